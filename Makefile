@@ -1,0 +1,49 @@
+# Two commands a newcomer needs: `make demo` and `make test`. Both work in a fresh clone.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-slow test-gpu lint format bench docs clean
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	@touch $@
+
+# torch goes first and alone, so that nothing resolves to another build of it.
+$(VENV)/.dev: $(VENV)/.base
+	$(PIP) torch
+	$(PIP) -e '.[dev,train]'
+	@touch $@
+
+demo: $(VENV)/.base  ## the main job: the table of privacy costs and its picture, in report/
+	$(BIN)/python -m dprmt report --out report
+
+test: $(VENV)/.dev lint  ## lint, types, tests and doctests (minutes)
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test-slow: $(VENV)/.dev  ## simulations and comparisons with other packages
+	$(BIN)/python -m pytest -m 'slow or peer'
+
+test-gpu: $(VENV)/.dev
+	$(BIN)/python -m pytest -m gpu
+
+bench: $(VENV)/.dev  ## speed and memory, as ratios within one run
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.dev
+	$(PIP) -e '.[docs]'
+	$(BIN)/pdoc -d numpy --math -o site dprmt
+
+clean:
+	rm -rf $(VENV) report site build dist *.egg-info

@@ -1,0 +1,110 @@
+"""Argument checks shared by all rooms: one error type that names argument, value and allowed range."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import SupportsIndex
+
+
+class ParameterError(ValueError):
+    """An argument outside its allowed range.
+
+    Parameters
+    ----------
+    name : str
+        The argument, as the caller spelled it.
+    value : object
+        What was passed.
+    allowed : str
+        The allowed range, in words or interval notation.
+
+    Examples
+    --------
+    >>> raise ParameterError("sample_rate", 1.5, "a number in (0, 1]")
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: sample_rate must be a number in (0, 1], got 1.5
+    """
+
+    def __init__(self, name: str, value: object, allowed: str) -> None:
+        self.name, self.value, self.allowed = name, value, allowed
+        super().__init__(f"{name} must be {allowed}, got {value!r}")
+
+
+def check_real(
+    name: str,
+    value: object,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    low_open: bool = False,
+    high_open: bool = False,
+) -> float:
+    """Return ``value`` as a finite float within the interval, or raise.
+
+    Returns
+    -------
+    float
+        The checked value.
+
+    Raises
+    ------
+    ParameterError
+        If the value is not a real number, is not finite, or lies outside the interval.
+    """
+    allowed = f"a finite number in {'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
+    if math.isinf(low) and math.isinf(high):
+        allowed = "a finite number"
+    elif math.isinf(high):
+        allowed = f"a finite number {'>' if low_open else '>='} {low:g}"
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ParameterError(name, value, allowed) from None
+    too_low = number <= low if low_open else number < low
+    too_high = number >= high if high_open else number > high
+    if isinstance(value, (bool, str)) or not math.isfinite(number) or too_low or too_high:
+        raise ParameterError(name, value, allowed)
+    return number
+
+
+def check_count(name: str, value: SupportsIndex, *, low: int = 1, high: int | None = None) -> int:
+    """Return ``value`` as an int within ``[low, high]``, or raise.
+
+    Returns
+    -------
+    int
+        The checked value.
+
+    Raises
+    ------
+    ParameterError
+        If the value is not an integer or lies outside the range.
+    """
+    allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ParameterError(name, value, allowed) from None
+    if isinstance(value, bool) or number < low or (high is not None and number > high):
+        raise ParameterError(name, value, allowed)
+    return number
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """Return ``value`` if it is one of ``choices``, or raise.
+
+    Returns
+    -------
+    str
+        The checked value.
+
+    Raises
+    ------
+    ParameterError
+        If the value is none of the choices.
+    """
+    if value not in choices:
+        raise ParameterError(name, value, "one of " + ", ".join(repr(c) for c in choices))
+    return value

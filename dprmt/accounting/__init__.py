@@ -1,0 +1,1 @@
+"""Certified privacy accounting for mechanisms whose sensitivity is random."""

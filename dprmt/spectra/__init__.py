@@ -1,0 +1,1 @@
+"""Random matrix theory of noisy gradients."""

@@ -1,0 +1,1 @@
+"""The torch harness: the theory on real gradients."""
