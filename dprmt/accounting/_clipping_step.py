@@ -1,0 +1,80 @@
+"""One step of DP-SGD, for every way of computing norms: the laws and pairs that the engine composes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dprmt.accounting._cells import StepPair
+from dprmt.accounting._nonconvex_slack import step_slack
+from dprmt.accounting._norm_ratio import NormRatioBins, envelope, exact_norm, rank_one
+from dprmt.accounting._revealed_pair import RevealedPair
+from dprmt.accounting._secret_pair import SecretLowerPair, SecretUpperPair
+
+
+@dataclass(frozen=True)
+class ClippingStep:
+    """One step for one law of the norm ratio; the unit that the engine composes."""
+
+    noise_multiplier: float
+    sample_rate: float
+    probes: int | None = None
+    rank: int | None = None
+    analysis: str = "exact"
+    secret: bool = False
+
+    @property
+    def convex_from(self) -> float:
+        """1/(12σ²): right of it h_ε is convex in the norm ratio for every ε (T2)."""
+        return 1.0 / (12.0 * self.noise_multiplier**2)
+
+    @property
+    def tail_share(self) -> float:
+        """See :class:`dprmt.accounting._engine.Step`: larger where the tail of Z is so heavy that it decides."""
+        return 1e-2 if self.probes is not None and self.probes <= 6 else 1e-4
+
+    def norm_ratio(self, bins: int, tail: float) -> NormRatioBins:
+        """The law of X under which the step is analysed.
+
+        Returns
+        -------
+        NormRatioBins
+            On about ``bins`` bins.
+        """
+        if self.probes is None:
+            return exact_norm()
+        fine_below = 0.0 if self.secret else self.convex_from
+        tail = min(tail, 1e-3)
+        if self.analysis == "tight":
+            return rank_one(self.probes, tail, bins, fine_below)
+        return envelope(self.probes, self.rank, tail, bins, fine_below)
+
+    def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
+        """See :class:`dprmt.accounting._engine.Step`.
+
+        Returns
+        -------
+        upper, lower : StepPair
+            Both pairs.
+        """
+        below = tail / self.sample_rate
+        if self.secret and self.tail_share > 1e-3:
+            below *= 1e-4  # the secret pair charges it many times over
+        law = self.norm_ratio(bins, below)
+        if self.secret:
+            x, mass = law.spread(0.0)
+            upper = SecretUpperPair(self._shift(x), mass, self.sample_rate, law.below)
+            return upper, SecretLowerPair(law, self.noise_multiplier, self.sample_rate)
+        x, mass = law.spread(self.convex_from)
+        revealed = RevealedPair(self._shift(x), mass, self.sample_rate, law.below)
+        if self.analysis == "tight":
+            assert self.probes is not None
+            slack = step_slack(self.noise_multiplier, self.probes, self.sample_rate, revealed.total_variation())
+            revealed = RevealedPair(revealed.shift, mass, self.sample_rate, law.below, slack)
+        x, mass = law.concentrate(self.convex_from)
+        return revealed, RevealedPair(self._shift(x), mass, self.sample_rate)
+
+    def _shift(self, x: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return 1.0 / (self.noise_multiplier * np.sqrt(x))

@@ -1,0 +1,188 @@
+"""Sequences of mechanisms: a noise schedule, a warm-up, a change of clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from numpy.typing import ArrayLike
+
+from dprmt._validation import ParameterError, check_count, check_real
+from dprmt.accounting._bounds import Direction, PrivacyBounds, worst_of
+from dprmt.accounting._clipping_step import ClippingStep
+from dprmt.accounting._engine import Schedule, is_narrow, solve
+from dprmt.accounting._questions import DeltaAtEpsilon, EpsilonAtDelta, Question
+
+if TYPE_CHECKING:
+    from dprmt.accounting._trade_off import TradeOff
+
+_BOTH: tuple[Direction, Direction] = ("remove", "add")
+
+
+class Mechanism(Protocol):
+    """What can be composed."""
+
+    def step(self) -> ClippingStep:
+        """One step."""
+        ...
+
+    def fallback_step(self) -> ClippingStep:
+        """One step under another valid analysis."""
+        ...
+
+
+class Composition:
+    """Adaptive composition of mechanisms; made by :func:`compose`.
+
+    Parameters
+    ----------
+    phases : sequence of (mechanism, steps)
+        In any order: it does not matter for the result.
+
+    Raises
+    ------
+    ParameterError
+        If there is no phase, a phase is not a pair, or a number of steps is not a positive integer.
+    """
+
+    def __init__(self, phases: Sequence[tuple[Mechanism, int]]) -> None:
+        merged: dict[Mechanism, int] = {}
+        for phase in phases:
+            mechanism, steps = _checked_phase(phase)
+            merged[mechanism] = merged.get(mechanism, 0) + steps
+        if not merged:
+            raise ParameterError("phases", list(phases), "a non-empty list of (mechanism, steps)")
+        self.phases = tuple(merged.items())
+
+    def epsilon(self, delta: float, *, tolerance: float = 1e-3) -> PrivacyBounds:
+        """ε at ``delta``, the larger of both adjacency directions.
+
+        Parameters
+        ----------
+        delta : float
+            In (0, 1).
+        tolerance : float
+            Wanted width of the interval, absolute for ε ≤ 1 and relative beyond.
+
+        Returns
+        -------
+        PrivacyBounds
+            With the deciding direction's name.
+        """
+        return worst_of(self.epsilon_by_direction(delta, tolerance=tolerance))
+
+    def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
+        """ε for removing and for adding one sample.
+
+        Returns
+        -------
+        dict
+            Keys ``"remove"`` and ``"add"``.
+        """
+        delta = check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
+        return self._ask(EpsilonAtDelta(max(delta, 1e-290)), tolerance)
+
+    def delta(self, epsilon: float, *, tolerance: float = 1e-2) -> PrivacyBounds:
+        """δ at ``epsilon``, the larger of both adjacency directions.
+
+        Parameters
+        ----------
+        epsilon : float
+            ≥ 0.
+        tolerance : float
+            Wanted relative width of the interval.
+
+        Returns
+        -------
+        PrivacyBounds
+            With the deciding direction's name.
+        """
+        return worst_of(self.delta_by_direction(epsilon, tolerance=tolerance))
+
+    def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
+        """δ for removing and for adding one sample.
+
+        Returns
+        -------
+        dict
+            Keys ``"remove"`` and ``"add"``.
+        """
+        epsilon = check_real("epsilon", epsilon, low=0.0)
+        return self._ask(DeltaAtEpsilon(epsilon), tolerance)
+
+    def trade_off(self, alpha: ArrayLike) -> TradeOff:
+        """The trade-off function α ↦ β: the smaller of both adjacency directions.
+
+        Returns
+        -------
+        TradeOff
+            Bounds on the smallest false negative rate; the safe side is the lower one.
+        """
+        from dprmt.accounting._trade_off import trade_off
+
+        return trade_off(self.schedule(), alpha)
+
+    def schedule(self) -> Schedule:
+        """The steps that are composed, for the engine.
+
+        Returns
+        -------
+        list of (step, count)
+            One entry per phase.
+        """
+        return [(mechanism.step(), steps) for mechanism, steps in self.phases]
+
+    def _ask(self, question: Question, tolerance: float) -> dict[Direction, PrivacyBounds]:
+        tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
+        return {direction: self._solve(question, direction, tolerance) for direction in _BOTH}
+
+    def _solve(self, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
+        """Bounds by the first analysis; where they stay wide, the upper one may come from the fallback."""
+        bounds = solve(self.schedule(), question, direction, tolerance)
+        if is_narrow(bounds, question, tolerance):
+            return bounds
+        fallback = [(mechanism.fallback_step(), steps) for mechanism, steps in self.phases]
+        if fallback == self.schedule():
+            return bounds
+        upper = solve(fallback, question, direction, tolerance).upper
+        if upper >= bounds.upper:
+            return bounds
+        return PrivacyBounds(min(bounds.lower, upper), min(bounds.estimate, upper), upper, direction)
+
+
+def compose(phases: Sequence[tuple[Mechanism, int]]) -> Composition:
+    """Compose mechanisms, each run for a number of steps.
+
+    Parameters
+    ----------
+    phases : sequence of (mechanism, steps)
+        For instance a noise schedule, or a warm-up without sampling followed by randomized clipping.
+
+    Returns
+    -------
+    Composition
+        With ``epsilon(delta)``, ``delta(epsilon)`` and ``trade_off(alpha)``.
+
+    Formal guarantees
+    -----------------
+    The bounds hold for adaptive composition: each mechanism, and each step's function of the data, may depend
+    on everything released before. Dominating pairs compose (Zhu, Dong & Wang 2022, arXiv:2106.08567v4, Theorem 10).
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD, RandomizedClipping, compose
+    >>> run = compose([(DPSGD(4.0, 0.01), 100), (RandomizedClipping(1.0, 0.01, probes=32), 900)])
+    >>> run.epsilon(delta=1e-5).upper < 2.4
+    True
+    """
+    return Composition(phases)
+
+
+def _checked_phase(phase: tuple[Mechanism, int]) -> tuple[Mechanism, int]:
+    try:
+        mechanism, steps = phase
+    except (TypeError, ValueError):
+        raise ParameterError("phases", phase, "a list of (mechanism, steps)") from None
+    if not hasattr(mechanism, "fallback_step"):
+        raise ParameterError("phases", mechanism, "a list of (mechanism, steps), with a DPSGD or RandomizedClipping")
+    return mechanism, check_count("steps", steps)

@@ -1,0 +1,139 @@
+r"""Second-order discretization of a privacy loss, from above and from below.
+
+With u = e^{-L} = dQ/dP, every δ is U(s) = E_P (s - u)_+ up to a factor, U is convex, and pointwise order of
+U survives composition (Lemma 1 of ``docs/theory/randomized_clipping.md``). *Above*: interpolate U between
+nodes ("connect the dots", Doroshenko et al. 2022, arXiv:2207.04380v1, Algorithm 1). *Below*: lower that
+interpolation by what it can exceed U inside a cell, and take the convex minorant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
+
+from dprmt.accounting._cells import LossCells
+from dprmt.accounting._types import Array
+
+_LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
+
+
+@dataclass(frozen=True)
+class LossPMF:
+    """A discrete privacy loss on integer multiples of a mesh.
+
+    Attributes
+    ----------
+    index : ndarray of int64, shape (n,)
+        Increasing; the losses are ``index * mesh``.
+    mass : ndarray, shape (n,)
+        P-probabilities; their sum may be below 1.
+    mesh : float
+        Spacing of the underlying grid.
+    infinite : float
+        Probability of an infinite loss.
+    """
+
+    index: NDArray[np.int64]
+    mass: Array
+    mesh: float
+    infinite: float
+
+    @property
+    def losses(self) -> Array:
+        """The support."""
+        return self.index * self.mesh
+
+
+def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
+    """A discrete loss that is never more private than the cells.
+
+    Returns
+    -------
+    LossPMF
+        Finite part by connecting the dots; all mass above the nodes is charged to infinity.
+    """
+    mass = _connect_the_dots(index * mesh, cells, large_to_left=False)
+    mass[0] += cells.p_below
+    return LossPMF(index, mass, mesh, cells.p_above)
+
+
+def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
+    """A discrete loss that is never less private than the cells.
+
+    Returns
+    -------
+    LossPMF
+        Mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -400, is
+        dropped.
+    """
+    first = min(int(np.searchsorted(index * mesh, -_LARGE_LOSS)), index.size - 2)
+    index, losses = index[first:], index[first:] * mesh
+    cells = LossCells(cells.p[first:], cells.q[first:], 0.0, 0.0, cells.p_above, cells.q_above)
+    dots = _connect_the_dots(losses, cells, large_to_left=True)
+    dots[-1] += cells.p_above
+    # From here on in increasing s = e^{-loss}; segment i joins nodes i and i + 1.
+    width = np.maximum(np.diff(np.exp(-np.maximum(losses, -_LARGE_LOSS)[::-1])), 1e-220)
+    share = _left_share(losses, cells, large_to_left=True)[::-1]
+    share[losses[::-1][:-1] >= _LARGE_LOSS] = 1.0
+    slope = _pulled_down_slopes(dots[::-1], width, cells.p[::-1], share)
+    atoms = np.diff(np.concatenate([[0.0], slope, [dots.sum()]]))
+    return LossPMF(index, np.maximum(atoms[::-1], 0.0), mesh, 0.0)
+
+
+def _left_share(losses: Array, cells: LossCells, large_to_left: bool) -> Array:
+    """Share of each cell's P-mass that goes to its left node so that P- and Q-mass are both kept."""
+    step = np.diff(losses)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        u_ratio = np.exp(np.log(cells.q) - np.log(cells.p) + losses[:-1])
+        share = 1.0 - (1.0 - u_ratio) / -np.expm1(-step)
+    fallback = 1.0 if large_to_left else 0.0
+    share = np.where((losses[1:] < _LARGE_LOSS) & np.isfinite(share), share, fallback)
+    return np.clip(share, 0.0, 1.0)
+
+
+def _connect_the_dots(losses: Array, cells: LossCells, large_to_left: bool) -> Array:
+    left = cells.p * _left_share(losses, cells, large_to_left)
+    mass = np.zeros(losses.size)
+    mass[:-1] += left
+    mass[1:] += cells.p - left
+    return mass
+
+
+def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) -> Array:
+    """Slopes of a convex, piecewise linear V ≤ U with kinks at the nodes only, in increasing s.
+
+    V is the interpolation of U minus a drop at each node, made convex by weighted isotonic regression of its
+    slopes, which are kept between 0 and the total mass. Equation (D2).
+    """
+    total = float(dots.sum())
+    chord_slope = np.cumsum(dots)[:-1]
+    drop = _drops(mass * width, share)
+    convex: Array = isotonic_regression(chord_slope - np.diff(drop) / width, weights=width).x
+    return np.clip(convex, 0.0, total)
+
+
+def _drops(moment: Array, share: Array) -> Array:
+    """How far V lies below U at each node, so that it lies below U in every cell.
+
+    Inside a cell of mass p and width w, U lies above the curve with all of p at the cell's mean of u
+    (Jensen), whose kink is p·r(1-r)·w below the chord, r being the share of the right node. It is enough that
+    r·(right drop) + (1-r)·(left drop) reaches that gap. Each node takes the larger gap of its two cells, but at
+    most half its height over U's tangents from either side, beyond which V would not be convex. What then lacks
+    goes to the right node, whose height over the tangent from the left always suffices, unless the left node
+    alone has room on both sides.
+    """
+    gap = moment * share * (1.0 - share)
+    over_left, over_right = np.insert(moment * (1.0 - share), 0, 0.0), np.append(moment * share, 0.0)
+    room = np.minimum(over_left, over_right)
+    base = np.maximum(np.append(gap, 0.0), np.insert(gap, 0, 0.0))
+    base = np.minimum(base, 0.5 * room)
+    lack = np.maximum(gap - share * base[1:] - (1.0 - share) * base[:-1], 0.0)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        right = np.where(lack > 0, base[1:] + lack / share, 0.0)
+        left = np.where(lack > 0, base[:-1] + lack / (1.0 - share), 0.0)
+    to_left = (left <= room[:-1]) & ((right > room[1:]) | (room[:-1] > room[1:]))
+    right, left = np.where(to_left, 0.0, right), np.where(to_left, left, 0.0)
+    return np.maximum(base, np.maximum(np.insert(right, 0, 0.0), np.append(left, 0.0)))

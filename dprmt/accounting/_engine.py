@@ -1,0 +1,205 @@
+"""From steps to certified bounds: choose meshes, compose both sides, refine until the interval is narrow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from dprmt.accounting._bounds import Direction, PrivacyBounds
+from dprmt.accounting._cells import StepPair
+from dprmt.accounting._composition import ComposedLoss, composed, log_mgf, loss_deviation, window
+from dprmt.accounting._discretization import LossPMF, from_above, from_below
+from dprmt.accounting._loss_grid import graded_indices
+from dprmt.accounting._questions import Question, Side, WholeCurve
+from dprmt.accounting._solve import DeltaCurve
+
+_MAX_WINDOW = 2**21
+_MAX_COARSENINGS = 12
+_FIRST_MESH, _FIRST_BINS = 0.04, 64
+_MAX_REFINEMENTS = 3
+_ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
+
+
+class Step(Protocol):
+    """One step of a mechanism, as pairs with finitely many sensitivities."""
+
+    @property
+    def tail_share(self) -> float:
+        """Share of δ, over all steps, that may be charged for mass cut off at the ends of each law."""
+        ...
+
+    def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
+        """A pair that is never more private than the step, and one that is never less private."""
+        ...
+
+
+Schedule = Sequence[tuple[Step, int]]
+Pairs = list[tuple[StepPair, int]]
+
+
+def solve(schedule: Schedule, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
+    """Bounds for one adjacency direction, refined until narrow enough or no longer improving.
+
+    Parameters
+    ----------
+    schedule : sequence of (step, count)
+        What is composed.
+    question : Question
+        ε at a δ, or δ at an ε.
+    direction : {"remove", "add"}
+        Adjacency direction.
+    tolerance : float
+        Wanted width of the interval, in units of ``question.unit``.
+
+    Returns
+    -------
+    PrivacyBounds
+        Always valid; as narrow as asked unless refinement stopped helping.
+    """
+    best = PrivacyBounds(0.0, 0.0, math.inf, direction)
+    width = math.inf
+    for level in range(_MAX_REFINEMENTS + 1):
+        found = _solve_at_level(schedule, question, direction, level)
+        best = _intersection(best, found)
+        gap = best.upper - best.lower
+        if is_narrow(best, question, tolerance) or (level > 0 and not gap < 0.7 * width):
+            break
+        width = gap
+        question = question.sharpened(best)
+    return best
+
+
+def is_narrow(bounds: PrivacyBounds, question: Question, tolerance: float) -> bool:
+    """Whether the interval is no wider than asked.
+
+    Returns
+    -------
+    bool
+        False where the upper bound is infinite.
+    """
+    if not math.isfinite(bounds.upper):
+        return False
+    return bounds.upper - bounds.lower <= tolerance * question.unit(bounds.upper)
+
+
+def _intersection(first: PrivacyBounds, second: PrivacyBounds) -> PrivacyBounds:
+    lower, upper = max(first.lower, second.lower), min(first.upper, second.upper)
+    lower = min(lower, upper)
+    estimate = lower + _ESTIMATE_AT * (upper - lower) if math.isfinite(upper) else upper
+    return PrivacyBounds(lower, estimate, upper, second.direction)
+
+
+def _solve_at_level(schedule: Schedule, question: Question, direction: Direction, level: int) -> PrivacyBounds:
+    answer: dict[Side, float] = {}
+    sides: tuple[Side, Side] = ("upper", "lower")
+    tail = _tail(schedule, question.small)
+    for side, pairs in zip(sides, _pairs(schedule, tail, level), strict=True):
+        loss, around = _compose(pairs, question, direction, side, level, tail)
+        answer[side] = question.read(DeltaCurve(loss, around), side)
+    return PrivacyBounds(answer["lower"], answer["lower"], answer["upper"], direction)
+
+
+def whole_loss(schedule: Schedule, direction: Direction, level: int) -> dict[Side, ComposedLoss]:
+    """The composed loss without tilt, from above and from below.
+
+    Returns
+    -------
+    dict
+        By side.
+    """
+    sides: tuple[Side, Side] = ("upper", "lower")
+    question = WholeCurve()
+    tail = _tail(schedule, question.small)
+    both = zip(sides, _pairs(schedule, tail, level), strict=True)
+    return {side: _compose(pairs, question, direction, side, level, tail)[0] for side, pairs in both}
+
+
+def _tail(schedule: Schedule, small: float) -> float:
+    """Mass that may be cut off per step."""
+    share = max(step.tail_share for step, _ in schedule)
+    return share * small / sum(count for _, count in schedule)
+
+
+def _pairs(schedule: Schedule, tail: float, level: int) -> tuple[Pairs, Pairs]:
+    both = [(step.pairs(_FIRST_BINS << level, tail), count) for step, count in schedule]
+    return [(pair[0], count) for pair, count in both], [(pair[1], count) for pair, count in both]
+
+
+def _compose(
+    pairs: Pairs, question: Question | WholeCurve, direction: Direction, side: Side, level: int, tail: float
+) -> tuple[ComposedLoss, float]:
+    """Discretize on a common mesh (coarser if the FFT window would be too long) and compose."""
+    ranges = [_directed(pair.loss_range(tail), direction) for pair, _ in pairs]
+    farthest = max(max(abs(end) for end in ends) for ends in ranges)
+    rough_mesh = max(1e-9 * min(farthest, 1e3), 1e-16 * farthest)
+    rough = _discretize(pairs, ranges, direction, "upper", rough_mesh, 20 * rough_mesh)
+    scale = _step_scale(rough, question.tilt(rough))
+    mesh = _FIRST_MESH / 2**level * scale
+    for _ in range(_MAX_COARSENINGS):
+        phases = _discretize(pairs, ranges, direction, side, mesh, 5 * scale)
+        tilt = question.tilt(phases)
+        span = window(phases, tilt)
+        if span.size <= _MAX_WINDOW:
+            break
+        mesh *= 1.1 * span.size / _MAX_WINDOW
+    around = 0.0 if isinstance(question, WholeCurve) else question.around(phases, tilt)
+    return composed(phases, tilt, span), around
+
+
+def _directed(ends: tuple[float, float], direction: Direction) -> tuple[float, float]:
+    """The range of losses to resolve: P(L < -60) ≤ e^{-60}, so nothing below matters."""
+    low, high = ends if direction == "remove" else (-ends[1], -ends[0])
+    return max(low, -60.0), high
+
+
+def _discretize(
+    pairs: Pairs,
+    ranges: list[tuple[float, float]],
+    direction: Direction,
+    side: Side,
+    mesh: float,
+    bulk: float,
+) -> list[tuple[LossPMF, int]]:
+    phases = []
+    for (pair, count), (low, high) in zip(pairs, ranges, strict=True):
+        index = graded_indices(low, high, mesh, bulk)
+        phases.append((discretize_step(pair, index, mesh, direction, side), count))
+    return phases
+
+
+def discretize_step(
+    pair: StepPair,
+    index: np.ndarray[tuple[int], np.dtype[np.int64]],
+    mesh: float,
+    direction: Direction,
+    side: Side,
+) -> LossPMF:
+    """One step's loss on grid points, from above (with the pair's slack charged) or from below.
+
+    Returns
+    -------
+    LossPMF
+        On ``index * mesh``.
+    """
+    if direction == "remove":
+        cells = pair.cells(index * mesh)
+    else:
+        cells = pair.cells(-index[::-1] * mesh).mirrored()
+    if side == "lower":
+        return from_below(index, mesh, cells)
+    pmf = from_above(index, mesh, cells)
+    return LossPMF(pmf.index, pmf.mass, mesh, min(pmf.infinite + pair.slack, 1.0))
+
+
+def _step_scale(phases: list[tuple[LossPMF, int]], tilt: float) -> float:
+    """Standard deviation of one step's loss as the answer feels it: √(2K(λ)/(λ(1 + λ))), averaged over steps."""
+    steps = sum(count for _, count in phases)
+    smallest = 4 * min(pmf.mesh for pmf, _ in phases)
+    if tilt == 0.0:
+        return max(loss_deviation(phases) / math.sqrt(steps), smallest)
+    log_total = sum(count * math.log(float(pmf.mass.sum())) for pmf, count in phases)
+    cumulant = float(log_mgf(phases, np.array([tilt]))[0]) - log_total
+    return max(math.sqrt(max(2 * cumulant / (tilt * (1 + tilt) * steps), 0.0)), smallest)

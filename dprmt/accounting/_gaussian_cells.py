@@ -1,0 +1,29 @@
+"""Probabilities of intervals under the standard normal law, without cancellation in either tail."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import ndtr
+
+from dprmt.accounting._types import Array
+
+
+def interval_masses(points: Array) -> Array:
+    """Φ(points[i + 1]) - Φ(points[i]) along the first axis.
+
+    Parameters
+    ----------
+    points : ndarray, shape (n, ...)
+        Nondecreasing along the first axis; ±inf allowed.
+
+    Returns
+    -------
+    ndarray, shape (n - 1, ...)
+        Non-negative masses, each with an absolute error of a few roundings of the smaller tail it lies in.
+    """
+    outer = ndtr(-np.abs(points))
+    positive = points > 0
+    difference = np.abs(np.diff(outer, axis=0))
+    straddles = positive[1:] & ~positive[:-1]
+    across = 1.0 - outer[1:] - outer[:-1]
+    return np.where(straddles, across, difference)

@@ -1,0 +1,50 @@
+"""Where to put the nodes of the privacy loss: integer multiples of a mesh, wider apart in the tails."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def graded_indices(low: float, high: float, mesh: float, bulk: float) -> NDArray[np.int64]:
+    """Increasing integers i such that the nodes i·mesh cover [low, high].
+
+    Parameters
+    ----------
+    low, high : float
+        Ends of the interval, low < high.
+    mesh : float
+        Spacing in the bulk, |loss| ≤ ``bulk``.
+    bulk : float
+        Beyond it the spacing grows in proportion to |loss|.
+
+    Returns
+    -------
+    ndarray of int64
+        The indices.
+
+    Examples
+    --------
+    >>> graded_indices(-0.02, 0.5, mesh=0.1, bulk=0.2).tolist()
+    [-1, 0, 1, 2, 3, 4, 5]
+    """
+    right = _one_sided(max(high, mesh), mesh, bulk)
+    left = _one_sided(max(-low, mesh), mesh, bulk)
+    nodes = np.concatenate([-left[::-1], [0], right])
+    first = np.searchsorted(nodes, np.floor(low / mesh), side="right") - 1
+    last = np.searchsorted(nodes, np.ceil(high / mesh), side="left")
+    return nodes[max(first, 0) : last + 1]
+
+
+def _one_sided(end: float, mesh: float, bulk: float) -> NDArray[np.int64]:
+    """1, 2, … up to bulk/mesh, then in geometric progression, until the first index at or past end/mesh."""
+    last = int(np.ceil(end / mesh))
+    inner = max(int(np.ceil(bulk / mesh)), 1)
+    if last <= inner:
+        return np.arange(1, last + 1)
+    growth = 1.0 + 1.0 / inner
+    count = int(np.ceil(np.log(last / inner) / np.log(growth))) + 1
+    outer = np.unique(np.ceil(inner * growth ** np.arange(1, count + 1)).astype(np.int64))
+    outer = outer[outer > inner]
+    stop = int(np.searchsorted(outer, last)) + 1
+    return np.concatenate([np.arange(1, inner + 1), outer[:stop]])

@@ -1,0 +1,200 @@
+r"""Laws of the norm ratio X = n̂/n, cut into bins whose masses and means are known in closed form.
+
+A clipped sample with estimated squared norm n̂ has sensitivity Z = X^{-1/2} (in units of the clipping
+norm). Bins turn a continuous law into finitely many sensitivities without losing the side of the
+bound: see (B1) and (B2) in ``docs/theory/randomized_clipping.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammainc, gammaincc, gammaincinv
+
+from dprmt.accounting._envelope import envelope_cdf, envelope_switch
+from dprmt.accounting._types import Array
+
+
+@dataclass(frozen=True)
+class NormRatioBins:
+    """A law of X on consecutive bins.
+
+    Attributes
+    ----------
+    left, right, mass, mean : ndarray, shape (n,)
+        Ends of each bin, its probability, and the conditional mean of X in it. An atom of the law is a bin
+        with equal ends. Where only bounds on the mean are known, ``mean`` is NaN.
+    below : float
+        Probability of X below the first bin; X may be arbitrarily close to 0 there.
+    """
+
+    left: Array
+    right: Array
+    mass: Array
+    mean: Array
+    below: float
+
+    def spread(self, convex_from: float) -> tuple[Array, Array]:
+        """Atoms of a law that is never more private: (values of X, masses), by (B1).
+
+        In bins right of ``convex_from`` the mass goes to both ends, keeping the mean; elsewhere to the left
+        end. The mass ``below`` is not part of the result.
+
+        Returns
+        -------
+        x, mass : ndarray
+            Atoms.
+        """
+        width = self.right - self.left
+        convex = (self.left >= convex_from) & (width > 0) & np.isfinite(width) & np.isfinite(self.mean)
+        to_right = np.zeros_like(width)
+        to_right[convex] = np.clip((self.mean[convex] - self.left[convex]) / width[convex], 0.0, 1.0)
+        x = np.concatenate([self.left, self.right[convex]])
+        mass = np.concatenate([self.mass * (1.0 - to_right), (self.mass * to_right)[convex]])
+        return _merge(x, mass)
+
+    def concentrate(self, convex_from: float) -> tuple[Array, Array]:
+        """Atoms of a law that is never less private: (values of X, masses), by (B2).
+
+        In bins right of ``convex_from`` the mass goes to the conditional mean, elsewhere to the right end.
+        The mass ``below`` goes to the left end of the first bin.
+
+        Returns
+        -------
+        x, mass : ndarray
+            Atoms.
+        """
+        convex = (self.left >= convex_from) & np.isfinite(self.mean)
+        x = np.where(convex, np.clip(self.mean, self.left, self.right), self.right)
+        x = np.concatenate([self.left[:1], x])
+        return _merge(x, np.concatenate([[self.below], self.mass]))
+
+
+def _merge(x: Array, mass: Array) -> tuple[Array, Array]:
+    """Sum the masses of equal atoms; drop empty ones and those at infinity (no sensitivity, no loss)."""
+    values, index = np.unique(x, return_inverse=True)
+    total = np.bincount(index, weights=mass, minlength=values.size)
+    keep = (total > 0) & np.isfinite(values)
+    return values[keep], total[keep]
+
+
+def exact_norm() -> NormRatioBins:
+    """X = 1: the norm is computed exactly.
+
+    Returns
+    -------
+    NormRatioBins
+        A single atom.
+    """
+    one = np.ones(1)
+    return NormRatioBins(left=one, right=one, mass=one, mean=one, below=0.0)
+
+
+def rank_one(probes: int, tail: float, bins: int, fine_below: float) -> NormRatioBins:
+    """X = χ²(k)/k: a gradient of rank one in one layer.
+
+    Parameters
+    ----------
+    probes : int
+        k.
+    tail : float
+        Largest probability left below the first bin.
+    bins : int
+        Number of bins per region.
+    fine_below : float
+        Bins below this value are finer, because they are treated to first order only.
+
+    Returns
+    -------
+    NormRatioBins
+        The law.
+    """
+    right_end = float(gammaincinv(probes / 2, 1.0 - 1e-9) / (probes / 2))
+    edges = _edges(probes, tail, bins, fine_below, right_end)
+    left, right = edges, np.append(edges[1:], np.inf)
+    mass, first_moment = _gamma_increments(probes / 2, left, right)
+    return _from_moments(left, right, mass, first_moment, _left_tail(probes, edges[0]))
+
+
+def envelope(probes: int, rank: int | None, tail: float, bins: int, fine_below: float) -> NormRatioBins:
+    """The law whose CDF is the envelope G_d: stochastically below X for every spectrum of that rank.
+
+    Parameters
+    ----------
+    probes, rank : int
+        k and d; ``rank=None`` is d → ∞.
+    tail, bins, fine_below
+        As in :func:`rank_one`.
+
+    Returns
+    -------
+    NormRatioBins
+        The law.
+    """
+    edges = _edges(probes, tail, bins, fine_below, 1.0)
+    below = _left_tail(probes, edges[0])
+    left, right = edges[:-1], edges[1:]
+    mass, first_moment = _gamma_increments(probes / 2, left, right)
+    if rank is None:
+        one, rest = np.ones(1), np.array([gammaincc(probes / 2, probes / 2)])
+        parts = [(left, right, mass, first_moment), (one, one, rest, rest)]
+    elif rank == 1:
+        return rank_one(probes, tail, bins, fine_below)
+    else:
+        switch = float(envelope_switch(probes, rank))
+        middle = np.linspace(1.0, switch, 4 * bins + 1)
+        middle_mass = np.diff(envelope_cdf(middle, probes, rank))
+        middle_moment = np.full(middle_mass.size, np.nan)
+        shape = probes * rank / 2
+        end = max(float(gammaincinv(shape, 1.0 - 1e-9) / shape), switch * (1 + 1e-6))
+        outer = np.geomspace(switch, end, bins + 1)
+        outer_left, outer_right = outer, np.append(outer[1:], np.inf)
+        outer_mass, outer_moment = _gamma_increments(shape, outer_left, outer_right)
+        parts = [
+            (left, right, mass, first_moment),
+            (middle[:-1], middle[1:], np.maximum(middle_mass, 0.0), middle_moment),
+            (outer_left, outer_right, outer_mass, outer_moment),
+        ]
+    left, right, mass, first_moment = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _from_moments(left, right, mass, first_moment, below)
+
+
+def _edges(probes: int, tail: float, bins: int, fine_below: float, right_end: float) -> Array:
+    """Log-spaced bin ends from the ``tail`` quantile of χ²(k)/k to ``right_end``, with ``fine_below`` among them."""
+    start = float(gammaincinv(probes / 2, tail) / (probes / 2))
+    start = max(start, 1e-290)
+    if fine_below <= start:
+        return np.geomspace(start, right_end, bins + 1)
+    if fine_below >= right_end:
+        return np.geomspace(start, right_end, 4 * bins + 1)
+    mass_below = float(gammainc(probes / 2, probes / 2 * fine_below))
+    fine_bins = bins // 4 if mass_below < 1e3 * tail else 4 * bins
+    fine = np.geomspace(start, fine_below, fine_bins + 1)
+    return np.concatenate([fine, np.geomspace(fine_below, right_end, bins + 1)[1:]])
+
+
+def _left_tail(probes: int, x: float) -> float:
+    return float(gammainc(probes / 2, probes / 2 * x))
+
+
+def _gamma_increments(shape: float, left: Array, right: Array) -> tuple[Array, Array]:
+    """P(left < X ≤ right) and E[X; left < X ≤ right] for X ~ Gamma(shape) with mean 1.
+
+    E[X; X ≤ x] = P(shape + 1, shape·x). Each difference is taken on the side where it does not cancel.
+    """
+
+    def increments(a: float) -> Array:
+        lo, hi = shape * left, shape * right
+        small = right <= 1.0
+        up = gammainc(a, hi) - gammainc(a, lo)
+        down = gammaincc(a, lo) - gammaincc(a, hi)
+        return np.maximum(np.where(small, up, down), 0.0)
+
+    return increments(shape), increments(shape + 1.0)
+
+
+def _from_moments(left: Array, right: Array, mass: Array, first_moment: Array, below: float) -> NormRatioBins:
+    keep = mass > 0
+    left, right, mass, first_moment = left[keep], right[keep], mass[keep], first_moment[keep]
+    return NormRatioBins(left=left, right=right, mass=mass, mean=first_moment / mass, below=below)

@@ -1,0 +1,160 @@
+"""What can be asked of a composed loss: ε at a δ, δ at an ε, or the whole curve."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dprmt.accounting._bounds import PrivacyBounds
+from dprmt.accounting._composition import Phases, log_kappa, log_mgf, tilt_for_delta, tilt_for_epsilon
+from dprmt.accounting._solve import DeltaCurve
+
+Side = Literal["upper", "lower"]
+
+
+@dataclass(frozen=True)
+class EpsilonAtDelta:
+    """ε at ``delta``."""
+
+    delta: float
+
+    @property
+    def small(self) -> float:
+        """A probability compared with which truncated mass has to be negligible."""
+        return self.delta
+
+    def tilt(self, phases: Phases) -> float:
+        """The tilt at which to compose.
+
+        Returns
+        -------
+        float
+            λ > 0.
+        """
+        return tilt_for_delta(phases, self.delta)
+
+    def around(self, phases: Phases, tilt: float) -> float:
+        """Chernoff's bound on the answer.
+
+        Returns
+        -------
+        float
+            A loss near which the answer lies.
+        """
+        log_m = float(log_mgf(phases, np.array([tilt]))[0])
+        return (log_m + float(log_kappa(np.array(tilt))) - math.log(self.delta)) / tilt
+
+    def read(self, curve: DeltaCurve, side: Side) -> float:
+        """The answer on one side.
+
+        Returns
+        -------
+        float
+            ε.
+        """
+        return curve.epsilon_above(self.delta) if side == "upper" else curve.epsilon_below(self.delta)
+
+    def unit(self, value: float) -> float:
+        """What a tolerance refers to: the value, but at least 1.
+
+        Returns
+        -------
+        float
+            A scale.
+        """
+        return max(1.0, value)
+
+    def sharpened(self, found: PrivacyBounds) -> EpsilonAtDelta:
+        """The same question.
+
+        Returns
+        -------
+        EpsilonAtDelta
+            Itself.
+        """
+        del found
+        return self
+
+
+@dataclass(frozen=True)
+class DeltaAtEpsilon:
+    """δ at ``epsilon``; ``small`` is a guess of its size."""
+
+    epsilon: float
+    small: float = 1e-12
+
+    def tilt(self, phases: Phases) -> float:
+        """The tilt at which to compose.
+
+        Returns
+        -------
+        float
+            λ > 0.
+        """
+        return tilt_for_epsilon(phases, self.epsilon)
+
+    def around(self, phases: Phases, tilt: float) -> float:
+        """The loss asked about.
+
+        Returns
+        -------
+        float
+            ε.
+        """
+        del phases, tilt
+        return self.epsilon
+
+    def read(self, curve: DeltaCurve, side: Side) -> float:
+        """The answer on one side.
+
+        Returns
+        -------
+        float
+            δ.
+        """
+        low, high = curve.delta_bounds(self.epsilon)
+        return high if side == "upper" else low
+
+    def unit(self, value: float) -> float:
+        """What a tolerance refers to: the value itself.
+
+        Returns
+        -------
+        float
+            A scale.
+        """
+        return value
+
+    def sharpened(self, found: PrivacyBounds) -> DeltaAtEpsilon:
+        """The question with a better guess of the answer's size, so that truncation becomes negligible.
+
+        Returns
+        -------
+        DeltaAtEpsilon
+            With ``small`` never larger than before.
+        """
+        return DeltaAtEpsilon(self.epsilon, max(min(self.small, max(found.lower, self.small * 1e-40)), 1e-290))
+
+
+@dataclass(frozen=True)
+class WholeCurve:
+    """All of the trade-off curve, with absolute errors."""
+
+    small: float = 1e-9
+
+    def tilt(self, phases: Phases) -> float:
+        """No tilt.
+
+        Returns
+        -------
+        float
+            0.
+        """
+        del phases
+        return 0.0
+
+
+Question = EpsilonAtDelta | DeltaAtEpsilon
