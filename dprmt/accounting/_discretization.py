@@ -103,11 +103,9 @@ def _connect_the_dots(losses: Array, cells: LossCells, large_to_left: bool) -> A
 
 
 def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) -> Array:
-    """Slopes of a convex, piecewise linear V ≤ U with kinks at the nodes only, in increasing s.
-
-    V is the interpolation of U minus a drop at each node, made convex by weighted isotonic regression of its
-    slopes, which are kept between 0 and the total mass. Equation (D2).
-    """
+    """Slopes of a convex, piecewise linear V ≤ U with kinks at the nodes only, in increasing s."""
+    # V is the interpolation of U minus a drop at each node, made convex by weighted isotonic regression of its
+    # slopes, which are kept between 0 and the total mass. Equation (D2).
     total = float(dots.sum())
     chord_slope = np.cumsum(dots)[:-1]
     drop = _drops(mass * width, share)
@@ -116,15 +114,13 @@ def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) ->
 
 
 def _drops(moment: Array, share: Array) -> Array:
-    """How far V lies below U at each node, so that it lies below U in every cell.
-
-    Inside a cell of mass p and width w, U lies above the curve with all of p at the cell's mean of u
-    (Jensen), whose kink is p·r(1-r)·w below the chord, r being the share of the right node. It is enough that
-    r·(right drop) + (1-r)·(left drop) reaches that gap. Each node takes the larger gap of its two cells, but at
-    most half its height over U's tangents from either side, beyond which V would not be convex. What then lacks
-    goes to the right node, whose height over the tangent from the left always suffices, unless the left node
-    alone has room on both sides.
-    """
+    """How far V lies below U at each node, so that it lies below U in every cell."""
+    # Inside a cell of mass p and width w, U lies above the curve with all of p at the cell's mean of u
+    # (Jensen), whose kink is p·r(1-r)·w below the chord, r being the share of the right node. It is enough that
+    # r·(right drop) + (1-r)·(left drop) reaches that gap. Each node takes the larger gap of its two cells, but at
+    # most half its height over U's tangents from either side, beyond which V would not be convex. What then lacks
+    # goes to the right node, whose height over the tangent from the left always suffices, unless the left node
+    # alone has room on both sides.
     gap = moment * share * (1.0 - share)
     over_left, over_right = np.insert(moment * (1.0 - share), 0, 0.0), np.append(moment * share, 0.0)
     room = np.minimum(over_left, over_right)

@@ -184,10 +184,8 @@ def discretize_step(
     LossPMF
         On ``index * mesh``.
     """
-    if direction == "remove":
-        cells = pair.cells(index * mesh)
-    else:
-        cells = pair.cells(-index[::-1] * mesh).mirrored()
+    losses = index * mesh
+    cells = pair.cells(losses) if direction == "remove" else pair.cells(-losses[::-1]).mirrored()
     if side == "lower":
         return from_below(index, mesh, cells)
     pmf = from_above(index, mesh, cells)

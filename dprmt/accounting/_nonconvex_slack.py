@@ -97,10 +97,8 @@ def _hockey_stick(epsilon: Array, shift: Array) -> Array:
 def _expected_excess(
     epsilon: Array, inflection: Array, slope: Array, noise_multiplier: float, probes: int
 ) -> tuple[Array, Array]:
-    """Upper bounds on E[(tangent - h)(X); X < x₀] and on E[(x₀ - X)₊], per ε.
-
-    Left of x₀ the function h is concave, so replacing it by chords over bins bounds it from below.
-    """
+    """Upper bounds on E[(tangent - h)(X); X < x₀] and on E[(x₀ - X)₊], per ε."""
+    # Left of x₀ the function h is concave, so replacing it by chords over bins bounds it from below.
     shape = probes / 2
     fractions = np.append(0.0, np.linspace(0.0, 1.0, 97)[1:] ** min(1.0, 2.0 / shape))
     x = inflection[:, None] * fractions

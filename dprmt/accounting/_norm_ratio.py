@@ -179,10 +179,8 @@ def _left_tail(probes: int, x: float) -> float:
 
 
 def _gamma_increments(shape: float, left: Array, right: Array) -> tuple[Array, Array]:
-    """P(left < X ≤ right) and E[X; left < X ≤ right] for X ~ Gamma(shape) with mean 1.
-
-    E[X; X ≤ x] = P(shape + 1, shape·x). Each difference is taken on the side where it does not cancel.
-    """
+    """P(left < X ≤ right) and E[X; left < X ≤ right] for X ~ Gamma(shape) with mean 1."""
+    # E[X; X ≤ x] = P(shape + 1, shape·x). Each difference is taken on the side where it does not cancel.
 
     def increments(a: float) -> Array:
         lo, hi = shape * left, shape * right

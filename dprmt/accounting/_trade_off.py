@@ -71,11 +71,9 @@ def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
 
 
 def _beta(loss: ComposedLoss, alpha: Array, safe: bool) -> Array:
-    """Sup over grid points of 1 - δ(l) - e^l α; the maximizer has Q-mass α above it.
-
-    For ``safe`` any grid point would do, and errors are subtracted; else the supremum is needed over all real
-    l, which is attained on the grid (or at l → -∞) because δ is linear in e^l between grid points.
-    """
+    """Sup over grid points of 1 - δ(l) - e^l α; the maximizer has Q-mass α above it."""
+    # For ``safe`` any grid point would do, and errors are subtracted; else the supremum is needed over all real
+    # l, which is attained on the grid (or at l → -∞) because δ is linear in e^l between grid points.
     p = loss.mass * np.exp(loss.log_scale)
     with np.errstate(over="ignore", under="ignore"):
         q_above = np.cumsum((p * np.exp(-np.maximum(loss.losses, -700.0)))[::-1])[::-1]
