@@ -1,14 +1,66 @@
-"""The command line, ``dprmt``."""
+"""The command line, ``dprmt``: parses, dispatches, and turns every bad input into one line and exit code 2."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 
-def main() -> int:
+from dprmt import __version__, _privacy_commands, _report
+from dprmt._options import Parser, UsageError
+from dprmt._validation import ParameterError
+
+
+def build_parser() -> Parser:
+    """The whole command line.
+
+    Returns
+    -------
+    Parser
+        With one sub-parser per command.
+    """
+    parser = Parser(
+        prog="dprmt",
+        description="The mathematics of noise in differentially private training.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"dprmt {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    _privacy_commands.add_commands(commands)
+    _report.add_command(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Defaults to the process' own.
 
     Returns
     -------
     int
-        The exit code.
+        0, or 2 after bad input with one line on stderr, or 130 after an interrupt.
     """
+    command = "dprmt"
+    try:
+        namespace = build_parser().parse_args(arguments)
+        command = f"dprmt {namespace.command}"
+        namespace.run(namespace)
+    except ParameterError as error:
+        option = "--" + error.name.replace("_", "-")
+        return _refuse(f"{command}: {option} must be {error.allowed}, got {error.value}")
+    except UsageError as error:
+        return _refuse(str(error))
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return 130
     return 0
+
+
+def _refuse(message: str) -> int:
+    sys.stderr.write(" ".join(message.split()) + "\n")
+    return 2

@@ -1,0 +1,50 @@
+"""Colours, line styles and the axes to draw on, shared by all plots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PALETTE = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe & Ito's colours: told apart with any colour vision, and ordered so that neighbours differ in grey."""
+
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)))
+"""One line style per colour, so that curves stay apart in grey."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+"""One marker per colour."""
+
+
+def axes_or_new(ax: Axes | None) -> Axes:
+    """The given axes, or those of a new figure of the current backend.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        Where to draw.
+    """
+    if ax is not None:
+        return ax
+    from matplotlib import pyplot
+
+    figure, ax = pyplot.subplots(figsize=(6.0, 4.0), layout="constrained")
+    del figure
+    return ax
+
+
+def finish(ax: Axes, title: str | None = None) -> Axes:
+    """Light grid and no box; the title if there is one.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+    """
+    ax.grid(True, color="0.9", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    if title:
+        ax.set_title(title)
+    return ax
