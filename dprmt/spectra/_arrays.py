@@ -1,0 +1,238 @@
+"""Array glue: one code path for NumPy arrays and torch tensors, which come back as what they were.
+
+The functions of this room are written once, against an array namespace (`numpy` or `torch`, whose names for
+``sqrt``, ``where``, ``atan2``, … agree). torch is never imported here: an argument can only be a torch tensor
+if its owner has imported torch already.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from numbers import Real
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dprmt._validation import ParameterError, check_count
+
+Array: TypeAlias = Any
+"""A NumPy array or a torch tensor."""
+
+_FLOATING = "of a real floating-point dtype"
+
+
+def is_tensor(x: object) -> bool:
+    """Whether ``x`` is a torch tensor; does not import torch.
+
+    Returns
+    -------
+    bool
+        True for torch tensors only.
+    """
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def array_namespace(x: object) -> ModuleType:
+    """The module whose functions apply to ``x``: `torch` for a torch tensor, `numpy` for everything else.
+
+    Returns
+    -------
+    module
+        `torch` or `numpy`.
+
+    Examples
+    --------
+    >>> array_namespace([1.0, 2.0]).__name__
+    'numpy'
+    """
+    return sys.modules["torch"] if is_tensor(x) else np
+
+
+def as_array(name: str, x: object) -> Array:
+    """``x`` as an array of real floating dtype: tensors and arrays as they are, numbers and lists as float64.
+
+    Python numbers count as floating point, whole or not; integer, boolean and complex *arrays* do not, since
+    casting them back would truncate the answer.
+
+    Returns
+    -------
+    array
+        A torch tensor if ``x`` was one, else a NumPy array.
+
+    Raises
+    ------
+    ParameterError
+        If the dtype is not real floating point.
+    """
+    if is_tensor(x):
+        if not x.is_floating_point():  # type: ignore[attr-defined]
+            raise ParameterError(name, x.dtype, _FLOATING)  # type: ignore[attr-defined]
+        return x
+    if _is_python_number(x):
+        return np.asarray(float(x))  # type: ignore[arg-type]
+    try:
+        values = np.asarray(x)
+    except ValueError:  # ragged nesting
+        raise ParameterError(name, x, "an array " + _FLOATING) from None
+    if values.size == 0 and not isinstance(x, np.ndarray):
+        values = values.astype(float)
+    if not np.issubdtype(values.dtype, np.floating):
+        raise ParameterError(name, values.dtype, _FLOATING)
+    return values
+
+
+def check_finite(name: str, values: Array, *, low: float = -np.inf, high: float = np.inf) -> None:
+    """Raise unless every entry is finite and within ``[low, high]``.
+
+    Raises
+    ------
+    ParameterError
+        With the first offending entry as its value.
+    """
+    xp = array_namespace(values)
+    good = xp.isfinite(values) & (values >= low) & (values <= high)
+    if not bool(xp.all(good)):
+        allowed = "finite in every entry"
+        allowed += f" and >= {low:g}" if low > -np.inf else ""
+        allowed += f" and <= {high:g}" if high < np.inf else ""
+        raise ParameterError(name, float(values[~good][0]), allowed)
+
+
+def check_nonempty(name: str, values: Array) -> None:
+    """Raise if the array has no entries.
+
+    Raises
+    ------
+    ParameterError
+        If the array is empty.
+    """
+    if 0 in values.shape:
+        raise ParameterError(name, tuple(values.shape), "a non-empty array, whose shape has no 0")
+
+
+def check_matrices(name: str, x: object) -> Array:
+    """``x`` as a matrix or a stack of matrices: floating, finite, non-empty, at least two axes.
+
+    Returns
+    -------
+    array, shape (..., m, n)
+        ``x`` itself if it was an array already.
+
+    Raises
+    ------
+    ParameterError
+        If any of these fails.
+    """
+    values = as_array(name, x)
+    if values.ndim < 2:
+        raise ParameterError(name, tuple(values.shape), "a matrix or a stack of matrices, shape (..., m, n)")
+    check_nonempty(name, values)
+    check_finite(name, values)
+    return values
+
+
+def check_shape(shape: object) -> tuple[int, int]:
+    """``shape`` as the pair ``(m, n)`` of positive ints.
+
+    Returns
+    -------
+    tuple of int
+        Rows and columns.
+
+    Raises
+    ------
+    ParameterError
+        If it is not a pair of integers >= 1.
+
+    Examples
+    --------
+    >>> check_shape([16, 768])
+    (16, 768)
+    """
+    allowed = "a pair (m, n) of integers >= 1"
+    if not isinstance(shape, Sequence) or isinstance(shape, str) or len(shape) != 2:
+        raise ParameterError("shape", shape, allowed)
+    try:
+        return check_count("shape", shape[0]), check_count("shape", shape[1])
+    except ParameterError:
+        raise ParameterError("shape", shape, allowed) from None
+
+
+def singular_values(name: str, x: object, *, allow_empty: bool = False) -> Array:
+    """``x`` as float64 singular values: floating, finite, non-negative and, unless allowed, non-empty.
+
+    Returns
+    -------
+    array of float64
+        On the device of ``x``.
+
+    Raises
+    ------
+    ParameterError
+        If any of these fails.
+    """
+    values = as_array(name, x)
+    if not allow_empty:
+        check_nonempty(name, values)
+    check_finite(name, values, low=0.0)
+    return to_float64(values)
+
+
+def to_float64(values: Array) -> Array:
+    """The array in double precision, on its device.
+
+    Returns
+    -------
+    array of float64
+        ``values`` itself if it was float64 already.
+    """
+    return values.double() if is_tensor(values) else values.astype(np.float64, copy=False)
+
+
+def promote_half(values: Array) -> Array:
+    """Half precision and bfloat16 as float32, in which decompositions exist; other dtypes as they are.
+
+    Returns
+    -------
+    array
+        Of float32 or wider.
+    """
+    if values.dtype.itemsize >= 4:
+        return values
+    return values.float() if is_tensor(values) else values.astype(np.float32)
+
+
+def sort_descending(values: Array) -> Array:
+    """The array with its last axis in decreasing order.
+
+    Returns
+    -------
+    array
+        Of the same shape.
+    """
+    if is_tensor(values):
+        return values.sort(dim=-1, descending=True).values
+    return np.sort(values, axis=-1)[..., ::-1]
+
+
+def cast_like(result: Array, original: object) -> Array:
+    """``result`` in the dtype of ``original``; a Python number gets a Python float back.
+
+    Returns
+    -------
+    array or float
+        In the form in which the caller passed ``original``.
+    """
+    if is_tensor(original):
+        return result.to(original.dtype)  # type: ignore[attr-defined]
+    if _is_python_number(original):
+        return float(result)
+    dtype = original.dtype if isinstance(original, (np.ndarray, np.generic)) else np.float64
+    return np.asarray(result).astype(dtype, copy=False)[()]
+
+
+def _is_python_number(x: object) -> bool:
+    return isinstance(x, Real) and not isinstance(x, (bool, np.generic))

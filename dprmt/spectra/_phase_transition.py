@@ -1,0 +1,342 @@
+"""The phase transition of a low-rank signal in white noise: edge, threshold, spike map, overlaps.
+
+Setting: ``Y = X + σ W``, ``X`` of fixed rank, ``W`` an m × n matrix of independent standard normal entries.
+Equation numbers are those of arXiv:2510.01137v3.
+
+=====================  ===================  ==============================================================
+in the API             in the paper         meaning
+=====================  ===================  ==============================================================
+``signal``             λ                    a singular value of X
+``observed``           λ̃                    the singular value of Y that it causes
+``sigma``              σ = σ_DP·C/|B|       standard deviation of one entry of the noise
+bulk edge              σ(√m + √n), b₊       limit of the largest singular value of σW (b₋: smallest)
+detection threshold    σ(mn)^{1/4}, λ*      the smallest signal that shows above the bulk edge
+=====================  ===================  ==============================================================
+
+Everything is computed in float64, whatever the dtype of the argument, and b₊, b₋ and λ* are held to twice
+that precision (as unevaluated sums of two floats): a difference such as y - b₊ is then as accurate next to
+the edge as far from it.
+"""
+
+from __future__ import annotations
+
+from dprmt._validation import ParameterError
+from dprmt.spectra._arrays import Array, array_namespace, cast_like, singular_values, sort_descending
+from dprmt.spectra._marchenko_pastur import MarchenkoPastur
+from dprmt.spectra._noise_scales import NoiseScales, checked_scales
+
+
+def bulk_edge(shape: tuple[int, int], sigma: float) -> float:
+    """The bulk edge σ(√m + √n), where the singular values of pure noise end.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        ``(m, n)`` of the matrix, either orientation.
+    sigma : float
+        Standard deviation of one entry of the noise, >= 0; in the units of the matrix.
+
+    Returns
+    -------
+    float
+        The almost-sure limit of the largest singular value. At finite size the largest singular value
+        fluctuates around it, see `tracy_widom_edge` and `kappa_for`.
+
+    Raises
+    ------
+    ParameterError
+        If ``shape`` is not a pair of integers >= 1 or ``sigma`` is negative or not finite.
+
+    References
+    ----------
+    Eq. 3 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> bulk_edge((16, 144), sigma=0.5)
+    8.0
+    """
+    return checked_scales(shape, sigma)[3].upper_edge.high
+
+
+def detection_threshold(shape: tuple[int, int], sigma: float) -> float:
+    """The detection threshold σ(mn)^{1/4}, below which a signal leaves no trace in the top singular values.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        ``(m, n)`` of the matrix, either orientation.
+    sigma : float
+        Standard deviation of one entry of the noise, >= 0; in the units of the matrix.
+
+    Returns
+    -------
+    float
+        The threshold on a singular value of the *clean* matrix. It lies below the bulk edge.
+
+    Raises
+    ------
+    ParameterError
+        If ``shape`` is not a pair of integers >= 1 or ``sigma`` is negative or not finite.
+
+    References
+    ----------
+    Eq. 3 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> detection_threshold((16, 81), sigma=0.5)
+    3.0
+    """
+    return checked_scales(shape, sigma)[3].threshold.high
+
+
+def spike_map(signal: Array, shape: tuple[int, int], sigma: float) -> Array:
+    """The singular value F(λ) of the noisy matrix that a clean singular value λ causes.
+
+    Above the detection threshold ``F(λ) = √((λ + σ²n/λ)(λ + σ²m/λ)) > λ``; at and below it the bulk edge.
+
+    Parameters
+    ----------
+    signal : float or array
+        Clean singular values, >= 0, any shape. Python numbers, NumPy arrays and torch tensors of floating
+        dtype; the result comes back in the same form, dtype and device, computed in float64.
+    shape : tuple of int
+        ``(m, n)`` of the matrix, either orientation.
+    sigma : float
+        Standard deviation of one entry of the noise, >= 0. With 0 the map is the identity.
+
+    Returns
+    -------
+    float or array
+        Of the shape of ``signal``, never below the bulk edge.
+
+    Raises
+    ------
+    ParameterError
+        If ``signal`` is empty, negative, not finite or not of a real floating dtype, or as in `bulk_edge`.
+
+    References
+    ----------
+    Eq. 3 of arXiv:2510.01137v3; Benaych-Georges & Nadakuditi (2012).
+
+    Examples
+    --------
+    >>> round(spike_map(10.0, (16, 81), sigma=1.0), 9)
+    14.489996549
+    >>> spike_map(0.0, (16, 81), sigma=1.0) == bulk_edge((16, 81), sigma=1.0)
+    True
+    """
+    m, n, sigma, scales = checked_scales(shape, sigma)
+    values = singular_values("signal", signal)
+    return cast_like(values * 1.0 if sigma == 0 else _spike_map(values, m, n, sigma, scales), signal)
+
+
+def _spike_map(values: Array, m: int, n: int, sigma: float, scales: NoiseScales) -> Array:
+    # Eq. 3, with λ in the paper's letters.
+    xp = array_namespace(values)
+    above = scales.threshold.below(values) > 0
+    λ = xp.where(above, values, scales.threshold.high)
+    ratio = sigma / λ
+    F = xp.sqrt(λ + sigma * n * ratio) * xp.sqrt(λ + sigma * m * ratio)
+    edge = scales.upper_edge.high
+    return xp.where(above & (edge < F), F, edge)
+
+
+def spike_map_inverse(observed: Array, shape: tuple[int, int], sigma: float) -> Array:
+    """The clean singular value λ with F(λ) = y, for an observed singular value y above the bulk edge.
+
+    ``F⁻¹(y) = ½(√(y²-b₋²) + √(y²-b₊²))``. At and below the bulk edge λ is not identified: every value in
+    ``[0, λ*]`` leads to the edge. The answer there is 0, "no detectable signal", the convention of Gavish &
+    Donoho (2017); so the map jumps at the edge from 0 to λ* = `detection_threshold`, which is also what to
+    use as an upper bound on the hidden signal.
+
+    Parameters
+    ----------
+    observed : float or array
+        Singular values of the noisy matrix, >= 0, any shape, in any of the forms `spike_map` takes.
+    shape : tuple of int
+        ``(m, n)`` of the matrix, either orientation.
+    sigma : float
+        Standard deviation of one entry of the noise, >= 0. With 0 the map is the identity.
+
+    Returns
+    -------
+    float or array
+        Of the shape of ``observed``: 0, or above the detection threshold; never above ``observed``.
+
+    Raises
+    ------
+    ParameterError
+        If ``observed`` is empty, negative, not finite or not of a real floating dtype, or as in `bulk_edge`.
+
+    References
+    ----------
+    Inverse of Eq. 3 of arXiv:2510.01137v3; Gavish & Donoho (2017), arXiv:1405.7511v2; here in a
+    form without cancellation.
+
+    Examples
+    --------
+    >>> y = spike_map(10.0, (16, 81), sigma=1.0)
+    >>> round(spike_map_inverse(y, (16, 81), sigma=1.0), 12)
+    10.0
+    >>> spike_map_inverse(12.9, (16, 81), sigma=1.0)  # bulk edge: 13
+    0.0
+    """
+    _, _, sigma, scales = checked_scales(shape, sigma)
+    values = singular_values("observed", observed)
+    return cast_like(values * 1.0 if sigma == 0 else invert_spike_map(values, scales), observed)
+
+
+def invert_spike_map(observed: Array, scales: NoiseScales) -> Array:
+    """`spike_map_inverse` of checked float64 values.
+
+    Returns
+    -------
+    array of float64
+        Of the shape of ``observed``.
+    """
+    outer, inner, above = edge_roots(observed, scales)
+    return array_namespace(observed).where(above, (inner + outer) / 2, 0.0)
+
+
+def edge_roots(observed: Array, scales: NoiseScales) -> tuple[Array, Array, Array]:
+    """√(y²-b₊²), √(y²-b₋²) and y > b₊, without cancellation, overflow or underflow.
+
+    Returns
+    -------
+    tuple of arrays
+        The two roots, which are 0 at and below the edge, and the mask.
+    """
+    xp = array_namespace(observed)
+    above = scales.upper_edge.below(observed) > 0
+    y = xp.where(above, observed, scales.upper_edge.high)
+    outer, inner = (
+        xp.sqrt(xp.where(above, edge.below(y), 0.0)) * xp.sqrt(y + edge.high)
+        for edge in (scales.upper_edge, scales.lower_edge)
+    )
+    return outer, inner, above
+
+
+def vector_overlaps(signal: Array, shape: tuple[int, int], sigma: float) -> tuple[Array, Array]:
+    """Squared overlaps |⟨u,ũ⟩|² and |⟨v,ṽ⟩|² between clean and noisy singular vectors.
+
+    Above the detection threshold the left one (in R^m) is ``(λ⁴ - mnσ⁴)/(λ⁴ + mλ²σ²)`` and the right one (in
+    R^n) the same with n in place of the single m; at and below the threshold both are 0. The vectors of the
+    shorter side are the more accurate ones.
+
+    Parameters
+    ----------
+    signal : float or array
+        Clean singular values, >= 0, any shape, in any of the forms `spike_map` takes. The formulas are for
+        values that differ from each other; equal ones share one subspace.
+    shape : tuple of int
+        ``(m, n)`` of the matrix. The orientation matters: the transpose swaps left and right.
+    sigma : float
+        Standard deviation of one entry of the noise, >= 0. With 0 every positive signal has overlap 1.
+
+    Returns
+    -------
+    left, right : float or array
+        In [0, 1], each of the shape of ``signal``.
+
+    Raises
+    ------
+    ParameterError
+        If ``signal`` is empty, negative, not finite or not of a real floating dtype, or as in `bulk_edge`.
+
+    References
+    ----------
+    Eqs. 4–6 of arXiv:2510.01137v3; Gavish & Donoho (2017), arXiv:1405.7511v2.
+
+    Examples
+    --------
+    >>> left, right = vector_overlaps(10.0, (16, 81), sigma=1.0)
+    >>> round(left, 4), round(right, 4)
+    (0.7503, 0.4809)
+    """
+    m, n, sigma, scales = checked_scales(shape, sigma)
+    values = singular_values("signal", signal)
+    left, right = squared_overlaps(values, m, n, sigma, scales)
+    return cast_like(left, signal), cast_like(right, signal)
+
+
+def squared_overlaps(signal: Array, m: int, n: int, sigma: float, scales: NoiseScales) -> tuple[Array, Array]:
+    """`vector_overlaps` of checked float64 values, with λ in the paper's letters.
+
+    Returns
+    -------
+    left, right : array of float64
+        In [0, 1].
+    """
+    xp = array_namespace(signal)
+    gap = scales.threshold.below(signal)
+    λ = xp.where(gap > 0, signal, 1.0)
+    t = xp.where(gap > 0, scales.threshold.high / λ, 1.0)
+    one_minus_t4 = xp.where(gap > 0, gap / λ, 0.0) * (1 + t) * (1 + t**2)
+    r = xp.where(gap > 0, sigma / λ, 0.0)
+    return one_minus_t4 / (1 + m * r * r), one_minus_t4 / (1 + n * r * r)
+
+
+def predicted_spectrum(signals: Array, shape: tuple[int, int], sigma: float) -> Array:
+    """The singular values of ``X + σW`` that theory predicts from those of X: spikes, then the bulk.
+
+    The signals above the detection threshold become spikes, Eq. 3; the other ``min(m, n) - #spikes`` values
+    are put at the midpoint quantiles of the Marchenko–Pastur law.
+
+    Parameters
+    ----------
+    signals : array, shape (..., r)
+        Clean singular values, >= 0, in any order, r <= min(m, n); values left out count as 0, and an empty
+        axis is pure noise. In any array form `spike_map` takes.
+    shape : tuple of int
+        ``(m, n)`` of the matrix, either orientation.
+    sigma : float
+        Standard deviation of one entry of the noise, >= 0.
+
+    Returns
+    -------
+    array, shape (..., min(m, n))
+        Noisy singular values in decreasing order.
+
+    Raises
+    ------
+    ParameterError
+        If ``signals`` has no axis or more than min(m, n) values on its last, is negative, not finite or not
+        of a real floating dtype, or as in `bulk_edge`.
+
+    References
+    ----------
+    Eq. 3 of arXiv:2510.01137v3; Marčenko & Pastur (1967).
+
+    Examples
+    --------
+    >>> predicted_spectrum([30.0, 1.0], (4, 100), sigma=1.0).round(2)
+    array([31.69, 11.06,  9.93,  8.85])
+    """
+    m, n, sigma, scales = checked_scales(shape, sigma)
+    values = singular_values("signals", signals, allow_empty=True)
+    count = min(m, n)
+    if values.ndim < 1 or values.shape[-1] > count:
+        raise ParameterError("signals", tuple(values.shape), f"an array of shape (..., r) with r <= {count}")
+    values = _padded_descending(values, count)
+    return cast_like(values if sigma == 0 else _spikes_and_bulk(values, m, n, sigma, scales), signals)
+
+
+def _padded_descending(values: Array, count: int) -> Array:
+    # Sort the last axis downwards and fill it with zeros up to ``count``.
+    xp = array_namespace(values)
+    shape = (*values.shape[:-1], count - values.shape[-1])
+    zeros = xp.zeros(shape, dtype=values.dtype, device=values.device)
+    return xp.concat([sort_descending(values), zeros], -1)
+
+
+def _spikes_and_bulk(signals: Array, m: int, n: int, sigma: float, scales: NoiseScales) -> Array:
+    # Spikes where the signal is above the threshold, quantiles of the bulk after them.
+    xp = array_namespace(signals)
+    spikes = scales.threshold.below(signals) > 0
+    position = xp.cumsum(xp.ones_like(signals), -1)
+    number = xp.sum(1.0 * spikes, -1)[..., None]
+    from_top = (position - number - 0.5) / xp.clip(signals.shape[-1] - number, 1.0, None)
+    bulk = MarchenkoPastur((m, n), sigma).ppf(1 - xp.clip(from_top, 0.0, 1.0))
+    return xp.where(spikes, _spike_map(signals, m, n, sigma, scales), bulk)
