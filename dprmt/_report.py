@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -68,9 +69,9 @@ def run_report(namespace: argparse.Namespace) -> None:
         curves = privacy_curves(run, advance)
     table = privacy_table(run, rows)
     console.print(table)
-    plain = Console(file=None, width=100, record=True, quiet=True)
-    plain.print(table)
-    (out / "privacy.txt").write_text(plain.export_text(), encoding="utf-8")
+    text = io.StringIO()
+    Console(file=text, width=100).print(table)
+    (out / "privacy.txt").write_text(text.getvalue(), encoding="utf-8")
     draw_privacy(out / "epsilon_against_steps.png", run, curves)
     console.print(f"pictures and table: {out}/epsilon_against_steps.png, {out}/privacy.txt", soft_wrap=True)
 

@@ -18,6 +18,7 @@ from dprmt.accounting._solve import DeltaCurve
 
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
+_LARGEST_LOSS = 1e12
 _FIRST_MESH, _FIRST_BINS = 0.04, 64
 _MAX_REFINEMENTS = 3
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
@@ -150,9 +151,9 @@ def _compose(
 
 
 def _directed(ends: tuple[float, float], direction: Direction) -> tuple[float, float]:
-    """The range of losses to resolve: P(L < -60) ≤ e^{-60}, so nothing below matters."""
+    """The range of losses to resolve: P(L < -60) ≤ e^{-60}; losses too large to be of use count as infinite."""
     low, high = ends if direction == "remove" else (-ends[1], -ends[0])
-    return max(low, -60.0), high
+    return max(low, -60.0), min(high, _LARGEST_LOSS)
 
 
 def _discretize(
@@ -198,6 +199,6 @@ def _step_scale(phases: list[tuple[LossPMF, int]], tilt: float) -> float:
     smallest = 4 * min(pmf.mesh for pmf, _ in phases)
     if tilt == 0.0:
         return max(loss_deviation(phases) / math.sqrt(steps), smallest)
-    log_total = sum(count * math.log(float(pmf.mass.sum())) for pmf, count in phases)
+    log_total = sum(count * math.log(max(float(pmf.mass.sum()), 1e-300)) for pmf, count in phases)
     cumulant = float(log_mgf(phases, np.array([tilt]))[0]) - log_total
     return max(math.sqrt(max(2 * cumulant / (tilt * (1 + tilt) * steps), 0.0)), smallest)

@@ -26,7 +26,7 @@ def graded_indices(low: float, high: float, mesh: float, bulk: float) -> NDArray
     Examples
     --------
     >>> graded_indices(-0.02, 0.5, mesh=0.1, bulk=0.2).tolist()
-    [-1, 0, 1, 2, 3, 4, 5]
+    [-1, 0, 1, 2, 3, 5]
     """
     right = _one_sided(max(high, mesh), mesh, bulk)
     left = _one_sided(max(-low, mesh), mesh, bulk)

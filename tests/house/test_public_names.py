@@ -1,0 +1,86 @@
+"""The public surface: what is promised is there, and nothing else leaks."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+
+import pytest
+
+ROOMS = ("dprmt.accounting", "dprmt.spectra", "dprmt.plots")
+
+PROMISED = {
+    "dprmt.accounting": {
+        "chi2_mixture_cdf",
+        "chi2_mixture_sf",
+        "envelope_cdf",
+        "DPSGD",
+        "RandomizedClipping",
+        "PrivacyBounds",
+        "compose",
+        "calibrate_noise_multiplier",
+    },
+    "dprmt.spectra": {
+        "bulk_edge",
+        "detection_threshold",
+        "spike_map",
+        "spike_map_inverse",
+        "vector_overlaps",
+        "MarchenkoPastur",
+        "shrink",
+        "hard_threshold",
+        "estimate_sigma",
+        "denoise",
+        "denoise_layers",
+        "kappa_for",
+        "cosine_similarity",
+        "improvement",
+        "block_cosine",
+        "adam_improvement_bound",
+        "adam_bound_gap",
+    },
+    "dprmt.plots": set(),
+}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_promised_names_are_public(room: str) -> None:
+    assert set(importlib.import_module(room).__all__) >= PROMISED[room]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_nothing_leaks(room: str) -> None:
+    module = importlib.import_module(room)
+    public = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert public == set(module.__all__)
+    assert list(module.__all__) == sorted(
+        module.__all__, key=lambda name: (not name.isupper(), not name[0].isupper(), name)
+    )
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_public_callable_is_documented_with_an_example(room: str) -> None:
+    module = importlib.import_module(room)
+    without = [
+        name
+        for name in module.__all__
+        if callable(getattr(module, name)) and not issubclass_of_error(getattr(module, name))
+        if ">>>" not in (inspect.getdoc(getattr(module, name)) or "")
+    ]
+    assert without == []
+
+
+def issubclass_of_error(value: object) -> bool:
+    """Whether a public name is an exception, which needs no example."""
+    return isinstance(value, type) and issubclass(value, Exception)
+
+
+@pytest.mark.parametrize("name", ["DPSGD", "RandomizedClipping", "compose", "calibrate_noise_multiplier"])
+def test_privacy_claims_have_a_formal_guarantees_section(name: str) -> None:
+    accounting = importlib.import_module("dprmt.accounting")
+    assert "Formal guarantees" in (inspect.getdoc(getattr(accounting, name)) or "")
