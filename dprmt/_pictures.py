@@ -6,14 +6,19 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dprmt._options import UsageError
+
+_SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def save_picture(
-    path: str | Path, draw: Callable[[Axes], object], size: tuple[float, float] = (6.4, 4.4), dpi: int = 160
+    path: str | Path,
+    draw: Callable[[Any], object],
+    size: tuple[float, float] = (6.4, 4.4),
+    dpi: int = 160,
+    panels: tuple[int, int] = (1, 1),
 ) -> None:
     """Draw on fresh axes and save; the file appears only once it is complete.
 
@@ -22,22 +27,56 @@ def save_picture(
     path : str or Path
         Its suffix decides the format.
     draw : callable
-        Gets the axes.
+        Gets the axes, or an array of them if there are several panels.
     size : (float, float)
         Inches.
     dpi : int
         Dots per inch for bitmaps.
+    panels : (int, int)
+        Rows and columns of axes.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be written.
     """
     from matplotlib.figure import Figure
 
-    path = Path(path)
     figure = Figure(figsize=size, layout="constrained")
-    draw(figure.subplots())
+    draw(figure.subplots(*panels))
+    try:
+        _write(Path(path), lambda name: figure.savefig(name, dpi=dpi))
+    except OSError as error:
+        raise UsageError(f"dprmt: {str(path)!r} could not be written: {error.strerror}") from None
+
+
+def _write(path: Path, save: Callable[[str], object]) -> None:
     handle, name = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
     os.close(handle)
     try:
-        figure.savefig(name, dpi=dpi)
+        save(name)
         os.chmod(name, 0o644)
         os.replace(name, path)
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def check_picture_name(command: str, name: str) -> None:
+    """Refuse, before any work, the value of ``--plot`` if no picture could be written there.
+
+    Raises
+    ------
+    UsageError
+        If the suffix is no picture format, or the place is not one for a new file.
+    """
+    path = Path(name)
+    if path.suffix.lower() not in _SUFFIXES:
+        raise _refused(command, "a file name that ends in .png, .pdf or .svg", name)
+    if not path.parent.is_dir() or path.is_dir():
+        raise _refused(command, "a file in an existing folder", name)
+    if not os.access(path.parent, os.W_OK):
+        raise _refused(command, "a file in a folder that can be written", name)
+
+
+def _refused(command: str, allowed: str, name: str) -> UsageError:
+    return UsageError(f"{command}: --plot must be {allowed}, got {name!r}")

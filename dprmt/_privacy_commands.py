@@ -6,12 +6,12 @@ import argparse
 import json
 import math
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dprmt._options import Option, Parser, UsageError, choice, count, read_options, real
+from dprmt._options import Option, Parser, choice, count, read_options, real
+from dprmt._pictures import check_picture_name, save_picture
 from dprmt._rounding import round_down, round_up
 from dprmt._validation import ParameterError
 from dprmt.accounting import (
@@ -31,7 +31,7 @@ _DELTA = Option("--delta", real(low=0.0, high=1.0, low_open=True, high_open=True
 _EPSILON = Option("--epsilon", real(low=0.0), "ε, >= 0", required=True)
 _TARGET = Option("--epsilon", real(low=0.0, low_open=True), "target ε, > 0", required=True)
 _CLIPPING = (
-    Option("--probes", count(low=2, high=10**6), "k, Gaussian probes per layer (>= 2); without it: exact norms"),
+    Option("--probes", count(low=2, high=10**5), "k, Gaussian probes per layer (>= 2); without it: exact norms"),
     Option("--rank", count(), "d, only if every parameter's norm is estimated; used by the envelope"),
     Option("--analysis", choice("tight", "envelope"), "tight (default) or envelope (the published one)"),
     Option("--probe-sharing", choice("batch", "sample"), "batch (default) or sample: secret probes for every sample"),
@@ -107,12 +107,11 @@ def run_tradeoff(namespace: argparse.Namespace) -> None:
     """``dprmt tradeoff``."""
     values = _values("tradeoff", namespace)
     if namespace.plot is not None:
-        check_picture_name("--plot", namespace.plot)
+        check_picture_name("dprmt tradeoff", namespace.plot)
     # Denser where curves bend: near both ends.
     alpha = (1.0 - np.cos(np.linspace(0.0, np.pi, values["points"]))) / 2.0
     band = _run(values).trade_off(alpha)
     if namespace.plot is not None:
-        from dprmt._pictures import save_picture
         from dprmt.plots import plot_trade_off
 
         mu = None
@@ -126,21 +125,6 @@ def run_tradeoff(namespace: argparse.Namespace) -> None:
     if namespace.plot is not None and not namespace.json:
         lines = [f"wrote {namespace.plot}"]
     _print(namespace, document, lines)
-
-
-def check_picture_name(option: str, name: str) -> None:
-    """Refuse, before any work, a picture that could not be written.
-
-    Raises
-    ------
-    UsageError
-        If the suffix is no picture format or the folder does not exist.
-    """
-    path = Path(name)
-    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise UsageError(f"dprmt: {option} must be a file name that ends in .png, .pdf or .svg, got {name!r}")
-    if not path.parent.is_dir():
-        raise UsageError(f"dprmt: {option} must be a file in an existing folder, got {name!r}")
 
 
 def _values(command: str, namespace: argparse.Namespace) -> dict[str, Any]:

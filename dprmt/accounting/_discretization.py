@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 
 from dprmt.accounting._cells import LossCells
 from dprmt.accounting._types import Array
@@ -109,6 +108,8 @@ def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) ->
     total = float(dots.sum())
     chord_slope = np.cumsum(dots)[:-1]
     drop = _drops(mass * width, share)
+    from scipy.optimize import isotonic_regression  # on use: a third of the room's import time
+
     convex: Array = isotonic_regression(chord_slope - np.diff(drop) / width, weights=width).x
     return np.clip(convex, 0.0, total)
 

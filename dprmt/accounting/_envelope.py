@@ -31,7 +31,6 @@ from typing import NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 
 from dprmt._validation import ParameterError, check_count
 from dprmt.accounting._chi2_mixture import Array, mixture_tails, real_array
@@ -101,7 +100,7 @@ def envelope_leading_weight(x: ArrayLike, probes: SupportsIndex, rank: SupportsI
     Returns
     -------
     ndarray
-        λ in [1/d, 1], of the shape of ``x``. For 1 < x < x_+ good to about 1e-5, as P is flat there.
+        λ in [1/d, 1], of the shape of ``x``; for 1 < x < x_+ to about 1e-5, as far as P, flat at its maximum, tells.
         For ``rank=None`` and x >= 1 the supremum is the limit λ = 0.
 
     Raises
@@ -222,6 +221,8 @@ class _Guide(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _guide(k: int, d: int) -> _Guide:
+    from scipy.optimize import brentq  # on use: a third of the room's import time
+
     def advantage(excess: float) -> float:
         e = np.array([excess])
         hump, _, exists = _hump(e, k, d)

@@ -303,7 +303,7 @@ def check_clipping(probes: int, rank: int | None, analysis: str, probe_sharing: 
     ParameterError
         Naming the argument.
     """
-    check_count("probes", probes, low=2, high=10**6)
+    check_count("probes", probes, low=2, high=10**5)
     if rank is not None:
         check_count("rank", rank, low=1)
     check_choice("analysis", analysis, ("tight", "envelope"))

@@ -7,13 +7,16 @@ bound: see (B1) and (B2) in ``docs/theory/randomized_clipping.md``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import gammainc, gammaincc, gammaincinv
 
-from dprmt.accounting._envelope import envelope_cdf, envelope_switch
+from dprmt.accounting._envelope import ENVELOPE_MARGIN, envelope_cdf, envelope_switch
 from dprmt.accounting._types import Array
+
+
+_LARGEST_DOF = 10**5
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class NormRatioBins:
         with equal ends. Where only bounds on the mean are known, ``mean`` is NaN.
     below : float
         Probability of X below the first bin; X may be arbitrarily close to 0 there.
+    margin : float
+        By how much the masses right of X = 1 may fall short of the law's; charged at X = 1 when spreading.
     """
 
     left: Array
@@ -34,6 +39,7 @@ class NormRatioBins:
     mass: Array
     mean: Array
     below: float
+    margin: float = 0.0
 
     def spread(self, convex_from: float) -> tuple[Array, Array]:
         """Atoms of a law that is never more private: (values of X, masses), by (B1).
@@ -50,8 +56,8 @@ class NormRatioBins:
         convex = (self.left >= convex_from) & (width > 0) & np.isfinite(width) & np.isfinite(self.mean)
         to_right = np.zeros_like(width)
         to_right[convex] = np.clip((self.mean[convex] - self.left[convex]) / width[convex], 0.0, 1.0)
-        x = np.concatenate([self.left, self.right[convex]])
-        mass = np.concatenate([self.mass * (1.0 - to_right), (self.mass * to_right)[convex]])
+        x = np.concatenate([self.left, self.right[convex], [1.0]])
+        mass = np.concatenate([self.mass * (1.0 - to_right), (self.mass * to_right)[convex], [self.margin]])
         return _merge(x, mass)
 
     def concentrate(self, convex_from: float) -> tuple[Array, Array]:
@@ -123,7 +129,8 @@ def envelope(probes: int, rank: int | None, tail: float, bins: int, fine_below: 
     Parameters
     ----------
     probes, rank : int
-        k and d; ``rank=None`` is d → ∞.
+        k and d; ``rank=None`` is d → ∞, also used (it is larger) where k·d exceeds 10⁵: scipy's incomplete gamma
+        functions lose their relative accuracy in the tails of larger shapes.
     tail, bins, fine_below
         As in :func:`rank_one`.
 
@@ -132,32 +139,36 @@ def envelope(probes: int, rank: int | None, tail: float, bins: int, fine_below: 
     NormRatioBins
         The law.
     """
+    if rank is not None and probes * rank > _LARGEST_DOF:
+        rank = None
+    if rank == 1:
+        return rank_one(probes, tail, bins, fine_below)
     edges = _edges(probes, tail, bins, fine_below, 1.0)
-    below = _left_tail(probes, edges[0])
     left, right = edges[:-1], edges[1:]
     mass, first_moment = _gamma_increments(probes / 2, left, right)
     if rank is None:
         one, rest = np.ones(1), np.array([gammaincc(probes / 2, probes / 2)])
         parts = [(left, right, mass, first_moment), (one, one, rest, rest)]
-    elif rank == 1:
-        return rank_one(probes, tail, bins, fine_below)
     else:
-        switch = float(envelope_switch(probes, rank))
-        middle = np.linspace(1.0, switch, 4 * bins + 1)
-        middle_mass = np.diff(envelope_cdf(middle, probes, rank))
-        middle_moment = np.full(middle_mass.size, np.nan)
-        shape = probes * rank / 2
-        end = max(float(gammaincinv(shape, 1.0 - 1e-9) / shape), switch * (1 + 1e-6))
-        outer = np.geomspace(switch, end, bins + 1)
-        outer_left, outer_right = outer, np.append(outer[1:], np.inf)
-        outer_mass, outer_moment = _gamma_increments(shape, outer_left, outer_right)
-        parts = [
-            (left, right, mass, first_moment),
-            (middle[:-1], middle[1:], np.maximum(middle_mass, 0.0), middle_moment),
-            (outer_left, outer_right, outer_mass, outer_moment),
-        ]
+        parts = [(left, right, mass, first_moment), *_beyond_one(probes, rank, bins)]
     left, right, mass, first_moment = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return _from_moments(left, right, mass, first_moment, below)
+    law = _from_moments(left, right, mass, first_moment, _left_tail(probes, edges[0]))
+    return law if rank is None else replace(law, margin=ENVELOPE_MARGIN)
+
+
+def _beyond_one(probes: int, rank: int, bins: int) -> list[tuple[Array, Array, Array, Array]]:
+    """The envelope's segments right of 1: the hump, whose means are unknown, and equal spectral values."""
+    switch = float(envelope_switch(probes, rank))
+    hump = np.linspace(1.0, switch, 4 * bins + 1)
+    hump_mass = np.maximum(np.diff(envelope_cdf(hump, probes, rank)), 0.0)
+    shape = probes * rank / 2
+    end = max(float(gammaincinv(shape, 1.0 - 1e-9) / shape), switch * (1 + 1e-6))
+    outer = np.geomspace(switch, end, bins + 1)
+    left, right = outer, np.append(outer[1:], np.inf)
+    return [
+        (hump[:-1], hump[1:], hump_mass, np.full(hump_mass.size, np.nan)),
+        (left, right, *_gamma_increments(shape, left, right)),
+    ]
 
 
 def _edges(probes: int, tail: float, bins: int, fine_below: float, right_end: float) -> Array:

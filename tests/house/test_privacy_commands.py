@@ -97,7 +97,7 @@ BAD = [
     (["--steps", "2.5"], "--steps must be an integer >= 1, got 2.5"),
     (["--delta", "1"], "--delta must be a finite number in (0, 1), got 1"),
     (["--delta", "inf"], "--delta must be a finite number in (0, 1), got inf"),
-    (["--probes", "1"], "--probes must be an integer in [2, 1000000], got 1"),
+    (["--probes", "1"], "--probes must be an integer in [2, 100000], got 1"),
     (["--probes", "8", "--rank", "0"], "--rank must be an integer >= 1, got 0"),
     (["--probes", "8", "--analysis", "loose"], "--analysis must be one of 'tight', 'envelope', got loose"),
     (["--rank", "4"], "--rank must be left out where --probes is not given, got 4"),

@@ -1,0 +1,268 @@
+"""The envelope: valid over random spectra, tight, its three segments, its limits, and published constants."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import gammainc, roots_jacobi
+
+from dprmt._validation import ParameterError
+from dprmt.accounting._chi2_mixture import chi2_mixture_cdf
+from dprmt.accounting._envelope import (
+    ENVELOPE_MARGIN,
+    LARGEST_DOF,
+    envelope_cdf,
+    envelope_leading_weight,
+    envelope_switch,
+)
+
+PUBLIC = [envelope_cdf, envelope_leading_weight]
+GRID = [(k, d) for k in (2, 3, 8, 32, 256, 4096) for d in (3, 4, 8, 32, 1000, 10**6)]
+
+
+def points(probes: int, rank: int) -> np.ndarray:
+    """Norm ratios in all three segments, most of them in the middle one."""
+    switch = envelope_switch(probes, rank)
+    middle = 1 + (switch - 1) * np.array([1e-3, 0.1, 0.3, 0.6, 0.9, 0.999])
+    return np.concatenate([[0.3, 0.8, 1.0], middle, [switch, 1 + 1.01 / probes, 1.5]])
+
+
+def spectrum_cdf(x: np.ndarray, spectra: np.ndarray, probes: int) -> np.ndarray:
+    """P(Σ λ_i χ²_i(k)/k <= x), a row per spectrum, a column per x."""
+    return chi2_mixture_cdf(x, spectra[:, None, :] / probes, np.full(spectra.shape[1], float(probes)))
+
+
+def two_weights(leading: np.ndarray, rank: int) -> np.ndarray:
+    """Spectra (λ, (1-λ)/(d-1), ...)."""
+    rest = np.repeat((1 - leading[:, None]) / (rank - 1), rank - 1, axis=1)
+    return np.concatenate([leading[:, None], rest], axis=1)
+
+
+@pytest.mark.parametrize("rank", [2, 3, 5, 8])
+@pytest.mark.parametrize("probes", [2, 3, 16, 64])
+def test_no_random_spectrum_beats_the_envelope_and_the_best_one_meets_it(probes, rank):
+    """Valid: no spectrum of any shape, nor a small step away from the extremal one, is above. Tight: the latter come
+    within 1e-6 everywhere, and the extremal spectrum itself within the margin.
+    """
+    rng = np.random.default_rng(1000 * probes + rank)
+    x = points(probes, rank)
+    envelope = envelope_cdf(x, probes, rank)
+    extremal = two_weights(envelope_leading_weight(x, probes, rank), rank)
+    shapes = rng.choice([0.05, 0.3, 1.0, 10.0, 100.0], size=300)
+    spectra = rng.dirichlet(np.ones(rank), size=300) ** (1 / shapes[:, None])
+    near = np.abs(extremal + 10 ** rng.uniform(-6, -2, (20, 1, 1)) * rng.standard_normal((20, *extremal.shape)))
+    every = np.concatenate([spectra, near.reshape(-1, rank)])
+    every /= every.sum(axis=1, keepdims=True)
+    best = spectrum_cdf(x, every, probes).max(axis=0)
+    assert np.all(best <= envelope + ENVELOPE_MARGIN)
+    assert np.all(best >= envelope - 1e-6)
+    np.testing.assert_allclose(np.diag(spectrum_cdf(x, extremal, probes)), envelope, rtol=0, atol=ENVELOPE_MARGIN)
+
+
+@pytest.mark.parametrize(("probes", "rank"), [(2, 2), (2, 12), (4, 3), (5, 7), (32, 2), (32, 8)])
+def test_maximum_matches_a_slow_search_by_other_means(probes, rank):
+    """P(λ, x) as a Beta mixture of gammas (Gauss-Jacobi), maximised by scipy from a grid of λ."""
+    rest = (rank - 1) * probes
+    nodes, masses = roots_jacobi(200, rest / 2 - 1, probes / 2 - 1)
+    masses = masses / masses.sum()
+
+    def minus_cdf(log_leading: float, x: float) -> float:
+        lead = math.exp(log_leading)
+        scale = lead / probes * (1 + nodes) + (1 - lead) / rest * (1 - nodes)
+        return -float(gammainc((probes + rest) / 2, x / scale) @ masses)
+
+    grid = np.linspace(-math.log(rank), 0, 200)
+    for x in points(probes, rank):
+        best = grid[np.argmin([minus_cdf(g, x) for g in grid])]
+        ends = max(best - 0.1, -math.log(rank)), min(best + 0.1, 0.0)
+        found = minimize_scalar(minus_cdf, ends, args=(x,), bounds=ends, method="bounded", options={"xatol": 1e-9})
+        reference = max(-found.fun, -minus_cdf(-math.log(rank), x), -minus_cdf(0.0, x))
+        assert float(envelope_cdf(x, probes, rank)) == pytest.approx(reference, abs=2e-11)
+
+
+@pytest.mark.parametrize(("probes", "rank"), [(2, 3), (2, 10**6), (32, 2), (32, 8), (32, 10**6), (4096, 1000)])
+def test_nowhere_on_a_dense_grid_of_leading_weights_is_it_beaten(probes, rank):
+    """The shortfall of the search for the maximum is below the margin; to 3e-6 in λ the grid finds nothing better."""
+    x = points(probes, rank)[3:-2]
+    best = envelope_leading_weight(x, probes, rank)[:, None] * np.exp(np.linspace(-1e-3, 1e-3, 301))
+    everywhere = np.broadcast_to(np.geomspace(1 / rank, 1, 500), (x.size, 500))
+    lead = np.clip(np.concatenate([best, everywhere], axis=1), 1 / rank, 1)[..., None]
+    rest = (rank - 1) * probes
+    weights = np.concatenate([lead / probes, (1 - lead) / rest], axis=-1)
+    found = chi2_mixture_cdf(x[:, None], weights, [float(probes), float(rest)]).max(axis=1)
+    rounding = 1e-16 * math.sqrt(probes * rank)  # of the mean of the mixture, in standard deviations
+    assert np.all(found <= envelope_cdf(x, probes, rank) + ENVELOPE_MARGIN + rounding)
+
+
+@pytest.mark.parametrize(("probes", "rank"), [(2, 2), (2, 3), (2, 1000), (8, 4), (32, 8), (32, 10**5), (4096, 32)])
+def test_the_hump_is_the_only_local_maximum_inside(probes, rank):
+    """As λ rises from 1/d to 1, P(λ, x) rises and falls for 1 < x < 1 + 2/(dk), falls, rises and falls from there to
+    beyond x_+, then only falls; at x <= 1 it only rises. This is the shape that the search relies on.
+    """
+    corner, switch = 2 / (rank * probes), envelope_switch(probes, rank) - 1
+    rest = (rank - 1) * probes
+    lead = np.geomspace(1 / rank, 1, 400)
+    weights = np.stack([lead / probes, np.maximum(1 - lead, 0) / rest], axis=-1)
+
+    def pattern(excess: float) -> str:
+        steps = np.diff(chi2_mixture_cdf(1 + excess, weights, [float(probes), float(rest)]))
+        signs = np.sign(steps[np.abs(steps) > 1e-11])
+        return "".join("+" if s > 0 else "-" for s in signs[np.append(True, np.diff(signs) != 0)])
+
+    assert pattern(-0.01 / probes) == pattern(-0.5 / math.sqrt(probes)) == "+"
+    assert {pattern(corner * f) for f in (0.2, 0.5, 0.9)} == {"+-"}
+    if rank > 2:
+        assert {pattern(corner + (switch - corner) * f) for f in (0.2, 0.5, 0.9, 1.0)} == {"-+-"}
+    assert pattern(1.2 / probes) == pattern(3 / probes) == "-"
+
+
+@pytest.mark.parametrize(("probes", "rank"), GRID)
+def test_the_switch_lies_in_its_bracket_and_the_leading_weight_jumps_there(probes, rank):
+    """1 + 2/(dk) < x_+ < 1 + 1/k for d > 2: there the hump and equal weights give the same probability."""
+    switch = envelope_switch(probes, rank)
+    assert 1 + 2 / (rank * probes) < switch < 1 + 1 / probes
+    before, after = 1 + (switch - 1) * (1 - 1e-7), 1 + (switch - 1) * (1 + 1e-7)
+    lead = envelope_leading_weight([before, after], probes, rank)
+    assert lead[0] > 1.3 / rank
+    assert lead[1] == 1 / rank
+    cdf = envelope_cdf([before, after], probes, rank)
+    assert 0 <= cdf[1] - cdf[0] < 1e-6
+
+
+@pytest.mark.parametrize("probes", [2, 3, 8, 32, 4096])
+def test_two_values_merge_continuously(probes):
+    """For d = 2, x_+ = 1 + 1/k and the leading weight falls to 1/2 without a jump, like √(x_+ - x)."""
+    assert envelope_switch(probes, 2) == 1 + 1 / probes
+    lead = envelope_leading_weight(1 + (1 - np.array([1e-2, 1e-4])) / probes, probes, 2) - 0.5
+    assert np.all(lead > 0)
+    assert lead[0] / lead[1] == pytest.approx(10, rel=0.01)
+
+
+@pytest.mark.parametrize("probes", [2, 7, 32, 500])
+def test_outer_segments_are_chi_square(probes):
+    """One spectral value for x <= 1, d equal ones for x >= x_+, and only these for d = 1."""
+    low = np.append(stats.chi2.ppf(np.geomspace(1e-15, 0.4, 30), probes) / probes, 0.999)
+    high = 1 + np.geomspace(1.001 / probes, 3, 30)
+    for rank in (1, 2, 6, None):
+        np.testing.assert_allclose(envelope_cdf(low, probes, rank), stats.chi2.cdf(probes * low, probes), rtol=1e-12)
+    for rank in (1, 2, 6):
+        dof = probes * rank
+        np.testing.assert_allclose(envelope_cdf(high, probes, rank), stats.chi2.cdf(dof * high, dof), rtol=1e-12)
+    np.testing.assert_array_equal(envelope_cdf([1.0, *high], probes), 1)
+    assert envelope_switch(probes, 1) == envelope_switch(probes) == 1
+    np.testing.assert_array_equal(envelope_leading_weight([0.5, 0.99, 1.0, 1.5], probes), [1, 1, 0, 0])
+
+
+@pytest.mark.parametrize("probes", [2, 16, 64])
+def test_it_rises_with_the_rank_to_its_limit(probes):
+    """G_d <= G_{d+1} <= G_∞, strictly for x > 1, and G_d(x) -> 1 there."""
+    x = np.concatenate([np.linspace(0.5, 1, 4), 1 + np.geomspace(1e-3, 1, 12) / probes])
+    ranks = [1, 2, 3, 4, 8, 64, 1000, 10**6]
+    table = np.array([envelope_cdf(x, probes, rank) for rank in ranks] + [envelope_cdf(x, probes)])
+    steps = np.diff(table, axis=0)
+    assert np.all(steps >= -1e-13)
+    assert np.all(steps[:2, 4:] > 1e-10)
+    assert envelope_cdf(1 + 1e-2, probes, 10**6) > 1 - 1e-9
+    assert envelope_cdf(1 - 1e-9, probes) < 0.7
+
+
+@pytest.mark.parametrize(("probes", "rank"), [(2, 2), (2, 8), (32, 3), (32, 1000), (4096, 10**6)])
+def test_it_is_a_distribution_function(probes, rank):
+    switch = envelope_switch(probes, rank)
+    x = np.unique(np.concatenate([np.linspace(0, 3, 61), np.linspace(1, 2 * switch - 1, 201)]))
+    assert np.all(np.diff(envelope_cdf(x, probes, rank)) >= -1e-14)
+    assert np.all(np.diff(envelope_leading_weight(x, probes, rank)) <= 1e-4)
+    np.testing.assert_array_equal(envelope_cdf([-np.inf, -1.0, 0.0, np.inf], probes, rank), [0, 0, 0, 1])
+
+
+def test_large_arguments_are_silent_and_accurate():
+    """For k = 4096 and d = 10⁶, 4·10⁹ degrees of freedom: the normal approximation with its skewness term."""
+    probes, rank = 4096, 10**6
+    x = 1 + np.linspace(-1e-4, 3e-4, 41)
+    with np.errstate(all="raise"):
+        cdf = envelope_cdf(x, probes, rank)
+        assert envelope_cdf(5e-324, probes, rank) == 0
+    right = x > envelope_switch(probes, rank)
+    dof = probes * rank
+    z = (x[right] - 1) * math.sqrt(dof / 2)
+    edgeworth = stats.norm.cdf(z) - stats.norm.pdf(z) * (z**2 - 1) * math.sqrt(8 / dof) / 6
+    np.testing.assert_allclose(cdf[right], edgeworth, rtol=0, atol=1e-8)
+
+
+def test_infimum_constants_of_szekely_and_bakirov():
+    """Székely & Bakirov (2003), abstract: inf P(Q <= x) over all forms of mean 1 is P(χ²(n)/n <= x), with n = 1 for
+    x > 1.5364… and n = 2 for 1.2989… <= x <= 1.5364…: where the laws of one and two, two and three equal weights
+    (k = 1) cross. No other spectrum is below.
+    """
+
+    def crossing(n: int) -> float:
+        def gap(x: float) -> float:
+            below, above = (chi2_mixture_cdf(x, [1 / m], [float(m)]) for m in (n, n + 1))
+            return float(below - above)
+
+        return brentq(gap, 1.1, 2.0, xtol=1e-12)
+
+    assert crossing(1) == pytest.approx(1.5364, abs=1e-4)  # 1.536397
+    assert crossing(2) == pytest.approx(1.2989, abs=1e-4)  # 1.298981
+    spectra = np.random.default_rng(7).dirichlet(np.full(3, 0.7), size=500)
+    for n, x in [(1, 1.6), (2, 1.4), (2, 1.3)]:
+        least = float(chi2_mixture_cdf(x, [1 / n], [float(n)]))
+        others = spectrum_cdf(np.array([x]), spectra, 1)
+        assert others.min() >= least
+        assert others.min() < least + 1e-2
+
+
+def test_supremum_of_szekely_and_bakirov_at_one_probe():
+    """Their abstract prints λ(1.5) = .15… for the smaller weight that maximises P(λ Z_1² + (1-λ) Z_2² <= 1.5), k = 1,
+    d = 2; direct maximisation gives 0.16024. As printed, λ(1) = 0 and λ(2) = 1/2.
+    """
+
+    def best(x: float) -> float:
+        found = minimize_scalar(
+            lambda small: -float(chi2_mixture_cdf(x, [small, 1 - small], [1.0, 1.0])),
+            bounds=(0.0, 0.5),
+            method="bounded",
+            options={"xatol": 1e-9},
+        )
+        return float(found.x)
+
+    assert best(1.5) == pytest.approx(0.16024, abs=2e-5)
+    assert best(1.0001) < 0.01
+    assert best(1.9999) == pytest.approx(0.5, abs=0.02)
+
+
+def test_shapes():
+    for function in PUBLIC:
+        assert function(1.01, 32, 8).shape == ()
+        assert function(np.ones((2, 0)), 32, 8).shape == (2, 0)
+        assert function(np.linspace(0, 2, 6).reshape(2, 3), np.int64(32), np.int32(8)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("probes", [1, 0, -4, True, 2.0, 2.5, "8", None, np.nan])
+def test_probes_outside_the_range_are_refused(probes):
+    for call in (lambda: envelope_cdf(0.5, probes, 2), lambda: envelope_switch(probes, 2)):
+        with pytest.raises(ParameterError) as error:
+            call()
+        message = "probes must be an integer >= 2 (the envelope needs log-concave densities"
+        assert str(error.value).startswith(message)
+        assert str(error.value).endswith(f"got {probes!r}")
+
+
+@pytest.mark.parametrize("rank", [0, -1, True, 2.0, 1.5, "3", LARGEST_DOF // 32 + 1])
+def test_ranks_outside_the_range_are_refused(rank):
+    for call in (lambda: envelope_leading_weight(0.5, 32, rank), lambda: envelope_switch(32, rank)):
+        with pytest.raises(ParameterError) as error:
+            call()
+        assert str(error.value).startswith(f"rank must be an integer in [1, {LARGEST_DOF // 32}] (probes * rank")
+        assert str(error.value).endswith(f"or None for no limit, got {rank!r}")
+
+
+@pytest.mark.parametrize("x", [np.nan, [0.5, np.nan], "half", None])
+def test_x_that_is_not_a_number_is_refused(x):
+    for function in PUBLIC:
+        with pytest.raises(ParameterError, match=r"x must be real numbers, not NaN, got (nan|'half')"):
+            function(x, 32, 8)
