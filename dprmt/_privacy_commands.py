@@ -25,7 +25,7 @@ from dprmt.accounting import (
 )
 
 _NOISE = Option("--noise-multiplier", real(low=1e-3, high=1e6), "σ, noise in units of the clipping norm", required=True)
-_RATE = Option("--sample-rate", real(low=1e-12, high=1.0), "q, in (0, 1]", required=True)
+_RATE = Option("--sample-rate", real(low=1e-9, high=1.0), "q, in [1e-9, 1]", required=True)
 _STEPS = Option("--steps", count(), "T, an integer >= 1", required=True)
 _DELTA = Option("--delta", real(low=0.0, high=1.0, low_open=True, high_open=True), "δ, in (0, 1)", required=True)
 _EPSILON = Option("--epsilon", real(low=0.0), "ε, >= 0", required=True)

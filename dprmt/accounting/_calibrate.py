@@ -38,7 +38,7 @@ def calibrate_noise_multiplier(
     delta : float
         In (0, 1).
     sample_rate : float
-        q in (0, 1].
+        q in [1e-9, 1].
     steps : int
         Number of steps, ≥ 1.
     probes : int or None
@@ -71,7 +71,7 @@ def calibrate_noise_multiplier(
     """
     target = check_real("target_epsilon", target_epsilon, low=0.0, low_open=True)
     check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
-    check_real("sample_rate", sample_rate, low=1e-12, high=1.0)
+    check_real("sample_rate", sample_rate, low=1e-9, high=1.0)
     check_count("steps", steps)
     check_real("tolerance", tolerance, low=1e-6, high=1.0)
     if probes is not None:

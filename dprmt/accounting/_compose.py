@@ -26,8 +26,8 @@ class Mechanism(Protocol):
         """One step."""
         ...
 
-    def fallback_step(self) -> ClippingStep:
-        """One step under another valid analysis."""
+    def fallback_steps(self) -> tuple[ClippingStep, ...]:
+        """One step under each of two other valid analyses, or none."""
         ...
 
 
@@ -137,17 +137,17 @@ class Composition:
         return {direction: self._solve(question, direction, tolerance) for direction in _BOTH}
 
     def _solve(self, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
-        """Bounds by the first analysis; where they stay wide, the upper one may come from the fallback."""
+        """Bounds by the first analysis; where they stay wide, the upper one may come from another valid one."""
         bounds = solve(self.schedule(), question, direction, tolerance)
-        if is_narrow(bounds, question, tolerance):
-            return bounds
-        fallback = [(mechanism.fallback_step(), steps) for mechanism, steps in self.phases]
-        if fallback == self.schedule():
-            return bounds
-        upper = solve(fallback, question, direction, tolerance).upper
-        if upper >= bounds.upper:
-            return bounds
-        return PrivacyBounds(min(bounds.lower, upper), min(bounds.estimate, upper), upper, direction)
+        for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
+            if is_narrow(bounds, question, tolerance):
+                break
+            schedule = [(_fallback(mechanism, choice), steps) for mechanism, steps in self.phases]
+            upper = solve(schedule, question, direction, tolerance).upper
+            if upper < bounds.upper:
+                estimate = min(bounds.estimate, upper)
+                bounds = PrivacyBounds(min(bounds.lower, upper), estimate, upper, direction)
+        return bounds
 
 
 def compose(phases: Sequence[tuple[Mechanism, int]]) -> Composition:
@@ -178,11 +178,16 @@ def compose(phases: Sequence[tuple[Mechanism, int]]) -> Composition:
     return Composition(phases)
 
 
+def _fallback(mechanism: Mechanism, choice: int) -> ClippingStep:
+    steps = mechanism.fallback_steps()
+    return steps[min(choice, len(steps) - 1)] if steps else mechanism.step()
+
+
 def _checked_phase(phase: tuple[Mechanism, int]) -> tuple[Mechanism, int]:
     try:
         mechanism, steps = phase
     except (TypeError, ValueError):
         raise ParameterError("phases", phase, "a list of (mechanism, steps)") from None
-    if not hasattr(mechanism, "fallback_step"):
+    if not hasattr(mechanism, "fallback_steps"):
         raise ParameterError("phases", mechanism, "a list of (mechanism, steps), with a DPSGD or RandomizedClipping")
     return mechanism, check_count("steps", steps)

@@ -205,7 +205,7 @@ def _mass_rounding(pmf: LossPMF, weights: Array) -> float:
     tails = np.cumsum(pmf.mass[::-1])[::-1]
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(pmf.mass > 0, weights * tails / pmf.mass, 0.0)
-    return 16 * _EPS * float(np.sum(relative)) + 1e3 * _EPS
+    return 64 * _EPS * float(np.sum(relative)) + 1e3 * _EPS
 
 
 def _fft_rounding(magnitudes: list[Array], counts: list[int], size: int) -> float:

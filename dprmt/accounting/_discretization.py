@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dprmt.accounting._cells import LossCells
 from dprmt.accounting._types import Array
 
+_WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
 _LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
 
 
@@ -76,7 +77,7 @@ def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossP
     # From here on in increasing s = e^{-loss}; segment i joins nodes i and i + 1.
     width = np.maximum(np.diff(np.exp(-np.maximum(losses, -_LARGE_LOSS)[::-1])), 1e-220)
     share = _left_share(losses, cells, large_to_left=True)[::-1]
-    share[losses[::-1][:-1] >= _LARGE_LOSS] = 1.0
+    share[(losses[::-1][:-1] >= _LARGE_LOSS) | (np.diff(losses)[::-1] > _WIDE_CELL)] = 1.0
     slope = _pulled_down_slopes(dots[::-1], width, cells.p[::-1], share)
     atoms = np.diff(np.concatenate([[0.0], slope, [dots.sum()]]))
     return LossPMF(index, np.maximum(atoms[::-1], 0.0), mesh, 0.0)

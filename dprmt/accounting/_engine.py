@@ -19,6 +19,8 @@ from dprmt.accounting._solve import DeltaCurve
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
 _LARGEST_LOSS = 1e12
+LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
+"""Bias per step that rounding of the losses' grid may cause in the composed loss (F3)."""
 _FIRST_MESH, _FIRST_BINS = 0.04, 64
 _MAX_REFINEMENTS = 3
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
@@ -35,6 +37,10 @@ class Step(Protocol):
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """A pair that is never more private than the step, and one that is never less private."""
         ...
+
+
+class InconsistentBoundsError(RuntimeError):
+    """Two certified bounds contradict each other: an error of this package, never of its user."""
 
 
 Schedule = Sequence[tuple[Step, int]]
@@ -88,6 +94,8 @@ def is_narrow(bounds: PrivacyBounds, question: Question, tolerance: float) -> bo
 
 def _intersection(first: PrivacyBounds, second: PrivacyBounds) -> PrivacyBounds:
     lower, upper = max(first.lower, second.lower), min(first.upper, second.upper)
+    if lower > upper * (1.0 + 1e-9) + 1e-300:
+        raise InconsistentBoundsError(f"a lower bound, {lower!r}, exceeds an upper one, {upper!r}: please report this")
     lower = min(lower, upper)
     estimate = lower + _ESTIMATE_AT * (upper - lower) if math.isfinite(upper) else upper
     return PrivacyBounds(lower, estimate, upper, second.direction)
@@ -97,9 +105,10 @@ def _solve_at_level(schedule: Schedule, question: Question, direction: Direction
     answer: dict[Side, float] = {}
     sides: tuple[Side, Side] = ("upper", "lower")
     tail = _tail(schedule, question.small)
+    drift = LOSS_DRIFT * sum(steps for _, steps in schedule)
     for side, pairs in zip(sides, _pairs(schedule, tail, level), strict=True):
         loss, around = _compose(pairs, question, direction, side, level, tail)
-        answer[side] = question.read(DeltaCurve(loss, around), side)
+        answer[side] = question.read(DeltaCurve(loss, around), side, drift)
     return PrivacyBounds(answer["lower"], answer["lower"], answer["upper"], direction)
 
 

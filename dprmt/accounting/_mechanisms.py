@@ -31,9 +31,9 @@ class _Mechanism:
         """One step under the chosen analysis."""
         raise NotImplementedError
 
-    def fallback_step(self) -> ClippingStep:
-        """One step under an analysis that is valid as well and may be tighter where the first one is not."""
-        return self.step()
+    def fallback_steps(self) -> tuple[ClippingStep, ...]:
+        """One step under analyses that are valid as well and may be tighter where the first one is not."""
+        return ()
 
     def epsilon(self, steps: int, delta: float, *, tolerance: float = 1e-3) -> PrivacyBounds:
         """ε of ``steps`` steps at ``delta``, the larger of both adjacency directions.
@@ -136,7 +136,7 @@ class DPSGD(_Mechanism):
     noise_multiplier : float
         σ, standard deviation of the noise in units of the clipping norm; > 0.
     sample_rate : float
-        q, probability with which each sample enters a batch; in (0, 1].
+        q, probability with which each sample enters a batch; in [1e-9, 1].
 
     Formal guarantees
     -----------------
@@ -184,7 +184,7 @@ class RandomizedClipping(_Mechanism):
     noise_multiplier : float
         σ, standard deviation of the noise in units of the clipping norm; > 0.
     sample_rate : float
-        q, probability with which each sample enters a batch; in (0, 1].
+        q, probability with which each sample enters a batch; in [1e-9, 1].
     probes : int
         k, number of Gaussian probe vectors per layer; ≥ 2.
     rank : int or None
@@ -245,26 +245,27 @@ class RandomizedClipping(_Mechanism):
         ClippingStep
             The step.
         """
-        return self._step(self.analysis)
+        return self._step(self.analysis, self.probe_sharing)
 
-    def fallback_step(self) -> ClippingStep:
-        """One step under the envelope, which is sometimes tighter for few probes and little noise.
+    def fallback_steps(self) -> tuple[ClippingStep, ...]:
+        """One step under the envelope, and as if the probes were known: valid too, and at times tighter.
 
         Returns
         -------
-        ClippingStep
-            The step.
+        tuple of ClippingStep
+            The first is sometimes better for few probes and little noise, the second without subsampling.
         """
-        return self._step("envelope")
+        others = (self._step("envelope", self.probe_sharing), self._step(self.analysis, "batch"))
+        return tuple(step for step in others if step != self.step())
 
-    def _step(self, analysis: str) -> ClippingStep:
+    def _step(self, analysis: str, probe_sharing: str) -> ClippingStep:
         return ClippingStep(
             noise_multiplier=float(self.noise_multiplier),
             sample_rate=float(self.sample_rate),
             probes=int(self.probes),
             rank=None if self.rank is None else int(self.rank),
             analysis=analysis,
-            secret=self.probe_sharing == "sample",
+            secret=probe_sharing == "sample",
         )
 
     def rdp(self, orders: float | Sequence[float]) -> NoReturn:
@@ -292,7 +293,7 @@ def check_noise_and_rate(noise_multiplier: float, sample_rate: float) -> None:
         Naming the argument.
     """
     check_real("noise_multiplier", noise_multiplier, low=1e-3, high=1e6)
-    check_real("sample_rate", sample_rate, low=1e-12, high=1.0)
+    check_real("sample_rate", sample_rate, low=1e-9, high=1.0)
 
 
 def check_clipping(probes: int, rank: int | None, analysis: str, probe_sharing: str) -> None:

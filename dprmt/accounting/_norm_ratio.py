@@ -15,7 +15,6 @@ from scipy.special import gammainc, gammaincc, gammaincinv
 from dprmt.accounting._envelope import ENVELOPE_MARGIN, envelope_cdf, envelope_switch
 from dprmt.accounting._types import Array
 
-
 _LARGEST_DOF = 10**5
 
 

@@ -47,15 +47,18 @@ class EpsilonAtDelta:
         log_m = float(log_mgf(phases, np.array([tilt]))[0])
         return (log_m + float(log_kappa(np.array(tilt))) - math.log(self.delta)) / tilt
 
-    def read(self, curve: DeltaCurve, side: Side) -> float:
-        """The answer on one side.
+    def read(self, curve: DeltaCurve, side: Side, drift: float) -> float:
+        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3).
 
         Returns
         -------
         float
             ε.
         """
-        return curve.epsilon_above(self.delta) if side == "upper" else curve.epsilon_below(self.delta)
+        if side == "upper":
+            above = curve.epsilon_above(self.delta)
+            return above + drift if above > 0 else above
+        return max(curve.epsilon_below(self.delta) - drift, 0.0)
 
     def unit(self, value: float) -> float:
         """What a tolerance refers to: the value, but at least 1.
@@ -107,16 +110,17 @@ class DeltaAtEpsilon:
         del phases, tilt
         return self.epsilon
 
-    def read(self, curve: DeltaCurve, side: Side) -> float:
-        """The answer on one side.
+    def read(self, curve: DeltaCurve, side: Side, drift: float) -> float:
+        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3).
 
         Returns
         -------
         float
             δ.
         """
-        low, high = curve.delta_bounds(self.epsilon)
-        return high if side == "upper" else low
+        if side == "upper":
+            return curve.delta_bounds(self.epsilon - drift)[1]
+        return curve.delta_bounds(self.epsilon + drift)[0]
 
     def unit(self, value: float) -> float:
         """What a tolerance refers to: the value itself.

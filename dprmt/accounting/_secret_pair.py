@@ -119,11 +119,12 @@ class SecretUpperPair:
         Returns
         -------
         t, miss : ndarray, shape of ``nodes``
-            t is -inf below all losses; ``miss`` is 0 there.
+            t is -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
         """
         target = log_shift_ratio(nodes, self.sample_rate)
-        top = float(self.shift.max()) + 80.0
+        top, cap = float(self.shift.max()) + 80.0, self._cap()
         grid = np.concatenate([np.linspace(-40.0, 40.0, 400), np.geomspace(40.0, top, 200)[1:]])
+        grid = np.append(cap, grid[grid > cap])
         table, _ = self.log_ratio(grid)
         usable = np.isfinite(table)
         grid, table = grid[usable], table[usable]
@@ -134,8 +135,20 @@ class SecretUpperPair:
         inside = (target > table[0]) & (target < table[-1])
         with np.errstate(invalid="ignore"):
             miss = np.where(inside, np.abs(self.log_ratio(t)[0] - target), 0.0)
-        t = np.where(target <= table[0], -np.inf, np.where(target >= table[-1], grid[-1], t))
-        return np.maximum.accumulate(t), miss
+        t = np.maximum.accumulate(np.where(target <= table[0], cap, np.where(target >= table[-1], grid[-1], t)))
+        return np.where(np.isneginf(target), -np.inf, t), miss
+
+    def _cap(self) -> float:
+        """The t below which the bound is 1 or constant, so that only the loss log(1 - q) is left (C6)."""
+        smallest = float(self.shift.min()) / _SQRT3
+        low = max(smallest - 3.0 / smallest, -40.0)
+        if self._curve(np.array([low]))[0] < 1.0:
+            return low
+        high = float(self.shift.max()) + 40.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._curve(np.array([middle]))[0] >= 1.0 else (low, middle)
+        return high
 
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes.
@@ -143,23 +156,23 @@ class SecretUpperPair:
         Returns
         -------
         LossCells
-            The masses.
+            The masses; what the inversion of the loss misses is charged to an infinite loss (C7).
         """
         q = self.sample_rate
         t, miss = self.thresholds(nodes)
         finite = np.isfinite(t)
+        leftover = self.below * (1.0 + 0.2 * (2.0 + abs(float(t[-1]))))
         curve = np.ones(t.size)
-        curve[finite] = np.minimum(self._curve(t[finite]), 1.0)
+        curve[finite] = np.minimum(self._curve(t[finite]) + leftover, 1.0)
         absent = interval_masses(np.concatenate([[-np.inf], t, [np.inf]]))
         p = (1.0 - q) * absent[1:-1] + q * np.maximum(-np.diff(curve), 0.0)
-        charge = q * self.below * (1.0 + 0.2 * (2.0 + abs(float(t[-1]))))
-        charge += float(np.sum(p / np.diff(nodes) * (miss[1:] ** 2 + miss[:-1] ** 2)))
+        missed = 2.0 * (miss[1:] ** 2 + miss[:-1] ** 2) / np.diff(nodes)
         return LossCells(
             p=p,
             q=absent[1:-1],
             p_below=float((1.0 - q) * absent[0] + q * (1.0 - curve[0])),
-            q_below=float(absent[0]),
-            p_above=float((1.0 - q) * absent[-1] + q * curve[-1]) + charge,
+            q_below=float(absent[0] + absent[1:-1] @ missed),
+            p_above=float((1.0 - q) * absent[-1] + q * curve[-1] + p @ missed),
             q_above=float(absent[-1]),
         )
 
@@ -228,7 +241,7 @@ class SecretLowerPair:
         curve = np.concatenate([[1.0], self._curve(t), [0.0]])
         absent = interval_masses(np.concatenate([[-np.inf], t, [np.inf]]))
         present = (1.0 - q) * absent - q * np.diff(curve)
-        return _regroup(nodes, np.maximum(present, 0.0), absent)
+        return _regroup(nodes, present, absent)
 
 
 def _regroup(nodes: Array, present: Array, absent: Array) -> LossCells:
@@ -237,7 +250,7 @@ def _regroup(nodes: Array, present: Array, absent: Array) -> LossCells:
 
     keep = absent > 0
     weights = np.maximum(absent[keep], 1e-300)
-    ratio = isotonic_regression(present[keep] / weights, weights=weights).x
+    ratio = np.maximum(isotonic_regression(present[keep] / weights, weights=weights).x, 0.0)
     p, q = ratio * absent[keep], absent[keep]
     with np.errstate(divide="ignore"):
         place = np.searchsorted(nodes, np.log(ratio), side="right")
@@ -248,7 +261,7 @@ def _regroup(nodes: Array, present: Array, absent: Array) -> LossCells:
         q=q_cells[1:-1],
         p_below=float(p_cells[0]),
         q_below=float(q_cells[0]),
-        p_above=float(p_cells[-1] + present[~keep].sum()),
+        p_above=float(p_cells[-1]),
         q_above=float(q_cells[-1]),
     )
 

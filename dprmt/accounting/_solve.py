@@ -31,7 +31,7 @@ class DeltaCurve:
         self.mass_above = _suffix_sums(weight)
         self.discounted = _discounted_suffix_sums(weight, self.nodes)
         kappa = float(np.exp(log_kappa(np.asarray(loss.tilt))))
-        self.error = loss.error * kappa * growth + 1e-13 * self.mass_above
+        self.error = loss.error * kappa * growth + np.finfo(np.float64).eps * loss.losses.size * self.mass_above
         self.infinite = loss.infinite
 
     def finite_part(self, index: int, epsilon: float) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from dprmt._validation import ParameterError
 from dprmt.accounting._bounds import Direction
 from dprmt.accounting._composition import ComposedLoss
-from dprmt.accounting._engine import Schedule, whole_loss
+from dprmt.accounting._engine import LOSS_DRIFT, Schedule, whole_loss
 from dprmt.accounting._types import Array
 
 _LEVEL = 1  # refinement of the discretization
@@ -63,14 +63,15 @@ def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
     if not np.all((alpha >= 0) & (alpha <= 1)):
         raise ParameterError("alpha", alpha.tolist(), "numbers in [0, 1]")
     directions: tuple[Direction, Direction] = ("remove", "add")
+    drift = LOSS_DRIFT * sum(steps for _, steps in schedule)
     bands = [whole_loss(schedule, direction, _LEVEL) for direction in directions]
-    lower = np.min([_beta(band["upper"], alpha, safe=True) for band in bands], axis=0)
-    upper = np.min([_beta(band["lower"], alpha, safe=False) for band in bands], axis=0)
+    lower = np.min([_beta(band["upper"], alpha, drift, safe=True) for band in bands], axis=0)
+    upper = np.min([_beta(band["lower"], alpha, drift, safe=False) for band in bands], axis=0)
     upper = np.maximum(np.minimum(upper, 1.0 - alpha), lower)
     return TradeOff(alpha, lower, lower + _ESTIMATE_AT * (upper - lower), upper)
 
 
-def _beta(loss: ComposedLoss, alpha: Array, safe: bool) -> Array:
+def _beta(loss: ComposedLoss, alpha: Array, drift: float, safe: bool) -> Array:
     """Sup over grid points of 1 - δ(l) - e^l α; the maximizer has Q-mass α above it."""
     # For ``safe`` any grid point would do, and errors are subtracted; else the supremum is needed over all real
     # l, which is attained on the grid (or at l → -∞) because δ is linear in e^l between grid points.
@@ -79,7 +80,7 @@ def _beta(loss: ComposedLoss, alpha: Array, safe: bool) -> Array:
         q_above = np.cumsum((p * np.exp(-np.maximum(loss.losses, -700.0)))[::-1])[::-1]
         weight = np.exp(np.minimum(loss.losses, 700.0))
     p_above = np.cumsum(p[::-1])[::-1]
-    error = loss.error * np.exp(loss.log_scale) + 1e-12
+    error = loss.error * np.exp(loss.log_scale) + 1e-12 + drift
     place = np.searchsorted(-q_above, -alpha.ravel(), side="left")
     best = np.full(alpha.size, 1.0 - float(p.sum()) - loss.infinite)
     for shift in (-1, 0, 1):
