@@ -1,0 +1,251 @@
+r"""One Adam step on a quadratic: the exact decrease of the loss and what the cosine guarantees of it.
+
+Setting of appendix I of arXiv:2510.01137v3: ``f(x) = ½(x - x*)ᵀH(x - x*)`` with gradient g at x, and the step
+``x - αPs`` with a fixed preconditioner P whose eigenvalues lie in [p_min, p_max].
+
+Proposition I.1 as printed bounds ``gᵀPs`` from below by ``p_min gᵀs``, on the ground that P - p_min I is
+positive semidefinite. That settles ``gᵀPg``, not a bilinear form in two different vectors: with
+P = diag(1, 10), g = (2, -1) and s = (1, 1), ``gᵀs = 1`` but ``gᵀPs = -8``. The printed bound needs the
+further premise ``gᵀ(P - p_min I)s >= 0``, and P = p·I guarantees it for all vectors. Otherwise it can fail:
+for a diagonal P as soon as one entry of s has the sign opposite to that of g, for a full P as soon as s is no
+positive multiple of g; most easily at the small cosines of noisy training.
+
+What does hold: write ``P = c·I + E`` with ``c = (p_max + p_min)/2`` and ``‖E‖ <= h = (p_max - p_min)/2``.
+Then ``gᵀPs >= ‖g‖‖s‖(c·cos(g, s) - h)``, and this is the best bound in these quantities: the reflection that
+takes s/‖s‖ to -g/‖g‖, in the role of E/h, attains it (and so do diagonal P, at suitable g and s). Hence
+
+    ``Δ(s) = αgᵀPs - ½α²(Ps)ᵀH(Ps) >= α‖g‖‖s‖(c·cos(g, s) - h) - ½α²λ_max(H)p_max²‖s‖²``.
+
+It lies below the printed bound by ``α‖g‖‖s‖h(1 - cos(g, s))``. It still increases with the cosine, with
+slope c instead of p_min, but its first term is positive only if
+``cos(g, s) > (p_max - p_min)/(p_max + p_min)``: a preconditioner can turn a direction by that much. So it
+says something about noisy training only as far as the noise evens out Adam's second moments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dprmt._validation import ParameterError, check_real
+from dprmt.spectra._alignment import NamedBlocks, cosine, inner, matching_blocks, norm
+from dprmt.spectra._arrays import Array, array_namespace, as_array, check_finite, is_tensor, to_float64
+
+_SYMMETRY = 1e-8  # relative asymmetry and negative curvature that pass as rounding
+_ROUNDING = 1e-13  # of an inner product, relative to the norms
+_SAME_NORM = 1e-6  # relative difference of two norms that passes as rounding
+
+
+@dataclass(frozen=True)
+class AdamImprovement:
+    """Decrease of a quadratic loss in one preconditioned step, and lower bounds on it.
+
+    Attributes
+    ----------
+    improvement : float
+        Δ(s) = f(x) - f(x - αPs), exact.
+    bound : float
+        The best lower bound in terms of the cosine, the norms and p_min, p_max, λ_max(H). Always valid.
+    printed_bound : float
+        Proposition I.1 as printed.
+    printed_bound_applies : bool
+        Whether ``gᵀPs >= p_min gᵀs``, the premise that the printed proof needs.
+    """
+
+    improvement: float
+    bound: float
+    printed_bound: float
+    printed_bound_applies: bool
+
+
+def adam_improvement_bound(
+    gradient: Array,
+    direction: Array,
+    preconditioner: Array,
+    hessian: Array | Callable[[Array], Array] | Any,
+    step_size: float,
+    largest_curvature: float | None = None,
+) -> AdamImprovement:
+    """Proposition I.1, corrected: decrease of a quadratic loss in one Adam step, and its lower bound.
+
+    ``Δ(s) = αgᵀPs - ½α²(Ps)ᵀH(Ps)`` and
+    ``Δ(s) >= α‖g‖‖s‖(½(p_max + p_min)cos(g, s) - ½(p_max - p_min)) - ½α²λ_max(H)p_max²‖s‖²``.
+    The printed bound, with ``p_min cos(g, s)`` in place of the bracket, is larger and not always true; the
+    head of this module has a counterexample and the missing premise. Both agree if P = p·I or cos(g, s) = 1.
+
+    Parameters
+    ----------
+    gradient, direction : array, shape (d,)
+        g and s, NumPy or torch, floating dtype; computed in float64.
+    preconditioner : array, shape (d,) or (d, d)
+        The diagonal of P, positive, or P itself, symmetric positive definite. For Adam ``1/(√v̂ + ε)``.
+    hessian : array of shape (d, d), callable, or object with a ``matvec`` method
+        H, symmetric positive semidefinite, or the map v -> Hv.
+    step_size : float
+        α > 0.
+    largest_curvature : float, optional
+        λ_max(H) or an upper bound of it, >= 0. Computed from a matrix; required for an operator, whose
+        largest eigenvalue an iteration would only bound from below.
+
+    Returns
+    -------
+    AdamImprovement
+        Exact decrease and bounds, in the units of the loss. Not private if the gradient is not.
+
+    Raises
+    ------
+    ParameterError
+        If shapes, libraries or dtypes do not match, P or H is not as described, or a number is out of range.
+
+    References
+    ----------
+    Proposition I.1 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> g, s = np.array([2.0, -1.0]), np.array([1.0, 1.0])
+    >>> r = adam_improvement_bound(g, s, np.array([1.0, 10.0]), np.eye(2), step_size=1e-3)
+    >>> r.bound <= r.improvement < r.printed_bound
+    True
+    >>> r.printed_bound_applies
+    False
+    """
+    g, s = _vectors(gradient=gradient, direction=direction)
+    α = check_real("step_size", step_size, low=0.0, low_open=True)
+    P_s, p_min, p_max = _precondition(preconditioner, s[None])
+    image: NamedBlocks = {None: P_s}
+    H_P_s, λ_max = _curvature(hessian, P_s, largest_curvature)
+    slope = inner(g, image)
+    penalty = α * α / 2 * λ_max * p_max**2 * inner(s, s)
+    scale, cos = norm(g) * norm(s), cosine(g, s)
+    return AdamImprovement(
+        improvement=α * slope - α * α / 2 * inner(image, {None: H_P_s}),
+        bound=α * scale * ((p_max + p_min) / 2 * cos - (p_max - p_min) / 2) - penalty,
+        printed_bound=α * scale * p_min * cos - penalty,
+        printed_bound_applies=slope >= p_min * inner(g, s) - _ROUNDING * p_max * scale,
+    )
+
+
+def adam_bound_gap(
+    gradient: Array,
+    direction: Array,
+    baseline: Array,
+    preconditioner: Array,
+    step_size: float,
+    printed: bool = False,
+) -> float:
+    """Corollary I.2: by how much the lower bounds of two directions of equal norm differ.
+
+    At equal norms r the curvature terms cancel, and the bounds of `adam_improvement_bound` differ by
+    ``α·½(p_max + p_min)·‖g‖·r·(cos(g, s₁) - cos(g, s₂))``: the better aligned direction has the better
+    guarantee. The printed bounds differ by the same with p_min in place of the mean. That identity is
+    correct, but a gap between two printed bounds means nothing where these fail.
+
+    Parameters
+    ----------
+    gradient, direction, baseline : array, shape (d,)
+        g, s₁ and s₂, with ``‖s₁‖ = ‖s₂‖`` up to a relative error of 1e-6.
+    preconditioner : array, shape (d,) or (d, d)
+        As in `adam_improvement_bound`.
+    step_size : float
+        α > 0.
+    printed : bool
+        Whether to compare the printed bounds instead of the valid ones.
+
+    Returns
+    -------
+    float
+        Bound of ``direction`` minus bound of ``baseline``, in the units of the loss.
+
+    Raises
+    ------
+    ParameterError
+        As in `adam_improvement_bound`, or if the norms of the two directions differ.
+
+    References
+    ----------
+    Corollary I.2 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> g, p = np.array([1.0, 0.0]), np.array([1.0, 3.0])
+    >>> adam_bound_gap(g, np.array([1.0, 0.0]), np.array([0.0, 1.0]), p, step_size=0.5)
+    1.0
+    """
+    g, first, second = _vectors(gradient=gradient, direction=direction, baseline=baseline)
+    α = check_real("step_size", step_size, low=0.0, low_open=True)
+    r = norm(first)
+    if not math.isclose(r, norm(second), rel_tol=_SAME_NORM):
+        raise ParameterError("baseline", norm(second), f"a vector of the norm of direction, {r:g}; its norm")
+    _, p_min, p_max = _precondition(preconditioner, first[None])
+    slope = p_min if printed else (p_max + p_min) / 2
+    return α * slope * norm(g) * r * (cosine(g, first) - cosine(g, second))
+
+
+def _vectors(**arguments: Array) -> list[NamedBlocks]:
+    for name, value in arguments.items():
+        if as_array(name, value).ndim != 1:
+            raise ParameterError(name, tuple(as_array(name, value).shape), "of shape (d,)")
+    return matching_blocks(**arguments)
+
+
+def _precondition(preconditioner: Array, s: Array) -> tuple[Array, float, float]:
+    # P s, p_min and p_max.
+    P = _companion("preconditioner", preconditioner, s, ndims=(1, 2))
+    s = to_float64(s)
+    if P.ndim == 1:
+        p_min, p_max, image = float(P.min()), float(P.max()), P * s
+    else:
+        p_min, p_max = _extreme_eigenvalues("preconditioner", P)
+        image = P @ s
+    if p_min <= 0:
+        raise ParameterError("preconditioner", p_min, "positive definite; its smallest eigenvalue")
+    return image, p_min, p_max
+
+
+def _curvature(hessian: Any, v: Array, largest_curvature: float | None) -> tuple[Array, float]:
+    # H v and λ_max(H).
+    if largest_curvature is not None:
+        largest_curvature = check_real("largest_curvature", largest_curvature, low=0.0)
+    apply = getattr(hessian, "matvec", hessian)
+    if callable(apply):
+        if largest_curvature is None:
+            raise ParameterError("largest_curvature", None, "given if the hessian is an operator")
+        image = _companion("hessian(v)", apply(v), v, ndims=(1,))
+        curvature = inner({0: v}, {0: image})
+        if curvature > largest_curvature * inner({0: v}, {0: v}) * (1 + _SYMMETRY):
+            raise ParameterError("largest_curvature", largest_curvature, "an upper bound on that of the hessian")
+        return image, largest_curvature
+    H = _companion("hessian", hessian, v, ndims=(2,))
+    λ_min, λ_max = _extreme_eigenvalues("hessian", H)
+    if λ_min < -_SYMMETRY * abs(λ_max):
+        raise ParameterError("hessian", λ_min, "positive semidefinite; its smallest eigenvalue")
+    if largest_curvature is not None and largest_curvature < λ_max * (1 - _SYMMETRY):
+        raise ParameterError("largest_curvature", largest_curvature, f">= that of the hessian, {λ_max:g}")
+    return H @ v, λ_max if largest_curvature is None else largest_curvature
+
+
+def _companion(name: str, value: Array, v: Array, ndims: tuple[int, ...]) -> Array:
+    # `value` as a float64 array of shape (d,) or (d, d) for the d of v, from the library of v.
+    array = as_array(name, value)
+    array = array.detach() if is_tensor(array) else array
+    d = v.shape[0]
+    allowed = " or ".join(str((d,) * ndim) for ndim in ndims)
+    if array.ndim not in ndims or set(array.shape) != {d}:
+        raise ParameterError(name, tuple(array.shape), f"of shape {allowed}")
+    if array_namespace(array) is not array_namespace(v):
+        raise ParameterError(name, type(array), f"from the same library as the gradient, {type(v)}")
+    check_finite(name, array)
+    return to_float64(array)
+
+
+def _extreme_eigenvalues(name: str, matrix: Array) -> tuple[float, float]:
+    asymmetry, largest = float(abs(matrix - matrix.T).max()), float(abs(matrix).max())
+    if asymmetry > _SYMMETRY * largest:
+        raise ParameterError(name, asymmetry, "a symmetric matrix; its largest asymmetry")
+    eigenvalues = array_namespace(matrix).linalg.eigvalsh(matrix)
+    return float(eigenvalues[0]), float(eigenvalues[-1])

@@ -1,0 +1,314 @@
+"""Alignment between gradients: cosine similarity, Improvement(t), the worth of alignment to one SGD step.
+
+A gradient is one array of any shape, or a collection of blocks (the layers): a mapping of names to arrays or
+a list of arrays, which stands for the concatenation of all of them. Sums run in float64 whatever the dtype.
+
+The clean gradient enters here. The numbers are therefore *not* private: they are for evaluation. Releasing
+them, or steering training by them, costs privacy that no accountant has counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from dprmt._validation import ParameterError, check_real
+from dprmt.spectra._arrays import Array, array_namespace, as_array, is_tensor, to_float64
+
+Blocks: TypeAlias = Array | Mapping[str, Array] | Sequence[Array]
+"""One array, a mapping of names to arrays, or a list of arrays."""
+
+NamedBlocks: TypeAlias = dict[Hashable, Array]
+
+_SAFE = 1e-100, 1e100  # squares and their sums neither overflow nor vanish between these
+
+
+def cosine_similarity(a: Blocks, b: Blocks) -> float:
+    """Cosine of the angle between two arrays, or two sets of layers, as vectors.
+
+    Parameters
+    ----------
+    a, b : array, mapping of str to array, or sequence of arrays
+        NumPy arrays or torch tensors of floating dtype and any shape, the same for both; any units. Several
+        blocks count as one concatenated vector.
+
+    Returns
+    -------
+    float
+        ``⟨a, b⟩/(‖a‖‖b‖)`` in [-1, 1]; 0 if either vector is zero, since a zero vector has no direction.
+
+    Raises
+    ------
+    ParameterError
+        If names, shapes or libraries differ, or an array is not floating or not finite.
+
+    References
+    ----------
+    Section 3.1 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> cosine_similarity(np.array([3.0, 4.0]), np.array([6.0, 8.0]))
+    1.0
+    >>> cosine_similarity({"q": np.ones((2, 2)), "v": np.zeros(4)}, {"q": np.ones((2, 2)), "v": np.ones(4)})
+    0.7071067811865475
+    """
+    blocks_a, blocks_b = matching_blocks(a=a, b=b)
+    return cosine(blocks_a, blocks_b)
+
+
+def improvement(denoised: Blocks, noisy: Blocks, clean: Blocks) -> float:
+    """Improvement(t): what denoising did to the cosine with the clean gradient, over all layers at once.
+
+    Parameters
+    ----------
+    denoised, noisy, clean : array, mapping of str to array, or sequence of arrays
+        As in `cosine_similarity`; the scale of each is immaterial.
+
+    Returns
+    -------
+    float
+        ``cos(denoised, clean) - cos(noisy, clean)`` in [-2, 2]; positive if denoising helped. Not private.
+
+    Raises
+    ------
+    ParameterError
+        As in `cosine_similarity`.
+
+    References
+    ----------
+    Section 3.1 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> improvement(np.array([1.0, 0.0]), np.array([0.0, 1.0]), clean=np.array([2.0, 0.0]))
+    1.0
+    """
+    blocks, before, target = matching_blocks(denoised=denoised, noisy=noisy, clean=clean)
+    return cosine(blocks, target) - cosine(before, target)
+
+
+def layer_improvements(denoised: Blocks, noisy: Blocks, clean: Blocks) -> dict[Hashable, float]:
+    """Improvement of every layer by itself.
+
+    Parameters
+    ----------
+    denoised, noisy, clean : mapping of str to array, or sequence of arrays
+        As in `cosine_similarity`.
+
+    Returns
+    -------
+    dict of float
+        Name (or position, for a sequence) to Improvement_i(t), in the order of ``denoised``. Not private.
+
+    Raises
+    ------
+    ParameterError
+        As in `cosine_similarity`.
+
+    References
+    ----------
+    Appendix E.1 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ones, axis = np.ones(4), np.array([1.0, 0.0, 0.0, 0.0])
+    >>> layer_improvements({"q": ones, "v": axis}, {"q": ones, "v": ones}, {"q": ones, "v": axis})
+    {'q': 0.0, 'v': 0.5}
+    """
+    blocks, before, target = matching_blocks(denoised=denoised, noisy=noisy, clean=clean)
+    one = {name: ({name: blocks[name]}, {name: before[name]}, {name: target[name]}) for name in blocks}
+    return {name: cosine(d, c) - cosine(y, c) for name, (d, y, c) in one.items()}
+
+
+@dataclass(frozen=True)
+class StepComparison:
+    """Loss after one step along a direction, minus the loss after one along the baseline.
+
+    Attributes
+    ----------
+    lower, estimate, upper : float
+        The first-order estimate, and bounds that hold for every loss of the given smoothness. An ``upper``
+        below zero says that the direction is certainly better than the baseline.
+    conclusive_step : float
+        ``upper`` is negative for every step size below this one; 0 if the direction is not better to first
+        order, infinite for a linear loss.
+    """
+
+    lower: float
+    estimate: float
+    upper: float
+    conclusive_step: float
+
+
+def compare_sgd_steps(
+    gradient: Blocks, direction: Blocks, baseline: Blocks, step_size: float, smoothness: float
+) -> StepComparison:
+    """What one SGD step along ``direction`` gains over one along ``baseline``.
+
+    With ``‖∇L(θ) - ∇L(θ')‖ <= β‖θ - θ'‖`` the two losses differ by ``-α gᵀ(Δ₁ - Δ₂)`` up to
+    ``α²β(‖Δ₁‖² + ‖Δ₂‖²)/2``, and no smaller remainder holds for all such losses. At equal norms r the first
+    term is ``-α‖g‖r(cos(Δ₁, g) - cos(Δ₂, g))``: the better aligned direction wins for small steps.
+
+    Parameters
+    ----------
+    gradient : array, mapping of str to array, or sequence of arrays
+        The true gradient g of the loss, as in `cosine_similarity`.
+    direction, baseline : array, mapping of str to array, or sequence of arrays
+        The two update directions Δ₁ and Δ₂; the step is ``θ - α Δ``. Their norms may differ.
+    step_size : float
+        α > 0.
+    smoothness : float
+        β >= 0, a Lipschitz constant of the gradient of the loss. 0 is a linear loss.
+
+    Returns
+    -------
+    StepComparison
+        ``L(θ - αΔ₁) - L(θ - αΔ₂)`` as (lower, estimate, upper), in the units of the loss. Not private.
+
+    Raises
+    ------
+    ParameterError
+        As in `cosine_similarity`, or if ``step_size`` or ``smoothness`` is out of range.
+
+    References
+    ----------
+    Section 3.1 of arXiv:2510.01137v3, with its 𝒪(α²) made explicit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> g = np.array([1.0, 0.0])
+    >>> r = compare_sgd_steps(g, np.array([1.0, 0.0]), np.array([0.0, 1.0]), step_size=0.25, smoothness=2.0)
+    >>> r.lower, r.estimate, r.upper, r.conclusive_step
+    (-0.375, -0.25, -0.125, 0.5)
+    """
+    g, first, second = matching_blocks(gradient=gradient, direction=direction, baseline=baseline)
+    α = check_real("step_size", step_size, low=0.0, low_open=True)
+    β = check_real("smoothness", smoothness, low=0.0)
+    slope = inner(g, first) - inner(g, second)
+    curvature = β * (inner(first, first) + inner(second, second)) / 2
+    conclusive = 0.0 if slope <= 0 else slope / curvature if curvature > 0 else math.inf
+    return StepComparison(
+        lower=-α * slope - α * α * curvature,
+        estimate=-α * slope,
+        upper=-α * slope + α * α * curvature,
+        conclusive_step=conclusive,
+    )
+
+
+def matching_blocks(**arguments: Blocks) -> list[NamedBlocks]:
+    """The arguments as named blocks of equal names, shapes and libraries.
+
+    Returns
+    -------
+    list of dict
+        One per argument.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is no set of finite floating arrays, or does not match the first one.
+    """
+    (first_name, first), *others = ((name, _named_blocks(name, value)) for name, value in arguments.items())
+    result = [first]
+    for name, blocks in others:
+        if blocks.keys() != first.keys():
+            raise ParameterError(name, list(blocks), f"a set of blocks named as in {first_name}, {list(first)}")
+        for key, block in blocks.items():
+            _check_same_kind(_label(name, key), block, _label(first_name, key), first[key])
+        result.append(blocks)
+    return result
+
+
+def cosine(a: NamedBlocks, b: NamedBlocks) -> float:
+    """`cosine_similarity` of matching blocks.
+
+    Returns
+    -------
+    float
+        In [-1, 1]; 0 if either vector is zero.
+    """
+    a, b = _in_safe_range(a)[0], _in_safe_range(b)[0]
+    squares = inner(a, a), inner(b, b)
+    if 0 in squares:
+        return 0.0
+    return max(-1.0, min(1.0, inner(a, b) / math.sqrt(squares[0]) / math.sqrt(squares[1])))
+
+
+def norm(a: NamedBlocks) -> float:
+    """Euclidean norm of the concatenation.
+
+    Returns
+    -------
+    float
+        ``√⟨a, a⟩``, without overflow or underflow on the way.
+    """
+    a, unit = _in_safe_range(a)
+    return unit * math.sqrt(inner(a, a))
+
+
+def inner(a: NamedBlocks, b: NamedBlocks) -> float:
+    """Inner product of the concatenations, summed in float64.
+
+    Returns
+    -------
+    float
+        ``Σ_i ⟨a_i, b_i⟩``.
+    """
+    return math.fsum(_dot(a[name], b[name]) for name in a)
+
+
+def _dot(a: Array, b: Array) -> float:
+    return float(array_namespace(a).dot(to_float64(a).reshape(-1), to_float64(b).reshape(-1)))
+
+
+def _named_blocks(name: str, value: Blocks) -> NamedBlocks:
+    if isinstance(value, Mapping):
+        named = dict(value)
+    elif isinstance(value, (list, tuple)) and all(isinstance(x, np.ndarray) or is_tensor(x) for x in value):
+        named = dict(enumerate(value))
+    else:
+        named = {None: value}
+    if not named:
+        raise ParameterError(name, value, "at least one array")
+    return {key: _checked_block(_label(name, key), block) for key, block in named.items()}
+
+
+def _checked_block(label: str, block: Array) -> Array:
+    array = as_array(label, block)
+    array = array.detach() if is_tensor(array) else array
+    if not math.isfinite(_peak(array)):
+        raise ParameterError(label, _peak(array), "finite in every entry")
+    return array
+
+
+def _check_same_kind(label: str, block: Array, other_label: str, other: Array) -> None:
+    if array_namespace(block) is not array_namespace(other):
+        raise ParameterError(label, type(block), f"from the same library as {other_label}, {type(other)}")
+    if block.shape != other.shape:
+        raise ParameterError(label, tuple(block.shape), f"of the shape of {other_label}, {tuple(other.shape)}")
+
+
+def _label(name: str, key: Hashable) -> str:
+    return name if key is None else f"{name}[{key!r}]"
+
+
+def _peak(block: Array) -> float:
+    # NaN if there is one.
+    return float(abs(block).max()) if math.prod(block.shape) else 0.0
+
+
+def _in_safe_range(blocks: NamedBlocks) -> tuple[NamedBlocks, float]:
+    # The blocks in a unit in which squares neither overflow nor vanish, and that unit.
+    peak = max(_peak(block) for block in blocks.values())
+    if peak == 0 or _SAFE[0] < peak < _SAFE[1]:
+        return blocks, 1.0
+    return {name: to_float64(block) / peak for name, block in blocks.items()}, peak

@@ -1,0 +1,199 @@
+"""Denoising a whole gradient: a named set of layers, those of equal shape in one batch."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dprmt._validation import ParameterError, check_real
+from dprmt.spectra._arrays import Array, array_namespace, as_array, cast_like, check_finite, check_nonempty
+from dprmt.spectra._backends import GRAM_LIMIT, Backend
+from dprmt.spectra._denoiser import check_method, denoise_stack
+from dprmt.spectra._shrinkage import Loss
+
+_BATCH_ENTRIES = 2**24  # of a stack, whose copies then take 64 MiB in float32
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """What the denoiser did to one layer.
+
+    Attributes
+    ----------
+    name : str
+        The name of the layer.
+    shape : tuple of int
+        Its shape.
+    top_over_edge : float or None
+        Its top singular value in units of the bulk edge; infinite if sigma is 0, None if it is not a matrix. Of
+        a large matrix with nothing above the edge it is a lower bound, as a rule within 1e-5.
+    spikes : int
+        How many of its singular values lie above the bulk edge; these are what the denoiser keeps.
+    denoised : bool
+        Whether it passed the gate and was replaced.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    top_over_edge: float | None
+    spikes: int
+    denoised: bool
+
+
+def denoise_layers(
+    layers: Mapping[str, Array],
+    sigma: float | Mapping[str, float],
+    kappa: float | Callable[[tuple[int, int]], float] = 1.02,
+    norm_correction: bool = True,
+    *,
+    loss: Loss = "frobenius",
+    backend: Backend = "auto",
+) -> tuple[dict[str, Array], dict[str, LayerReport]]:
+    """Denoise every matrix of a noisy gradient, as `denoise` does, and leave everything else alone.
+
+    Only two-dimensional arrays count as matrices. Biases and norms pass through, and so do convolution
+    kernels with four axes: which of their matrix views is of low rank is for the caller to say, by reshaping
+    them.
+
+    Parameters
+    ----------
+    layers : mapping of str to array
+        The noisy gradient by layer, NumPy or torch, any mixture of shapes, dtypes and devices. Not modified.
+    sigma : float or mapping of str to float
+        Standard deviation of one entry of the noise, >= 0, in the units of the gradient: σ_DP·C/|B|, not the
+        noise multiplier. A mapping gives it for every matrix by name.
+    kappa : float or callable
+        The gate in units of the bulk edge, >= 1, or a function of the shape (m, n) that gives it, such as
+        `kappa_for` with a fixed false-alarm rate.
+    norm_correction : bool
+        As in `denoise`.
+    loss : {"frobenius", "operator", "nuclear"}
+        As in `denoise`.
+    backend : {"auto", "gram", "lanczos", "svd"}
+        As in `denoise`.
+
+    Returns
+    -------
+    layers : dict
+        The same names in the same order. A layer that was not denoised is the same object, not a copy.
+    report : dict of LayerReport
+        By name, in the same order.
+
+    Raises
+    ------
+    ParameterError
+        If ``layers`` is not a mapping of names to arrays, a matrix is empty, not finite or not of a real
+        floating dtype, its sigma is missing or negative, or as in `denoise`. Nothing is returned then.
+
+    Formal guarantees
+    -----------------
+    As in `denoise`: a function of the layers and the other arguments alone, so the (ε, δ) of a private
+    gradient carries over. So does the report: it depends on the noisy gradient only.
+
+    References
+    ----------
+    Appendix E.1 and Eq. 10 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> noise = {"lora_A": rng.standard_normal((16, 256)), "bias": rng.standard_normal(16)}
+    >>> noisy = noise | {"lora_B": 4 * np.ones((256, 16)) + rng.standard_normal((256, 16))}
+    >>> denoised, report = denoise_layers(noisy, sigma=1.0)
+    >>> [name for name in noisy if denoised[name] is noisy[name]]
+    ['lora_A', 'bias']
+    >>> report["lora_B"].denoised, round(report["lora_B"].top_over_edge, 1)
+    (True, 12.9)
+    """
+    check_method(loss, backend)
+    if not isinstance(layers, Mapping):
+        raise ParameterError("layers", type(layers), "a mapping of names to arrays")
+    sigmas = _sigmas([name for name, layer in layers.items() if _axes(name, layer) == 2], sigma)
+    matrices = {name: _checked_matrix(name, layers[name], sigmas[name]) for name in sigmas}
+    kappas = {shape: _kappa_of(shape, kappa) for shape in {_shape(matrix) for matrix in matrices.values()}}
+    result, found = dict(layers), {}
+    for names in _batches({name: matrix for name, matrix in matrices.items() if sigmas[name] > 0}, backend):
+        shape = _shape(matrices[names[0]])
+        outcome = denoise_stack(
+            _stack([matrices[name] for name in names]),
+            [sigmas[name] for name in names],
+            [kappas[shape]] * len(names),
+            norm_correction,
+            loss,
+            backend,
+            [_label(name) for name in names],
+            scratch=len(names) > 1,
+        )
+        denoised = cast_like(outcome.matrices, matrices[names[0]])
+        result.update(zip((names[i] for i in outcome.changed), denoised, strict=True))
+        changed = set(outcome.changed)
+        for i, name in enumerate(names):
+            found[name] = LayerReport(name, shape, outcome.top_over_edge[i], outcome.spikes[i], i in changed)
+    return result, {name: found.get(name) or _untouched(name, layer) for name, layer in layers.items()}
+
+
+def _axes(name: str, layer: Any) -> int:
+    axes = getattr(layer, "ndim", None)
+    if not isinstance(axes, int):
+        raise ParameterError(_label(name), layer, "an array")
+    return axes
+
+
+def _checked_matrix(name: str, layer: Array, sigma: float) -> Array:
+    matrix = as_array(_label(name), layer)
+    check_nonempty(_label(name), matrix)
+    if sigma == 0:  # otherwise checked on the way
+        check_finite(_label(name), matrix)
+    return matrix
+
+
+def _sigmas(names: list[str], sigma: float | Mapping[str, float]) -> dict[str, float]:
+    if not isinstance(sigma, Mapping):
+        return dict.fromkeys(names, check_real("sigma", sigma, low=0.0))
+    for name in names:
+        if name not in sigma:
+            raise ParameterError("sigma", sorted(sigma), f"given for every matrix, also for {name!r}")
+    return {name: check_real(f"sigma[{name!r}]", sigma[name], low=0.0) for name in names}
+
+
+def _kappa_of(shape: tuple[int, int], kappa: float | Callable[[tuple[int, int]], float]) -> float:
+    if callable(kappa):
+        return check_real(f"kappa({shape})", kappa(shape), low=1.0)
+    return check_real("kappa", kappa, low=1.0)
+
+
+def _untouched(name: str, layer: Array) -> LayerReport:
+    # Of a layer that is no matrix, or a matrix without noise.
+    shape = tuple(layer.shape)
+    is_matrix = len(shape) == 2
+    spikes = min(shape) if is_matrix else 0
+    return LayerReport(name, shape, math.inf if is_matrix else None, spikes, denoised=False)
+
+
+def _batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[str]]:
+    # Names of layers that one call handles: one shape, dtype and device, and not too many entries.
+    groups: dict[Any, list[str]] = defaultdict(list)
+    for name, matrix in matrices.items():
+        groups[array_namespace(matrix), matrix.dtype, matrix.device, _shape(matrix)].append(name)
+    for (_, _, _, (m, n)), names in groups.items():
+        one_by_one = backend == "lanczos" or (backend == "auto" and min(m, n) > GRAM_LIMIT)
+        size = 1 if one_by_one else max(1, _BATCH_ENTRIES // (m * n))
+        for start in range(0, len(names), size):
+            yield names[start : start + size]
+
+
+def _stack(matrices: list[Array]) -> Array:
+    return matrices[0][None] if len(matrices) == 1 else array_namespace(matrices[0]).stack(matrices)
+
+
+def _shape(matrix: Array) -> tuple[int, int]:
+    rows, columns = matrix.shape
+    return rows, columns
+
+
+def _label(name: str) -> str:
+    return f"layers[{name!r}]"

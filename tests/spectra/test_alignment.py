@@ -1,0 +1,180 @@
+"""Cosines of layered gradients, Improvement(t), and the SGD comparison of section 3.1."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprmt._validation import ParameterError
+from dprmt.spectra._alignment import compare_sgd_steps, cosine_similarity, improvement, layer_improvements
+
+SEEDS = st.integers(0, 2**32 - 1)
+SHAPES = st.lists(st.sampled_from([(1,), (3,), (2, 5), (2, 3, 4)]), min_size=1, max_size=4)
+
+
+def blocks(rng, shapes):
+    return {f"layer{i}": rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 4) for i, shape in enumerate(shapes)}
+
+
+def flat(layers):
+    return np.concatenate([np.ravel(layer) for layer in layers.values()])
+
+
+def literal_cosine(a, b):
+    return a @ b / (math.sqrt(a @ a) * math.sqrt(b @ b))
+
+
+@given(SEEDS, SHAPES)
+def test_cosine_of_layers_is_that_of_the_concatenation(seed, shapes):
+    """cos(a, b) = ⟨a, b⟩/(‖a‖‖b‖) of the concatenated vectors, however they are cut into layers."""
+    rng = np.random.default_rng(seed)
+    a, b = blocks(rng, shapes), blocks(rng, shapes)
+    expected = literal_cosine(flat(a), flat(b))
+    assert cosine_similarity(a, b) == pytest.approx(expected, rel=1e-12, abs=1e-14)
+    assert cosine_similarity(list(a.values()), list(b.values())) == pytest.approx(expected, rel=1e-12, abs=1e-14)
+    assert cosine_similarity(flat(a), flat(b)) == pytest.approx(expected, rel=1e-12, abs=1e-14)
+
+
+@given(SEEDS, SHAPES, st.floats(-200, 200), st.floats(-200, 200))
+def test_cosine_ignores_scale_and_never_leaves_its_range(seed, shapes, log_a, log_b):
+    """cos(sa, tb) = cos(a, b) for positive s and t up to 10^±200, and |cos| <= 1, with equality for b = a."""
+    rng = np.random.default_rng(seed)
+    a, b = blocks(rng, shapes), blocks(rng, shapes)
+    scaled_a = {name: 10.0**log_a * x for name, x in a.items()}
+    scaled_b = {name: 10.0**log_b * x for name, x in b.items()}
+    assert cosine_similarity(scaled_a, scaled_b) == pytest.approx(cosine_similarity(a, b), rel=1e-12, abs=1e-14)
+    assert abs(cosine_similarity(a, scaled_a)) <= 1
+    assert cosine_similarity(a, scaled_a) == pytest.approx(1, abs=1e-14)
+    assert cosine_similarity(a, {name: -x for name, x in a.items()}) == pytest.approx(-1, abs=1e-14)
+
+
+def test_zero_vector_has_cosine_zero():
+    zero, ones = {"a": np.zeros(3), "b": np.zeros((2, 2))}, {"a": np.ones(3), "b": np.ones((2, 2))}
+    assert cosine_similarity(zero, ones) == cosine_similarity(ones, zero) == cosine_similarity(zero, zero) == 0.0
+    assert improvement(zero, ones, ones) == pytest.approx(-1, abs=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_sums_are_not_taken_in_the_dtype_of_the_data(dtype):
+    rng = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(300_000, generator=rng).add(0.1).to(dtype) for _ in range(2))
+    expected = literal_cosine(a.double().numpy(), b.double().numpy())
+    assert cosine_similarity(a, b) == pytest.approx(expected, rel=1e-12)
+
+
+@given(SEEDS, SHAPES)
+def test_improvement_is_the_difference_of_cosines(seed, shapes):
+    """Improvement = cos(denoised, clean) - cos(noisy, clean), of all layers at once or of each one."""
+    rng = np.random.default_rng(seed)
+    denoised, noisy, clean = (blocks(rng, shapes) for _ in range(3))
+    whole = literal_cosine(flat(denoised), flat(clean)) - literal_cosine(flat(noisy), flat(clean))
+    assert improvement(denoised, noisy, clean) == pytest.approx(whole, rel=1e-10, abs=1e-13)
+    assert improvement(noisy, noisy, clean) == 0
+    by_layer = layer_improvements(denoised, noisy, clean)
+    assert list(by_layer) == list(denoised)
+    for name, value in by_layer.items():
+        d, y, x = (layers[name].ravel() for layers in (denoised, noisy, clean))
+        assert value == pytest.approx(literal_cosine(d, x) - literal_cosine(y, x), rel=1e-10, abs=1e-13)
+
+
+def test_torch_and_numpy_agree():
+    rng = np.random.default_rng(3)
+    a, b, c = (blocks(rng, [(4, 7), (5,)]) for _ in range(3))
+    tensors = [{name: torch.from_numpy(x) for name, x in layers.items()} for layers in (a, b, c)]
+    tensors[0]["layer0"].requires_grad_()
+    assert improvement(*tensors) == pytest.approx(improvement(a, b, c), rel=1e-13)
+    assert layer_improvements(*tensors) == pytest.approx(layer_improvements(a, b, c), rel=1e-12)
+
+
+def quadratic_loss_difference(H, g, step, direction, baseline):
+    loss = lambda move: g @ move + move @ H @ move / 2  # noqa: E731
+    return loss(-step * direction) - loss(-step * baseline)
+
+
+@given(SEEDS, st.integers(1, 6), st.floats(1e-3, 1e2), st.floats(0, 1e2))
+def test_sgd_comparison_encloses_every_quadratic(seed, d, step, smoothness):
+    """L(θ - αΔ₁) - L(θ - αΔ₂) lies in [lower, upper] for all quadratic L with ‖H‖ <= β."""
+    rng = np.random.default_rng(seed)
+    g, first, second = rng.standard_normal((3, d))
+    Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    H = Q * (smoothness * rng.uniform(-1, 1, d)) @ Q.T
+    result = compare_sgd_steps(g, first, second, step, smoothness)
+    difference = quadratic_loss_difference(H, g, step, first, second)
+    slack = 1e-12 * (abs(result.lower) + abs(result.upper))
+    assert result.lower - slack <= difference <= result.upper + slack
+    assert result.estimate == pytest.approx(-step * g @ (first - second), rel=1e-9, abs=1e-12 * step)
+
+
+@given(SEEDS, st.floats(1e-3, 1e2), st.floats(1e-2, 1e2))
+def test_sgd_bounds_are_attained(seed, step, smoothness):
+    """Some quadratic with curvatures ±β along the two directions attains either bound."""
+    rng = np.random.default_rng(seed)
+    g, first, second = rng.standard_normal((3, 4))
+    second -= first * (first @ second) / (first @ first)
+    u, v = first / np.linalg.norm(first), second / np.linalg.norm(second)
+    H = smoothness * (np.outer(u, u) - np.outer(v, v))
+    result = compare_sgd_steps(g, first, second, step, smoothness)
+    scale = abs(result.lower) + abs(result.upper)
+    assert result.upper == pytest.approx(quadratic_loss_difference(H, g, step, first, second), abs=1e-12 * scale)
+    assert result.lower == pytest.approx(quadratic_loss_difference(-H, g, step, first, second), abs=1e-12 * scale)
+
+
+@given(SEEDS, st.floats(1e-2, 1e2))
+def test_sgd_conclusive_step_is_where_the_upper_bound_changes_sign(seed, smoothness):
+    """At equal norms the better aligned direction surely wins below the conclusive step, not above it."""
+    rng = np.random.default_rng(seed)
+    g, first, second = rng.standard_normal((3, 5))
+    first, second = (x / np.linalg.norm(x) for x in (first, second))
+    if literal_cosine(first, g) < literal_cosine(second, g):
+        first, second = second, first
+    limit = compare_sgd_steps(g, first, second, 1.0, smoothness).conclusive_step
+    assert limit > 0
+    assert compare_sgd_steps(g, first, second, 0.999 * limit, smoothness).upper < 0
+    assert compare_sgd_steps(g, first, second, 1.001 * limit, smoothness).upper > 0
+    assert compare_sgd_steps(g, second, first, 1.0, smoothness).conclusive_step == 0
+    assert compare_sgd_steps(g, first, second, 1.0, 0.0).conclusive_step == math.inf
+
+
+ONE = np.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: cosine_similarity({"q": ONE}, {"k": ONE}),
+            r"b must be a set of blocks named as in a, \['q'\]",
+        ),
+        (lambda: cosine_similarity({}, {}), "a must be at least one array"),
+        (lambda: cosine_similarity([ONE, ONE], [ONE]), "b must be a set of blocks"),
+        (
+            lambda: cosine_similarity({"q": ONE}, {"q": np.ones(3)}),
+            r"b\['q'\] must be of the shape of a\['q'\], \(2,\)",
+        ),
+        (lambda: cosine_similarity(ONE, torch.ones(2)), "b must be from the same library as a"),
+        (lambda: cosine_similarity(ONE, np.array([1, 2])), "b must be of a real floating-point dtype"),
+        (lambda: cosine_similarity(ONE, np.array([1.0, np.nan])), "b must be finite in every entry, got nan"),
+        (
+            lambda: cosine_similarity([ONE, -ONE * np.inf], [ONE, ONE]),
+            r"a\[1\] must be finite in every entry, got inf",
+        ),
+        (lambda: improvement(ONE, ONE, np.ones(3)), "clean must be of the shape of denoised"),
+        (lambda: layer_improvements({"q": ONE}, {"q": ONE}, {}), "clean must be at least one array"),
+        (
+            lambda: compare_sgd_steps(ONE, ONE, ONE, 0.0, 1.0),
+            "step_size must be a finite number > 0, got 0.0",
+        ),
+        (
+            lambda: compare_sgd_steps(ONE, ONE, ONE, 1.0, -1.0),
+            "smoothness must be a finite number >= 0, got -1.0",
+        ),
+    ],
+)
+def test_bad_input_names_argument_value_and_range(call, message):
+    with pytest.raises(ParameterError, match=message):
+        call()

@@ -1,0 +1,199 @@
+"""Backends of the denoiser against a full float64 SVD, and the completeness proof of the Lanczos run."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dprmt.spectra import _backends
+from dprmt.spectra._backends import lanczos, leading_spectrum
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def rotation(rng, size, columns=None):
+    return np.linalg.qr(rng.standard_normal((size, columns or size)))[0]
+
+
+def with_singular_values(rng, values, columns):
+    return rotation(rng, len(values)) * values @ rotation(rng, columns, len(values)).T
+
+
+def with_eigenvalues(rng, values):
+    Q = rotation(rng, len(values))
+    matrix = Q * values @ Q.T
+    return (matrix + matrix.T) / 2
+
+
+def assert_same_spectrum(matrix, spectrum, edge, tolerance):
+    """All values above the edge, and a spectral projection equal to that of the float64 SVD."""
+    left, values, _ = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
+    count = int((values > edge).sum())
+    found = np.asarray(spectrum.values)[0]
+    assert (found > edge).sum() == count
+    np.testing.assert_allclose(found[:count], values[:count], rtol=tolerance)
+    U = np.asarray(spectrum.vectors, dtype=np.float64)[0, :, :count]
+    np.testing.assert_allclose(U @ U.T, left[:, :count] @ left[:, :count].T, atol=10 * tolerance)
+
+
+@given(
+    SEEDS,
+    st.integers(1, 40),
+    st.integers(0, 60),
+    st.sampled_from(["auto", "gram", "lanczos", "svd"]),
+    st.booleans(),
+)
+def test_small_matrices(seed, rows, extra, backend, tensor):
+    """Every backend finds the singular values above the edge and their left vectors."""
+    rng = np.random.default_rng(seed)
+    edge = 2.0
+    spikes = np.array([3.0, 5.0, 2.5, 9.0])[: rng.integers(0, 5)]
+    values = np.concatenate([spikes, rng.uniform(0, 1.9, rows)])[:rows]
+    matrix = with_singular_values(rng, values, rows + extra)
+    stack, edges = matrix[None], np.array([edge])
+    if tensor:
+        stack, edges = torch.from_numpy(stack), torch.from_numpy(edges)
+    assert_same_spectrum(matrix, leading_spectrum(stack, edges, backend), edge, 1e-10)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("spikes", [[], [2.0], [1.01, 1.2, 1.2, 7.0], [1.5] * 9], ids=str)
+def test_lanczos_on_a_bulk(spikes, dtype, library):
+    """No spike, one, a repeated pair among others, and nine equal ones."""
+    rng = np.random.default_rng(len(spikes))
+    rows, columns = 260, 300
+    bulk = np.sqrt(np.linspace(1e-4, 0.999, rows - len(spikes)))
+    matrix = with_singular_values(rng, np.concatenate([spikes, bulk]), columns).astype(dtype)
+    stack, edges = matrix[None], np.array([1.0])
+    if library == "torch":
+        stack, edges = torch.from_numpy(stack), torch.from_numpy(edges)
+    spectrum = leading_spectrum(stack, edges, "auto")
+    assert spectrum.values.shape[-1] == max(1, len(spikes))
+    assert_same_spectrum(matrix, spectrum, 1.0, 1e-4 if dtype is np.float32 else 1e-9)
+
+
+@given(SEEDS, st.integers(0, 12), st.floats(0.9, 1.1))
+def test_lanczos_is_complete_or_gives_up(seed, spikes, top):
+    """A proven answer holds exactly the eigenvalues above the threshold, repeated ones included."""
+    assume(abs(top - 1) > 1e-9)
+    rng = np.random.default_rng(seed)
+    raised = 1 + rng.exponential(1, spikes).round(1) + 0.01
+    bulk = np.append(top, rng.uniform(0, min(top, 1), 219 - spikes))
+    eigenvalues = np.sort(np.concatenate([raised, bulk]))
+    matrix = with_eigenvalues(rng, eigenvalues)
+    pairs = lanczos(matrix, 1.0, 1e-8)
+    if pairs is not None:
+        count = int((eigenvalues > 1).sum())
+        assert int((pairs[0] > 1).sum()) == count
+        np.testing.assert_allclose(pairs[0][1:], eigenvalues[220 - count :], rtol=1e-9)
+        np.testing.assert_allclose(pairs[1].T @ pairs[1], np.eye(count + 1), atol=1e-10)
+        residuals = np.linalg.norm(matrix @ pairs[1] - pairs[1] * pairs[0], axis=0)
+        assert (residuals[1:] <= 1.01e-8).all()
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_lanczos_does_not_miss_a_vector_that_its_start_lacks(library):
+    """An eigenvector orthogonal to the start vector enters by rounding alone; no answer may come before."""
+    rng = np.random.default_rng(5)
+    size = 400
+    start = np.random.default_rng(0).standard_normal(size)
+    hidden = rng.standard_normal(size)
+    hidden -= start * (start @ hidden) / (start @ start)
+    hidden /= np.linalg.norm(hidden)
+    Q = np.linalg.qr(np.column_stack([hidden, rng.standard_normal((size, size - 1))]))[0]
+    matrix = Q * np.concatenate([[1.7], np.linspace(0, 0.9, size - 1)]) @ Q.T
+    matrix = (matrix + matrix.T) / 2
+    pairs = lanczos(torch.from_numpy(matrix) if library == "torch" else matrix, 1.0, 1e-8)
+    assert pairs is None or float(pairs[0][-1]) == pytest.approx(1.7)
+
+
+@pytest.mark.parametrize("shape", [(200, 200), (256, 1024), (400, 500)], ids=str)
+@pytest.mark.parametrize("signal", [0.0, 1.5])
+def test_lanczos_finds_its_proof_on_noise(shape, signal):
+    """On the spectra it is meant for, the run succeeds; no full decomposition is needed."""
+    rng = np.random.default_rng(9)
+    edge = math.sqrt(shape[0]) + math.sqrt(shape[1])
+    y = rng.standard_normal(shape) / edge + signal * np.outer(*(rotation(rng, side, 1) for side in shape))
+    assert lanczos(y @ y.T, 1.0, 1e-11) is not None
+
+
+def test_lanczos_gives_up_on_too_many_spikes_and_the_full_decomposition_takes_over():
+    rng = np.random.default_rng(6)
+    values = np.concatenate([rng.uniform(2, 3, 150), rng.uniform(0, 0.9, 60)])
+    assert lanczos(with_eigenvalues(rng, values**2), 1.0, 1e-11) is None
+    matrix = with_singular_values(rng, values, 220)
+    assert_same_spectrum(matrix, leading_spectrum(matrix[None], np.array([1.0]), "lanczos"), 1.0, 1e-10)
+
+
+@pytest.mark.parametrize("matrix", [np.zeros((200, 200)), np.eye(200), np.diag(np.eye(200)[0])], ids=["0", "I", "e"])
+def test_lanczos_survives_an_exhausted_krylov_space(matrix):
+    """With few distinct eigenvalues the space is exhausted after a step or two."""
+    pairs = lanczos(matrix, 0.5, 1e-10)
+    count = int((np.linalg.eigvalsh(matrix) > 0.5).sum())
+    assert pairs is None or int((pairs[0] > 0.5).sum()) == count
+    spectrum = leading_spectrum(matrix[None], np.array([0.5]), "lanczos")
+    assert int((spectrum.values > 0.5).sum()) == count
+
+
+def test_no_proof_without_an_orthonormal_basis():
+    """Ritz values bound eigenvalues from below only then; a slight skew already shifts them."""
+    matrix = np.diag([3.0, 3.0, 0.5, 0.1])
+    basis = np.eye(4)[:, :3]
+    assert _backends._proven_ritz_pairs(matrix, basis, matrix @ basis, 1.0, 1e-6) is not None
+    basis[0, 1] = 1e-9
+    assert _backends._proven_ritz_pairs(matrix, basis, matrix @ basis, 1.0, 1e-6) is None
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(np.float32, 1e-9), (np.float64, 1e-15)])
+@pytest.mark.parametrize("backend", ["gram", "lanczos"])
+@pytest.mark.parametrize("ratio", [1.5, 30.0, 3e3, 3e5])
+def test_accuracy_at_every_dynamic_range(ratio, backend, dtype, rounding):
+    """The error of a value next to the edge grows like s₁/b, as that of an SVD, and not like its square."""
+    rng = np.random.default_rng(7)
+    rows = 210 if backend == "lanczos" else 30
+    values = np.concatenate([[ratio, 1.2], np.linspace(0, 0.9, rows - 2)])
+    matrix = with_singular_values(rng, values, rows + 20)
+    spectrum = leading_spectrum(matrix.astype(dtype)[None], np.array([1.0]), backend)
+    assert spectrum.values.shape == (1, 2)
+    assert spectrum.values[0, 1] == pytest.approx(1.2, rel=rounding * (1000 + ratio))
+
+
+def test_stack_with_different_edges_and_ranges_is_padded():
+    """Matrices of one stack get as many columns as the widest needs, each by the precision that it needs."""
+    rng = np.random.default_rng(8)
+    tops = ([], [1.5], [40.0, 2.0, 1.1], [1e5, 1.3])
+    for rows, backend in ((20, "gram"), (210, "lanczos")):
+        matrices = [
+            with_singular_values(rng, np.concatenate([top, np.linspace(0, 0.9, rows - len(top))]), rows) for top in tops
+        ]
+        scales = np.array([1.0, 0.5, 2.0, 1.0])
+        stack = np.stack([scale * matrix for scale, matrix in zip(scales, matrices, strict=True)])
+        spectrum = leading_spectrum(stack.astype(np.float32), scales, backend)
+        assert spectrum.vectors.shape == (4, rows, 3)
+        for top, scale, values in zip(tops, scales, spectrum.values, strict=True):
+            np.testing.assert_allclose(values[: len(top)], scale * np.array(top), rtol=3e-3)
+            assert (values[len(top) :] <= scale).all()
+
+
+def test_auto_goes_by_the_shorter_side(monkeypatch):
+    used = []
+    for name in ("_full_eigh", "_certified_lanczos"):
+        original = getattr(_backends, name)
+        monkeypatch.setattr(_backends, name, lambda *a, f=original, n=name: used.append(n) or f(*a))
+    for rows in (_backends.GRAM_LIMIT, _backends.GRAM_LIMIT + 1):
+        leading_spectrum(np.ones((1, rows, 2 * rows)) / rows, np.array([10.0]))
+    assert used == ["_full_eigh", "_certified_lanczos"]
+
+
+@pytest.mark.parametrize("size", [255, 257, 300])
+def test_symmetric_product_in_blocks(size):
+    rng = np.random.default_rng(size)
+    y = rng.standard_normal((2, size, 31))
+    np.testing.assert_allclose(_backends._gram(y), y @ y.transpose(0, 2, 1), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(_backends._gram(torch.from_numpy(y)), y @ y.transpose(0, 2, 1), rtol=1e-12, atol=1e-12)

@@ -1,0 +1,145 @@
+"""Theorem E.1 of arXiv:2510.01137v3 on arbitrary blocks, and the report on its hypotheses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dprmt._validation import ParameterError
+from dprmt.spectra._alignment import cosine_similarity
+from dprmt.spectra._block_cosine import block_cosine
+
+SEEDS = st.integers(0, 2**32 - 1)
+KINDS = st.lists(
+    st.sampled_from(["turned", "same", "opposite", "zero target", "zero estimate", "both zero"]),
+    min_size=1,
+    max_size=6,
+)
+
+
+def unit(vector):
+    return vector / np.linalg.norm(vector)
+
+
+def block_triple(rng, kind):
+    """x, y, y' of one block that meets the hypotheses of the theorem."""
+    size = int(rng.integers(1, 6))
+    x, y, other = rng.standard_normal((3, size)) * 10.0 ** rng.integers(-2, 3, size=(3, 1))
+    turned = unit(other) * np.linalg.norm(y)
+    if turned @ x < y @ x:
+        y, turned = turned, y
+    if kind == "opposite":
+        y = -np.linalg.norm(y) * unit(x)
+    x = 0 * x if kind in ("zero target", "both zero") else x
+    y = 0 * y if kind in ("zero estimate", "both zero") else y
+    if kind == "same":
+        return x, y, y.copy()
+    return x, y, turned * np.linalg.norm(y) / np.linalg.norm(turned)
+
+
+def as_layers(rng, kinds):
+    triples = [block_triple(rng, kind) for kind in kinds]
+    return tuple({f"layer{i}": triple[j] for i, triple in enumerate(triples)} for j in range(3))
+
+
+@given(SEEDS, KINDS)
+def test_theorem(seed, kinds):
+    """If every block keeps its norm and loses no cosine, so does the whole; zero blocks do not matter."""
+    x, y, y_new = as_layers(np.random.default_rng(seed), kinds)
+    result = block_cosine(x, y, y_new)
+    assert result.applies
+    assert result.less_aligned == result.norm_changed == ()
+    assert result.after >= result.before - result.slack
+    assert result.slack < 1e-12
+    assert result.before == pytest.approx(cosine_similarity(y, x), abs=1e-14)
+    assert result.after == pytest.approx(cosine_similarity(y_new, x), abs=1e-14)
+
+
+@given(SEEDS, KINDS)
+def test_reverse_of_the_theorem_is_reported(seed, kinds):
+    """Swapping y and y' breaks (i) in exactly those blocks whose cosine had grown."""
+    x, y, y_new = as_layers(np.random.default_rng(seed), kinds)
+    gains = {name: cosine_similarity(y_new[name], x[name]) - cosine_similarity(y[name], x[name]) for name in x}
+    assume(all(gain == 0 or gain > 1e-9 for gain in gains.values()))
+    result = block_cosine(x, y_new, y)
+    assert set(result.less_aligned) == {name for name, gain in gains.items() if gain > 0}
+    assert result.norm_changed == ()
+    assert result.applies == (max(gains.values()) == 0)
+
+
+@given(SEEDS, KINDS, st.floats(1e-6, 0.2))
+def test_slack_covers_hypotheses_that_hold_up_to_the_tolerance(seed, kinds, tolerance):
+    """If (i) and (ii) hold up to τ, then cos(y', x) >= cos(y, x) - slack."""
+    rng = np.random.default_rng(seed)
+    x, y, y_new = as_layers(rng, kinds)
+    y_new = {name: block * (1 + tolerance * rng.uniform(-0.99, 0.99)) for name, block in y_new.items()}
+    result = block_cosine(x, y, y_new, tolerance)
+    assert result.applies
+    assert result.after >= result.before - result.slack
+
+
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-3, 0.05])
+def test_slack_is_attained(tolerance):
+    """One block shrinks, the other grows, and both turn away: the cosine falls by almost the slack."""
+    plane = lambda cosine: np.array([cosine, math.sqrt(1 - cosine**2)])  # noqa: E731
+    x = [plane(1.0), plane(1.0)]
+    y = [plane(1.0), plane(tolerance - 1)]
+    y_new = [(1 - tolerance) * plane(1 - tolerance), (1 + tolerance) * plane(-1.0)]
+    result = block_cosine(x, y, y_new, tolerance * (1 + 1e-9))
+    assert result.applies
+    assert 0.9 * result.slack < result.before - result.after <= result.slack
+
+
+def test_norm_change_is_reported_and_can_cost_the_conclusion():
+    x = {"strong": np.array([10.0, 0.0]), "weak": np.array([0.1, 0.1])}
+    y = {"strong": np.array([1.0, 0.1]), "weak": np.array([0.0, 0.1])}
+    y_new = {"strong": np.array([0.1, 0.01]), "weak": np.array([1.0, 1.0])}
+    result = block_cosine(x, y, y_new)
+    assert result.less_aligned == ()
+    assert result.norm_changed == ("strong", "weak")
+    assert not result.applies
+    assert result.after < result.before
+
+
+@pytest.mark.parametrize(
+    ("dtype", "within", "beyond"),
+    [(torch.float64, 5e-14, 1e-12), (torch.float32, 4e-7, 1e-5), (torch.bfloat16, 4e-3, 2e-2)],
+)
+def test_default_tolerance_is_that_of_the_coarsest_dtype(dtype, within, beyond):
+    x = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    for factor, holds in ((1 + within, True), (1 + beyond, False)):
+        result = block_cosine([x, x.to(dtype)], [x, x.to(dtype)], [factor * x, x.to(dtype)])
+        assert result.applies == holds
+        assert result.norm_changed == (() if holds else (0,))
+
+
+def test_one_array_is_one_block():
+    x, y = np.array([1.0, 0.0]), np.array([0.6, 0.8])
+    result = block_cosine(x, y, x)
+    assert result.applies
+    assert (result.before, result.after) == (pytest.approx(0.6), pytest.approx(1.0))
+    assert block_cosine(x, x, y).less_aligned == (None,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ({"a": np.ones(2)}, {"a": np.ones(2)}, {"b": np.ones(2)}),
+            "after must be a set of blocks named as in",
+        ),
+        ((np.ones(2), np.ones(3), np.ones(2)), "before must be of the shape of target"),
+        (
+            (np.ones(2), np.ones(2), np.ones(2), 1.0),
+            r"tolerance must be a finite number in \[0, 1\), got 1.0",
+        ),
+    ],
+)
+def test_bad_input_names_argument_value_and_range(arguments, message):
+    with pytest.raises(ParameterError, match=message):
+        block_cosine(*arguments)

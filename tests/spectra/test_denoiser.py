@@ -1,0 +1,310 @@
+"""The denoiser against Eq. 10 of arXiv:2510.01137v3 written out with a full SVD, and its symmetries."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprmt._validation import ParameterError
+from dprmt.spectra._denoiser import denoise
+from dprmt.spectra._phase_transition import bulk_edge
+from dprmt.spectra._shrinkage import shrink
+
+SEEDS = st.integers(0, 2**32 - 1)
+SIDES = st.integers(1, 24)
+BACKENDS = ("auto", "gram", "lanczos", "svd")
+
+
+def spiked(rng, shape, signals, sigma=1.0):
+    """Noise plus a signal with the given singular values, in units of the bulk edge."""
+    m, n = shape
+    k = len(signals)
+    left, right = (np.linalg.qr(rng.standard_normal((side, k)))[0] for side in shape)
+    signal = left * (np.array(signals) * (math.sqrt(m) + math.sqrt(n))) @ right.T
+    return sigma * (signal + rng.standard_normal(shape))
+
+
+def literal_eta(y, shape, sigma):
+    """Eq. 9, letter by letter, with λ̂ from the quartic."""
+    m, n = shape
+    if y <= sigma * (math.sqrt(m) + math.sqrt(n)):
+        return 0.0
+    c = y**2 - sigma**2 * (m + n)
+    λ = math.sqrt((c + math.sqrt(c**2 - 4 * m * n * sigma**4)) / 2)
+    left = (λ**4 - m * n * sigma**4) / (λ**4 + m * λ**2 * sigma**2)
+    right = (λ**4 - m * n * sigma**4) / (λ**4 + n * λ**2 * sigma**2)
+    return λ * math.sqrt(left) * math.sqrt(right)
+
+
+def literal_denoise(noisy, sigma, kappa=1.02, norm_correction=True):
+    """Eq. 10, letter by letter."""
+    g = np.asarray(noisy, dtype=np.float64)
+    m, n = g.shape
+    U, λ, V = np.linalg.svd(g, full_matrices=False)
+    τ = kappa * sigma * (math.sqrt(n) + math.sqrt(m))
+    if λ[0] < τ:
+        return g
+    optimal = sum(literal_eta(λ[i], (m, n), sigma) * np.outer(U[:, i], V[i]) for i in range(len(λ)))
+    return np.linalg.norm(g) / np.linalg.norm(optimal) * optimal if norm_correction else optimal
+
+
+def relative_error(actual, expected):
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    return np.linalg.norm(actual - expected) / np.linalg.norm(expected)
+
+
+@given(SEEDS, SIDES, SIDES, st.sampled_from([0.0, 0.8, 1.1, 2.0, 6.0]), st.booleans(), st.sampled_from(BACKENDS))
+def test_equals_the_literal_transcription(seed, m, n, signal, norm_correction, backend):
+    """Denoise(Y) is Eq. 10, with and without norm correction, by every backend."""
+    rng = np.random.default_rng(seed)
+    noisy = spiked(rng, (m, n), [signal, signal / 2][: min(m, n)], sigma=0.3)
+    expected = literal_denoise(noisy, 0.3, 1.02, norm_correction)
+    assert relative_error(denoise(noisy, 0.3, 1.02, norm_correction, backend=backend), expected) < 1e-6
+
+
+@pytest.mark.parametrize("shape", [(16, 768), (768, 16), (240, 300), (300, 240)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, 1e-10), (torch.float32, 3e-6), (torch.bfloat16, 6e-3), (torch.float16, 1e-3)],
+)
+def test_dtypes_and_libraries(shape, dtype, tolerance):
+    """NumPy and torch, float64 down to half precision, at the sizes of real layers."""
+    noisy = torch.from_numpy(spiked(np.random.default_rng(0), shape, [1.5, 1.1, 0.9], 1e-3)).to(dtype)
+    expected = literal_denoise(noisy.double().numpy(), 1e-3)
+    denoised = denoise(noisy, 1e-3)
+    assert (denoised.dtype, denoised.device, denoised.shape) == (noisy.dtype, noisy.device, noisy.shape)
+    assert relative_error(denoised.double().numpy(), expected) < tolerance
+    if dtype is not torch.bfloat16:
+        from_numpy = denoise(noisy.numpy(), 1e-3)
+        assert isinstance(from_numpy, np.ndarray)
+        assert from_numpy.dtype == noisy.numpy().dtype
+        assert relative_error(from_numpy, expected) < tolerance
+
+
+@given(SEEDS, SIDES, SIDES, st.floats(1.3, 20))
+def test_norm_is_kept(seed, m, n, signal):
+    """‖Denoise(Y)‖ = ‖Y‖, to rounding in float64 and in float32."""
+    noisy = spiked(np.random.default_rng(seed), (m, n), [signal])
+    assert np.linalg.norm(denoise(noisy, 1.0)) == pytest.approx(np.linalg.norm(noisy), rel=1e-13)
+    single = noisy.astype(np.float32)
+    norm = np.linalg.norm(denoise(single, 1.0).astype(np.float64))
+    assert norm == pytest.approx(np.linalg.norm(single.astype(np.float64)), rel=5e-7)
+
+
+@given(SEEDS, SIDES, SIDES, st.floats(0, 3), st.floats(-200, 200), st.booleans())
+def test_scale_equivariance(seed, m, n, signal, exponent, norm_correction):
+    """Denoise(cY; cσ) = c·Denoise(Y; σ), over four hundred orders of magnitude."""
+    noisy = spiked(np.random.default_rng(seed), (m, n), [signal])
+    c = 10.0**exponent
+    scaled = denoise(c * noisy, c, norm_correction=norm_correction)
+    assert relative_error(scaled / c, denoise(noisy, 1.0, norm_correction=norm_correction)) < 1e-6
+
+
+@pytest.mark.parametrize("scale", [1e-37, 1e-20, 1e17, 1e37])
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+def test_squares_do_not_leave_the_range_of_float32(scale, library):
+    noisy = spiked(np.random.default_rng(2), (9, 30), [1.5]).astype(np.float32)
+    tiny = denoise(library(np.float32(scale) * noisy), scale)
+    assert relative_error(np.asarray(tiny, np.float64) / scale, denoise(noisy, 1.0)) < 1e-5
+
+
+@given(SEEDS, SIDES, SIDES, st.floats(0, 3), st.booleans())
+def test_orthogonal_equivariance(seed, m, n, signal, norm_correction):
+    """Denoise(QYR) = Q·Denoise(Y)·R for orthogonal Q and R: only singular values count."""
+    rng = np.random.default_rng(seed)
+    noisy = spiked(rng, (m, n), [signal])
+    Q, R = (np.linalg.qr(rng.standard_normal((side, side)))[0] for side in (m, n))
+    turned = denoise(Q @ noisy @ R, 1.0, norm_correction=norm_correction)
+    assert relative_error(turned, Q @ denoise(noisy, 1.0, norm_correction=norm_correction) @ R) < 1e-6
+
+
+@given(SEEDS, SIDES, SIDES, st.floats(0, 3), st.sampled_from(BACKENDS))
+def test_transposition_equivariance(seed, m, n, signal, backend):
+    """Denoise(Yᵀ) = Denoise(Y)ᵀ."""
+    noisy = spiked(np.random.default_rng(seed), (m, n), [signal])
+    assert relative_error(denoise(noisy.T, 1.0, backend=backend), denoise(noisy, 1.0, backend=backend).T) < 1e-6
+
+
+@given(SEEDS, SIDES, SIDES, st.floats(1, 3), st.floats(-1, 1))
+def test_gate_is_at_kappa_times_the_bulk_edge(seed, m, n, kappa, offset):
+    """Y comes back to the last bit if s₁ < κb, and not otherwise (one value in a thousand on either side)."""
+    rng = np.random.default_rng(seed)
+    other = np.linspace(0.1, 0.9, min(m, n))
+    left, right = (np.linalg.qr(rng.standard_normal((side, min(m, n))))[0] for side in (m, n))
+    inside = kappa * (1 - 1e-3 * abs(offset) - 1e-6)
+    outside = kappa * (1 + 1e-3 * abs(offset) + 1e-6)
+    for top, passes in ((inside, False), (outside, True)):
+        other[0] = top
+        noisy = bulk_edge((m, n), 0.7) * (left * other @ right.T)
+        for dtype in (np.float64, np.float32):
+            before = noisy.astype(dtype)
+            after = denoise(before, 0.7, kappa, norm_correction=False)
+            assert (after is not before) == passes
+            assert np.array_equal(after, before) != passes
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+@pytest.mark.parametrize("shape", [(2, 3, 12, 40), (2, 3, 40, 12), (6, 210, 212)], ids=str)
+def test_batch_is_the_matrices_one_by_one(shape, library):
+    """Leading axes are a batch; the matrices in it that do not pass the gate keep every bit."""
+    rng = np.random.default_rng(4)
+    stack = np.stack([spiked(rng, shape[-2:], [signal]) for signal in (0, 2, 0.5, 1.4, 30, 0)]).reshape(shape)
+    denoised = denoise(library(stack), 1.0)
+    assert tuple(denoised.shape) == shape
+    changed = []
+    for noisy, result in zip(stack.reshape(6, *shape[-2:]), np.asarray(denoised).reshape(6, *shape[-2:]), strict=True):
+        single = denoise(noisy, 1.0)
+        changed.append(single is not noisy)
+        if single is noisy:
+            assert np.array_equal(result, noisy)
+        else:
+            assert relative_error(result, single) < 1e-9
+    assert changed == [False, True, False, True, True, False]
+
+
+@pytest.mark.parametrize("kappa", [1.02, 1.0])
+def test_argument_is_not_modified(kappa):
+    rng = np.random.default_rng(5)
+    for shape in ((3, 8, 50), (8, 50), (50, 8)):
+        noisy = spiked(rng, shape[-2:], [3.0]) + np.zeros(shape)
+        noisy[1:] *= 0.1 if len(shape) == 3 else 1.0
+        before = noisy.copy()
+        denoise(noisy, 1.0, kappa)
+        denoise(torch.from_numpy(noisy), 1.0, kappa)
+        assert np.array_equal(noisy, before)
+
+
+def test_without_noise_the_matrix_comes_back_itself():
+    matrix, tensor = np.ones((3, 4)), torch.ones(2, 3, 4, dtype=torch.bfloat16)
+    assert denoise(matrix, 0.0) is matrix
+    assert denoise(tensor, 0) is tensor
+    zero = np.zeros((3, 4))
+    assert denoise(zero, 1.0) is zero
+
+
+def test_vanishing_noise_changes_next_to_nothing():
+    matrix = np.random.default_rng(6).standard_normal((7, 9))
+    for sigma in (1e-12, 1e-120, 1e-300, 5e-324):
+        assert relative_error(denoise(matrix, sigma), matrix) < 1e-10
+        assert relative_error(denoise(matrix.astype(np.float32), sigma), matrix) < 1e-5
+    large = np.full((200, 200), 1e-300)
+    assert denoise(matrix, 1e300) is matrix
+    assert denoise(large, 1e300) is large
+
+
+def test_gate_at_the_edge_with_nothing_to_rescale():
+    """At κ = 1 a top value at the edge to the last bit is shrunk to 0: rescaling is impossible, Y stays."""
+    matrix = 6.0 * np.eye(4, 16)
+    assert bulk_edge((4, 16), 1.0) == 6.0
+    assert denoise(matrix, 1.0, kappa=1.0) is matrix
+    assert not denoise(matrix, 1.0, kappa=1.0, norm_correction=False).any()
+
+
+@pytest.mark.parametrize("loss", ["frobenius", "operator", "nuclear"])
+def test_losses(loss):
+    """Without norm correction the singular values are those of `shrink`."""
+    noisy = spiked(np.random.default_rng(7), (12, 50), [2.0, 1.2])
+    values = np.linalg.svd(noisy, compute_uv=False)
+    denoised = denoise(noisy, 1.0, norm_correction=False, loss=loss)
+    expected = shrink(values, (12, 50), 1.0, loss=loss)
+    np.testing.assert_allclose(np.linalg.svd(denoised, compute_uv=False), expected, atol=1e-9)
+    assert np.linalg.norm(denoise(noisy, 1.0, loss=loss)) == pytest.approx(np.linalg.norm(noisy))
+
+
+def test_nuclear_loss_with_nothing_left_returns_the_matrix():
+    matrix = np.zeros((4, 16))
+    matrix[1, 2] = 6.15  # bulk edge: 6
+    assert not denoise(matrix, 1.0, norm_correction=False, loss="nuclear").any()
+    assert denoise(matrix, 1.0, loss="nuclear") is matrix
+    assert denoise(matrix, 1.0) is not matrix
+
+
+def test_tensor_that_requires_grad():
+    tensor = torch.from_numpy(spiked(np.random.default_rng(8), (6, 30), [2.0])).requires_grad_()
+    denoised = denoise(tensor, 1.0)
+    assert not denoised.requires_grad
+    assert relative_error(denoised, literal_denoise(tensor.detach(), 1.0)) < 1e-9
+    stack = torch.stack([tensor, 0 * tensor])
+    assert not denoise(stack, 1.0).requires_grad
+
+
+def test_lists_are_matrices_too():
+    noisy = spiked(np.random.default_rng(9), (3, 8), [2.0])
+    assert relative_error(denoise(noisy.tolist(), 1.0), denoise(noisy, 1.0)) < 1e-12
+
+
+def test_denoising_helps_where_it_should():
+    """The cosine with the signal grows, by what the overlaps predict to a few percent."""
+    rng = np.random.default_rng(10)
+    signal = 1.5 * (math.sqrt(64) + math.sqrt(512))
+    left, right = (
+        np.linalg.qr(rng.standard_normal((64, 1)))[0],
+        np.linalg.qr(rng.standard_normal((512, 1)))[0],
+    )
+    clean = signal * left @ right.T
+    noisy = clean + rng.standard_normal((64, 512))
+    cosine = lambda a, b: (a * b).sum() / np.linalg.norm(a) / np.linalg.norm(b)  # noqa: E731
+    predicted = literal_eta(math.sqrt((signal + 64 / signal) * (signal + 512 / signal)), (64, 512), 1.0) / signal
+    assert cosine(denoise(noisy, 1.0), clean) == pytest.approx(predicted, rel=0.05)
+    assert cosine(noisy, clean) < 0.5 * predicted
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (np.ones(3), r"matrix must be a matrix or a stack of matrices, shape \(..., m, n\), got \(3,\)"),
+        (np.ones((2, 0)), r"matrix must be a non-empty array, whose shape has no 0, got \(2, 0\)"),
+        (np.ones((0, 2, 3)), r"matrix must be a non-empty array"),
+        (np.ones((2, 2), dtype=int), "matrix must be of a real floating-point dtype, got .*int"),
+        (np.ones((2, 2), dtype=bool), "matrix must be of a real floating-point dtype, got .*bool"),
+        (np.ones((2, 2), dtype=complex), "matrix must be of a real floating-point dtype, got .*complex"),
+        (np.diag([1.0, np.nan]), "matrix must be finite in every entry, got nan"),
+        (np.diag([1.0, -np.inf]), "matrix must be finite in every entry, got inf"),
+        (np.diag([1.0, np.inf]).astype(np.float16), "matrix must be finite in every entry, got inf"),
+    ],
+)
+def test_bad_matrix(matrix, message, library):
+    for sigma in (1.0, 0.0):
+        with pytest.raises(ParameterError, match=message.replace("got inf", "got") if sigma == 0 else message):
+            denoise(library(matrix), sigma)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sigma": -1.0}, "sigma must be a finite number >= 0, got -1.0"),
+        ({"sigma": np.nan}, "sigma must be a finite number >= 0, got nan"),
+        ({"sigma": np.inf}, "sigma must be a finite number >= 0, got inf"),
+        ({"sigma": "1"}, "sigma must be a finite number >= 0, got '1'"),
+        ({"kappa": 0.99}, "kappa must be a finite number >= 1, got 0.99"),
+        ({"kappa": np.inf}, "kappa must be a finite number >= 1, got inf"),
+        ({"loss": "l2"}, "loss must be one of 'frobenius', 'operator', 'nuclear', got 'l2'"),
+        ({"backend": "qr"}, "backend must be one of 'auto', 'gram', 'lanczos', 'svd', got 'qr'"),
+    ],
+)
+def test_bad_parameters(changes, message):
+    with pytest.raises(ParameterError, match=message):
+        denoise(**({"matrix": np.ones((2, 2)), "sigma": 1.0} | changes))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(5, 16, 768), (768, 16), (400, 900)], ids=str)
+def test_device_agrees_with_the_host(shape, dtype):
+    """Same result on the device and on the host, and it stays on the device."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    noisy = torch.from_numpy(spiked(np.random.default_rng(11), shape[-2:], [1.5, 1.1])).to(dtype)
+    noisy = noisy.expand(shape).contiguous()
+    on_device = denoise(noisy.cuda(), 1.0)
+    assert on_device.is_cuda
+    assert on_device.dtype == dtype
+    tolerance = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2}[dtype]
+    assert relative_error(on_device.cpu().double(), denoise(noisy, 1.0).double()) < tolerance
+    assert denoise(torch.zeros(shape, device="cuda"), 1.0).is_cuda

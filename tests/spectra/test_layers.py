@@ -1,0 +1,228 @@
+"""Denoising a named set of layers: the same as one by one, everything else untouched, and a true report."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprmt._validation import ParameterError
+from dprmt.spectra import _layers
+from dprmt.spectra._alignment import improvement
+from dprmt.spectra._block_cosine import block_cosine
+from dprmt.spectra._denoiser import denoise
+from dprmt.spectra._layers import LayerReport, denoise_layers
+from dprmt.spectra._phase_transition import bulk_edge
+from dprmt.spectra._tracy_widom import kappa_for
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def spiked(rng, shape, signal, sigma=1.0):
+    """A clean matrix of rank one with singular value ``signal`` bulk edges, and the same with noise."""
+    left, right = (rng.standard_normal(side) for side in shape)
+    clean = np.outer(left / np.linalg.norm(left), right / np.linalg.norm(right)) * signal * bulk_edge(shape, sigma)
+    return clean, clean + sigma * rng.standard_normal(shape)
+
+
+def gradient(rng, sigma=1.0):
+    """Layers of several shapes, signals on either side of the gate, and tensors that are not matrices."""
+    layers = {}
+    for i, signal in enumerate((0.0, 3.0, 1.3, 0.3, 2.0)):
+        layers[f"{i}.lora_A"] = spiked(rng, (8, 60), signal, sigma)[1]
+        layers[f"{i}.bias"] = rng.standard_normal(8)
+        layers[f"{i}.lora_B"] = spiked(rng, (60, 8), signal, sigma)[1]
+    layers["conv"] = rng.standard_normal((4, 3, 3, 3))
+    layers["head"] = spiked(rng, (200, 210), 1.5, sigma)[1]
+    layers["scale"] = np.array(2.0)
+    return layers
+
+
+def close(a, b, tolerance=1e-9):
+    return np.linalg.norm(np.asarray(a) - np.asarray(b)) <= tolerance * np.linalg.norm(np.asarray(b))
+
+
+@given(SEEDS, st.booleans(), st.sampled_from(["frobenius", "operator"]))
+def test_layers_are_denoised_as_if_one_by_one(seed, norm_correction, loss):
+    """denoise_layers(layers)[name] = denoise(layers[name]) for matrices, else layers[name] itself."""
+    layers = gradient(np.random.default_rng(seed))
+    denoised, report = denoise_layers(layers, 1.0, 1.05, norm_correction, loss=loss)
+    assert list(denoised) == list(report) == list(layers)
+    for name, layer in layers.items():
+        assert report[name].name == name
+        assert report[name].shape == layer.shape
+        single = denoise(layer, 1.0, 1.05, norm_correction, loss=loss) if layer.ndim == 2 else layer
+        assert report[name].denoised == (single is not layer)
+        if single is layer:
+            assert denoised[name] is layer
+        else:
+            assert close(denoised[name], single)
+
+
+@given(SEEDS)
+def test_report_counts_what_a_full_svd_counts(seed):
+    """top_over_edge = s₁/b, or a lower bound for a large matrix below the edge; spikes = #{s_i > b}."""
+    layers = gradient(np.random.default_rng(seed))
+    _, report = denoise_layers(layers, 1.0)
+    for name, layer in layers.items():
+        if layer.ndim != 2:
+            assert report[name] == LayerReport(name, layer.shape, None, 0, denoised=False)
+            continue
+        values = np.linalg.svd(layer, compute_uv=False) / bulk_edge(layer.shape, 1.0)
+        assert report[name].spikes == (values > 1).sum()
+        assert report[name].top_over_edge == pytest.approx(values[0], rel=1e-9)
+        assert report[name].denoised == (values[0] >= 1.02)
+    noise = np.random.default_rng(seed).uniform(-1, 1, (220, 220))
+    top = denoise_layers({"w": noise}, 1.0)[1]["w"].top_over_edge
+    values = np.linalg.svd(noise, compute_uv=False) / bulk_edge(noise.shape, 1.0)
+    assert values[0] * (1 - 2e-2) <= top <= values[0] * (1 + 1e-9)
+
+
+def test_sigma_and_kappa_by_layer():
+    """Each layer has its own noise level, also within one batch, and its own gate by its shape."""
+    rng = np.random.default_rng(1)
+    sigmas = {"a": 1e-3, "b": 1.0, "c": 50.0, "d": 0.0, "not there": -1.0}
+    layers = {name: spiked(rng, (8, 60), 1.5, max(sigmas[name], 1.0))[1] for name in "abcd"}
+    denoised, report = denoise_layers(layers, sigmas)
+    for name in "abc":
+        assert close(denoised[name], denoise(layers[name], sigmas[name]))
+        assert report[name].denoised
+    assert denoised["d"] is layers["d"]
+    assert report["d"] == LayerReport("d", (8, 60), math.inf, 8, denoised=False)
+    layers["tall"] = layers["b"].T.copy()
+    seen = []
+    denoised, report = denoise_layers(layers, 1.0, lambda shape: seen.append(shape) or (1.0 if shape[0] == 60 else 1e9))
+    assert sorted(seen) == [(8, 60), (60, 8)]
+    assert [name for name in layers if report[name].denoised] == ["tall"]
+
+
+def test_kappa_for_fits():
+    layers = gradient(np.random.default_rng(2))
+    gate = functools.partial(kappa_for, false_alarm=1e-3)
+    _, report = denoise_layers(layers, 1.0, gate)
+    for entry in report.values():
+        if entry.top_over_edge is not None:
+            assert entry.denoised == (entry.top_over_edge >= gate(entry.shape))
+
+
+def test_mixed_dtypes_and_libraries_come_back_as_they_were():
+    rng = np.random.default_rng(3)
+    matrix = spiked(rng, (6, 40), 2.0)[1]
+    layers = OrderedDict(
+        double=matrix,
+        single=matrix.astype(np.float32),
+        half=matrix.astype(np.float16),
+        tensor=torch.from_numpy(matrix),
+        bfloat16=torch.from_numpy(matrix).to(torch.bfloat16),
+        parameter=torch.nn.Parameter(torch.from_numpy(matrix)),
+        view=torch.from_numpy(np.stack([matrix, matrix], -1))[..., 0],
+        counter=torch.tensor(3),
+        steps=np.arange(4),
+    )
+    denoised, _ = denoise_layers(layers, 1.0)
+    expected = denoise(matrix, 1.0)
+    for name, tolerance in (("single", 1e-5), ("half", 1e-3), ("tensor", 1e-9), ("view", 1e-9)):
+        assert type(denoised[name]) is type(layers[name])
+        assert denoised[name].dtype == layers[name].dtype
+        assert close(denoised[name], expected, tolerance)
+    assert denoised["bfloat16"].dtype is torch.bfloat16
+    assert close(denoised["bfloat16"].double(), expected, 1e-2)
+    assert not denoised["parameter"].requires_grad
+    assert close(denoised["parameter"], expected)
+    assert denoised["counter"] is layers["counter"]
+    assert denoised["steps"] is layers["steps"]
+
+
+@pytest.mark.parametrize("entries", [1, 1000, 2**24])
+def test_batches_are_bounded_and_nothing_is_lost(entries, monkeypatch):
+    """No call gets more entries than the limit, unless in one matrix; the result does not depend on it."""
+    layers = gradient(np.random.default_rng(4))
+    expected, report = denoise_layers(layers, 1.0)
+    sizes, original = [], _layers.denoise_stack
+    monkeypatch.setattr(_layers, "_BATCH_ENTRIES", entries)
+    monkeypatch.setattr(_layers, "denoise_stack", lambda y, *a, **k: sizes.append(y.shape) or original(y, *a, **k))
+    denoised, again = denoise_layers(layers, 1.0)
+    assert all(len_ == 1 or len_ * m * n <= entries for len_, m, n in sizes)
+    assert len(sizes) == {1: 11, 1000: 7, 2**24: 3}[entries]
+    assert {name: entry.denoised for name, entry in again.items()} == {
+        name: entry.denoised for name, entry in report.items()
+    }
+    assert all(close(denoised[name], expected[name], 1e-12) for name in layers)
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+@pytest.mark.parametrize("signal", [0.0, 2.0])
+def test_arguments_are_not_modified(library, signal):
+    rng = np.random.default_rng(5)
+    for copies in (1, 3):
+        arrays = {f"{i}": spiked(rng, (8, 60), signal)[1] for i in range(copies)}
+        layers, before = {k: library(a.copy()) for k, a in arrays.items()}, list(arrays)
+        denoised, _ = denoise_layers(layers, 1.0)
+        assert list(layers) == before
+        for name, array in arrays.items():
+            assert np.array_equal(np.asarray(layers[name]), array)
+            assert (denoised[name] is layers[name]) == (signal == 0)
+
+
+@given(SEEDS)
+def test_layers_that_gain_make_the_gradient_gain(seed):
+    """Norms are kept, so Theorem E.1 applies: with clear spikes all layers gain, hence the gradient does."""
+    rng = np.random.default_rng(seed)
+    pairs = {f"{i}": spiked(rng, (12, 80), signal, 0.1) for i, signal in enumerate((1.5, 2.0, 4.0))}
+    clean = {name: pair[0].astype(np.float32) for name, pair in pairs.items()}
+    noisy = {name: pair[1].astype(np.float32) for name, pair in pairs.items()}
+    denoised, _ = denoise_layers(noisy, 0.1)
+    result = block_cosine(clean, noisy, denoised)
+    assert result.applies
+    assert result.after - result.before == pytest.approx(improvement(denoised, noisy, clean))
+    assert result.after > result.before + 0.05
+    unscaled, _ = denoise_layers(noisy, 0.1, norm_correction=False)
+    assert block_cosine(clean, noisy, unscaled).norm_changed == ("0", "1", "2")
+
+
+def test_empty_gradient():
+    assert denoise_layers({}, 1.0) == ({}, {})
+
+
+BAD = {"good": np.ones((2, 3)), "bad": np.ones((2, 3))}
+
+
+@pytest.mark.parametrize(
+    ("layers", "changes", "message"),
+    [
+        ([np.ones((2, 2))], {}, "layers must be a mapping of names to arrays"),
+        (BAD | {"bad": None}, {}, r"layers\['bad'\] must be an array, got None"),
+        (
+            BAD | {"bad": np.full((2, 3), np.nan)},
+            {},
+            r"layers\['bad'\] must be finite in every entry, got nan",
+        ),
+        (
+            BAD | {"bad": np.full((2, 3), np.inf)},
+            {"sigma": 0.0},
+            r"layers\['bad'\] must be finite in every entry",
+        ),
+        (BAD | {"bad": np.ones((0, 3))}, {}, r"layers\['bad'\] must be a non-empty array"),
+        (BAD | {"bad": np.ones((2, 3), int)}, {}, r"layers\['bad'\] must be of a real floating-point dtype"),
+        (BAD, {"sigma": -1.0}, "sigma must be a finite number >= 0, got -1.0"),
+        (BAD, {"sigma": {"good": 1.0}}, "sigma must be given for every matrix, also for 'bad', got .*good"),
+        (
+            BAD,
+            {"sigma": {"good": 1.0, "bad": -2.0}},
+            r"sigma\['bad'\] must be a finite number >= 0, got -2.0",
+        ),
+        (BAD, {"kappa": 0.5}, "kappa must be a finite number >= 1, got 0.5"),
+        (BAD, {"kappa": lambda shape: 0.5}, r"kappa\(\(2, 3\)\) must be a finite number >= 1, got 0.5"),
+        (BAD, {"loss": "l1"}, "loss must be one of"),
+        (BAD, {"backend": "qr"}, "backend must be one of"),
+    ],
+)
+def test_bad_input_names_argument_value_and_range(layers, changes, message):
+    with pytest.raises(ParameterError, match=message):
+        denoise_layers(layers, **({"sigma": 1.0} | changes))

@@ -1,0 +1,149 @@
+"""The Marchenko–Pastur law: against quadrature in 40 digits, as a distribution, against simulated spectra."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import mpmath as mp
+import numpy as np
+import pytest
+import scipy
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprmt._validation import ParameterError
+from dprmt.spectra._marchenko_pastur import MarchenkoPastur
+from dprmt.spectra._phase_transition import bulk_edge
+
+CASES = json.loads((Path(__file__).parent / "oracles" / "marchenko_pastur.json").read_text())
+METHODS = ("pdf", "cdf", "sf", "ppf")
+
+sides = st.integers(1, 5000)
+shapes = st.tuples(sides, sides)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_equals_quadrature_of_the_density_in_40_digits(method):
+    """To rounding, as close as 1e-12 of the width to either edge, and for the smaller of the two tails."""
+    cases = [case for case in CASES if case["method"] == method]
+    assert len(cases) > 40
+    for case in cases:
+        value = getattr(MarchenkoPastur(case["shape"], case["sigma"]), method)(case["x"])
+        with mp.workdps(40):
+            error = float(abs(mp.mpf(value) / mp.mpf(case["value"]) - 1))
+        assert error <= case["rtol"], case
+
+
+def test_the_square_case_is_the_quarter_circle():
+    """Density √(4nσ² - s²)/(πnσ²) on [0, 2σ√n], down to and including s = 0."""
+    law, R = MarchenkoPastur((25, 25), 0.3), 3.0
+    s = np.array([0.0, 1e-300, 1e-9, 0.5, 1.0, 2.0, 2.999, 3.0])
+    assert law.support == pytest.approx((0.0, R))
+    assert law.pdf(s) == pytest.approx(np.sqrt(R**2 - s**2) * 4 / (math.pi * R**2), rel=1e-13)
+    circle = 2 / math.pi * (np.arcsin(s / R) + s / R * np.sqrt(1 - (s / R) ** 2))
+    assert law.cdf(s) == pytest.approx(circle, rel=1e-13)
+    assert law.ppf(np.array([1e-12, 1e-200])) == pytest.approx(
+        R * math.pi / 4 * np.array([1e-12, 1e-200]), rel=1e-12
+    )
+
+
+@given(shapes, st.floats(1e-6, 1e6), st.floats(0.0, 1.0))
+def test_quantiles_invert_probabilities(shape, sigma, p):
+    """cdf(ppf(p)) = p to the rounding of ppf(p), and ppf stays within the support."""
+    law = MarchenkoPastur(shape, sigma)
+    low, high = law.support
+    x = law.ppf(p)
+    assert low * (1 - 1e-15) <= x <= high * (1 + 1e-15)
+    rounding = 4e-16 * x * law.pdf(min(max(x, low), high))
+    assert law.cdf(x) == pytest.approx(p, abs=1e-14 + 10 * rounding + (1e-7 if x in (low, high) else 0))
+
+
+@given(shapes, st.floats(1e-6, 1e6), st.floats(-0.5, 1.5), st.floats(-0.5, 1.5))
+def test_probabilities_are_monotone_and_complementary(shape, sigma, a, b):
+    """0 <= cdf(x) <= cdf(x') <= 1 for x <= x', and cdf + sf = 1; 0 and 1 outside the support."""
+    law = MarchenkoPastur(shape, sigma)
+    low, high = law.support
+    x, y = sorted(low + (high - low) * t for t in (a, b))
+    assert 0 <= law.cdf(x) <= law.cdf(y) * (1 + 1e-14) <= 1 + 1e-14
+    assert law.cdf(x) + law.sf(x) == pytest.approx(1, abs=1e-15)
+    for t in (x, y):
+        assert law.pdf(t) >= 0
+        assert t >= low or law.cdf(t) == law.pdf(t) == 0
+        assert t <= high or law.sf(t) == law.pdf(t) == 0
+
+
+@given(shapes, st.floats(1e-3, 1e3), st.floats(0.0, 1.0), st.floats(1e-3, 1e3))
+def test_scale_and_transposition(shape, sigma, p, unit):
+    """The quantiles scale with σ, and the transposed matrix has the same law."""
+    x = MarchenkoPastur(shape, sigma).ppf(p)
+    assert MarchenkoPastur(shape, unit * sigma).ppf(p) == pytest.approx(unit * x, rel=1e-14)
+    assert MarchenkoPastur(shape[::-1], sigma).ppf(p) == x
+
+
+@given(shapes, st.floats(1e-3, 1e3))
+def test_second_moment(shape, sigma):
+    """The mean of s² is σ² max(m, n): the law keeps the expected Frobenius norm σ²mn."""
+    law = MarchenkoPastur(shape, sigma)
+    p = (np.arange(4000) + 0.5) / 4000
+    assert np.mean(law.ppf(p) ** 2) == pytest.approx(sigma**2 * max(shape), rel=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(64, 1024), (1024, 64), (200, 200), (300, 400)])
+def test_describes_simulated_noise(shape):
+    """Ten spectra together are within 1.5/min(m, n) of the law in distribution, and not so for σ 3 % off."""
+    noise = 0.2 * np.random.default_rng(1).standard_normal((10, *shape))
+    spectra = np.linalg.svd(noise, compute_uv=False).ravel()
+    distances = [
+        scipy.stats.kstest(spectra, MarchenkoPastur(shape, σ).cdf).statistic for σ in (0.194, 0.2, 0.206)
+    ]
+    assert [distance < 1.5 / min(shape) for distance in distances] == [False, True, False], distances
+
+
+def test_support_and_median():
+    """The support ends at the bulk edge; half of the mass lies below the median."""
+    law = MarchenkoPastur((16, 768), 0.5)
+    assert law.support == (0.5 * (math.sqrt(768) - 4), bulk_edge((16, 768), 0.5))
+    assert isinstance(law.median, float)
+    assert law.cdf(law.median) == pytest.approx(0.5, abs=1e-15)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_goes_in_comes_out(method):
+    """Python numbers, NumPy scalars and arrays, tensors: same form, dtype and shape, same numbers."""
+    function = getattr(MarchenkoPastur((16, 768), 0.03), method)
+    values = np.linspace(0.0, 1.0, 24).reshape(2, 3, 4)
+    expected = function(values)
+    assert expected.shape == values.shape
+    assert isinstance(function(0.5), float)
+    assert isinstance(function(np.float32(0.5)), np.float32)
+    for dtype, rtol in ((torch.float64, 1e-15), (torch.float32, 1e-6), (torch.bfloat16, 1e-2)):
+        tensor = torch.tensor(values).to(dtype)
+        assert function(tensor).dtype == dtype
+        torch.testing.assert_close(
+            function(tensor), torch.tensor(function(tensor.double().numpy())).to(dtype), rtol=rtol, atol=1e-14
+        )
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, [math.inf], np.array([]), np.array([1]), torch.tensor([1]), "x", None]
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_bad_arguments_are_refused(method, value):
+    """With an error that names argument, value and allowed range."""
+    with pytest.raises(ParameterError, match=r"^[xq] must be"):
+        getattr(MarchenkoPastur((16, 768), 1.0), method)(value)
+
+
+def test_bad_parameters_are_refused():
+    """Probabilities outside [0, 1], shapes that are none, and σ <= 0, for which there is no density."""
+    for q in (-0.1, 1.1, [0.5, 2.0]):
+        with pytest.raises(ParameterError, match=r"^q must be finite in every entry and >= 0 and <= 1"):
+            MarchenkoPastur((16, 768), 1.0).ppf(q)
+    for sigma in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ParameterError, match=r"^sigma must be a finite number > 0"):
+            MarchenkoPastur((16, 768), sigma)
+    with pytest.raises(ParameterError, match=r"^shape must be a pair"):
+        MarchenkoPastur((16, 0), 1.0)

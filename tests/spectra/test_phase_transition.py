@@ -1,0 +1,446 @@
+"""Edge, threshold, spike map and overlaps: against 60-digit values, as theorems, and against simulation."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import mpmath as mp
+import numpy as np
+import pytest
+import scipy
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprmt._validation import ParameterError
+from dprmt.spectra._marchenko_pastur import MarchenkoPastur
+from dprmt.spectra._phase_transition import (
+    bulk_edge,
+    detection_threshold,
+    predicted_spectrum,
+    spike_map,
+    spike_map_inverse,
+    vector_overlaps,
+)
+from dprmt.spectra._shrinkage import shrink
+from tests.spectra.simulation import exceedance_counts, top_of_spiked_noise
+
+FUNCTIONS = {
+    "spike_map": spike_map,
+    "spike_map_inverse": spike_map_inverse,
+    "left_overlap": lambda *args: vector_overlaps(*args)[0],
+    "right_overlap": lambda *args: vector_overlaps(*args)[1],
+    "frobenius": lambda *args: shrink(*args, loss="frobenius"),
+    "operator": lambda *args: shrink(*args, loss="operator"),
+    "nuclear": lambda *args: shrink(*args, loss="nuclear"),
+}
+CASES = json.loads((Path(__file__).parent / "oracles" / "phase_transition.json").read_text())
+
+
+def relative_error(value, exact):
+    with mp.workdps(40):
+        error = abs(mp.mpf(float(value)) - mp.mpf(exact))
+        return float(error / mp.mpf(exact)) if mp.mpf(exact) else float(error)
+
+
+# ---------------------------------------------------------------------------------------------- oracle
+
+
+@pytest.mark.parametrize("array", [np.asarray, lambda x, dtype: torch.tensor(x, dtype=getattr(torch, dtype))])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_equals_the_printed_formula_in_60_digits(name, array):
+    """To the rounding of the dtype, from 1e-15 above the edge (float64) and 1e-6 above it (float32)."""
+    cases = [case for case in CASES if case["function"] == name]
+    assert len(cases) > 50
+    for case in cases:
+        value = FUNCTIONS[name](array([case["x"]], dtype=case["dtype"]), case["shape"], case["sigma"])[0]
+        factor = 4 if name == "nuclear" else 1  # its last step subtracts 1
+        assert relative_error(value, case["value"]) <= factor * case["rtol"], case
+
+
+@pytest.mark.parametrize(
+    ("excess", "plain_error"), [(1e-12, 1e-6), (1e-9, 1e-9)], ids=["1e-12 above", "1e-9 above"]
+)
+def test_an_edge_rounded_to_double_would_lose_digits(excess, plain_error):
+    """The same shrinker with b₊ rounded to float64 is off by far more than the oracle test allows."""
+    worst = 0.0
+    for n in range(700, 760):
+        y = bulk_edge((16, n), 0.37) * (1 + excess)
+        plus, minus = 0.37 * (math.sqrt(n) + 4), 0.37 * (math.sqrt(n) - 4)
+        plain = math.sqrt((y - plus) * (y + plus) * (y - minus) * (y + minus)) / y
+        worst = max(worst, abs(plain / shrink(y, (16, n), 0.37) - 1))
+    assert worst > plain_error
+
+
+def test_no_overflow_or_underflow_at_extreme_units():
+    """Squares of the arguments leave the range of floats here; the functions do not."""
+    for unit in (1e-200, 1e200):
+        assert shrink(40.0 * unit, (16, 768), unit) == pytest.approx(
+            shrink(40.0, (16, 768), 1.0) * unit, rel=1e-14
+        )
+        assert spike_map(20.0 * unit, (16, 768), unit) == pytest.approx(
+            spike_map(20.0, (16, 768), 1.0) * unit, rel=1e-14
+        )
+        back = spike_map_inverse(40.0 * unit, (16, 768), unit)
+        assert back == pytest.approx(spike_map_inverse(40.0, (16, 768), 1.0) * unit, rel=1e-14)
+
+
+# -------------------------------------------------------------------------------------------- theorems
+
+sides = st.integers(1, 5000)
+shapes = st.tuples(sides, sides)
+sigmas = st.floats(1e-6, 1e6)
+factors = st.floats(0.0, 100.0)
+
+
+@given(shapes, sigmas, st.floats(1.0001, 100.0))
+def test_spike_map_inflates(shape, sigma, factor):
+    """F(λ) > λ above the threshold, and F(λ) > b₊."""
+    signal = factor * detection_threshold(shape, sigma)
+    assert spike_map(signal, shape, sigma) > signal
+    assert spike_map(signal, shape, sigma) > bulk_edge(shape, sigma)
+
+
+@given(shapes, sigmas, factors, factors)
+def test_spike_map_is_monotone(shape, sigma, a, b):
+    """λ <= λ' implies F(λ) <= F(λ'), strictly above the threshold when λ and λ' are apart."""
+    low, high = sorted((a, b))
+    threshold = detection_threshold(shape, sigma)
+    F_low, F_high = (spike_map(factor * threshold, shape, sigma) for factor in (low, high))
+    assert F_low <= F_high * (1 + 1e-15)
+    if high > 1.001 and high > 1.001 * low:
+        assert F_low < F_high
+
+
+@given(shapes, sigmas, st.floats(1e-9, 1e-3))
+def test_spike_map_is_continuous_at_the_threshold(shape, sigma, step):
+    """F(λ*) = b₊ and F(λ*(1 + δ)) = b₊(1 + O(δ²)): the slope at the threshold is 0."""
+    threshold, edge = detection_threshold(shape, sigma), bulk_edge(shape, sigma)
+    assert spike_map(threshold, shape, sigma) == pytest.approx(edge, rel=1e-15)
+    rise = spike_map(threshold * (1 + step), shape, sigma) / edge - 1
+    assert -1e-15 <= rise <= 2 * step**2 + 1e-15
+
+
+@given(shapes, sigmas, factors)
+def test_overlaps_are_squared_cosines(shape, sigma, factor):
+    """Both overlaps lie in [0, 1], are 0 up to the threshold and positive above it."""
+    signal = factor * detection_threshold(shape, sigma)
+    for overlap in vector_overlaps(signal, shape, sigma):
+        assert 0 <= overlap <= 1
+        assert (overlap > 0) == (factor > 1) or abs(factor - 1) < 1e-15
+
+
+@given(shapes, sigmas, factors)
+def test_transposition(shape, sigma, factor):
+    """(m, n) → (n, m) swaps the overlaps and leaves edge, threshold, F and F⁻¹ as they are."""
+    m, n = shape
+    signal = factor * detection_threshold(shape, sigma)
+    assert vector_overlaps(signal, (m, n), sigma) == vector_overlaps(signal, (n, m), sigma)[::-1]
+    for function in (spike_map, spike_map_inverse):
+        assert function(signal, (m, n), sigma) == pytest.approx(function(signal, (n, m), sigma), rel=1e-15)
+    for scale in (bulk_edge, detection_threshold):
+        assert scale((m, n), sigma) == scale((n, m), sigma)
+
+
+@given(shapes, sigmas, st.floats(1.0001, 100.0))
+def test_the_shorter_side_has_the_better_vectors(shape, sigma, factor):
+    """The overlap of the vectors in the smaller space is the larger one."""
+    left, right = vector_overlaps(factor * detection_threshold(shape, sigma), shape, sigma)
+    assert (left >= right) if shape[0] <= shape[1] else (left <= right)
+
+
+@given(shapes, sigmas, factors)
+def test_shrunk_below_inverse_below_observed(shape, sigma, factor):
+    """η(y) <= F⁻¹(y) <= y."""
+    y = factor * bulk_edge(shape, sigma)
+    λ = spike_map_inverse(y, shape, sigma)
+    assert shrink(y, shape, sigma) <= λ * (1 + 1e-15)
+    assert λ <= y
+
+
+@given(shapes, sigmas, st.floats(1.0001, 1000.0))
+def test_inverse_inverts(shape, sigma, factor):
+    """F⁻¹(F(λ)) = λ above the threshold, to the rounding of F(λ) divided by the slope of F."""
+    signal = factor * detection_threshold(shape, sigma)
+    assert spike_map_inverse(spike_map(signal, shape, sigma), shape, sigma) == pytest.approx(
+        signal, rel=1e-15 * (2 + 2 / (factor - 1))
+    )
+
+
+@given(shapes, sigmas, st.floats(1 + 1e-12, 1000.0))
+def test_inverse_is_zero_or_above_the_threshold(shape, sigma, factor):
+    """F⁻¹(y) >= λ* for y > b₊, and 0 for y < b₊."""
+    edge, threshold = bulk_edge(shape, sigma), detection_threshold(shape, sigma)
+    assert spike_map_inverse(edge * factor, shape, sigma) >= threshold * (1 - 1e-15)
+    assert spike_map_inverse(edge / factor, shape, sigma) == 0
+
+
+@given(shapes, sigmas, factors, st.floats(1e-3, 1e3))
+def test_scale_equivariance(shape, sigma, factor, unit):
+    """Changing the unit of the matrix changes singular values with it and leaves overlaps alone."""
+    signal = factor * detection_threshold(shape, sigma)
+    if abs(factor - 1) < 1e-12:
+        return
+    assert bulk_edge(shape, unit * sigma) == pytest.approx(unit * bulk_edge(shape, sigma), rel=1e-15)
+    assert spike_map(unit * signal, shape, unit * sigma) == pytest.approx(
+        unit * spike_map(signal, shape, sigma), rel=1e-14
+    )
+    for a, b in zip(
+        vector_overlaps(unit * signal, shape, unit * sigma),
+        vector_overlaps(signal, shape, sigma),
+        strict=True,
+    ):
+        assert a == pytest.approx(b, abs=1e-14)
+
+
+@given(shapes, st.floats(0.0, 1e300))
+def test_without_noise_nothing_changes(shape, signal):
+    """σ = 0: F and F⁻¹ are the identity, edge and threshold are 0, every positive signal has overlap 1."""
+    assert bulk_edge(shape, 0.0) == detection_threshold(shape, 0.0) == 0.0
+    assert spike_map(signal, shape, 0.0) == spike_map_inverse(signal, shape, 0.0) == signal
+    assert vector_overlaps(signal, shape, 0.0) == ((1.0, 1.0) if signal > 0 else (0.0, 0.0))
+
+
+# ------------------------------------------------------------------------------------------ simulation
+
+SIMULATED_SHAPES = [(16, 768), (768, 16), (512, 2048)]
+DRAWS = 200
+
+
+def spike_deviation(tops, predicted, shape):
+    """|mean - predicted| in units of what is allowed: 3 standard errors + 0.04 F N^{-2/3}, N = min(m, n)."""
+    allowed = 3 * tops.std() / math.sqrt(len(tops)) + 0.04 * predicted * min(shape) ** (-2 / 3)
+    return abs(tops.mean() - predicted) / allowed
+
+
+def overlap_deviation(overlaps, predicted, shape, factor):
+    """The same for overlaps: 3 standard errors + c N^{-2/3}, c = 0.9 up to 1.3 λ* and 0.1 above."""
+    finite_size = (0.9 if factor < 1.3 else 0.1) * min(shape) ** (-2 / 3)
+    return abs(overlaps.mean() - predicted) / (3 * overlaps.std() / math.sqrt(len(overlaps)) + finite_size)
+
+
+@pytest.mark.parametrize("factor", [1.1, 1.2, 1.5, 2.0, 3.0, 5.0])
+@pytest.mark.parametrize("shape", SIMULATED_SHAPES)
+def test_spikes_and_overlaps_are_where_theory_puts_them(shape, factor):
+    """Mean over 200 draws within 3 standard errors plus the finite-size terms of the two helpers above.
+
+    Near the threshold the fluctuations of spike and edge mix on the scale N^{-2/3} (relative); the constants
+    0.04 (spike) and 0.9, 0.1 (overlap) cover what 4,000 draws show at these shapes. Rejected: the bulk edge
+    or the clean value in place of F, and from 1.5 λ* on the two overlaps exchanged.
+    """
+    signal = factor * detection_threshold(shape, 1.0)
+    left, right = vector_overlaps(signal, shape, 1.0)
+    for orientation, overlap, other in ((shape, left, right), (shape[::-1], right, left)):
+        tops, overlaps = top_of_spiked_noise(orientation, signal, DRAWS, np.random.default_rng(7))
+        assert spike_deviation(tops, spike_map(signal, shape, 1.0), shape) <= 1
+        assert spike_deviation(tops, signal, shape) > 1
+        assert overlap_deviation(overlaps, overlap, shape, factor) <= 1
+        if factor >= 1.5:
+            assert spike_deviation(tops, bulk_edge(shape, 1.0), shape) > 1
+            assert spike_deviation(tops, spike_map(signal, shape, 1.05), shape) > 1
+            assert overlap_deviation(overlaps, other, shape, factor) > 1
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5])
+@pytest.mark.parametrize("shape", SIMULATED_SHAPES)
+def test_hidden_signals_stay_at_the_edge(shape, factor):
+    """Below the threshold the mean of the largest singular value lies between b₊(1 - 0.5 N^{-2/3}) and b₊.
+
+    The Tracy–Widom law has mean -1.21, so the largest singular value lies a little inside: by 1.5 % of b₊ at
+    N = 16 and 0.4 % at N = 512. Rejected: an edge 3 % too low or 10 % too high.
+    """
+    tops, _ = top_of_spiked_noise(
+        shape, factor * detection_threshold(shape, 1.0), DRAWS, np.random.default_rng(8)
+    )
+    error = 3 * tops.std() / math.sqrt(DRAWS)
+
+    def accepts(edge):
+        return edge * (1 - 0.5 * min(shape) ** (-2 / 3)) - error <= tops.mean() <= edge
+
+    edge = bulk_edge(shape, 1.0)
+    assert [accepts(edge * factor) for factor in (0.97, 1.0, 1.1)] == [False, True, False]
+
+
+def test_the_sampler_draws_from_the_right_law():
+    """Kolmogorov–Smirnov accepts the sampler against dense SVDs, and rejects it for a signal 10 % larger."""
+    rng = np.random.default_rng(3)
+    for shape in ((5, 9), (9, 5), (4, 4)):
+        dense = rng.standard_normal((4000, *shape))
+        dense[:, 0, 0] += 3.0
+        u, s, _ = np.linalg.svd(dense)
+        tops, overlaps = top_of_spiked_noise(shape, 3.0, 4000, rng)
+        assert scipy.stats.ks_2samp(tops, s[:, 0]).pvalue > 1e-3
+        assert scipy.stats.ks_2samp(overlaps, u[:, 0, 0] ** 2).pvalue > 1e-3
+        wrong, _ = top_of_spiked_noise(shape, 3.3, 4000, rng)
+        assert scipy.stats.ks_2samp(wrong, s[:, 0]).pvalue < 1e-6
+        gate = 1.1 * bulk_edge(shape, 1.0)
+        rate = exceedance_counts(shape, [gate], 40_000, rng)[0] / 40_000
+        noise = np.linalg.svd(rng.standard_normal((40_000, *shape)), compute_uv=False)[:, 0]
+        assert abs(rate - np.mean(noise > gate)) < 4 * math.sqrt(2 * rate / 40_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SIMULATED_SHAPES)
+def test_spikes_and_overlaps_by_dense_svd(shape):
+    """The statement of the fast test for rank 2, random singular vectors, full SVDs; 200 or 40 draws."""
+    rng = np.random.default_rng(11)
+    signals = np.array([3.0, 1.5]) * detection_threshold(shape, 1.0)
+    draws = DRAWS if max(shape) < 1000 else 40
+    tops, left, right = (np.empty((draws, 2)) for _ in range(3))
+    for draw in range(draws):
+        u, v = (np.linalg.qr(rng.standard_normal((side, 2)))[0] for side in shape)
+        U, s, Vt = np.linalg.svd((u * signals) @ v.T + rng.standard_normal(shape), full_matrices=False)
+        tops[draw] = s[:2]
+        left[draw], right[draw] = np.sum(u * U[:, :2], 0) ** 2, np.sum(v * Vt[:2].T, 0) ** 2
+    predicted_left, predicted_right = vector_overlaps(signals, shape, 1.0)
+    for k, factor in enumerate((3.0, 1.5)):
+        assert spike_deviation(tops[:, k], spike_map(signals, shape, 1.0)[k], shape) <= 1
+        assert overlap_deviation(left[:, k], predicted_left[k], shape, factor) <= 1
+        assert overlap_deviation(right[:, k], predicted_right[k], shape, factor) <= 1
+        assert overlap_deviation(left[:, k], predicted_right[k], shape, factor) > 1
+
+
+# -------------------------------------------------------------------------------- predicted spectrum
+
+
+def test_predicted_spectrum_is_spikes_then_quantiles():
+    """Above the threshold Eq. 3; below, the midpoint quantiles of the law, in decreasing order."""
+    shape, signals = (8, 100), np.array([2.0, 40.0, 0.0, 25.0])
+    spectrum = predicted_spectrum(signals, shape, 1.0)
+    assert spectrum[:2] == pytest.approx(spike_map(np.array([40.0, 25.0]), shape, 1.0))
+    assert MarchenkoPastur(shape, 1.0).cdf(spectrum[2:]) == pytest.approx((np.arange(6)[::-1] + 0.5) / 6)
+    assert np.all(np.diff(spectrum) < 0)
+
+
+def test_predicted_spectrum_of_batches_tensors_and_nothing():
+    """Each row of a batch is predicted alone; no signal at all is pure noise; σ = 0 returns the signals."""
+    batch = torch.tensor([[1.0, 30.0], [0.0, 2.0], [1000.0, 50.0]], dtype=torch.float32)
+    rows = torch.stack([predicted_spectrum(row, (4, 100), 1.0) for row in batch])
+    assert predicted_spectrum(batch, (4, 100), 1.0).dtype == torch.float32
+    assert torch.equal(predicted_spectrum(batch, (4, 100), 1.0), rows)
+    assert predicted_spectrum([], (4, 100), 1.0) == pytest.approx(predicted_spectrum([0.0], (4, 100), 1.0))
+    assert predicted_spectrum([1.0, 3.0], (3, 5), 0.0).tolist() == [3.0, 1.0, 0.0]
+
+
+def test_predicted_spectrum_matches_a_simulated_one():
+    """The mean of each singular value, 64 × 256, is within 1.5 % of the prediction, and not for σ 5 % off."""
+    rng, shape = np.random.default_rng(5), (64, 256)
+    signal = np.zeros(shape)
+    signal[0, 0], signal[1, 1] = 30.0, 20.0
+    mean = np.linalg.svd(signal + 0.5 * rng.standard_normal((60, *shape)), compute_uv=False).mean(0)
+    errors = {σ: np.max(np.abs(mean / predicted_spectrum([30.0, 20.0], shape, σ) - 1)) for σ in (0.5, 0.525)}
+    assert errors[0.5] < 0.015 < 0.03 < errors[0.525]
+
+
+# ------------------------------------------------------------------------- forms, dtypes and bad input
+
+ELEMENTWISE = [spike_map, spike_map_inverse, lambda *args: vector_overlaps(*args)[0], shrink]
+
+
+@pytest.mark.parametrize("function", ELEMENTWISE)
+def test_what_goes_in_comes_out(function):
+    """Python numbers, NumPy scalars and arrays, tensors: same form, dtype and shape, same numbers."""
+    values = np.linspace(0.0, 100.0, 24).reshape(2, 3, 4)
+    expected = function(values, (16, 768), 1.0)
+    assert isinstance(expected, np.ndarray)
+    assert expected.dtype == np.float64
+    assert expected.shape == values.shape
+    assert isinstance(function(40, (16, 768), 1.0), float)
+    assert isinstance(function(np.float32(40), (16, 768), 1.0), np.float32)
+    assert function([40.0, 50.0], (16, 768), 1.0).dtype == np.float64
+    for dtype, rtol in ((np.float32, 1e-7), (np.float16, 1e-3)):
+        result = function(values.astype(dtype), (16, 768), 1.0)
+        assert result.dtype == dtype
+        assert result == pytest.approx(function(values.astype(dtype).astype(float), (16, 768), 1.0), rel=rtol)
+    for dtype, rtol in (
+        (torch.float64, 0),
+        (torch.float32, 1e-7),
+        (torch.float16, 1e-3),
+        (torch.bfloat16, 4e-3),
+    ):
+        tensor = torch.tensor(values).to(dtype)
+        result = function(tensor, (16, 768), 1.0)
+        assert result.dtype == dtype
+        assert result.shape == tensor.shape
+        torch.testing.assert_close(
+            result.double(), function(tensor.double(), (16, 768), 1.0), rtol=rtol, atol=1e-7
+        )
+
+
+@pytest.mark.parametrize("function", ELEMENTWISE)
+def test_the_argument_is_left_alone(function):
+    """No result shares memory with the argument, also when σ = 0 makes it the same numbers."""
+    for values in (np.array([30.0, 40.0]), torch.tensor([30.0, 40.0], dtype=torch.float64)):
+        for sigma in (0.0, 1.0):
+            function(values, (16, 768), sigma)[:] = -1.0
+            assert values.tolist() == [30.0, 40.0]
+
+
+BAD_VALUES = [
+    (np.array([1.0, math.nan]), "finite"),
+    (torch.tensor([math.inf]), "finite"),
+    (math.nan, "finite"),
+    (-1.0, ">= 0"),
+    (torch.tensor([-1.0]), ">= 0"),
+    (np.array([]), "non-empty"),
+    (torch.zeros(0, 3), "non-empty"),
+    (np.array([1, 2]), "floating"),
+    (torch.tensor([1, 2]), "floating"),
+    (np.array([1.0 + 1.0j]), "floating"),
+    (torch.tensor([1.0 + 1.0j]), "floating"),
+    (np.array([True]), "floating"),
+    ("40", "floating"),
+    (None, "floating"),
+]
+
+
+@pytest.mark.parametrize(("value", "allowed"), BAD_VALUES)
+@pytest.mark.parametrize("function", ELEMENTWISE)
+def test_bad_values_are_refused(function, value, allowed):
+    """With an error that names argument, value and allowed range."""
+    with pytest.raises(ParameterError, match=rf"^(signal|observed) must be .*{allowed}"):
+        function(value, (16, 768), 1.0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        bulk_edge,
+        detection_threshold,
+        lambda *args: spike_map(1.0, *args),
+        lambda *args: spike_map_inverse(1.0, *args),
+        lambda *args: vector_overlaps(1.0, *args),
+        lambda *args: shrink(1.0, *args),
+        lambda *args: predicted_spectrum([1.0], *args),
+    ],
+)
+def test_bad_shapes_and_noise_levels_are_refused(call):
+    """A shape is a pair of positive integers, a noise level a finite number >= 0."""
+    for shape in ((16,), (16, 768, 1), (0, 5), (-1, 5), (1.5, 2), (True, 2), 16, "ab", None):
+        with pytest.raises(ParameterError, match=r"^shape must be a pair"):
+            call(shape, 1.0)
+    for sigma in (-1.0, math.nan, math.inf, "1", None, True):
+        with pytest.raises(ParameterError, match=r"^sigma must be"):
+            call((16, 768), sigma)
+
+
+def test_too_many_signals_are_refused():
+    """There are no more than min(m, n) singular values."""
+    for signals in (np.ones(5), 1.0, np.ones((2, 5))):
+        with pytest.raises(
+            ParameterError, match=r"^signals must be an array of shape \(..., r\) with r <= 4"
+        ):
+            predicted_spectrum(signals, (4, 9), 1.0)
+
+
+def test_numpy_users_do_not_pay_for_torch():
+    """None of the modules of laws and predictors imports torch or matplotlib."""
+    modules = ("_phase_transition", "_shrinkage", "_marchenko_pastur", "_noise_level", "_tracy_widom")
+    code = "; ".join(f"import dprmt.spectra.{name}" for name in modules)
+    code += "; from dprmt.spectra._shrinkage import shrink; shrink([9.0], (3, 4), 1.0)"
+    code += "; import sys; assert not {'torch', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,216 @@
+"""The Tracy–Widom law against known values, and κ against simulated false-alarm rates."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprmt._validation import ParameterError
+from dprmt.spectra import _tracy_widom
+from dprmt.spectra._phase_transition import bulk_edge
+from dprmt.spectra._top_singular_value import TopSingularValue
+from dprmt.spectra._tracy_widom import TracyWidom, false_alarm_rate, kappa_for, tracy_widom_edge
+from tests.spectra.simulation import exceedance_counts
+
+CASES = json.loads((Path(__file__).parent / "oracles" / "tracy_widom.json").read_text())
+
+
+# --------------------------------------------------------------------------------------------- the law
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['method']}({case['s']})")
+def test_equals_the_determinant_in_50_digits(case):
+    """Relative accuracy 1e-11 of the upper tail; absolute accuracy 1e-13 of the lower."""
+    with mp.workdps(30):
+        value = mp.mpf(getattr(TracyWidom(), case["method"])(case["s"]))
+        assert float(abs(value / mp.mpf(case["value"]) - 1)) <= case["rtol"]
+        assert float(abs(value - mp.mpf(case["value"]))) <= 1e-13
+
+
+def test_published_moments_and_quantiles():
+    """Mean -1.2065335745820, variance 1.607781034581 (Bornemann 2010); 95 % 0.9793 and 99 % 2.0234 points."""
+    law = TracyWidom()
+    nodes, weights = np.polynomial.legendre.leggauss(120)
+    s, w = 8 * (nodes + 1), 8 * weights
+    above, below = np.array([law.sf(t) for t in s]), np.array([law.cdf(-t) for t in s])
+    mean = np.sum(w * (above - below))
+    assert mean == pytest.approx(-1.2065335745820, abs=1e-12)
+    assert np.sum(2 * w * s * (above + below)) - mean**2 == pytest.approx(1.607781034581, abs=1e-11)
+    assert [round(law.isf(p), 4) for p in (0.05, 0.01)] == [0.9793, 2.0234]
+
+
+@given(st.floats(-9.0, 20.0), st.floats(-9.0, 20.0))
+def test_the_tail_falls(a, b):
+    """sf(s) >= sf(s') for s <= s', and cdf + sf = 1."""
+    low, high = sorted((a, b))
+    law = TracyWidom()
+    assert 1 >= law.sf(low) >= law.sf(high) * (1 - 1e-12) >= 0
+    assert law.cdf(low) + law.sf(low) == pytest.approx(1, abs=1e-15)
+
+
+@given(st.one_of(st.floats(1e-25, 1e-3), st.floats(1e-3, 0.999)))
+def test_quantiles_invert_the_tail(p):
+    """sf(isf(p)) = p, and ppf(q) = isf(1 - q)."""
+    law = TracyWidom()
+    assert law.sf(law.isf(p)) == pytest.approx(p, rel=1e-10)
+    if p >= 1e-6:
+        assert law.cdf(law.ppf(p)) == pytest.approx(p, abs=1e-11)
+
+
+def test_far_tails():
+    """The law is 0 and 1 far out, not NaN."""
+    assert TracyWidom().cdf(-1e3) == 0.0
+    assert TracyWidom().sf(-1e3) == 1.0
+    assert TracyWidom().sf(60.0) < 1e-100
+
+
+# -------------------------------------------------------------------------------------------- the edge
+
+
+def test_edge_is_centring_plus_scale_times_quantile():
+    """Johnstone's and Ma's constants, written out at one shape in both orientations."""
+    s = TracyWidom().isf(0.01)
+    for centring, a, b in (("johnstone", 767.0, 16.0), ("ma", 767.5, 15.5)):
+        a, b = math.sqrt(a), math.sqrt(b)
+        expected = 0.5 * math.sqrt((a + b) ** 2 + (a + b) * (1 / a + 1 / b) ** (1 / 3) * s)
+        for shape in ((16, 768), (768, 16)):
+            assert tracy_widom_edge(shape, 0.5, 0.01, centring) == pytest.approx(expected, rel=1e-14)
+
+
+def test_the_edge_approaches_the_exact_one():
+    """The error of the rate falls with size, and Ma's constants beat Johnstone's for skinny matrices."""
+    errors = {}
+    for centring in ("johnstone", "ma"):
+        for shape in ((4, 192), (16, 768), (64, 3072)):
+            gate = tracy_widom_edge(shape, 1.0, 0.01, centring)
+            errors[centring, shape] = abs(TopSingularValue(shape).sf(gate) / 0.01 - 1)
+        assert errors[centring, (4, 192)] > errors[centring, (16, 768)] > errors[centring, (64, 3072)]
+    assert errors["johnstone", (16, 768)] == pytest.approx(0.29, abs=0.01)
+    assert errors["ma", (16, 768)] == pytest.approx(0.063, abs=0.003)
+
+
+# --------------------------------------------------------------------------------------------- kappa
+
+SHAPES = [(16, 768), (32, 2048), (256, 256), (768, 3072)]
+
+
+def simulated_rates(shape, kappas, draws, seed=0):
+    """The share of noise matrices with s₁ > κ b₊, per κ."""
+    gates = np.array(kappas) * bulk_edge(shape, 1.0)
+    return exceedance_counts(shape, gates, draws, np.random.default_rng(seed)) / draws
+
+
+def deviation(simulated, rate, draws):
+    """Standard errors between a simulated and a stated rate."""
+    return abs(simulated - rate) / np.sqrt(rate * (1 - rate) / draws)
+
+
+def check_kappa(shape, draws):
+    rates = np.array([0.01, 0.001])
+    simulated = simulated_rates(shape, [kappa_for(shape, rate) for rate in rates], draws)
+    assert np.all(deviation(simulated, rates, draws) < 3), simulated
+    for wrong in (0.5, 1.5):
+        assert np.max(deviation(simulated, wrong * rates, draws)) > 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "draws"), list(zip(SHAPES, (400_000, 200_000, 40_000, 20_000), strict=True)), ids=str
+)
+def test_kappa_has_the_asked_rate(shape, draws):
+    """Simulated rates at 1 % and 0.1 % are within 3 standard errors of the asked ones."""
+    check_kappa(shape, draws)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "draws"), list(zip(SHAPES, (8_000_000, 4_000_000, 600_000, 200_000), strict=True)), ids=str
+)
+def test_kappa_has_the_asked_rate_to_high_precision(shape, draws):
+    """The same with 10 to 20 times the draws."""
+    check_kappa(shape, draws)
+
+
+def test_plain_tracy_widom_would_not_do():
+    """At 16 × 768 Johnstone's constants give 0.71 % for 1 %: 12 standard errors of 200,000 draws."""
+    kappa = tracy_widom_edge((16, 768), 1.0, 0.01) / bulk_edge((16, 768), 1.0)
+    simulated = simulated_rates((16, 768), [kappa], 200_000)[0]
+    assert simulated < 0.01
+    assert deviation(simulated, 0.01, 200_000) > 9
+
+
+def test_rate_of_the_papers_gate():
+    """P(s₁ > 1.02 b₊) at 16 × 768 is 0.75 % ± 0.15 % by simulation of 20,000 draws, and 0.742 % exactly."""
+    simulated = simulated_rates((16, 768), [1.02], 20_000, seed=1)[0]
+    assert simulated == pytest.approx(0.0075, abs=0.0015)
+    assert false_alarm_rate((16, 768), 1.02) == pytest.approx(0.0074249, abs=1e-7)
+    assert simulated != pytest.approx(false_alarm_rate((16, 768), 1.03), abs=0.0015)
+
+
+@given(st.tuples(st.integers(1, 40), st.integers(1, 400)), st.floats(1e-12, 0.5), st.floats(1e-12, 0.5))
+def test_kappa_is_a_gate(shape, a, b):
+    """Always κ >= 1; rarer alarms need larger κ; the rate is as asked, or less if κ = 1; transposes agree."""
+    low, high = sorted((a, b))
+    kappa = kappa_for(shape, low)
+    assert kappa >= kappa_for(shape, high) >= 1
+    assert kappa == kappa_for(shape[::-1], low)
+    if kappa > 1:
+        assert false_alarm_rate(shape, kappa) == pytest.approx(low, rel=1e-7)
+    else:
+        assert false_alarm_rate(shape, 1.0) <= low
+
+
+def test_large_matrices_use_the_limit(monkeypatch):
+    """Beyond the exact law's largest side κ comes from Ma's constants: at 64 × 256 within 3 % of the rate."""
+    exact = {rate: kappa_for((64, 256), rate) for rate in (0.1, 0.01)}
+    monkeypatch.setattr(_tracy_widom, "LARGEST_SIDE", 32)
+    _tracy_widom._kappa_for.cache_clear()
+    try:
+        limit = {rate: kappa_for((64, 256), rate) for rate in exact}
+        assert false_alarm_rate((64, 256), limit[0.01]) == pytest.approx(0.01, rel=1e-6)
+    finally:
+        _tracy_widom._kappa_for.cache_clear()
+        monkeypatch.undo()
+    for rate, kappa in limit.items():
+        assert kappa != exact[rate]
+        assert false_alarm_rate((64, 256), kappa) == pytest.approx(rate, rel=0.03)
+    assert 1.0 < kappa_for((3000, 5000), 0.01) < 1.003
+
+
+def test_bad_arguments_are_refused():
+    """With an error that names argument, value and allowed range."""
+    for rate in (0.0, 1.0, -0.1, math.nan, "1"):
+        with pytest.raises(ParameterError, match=r"^false_alarm must be a finite number in"):
+            kappa_for((16, 768), rate)
+        with pytest.raises(ParameterError, match=r"^false_alarm must be a finite number in"):
+            tracy_widom_edge((16, 768), 1.0, rate)
+    for call in (
+        lambda shape: kappa_for(shape, 0.01),
+        lambda shape: false_alarm_rate(shape, 1.02),
+        lambda shape: tracy_widom_edge(shape, 1.0, 0.01),
+    ):
+        for shape in ((16,), (0, 2), 3):
+            with pytest.raises(ParameterError, match=r"^shape must be a pair"):
+                call(shape)
+    with pytest.raises(ParameterError, match=r"^shape must be a pair whose longer side is >= 2"):
+        tracy_widom_edge((1, 1), 1.0, 0.01)
+    with pytest.raises(ParameterError, match=r"^centring must be one of 'johnstone', 'ma'"):
+        tracy_widom_edge((3, 4), 1.0, 0.01, "mine")
+    for kappa in (0.0, -1.0, math.nan):
+        with pytest.raises(ParameterError, match=r"^kappa must be a finite number > 0"):
+            false_alarm_rate((16, 768), kappa)
+    with pytest.raises(ParameterError, match=r"^sigma must be"):
+        tracy_widom_edge((3, 4), -1.0, 0.01)
+    for value in (0.0, 1.0, math.nan):
+        for method, name in (("ppf", "q"), ("isf", "p")):
+            with pytest.raises(ParameterError, match=rf"^{name} must be a finite number in"):
+                getattr(TracyWidom(), method)(value)
+    for method in ("cdf", "sf"):
+        with pytest.raises(ParameterError, match=r"^s must be a finite number"):
+            getattr(TracyWidom(), method)(math.inf)
