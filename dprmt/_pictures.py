@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dprmt._options import UsageError
 
@@ -71,12 +71,12 @@ def check_picture_name(command: str, name: str) -> None:
     """
     path = Path(name)
     if path.suffix.lower() not in _SUFFIXES:
-        raise _refused(command, "a file name that ends in .png, .pdf or .svg", name)
+        _refuse(command, "a file name that ends in .png, .pdf or .svg", name)
     if not path.parent.is_dir() or path.is_dir():
-        raise _refused(command, "a file in an existing folder", name)
+        _refuse(command, "a file in an existing folder", name)
     if not os.access(path.parent, os.W_OK):
-        raise _refused(command, "a file in a folder that can be written", name)
+        _refuse(command, "a file in a folder that can be written", name)
 
 
-def _refused(command: str, allowed: str, name: str) -> UsageError:
-    return UsageError(f"{command}: --plot must be {allowed}, got {name!r}")
+def _refuse(command: str, allowed: str, name: str) -> NoReturn:
+    raise UsageError(f"{command}: --plot must be {allowed}, got {name!r}")

@@ -1,4 +1,4 @@
-"""``dprmt report``: what randomized clipping costs in a realistic run, as a table and a picture."""
+"""``dprmt report``: what randomized clipping costs in a realistic run, as a table and pictures."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.table import Table
 
 from dprmt._options import Parser, UsageError
 from dprmt._pictures import save_picture
+from dprmt._report_spectrum import report_spectrum
 from dprmt._rounding import round_up
 from dprmt.accounting import DPSGD, PrivacyBounds, RandomizedClipping, calibrate_noise_multiplier
 
@@ -73,7 +74,9 @@ def run_report(namespace: argparse.Namespace) -> None:
     Console(file=text, width=100).print(table)
     (out / "privacy.txt").write_text(text.getvalue(), encoding="utf-8")
     draw_privacy(out / "epsilon_against_steps.png", run, curves)
-    console.print(f"pictures and table: {out}/epsilon_against_steps.png, {out}/privacy.txt", soft_wrap=True)
+    console.print(report_spectrum(out / "spectrum.png"), soft_wrap=True, highlight=False)
+    names = "epsilon_against_steps.png", "spectrum.png", "privacy.txt"
+    console.print("pictures and table: " + ", ".join(f"{out}/{name}" for name in names), soft_wrap=True)
 
 
 def _writable_folder(name: str) -> Path:

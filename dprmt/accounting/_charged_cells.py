@@ -1,8 +1,9 @@
-"""Cells of a step's upper pair as other packages need them: in blocks, in one direction, every charge at infinity."""
+"""A step's upper pair as other packages need it: in both directions, with all charges in the infinite mass."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,39 +15,39 @@ from dprmt.accounting._types import Array
 _BLOCK = 2048  # nodes at a time: a pair needs some arrays of (nodes × sensitivities)
 
 
-def charged_cells(pair: StepPair, nodes: Array, direction: Direction) -> LossCells:
-    """Cells of an upper pair in one adjacency direction.
+def charged_cells(pair: StepPair, nodes: Array) -> dict[Direction, LossCells]:
+    """Cells of an upper pair in both adjacency directions.
 
     Parameters
     ----------
     pair : StepPair
         An upper pair.
     nodes : ndarray, shape (n,)
-        Strictly increasing losses of that direction.
-    direction : {"remove", "add"}
-        Adjacency direction.
+        Strictly increasing losses of the direction "remove"; those of "add" are ``-nodes[::-1]``.
 
     Returns
     -------
-    LossCells
-        ``p_above`` is all that has to be charged to an infinite loss: the mass above the last node, the pair's slack,
-        and what its law leaves out. Hence the masses may sum to a little more than 1.
+    dict
+        Keys ``"remove"`` and ``"add"``. Each ``p_above`` is all that has to be charged to an infinite loss: mass
+        above the last node, the pair's slack, and what its law leaves out. So masses may sum to more than 1.
     """
-    if direction == "remove":
-        cells = _in_blocks(pair, nodes)
-        return _with_p_above(cells, cells.p_above + pair.slack)
-    cells = _in_blocks(pair, -nodes[::-1])
-    charge = pair.slack
+    remove_charge = add_charge = pair.slack
     if isinstance(pair, SecretUpperPair):
-        charge += _excess(cells) * math.exp(_largest_added_loss(pair, float(nodes[-1])))
-    cells = cells.mirrored()
-    return _with_p_above(cells, cells.p_above + charge)
+        charge = _excess(pair.cells(nodes[-1:]))
+        pair = replace(pair, below=0.0)  # else every block would charge it
+        cells = _in_blocks(pair, nodes)
+        remove_charge += charge
+        add_charge += (charge + _excess(cells)) * math.exp(_largest_added_loss(pair, nodes))
+    else:
+        cells = _in_blocks(pair, nodes)
+    return {"remove": _charged(cells, remove_charge), "add": _charged(cells.mirrored(), add_charge)}
 
 
-def _largest_added_loss(pair: SecretUpperPair, last: float) -> float:
+def _largest_added_loss(pair: SecretUpperPair, nodes: Array) -> float:
     # The secret pair's charge c raises P(y > t) for every t, so P(y ≤ t) may be too large by c. Then
     # H_α(Q‖P) = sup_t [Q(y ≤ t) - α P(y ≤ t)] is too small by up to αc, and α matters up to the largest loss only.
-    return min(last, -math.log1p(-pair.sample_rate)) if pair.sample_rate < 1.0 else last
+    largest = -float(nodes[0])
+    return min(largest, -math.log1p(-pair.sample_rate)) if pair.sample_rate < 1.0 else largest
 
 
 def _in_blocks(pair: StepPair, nodes: Array) -> LossCells:
@@ -69,5 +70,5 @@ def _excess(cells: LossCells) -> float:
     return max(cells.p_below + math.fsum(cells.p) + cells.p_above - 1.0, 0.0)
 
 
-def _with_p_above(cells: LossCells, p_above: float) -> LossCells:
-    return LossCells(cells.p, cells.q, cells.p_below, cells.q_below, min(p_above, 1.0), cells.q_above)
+def _charged(cells: LossCells, charge: float) -> LossCells:
+    return replace(cells, p_above=min(cells.p_above + charge, 1.0))
