@@ -7,6 +7,9 @@ from scipy.special import ndtr
 
 from dprmt.accounting._types import Array
 
+ROWS_AT_A_TIME = 2048
+"""Loss nodes per block: a pair needs some arrays of (nodes × sensitivities)."""
+
 
 def interval_masses(points: Array) -> Array:
     """Φ(points[i + 1]) - Φ(points[i]) along the first axis.

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dprmt.accounting._cells import LossCells
-from dprmt.accounting._gaussian_cells import interval_masses
+from dprmt.accounting._gaussian_cells import ROWS_AT_A_TIME, interval_masses
 from dprmt.accounting._types import Array
 
 
@@ -71,12 +71,14 @@ class RevealedPair:
             The masses.
         """
         q = self.sample_rate
-        ratio = log_shift_ratio(nodes, q)[:, None]
-        with np.errstate(over="ignore"):
-            y = ratio / self.shift + self.shift / 2
-        y = np.concatenate([np.full((1, y.shape[1]), -np.inf), y, np.full((1, y.shape[1]), np.inf)])
-        absent = interval_masses(y) @ self.mass
-        present = interval_masses(y - self.shift) @ self.mass
+        ratio = np.concatenate([[-np.inf], log_shift_ratio(nodes, q), [np.inf]])
+        absent, present = np.empty(nodes.size + 1), np.empty(nodes.size + 1)
+        for start in range(0, nodes.size + 1, ROWS_AT_A_TIME):
+            rows = slice(start, start + ROWS_AT_A_TIME)
+            with np.errstate(over="ignore"):
+                y = ratio[start : start + ROWS_AT_A_TIME + 1, None] / self.shift + self.shift / 2
+            absent[rows] = interval_masses(y) @ self.mass
+            present[rows] = interval_masses(y - self.shift) @ self.mass
         p = (1.0 - q) * absent + q * present
         if self.infinite > 0:  # with Z = ∞ the loss is ∞ if the sample takes part, else log(1 - q)
             lowest = int(np.searchsorted(nodes, np.log1p(-q))) if q < 1.0 else 0

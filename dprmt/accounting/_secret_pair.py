@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dprmt.accounting._cells import LossCells
-from dprmt.accounting._gaussian_cells import interval_masses
+from dprmt.accounting._gaussian_cells import ROWS_AT_A_TIME, interval_masses
 from dprmt.accounting._norm_ratio import NormRatioBins
 from dprmt.accounting._revealed_pair import log_shift_ratio
 from dprmt.accounting._types import Array
@@ -75,6 +75,9 @@ class SecretUpperPair:
 
     def _curve(self, t: Array) -> Array:
         """T̂(t) of (C3), before the cap at 1."""
+        return np.concatenate([self._curve_block(block) for block in _blocks(t)])
+
+    def _curve_block(self, t: Array) -> Array:
         mu, t = self.shift, t[:, None]
         star, y, _ = self._tangency(t)
         tangent = ndtr(3.0 / star) + star / 2 * _density(3.0 / star) * (1.0 - y)
@@ -96,6 +99,10 @@ class SecretUpperPair:
         value, slope : ndarray, shape of ``t``
             Increasing in t; -inf where every atom is frozen.
         """
+        pairs = [self._log_ratio_block(block) for block in _blocks(t)]
+        return np.concatenate([value for value, _ in pairs]), np.concatenate([slope for _, slope in pairs])
+
+    def _log_ratio_block(self, t: Array) -> tuple[Array, Array]:
         t = t[:, None]
         star, y, frozen = self._tangency(t)
         tangent = y < 1.0
@@ -210,6 +217,9 @@ class SecretLowerPair:
 
     def _curve(self, t: Array) -> Array:
         """A lower bound of E Φ(μ - t), bin by bin: Jensen where convex, chord where concave, else the right end."""
+        return np.concatenate([self._curve_block(block) for block in _blocks(t)])
+
+    def _curve_block(self, t: Array) -> Array:
         bins, sigma = self.bins, self.noise_multiplier
         with np.errstate(divide="ignore", invalid="ignore"):
             at_left, at_right, at_mean = (1.0 / (sigma * np.sqrt(x)) for x in (bins.left, bins.right, bins.mean))
@@ -242,6 +252,10 @@ class SecretLowerPair:
         absent = interval_masses(np.concatenate([[-np.inf], t, [np.inf]]))
         present = (1.0 - q) * absent - q * np.diff(curve)
         return _regroup(nodes, present, absent)
+
+
+def _blocks(t: Array) -> list[Array]:
+    return np.split(t, range(ROWS_AT_A_TIME, t.size, ROWS_AT_A_TIME))
 
 
 def _regroup(nodes: Array, present: Array, absent: Array) -> LossCells:
