@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -54,7 +55,9 @@ def _write(path: Path, save: Callable[[str], object]) -> None:
     handle, name = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
     os.close(handle)
     try:
-        save(name)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # names may be in any script
+            save(name)
         os.chmod(name, 0o644)
         os.replace(name, path)
     finally:

@@ -1,0 +1,156 @@
+"""Pictures of what denoising does to the layers of a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dprmt._plots.style import LINES, MARKERS, PALETTE, axes_or_new, finish
+from dprmt._plots.values import finite_values, matching, shares
+from dprmt._validation import check_real
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_kappa_sweep(
+    kappas: ArrayLike,
+    improved: Mapping[str, ArrayLike],
+    *,
+    passed: Mapping[str, ArrayLike] | None = None,
+    kappa: float | None = 1.02,
+    ax: Axes | None = None,
+) -> Axes:
+    """What share of the denoised layers gains alignment, against the gate κ that decides which are denoised.
+
+    Parameters
+    ----------
+    kappas : array, shape (k,)
+        Gates, in units of the bulk edge.
+    improved : mapping of label to array, shape (k,)
+        Share in [0, 1], among the layers that pass the gate, of those whose cosine with the clean gradient
+        grew; NaN where no layer passes. Not private.
+    passed : mapping of label to array, shape (k,), optional
+        Share in [0, 1] of the layers that pass the gate: the price of a high one. Thin lines in the colours of
+        the same labels.
+    kappa : float, optional
+        The chosen gate, marked.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes, in per cent.
+
+    Raises
+    ------
+    ParameterError
+        If lengths do not match, ``kappas`` or ``kappa`` is not finite, or a share is outside [0, 1].
+
+    References
+    ----------
+    Figures 4 and 6–8 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_kappa_sweep([1.0, 1.02, 1.05], {"16 × 768": [0.75, 1.0, 1.0]}, ax=Figure().subplots())
+    >>> ax.lines[0].get_ydata().tolist()
+    [75.0, 100.0, 100.0]
+    """
+    gates = np.ravel(finite_values("kappas", kappas))
+    labels = list(improved)
+    curves = [(label, f"{label}, improved", shares("improved", improved[label], len(gates)), 1.8) for label in labels]
+    for label, values in (passed or {}).items():
+        curves.append((label, f"{label}, passing the gate", shares("passed", values, len(gates)), 0.8))
+    gate = _gate(kappa)
+    ax = axes_or_new(ax)
+    for label, text, values, width in curves:
+        number = labels.index(label) if label in labels else len(labels)
+        color, line, marker = (cycle[number % len(cycle)] for cycle in (PALETTE, LINES, MARKERS))
+        style: dict[str, Any] = {"color": color, "linestyle": line, "marker": marker, "markersize": 5}
+        style["markerfacecolor"] = color if width > 1 else "white"
+        ax.plot(gates, 100 * values, linewidth=width, label=text, **style)
+    _mark_gate(ax, gate)
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.set_xlabel("gate κ, in units of the bulk edge")
+    ax.set_ylabel("layers (%)")
+    ax.set_ylim(0.0, 104.0)
+    ax.legend(frameon=False, handlelength=3.5)
+    return finish(ax)
+
+
+def plot_layer_improvement(
+    layers: Mapping[str, tuple[ArrayLike, ArrayLike]], *, kappa: float | None = 1.02, ax: Axes | None = None
+) -> Axes:
+    """One point per layer: what denoising did to its cosine, against how far it stands out from the noise.
+
+    A good gate has few points to its lower right (denoised and worse) and few to its upper left (missed).
+
+    Parameters
+    ----------
+    layers : mapping of label to (top_over_edge, improvement)
+        Per group of layers, say those of one shape, two arrays of shape (k,): the top noisy singular value in
+        units of the bulk edge, and the cosine with the clean gradient after denoising minus that before, in
+        [-2, 2], as if no gate were there. Not private.
+    kappa : float, optional
+        The chosen gate, marked.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Raises
+    ------
+    ParameterError
+        If the two arrays of a group differ in length, a value is out of range or not finite.
+
+    References
+    ----------
+    Figure 9 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_layer_improvement({"16 × 768": ([0.99, 1.3], [-0.1, 0.2])}, ax=Figure().subplots())
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['16 × 768', 'gate κ = 1.02']
+    """
+    groups = {}
+    for label, (ratios, improvements) in layers.items():
+        x = np.ravel(finite_values("top_over_edge", ratios, low=0.0))
+        y = finite_values("improvement", improvements, low=-2.0, high=2.0)
+        groups[label] = x, matching("improvement", y, "top_over_edge", x)
+    gate = _gate(kappa)
+    ax = axes_or_new(ax)
+    ax.axhline(0.0, color="0.3", linewidth=1.0)
+    for number, (label, (x, y)) in enumerate(groups.items()):
+        color, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
+        style: dict[str, Any] = {
+            "markersize": 5,
+            "markerfacecolor": "none",
+            "markeredgewidth": 1.1,
+            "linestyle": "none",
+        }
+        ax.plot(x, y, color=color, marker=marker, alpha=0.8, label=label, **style)
+    _mark_gate(ax, gate)
+    ax.set_xlabel("top singular value, in units of the bulk edge")
+    ax.set_ylabel("gain in cosine with the clean gradient")
+    ax.legend(frameon=False)
+    return finish(ax)
+
+
+def _gate(kappa: float | None) -> float | None:
+    return None if kappa is None else check_real("kappa", kappa, low=0.0)
+
+
+def _mark_gate(ax: Axes, gate: float | None) -> None:
+    if gate is not None:
+        ax.axvline(gate, color="0.3", linestyle="-.", linewidth=1.0, label=f"gate κ = {gate:g}")

@@ -1,0 +1,97 @@
+"""Checks of the numbers to be drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dprmt._validation import ParameterError
+
+Floats = NDArray[np.float64]
+
+
+def finite_values(name: str, values: ArrayLike, *, low: float = -np.inf, high: float = np.inf) -> Floats:
+    """The values as a non-empty array of finite floats within ``[low, high]``.
+
+    Returns
+    -------
+    array of float64
+        Of the shape of ``values``.
+
+    Raises
+    ------
+    ParameterError
+        With the first offending value.
+    """
+    allowed = "finite numbers"
+    allowed += f" >= {low:g}" if low > -np.inf else ""
+    allowed += f" and <= {high:g}" if high < np.inf else ""
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ParameterError(name, values, allowed) from None
+    if array.size == 0:
+        raise ParameterError(name, array.shape, f"{allowed}, at least one")
+    good = np.isfinite(array) & (array >= low) & (array <= high)
+    if not good.all():
+        raise ParameterError(name, float(array[~good][0]), allowed)
+    return array
+
+
+def descending(name: str, values: ArrayLike) -> Floats:
+    """The values, numbers >= 0 along one axis, in decreasing order.
+
+    Returns
+    -------
+    array of shape (k,)
+        Sorted copy.
+
+    Raises
+    ------
+    ParameterError
+        If they are not that.
+    """
+    array = finite_values(name, values, low=0.0)
+    if array.ndim != 1:
+        raise ParameterError(name, array.shape, "an array of shape (k,)")
+    return np.sort(array)[::-1]
+
+
+def matching(name: str, values: Floats, other_name: str, other: Floats, *, draws: bool = False) -> Floats:
+    """The values, of the shape (k,) of ``other`` or, if draws are allowed, of shape (draws, k).
+
+    Returns
+    -------
+    array
+        ``values``.
+
+    Raises
+    ------
+    ParameterError
+        If they have another shape.
+    """
+    if values.ndim not in ((1, 2) if draws else (1,)) or values.shape[-1] != len(other):
+        count = len(other)
+        allowed = f"({count},) or (draws, {count})" if draws else f"({count},)"
+        raise ParameterError(name, values.shape, f"of shape {allowed}, as {other_name} has {count} entries")
+    return values
+
+
+def shares(name: str, values: ArrayLike, count: int) -> Floats:
+    """The values as ``count`` shares in [0, 1], or NaN for a share of nothing.
+
+    Returns
+    -------
+    array, shape (count,)
+        As given.
+
+    Raises
+    ------
+    ParameterError
+        If they are not that.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (count,):
+        raise ParameterError(name, array.shape, f"of shape ({count},), one share per gate")
+    finite_values(name, np.where(np.isnan(array), 0.0, array), low=0.0, high=1.0)
+    return array

@@ -1,0 +1,172 @@
+"""The command ``spectrum``: the singular values of matrices in a file, against the noise in them."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.progress import track
+
+from dprmt._matrix_spectrum import LARGEST_ENTRY, MatrixSpectrum, is_usable, matrix_spectrum, why_not
+from dprmt._options import Option, Parser, UsageError, read_options, real
+from dprmt._pictures import check_picture_name, save_picture
+from dprmt._spectrum_tables import details, overview, printable
+from dprmt._tensor_files import Reader, UnreadableFileError, open_tensors
+
+_COMMAND = "dprmt spectrum"
+_MATRIX = "a matrix of real floating-point numbers"
+_NAMES_LISTED = 3
+_TITLE = 100  # characters of a name that fit on a picture
+_SIGMA = Option(
+    "--sigma",
+    real(low=1e-100, high=1e100),
+    "standard deviation of one entry of the noise, σ_DP·C/|B|, in [1e-100, 1e100]; not the noise multiplier",
+    required=True,
+)
+
+
+def add_command(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Declare ``dprmt spectrum``."""
+    summary = "the singular values of noisy matrices, and which of them stand out from the noise"
+    parser = commands.add_parser("spectrum", help=summary, description=summary, allow_abbrev=False)
+    parser.add_argument("file", metavar="FILE", help="a .npy, .npz, .pt or .safetensors file of matrices")
+    _SIGMA.add_to(parser)
+    parser.add_argument("--param", metavar="NAME", help="one matrix only, value by value")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else")
+    parser.add_argument("--plot", metavar="OUT", help="write a picture (png, pdf or svg) of one matrix")
+    parser.set_defaults(run=run_spectrum)
+
+
+def run_spectrum(namespace: argparse.Namespace) -> None:
+    """``dprmt spectrum``: one row per matrix of the file, or one row per singular value of a single matrix.
+
+    Biases, convolution kernels and other arrays that are no matrices of real floating-point numbers are skipped. The
+    noise level is asked for, not estimated: in differentially private training it is known, and an estimate from a
+    spectrum with much signal in it is too large (see ``dprmt.spectra.estimate_sigma``).
+
+    The picture shows the matrix of ``--param``, or else that with the largest top singular value in units of its bulk
+    edge; its title says which. With ``--json`` stdout is one object::
+
+        {"sigma": 0.01,
+         "matrices": [{"name": "query", "shape": [16, 768],
+                       "bulk_edge": 0.317, "detection_threshold": 0.105,
+                       "singular_values": [0.495, …],
+                       "spikes": [{"observed": 0.495, "signal": 0.42, "shrunk": 0.33,
+                                   "left_overlap": 0.90, "right_overlap": 0.69}, …]}, …],
+         "skipped": ["bias", …]}
+
+    with the matrices in the order of the file, singular values in decreasing order, one spike per value above the bulk
+    edge, and the names of the arrays that are no matrices.
+
+    Raises
+    ------
+    UsageError
+        If the file, the name in it or the place of the picture is not usable.
+    """
+    sigma = read_options(namespace, (_SIGMA,))["sigma"]
+    if namespace.plot is not None:
+        check_picture_name(_COMMAND, namespace.plot)
+    try:
+        tensors = _chosen(open_tensors(Path(namespace.file)), namespace.file, namespace.param)
+        spectra, skipped = _analysed(tensors, sigma, namespace.file)
+    except UnreadableFileError as error:
+        _refuse("FILE", error.allowed, namespace.file, error.reason)
+    if not spectra:
+        _refuse_all(namespace, skipped)
+    widest = max(spectra, key=lambda spectrum: spectrum.top_over_edge)
+    if namespace.plot is not None:
+        _draw(namespace.plot, widest, len(spectra))
+    if namespace.json:
+        matrices = [spectrum.as_dict() for spectrum in spectra]
+        document = {"sigma": sigma, "matrices": matrices, "skipped": list(skipped)}
+        sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
+        return
+    sys.stdout.write(details(spectra[0]) if len(spectra) == 1 else overview(spectra))
+    if skipped:
+        sys.stdout.write(_skipped_note(skipped) + "\n")
+    if namespace.plot is not None:
+        sys.stdout.write(f"wrote {namespace.plot}: {printable(widest.name)}\n")
+
+
+def _chosen(tensors: dict[str, Reader], file: str, param: str | None) -> dict[str, Reader]:
+    if not tensors:
+        _refuse("FILE", f"a file with {_MATRIX}", file, "it holds no arrays")
+    if param is None:
+        return tensors
+    if param not in tensors:
+        _refuse("--param", f"one of {_some_names(tensors, param)}", param)
+    return {param: tensors[param]}
+
+
+def _analysed(tensors: dict[str, Reader], sigma: float, file: str) -> tuple[list[MatrixSpectrum], dict[str, str]]:
+    # The spectra of the matrices, and what keeps the other arrays from having one.
+    spectra, skipped = [], {}
+    for name, read in _with_progress(tensors.items(), len(tensors)):
+        array = read()
+        reason = why_not(array)
+        if reason is not None:
+            skipped[name] = reason
+        elif not is_usable(array):
+            allowed = f"a file of finite matrices with entries up to {LARGEST_ENTRY:g}"
+            _refuse("FILE", allowed, file, f"not so {name!r}")
+        else:
+            spectra.append(matrix_spectrum(name, array, sigma))
+    return spectra, skipped
+
+
+def _with_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
+    # A bar on stderr, where a terminal is attached and there is more than one step.
+    quiet = total < 2 or not sys.stderr.isatty()
+    return track(items, "spectra", total, console=Console(stderr=True), transient=True, disable=quiet)
+
+
+def _draw(path: str, spectrum: MatrixSpectrum, among: int) -> None:
+    from dprmt.plots import plot_singular_values, plot_spectrum_histogram
+
+    values, shape, sigma = spectrum.singular_values, spectrum.shape, spectrum.sigma
+    shrunk = [spike.shrunk for spike in spectrum.spikes] + [0.0] * (len(values) - len(spectrum.spikes))
+    name = printable(spectrum.name)
+    name = name if len(name) <= _TITLE else "…" + name[-_TITLE:]
+    title = f"{name}, {shape[0]} × {shape[1]}, σ = {sigma:g}"
+    if among > 1:
+        title += f"\nthe largest ratio of top singular value to bulk edge among {among} matrices"
+
+    def draw(axes: Any) -> None:
+        plot_singular_values(values, shape, sigma, denoised=shrunk, ax=axes[0])
+        plot_spectrum_histogram(values, shape, sigma, ax=axes[1])
+        axes[0].figure.suptitle(title, fontsize="medium", parse_math=False)
+
+    save_picture(path, draw, size=(11.0, 4.4), panels=(1, 2))
+
+
+def _refuse_all(namespace: argparse.Namespace, skipped: dict[str, str]) -> NoReturn:
+    name, reason = next(iter(skipped.items()))
+    if namespace.param is not None:
+        _refuse("--param", f"the name of {_MATRIX}", namespace.param, f"it {reason}")
+    others = f", {len(skipped) - 1} more likewise" if len(skipped) > 1 else ""
+    _refuse("FILE", f"a file with {_MATRIX}", namespace.file, f"{name!r} {reason}{others}")
+
+
+def _skipped_note(skipped: dict[str, str]) -> str:
+    names = ", ".join(printable(name) for name in list(skipped)[:_NAMES_LISTED])
+    more = ", …" if len(skipped) > _NAMES_LISTED else ""
+    return f"skipped, no matrices of real floating-point numbers: {len(skipped)} ({names}{more})"
+
+
+def _some_names(tensors: dict[str, Reader], wanted: str) -> str:
+    # A few that are like the one that was asked for, if any are.
+    like = [name for name in tensors if wanted in name] or difflib.get_close_matches(wanted, tensors)
+    listed = (like or list(tensors))[:_NAMES_LISTED]
+    more = f", … ({len(tensors)} in all)" if len(tensors) > len(listed) else ""
+    return ", ".join(repr(name) for name in listed) + more
+
+
+def _refuse(option: str, allowed: str, given: str, reason: str = "") -> NoReturn:
+    why = f" ({reason})" if reason else ""
+    raise UsageError(f"{_COMMAND}: {option} must be {allowed}, got {given!r}{why}") from None

@@ -1,0 +1,169 @@
+"""Named arrays from files of tensors: .npy, .npz, .pt and .safetensors, none of which may run code."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+Reader: TypeAlias = Callable[[], Any]
+_T = TypeVar("_T")
+
+_SAFETENSORS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "C64": "<c8", "BOOL": "?"}
+_SAFETENSORS |= {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)}
+"""Types in NumPy's spelling; bfloat16, which NumPy lacks, is the upper half of a float32."""
+
+_PICKLED = ("pickle", "Python objects", "weights_only")
+"""Words of NumPy's and torch's refusals to run code, which go on to advise how to run it."""
+
+
+class UnreadableFileError(ValueError):
+    """A file that cannot be read as named arrays.
+
+    Parameters
+    ----------
+    allowed : str
+        What it should have been.
+    reason : str
+        What is wrong with it; may be empty.
+    """
+
+    def __init__(self, allowed: str, reason: str = "") -> None:
+        self.allowed, self.reason = allowed, reason
+        super().__init__(f"must be {allowed} ({reason})")
+
+
+def open_tensors(path: Path) -> dict[str, Reader]:
+    """The arrays of a file by name, each behind a function that reads it.
+
+    The array of a ``.npy`` file, and a lone tensor in a ``.pt`` file, go by the file's name without suffix. Nested
+    mappings and lists in a ``.pt`` file give dotted names, and what is no tensor is left out.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its suffix tells the format.
+
+    Returns
+    -------
+    dict of str to callable
+        In the order of the file. The functions return NumPy arrays: bfloat16 widened to float32, and types that NumPy
+        lacks as ``void``, without the numbers.
+
+    Raises
+    ------
+    UnreadableFileError
+        If the file does not exist, is of another format, is damaged, could only be read by running code in it, or is a
+        ``.pt`` file and torch is not installed. So do the functions.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(Path(folder) / "gradients.npz", query=np.ones((2, 3)), bias=np.ones(3))
+    ...     tensors = open_tensors(Path(folder) / "gradients.npz")
+    ...     {name: read().shape for name, read in tensors.items()}
+    {'query': (2, 3), 'bias': (3,)}
+    """
+    formats = {".npy": _open_npy, ".npz": _open_npz, ".pt": _open_torch, ".safetensors": _open_safetensors}
+    suffix = path.suffix.lower()
+    if suffix not in formats:
+        raise UnreadableFileError("a file that ends in " + ", ".join(formats))
+    if not os.path.isfile(path):
+        raise UnreadableFileError("a file", "a folder" if os.path.isdir(path) else "no such file")
+    readers = _guarded(lambda: formats[suffix](path), suffix)
+    return {name: _guarded_reader(read, suffix) for name, read in readers.items()}
+
+
+def _guarded_reader(read: Reader, suffix: str) -> Reader:
+    return lambda: _guarded(read, suffix)
+
+
+def _guarded(read: Callable[[], _T], suffix: str) -> _T:
+    # The parsers of four formats raise all sorts of exceptions for damaged files.
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return read()
+    except UnreadableFileError:
+        raise
+    except Exception as error:
+        reason = str(error).strip() or type(error).__name__
+        pickled = isinstance(error, pickle.UnpicklingError) or any(word in reason for word in _PICKLED)
+    allowed = f"a {suffix} file of arrays"
+    if pickled:
+        raise UnreadableFileError(allowed, "damaged, or with pickled objects in it, which could run code")
+    raise UnreadableFileError(allowed, reason.splitlines()[0])
+
+
+def _open_npy(path: Path) -> dict[str, Reader]:
+    array = np.lib.format.open_memmap(path, mode="r")  # refuses pickled objects
+    return {path.stem: lambda: array}
+
+
+def _open_npz(path: Path) -> dict[str, Reader]:
+    def reader(name: str) -> Reader:
+        return lambda: _with_archive(path, lambda archive: np.asarray(archive[name]))
+
+    return {name: reader(name) for name in _with_archive(path, list)}
+
+
+def _with_archive(path: Path, use: Callable[[Any], _T]) -> _T:
+    with path.open("rb") as file:  # which np.load, given a name, would leave open if the archive is damaged
+        archive = np.load(file, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise UnreadableFileError("a .npz file of arrays", "a .npy file by another name")
+        return use(archive)
+
+
+def _open_safetensors(path: Path) -> dict[str, Reader]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np"), path.open("rb") as file:  # safe_open checks the header and the length
+        start = 8 + int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(start - 8))
+    header.pop("__metadata__", None)
+
+    def reader(entry: Mapping[str, Any]) -> Reader:
+        return lambda: _read_safetensor(path, start + entry["data_offsets"][0], entry["dtype"], entry["shape"])
+
+    return {name: reader(entry) for name, entry in header.items()}
+
+
+def _read_safetensor(path: Path, offset: int, dtype: str, shape: list[int]) -> Any:
+    if dtype not in _SAFETENSORS:
+        return np.broadcast_to(np.zeros((), "V1"), shape)
+    values = np.fromfile(path, _SAFETENSORS[dtype], math.prod(shape), offset=offset).reshape(shape)
+    return (values.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else values
+
+
+def _open_torch(path: Path) -> dict[str, Reader]:
+    try:
+        import torch
+    except ImportError:
+        allowed = "a .npy, .npz or .safetensors file, as torch is not installed"
+        raise UnreadableFileError(allowed) from None
+
+    def reader(tensor: Any) -> Reader:
+        narrow = tensor.is_floating_point() and tensor.dtype.itemsize < 4
+        return lambda: (tensor.float() if narrow else tensor).detach().to_dense().numpy()
+
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    named = {path.stem: content} if isinstance(content, torch.Tensor) else dict(_leaves(content))
+    return {name: reader(leaf) for name, leaf in named.items() if isinstance(leaf, torch.Tensor)}
+
+
+def _leaves(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(content, Mapping):
+        for name, value in content.items():
+            yield from _leaves(value, f"{prefix}{name}.")
+    elif isinstance(content, (list, tuple)):
+        yield from _leaves(dict(enumerate(content)), prefix)
+    else:
+        yield prefix.removesuffix("."), content

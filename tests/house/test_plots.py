@@ -1,0 +1,249 @@
+"""The pictures of spectra: on the axes they are given, with the numbers they are given, legible without colours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+
+from dprmt import plots
+from dprmt._validation import ParameterError
+from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, shrink, spike_map, vector_overlaps
+
+SHAPE, SIGMA = (48, 120), 0.5
+EDGE, THRESHOLD = bulk_edge(SHAPE, SIGMA), detection_threshold(SHAPE, SIGMA)
+SIGNALS = THRESHOLD * np.array([4.0, 2.5, 0.6])
+GRID = THRESHOLD * np.array([0.5, 1.5, 2.5])
+DRAWS = np.array([[0.0, 0.3, 0.7], [0.1, 0.4, 0.8]])
+KAPPAS = [1.0, 1.02, 1.1]
+SHARES = {"16 × 768": [0.5, 0.9, 1.0], "768 × 768": [0.4, 1.0, np.nan]}
+PASSED = {"16 × 768": [0.8, 0.5, 0.2], "768 × 768": [0.7, 0.4, 0.0]}
+LAYERS = {"16 × 768": ([0.98, 1.3, 1.6], [-0.1, 0.2, 0.3]), "768 × 768": ([1.1], [0.05])}
+
+
+def noisy_values() -> np.ndarray:
+    """Singular values of a matrix with the given signals in noise."""
+    rng = np.random.default_rng(3)
+    left, right = (np.linalg.qr(rng.standard_normal((side, len(SIGNALS))))[0] for side in SHAPE)
+    return np.linalg.svdvals(left * SIGNALS @ right.T + SIGMA * rng.standard_normal(SHAPE))
+
+
+NOISY = noisy_values()
+
+PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
+    "singular values": lambda ax: plots.plot_singular_values(
+        NOISY, SHAPE, SIGMA, clean=SIGNALS, denoised=shrink(NOISY, SHAPE, SIGMA), ax=ax
+    ),
+    "histogram": lambda ax: plots.plot_spectrum_histogram(NOISY, SHAPE, SIGMA, signals=SIGNALS, ax=ax),
+    "histogram with a far spike": lambda ax: plots.plot_spectrum_histogram([50 * EDGE, *NOISY], SHAPE, SIGMA, ax=ax),
+    "spike map": lambda ax: plots.plot_spike_map(SHAPE, SIGMA, simulated=(GRID, 20 * DRAWS), ax=ax),
+    "overlaps": lambda ax: plots.plot_overlaps(SHAPE, SIGMA, simulated=(GRID, DRAWS, DRAWS[0]), ax=ax),
+    "kappa sweep": lambda ax: plots.plot_kappa_sweep(KAPPAS, SHARES, passed=PASSED, ax=ax),
+    "layers": lambda ax: plots.plot_layer_improvement(LAYERS, ax=ax),
+}
+
+every_picture = pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES)
+
+
+def fresh_axes() -> Axes:
+    return Figure(figsize=(6.4, 4.4), layout="constrained").subplots()
+
+
+def by_label(ax: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The labelled lines and points of a picture."""
+    lines = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
+    return {str(line.get_label()): (np.asarray(line.get_xdata()), np.asarray(line.get_ydata())) for line in lines}
+
+
+def look_without_colour(line) -> tuple:
+    """What is left of the style of a line in a black and white print."""
+    pattern = tuple(line._dash_pattern[1] or ()) if line.get_linestyle() != "None" else "points only"
+    filled = to_rgba(line.get_markerfacecolor()) == to_rgba(line.get_color())
+    return line.get_marker(), pattern, filled, line.get_linewidth() > 1
+
+
+@every_picture
+def test_draws_on_the_axes_it_is_given(draw: Callable[[Axes | None], Axes]) -> None:
+    ax = fresh_axes()
+    assert draw(ax) is ax
+    assert ax.get_xlabel()
+    assert ax.get_ylabel()
+    legend = ax.get_legend()
+    assert legend is not None
+    assert len(legend.get_texts()) >= 3
+
+
+@every_picture
+def test_nothing_is_cut_off(draw: Callable[[Axes | None], Axes]) -> None:
+    figure = draw(fresh_axes()).figure
+    figure.draw_without_rendering()
+    box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert min(box.x0, box.y0) >= -0.01
+    assert box.x1 <= width + 0.01
+    assert box.y1 <= height + 0.01
+
+
+@every_picture
+def test_curves_differ_without_colours(draw: Callable[[Axes | None], Axes]) -> None:
+    lines = [line for line in draw(fresh_axes()).lines if not str(line.get_label()).startswith("_")]
+    looks = [look_without_colour(line) for line in lines]
+    assert len(set(looks)) == len(looks)
+
+
+def test_the_check_sees_curves_that_differ_in_colour_only() -> None:
+    ax = fresh_axes()
+    first, second, third = (ax.plot([0, 1], color=color, linestyle=line)[0] for color, line in ("k-", "r-", "r:"))
+    assert look_without_colour(first) == look_without_colour(second) != look_without_colour(third)
+
+
+def test_pyplot_is_left_alone() -> None:
+    """None of the functions imports pyplot, opens a figure, or changes a default, if it is given axes."""
+    code = (
+        "import sys, matplotlib; from matplotlib.figure import Figure; from dprmt import plots\n"
+        "before = matplotlib.rcParams.copy()\n"
+        "plots.plot_singular_values([3.0, 1.0], (2, 2), 1.0, ax=Figure().subplots())\n"
+        "plots.plot_spectrum_histogram([3.0, 1.0], (2, 2), 1.0, ax=Figure().subplots())\n"
+        "plots.plot_spike_map((2, 2), 1.0, ax=Figure().subplots())\n"
+        "plots.plot_overlaps((2, 2), 1.0, ax=Figure().subplots())\n"
+        "plots.plot_kappa_sweep([1.0], {'all': [0.5]}, ax=Figure().subplots())\n"
+        "plots.plot_layer_improvement({'all': ([1.0], [0.1])}, ax=Figure().subplots())\n"
+        "print('matplotlib.pyplot' in sys.modules, repr(before) == repr(matplotlib.rcParams.copy()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"
+
+
+@every_picture
+def test_opens_a_figure_if_it_is_given_no_axes(draw: Callable[[Axes | None], Axes]) -> None:
+    from matplotlib import pyplot
+
+    with pyplot.rc_context({"backend": "agg"}):
+        ax = draw(None)
+        assert pyplot.fignum_exists(ax.figure.number)
+        pyplot.close(ax.figure)
+
+
+def test_singular_values_are_drawn_in_decreasing_order() -> None:
+    shuffled = np.random.default_rng(0).permutation(NOISY)
+    drawn = by_label(plots.plot_singular_values(shuffled, SHAPE, SIGMA, clean=SIGNALS[::-1], ax=fresh_axes()))
+    assert set(drawn) == {"clean", "noisy", "bulk edge (of noisy values)", "detection threshold (of clean values)"}
+    np.testing.assert_array_equal(drawn["noisy"], (np.arange(1, 49), NOISY))
+    np.testing.assert_array_equal(drawn["clean"], ([1, 2, 3], SIGNALS))
+    assert set(drawn["bulk edge (of noisy values)"][1]) == {EDGE}
+    assert set(drawn["detection threshold (of clean values)"][1]) == {THRESHOLD}
+
+
+def test_values_near_zero_get_no_marker() -> None:
+    ax = plots.plot_singular_values([5.0, 1.0, 1e-9, 0.0], (4, 4), 0.1, ax=fresh_axes())
+    assert ax.lines[0].get_markevery() == [0, 1]
+
+
+def test_histogram_counts_every_value_once() -> None:
+    ax = plots.plot_spectrum_histogram(NOISY, SHAPE, SIGMA, ax=fresh_axes())
+    counts = [len(NOISY) * bar.get_height() * bar.get_width() for bar in ax.patches]
+    lefts = [bar.get_x() for bar in ax.patches]
+    rights = [bar.get_x() + bar.get_width() for bar in ax.patches]
+    expected = [np.sum((left <= NOISY) & (right > NOISY)) for left, right in zip(lefts, rights, strict=True)]
+    assert sum(counts) == pytest.approx(len(NOISY))
+    np.testing.assert_allclose(counts[:-1], expected[:-1], atol=1e-9)
+    assert min(abs(np.array(lefts) - EDGE)) < 1e-9 * EDGE
+
+
+def test_histogram_has_the_law_scaled_to_the_bulk_and_the_spikes_where_they_are() -> None:
+    ax = plots.plot_spectrum_histogram(NOISY, SHAPE, SIGMA, signals=SIGNALS, ax=fresh_axes())
+    drawn = by_label(ax)
+    spikes = NOISY[NOISY > EDGE]
+    assert len(spikes) == 2
+    x, y = drawn["Marchenko–Pastur density"]
+    np.testing.assert_allclose(y, (46 / 48) * MarchenkoPastur(SHAPE, SIGMA).pdf(x))
+    assert np.trapezoid(y, x) == pytest.approx(46 / 48, rel=1e-3)
+    np.testing.assert_array_equal(drawn["values above the edge"][0], spikes)
+    (predicted,) = ax.collections
+    positions = [segment[0, 0] for segment in predicted.get_segments()]
+    np.testing.assert_allclose(sorted(positions, reverse=True), spike_map(SIGNALS[:2], SHAPE, SIGMA))
+
+
+def test_a_far_spike_leaves_the_bulk_visible() -> None:
+    near = plots.plot_spectrum_histogram([3 * EDGE, *NOISY], SHAPE, SIGMA, ax=fresh_axes())
+    far = plots.plot_spectrum_histogram([900 * EDGE, *NOISY], SHAPE, SIGMA, ax=fresh_axes())
+    assert (near.get_xscale(), far.get_xscale()) == ("linear", "symlog")
+    edge, right = far.transAxes.inverted().transform(far.transData.transform([(EDGE, 0), (900 * EDGE, 0)]))[:, 0]
+    assert 0.2 < edge < right < 1
+    assert len(far.patches) < 60
+
+
+def test_spike_map_draws_theory_and_simulation() -> None:
+    drawn = by_label(plots.plot_spike_map(SHAPE, SIGMA, simulated=(GRID, 20 * DRAWS), ax=fresh_axes()))
+    x, y = drawn["predicted"]
+    np.testing.assert_array_equal(y, spike_map(x, SHAPE, SIGMA))
+    assert THRESHOLD in x
+    np.testing.assert_array_equal(drawn["simulated"], (np.tile(GRID, 2), 20 * DRAWS.ravel()))
+    assert set(drawn["detection threshold"][0]) == {THRESHOLD}
+
+
+def test_overlaps_draws_theory_and_simulation() -> None:
+    drawn = by_label(plots.plot_overlaps(SHAPE, SIGMA, simulated=(GRID, DRAWS, DRAWS[0]), ax=fresh_axes()))
+    for label, expected in zip(("left vector, length 48", "right vector, length 120"), (0, 1), strict=True):
+        x, y = drawn[label]
+        np.testing.assert_array_equal(y, vector_overlaps(x, SHAPE, SIGMA)[expected])
+    np.testing.assert_array_equal(drawn["left, simulated"], (np.tile(GRID, 2), DRAWS.ravel()))
+    np.testing.assert_array_equal(drawn["right, simulated"], (GRID, DRAWS[0]))
+
+
+def test_simulated_signals_beyond_the_curve_extend_it() -> None:
+    far = 9 * THRESHOLD
+    for ax in (
+        plots.plot_spike_map(SHAPE, SIGMA, simulated=([far], [far]), ax=fresh_axes()),
+        plots.plot_overlaps(SHAPE, SIGMA, simulated=([far], [0.9], [0.9]), ax=fresh_axes()),
+    ):
+        assert ax.get_xlim()[1] > far
+
+
+def test_kappa_sweep_draws_shares_in_per_cent() -> None:
+    drawn = by_label(plots.plot_kappa_sweep(KAPPAS, SHARES, passed=PASSED, kappa=1.02, ax=fresh_axes()))
+    np.testing.assert_allclose(drawn["16 × 768, improved"], (KAPPAS, [50, 90, 100]))
+    np.testing.assert_allclose(drawn["768 × 768, improved"][1], [40, 100, np.nan])
+    np.testing.assert_allclose(drawn["768 × 768, passing the gate"][1], [70, 40, 0])
+    assert set(drawn["gate κ = 1.02"][0]) == {1.02}
+
+
+def test_layer_improvement_draws_every_layer() -> None:
+    drawn = by_label(plots.plot_layer_improvement(LAYERS, kappa=None, ax=fresh_axes()))
+    assert {label: tuple(map(list, points)) for label, points in drawn.items()} == LAYERS
+
+
+@pytest.mark.parametrize(
+    ("name", "draw"),
+    [
+        ("noisy", lambda ax: plots.plot_singular_values([1.0, np.nan], SHAPE, SIGMA, ax=ax)),
+        ("noisy", lambda ax: plots.plot_singular_values([[1.0]], SHAPE, SIGMA, ax=ax)),
+        ("noisy", lambda ax: plots.plot_singular_values([], SHAPE, SIGMA, ax=ax)),
+        ("noisy", lambda ax: plots.plot_singular_values("abc", SHAPE, SIGMA, ax=ax)),
+        ("clean", lambda ax: plots.plot_singular_values([1.0], SHAPE, SIGMA, clean=[-1.0], ax=ax)),
+        ("sigma", lambda ax: plots.plot_singular_values([1.0], SHAPE, -1.0, ax=ax)),
+        ("sigma", lambda ax: plots.plot_spectrum_histogram([1.0], SHAPE, 0.0, ax=ax)),
+        ("shape", lambda ax: plots.plot_spectrum_histogram([1.0], (0, 3), SIGMA, ax=ax)),
+        ("signals", lambda ax: plots.plot_spectrum_histogram([1.0], SHAPE, SIGMA, signals=[np.inf], ax=ax)),
+        ("observed", lambda ax: plots.plot_spike_map(SHAPE, SIGMA, simulated=([1.0, 2.0], [3.0]), ax=ax)),
+        ("left", lambda ax: plots.plot_overlaps(SHAPE, SIGMA, simulated=([1.0], [1.1], [0.0]), ax=ax)),
+        ("improved", lambda ax: plots.plot_kappa_sweep(KAPPAS, {"a": [0.5]}, ax=ax)),
+        ("improved", lambda ax: plots.plot_kappa_sweep([1.0], {"a": [90.0]}, ax=ax)),
+        ("passed", lambda ax: plots.plot_kappa_sweep([1.0], {"a": [0.5]}, passed={"a": [-0.1]}, ax=ax)),
+        ("kappas", lambda ax: plots.plot_kappa_sweep([np.nan], {"a": [0.5]}, ax=ax)),
+        ("improvement", lambda ax: plots.plot_layer_improvement({"a": ([1.0], [3.0])}, ax=ax)),
+        ("improvement", lambda ax: plots.plot_layer_improvement({"a": ([1.0, 2.0], [0.1])}, ax=ax)),
+        ("kappa", lambda ax: plots.plot_layer_improvement({"a": ([1.0], [0.1])}, kappa=-1.0, ax=ax)),
+    ],
+)
+def test_refuses_what_cannot_be_drawn_and_leaves_the_axes_empty(name: str, draw: Callable[[Axes], Axes]) -> None:
+    ax = fresh_axes()
+    with pytest.raises(ParameterError) as caught:
+        draw(ax)
+    assert caught.value.name == name
+    assert not ax.has_data()

@@ -1,0 +1,473 @@
+"""The command spectrum, through the same entry point as the shell's."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch_file
+
+from dprmt import _spectrum_command, _tensor_files
+from dprmt._matrix_spectrum import matrix_spectrum
+from dprmt._spectrum_tables import printable
+from dprmt.cli import main
+from dprmt.spectra import (
+    MarchenkoPastur,
+    bulk_edge,
+    detection_threshold,
+    shrink,
+    spike_map,
+    spike_map_inverse,
+    vector_overlaps,
+)
+
+SIGMA = 0.25
+RNG = np.random.default_rng(5)
+SIGNAL = 20 * SIGMA * np.outer(np.eye(24)[0], np.ones(40) / 40**0.5)
+ARRAYS = {
+    "layers.0.query": (SIGNAL + SIGMA * RNG.standard_normal((24, 40))).astype(np.float32),
+    "layers.0.bias": np.ones(40, np.float32),
+    "layers.1.query": SIGMA * RNG.standard_normal((40, 24)),
+    "layers.1.kernel": np.ones((2, 2, 3, 3), np.float32),
+    "positions": np.arange(12).reshape(1, 12),
+}
+MATRICES = ["layers.0.query", "layers.1.query"]
+OTHERS = ["layers.0.bias", "layers.1.kernel", "positions"]
+
+
+def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> Path:
+    """The arrays in a file of the format that the suffix tells."""
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    elif path.suffix == ".pt":
+        torch.save({name: torch.tensor(array) for name, array in arrays.items()}, path)
+    elif path.suffix == ".safetensors":
+        save_file(arrays, path)
+    else:
+        (array,) = arrays.values()
+        np.save(path, array)
+    return path
+
+
+@pytest.fixture
+def matrix_file(tmp_path: Path) -> Path:
+    return save_arrays(tmp_path / "gradient.npy", {"": ARRAYS["layers.0.query"]})
+
+
+def run_json(capsys: pytest.CaptureFixture[str], path: Path, *arguments: str) -> dict:
+    """The one JSON object that the command prints."""
+    assert main(["spectrum", str(path), "--sigma", str(SIGMA), *arguments, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert captured.out.count("\n") == 1
+    return json.loads(captured.out)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line of a refused command line, without the command's name."""
+    assert main(["spectrum", *map(str, arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("dprmt spectrum: ")
+    return captured.err.removeprefix("dprmt spectrum: ").rstrip("\n")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
+def test_json_matches_direct_computation(capsys: pytest.CaptureFixture[str], tmp_path: Path, suffix: str) -> None:
+    document = run_json(capsys, save_arrays(tmp_path / f"gradients{suffix}", ARRAYS))
+    assert set(document) == {"sigma", "matrices", "skipped"}
+    assert document["sigma"] == SIGMA
+    assert sorted(document["skipped"]) == OTHERS
+    matrices = {matrix["name"]: matrix for matrix in document["matrices"]}
+    assert sorted(matrices) == MATRICES
+    for name, matrix in matrices.items():
+        array = ARRAYS[name]
+        values = np.linalg.svdvals(array.astype(float))
+        assert matrix["shape"] == list(array.shape)
+        assert matrix["bulk_edge"] == bulk_edge(array.shape, SIGMA)
+        assert matrix["detection_threshold"] == detection_threshold(array.shape, SIGMA)
+        np.testing.assert_allclose(matrix["singular_values"], values, rtol=1e-12)
+        observed = np.array([spike["observed"] for spike in matrix["spikes"]])
+        np.testing.assert_array_equal(observed, np.array(matrix["singular_values"])[: len(observed)])
+        assert len(observed) == np.sum(values > bulk_edge(array.shape, SIGMA))
+        for spike in matrix["spikes"]:
+            assert spike["signal"] == spike_map_inverse(spike["observed"], array.shape, SIGMA)
+            assert spike["shrunk"] == shrink(spike["observed"], array.shape, SIGMA)
+            overlaps = spike["left_overlap"], spike["right_overlap"]
+            assert overlaps == vector_overlaps(spike["signal"], array.shape, SIGMA)
+    assert len(matrices["layers.0.query"]["spikes"]) == 1
+    assert matrices["layers.0.query"]["spikes"][0]["signal"] == pytest.approx(20 * SIGMA, rel=0.15)
+
+
+def test_order_is_that_of_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    backwards = {name: ARRAYS[name] for name in reversed(ARRAYS)}
+    document = run_json(capsys, save_arrays(tmp_path / "gradients.npz", backwards))
+    assert [matrix["name"] for matrix in document["matrices"]] == MATRICES[::-1]
+    assert document["skipped"] == OTHERS[::-1]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_npy_goes_by_the_name_of_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, order: str) -> None:
+    np.save(tmp_path / "gradient.npy", np.asarray(ARRAYS["layers.1.query"], order=order))
+    (matrix,) = run_json(capsys, tmp_path / "gradient.npy")["matrices"]
+    assert (matrix["name"], matrix["shape"]) == ("gradient", [40, 24])
+    np.testing.assert_allclose(matrix["singular_values"], np.linalg.svdvals(ARRAYS["layers.1.query"]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_every_floating_type_is_read_exactly(tmp_path: Path, suffix: str, dtype: torch.dtype) -> None:
+    tensor = torch.tensor(RNG.standard_normal((5, 7)) * 10.0 ** RNG.integers(-4, 4, (5, 7))).to(dtype)
+    path = tmp_path / f"tensors{suffix}"
+    save = torch.save if suffix == ".pt" else save_torch_file
+    save({"first": torch.ones(3), "x": tensor}, path)
+    array = _tensor_files.open_tensors(path)["x"]()
+    np.testing.assert_array_equal(array.astype(np.float64), tensor.double().numpy())
+
+
+def test_types_without_counterpart_are_skipped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    tensors = {"x": torch.ones(4, 3), "eight": torch.ones(4, 3).to(torch.float8_e4m3fn), "flag": torch.ones(4, 3) > 0}
+    save_torch_file(tensors, tmp_path / "tensors.safetensors")
+    document = run_json(capsys, tmp_path / "tensors.safetensors")
+    assert [matrix["name"] for matrix in document["matrices"]] == ["x"]
+    assert sorted(document["skipped"]) == ["eight", "flag"]
+
+
+def test_nested_checkpoints_have_dotted_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    parameter = torch.nn.Parameter(torch.ones(3, 2))
+    torch.save({"epoch": 3, "state": {0: {"exp_avg": parameter}}, "rest": [torch.eye(2)]}, tmp_path / "optimizer.pt")
+    document = run_json(capsys, tmp_path / "optimizer.pt")
+    assert [matrix["name"] for matrix in document["matrices"]] == ["state.0.exp_avg", "rest.0"]
+
+
+def test_lone_tensor_goes_by_the_name_of_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    torch.save(torch.eye(3), tmp_path / "lone.pt")
+    assert run_json(capsys, tmp_path / "lone.pt", "--param", "lone")["matrices"][0]["shape"] == [3, 3]
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+    scale=st.sampled_from([2.0**-30, 0.5, 2.0**40]),
+)
+def test_units_and_orientation(seed: int, shape: tuple[int, int], scale: float) -> None:
+    """In other units everything scales but the overlaps; in the transpose these swap sides."""
+    matrix = 3 * np.random.default_rng(seed).standard_normal(shape)
+    one = matrix_spectrum("x", matrix, 1.0)
+    other = matrix_spectrum("x", scale * matrix.T, scale)
+    np.testing.assert_allclose(other.singular_values, scale * one.singular_values, rtol=1e-9, atol=1e-12 * scale)
+    assert other.top_over_edge == pytest.approx(one.top_over_edge)
+    for spike, turned in zip(one.spikes, other.spikes, strict=True):
+        assert turned.signal == pytest.approx(scale * spike.signal)
+        assert (turned.right_overlap, turned.left_overlap) == pytest.approx((spike.left_overlap, spike.right_overlap))
+        assert spike_map(spike.signal, shape, 1.0) == pytest.approx(spike.observed)
+
+
+def test_overview_has_a_line_per_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = save_arrays(tmp_path / "gradients.npz", ARRAYS)
+    assert main(["spectrum", str(path), "--sigma", str(SIGMA)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    lines = {line.split()[-1]: line.split() for line in captured.out.splitlines() if line.endswith(".query")}
+    assert sorted(lines) == MATRICES
+    for name, (rows, _, columns, edge, threshold, top, ratio, spikes, *clean, _) in lines.items():
+        expected = matrix_spectrum(name, ARRAYS[name], SIGMA)
+        assert (int(rows), int(columns)) == expected.shape
+        assert float(edge) == pytest.approx(expected.bulk_edge, rel=1e-3)
+        assert float(threshold) == pytest.approx(expected.detection_threshold, rel=1e-3)
+        assert float(top) == pytest.approx(expected.singular_values[0], rel=1e-3)
+        assert float(ratio) == pytest.approx(expected.top_over_edge, abs=1e-3)
+        assert int(spikes) == len(expected.spikes)
+        assert list(map(float, clean)) == pytest.approx([spike.signal for spike in expected.spikes], rel=1e-3)
+    assert "3 (layers.0.bias, layers.1.kernel, positions)" in captured.out
+
+
+def test_one_matrix_is_listed_value_by_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = save_arrays(tmp_path / "gradients.npz", ARRAYS)
+    assert main(["spectrum", str(path), "--sigma", str(SIGMA), "--param", "layers.0.query"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = {int(line[0]): list(map(float, line[1:])) for line in lines if line and line[0].isdigit()}
+    assert list(rows) == [1, 2, 3, 4, 5, 6, 24]
+    expected = matrix_spectrum("x", ARRAYS["layers.0.query"], SIGMA)
+    (spike,) = expected.spikes
+    over = spike.observed / expected.bulk_edge
+    numbers = [spike.observed, over, spike.signal, spike.shrunk, spike.left_overlap, spike.right_overlap]
+    assert rows[1] == pytest.approx(numbers, rel=2e-3)
+    law = MarchenkoPastur((24, 40), SIGMA).ppf((23 - np.arange(23) - 0.5) / 23)
+    assert [rows[i][2] for i in (2, 3, 24)] == pytest.approx(law[[0, 1, 22]], rel=1e-3)
+    assert rows[24][0] == pytest.approx(expected.singular_values[23], rel=1e-3)
+
+
+def test_long_tables_are_cut(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", RNG.standard_normal((90, 300)))
+    assert main(["spectrum", str(tmp_path / "x.npy"), "--sigma", "1e-5"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines if line and (line[0].isdigit() or line[0] == "…")] == [
+        *map(str, range(1, 31)),
+        "…",
+        "90",
+    ]
+
+
+def test_names_cannot_upset_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    name = "\x1b[2J[bold]x[/bold]$\\frac$"
+    path = save_arrays(tmp_path / "names.safetensors", {name: 9 * np.eye(3), "other": np.eye(2)})
+    picture = tmp_path / "names.png"
+    assert main(["spectrum", str(path), "--sigma", "0.1", "--plot", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert printable(name) in out
+    assert "\\x1b" in refusal(capsys, path, "--sigma", 0.1, "--param", "frac")
+
+
+def test_picture_shows_the_matrix_that_stands_out_most(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures, save_picture = [], _spectrum_command.save_picture
+
+    def spy(path, draw, **options):
+        save_picture(path, lambda axes: (draw(axes), figures.append(axes[0].figure)), **options)
+
+    monkeypatch.setattr(_spectrum_command, "save_picture", spy)
+    path, picture = save_arrays(tmp_path / "gradients.npz", ARRAYS), tmp_path / "out.png"
+    document = run_json(capsys, path, "--plot", str(picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["gradients.npz", "out.png"]
+    (figure,) = figures
+    title = figure.get_suptitle()
+    assert title.startswith("layers.0.query, 24 × 40, σ = 0.25")
+    assert "among 2 matrices" in title
+    sorted_values, histogram = figure.axes
+    drawn = {line.get_label(): line.get_ydata() for line in sorted_values.lines}
+    np.testing.assert_array_equal(drawn["noisy"], document["matrices"][0]["singular_values"])
+    assert drawn["denoised"][0] == document["matrices"][0]["spikes"][0]["shrunk"]
+    assert histogram.get_xlabel() == "singular value"
+    assert main(["spectrum", str(path), "--sigma", "0.25", "--param", "layers.1.query", "--plot", str(picture)]) == 0
+    assert capsys.readouterr().out.endswith(f"wrote {picture}: layers.1.query\n")
+    assert figures[1].get_suptitle() == "layers.1.query, 40 × 24, σ = 0.25"
+
+
+def test_progress_is_on_stderr_of_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    path, terminal = save_arrays(tmp_path / "gradients.npz", ARRAYS), Terminal()
+    expected = run_json(capsys, path)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", terminal)
+        assert main(["spectrum", str(path), "--sigma", str(SIGMA), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == expected
+    assert "spectra" in terminal.getvalue()
+
+
+def test_torch_is_imported_for_pt_files_only(matrix_file: Path) -> None:
+    code = (
+        "import sys; from dprmt.cli import main\n"
+        f"main(['spectrum', {str(matrix_file)!r}, '--sigma', '1', '--json'])\n"
+        "print(*{'torch', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == [""]
+
+
+def test_without_torch_a_pt_file_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_arrays(tmp_path / "x.pt", {"x": np.eye(2)})
+    monkeypatch.setitem(sys.modules, "torch", None)
+    expected = f"FILE must be a .npy, .npz or .safetensors file, as torch is not installed, got {str(path)!r}"
+    assert refusal(capsys, path, "--sigma", 1) == expected
+
+
+@pytest.mark.parametrize("sigma", ["0", "-1", "nan", "inf", "abc", "1e-300", ""])
+def test_bad_sigma_is_refused(capsys: pytest.CaptureFixture[str], matrix_file: Path, sigma: str) -> None:
+    expected = f"--sigma must be a finite number in [1e-100, 1e+100], got {sigma}"
+    assert refusal(capsys, matrix_file, "--sigma", sigma) == expected.strip()
+
+
+def test_missing_sigma_is_refused(capsys: pytest.CaptureFixture[str], matrix_file: Path) -> None:
+    assert "--sigma" in refusal(capsys, matrix_file)
+
+
+SUFFIXES = "a file that ends in .npy, .npz, .pt, .safetensors"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("missing.npy", "FILE must be a file, got {path!r} (no such file)"),
+        ("folder.npz", "FILE must be a file, got {path!r} (a folder)"),
+        ("text.txt", "FILE must be " + SUFFIXES + ", got {path!r}"),
+        ("nosuffix", "FILE must be " + SUFFIXES + ", got {path!r}"),
+    ],
+)
+def test_what_is_no_file_of_arrays_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, message: str
+) -> None:
+    (tmp_path / "folder.npz").mkdir()
+    (tmp_path / "text.txt").write_text("1 2 3")
+    path = str(tmp_path / name)
+    assert refusal(capsys, path, "--sigma", 1) == message.format(path=path)
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.ones(3), "has shape (3,)"),
+        (np.float64(3.0), "has shape ()"),
+        (np.ones((2, 3, 4)), "has shape (2, 3, 4)"),
+        (np.ones((0, 4)), "has shape (0, 4)"),
+        (np.ones((2, 3), int), "holds int64 numbers"),
+        (np.ones((2, 3), bool), "holds bool numbers"),
+        (np.ones((2, 3), complex), "holds complex128 numbers"),
+    ],
+)
+def test_what_is_no_matrix_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, array: np.ndarray, reason: str
+) -> None:
+    path = save_arrays(tmp_path / "x.npy", {"x": array})
+    needed = "a matrix of real floating-point numbers"
+    assert refusal(capsys, path, "--sigma", 1) == f"FILE must be a file with {needed}, got {str(path)!r} ('x' {reason})"
+    expected = f"--param must be the name of {needed}, got 'x' (it {reason})"
+    assert refusal(capsys, path, "--sigma", 1, "--param", "x") == expected
+
+
+def test_vectors_only_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = save_arrays(tmp_path / "x.npz", {"a": np.ones(3), "b": np.ones(4), "c": np.ones(5)})
+    assert refusal(capsys, path, "--sigma", 1).endswith("('a' has shape (3,), 2 more likewise)")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pt"])
+def test_empty_files_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, suffix: str) -> None:
+    path = save_arrays(tmp_path / f"x{suffix}", {})
+    assert refusal(capsys, path, "--sigma", 1).endswith("(it holds no arrays)")
+
+
+@pytest.mark.parametrize("entry", [np.nan, np.inf, -np.inf, 1e101])
+def test_entries_that_are_not_finite_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, entry: float
+) -> None:
+    bad = np.eye(3)
+    bad[1, 2] = entry
+    path = save_arrays(tmp_path / "x.npz", {"good": np.eye(2), "bad": bad})
+    allowed = "a file of finite matrices with entries up to 1e+100"
+    assert refusal(capsys, path, "--sigma", 1) == f"FILE must be {allowed}, got {str(path)!r} (not so 'bad')"
+    assert run_json(capsys, path, "--param", "good")["matrices"][0]["name"] == "good"
+
+
+def test_unknown_name_is_refused_with_those_like_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    few = save_arrays(tmp_path / "few.npz", {"query": np.eye(2), "value": np.eye(2)})
+    assert refusal(capsys, few, "--sigma", 1, "--param", "key") == "--param must be one of 'query', 'value', got 'key'"
+    many = save_arrays(tmp_path / "many.npz", {f"layer.{i}.weight": np.eye(2) for i in range(50)})
+    message = refusal(capsys, many, "--sigma", 1, "--param", "layer.37")
+    assert message == "--param must be one of 'layer.37.weight', … (50 in all), got 'layer.37'"
+    assert refusal(capsys, many, "--sigma", 1, "--param", "zzz").count("layer.") == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("out.gif", "a file name that ends in .png, .pdf or .svg"),
+        ("out", "a file name that ends in .png, .pdf or .svg"),
+        ("missing/out.png", "a file in an existing folder"),
+        ("folder.png", "a file in an existing folder"),
+        ("gradient.npy/out.png", "a file in an existing folder"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_refused(
+    capsys: pytest.CaptureFixture[str], matrix_file: Path, name: str, allowed: str
+) -> None:
+    (matrix_file.parent / "folder.png").mkdir()
+    picture = str(matrix_file.parent / name)
+    assert refusal(capsys, matrix_file, "--sigma", 1, "--plot", picture) == f"--plot must be {allowed}, got {picture!r}"
+    assert sorted(file.name for file in matrix_file.parent.iterdir()) == ["folder.png", "gradient.npy"]
+
+
+def test_failing_to_write_leaves_nothing_behind(
+    capsys: pytest.CaptureFixture[str], matrix_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    arguments = ["--sigma", "1", "--plot", str(matrix_file.parent / "out.png")]
+    assert main(["spectrum", str(matrix_file), *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"dprmt: {arguments[3]!r} could not be written: No space left on device\n"
+    assert [file.name for file in matrix_file.parent.iterdir()] == ["gradient.npy"]
+
+
+class Trap:
+    """Unpickling it leaves a trace in the working directory."""
+
+    def __reduce__(self):
+        return open, ("trace", "w")
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt"])
+def test_code_in_files_is_never_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / f"trap{suffix}"
+    trap = np.array([[Trap()]], dtype=object)
+    if suffix == ".npy":
+        np.save(path, trap, allow_pickle=True)
+    elif suffix == ".npz":
+        np.savez(path, x=trap)
+    else:
+        torch.save({"x": Trap()}, path)
+    message = refusal(capsys, path, "--sigma", 1)
+    assert message.startswith(f"FILE must be a {suffix} file of arrays, got ")
+    assert message.endswith("(damaged, or with pickled objects in it, which could run code)")
+    assert not (tmp_path / "trace").exists()
+
+
+def test_the_trap_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pickle.loads(pickle.dumps(Trap())).close()
+    assert (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".safetensors"])
+def test_damaged_files_are_refused_or_read(capsys: pytest.CaptureFixture[str], tmp_path: Path, suffix: str) -> None:
+    """Whatever happens to a file's bytes, the answer is one line or a document, never a traceback."""
+    path = save_arrays(tmp_path / f"x{suffix}", {"x": np.arange(1.0, 7.0).reshape(2, 3)})
+    whole, rng = path.read_bytes(), np.random.default_rng(11)
+    refused = 0
+    for trial in range(60):
+        damaged = bytearray(whole[: rng.integers(len(whole))] if trial % 2 else whole)
+        if damaged and trial % 4 != 1:
+            damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
+        path.write_bytes(damaged)
+        code = main(["spectrum", str(path), "--sigma", "1", "--json"])
+        captured = capsys.readouterr()
+        refused += code == 2
+        if code == 0:
+            json.loads(captured.out)
+        assert (code, captured.out == "", captured.err.count("\n")) in ((2, True, 1), (0, False, 0))
+    assert refused >= 25
+
+
+def test_a_file_that_promises_too_much_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000, 1000000), }".ljust(117) + b"\n"
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+    assert refusal(capsys, tmp_path / "x.npy", "--sigma", 1).startswith("FILE must be a .npy file of arrays, got ")
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", 2**60) + b"{}")
+    assert refusal(capsys, tmp_path / "x.safetensors", "--sigma", 1).startswith("FILE must be a .safetensors file")
