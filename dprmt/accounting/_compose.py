@@ -43,6 +43,12 @@ class Composition:
     ------
     ParameterError
         If there is no phase, a phase is not a pair, or a number of steps is not a positive integer.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> Composition([(DPSGD(4.0, 0.01), 100), (DPSGD(2.0, 0.01), 100)]).epsilon(delta=1e-5).upper < 0.5
+    True
     """
 
     def __init__(self, phases: Sequence[tuple[Mechanism, int]]) -> None:
