@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,7 +19,6 @@ from rich.table import Table
 from dprmt._options import Parser, UsageError
 from dprmt._pictures import save_picture
 from dprmt._report_spectrum import report_spectrum
-from dprmt._rounding import round_up
 from dprmt.accounting import DPSGD, PrivacyBounds, RandomizedClipping, calibrate_noise_multiplier
 
 
@@ -142,7 +142,7 @@ def privacy_table(run: Run, rows: list[Row]) -> Table:
     rich.table.Table
         For printing.
     """
-    exact = round_up(rows[0].epsilon["exact"].upper, 4)
+    exact = _three_decimals(rows[0].epsilon["exact"].upper)
     table = Table(
         title=f"{run.name}; σ = {run.noise_multiplier:g}, δ = {run.delta:g}",
         caption=f"ε: certified upper bound; in brackets, extra noise for the ε = {exact} of exact norms",
@@ -153,10 +153,15 @@ def privacy_table(run: Run, rows: list[Row]) -> Table:
     table.add_row("exact norms", *[f"{exact}         "] * len(_ANALYSES))
     for row in rows[1:]:
         cells = [
-            f"{round_up(row.epsilon[label].upper, 4)}  (+{100 * row.extra_noise[label]:.1f} %)" for label in _ANALYSES
+            f"{_three_decimals(row.epsilon[label].upper)}  (+{100 * row.extra_noise[label]:.1f} %)" for label in _ANALYSES
         ]
         table.add_row(f"{row.probes} probes", *cells)
     return table
+
+
+def _three_decimals(upper: float) -> str:
+    """An upper bound printed so that it still is one."""
+    return f"{math.ceil(1000 * upper) / 1000:.3f}" if math.isfinite(upper) else "none"
 
 
 def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict[str, list[PrivacyBounds]]:
