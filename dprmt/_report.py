@@ -153,7 +153,8 @@ def privacy_table(run: Run, rows: list[Row]) -> Table:
     table.add_row("exact norms", *[f"{exact}         "] * len(_ANALYSES))
     for row in rows[1:]:
         cells = [
-            f"{_three_decimals(row.epsilon[label].upper)}  (+{100 * row.extra_noise[label]:.1f} %)" for label in _ANALYSES
+            f"{_three_decimals(row.epsilon[label].upper)}  (+{100 * row.extra_noise[label]:.1f} %)"
+            for label in _ANALYSES
         ]
         table.add_row(f"{row.probes} probes", *cells)
     return table
