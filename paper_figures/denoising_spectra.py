@@ -40,7 +40,7 @@ def main(path: str) -> None:
     clean = bases[0] * (threshold * np.array([4.0, 2.5, 1.6, 0.6])) @ bases[1].T
     noisy = clean + SIGMA * rng.standard_normal(SHAPE)
     values = {name: np.linalg.svd(matrix, compute_uv=False) for name, matrix in (("clean", clean), ("noisy", noisy))}
-    denoised = np.linalg.svd(denoise(noisy, SIGMA), compute_uv=False)
+    denoised = np.linalg.svd(denoise(noisy, SIGMA, norm_correction=False), compute_uv=False)
 
     def draw(axes: np.ndarray) -> None:
         first, second, third = np.ravel(axes)
@@ -49,9 +49,8 @@ def main(path: str) -> None:
         plot_overlaps(SHAPE, SIGMA, simulated=(signals, left, right), ax=third)
 
     save_picture(path, draw, size=(15.0, 4.4), panels=(1, 3))
-    print(
-        f"{'signal/threshold':>16}{'observed':>10}{'left':>8}{'right':>8}   (means of {DRAWS} draws, {SHAPE[0]} x {SHAPE[1]})"
-    )
+    print(f"means of {DRAWS} draws, {SHAPE[0]} x {SHAPE[1]}")
+    print(f"{'signal/threshold':>16}{'observed':>10}{'left':>8}{'right':>8}")
     for row in zip(signals / threshold, observed, left, right, strict=True):
         print(f"{row[0]:>16.2f}{row[1]:>10.3f}{row[2]:>8.3f}{row[3]:>8.3f}")
 
