@@ -55,7 +55,7 @@ def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossP
     LossPMF
         Finite part by connecting the dots; all mass above the nodes is charged to infinity.
     """
-    mass = _connect_the_dots(index * mesh, cells, large_to_left=False)
+    mass = _connect_the_dots(cells.p, _left_share(index * mesh, cells, fallback=0.0))
     mass[0] += cells.p_below
     return LossPMF(index, mass, mesh, cells.p_above)
 
@@ -72,34 +72,33 @@ def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossP
     first = min(int(np.searchsorted(index * mesh, -_LARGE_LOSS)), index.size - 2)
     index, losses = index[first:], index[first:] * mesh
     cells = LossCells(cells.p[first:], cells.q[first:], 0.0, 0.0, cells.p_above, cells.q_above)
-    dots = _connect_the_dots(losses, cells, large_to_left=True)
+    share = _left_share(losses, cells, fallback=1.0)
+    share[np.diff(losses) > _WIDE_CELL] = 1.0
+    dots = _connect_the_dots(cells.p, share)
     dots[-1] += cells.p_above
     # From here on in increasing s = e^{-loss}; segment i joins nodes i and i + 1.
     width = np.maximum(np.diff(np.exp(-np.maximum(losses, -_LARGE_LOSS)[::-1])), 1e-220)
-    share = _left_share(losses, cells, large_to_left=True)[::-1]
-    share[(losses[::-1][:-1] >= _LARGE_LOSS) | (np.diff(losses)[::-1] > _WIDE_CELL)] = 1.0
-    slope = _pulled_down_slopes(dots[::-1], width, cells.p[::-1], share)
+    slope = _pulled_down_slopes(dots[::-1], width, cells.p[::-1], share[::-1])
     atoms = np.diff(np.concatenate([[0.0], slope, [dots.sum()]]))
     return LossPMF(index, np.maximum(atoms[::-1], 0.0), mesh, 0.0)
 
 
-def _left_share(losses: Array, cells: LossCells, large_to_left: bool) -> Array:
+def _left_share(losses: Array, cells: LossCells, fallback: float) -> Array:
     """Share of each cell's P-mass that goes to its left node so that P- and Q-mass are both kept."""
     step = np.diff(losses)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         u_ratio = np.exp(np.log(cells.q) - np.log(cells.p) + losses[:-1])
         share = 1.0 - (1.0 - u_ratio) / -np.expm1(-step)
-    fallback = 1.0 if large_to_left else 0.0
     share = np.where((losses[1:] < _LARGE_LOSS) & np.isfinite(share), share, fallback)
     return np.clip(share, 0.0, 1.0)
 
 
-def _connect_the_dots(losses: Array, cells: LossCells, large_to_left: bool) -> Array:
-    left = cells.p * _left_share(losses, cells, large_to_left)
-    mass = np.zeros(losses.size)
-    mass[:-1] += left
-    mass[1:] += cells.p - left
-    return mass
+def _connect_the_dots(mass: Array, left_share: Array) -> Array:
+    left = mass * left_share
+    dots = np.zeros(mass.size + 1)
+    dots[:-1] += left
+    dots[1:] += mass - left
+    return dots
 
 
 def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) -> Array:

@@ -7,6 +7,7 @@ follows from the curve T(t) = E Φ(Z/σ - t). Section 5 of ``docs/theory/randomi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -129,7 +130,7 @@ class SecretUpperPair:
             t is -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
         """
         target = log_shift_ratio(nodes, self.sample_rate)
-        top, cap = float(self.shift.max()) + 80.0, self._cap()
+        top, cap = float(self.shift.max()) + 80.0, self._cap
         grid = np.concatenate([np.linspace(-40.0, 40.0, 400), np.geomspace(40.0, top, 200)[1:]])
         grid = np.append(cap, grid[grid > cap])
         table, _ = self.log_ratio(grid)
@@ -145,6 +146,7 @@ class SecretUpperPair:
         t = np.maximum.accumulate(np.where(target <= table[0], cap, np.where(target >= table[-1], grid[-1], t)))
         return np.where(np.isneginf(target), -np.inf, t), miss
 
+    @cached_property
     def _cap(self) -> float:
         """The t below which the bound is 1 or constant, so that only the loss log(1 - q) is left (C6)."""
         smallest = float(self.shift.min()) / _SQRT3

@@ -1,0 +1,14 @@
+"""Accounting of randomized clipping as an Opacus accountant: ``PrivacyEngine(accountant="randomized_clipping")``.
+
+Importing this module registers the name; :func:`register` states the number of probes, without which the accountant
+refuses to answer. Needs Opacus (``pip install 'dprmt[train]'``), which imports torch.
+"""
+
+from dprmt.accounting._opacus import ClippingConfiguration as ClippingConfiguration
+from dprmt.accounting._opacus import RandomizedClippingAccountant as RandomizedClippingAccountant
+from dprmt.accounting._opacus import register as register
+from dprmt.accounting._opacus import register_unconfigured as _register_unconfigured
+
+__all__ = ["ClippingConfiguration", "RandomizedClippingAccountant", "register"]
+
+_register_unconfigured()

@@ -1,0 +1,91 @@
+"""Every refusal names the argument, its value and the allowed range."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import (
+    DPSGD,
+    NoRenyiDivergenceError,
+    RandomizedClipping,
+    clt_mu,
+    compose,
+    gdp_epsilon,
+    gdp_trade_off,
+)
+
+GOOD = {"noise_multiplier": 1.0, "sample_rate": 0.1, "probes": 8}
+BAD = {
+    "noise_multiplier": [0.0, -1.0, math.nan, math.inf, "1", None, True, 1e-9],
+    "sample_rate": [0.0, 1.1, -0.1, math.nan, "0.1", None, 1e-12],
+    "probes": [1, 0, -3, 2.5, 8.0, "8", True, None, 10**9],
+    "rank": [0, -1, 2.5, "4", True],
+    "analysis": ["loose", "", None, 3],
+    "probe_sharing": ["nobody", "", None],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+def test_mechanisms(name: str, value: Any) -> None:
+    with pytest.raises(ParameterError) as caught:
+        RandomizedClipping(**GOOD | {name: value})
+    assert caught.value.name == name
+    assert caught.value.value is value
+    assert str(caught.value) == f"{name} must be {caught.value.allowed}, got {value!r}"
+    if name in ("noise_multiplier", "sample_rate"):
+        with pytest.raises(ParameterError, match=name):
+            DPSGD(**{"noise_multiplier": 1.0, "sample_rate": 0.1} | {name: value})
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan, "1e-5", None])
+def test_delta(delta: Any) -> None:
+    with pytest.raises(ParameterError, match=r"delta must be a finite number in \(0, 1\), got"):
+        DPSGD(1.0, 0.1).epsilon(10, delta)
+
+
+@pytest.mark.parametrize("epsilon", [-0.1, math.nan, math.inf, "1", None])
+def test_epsilon(epsilon: Any) -> None:
+    with pytest.raises(ParameterError, match="epsilon must be a finite number >= 0, got"):
+        DPSGD(1.0, 0.1).delta(10, epsilon)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, 10.0, "10", True, None, math.nan])
+def test_steps(steps: Any) -> None:
+    with pytest.raises(ParameterError, match="steps must be an integer >= 1, got"):
+        DPSGD(1.0, 0.1).epsilon(steps, 1e-5)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 2.0, math.nan, "fine"])
+def test_tolerance(tolerance: Any) -> None:
+    with pytest.raises(ParameterError, match="tolerance must be a finite number in"):
+        DPSGD(1.0, 0.1).epsilon(10, 1e-5, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.1, [0.5, math.nan]])
+def test_alpha(alpha: Any) -> None:
+    with pytest.raises(ParameterError, match=r"alpha must be numbers in \[0, 1\]"):
+        DPSGD(1.0, 0.1).trade_off(10, alpha)
+    with pytest.raises(ParameterError, match="alpha"):
+        gdp_trade_off(1.0, alpha)
+
+
+@pytest.mark.parametrize("phases", [[], [DPSGD(1.0, 0.1)], [(1.0, 3)], [(DPSGD(1.0, 0.1), 3, 4)], [("DPSGD", 3)]])
+def test_phases(phases: Any) -> None:
+    with pytest.raises(ParameterError, match="phases"):
+        compose(phases)
+
+
+def test_renyi_accounting_is_refused_with_the_reason() -> None:
+    with pytest.raises(NoRenyiDivergenceError, match=r"polynomial tail, P\(Z > z\) ~ z\^-8"):
+        RandomizedClipping(**GOOD).rdp(2.0)
+
+
+def test_gaussian_approximation() -> None:
+    with pytest.raises(ParameterError, match="mu"):
+        gdp_epsilon(-1.0, 1e-5)
+    with pytest.raises(ParameterError, match="steps"):
+        clt_mu(1.0, 0.1, 0)

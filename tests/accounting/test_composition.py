@@ -1,0 +1,280 @@
+"""Tilted FFT composition against exact convolutions, with its error bound: sound, and not absurd."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dprmt.accounting._composition import (
+    composed,
+    log_kappa,
+    log_mgf,
+    loss_deviation,
+    tilt_for_delta,
+    tilt_for_epsilon,
+    window,
+)
+from dprmt.accounting._discretization import LossPMF
+from dprmt.accounting._solve import DeltaCurve
+
+MESH = 0.125
+
+# ------------------------------------------------------------------------------------------ exact references
+
+
+def pmf(index, mass, mesh=MESH, infinite=0.0) -> LossPMF:
+    return LossPMF(np.array(index, dtype=np.int64), np.array(mass, dtype=np.float64), mesh, infinite)
+
+
+def exact_law(phases) -> dict[int, Fraction]:
+    """The finite part of the composed loss by schoolbook convolution of fractions: index ↦ probability."""
+    law = {0: Fraction(1)}
+    for step, count in phases:
+        masses = [Fraction(float(m)) for m in step.mass]
+        for _ in range(count):
+            after: dict[int, Fraction] = {}
+            for place, weight in law.items():
+                for i, m in zip(step.index.tolist(), masses, strict=True):
+                    after[place + i] = after.get(place + i, Fraction(0)) + weight * m
+            law = after
+    return {place: weight for place, weight in law.items() if weight}
+
+
+def exact_infinite(phases) -> mp.mpf:
+    kept = mp.mpf(1)
+    for step, count in phases:
+        kept *= (1 - mp.mpf(float(step.infinite))) ** count
+    return 1 - kept
+
+
+def exact_delta(law, mesh, epsilon, infinite) -> mp.mpf:
+    """E (1 - e^{ε - S})₊ in 60 digits, plus the infinite part."""
+    total = mp.mpf(0)
+    for place, weight in law.items():
+        excess = mp.mpf(place) * mp.mpf(mesh) - mp.mpf(epsilon)
+        if excess > 0:
+            total += mp.mpf(weight.numerator) / mp.mpf(weight.denominator) * -mp.expm1(-excess)
+    return total + infinite
+
+
+def at_epsilon(phases, epsilon) -> DeltaCurve:
+    tilt = tilt_for_epsilon(phases, epsilon)
+    return DeltaCurve(composed(phases, tilt, window(phases, tilt)), epsilon)
+
+
+def at_delta(phases, delta) -> DeltaCurve:
+    tilt = tilt_for_delta(phases, delta)
+    around = (float(log_mgf(phases, np.array([tilt]))[0]) + float(log_kappa(np.array(tilt))) - np.log(delta)) / tilt
+    return DeltaCurve(composed(phases, tilt, window(phases, tilt)), around)
+
+
+probabilities = st.one_of(st.floats(1e-3, 1.0), st.floats(-30, -3).map(lambda x: 10.0**x))
+
+
+@st.composite
+def steps(draw, largest=8):
+    """One step's loss with 2 to 6 values; the total is at most 1."""
+    count = draw(st.integers(2, 6))
+    index = draw(st.lists(st.integers(-largest, largest), min_size=count, max_size=count, unique=True))
+    weight = np.array(draw(st.lists(probabilities, min_size=count, max_size=count)))
+    share = draw(st.sampled_from([1.0, 0.7]))
+    infinite = draw(st.sampled_from([0.0, 1e-25, 1e-3]))
+    return pmf(np.sort(index), share * (1 - infinite) * weight / weight.sum(), infinite=infinite)
+
+
+schedules = st.lists(st.tuples(steps(), st.integers(1, 4)), min_size=1, max_size=3).filter(
+    lambda phases: sum(count for _, count in phases) <= 7
+)
+
+# ------------------------------------------------------------------------------------------ against exact convolution
+
+
+@given(schedules, st.floats(0.0, 1.2))
+@settings(max_examples=40)
+def test_delta_bounds_hold_the_exact_delta_and_are_narrow(phases, share):
+    """Low ≤ δ(ε) ≤ high against fractions; where a moderate tilt decides, to within 1e-8 of the Chernoff bound."""
+    mp.mp.dps = 60
+    law, infinite = exact_law(phases), exact_infinite(phases)
+    epsilon = share * max(max(law), 1) * MESH
+    exact = exact_delta(law, MESH, epsilon, infinite)
+    low, high = at_epsilon(phases, epsilon).delta_bounds(epsilon)
+    assert low <= exact * (1 + mp.mpf("1e-15"))
+    assert high >= min(exact, 1) * (1 - mp.mpf("1e-15"))
+    tilt = tilt_for_epsilon(phases, epsilon)
+    if tilt * MESH < 5 and sum(w for place, w in law.items() if place * MESH <= epsilon) > 0.01:
+        log_chernoff = float(log_mgf(phases, np.array([tilt]))[0] + log_kappa(np.array(tilt)) - tilt * epsilon)
+        assert high - low - float(infinite) <= 1e-8 * np.exp(min(log_chernoff, 0.0)) + 1e-15 * float(infinite)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-8, 1e-15, 1e-22, 1e-30])
+@pytest.mark.parametrize("infinite", [0.0, 1e-34])
+def test_epsilon_bounds_hold_down_to_tiny_deltas(delta, infinite):
+    """δ(ε) exactly on both sides of δ, for δ down to 1e-30 where double precision alone has no digits."""
+    mp.mp.dps = 60
+    phases = [
+        (pmf([-2, -1, 0, 1, 2, 3, 7], [0.1, 0.3, 0.25, 0.2, 0.1, 0.05 - 1e-6, 1e-6], infinite=infinite), 9),
+        (pmf([-3, 1, 4], [0.3, 0.699, 1e-3]), 4),
+    ]
+    law, infinite_part = exact_law(phases), exact_infinite(phases)
+    curve = at_delta(phases, delta)
+    above, below = curve.epsilon_above(delta), curve.epsilon_below(delta)
+    assert below <= above
+    assert exact_delta(law, MESH, above, infinite_part) <= mp.mpf(delta) * (1 + mp.mpf("1e-14"))
+    assert exact_delta(law, MESH, below, infinite_part) >= mp.mpf(delta) * (1 - mp.mpf("1e-14")) - infinite_part
+    assert above - below <= 1e-5 + 10 * 13 * infinite / delta
+
+
+@given(schedules, st.floats(0.0, 40.0))
+@settings(max_examples=40)
+def test_the_error_bound_covers_the_actual_error_in_the_tilted_law(phases, tilt):
+    """Σ |computed - exact| over all places ≤ error, in the tilted law; and error is at most 1e-9 here."""
+    mp.mp.dps = 50
+    loss = composed(phases, tilt, window(phases, tilt))
+    law = exact_law(phases)
+    normaliser = mp.e ** mp.mpf(loss.log_scale)
+    exact = {
+        place: mp.mpf(w.numerator) / w.denominator * mp.e ** (mp.mpf(tilt) * place * mp.mpf(MESH)) / normaliser
+        for place, w in law.items()
+    }
+    first = round(loss.losses[0] / MESH)
+    inside = [exact.pop(first + i, mp.mpf(0)) for i in range(loss.mass.size)]
+    outside = float(sum(exact.values()))
+    distance = float(sum(abs(mp.mpf(float(m)) - e) for m, e in zip(loss.mass, inside, strict=True)))
+    assert distance + outside <= loss.error
+    assert loss.error <= 1e-9
+
+
+@given(schedules)
+def test_infinite_mass_composes_as_the_complement_of_never(phases):
+    """1 - Π (1 - p_i)^{n_i} to relative 1e-14, also for p = 1e-25."""
+    tilt = tilt_for_epsilon(phases, 0.5)
+    loss = composed(phases, tilt, window(phases, tilt))
+    mp.mp.dps = 60
+    assert loss.infinite == pytest.approx(float(exact_infinite(phases)), rel=1e-14)
+
+
+def test_repeated_numpy_convolution_agrees():
+    """Sixty-fold np.convolve of a step with 41 losses, without tilt: total variation within the error bound."""
+    rng = np.random.default_rng(5)
+    step = pmf(np.arange(-20, 21), rng.dirichlet(np.ones(41)), mesh=0.01)
+    naive = np.array([1.0])
+    for _ in range(60):
+        naive = np.convolve(naive, step.mass)
+    loss = composed([(step, 60)], 0.0, window([(step, 60)], 0.0))
+    place = np.round(loss.losses / 0.01).astype(int) + 20 * 60
+    inside = (place >= 0) & (place < naive.size)
+    untilted = loss.mass * np.exp(loss.log_scale)
+    distance = np.abs(untilted[inside] - naive[place[inside]]).sum() + untilted[~inside].sum()
+    lost = naive.sum() - naive[place[inside]].sum()
+    assert distance + lost <= loss.error
+    assert loss.error < 1e-8
+
+
+@pytest.mark.parametrize("count", [10**3, 10**5, 10**6])
+def test_many_steps_match_the_binomial_law(count):
+    """A two-valued loss composes to a binomial one: δ(ε) in closed form, for up to a million steps."""
+    mp.mp.dps = 40
+    p, size = 0.25, 2.0**-12
+    phases = [(pmf([-1, 1], [1 - p, p], mesh=size), count)]
+    mean, spread = (2 * p - 1) * count, 2 * np.sqrt(p * (1 - p) * count)
+    ups = np.arange(0, count + 1)
+    epsilon = float(size * (mean + 5 * spread))
+    relevant = ups[(2 * ups - count) * size > epsilon][: int(40 * spread) + 50]
+    delta, log_odds = mp.mpf(0), mp.log(mp.mpf(p) / (1 - p))
+    first = int(relevant[0])
+    log_weight = mp.log(mp.binomial(count, first)) + first * mp.log(p) + (count - first) * mp.log(1 - p)
+    for up in relevant.tolist():
+        delta += mp.exp(log_weight) * -mp.expm1(mp.mpf(epsilon) - (2 * up - count) * mp.mpf(size))
+        log_weight += mp.log(mp.mpf(count - up) / (up + 1)) + log_odds if up < count else 0
+        if log_weight < -500:
+            break
+    curve = at_epsilon(phases, epsilon)
+    low, high = curve.delta_bounds(epsilon)
+    assert low <= delta <= high
+    assert high - low <= 1e-4 * float(delta)
+
+
+# ------------------------------------------------------------------------------------------ heterogeneous composition
+
+
+@given(schedules, st.randoms())
+def test_the_order_of_phases_does_not_matter(phases, random):
+    """Shuffled phases give the same law up to the error bound."""
+    shuffled = list(phases)
+    random.shuffle(shuffled)
+    tilt = tilt_for_epsilon(phases, 1.0)
+    span = window(phases, tilt)
+    one, other = composed(phases, tilt, span), composed(shuffled, tilt, span)
+    assert np.abs(one.mass - other.mass).sum() <= one.error
+    assert one.log_scale == pytest.approx(other.log_scale, rel=1e-12, abs=1e-12)
+    assert one.infinite == pytest.approx(other.infinite, rel=1e-12)
+
+
+@given(steps(), st.integers(1, 9), st.integers(1, 9))
+def test_splitting_a_phase_changes_nothing(step, first, second):
+    """T₁ + T₂ steps in one phase or in two: the same law up to the error bound."""
+    tilt = tilt_for_epsilon([(step, first + second)], 1.0)
+    span = window([(step, first + second)], tilt)
+    one = composed([(step, first + second)], tilt, span)
+    two = composed([(step, first), (step, second)], tilt, span)
+    assert np.abs(one.mass - two.mass).sum() <= one.error
+    assert one.infinite == pytest.approx(two.infinite, rel=1e-12)
+
+
+def test_phases_of_very_different_size_meet_on_one_mesh():
+    """A single large step and a thousand small ones, exactly: the law of a sum is the convolution."""
+    mp.mp.dps = 50
+    small = pmf([-1, 1], [0.5, 0.5], mesh=1e-3)
+    large = pmf([-3000, 0, 4000], [0.2, 0.5, 0.3], mesh=1e-3)
+    phases = [(small, 200), (large, 1)]
+    law = exact_law(phases)
+    for epsilon in (0.01, 3.9, 4.01):
+        exact = exact_delta(law, 1e-3, epsilon, mp.mpf(0))
+        low, high = at_epsilon(phases, epsilon).delta_bounds(epsilon)
+        assert low <= exact <= high
+        assert high - low <= 1e-6 * float(exact) + 1e-12
+
+
+# ------------------------------------------------------------------------------------------ tilt and window
+
+
+@given(schedules)
+def test_the_window_leaves_out_no_more_than_allowed(phases):
+    """Tilted mass outside the window is at most 1e-10 on each side, by exact convolution."""
+    mp.mp.dps = 40
+    tilt = tilt_for_epsilon(phases, 1.0)
+    span = window(phases, tilt)
+    law = {
+        k: mp.mpf(w.numerator) / w.denominator * mp.e ** (mp.mpf(tilt) * k * MESH) for k, w in exact_law(phases).items()
+    }
+    total = sum(law.values())
+    assert sum(w for k, w in law.items() if k < span.first) <= total * mp.mpf("1e-10")
+    assert sum(w for k, w in law.items() if k >= span.first + span.size) <= total * mp.mpf("1e-10")
+
+
+@given(steps(), st.integers(1, 50), st.floats(1e-12, 0.1))
+def test_the_tilt_is_where_chernoff_is_best(step, count, delta):
+    """No other tilt on a fine grid improves the Chernoff bound on ε noticeably."""
+    phases = [(step, count)]
+
+    def chernoff(tilts):
+        return (log_mgf(phases, tilts) + log_kappa(tilts) - np.log(delta)) / tilts
+
+    tilt = tilt_for_delta(phases, delta)
+    center = 1 / loss_deviation(phases)
+    best = float(np.min(chernoff(np.geomspace(1e-5 * center, 1e5 * center, 2000))))
+    assert float(chernoff(np.array([tilt]))[0]) <= best + 0.02 * abs(best) + 1e-9
+
+
+@pytest.mark.parametrize("tilt", [0.0, 1e-3, 0.5, 3.0, 200.0])
+def test_kappa_is_the_largest_value_of_its_function(tilt):
+    """Log κ(λ) = max_x -λx + log(1 - e^{-x}), on a fine grid and not below it."""
+    x = np.geomspace(1e-8, 1e5, 400_001)
+    largest = float(np.max(-tilt * x + np.log(-np.expm1(-x))))
+    assert largest <= float(log_kappa(np.array(tilt))) + 1e-12
+    assert largest >= float(log_kappa(np.array(tilt))) - 1e-6

@@ -1,0 +1,330 @@
+"""Second-order discretization: both sides bound U(s) = E_P (s - u)₊ at every s, u = e^{-loss}, and are tight."""
+
+from __future__ import annotations
+
+import itertools
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy.special import ndtr
+
+from dprmt.accounting._cells import LossCells
+from dprmt.accounting._discretization import LossPMF, from_above, from_below
+from dprmt.accounting._gaussian_cells import interval_masses
+from dprmt.accounting._loss_grid import graded_indices
+
+EPS = np.finfo(np.float64).eps
+
+# ------------------------------------------------------------------------------------------ laws with known U
+
+
+class Atoms:
+    """A privacy loss with finitely many values, in extended precision: its U is exact."""
+
+    def __init__(self, losses, masses, infinite=0.0):
+        order = np.argsort(losses)
+        self.losses = np.asarray(losses, dtype=np.longdouble)[order]
+        self.masses = np.asarray(masses, dtype=np.longdouble)[order]
+        self.infinite = infinite
+
+    @classmethod
+    def of(cls, pmf: LossPMF) -> Atoms:
+        return cls(pmf.index * np.longdouble(pmf.mesh), pmf.mass, pmf.infinite)
+
+    @property
+    def kinks(self):
+        return np.exp(-self.losses)
+
+    @property
+    def total(self) -> float:
+        return float(self.masses.sum()) + self.infinite
+
+    def u(self, s):
+        """U(s), where an infinite loss is u = 0."""
+        inside = np.maximum(np.asarray(s)[:, None] - self.kinks, 0) @ self.masses
+        return inside + self.infinite * np.asarray(s)
+
+    def mass_from(self, losses):
+        """P(L ≥ loss): what the rounding of U(s) is relative to, per loss."""
+        return (self.losses >= np.asarray(losses)[:, None]) @ self.masses + self.infinite
+
+    def cells(self, nodes) -> LossCells:
+        """As a StepPair would report them."""
+        place = np.searchsorted(nodes, self.losses.astype(np.float64), side="left")
+        p = np.bincount(place, weights=self.masses.astype(np.float64), minlength=nodes.size + 1)
+        q_atoms = (self.masses * np.exp(-self.losses)).astype(np.float64)
+        q = np.bincount(place, weights=q_atoms, minlength=nodes.size + 1)
+        return LossCells(
+            p=p[1:-1],
+            q=q[1:-1],
+            p_below=float(p[0]),
+            q_below=float(q[0]),
+            p_above=float(p[-1]) + self.infinite,
+            q_above=float(q[-1]),
+        )
+
+
+def worst_excess(upper: Atoms, lower: Atoms, truth: Atoms, nodes) -> float:
+    """By how much U_lower exceeds U_upper anywhere, relative to s·P(L ≥ l), l the node below the cell of -log s.
+
+    Between the kinks of both, the difference is linear; beyond the last it has the slope of the total masses. So
+    the maximum over the kinks is that over all s; it is rounding where the order holds.
+    """
+    losses = np.unique(np.concatenate([upper.losses, lower.losses]))
+    s = np.exp(-losses)
+    node_below = np.append(-np.inf, nodes)[np.searchsorted(nodes, losses * (1 - 1e-9), side="left")]
+    scale = s * (truth.mass_from(node_below) + np.longdouble(1e-300))
+    excess = float(np.max((lower.u(s) - upper.u(s)) / scale))
+    return max(excess, (lower.total - upper.total) / max(truth.total, 1e-300))
+
+
+def both_sides(truth: Atoms, index, mesh):
+    cells = truth.cells(index * mesh)
+    return from_above(index, mesh, cells), from_below(index, mesh, cells)
+
+
+def rounding(index, mesh) -> float:
+    return 64 * EPS * max(1.0, 1.0 / (float(np.min(np.diff(index))) * mesh))
+
+
+def assert_above(truth: Atoms, index, mesh) -> None:
+    above, _ = both_sides(truth, index, mesh)
+    assert worst_excess(Atoms.of(above), truth, truth, index * mesh) <= rounding(index, mesh)
+
+
+def assert_below(truth: Atoms, index, mesh) -> None:
+    _, below = both_sides(truth, index, mesh)
+    assert worst_excess(truth, Atoms.of(below), truth, index * mesh) <= rounding(index, mesh)
+
+
+def assert_brackets(truth: Atoms, index, mesh) -> None:
+    assert_above(truth, index, mesh)
+    assert_below(truth, index, mesh)
+
+
+masses = st.one_of(st.floats(-12, 0).map(lambda x: 10.0**x), st.just(1.0), st.floats(-200, -12).map(lambda x: 10.0**x))
+meshes = st.one_of(st.floats(1e-3, 0.2), st.floats(0.2, 6.0))
+gaps = st.lists(st.integers(1, 6), min_size=1, max_size=12)
+
+
+@st.composite
+def grids(draw, low=-40, high=30):
+    """Increasing integers with uneven gaps, and a mesh."""
+    start = draw(st.integers(low, high))
+    return np.cumsum([start, *draw(gaps)]), draw(meshes)
+
+
+@st.composite
+def laws_on_grids(draw):
+    """Atoms anywhere relative to the nodes: inside cells, on nodes, outside, all in one cell, nearly empty cells."""
+    index, mesh = draw(grids())
+    nodes = index * mesh
+    span = nodes[-1] - nodes[0]
+    inside = st.floats(0, 1).map(lambda share: float(nodes[0] + share * span))
+    in_one_cell = st.floats(0, 1).map(lambda share: float(nodes[0] + share * (nodes[1] - nodes[0])))
+    on_node = st.sampled_from(nodes.tolist())
+    outside = st.floats(-3, 3).map(lambda share: float(nodes[0] + share * span))
+    place = draw(st.sampled_from([inside, in_one_cell, st.one_of(inside, on_node), st.one_of(inside, outside)]))
+    atoms = draw(st.lists(st.tuples(place, masses), min_size=1, max_size=25))
+    infinite = draw(st.sampled_from([0.0, 0.0, 1e-9, 0.3]))
+    return Atoms([a for a, _ in atoms], [m for _, m in atoms], infinite), index, mesh
+
+
+# ------------------------------------------------------------------------------------------ bounds at every s
+
+
+@given(laws_on_grids())
+@example((Atoms([0.1, 0.9], [0.5, 0.5]), np.array([0, 1]), 1.0))  # one cell: nothing but chords and tangents
+@example((Atoms([0.5], [1.0]), np.array([-1, 0, 1, 2]), 1.0))  # all mass at one point of one cell
+@example((Atoms([0.5, 1.5, 2.5], [1e-9, 1.0, 1e-9]), np.array([0, 1, 2, 3]), 1.0))  # nearly empty neighbours
+@example((Atoms([0.5, 1.5, 2.5, 3.5], [1.0, 1e-12, 1e-12, 1.0]), np.array([0, 1, 2, 3, 4]), 1.0))
+def test_both_sides_bound_u_at_every_s(case):
+    """U_below(s) ≤ U(s) ≤ U_above(s) for all s ≥ 0, whatever the masses and wherever they lie in their cells."""
+    assert_brackets(*case)
+
+
+@given(st.data())
+def test_both_sides_bound_u_for_dense_laws(data):
+    """The same for many atoms of a skew, heavy-tailed loss on a coarse grid, where neighbouring drops interact."""
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(2, 40))
+    index = np.cumsum(rng.integers(1, 4, size=count)) - int(rng.integers(0, 60))
+    mesh = float(10.0 ** rng.uniform(-2, 0.7))
+    nodes = index * mesh
+    atoms = rng.uniform(nodes[0], nodes[-1], size=300)
+    weight = np.exp(-rng.uniform(0, 3) * np.abs(atoms) / mesh) * rng.pareto(0.7, size=300)
+    weight *= rng.random(300) < rng.uniform(0.02, 1)
+    if weight.sum() > 0:
+        assert_brackets(Atoms(atoms, weight / weight.sum()), index, mesh)
+
+
+@pytest.mark.parametrize("assert_side", [assert_above, assert_below])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_both_sides_bound_u_for_enormous_losses(assert_side, seed):
+    """Losses of hundreds and thousands, where e^{-loss} underflows: first order, but still on the right side."""
+    rng = np.random.default_rng(seed)
+    index = np.cumsum(rng.integers(1, 9, size=60)) - 30
+    mesh = float(rng.uniform(3, 30))
+    atoms = rng.uniform(-50.0, index[-1] * mesh, size=40)
+    assert_side(Atoms(atoms, rng.random(40) ** 4), index, mesh)
+
+
+@given(laws_on_grids())
+def test_masses_are_kept(case):
+    """No mass is negative. Above: all P-mass is there. Below: all but what lies below the first node."""
+    truth, index, mesh = case
+    above, below = both_sides(truth, index, mesh)
+    cells = truth.cells(index * mesh)
+    assert np.all(above.mass >= 0)
+    assert np.all(below.mass >= 0)
+    assert below.infinite == 0
+    assert above.mass.sum() + above.infinite == pytest.approx(truth.total, rel=1e-12)
+    kept = cells.p.sum() + cells.p_above
+    assert below.mass.sum() == pytest.approx(kept, rel=1e-12, abs=1e-280)
+
+
+@given(laws_on_grids())
+def test_connecting_the_dots_keeps_the_q_mass(case):
+    """Σ mass e^{-loss} over the finite part equals the cells' Q-mass, where none lies below the nodes."""
+    truth, index, mesh = case
+    nodes = index * mesh
+    truth = Atoms(np.maximum(truth.losses, nodes[0] + 1e-9), truth.masses)
+    cells = truth.cells(nodes)
+    above = from_above(index, mesh, cells)
+    assert float(above.mass @ np.exp(-above.losses)) == pytest.approx(float(cells.q.sum()), rel=1e-9, abs=1e-280)
+
+
+def test_mirrored_cells_are_the_cells_of_the_exchanged_pair():
+    """(P, Q) ↦ (Q, P) negates the loss: the Q-mass becomes the P-mass of the mirrored cell."""
+    truth = Atoms([-1.3, 0.2, 0.7, 5.0], [0.1, 0.4, 0.3, 0.2])
+    nodes = np.array([-1.0, 0.0, 0.5, 1.0])
+    exchanged = Atoms(-truth.losses, truth.masses * truth.kinks)
+    mirrored, direct = truth.cells(nodes).mirrored(), exchanged.cells(-nodes[::-1])
+    for name in ("p", "q", "p_below", "q_below", "p_above", "q_above"):
+        assert getattr(mirrored, name) == pytest.approx(getattr(direct, name), rel=1e-14), name
+
+
+# ------------------------------------------------------------------------------------------ tightness
+
+
+def gaussian_cells(index, mesh, mu):
+    """Cells of N(μ,1) against N(0,1), whose loss is N(μ²/2, μ²)."""
+    bounds = np.concatenate([[-np.inf], index * mesh, [np.inf]])
+    p = interval_masses((bounds - mu**2 / 2) / mu)
+    q = interval_masses((bounds + mu**2 / 2) / mu)
+    return LossCells(p[1:-1], q[1:-1], float(p[0]), float(q[0]), float(p[-1]), float(q[-1]))
+
+
+def hockey_stick(epsilon, mu):
+    return ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu)
+
+
+def delta_of(pmf: LossPMF, epsilon):
+    return np.maximum(1 - np.exp(epsilon[:, None] - pmf.losses), 0) @ pmf.mass + pmf.infinite
+
+
+def gaussian_gaps(mesh, mu, epsilon):
+    reach = int(np.ceil((12 * mu + mu**2) / mesh))
+    index = np.arange(-reach, reach + 1)
+    cells = gaussian_cells(index, mesh, mu)
+    truth = hockey_stick(epsilon, mu)
+    return (
+        delta_of(from_above(index, mesh, cells), epsilon) - truth,
+        truth - delta_of(from_below(index, mesh, cells), epsilon),
+    )
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
+def test_halving_the_mesh_quarters_the_gap(mu):
+    """Second order on both sides, at the nodes of the coarser mesh and between them, for the Gaussian pair."""
+    mesh = 0.08 * mu
+    epsilon = mesh * np.arange(0, 40, 0.0371)
+    for coarse, fine in zip(gaussian_gaps(mesh, mu, epsilon), gaussian_gaps(mesh / 2, mu, epsilon), strict=True):
+        assert np.all(coarse > -1e-14)
+        assert np.all(fine > -1e-14)
+        assert 3.6 < coarse.mean() / fine.mean() < 4.4
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
+def test_the_gap_is_that_of_chords(mu):
+    """Neither side gives away more than E_P of a chord's gap, h²/8 in the loss, by more than a factor of 3."""
+    mesh = 0.08 * mu
+    epsilon = mesh * np.arange(0, 40, 0.0371)
+    density = np.exp(-((epsilon - mu**2 / 2) ** 2) / (2 * mu**2)) / (mu * np.sqrt(2 * np.pi))
+    for gap in gaussian_gaps(mesh, mu, epsilon):
+        assert np.all(gap <= 3 * mesh**2 / 8 * density.max())
+        assert gap.max() >= mesh**2 / 8 * density.max() / 3
+
+
+# ------------------------------------------------------------------------------------------ where the nodes lie
+
+
+@given(
+    low=st.one_of(st.floats(-60, 10), st.floats(-1e-9, 0)),
+    width=st.one_of(st.floats(1e-6, 100), st.floats(1e2, 1e12), st.floats(1e-12, 1e-6)),
+    log_mesh=st.floats(-9, 0.5),
+    ratio=st.floats(0.5, 300),
+)
+@example(low=-0.02, width=0.52, log_mesh=-1.0, ratio=2.0)
+def test_nodes_cover_the_interval_and_grow_slowly(low, width, log_mesh, ratio):
+    """Increasing integers from at most low to at least high, dense within the bulk, growing by ≤ mesh/bulk beyond."""
+    high, mesh = low + width, 10.0**log_mesh
+    if not low < high:
+        return
+    index = graded_indices(low, high, mesh, ratio * mesh)
+    assert index.dtype == np.int64
+    assert index.size >= 2
+    gap = np.diff(index)
+    assert np.all(gap >= 1)
+    assert index[0] * mesh <= low + 4 * EPS * abs(low)
+    assert index[-1] * mesh >= high - 4 * EPS * abs(high)
+    inner = max(int(np.ceil(ratio)), 1)
+    nearer = np.minimum(np.abs(index[1:]), np.abs(index[:-1]))
+    assert np.all(gap <= np.maximum(2 + 2 * nearer / inner, 1))
+    assert np.all(gap[np.maximum(np.abs(index[1:]), np.abs(index[:-1])) <= inner] == 1)
+    assert index[1] * mesh > low - 4 * EPS * abs(low)
+    assert index[-2] * mesh < high + 4 * EPS * abs(high)
+
+
+def test_few_nodes_reach_far():
+    """Twelve orders of magnitude cost hundreds of nodes, not 10¹²: the grading is geometric."""
+    assert graded_indices(-1.0, 1e9, mesh=1e-3, bulk=0.1).size < 3000
+
+
+# ------------------------------------------------------------------------------------------ Gaussian cells
+
+
+@pytest.mark.parametrize("z", [0.0, 0.5, 3.0, 8.0, 20.0, 36.0])
+@pytest.mark.parametrize("width", [1e-6, 1e-3, 0.3, 5.0])
+def test_interval_masses_match_mpmath(z, width):
+    """Absolute error at most (8 + z²) roundings of the tail in which the interval lies, z its inner end."""
+    mp.mp.dps = 60
+    for left in (z, -z - width):
+        points = np.array([left, left + width])
+        near, far = sorted((mp.ncdf(-abs(mp.mpf(float(x)))) for x in points), reverse=True)
+        exact, tail = near - far, near
+        value = interval_masses(points)[0]
+        assert abs(mp.mpf(float(value)) - exact) <= (8 + z**2) * EPS * tail
+
+
+def test_interval_masses_across_zero_and_with_infinite_ends():
+    points = np.array([-np.inf, -40.0, -1.0, 0.0, 2.0, 39.0, np.inf])
+    value = interval_masses(points)
+    mp.mp.dps = 40
+    edges = [mp.mpf(0), *(mp.ncdf(mp.mpf(x)) for x in points[1:-1]), mp.mpf(1)]
+    for i, exact in enumerate(b - a for a, b in itertools.pairwise(edges)):
+        assert float(value[i]) == pytest.approx(float(exact), rel=1e-14, abs=1e-322)
+    assert value.sum() == pytest.approx(1.0, abs=4 * EPS)
+
+
+@given(st.lists(st.floats(-40, 40), min_size=2, max_size=30))
+def test_interval_masses_are_nonnegative_and_symmetric(points):
+    """Φ(b) - Φ(a) = Φ(-a) - Φ(-b) up to a rounding, and no mass is negative."""
+    points = np.sort(points)
+    value = interval_masses(points)
+    assert np.all(value >= 0)
+    assert np.allclose(value, interval_masses(-points[::-1])[::-1], rtol=0, atol=EPS)

@@ -1,0 +1,56 @@
+"""Settings far from the ordinary: a sound answer, no warning, no hang."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dprmt.accounting import DPSGD, RandomizedClipping
+
+RATE = 2000 / 67349
+SETTINGS = {
+    "ε near 500": (RandomizedClipping(0.5, 0.1, 32), 4500, 1e-5, 400, 700),
+    "δ = 1e-18": (RandomizedClipping(1.0, RATE, 32, probe_sharing="sample"), 400, 1e-18, 11, 12),
+    "δ = 1e-18, shared": (RandomizedClipping(2.0, RATE, 64), 400, 1e-18, 2, 6),
+    "q = 1": (RandomizedClipping(10.0, 1.0, 32), 400, 1e-5, 10.3, 10.5),
+    "q = 1, secret": (RandomizedClipping(10.0, 1.0, 32, probe_sharing="sample"), 400, 1e-5, 10.2, 10.5),
+    "q = 1, exact": (DPSGD(10.0, 1.0), 400, 1e-5, 9.97, 10.01),
+    "T = 1": (RandomizedClipping(1.0, RATE, 32), 1, 1e-5, 0.97, 0.99),
+    "T = 1e6": (RandomizedClipping(1.0, RATE, 32), 10**6, 1e-5, 990, 1000),
+    "T = 1e6, secret": (RandomizedClipping(1.0, RATE, 32, probe_sharing="sample"), 10**6, 1e-5, 950, 957),
+    "σ = 0.3": (RandomizedClipping(0.3, RATE, 32), 400, 1e-5, 100, 125),
+    "σ = 0.3, exact": (DPSGD(0.3, RATE), 400, 1e-5, 75, 125),
+    "σ = 100": (RandomizedClipping(100.0, RATE, 32), 400, 1e-5, 0.0157, 0.0159),
+    "k = 2": (RandomizedClipping(1.0, RATE, 2), 400, 1e-5, 3e5, 1e6),
+    "k = 4": (RandomizedClipping(2.0, RATE, 4), 400, 1e-5, 150, 220),
+    "k = 4096": (RandomizedClipping(1.0, RATE, 4096), 400, 1e-5, 3.81, 3.82),
+    "nothing to see": (DPSGD(1e6, RATE), 400, 1e-5, 0, 0),
+    "almost nothing": (RandomizedClipping(100.0, 1e-3, 32), 1, 1e-7, 0, 1e-4),
+    "rare samples": (RandomizedClipping(1.0, 1e-9, 32), 10**6, 1e-5, 0, 0),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_sound_answer(name: str) -> None:
+    run, steps, delta, least, most = SETTINGS[name]
+    lower, estimate, upper = run.epsilon(steps, delta)
+    assert 0.0 <= lower <= estimate <= upper
+    assert not math.isnan(upper)
+    assert lower <= most
+    assert least <= upper
+    if most < 900:
+        assert upper <= 1.05 * most + 1e-12
+
+
+def test_near_zero_the_answer_does_not_depend_on_a_mesh() -> None:
+    """ε of one faint step, to three digits, against the closed form of its δ at 0."""
+    lower, _, upper = DPSGD(50.0, 0.01).epsilon(1, 1e-5)
+    assert 0 < lower <= upper < 5e-4
+    assert upper - lower < 0.02 * upper
+
+
+def test_hopeless_settings_answer_infinity() -> None:
+    bounds = RandomizedClipping(0.01, 1.0, 2).epsilon(10**6, 1e-300)
+    assert bounds.upper == math.inf
+    assert bounds.lower >= 0

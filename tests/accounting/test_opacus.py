@@ -1,0 +1,340 @@
+"""The Opacus accountant: what it is told, what it refuses, and a real training run through PrivacyEngine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier, compose
+
+torch = pytest.importorskip("torch")
+opacus = pytest.importorskip("opacus")
+
+from opacus import PrivacyEngine  # noqa: E402
+from opacus.accountants import create_accountant, register_accountant  # noqa: E402
+from opacus.accountants.utils import get_noise_multiplier  # noqa: E402
+from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from dprmt.accounting.opacus import ClippingConfiguration, RandomizedClippingAccountant, register  # noqa: E402
+
+NAME = "randomized_clipping"
+DELTA = 1e-5
+
+opacus_talks = [
+    pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients:UserWarning"),
+]
+
+
+@pytest.fixture
+def default_name() -> Iterator[str]:
+    """The default name, told nothing again afterwards."""
+    yield NAME
+    register_accountant(NAME, RandomizedClippingAccountant, force=True)
+
+
+def after(accountant, *history: tuple[float, float, int]):
+    """The accountant after some steps."""
+    for noise_multiplier, sample_rate, steps in history:
+        for _ in range(steps):
+            accountant.step(noise_multiplier=noise_multiplier, sample_rate=sample_rate)
+    return accountant
+
+
+def test_importing_registers_an_accountant_that_refuses_to_guess(default_name: str) -> None:
+    """No default number of probes: a wrong one would report too small an ε."""
+    accountant = create_accountant(default_name)
+    assert type(accountant) is RandomizedClippingAccountant
+    for run in (accountant, after(accountant, (1.0, 0.1, 2))):
+        with pytest.raises(ParameterError, match=r"probes must be stated .*register\(probes=\.\.\.\)"):
+            run.get_epsilon(DELTA)
+    assert accountant.get_epsilon(DELTA, probes=16) == RandomizedClipping(1.0, 0.1, 16).epsilon(2, DELTA).upper
+    with pytest.raises(ParameterError):
+        accountant.get_epsilon(DELTA, rank=3)
+
+
+def test_registering_the_module_s_name_again_by_import_leaves_what_is_registered(default_name: str) -> None:
+    from dprmt.accounting import _opacus
+
+    configured = register(probes=8)
+    _opacus.register_unconfigured()
+    assert type(create_accountant(default_name)) is configured
+
+
+def test_registered_configurations_stay_apart() -> None:
+    few, many = register(probes=8, name="rc-8"), register(probes=64, analysis="envelope", name="rc-64")
+    assert few.mechanism() == "rc-8"
+    assert many.configuration == ClippingConfiguration(64, None, "envelope", "batch")
+    history = (2.0, 0.05, 30)
+    for name, mechanism in (
+        ("rc-8", RandomizedClipping(2.0, 0.05, 8)),
+        ("rc-64", RandomizedClipping(2.0, 0.05, 64, analysis="envelope")),
+    ):
+        accountant = after(create_accountant(name), history)
+        assert accountant.mechanism() == name
+        assert accountant.get_epsilon(DELTA) == mechanism.epsilon(30, DELTA).upper
+
+
+def test_history_is_merged_and_counted() -> None:
+    accountant = after(RandomizedClippingAccountant(), (2.0, 0.05, 3), (1.5, 0.05, 2), (2.0, 0.05, 1))
+    assert accountant.history == [(2.0, 0.05, 3), (1.5, 0.05, 2), (2.0, 0.05, 1)]
+    assert len(accountant) == 6
+    own = compose([(RandomizedClipping(2.0, 0.05, 32), 4), (RandomizedClipping(1.5, 0.05, 32), 2)]).epsilon(DELTA)
+    bounds = accountant.get_bounds(DELTA, probes=32)
+    assert bounds == own
+    assert accountant.get_epsilon(DELTA, probes=32) == own.upper
+
+
+def test_options_of_a_call_replace_what_was_registered() -> None:
+    accountant = after(register(probes=32, name="rc-options")(), (1.0, 0.05, 30))
+    for stated in (
+        {"probes": 16},
+        {"analysis": "envelope"},
+        {"analysis": "envelope", "rank": 4},
+        {"probe_sharing": "sample"},
+    ):
+        options = {"probes": 32} | stated
+        assert (
+            accountant.get_epsilon(DELTA, **stated) == RandomizedClipping(1.0, 0.05, **options).epsilon(30, DELTA).upper
+        )
+    narrow = accountant.get_bounds(DELTA, tolerance=1e-4)
+    assert narrow.upper - narrow.lower <= 1e-4 * max(1, narrow.upper)
+    with pytest.raises(TypeError, match="probe"):
+        accountant.get_epsilon(DELTA, probe=16)
+
+
+def test_no_step_costs_nothing() -> None:
+    assert tuple(register(probes=32, name="rc-none")().get_bounds(DELTA)) == (0.0, 0.0, 0.0)
+
+
+def test_exact_norms_agree_with_opacus_own_accountants() -> None:
+    """``probes=None``: above what they bound from below, and below their upper bounds."""
+    history = (1.0, 0.02, 300)
+    ours = after(register(probes=None, name="exact")(), history).get_epsilon(DELTA)
+    prv = after(create_accountant("prv"), history).get_epsilon(DELTA, eps_error=0.02)
+    rdp = after(create_accountant("rdp"), history).get_epsilon(DELTA)
+    assert ours == DPSGD(1.0, 0.02).epsilon(300, DELTA).upper
+    assert prv - 0.04 <= ours <= prv <= rdp
+
+
+def test_no_noise_has_infinite_epsilon_and_much_noise_counts_as_the_most_that_is_checked() -> None:
+    accountant = after(register(probes=32, name="rc-noise")(), (1.0, 0.1, 2), (0.0, 0.1, 1))
+    assert accountant.get_epsilon(DELTA) == math.inf
+    accountant.history = [(1e9, 0.1, 2)]
+    assert accountant.get_epsilon(DELTA) == RandomizedClipping(1e6, 0.1, 32).epsilon(2, DELTA).upper
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("sample_rate", (1.0, 1.25, 1)),
+        ("sample_rate", (1.0, 0.0, 1)),
+        ("noise_multiplier", (-1.0, 0.1, 1)),
+        ("noise_multiplier", (math.nan, 0.1, 1)),
+        ("steps", (1.0, 0.1, 0)),
+        ("steps", (1.0, 0.1, 2.5)),
+    ],
+)
+def test_bad_entries_are_named(name: str, entry: tuple) -> None:
+    accountant = register(probes=32, name="rc-bad")()
+    if name != "steps":
+        with pytest.raises(ParameterError) as caught:
+            accountant.step(noise_multiplier=entry[0], sample_rate=entry[1])
+        assert caught.value.name == name
+        assert accountant.history == []
+    accountant.history = [entry]
+    with pytest.raises(ParameterError) as caught:
+        accountant.get_epsilon(DELTA)
+    assert caught.value.name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("probes", {"probes": 1}),
+        ("rank", {"probes": 8, "rank": 0}),
+        ("analysis", {"probes": 8, "analysis": "loose"}),
+        ("probe_sharing", {"probes": 8, "probe_sharing": "layer"}),
+        ("name", {"probes": 8, "name": "prv"}),
+        ("name", {"probes": 8, "name": ""}),
+    ],
+)
+def test_bad_registrations_are_named(name: str, options: dict) -> None:
+    with pytest.raises(ParameterError) as caught:
+        register(**options)
+    assert caught.value.name == name
+
+
+def test_delta_is_checked_even_before_the_first_step() -> None:
+    with pytest.raises(ParameterError, match="delta"):
+        register(probes=8, name="rc-delta")().get_epsilon(0.0)
+
+
+def test_state_makes_a_round_trip() -> None:
+    accountant = after(register(probes=16, rank=3, analysis="envelope", name="rc-state")(), (1.0, 0.1, 4))
+    state = accountant.state_dict()
+    assert state["configuration"] == {"probes": 16, "rank": 3, "analysis": "envelope", "probe_sharing": "batch"}
+    other = create_accountant("rc-state")
+    other.load_state_dict(state)
+    assert other.history == [(1.0, 0.1, 4)]
+    after(other, (1.0, 0.1, 1))
+    assert accountant.history == state["history"] == [(1.0, 0.1, 4)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"configuration": {"probes": 64, "rank": None, "analysis": "tight", "probe_sharing": "batch"}},
+        {"configuration": {"probes": 32, "rank": None, "analysis": "tight", "probe_sharing": "sample"}},
+        {"configuration": None},
+        {"mechanism": "rdp"},
+        {"history": [(1.0, 2.0, 3)]},
+    ],
+)
+def test_another_state_is_refused_and_changes_nothing(change: dict) -> None:
+    accountant = after(register(probes=32, name="rc-refuse")(), (1.0, 0.1, 2))
+    with pytest.raises(ValueError):
+        accountant.load_state_dict(accountant.state_dict() | change)
+    assert accountant.history == [(1.0, 0.1, 2)]
+
+
+def test_a_state_without_configuration_is_refused_by_name() -> None:
+    accountant = register(probes=32, name="rc-missing")()
+    state = accountant.state_dict()
+    del state["configuration"]
+    with pytest.raises(ParameterError, match=r"configuration.*'probes': 32.*got 'missing'"):
+        accountant.load_state_dict(state)
+
+
+def test_opacus_calibration_ends_on_the_private_side() -> None:
+    register(probes=32, name="rc-calibrate")
+    found = get_noise_multiplier(
+        target_epsilon=2.0, target_delta=DELTA, sample_rate=0.05, steps=60, accountant="rc-calibrate"
+    )
+    assert RandomizedClipping(found, 0.05, 32).epsilon(60, DELTA).upper <= 2.0
+    assert 1.0 <= found / calibrate_noise_multiplier(2.0, DELTA, 0.05, 60, probes=32) <= 1.02
+    other = get_noise_multiplier(
+        target_epsilon=2.0, target_delta=DELTA, sample_rate=0.05, steps=60, accountant="rc-calibrate", probes=24
+    )
+    assert other > found
+
+
+def test_opacus_notices_a_budget_that_no_noise_meets() -> None:
+    register(probes=32, name="rc-low")
+    with pytest.raises(ValueError, match="privacy budget is too low"):
+        get_noise_multiplier(target_epsilon=1e-12, target_delta=1e-9, sample_rate=0.5, steps=9, accountant="rc-low")
+
+
+class Run:
+    """A small model under PrivacyEngine."""
+
+    def __init__(self, accountant: str, batch_size: int = 8, **options) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+        data = TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,)))
+        self.engine = PrivacyEngine(accountant=accountant)
+        common = {
+            "module": model,
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+            "data_loader": DataLoader(data, batch_size=batch_size),
+            "max_grad_norm": 1.0,
+        }
+        make = self.engine.make_private if "noise_multiplier" in options else self.engine.make_private_with_epsilon
+        self.model, self.optimizer, self.loader = make(**common, **options)
+
+    def backward(self, batch) -> None:
+        """One backward pass."""
+        nn.functional.cross_entropy(self.model(batch[0]), batch[1]).backward()
+
+    def epoch(self, loader=None) -> None:
+        """As many steps as the loader has batches."""
+        for batch in loader or self.loader:
+            self.optimizer.zero_grad()
+            self.backward(batch)
+            self.optimizer.step()
+
+
+def marked(test):
+    """A test during which Opacus and torch may say what they always say."""
+    for mark in opacus_talks:
+        test = mark(test)
+    return test
+
+
+@marked
+def test_training_to_a_target_epsilon(default_name: str, tmp_path) -> None:
+    """Calibrate, train with Opacus' exact clipping (accounted for conservatively), ask, save, load, go on."""
+    register(probes=32)
+    budget = {"target_epsilon": 3.0, "target_delta": DELTA, "epochs": 2}
+    run = Run(default_name, **budget)
+    before = [parameter.detach().clone() for parameter in run.model.parameters()]
+    run.epoch()
+    run.epoch()
+    assert any(not torch.equal(old, new) for old, new in zip(before, run.model.parameters(), strict=True))
+    sigma = run.optimizer.noise_multiplier
+    assert run.engine.accountant.history == [(sigma, 1 / 8, 16)]
+    assert 2.9 < run.engine.get_epsilon(DELTA) <= 3.0
+    assert DPSGD(sigma, 1 / 8).epsilon(16, DELTA).upper < run.engine.get_epsilon(DELTA)
+
+    run.engine.save_checkpoint(path=tmp_path / "state.pt", module=run.model, optimizer=run.optimizer)
+    later = Run(default_name, noise_multiplier=sigma)
+    later.engine.load_checkpoint(path=tmp_path / "state.pt", module=later.model, optimizer=later.optimizer)
+    later.epoch()
+    assert later.engine.accountant.history == [(sigma, 1 / 8, 24)]
+    register(probes=64)
+    other = Run(default_name, noise_multiplier=sigma)
+    with pytest.raises(ParameterError, match="'probes': 64"):
+        other.engine.load_checkpoint(path=tmp_path / "state.pt", module=other.model, optimizer=other.optimizer)
+
+
+@marked
+def test_without_stated_probes_nothing_is_calibrated(default_name: str) -> None:
+    with pytest.raises(ParameterError, match="probes must be stated"):
+        Run(default_name, target_epsilon=3.0, target_delta=DELTA, epochs=1)
+    run = Run(default_name, target_epsilon=3.0, target_delta=DELTA, epochs=1, probes=32)
+    run.epoch()
+    with pytest.raises(ParameterError, match="probes must be stated"):
+        run.engine.get_epsilon(DELTA)
+    assert run.engine.accountant.get_epsilon(DELTA, probes=32) <= 3.0
+
+
+@marked
+def test_virtual_steps_are_one_step_at_the_logical_rate() -> None:
+    register(probes=32, name="rc-virtual")
+    run = Run("rc-virtual", batch_size=16, noise_multiplier=1.0)
+    with BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer) as loader:
+        run.epoch(loader)
+    assert run.engine.accountant.history == [(1.0, 1 / 4, 4)]
+
+
+@marked
+def test_accumulating_batches_is_refused_under_poisson_sampling() -> None:
+    register(probes=32, name="rc-poisson")
+    run = Run("rc-poisson", noise_multiplier=1.0)
+    batch = torch.randn(4, 4), torch.randint(0, 2, (4,))
+    run.backward(batch)
+    with pytest.raises(ValueError, match="not compatible with grad accumulation"):
+        run.backward(batch)
+    assert run.engine.accountant.history == []
+
+
+@marked
+def test_accumulating_batches_without_poisson_sampling_multiplies_the_rate() -> None:
+    """Opacus' convention, stated in the docstring as not certified; beyond rate 1 it is refused."""
+    register(probes=32, name="rc-accumulate")
+    run = Run("rc-accumulate", batch_size=16, noise_multiplier=1.0, poisson_sampling=False)
+    batch = torch.randn(16, 4), torch.randint(0, 2, (16,))
+    for _ in range(3):
+        run.backward(batch)
+    run.optimizer.step()
+    assert run.engine.accountant.history == [(1.0, 3 / 4, 1)]
+    run.optimizer.zero_grad()
+    for _ in range(5):
+        run.backward(batch)
+    with pytest.raises(ParameterError, match=r"sample_rate .* got 1\.25"):
+        run.optimizer.step()

@@ -1,0 +1,251 @@
+"""One step as a privacy loss distribution of dp-accounting: the δ-curve, both directions, and composition."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from numpy.testing import assert_allclose
+from scipy.stats import norm
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD, RandomizedClipping, _revealed_pair, _secret_pair, compose
+from dprmt.accounting._cells import LossCells
+from dprmt.accounting._charged_cells import charged_cells
+from dprmt.accounting._discretization import LossPMF
+from dprmt.accounting._revealed_pair import RevealedPair
+
+dp_accounting = pytest.importorskip("dp_accounting")
+pytest.importorskip("dp_accounting.pld")
+
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution  # noqa: E402
+
+from dprmt.accounting import _pld  # noqa: E402
+
+RATE = 2000 / 67349
+EXACT = DPSGD(1.0, RATE)
+TIGHT = RandomizedClipping(1.0, RATE, probes=32)
+MECHANISMS = {
+    "exact": EXACT,
+    "tight": TIGHT,
+    "envelope": RandomizedClipping(1.0, RATE, probes=32, analysis="envelope"),
+    "secret": RandomizedClipping(1.0, RATE, probes=32, probe_sharing="sample"),
+    "few": RandomizedClipping(1.0, RATE, probes=6),
+    "q=1": RandomizedClipping(3.0, 1.0, probes=16),
+}
+LARGEST = {"few": 50.0}  # else thousands, too many grid points
+DIRECTIONS = ("remove", "add")
+
+
+def in_direction(pld, direction: str):
+    """One direction of a distribution, as a distribution; dp-accounting has no public access to it."""
+    pmf = {"remove": pld._pmf_remove, "add": pld._pmf_add}[direction]
+    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+
+
+@lru_cache
+def own_delta(name: str, epsilon: float):
+    """Our own bounds on one step's δ, by direction."""
+    return compose([(MECHANISMS[name], 1)]).delta_by_direction(epsilon, tolerance=0.05)
+
+
+def gaussian_delta(epsilon: float, rate: float, sigma: float, direction: str) -> float:
+    """δ(ε) of one subsampled Gaussian step in closed form."""
+    alpha, mu = math.exp(epsilon), 1 / sigma
+    edge = alpha if direction == "remove" else 1 / alpha
+    if edge <= 1 - rate:
+        return 1 - alpha if direction == "remove" else 0.0
+    y = math.log((edge - 1 + rate) / rate) / mu + mu / 2
+    if direction == "remove":
+        return (1 - rate) * norm.sf(y) + rate * norm.sf(y - mu) - alpha * norm.sf(y)
+    return norm.cdf(y) - alpha * ((1 - rate) * norm.cdf(y) + rate * norm.cdf(y - mu))
+
+
+masses = st.lists(st.one_of(st.just(0.0), st.floats(1e-12, 1.0)), min_size=2, max_size=30)
+
+
+@given(masses, st.floats(1e-6, 3.0), st.integers(-50, 50), st.floats(0.0, 0.3))
+def test_hockey_stick_curve_is_its_definition(weights: list, mesh: float, first: int, infinite: float) -> None:
+    """δ(l_i) = Σ_{j > i} m_j (1 - e^{l_i - l_j}) + infinite: relative error 1e-13, nonincreasing, in [0, 1]."""
+    mass = np.array(weights) * (1 - infinite) / max(sum(weights), 1e-300)
+    index = np.arange(first, first + mass.size)
+    curve = _pld.hockey_stick_curve(LossPMF(index, mass, mesh, infinite))
+    expected = [
+        infinite + math.fsum(-math.expm1(-mesh * (j - i)) * mass[j] for j in range(i + 1, mass.size))
+        for i in range(mass.size)
+    ]
+    assert_allclose(curve, np.minimum(expected, 1.0), rtol=1e-13)
+    assert np.all(np.diff(curve) <= 0)
+    assert np.all((curve >= 0) & (curve <= 1))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_one_exact_step_is_the_closed_form(direction: str) -> None:
+    """On the grid equal but for the tail's 1e-12; between grid points on the chord in e^ε, so never below."""
+    mesh = 1e-3
+    pld = in_direction(EXACT.to_pld(mesh), direction)
+    right_share = math.expm1(mesh / 2) / math.expm1(mesh)
+    for index in (-20, 0, 1, 13, 200, 900):
+        left, between, right = (gaussian_delta(x * mesh, RATE, 1.0, direction) for x in (index, index + 0.5, index + 1))
+        assert_allclose(pld.get_delta_for_epsilon(index * mesh), left, rtol=1e-6, atol=2e-12)
+        chord = left + (right - left) * right_share
+        found = pld.get_delta_for_epsilon((index + 0.5) * mesh)
+        assert between * (1 - 1e-10) - 1e-15 <= found
+        assert_allclose(found, chord, rtol=1e-6, atol=2e-12)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_one_step_dominates_and_is_tight(name: str, direction: str) -> None:
+    """δ is at least what one step costs; at most 2% more (bins), the slack and the tail."""
+    mechanism = MECHANISMS[name]
+    pld = in_direction(mechanism.to_pld(1e-3, largest_loss=LARGEST.get(name)), direction)
+    slack = mechanism.step().pairs(32, 1e-12)[0].slack
+    for epsilon in (0.01, 0.1):
+        own = own_delta(name, epsilon)[direction]
+        assert own.lower <= pld.get_delta_for_epsilon(epsilon) <= own.upper * 1.02 + 1.1 * slack + 1e-11
+
+
+@pytest.mark.parametrize("name", ["exact", "tight", "envelope", "secret"])
+def test_composition_agrees(name: str) -> None:
+    """After 400 steps dp-accounting's pessimistic ε lies above our lower bound and at most 0.1% above our upper one."""
+    own = MECHANISMS[name].epsilon_by_direction(400, 1e-5)
+    run = MECHANISMS[name].to_pld(1e-3).self_compose(400)
+    for direction in DIRECTIONS:
+        theirs = in_direction(run, direction).get_epsilon_for_delta(1e-5)
+        assert own[direction].lower <= theirs <= own[direction].upper * 1.001
+    assert_allclose(run.get_epsilon_for_delta(1e-5), max(own[d].upper for d in DIRECTIONS), rtol=1e-3)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(
+    ("mechanism", "steps", "discretization"),
+    [
+        (TIGHT, 400, 1e-4),
+        (MECHANISMS["secret"], 400, 1e-4),
+        (RandomizedClipping(2.0, RATE, probes=16, rank=8, analysis="envelope"), 400, 1e-4),
+        (RandomizedClipping(1.5, 16 / 1225, probes=64), 3480, 1e-4),
+        (RandomizedClipping(2.0, RATE, probes=8), 400, 1e-3),
+        (RandomizedClipping(8.0, 1.0, probes=32), 50, 1e-3),
+        (RandomizedClipping(8.0, 1.0, probes=32, probe_sharing="sample"), 50, 1e-3),
+        (RandomizedClipping(1.0, 0.001, probes=32), 100_000, 2e-5),
+    ],
+)
+def test_composition_agrees_in_more_settings(mechanism, steps: int, discretization: float) -> None:
+    own = mechanism.epsilon_by_direction(steps, 1e-5)
+    run = mechanism.to_pld(discretization, bins=256).self_compose(steps)
+    for direction in DIRECTIONS:
+        theirs = in_direction(run, direction).get_epsilon_for_delta(1e-5)
+        assert own[direction].lower <= theirs <= own[direction].upper * 1.004
+
+
+def test_exact_norms_agree_with_the_peer_s_own_distribution() -> None:
+    """Same discretization, same algorithm, other code: ε to 1e-4 in both directions, and by its accountant."""
+    theirs = privacy_loss_distribution.from_gaussian_mechanism(
+        1.0, sampling_prob=RATE, value_discretization_interval=1e-3
+    )
+    ours = EXACT.to_pld(1e-3).self_compose(400)
+    theirs = theirs.self_compose(400)
+    for direction in DIRECTIONS:
+        pair = [in_direction(run, direction).get_epsilon_for_delta(1e-5) for run in (ours, theirs)]
+        assert_allclose(*pair, atol=1e-4)
+    step = dp_accounting.PoissonSampledDpEvent(RATE, dp_accounting.GaussianDpEvent(1.0))
+    accountant = PLDAccountant(value_discretization_interval=1e-3).compose(step, 400)
+    assert_allclose(ours.get_epsilon_for_delta(1e-5), accountant.get_epsilon(1e-5), atol=1e-4)
+
+
+def test_the_result_composes_with_the_peer_s_own_distributions() -> None:
+    """A warm-up without sampling by dp-accounting, then randomized clipping by us."""
+    warm_up = privacy_loss_distribution.from_gaussian_mechanism(8.0, value_discretization_interval=1e-3)
+    both = MECHANISMS["envelope"].to_pld(1e-3).self_compose(100).compose(warm_up.self_compose(3))
+    own = compose([(DPSGD(8.0, 1.0), 3), (MECHANISMS["envelope"], 100)]).epsilon(1e-5)
+    assert own.lower <= both.get_epsilon_for_delta(1e-5) <= own.upper * 1.002
+
+
+@pytest.mark.parametrize("name", ["tight", "secret", "few"])
+def test_everything_cut_off_is_infinite(name: str) -> None:
+    """δ beyond all losses is the mass above the cut and the slack, up to the law's tail; nothing is dropped."""
+    mechanism = MECHANISMS[name]
+    pair = mechanism.step().pairs(128, 1e-12)[0]
+    for cut in (0.5, 2.0):
+        infinite = in_direction(mechanism.to_pld(1e-3, largest_loss=cut), "remove").get_delta_for_epsilon(1e9)
+        above = pair.cells(np.array([cut * 1.002])).p_above
+        assert above + pair.slack <= infinite <= 1.1 * pair.cells(np.array([cut])).p_above + pair.slack
+    infinite = in_direction(mechanism.to_pld(1e-3, largest_loss=2.0), "add").get_delta_for_epsilon(1e9)
+    assert pair.slack <= infinite <= pair.slack + 1e-11
+
+
+PAIRS = {
+    "with an atom at infinity": RevealedPair(np.array([0.5, 1.0, 3.0]), np.array([0.5, 0.3, 0.1]), 0.3, 0.1, 1e-3),
+    "secret": MECHANISMS["secret"].step().pairs(16, 1e-10)[0],
+    "always": RandomizedClipping(1.0, 1.0, probes=8, probe_sharing="sample").step().pairs(16, 1e-10)[0],
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells of seven nodes at a time are those of all nodes at once, but for a charge of the size of the tails."""
+    pair = PAIRS[name]
+    nodes = np.concatenate([np.linspace(-1.5, 1.5, 61), [2.0, 3.0, 8.0, 20.0]])
+    whole = charged_cells(pair, nodes)
+    for module in (_revealed_pair, _secret_pair):
+        monkeypatch.setattr(module, "ROWS_AT_A_TIME", 7)
+    blocks = charged_cells(pair, nodes)
+    for direction in DIRECTIONS:
+        one, other = whole[direction], blocks[direction]
+        assert_allclose(other.p, one.p, rtol=1e-9, atol=1e-15)
+        assert_allclose(other.q, one.q, rtol=1e-9, atol=1e-15)
+        assert_allclose([other.p_below, other.p_above], [one.p_below, one.p_above], rtol=1e-9, atol=1e-9)
+        assert other.p_below + other.p.sum() + other.p_above >= 1 + pair.slack - 1e-14
+
+
+class Charging:
+    """A pair that charges 1% of the P-mass of its cells, and 2% of the Q-mass, to an infinite loss."""
+
+    slack = 0.005
+
+    def cells(self, nodes: np.ndarray) -> LossCells:
+        """Uniform masses on [0, 1]."""
+        mass = np.diff(np.clip(nodes, 0.0, 1.0))
+        low, high = float(np.clip(nodes[0], 0.0, 1.0)), 1.0 - float(np.clip(nodes[-1], 0.0, 1.0))
+        return LossCells(mass, mass, low, low + 0.02 * mass.sum(), high + 0.01 * mass.sum(), high)
+
+
+def test_both_directions_are_charged() -> None:
+    cells = charged_cells(Charging(), np.linspace(0.0, 1.0, 20))
+    assert_allclose(cells["remove"].p_above, 0.015)
+    assert_allclose(cells["add"].p_above, 0.025)
+
+
+def test_wider_steps_beyond_a_loss_of_one_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    graded = TIGHT.to_pld(1e-3, bins=32).self_compose(400).get_epsilon_for_delta(1e-5)
+    monkeypatch.setattr(_pld, "_BULK", 1e9)
+    uniform = TIGHT.to_pld(1e-3, bins=32).self_compose(400).get_epsilon_for_delta(1e-5)
+    assert uniform - 1e-9 <= graded <= uniform + 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("discretization", {"discretization": 0.0}),
+        ("discretization", {"discretization": 2.0}),
+        ("largest_loss", {"largest_loss": -1.0}),
+        ("tail", {"tail": 0.5}),
+        ("bins", {"bins": 1}),
+    ],
+)
+def test_bad_options_are_named(name: str, options: dict) -> None:
+    with pytest.raises(ParameterError) as caught:
+        TIGHT.to_pld(**options)
+    assert caught.value.name == name
+
+
+def test_too_many_grid_points_are_refused_with_what_helps() -> None:
+    with pytest.raises(
+        ParameterError, match=r"discretization must be >= .* \(or give a largest_loss or a larger tail\)"
+    ):
+        MECHANISMS["few"].to_pld()

@@ -1,0 +1,170 @@
+"""What must hold whatever the setting, as hypothesis properties on certified bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dprmt.accounting import DPSGD, RandomizedClipping, clt_mu, compose, gdp_epsilon, gdp_trade_off
+from dprmt.accounting._engine import InconsistentBoundsError
+
+noise = st.floats(0.6, 8.0)
+rates = st.floats(1e-3, 1.0)
+step_counts = st.integers(1, 500)
+probe_counts = st.integers(12, 200)
+deltas = st.floats(-12.0, -3.0).map(lambda exponent: 10.0**exponent)
+factors = st.floats(1.05, 3.0)
+clippings = st.fixed_dictionaries(
+    {
+        "probes": probe_counts,
+        "analysis": st.sampled_from(["tight", "envelope"]),
+        "probe_sharing": st.sampled_from(["batch", "sample"]),
+    }
+)
+few = settings(max_examples=10)
+
+
+def mechanism(sigma: float, rate: float, clipping: dict[str, Any] | None) -> DPSGD | RandomizedClipping:
+    """Exact norms or randomized clipping."""
+    return DPSGD(sigma, rate) if clipping is None else RandomizedClipping(sigma, rate, **clipping)
+
+
+maybe_clipping = st.none() | clippings
+
+
+@few
+@given(noise, rates, step_counts, deltas, maybe_clipping)
+def test_bounds_are_ordered_and_name_the_larger_direction(
+    sigma: float, rate: float, steps: int, delta: float, clipping: dict[str, Any] | None
+) -> None:
+    """0 ≤ lower ≤ estimate ≤ upper in both directions, and the answer is the larger of them."""
+    run = mechanism(sigma, rate, clipping)
+    by_direction = run.epsilon_by_direction(steps, delta)
+    for bounds in by_direction.values():
+        assert 0.0 <= bounds.lower <= bounds.estimate <= bounds.upper
+    worst = run.epsilon(steps, delta)
+    assert worst.upper == max(bounds.upper for bounds in by_direction.values())
+    assert by_direction[worst.direction].upper == worst.upper
+
+
+@few
+@given(noise, factors, rates, step_counts, deltas, maybe_clipping)
+def test_more_noise_never_costs_more(
+    sigma: float, factor: float, rate: float, steps: int, delta: float, clipping: dict[str, Any] | None
+) -> None:
+    """ε decreases in σ."""
+    more = mechanism(sigma * factor, rate, clipping).epsilon(steps, delta)
+    assert more.lower <= mechanism(sigma, rate, clipping).epsilon(steps, delta).upper
+
+
+@few
+@given(noise, rates, st.floats(0.2, 0.95), step_counts, st.integers(1, 300), deltas, maybe_clipping)
+def test_more_steps_or_samples_never_cost_less(
+    sigma: float, rate: float, share: float, steps: int, extra: int, delta: float, clipping: dict[str, Any] | None
+) -> None:
+    """ε increases in T and in q."""
+    base = mechanism(sigma, rate, clipping).epsilon(steps, delta)
+    assert base.lower <= mechanism(sigma, rate, clipping).epsilon(steps + extra, delta).upper
+    assert mechanism(sigma, rate * share, clipping).epsilon(steps, delta).lower <= base.upper
+
+
+@few
+@given(noise, rates, step_counts, deltas, clippings, st.integers(1, 200))
+def test_more_probes_never_cost_more_and_exact_norms_least(
+    sigma: float, rate: float, steps: int, delta: float, clipping: dict[str, Any], extra: int
+) -> None:
+    """ε decreases in k, and is never below that of exact norms."""
+    base = mechanism(sigma, rate, clipping).epsilon(steps, delta)
+    more = mechanism(sigma, rate, {**clipping, "probes": clipping["probes"] + extra}).epsilon(steps, delta)
+    assert more.lower <= base.upper
+    assert DPSGD(sigma, rate).epsilon(steps, delta).lower <= base.upper
+
+
+@few
+@given(noise, rates, step_counts, deltas, probe_counts)
+def test_tight_beats_envelope_and_secret_beats_shared(
+    sigma: float, rate: float, steps: int, delta: float, probes: int
+) -> None:
+    """The lower bound of the stronger analysis never exceeds the upper bound of the weaker one."""
+
+    def epsilon(analysis: str, sharing: str) -> Any:
+        options = {"probes": probes, "analysis": analysis, "probe_sharing": sharing}
+        return mechanism(sigma, rate, options).epsilon(steps, delta)
+
+    assert epsilon("tight", "batch").lower <= epsilon("envelope", "batch").upper
+    assert epsilon("tight", "sample").lower <= epsilon("envelope", "sample").upper
+    assert epsilon("tight", "sample").lower <= epsilon("tight", "batch").upper
+
+
+@few
+@given(noise, rates, step_counts, step_counts, deltas, maybe_clipping)
+def test_phases_of_one_mechanism_add_up(
+    sigma: float, rate: float, first: int, second: int, delta: float, clipping: dict[str, Any] | None
+) -> None:
+    """T1 steps and then T2 are T1 + T2 steps, in any order."""
+    run = mechanism(sigma, rate, clipping)
+    other = DPSGD(2.0 * sigma, rate)
+    assert compose([(run, first), (run, second)]).epsilon(delta) == run.epsilon(first + second, delta)
+    one, two = compose([(run, first), (other, second)]), compose([(other, second), (run, first)])
+    assert one.epsilon(delta).upper == pytest.approx(two.epsilon(delta).upper, rel=1e-6, abs=1e-9)
+    assert one.epsilon(delta).upper >= run.epsilon(first, delta).lower
+
+
+@few
+@given(noise, rates, st.integers(1, 100), deltas, maybe_clipping)
+def test_delta_of_epsilon_is_delta(
+    sigma: float, rate: float, steps: int, delta: float, clipping: dict[str, Any] | None
+) -> None:
+    """δ(ε_upper) ≤ δ ≤ δ(ε_lower), as far as the bounds can tell."""
+    run = mechanism(sigma, rate, clipping)
+    lower, _, upper = run.epsilon(steps, delta)
+    if np.isfinite(upper):
+        assert run.delta(steps, upper).lower <= delta * (1 + 1e-9)
+    if lower > 0:
+        assert run.delta(steps, lower).upper >= delta * (1 - 1e-9)
+
+
+@few
+@given(noise, rates, st.integers(1, 100), maybe_clipping, st.floats(0.0, 4.0))
+def test_trade_off_is_a_trade_off_function(
+    sigma: float, rate: float, steps: int, clipping: dict[str, Any] | None, epsilon: float
+) -> None:
+    """Lower ≤ upper ≤ 1 - α; both decrease; the curve is consistent with δ(ε): β ≥ 1 - δ - e^ε α."""
+    run = mechanism(sigma, rate, clipping)
+    alpha = np.linspace(0.0, 1.0, 41)
+    band = run.trade_off(steps, alpha)
+    assert np.all(band.lower <= band.upper + 1e-12)
+    assert np.all(band.upper <= 1 - alpha + 1e-12)
+    assert np.all(np.diff(band.lower) <= 1e-9)
+    delta = run.delta(steps, epsilon)
+    assert np.all(band.upper >= 1 - delta.upper - np.exp(epsilon) * alpha - 1e-9)
+    touching = np.min(band.lower - (1 - delta.lower - np.exp(epsilon) * alpha))
+    assert touching >= -2e-2
+
+
+def test_trade_off_of_the_gaussian_mechanism() -> None:
+    """Without sampling, one step is G_{1/σ} exactly."""
+    alpha = np.array([0.0, 1e-4, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0])
+    band = DPSGD(0.8, 1.0).trade_off(1, alpha)
+    truth = gdp_trade_off(1 / 0.8, alpha)
+    assert np.all(band.lower <= truth + 1e-9)
+    assert np.all(truth <= band.upper + 1e-9)
+    assert np.max(band.upper - band.lower) < 1e-3
+
+
+def test_the_central_limit_approximation_under_reports() -> None:
+    """μ-GDP gives a smaller ε than is certainly spent."""
+    mu = clt_mu(0.8, 0.01, 1000)
+    assert gdp_epsilon(mu, 1e-6) < DPSGD(0.8, 0.01).epsilon(1000, 1e-6).lower
+
+
+def test_contradicting_bounds_are_refused() -> None:
+    from dprmt.accounting._bounds import PrivacyBounds
+    from dprmt.accounting._engine import _intersection
+
+    with pytest.raises(InconsistentBoundsError, match="report"):
+        _intersection(PrivacyBounds(1.1, 1.1, 1.2), PrivacyBounds(0.9, 0.9, 1.0))

@@ -1,0 +1,370 @@
+"""Answers against slow, literal references: closed forms, quadrature over the χ² density, plain FFT composition."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import pytest
+from scipy import fft, integrate, stats
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import gammaincc, gammaincinv, gammaln, log_ndtr, ndtr
+
+from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting._clipping_step import ClippingStep
+from dprmt.accounting._engine import discretize_step
+from dprmt.accounting._nonconvex_slack import tangent_excess
+
+DIRECTIONS = ("remove", "add")
+Q = 2000 / 67349
+
+# ------------------------------------------------------------------------------------------ one step, by quadrature
+
+
+@lru_cache(maxsize=64)
+def norm_ratios(probes: int | None, analysis: str, panels: int = 60, points: int = 12):
+    """Nodes and weights for E over X: 1 (exact norm), χ²(k)/k ("tight"), or min(χ²(k)/k, 1) ("envelope")."""
+    if probes is None:
+        return np.ones(1), np.ones(1)
+    a = probes / 2
+    low = np.log(max(gammaincinv(a, 1e-60) / a, 1e-200))
+    high = np.log((a + 12 * np.sqrt(a) + 80) / a) if analysis == "tight" else 0.0
+    node, weight = np.polynomial.legendre.leggauss(points)
+    edges = np.linspace(low, high, panels + 1)
+    middle, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
+    u = (middle[:, None] + half[:, None] * node).ravel()
+    mass = (half[:, None] * weight).ravel() * np.exp(a * u + a * np.log(a) - a * np.exp(u) - gammaln(a))
+    x = np.exp(u)
+    if analysis == "envelope":
+        x, mass = np.append(x, 1.0), np.append(mass, gammaincc(a, a))
+    return x[mass > 0], mass[mass > 0]
+
+
+def log_shift(epsilon: float, q: float) -> float:
+    """Log r with e^ε = 1 - q + q r, or -∞."""
+    if q == 1.0:
+        return epsilon
+    if epsilon > 500:
+        return epsilon - np.log(q)
+    r = np.expm1(epsilon) / q + 1.0
+    return float(np.log(r)) if r > 0 else -np.inf
+
+
+@dataclass(frozen=True)
+class OneStep:
+    """δ(ε) of one step, any real ε, without cancellation: everything is E over X of something explicit."""
+
+    sigma: float
+    q: float
+    probes: int | None = None
+    analysis: str = "tight"
+    secret: bool = False
+
+    @cached_property
+    def law(self):
+        x, mass = norm_ratios(self.probes, self.analysis)
+        return 1 / (self.sigma * np.sqrt(x)), mass
+
+    def delta(self, epsilon: float, direction: str) -> float:
+        with np.errstate(over="ignore"):
+            return (self._secret if self.secret else self._revealed)(epsilon, direction)
+
+    def epsilon(self, delta: float, direction: str) -> float:
+        if self.delta(0.0, direction) <= delta:
+            return 0.0
+        high = 0.1
+        while self.delta(high, direction) > delta:
+            high *= 2
+        return brentq(lambda e: self.delta(e, direction) - delta, 0.0, high, xtol=1e-10)
+
+    def _revealed(self, epsilon, direction):
+        """Subsampled Gaussian mechanism at each z, averaged."""
+        (mu, mass), q = self.law, self.q
+        if direction == "remove":
+            shift = log_shift(epsilon, q)
+            if shift == -np.inf:
+                return -np.expm1(epsilon)
+            first = np.exp(log_ndtr(mu / 2 - shift / mu))
+            return q * float(mass @ (first - np.exp(np.minimum(shift + log_ndtr(-mu / 2 - shift / mu), 0.0))))
+        shift = log_shift(-epsilon, q)
+        if shift == -np.inf:
+            return 0.0
+        y = shift / mu + mu / 2
+        absent = -np.expm1(epsilon + np.log1p(-q)) if q < 1 else 1.0
+        return float(mass @ (absent * ndtr(y) - np.exp(epsilon + np.log(q) + log_ndtr(y - mu))))
+
+    @cached_property
+    def _half_lines(self):
+        """A grid of t with E Φ(t - μ) and E Φ(μ - t) on it."""
+        mu, mass = self.law
+        t = np.concatenate([np.linspace(-14, 12, 131), np.geomspace(12, 3e3, 100)[1:]])
+        return t, np.array([[mass @ ndtr(point - mu), mass @ ndtr(mu - point)] for point in t]).T
+
+    def _secret(self, epsilon, direction):
+        """Sup over half-lines, by a grid and one local refinement."""
+        (mu, mass), q = self.law, self.q
+        t, (below, above) = self._half_lines
+        absent = -np.expm1(epsilon + np.log1p(-q)) if q < 1 else 1.0
+
+        def gain(t, below, above):
+            if direction == "remove":
+                return (1 - q) * ndtr(-t) - np.exp(np.minimum(epsilon + log_ndtr(-t), 700.0)) + q * above
+            return absent * ndtr(t) - np.exp(min(epsilon, 700.0)) * q * below
+
+        values = gain(t, below, above)
+        best = int(values.argmax())
+        ends = t[max(best - 1, 0)], t[min(best + 1, t.size - 1)]
+
+        def loss(point):
+            return -gain(point, mass @ ndtr(point - mu), mass @ ndtr(mu - point))
+
+        local = minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-9})
+        return float(max(values[best], -local.fun, 0.0, -np.expm1(epsilon)))
+
+
+@pytest.mark.parametrize("probes", [2, 4, 32, 1000])
+@pytest.mark.parametrize("analysis", ["tight", "envelope"])
+def test_the_quadrature_is_exact_for_what_has_a_closed_form(probes, analysis):
+    """Total mass and mean of X, P(X ≤ 1/4), and the same E h by scipy.integrate.quad."""
+    x, mass = norm_ratios(probes, analysis)
+    law = stats.gamma(probes / 2, scale=2 / probes)
+    above = gammaincc(probes / 2, probes / 2)
+    assert mass.sum() == pytest.approx(1.0, abs=1e-11)
+    mean = 1.0 if analysis == "tight" else stats.gamma(probes / 2 + 1, scale=2 / probes).cdf(1.0) + above
+    assert mass @ x == pytest.approx(mean, abs=1e-11)
+
+    def h(x):
+        mu = 1 / np.sqrt(x)
+        return ndtr(mu / 2 - 1 / mu) - np.exp(1 + log_ndtr(-mu / 2 - 1 / mu))
+
+    ends = [1e-9, 0.05, 0.3, 0.7, 1.0] + ([1.5, 3.0, 12.0] if analysis == "tight" else [])
+    pieces = [integrate.quad(lambda x: law.pdf(x) * h(x), a, b, epsabs=1e-14)[0] for a, b in itertools.pairwise(ends)]
+    atom = 0.0 if analysis == "tight" else above * h(1.0)
+    assert mass @ h(x) == pytest.approx(sum(pieces) + atom, abs=1e-8)
+
+
+def assert_one_step(mechanism, truth: OneStep, delta: float, width: float = 1e-2) -> None:
+    for direction, bounds in mechanism.epsilon_by_direction(1, delta).items():
+        exact = truth.epsilon(delta, direction)
+        assert bounds.lower <= exact + 1e-8, direction
+        assert bounds.upper >= exact - 1e-8, direction
+        assert bounds.upper - bounds.lower <= width * max(1.0, exact), direction
+
+
+@pytest.mark.parametrize("delta", [0.05, 1e-3, 1e-6, 1e-12, 1e-18])
+@pytest.mark.parametrize(("sigma", "q"), [(1.0, 1.0), (0.5, 0.3), (1.0, 1e-2), (3.0, 0.9), (0.8, 1e-4)])
+def test_one_step_of_dpsgd_matches_the_subsampled_gaussian_mechanism(sigma, q, delta):
+    """Both directions of one step, for δ from 0.05 to 1e-18, within 1e-2 of each other."""
+    assert_one_step(DPSGD(sigma, q), OneStep(sigma, q), delta)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-10, 1e-16])
+@pytest.mark.parametrize(("sigma", "steps"), [(1.0, 1), (1.0, 10), (5.0, 100), (40.0, 10_000), (0.4, 3)])
+def test_without_sampling_dpsgd_is_one_gaussian_mechanism(sigma, steps, delta):
+    """Q = 1: T steps are one step with μ = √T/σ, and the upper bound is within 1e-3 of it."""
+    truth = OneStep(sigma / np.sqrt(steps), 1.0).epsilon(delta, "remove")
+    bounds = DPSGD(sigma, 1.0).epsilon(steps, delta)
+    assert bounds.lower <= truth + 1e-9
+    assert truth - 1e-9 <= bounds.upper <= truth + 1e-3 * max(1.0, truth)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
+@pytest.mark.parametrize("analysis", ["tight", "envelope"])
+@pytest.mark.parametrize(("probes", "sigma", "q"), [(32, 1.0, 1.0), (32, 1.0, 0.03), (16, 2.0, 0.5), (256, 0.7, 0.01)])
+def test_one_step_of_randomized_clipping_with_revealed_probes(probes, sigma, q, analysis, delta):
+    """ε of one step in both directions, E over the χ² density of the subsampled Gaussian mechanism."""
+    mechanism = RandomizedClipping(sigma, q, probes, analysis=analysis)
+    assert_one_step(mechanism, OneStep(sigma, q, probes, analysis), delta)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
+@pytest.mark.parametrize("analysis", ["tight", "envelope"])
+@pytest.mark.parametrize(("probes", "sigma", "q"), [(32, 4.0, 1.0), (32, 1.0, 0.03), (16, 2.0, 0.5), (256, 0.7, 0.01)])
+def test_one_step_of_randomized_clipping_with_secret_probes(probes, sigma, q, analysis, delta):
+    """ε of one step in both directions, the supremum over half-lines of a mixture of normal laws."""
+    mechanism = RandomizedClipping(sigma, q, probes, analysis=analysis, probe_sharing="sample")
+    assert_one_step(mechanism, OneStep(sigma, q, probes, analysis, secret=True), delta, width=2e-2)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-3, 1e-5, 1e-9])
+@pytest.mark.parametrize("secret", [False, True], ids=["revealed", "secret"])
+@pytest.mark.parametrize("analysis", ["tight", "envelope"])
+@pytest.mark.parametrize(
+    ("probes", "sigma", "q"), [(4, 1.0, 0.1), (8, 0.5, 1.0), (2, 1.0, 1.0), (32, 0.5, 1.0), (32, 0.3, 0.2)]
+)
+def test_one_step_stays_sound_where_the_tail_of_z_decides(probes, sigma, q, analysis, secret, delta):
+    """Few probes or little noise: intervals may be wide, but the truth is in them, in both directions."""
+    sharing = "sample" if secret else "batch"
+    mechanism = RandomizedClipping(sigma, q, probes, analysis=analysis, probe_sharing=sharing)
+    assert_one_step(mechanism, OneStep(sigma, q, probes, analysis, secret), delta, width=np.inf)
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-14, 1e-16, 1e-18])
+@pytest.mark.parametrize("secret", [False, True], ids=["revealed", "secret"])
+@pytest.mark.parametrize(("probes", "sigma", "q"), [(32, 4.0, 0.5), (64, 4.0, 1.0), (64, 2.0, 0.1)])
+def test_one_step_stays_sound_for_tiny_deltas(probes, sigma, q, secret, delta):
+    """δ near and below the rounding unit: masses are still resolved where they decide."""
+    mechanism = RandomizedClipping(sigma, q, probes, probe_sharing="sample" if secret else "batch")
+    assert_one_step(mechanism, OneStep(sigma, q, probes, "tight", secret), delta, width=np.inf)
+
+
+# ------------------------------------------------------------------------------------------ the whole curve of a step
+
+
+def discrete_delta(pmf, epsilon):
+    """δ at each ε of a discrete loss."""
+    return np.maximum(-np.expm1(epsilon[:, None] - pmf.losses), 0.0) @ pmf.mass + pmf.infinite
+
+
+CURVES = [
+    (32, 1.0, Q, "tight"),
+    (32, 1.0, Q, "envelope"),
+    (16, 0.7, 0.5, "tight"),
+    (16, 1.0, 1.0, "tight"),
+    (32, 0.5, 1.0, "envelope"),
+    (6, 1.0, 0.1, "tight"),
+]
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("secret", [False, True], ids=["revealed", "secret"])
+@pytest.mark.parametrize(("probes", "sigma", "q", "analysis"), CURVES)
+@pytest.mark.parametrize("bins", [16, 64])
+def test_both_pairs_bound_the_whole_curve_of_a_step(probes, sigma, q, analysis, secret, direction, bins):
+    """H_α at every α in e^[-3, 12], not only near the answer: what composition needs, ε < 0 included."""
+    step = ClippingStep(sigma, q, probes, None, analysis, secret)
+    upper, lower = step.pairs(bins, 1e-10)
+    truth = OneStep(sigma, q, probes, analysis, secret)
+    mesh, index = 0.02, np.arange(-200, 1500)
+    epsilon = np.linspace(-3.0, 12.0, 91) + 1e-3
+    exact = np.array([truth.delta(e, direction) for e in epsilon])
+    above = discrete_delta(discretize_step(upper, index, mesh, direction, "upper"), epsilon)
+    below = discrete_delta(discretize_step(lower, index, mesh, direction, "lower"), epsilon)
+    assert np.all(above >= exact - 1e-9 * exact - 1e-14)
+    assert np.all(below <= exact + 1e-9 * exact + 1e-14)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("secret", [False, True], ids=["revealed", "secret"])
+def test_both_pairs_are_close_to_the_curve_of_a_step(secret, direction):
+    """In the setting of the check values the curve of a step is known to 0.5 % of δ or 1e-7 from both sides."""
+    step = ClippingStep(1.0, Q, 32, None, "tight", secret)
+    upper, lower = step.pairs(256, 1e-13)
+    truth = OneStep(1.0, Q, 32, "tight", secret)
+    mesh, index = 0.001, np.arange(-100, 3000)
+    epsilon = np.linspace(-0.02, 2.5, 60)
+    exact = np.array([truth.delta(e, direction) for e in epsilon])
+    above = discrete_delta(discretize_step(upper, index, mesh, direction, "upper"), epsilon)
+    below = discrete_delta(discretize_step(lower, index, mesh, direction, "lower"), epsilon)
+    assert np.all(above - exact <= 5e-3 * exact + 1e-7)
+    assert np.all(exact - below <= 5e-3 * exact + 1e-7)
+
+
+@pytest.mark.parametrize(("sigma", "probes"), [(0.3, 8), (0.5, 32), (0.7, 32), (1.0, 8), (0.5, 4), (2.0, 2), (0.2, 64)])
+def test_the_slack_is_the_largest_expected_excess_of_the_tangent(sigma, probes):
+    """η ≥ E[(tangent - h)(X); X < x₀] on a grid of ε by quadrature; where it is of use, at most 1.15 × the maximum."""
+    x, mass = norm_ratios(probes, "tight", panels=150)
+    mu = 1 / (sigma * np.sqrt(x))
+    largest = 0.0
+    for epsilon in np.concatenate([np.linspace(0, 5, 41), np.geomspace(5, 3e3, 80)]):
+        edge = np.sqrt(6 + 2 * np.sqrt(9 + epsilon**2))
+        inflection, density = 1 / (sigma * edge) ** 2, stats.norm.pdf(epsilon / edge - edge / 2)
+        left = x < inflection
+
+        def h(mu, epsilon=epsilon):
+            return np.exp(log_ndtr(mu / 2 - epsilon / mu)) - np.exp(
+                np.minimum(epsilon + log_ndtr(-mu / 2 - epsilon / mu), 0)
+            )
+
+        tangent = h(edge) + sigma**2 / 2 * edge**3 * density * (inflection - x[left])
+        largest = max(largest, float(mass[left] @ (tangent - h(mu[left]))))
+    eta = tangent_excess(sigma, probes)
+    assert eta >= largest * (1 - 1e-6)
+    assert eta <= 1.15 * largest or eta > 1e-2
+
+
+# ------------------------------------------------------------------------------------------ plain FFT composition
+
+FINE = 2e-5
+LENGTH = 2**21
+
+
+def loss_atoms(sigma, q, probes, analysis, secret, direction):
+    """One step's loss as fine cells: (smallest loss, largest loss, probability) per cell."""
+    if probes is None:
+        x, mass = np.ones(1), np.ones(1)
+    else:
+        low = gammaincinv(probes / 2, 1e-13) * 2 / probes
+        x, mass = norm_ratios(probes, analysis, panels=10, points=10)
+        x, mass = x[x > low], mass[x > low]
+    mu = 1 / (sigma * np.sqrt(x))
+    if secret:
+        y = np.linspace(-9.0, 16.0, 400_001)
+        ratio = sum(m * np.exp(u * y - u**2 / 2) for u, m in zip(mu, mass, strict=True))
+        loss = np.log1p(q * (ratio - 1.0))
+        absent, present = -ndtr(-y), -sum(m * ndtr(u - y) for u, m in zip(mu, mass, strict=True))
+    else:
+        loss = np.arange(np.floor(np.log1p(-q) / FINE), np.ceil(9.0 / FINE)) * FINE
+        with np.errstate(divide="ignore"):
+            shift = np.log(np.maximum(np.expm1(loss) / q + 1.0, 0.0))
+        y = (shift / u + u / 2 for u in mu)
+        absent, present = np.zeros(loss.size), np.zeros(loss.size)
+        for u, m, point in zip(mu, mass, y, strict=True):
+            absent -= m * ndtr(-point)
+            present -= m * ndtr(u - point)
+    if direction == "remove":
+        return loss[:-1], loss[1:], np.diff((1 - q) * absent + q * present)
+    return -loss[1:], -loss[:-1], np.diff(absent)
+
+
+def composed_epsilon(low, high, mass, steps, delta, up):
+    """ε of ``steps`` steps after rounding every loss up (or down) to the grid; missing mass is infinite (or lost)."""
+    index = np.ceil(high / FINE) if up else np.floor(low / FINE)
+    index = index.astype(np.int64)
+    law = fft.rfft(np.bincount(index % LENGTH, weights=mass, minlength=LENGTH))
+    total = np.maximum(fft.irfft(law**steps, LENGTH), 0.0)
+    first = -LENGTH // 4
+    total = np.roll(total, -(first % LENGTH))
+    losses = (first + np.arange(LENGTH)) * FINE
+    infinite = -np.expm1(steps * np.log(min(mass.sum(), 1.0))) if up else 0.0
+
+    def excess(epsilon):
+        return float(np.maximum(-np.expm1(epsilon - losses), 0.0) @ total) + infinite - delta
+
+    return brentq(excess, 0.0, 9.0, xtol=1e-6)
+
+
+def assert_bracketed(sigma, probes, analysis, secret, direction, steps=400, delta=1e-5):
+    cells = loss_atoms(sigma, Q, probes, analysis, secret, direction)
+    slow_upper = composed_epsilon(*cells, steps, delta, up=True)
+    slow_lower = composed_epsilon(*cells, steps, delta, up=False)
+    assert slow_upper - slow_lower < 1.5 * steps * FINE
+    sharing = "sample" if secret else "batch"
+    mechanism = DPSGD(sigma, Q) if probes is None else RandomizedClipping(sigma, Q, probes, None, analysis, sharing)
+    bounds = mechanism.epsilon_by_direction(steps, delta)[direction]
+    assert slow_lower - 1e-6 <= bounds.upper <= slow_upper + 1e-4
+    assert slow_lower - 5e-3 <= bounds.lower <= slow_upper + 1e-6
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("secret", [False, True], ids=["revealed", "secret"])
+@pytest.mark.parametrize("analysis", ["tight", "envelope"])
+def test_400_steps_lie_between_worst_case_roundings(analysis, secret, direction):
+    """T = 400, k = 32, σ = 1: a literal PLD on a mesh of 2e-5, every loss rounded up, and every loss rounded down."""
+    assert_bracketed(1.0, 32, analysis, secret, direction)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_400_exact_steps_lie_between_worst_case_roundings(direction):
+    assert_bracketed(1.0, None, "exact", False, direction)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("secret", [False, True], ids=["revealed", "secret"])
+@pytest.mark.parametrize("analysis", ["tight", "envelope"])
+@pytest.mark.parametrize(("sigma", "probes"), [(0.8, 64), (2.0, 32), (1.5, 12)])
+def test_400_steps_lie_between_worst_case_roundings_elsewhere(sigma, probes, analysis, secret, direction):
+    assert_bracketed(sigma, probes, analysis, secret, direction)
