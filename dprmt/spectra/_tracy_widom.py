@@ -124,9 +124,7 @@ class TracyWidom:
 @lru_cache(maxsize=256)
 def _exceeded_with(p: float) -> float:
     # Root of log sf = log p; sf(-8) = 1 - 2e-12 and sf(24) < 1e-34.
-    return float(
-        scipy.optimize.brentq(lambda s: math.log(-math.expm1(_log_cdf(s)) / p), -8.0, 24.0, xtol=1e-12)
-    )
+    return float(scipy.optimize.brentq(lambda s: math.log(-math.expm1(_log_cdf(s)) / p), -8.0, 24.0, xtol=1e-12))
 
 
 def _log_cdf(s: float) -> float:

@@ -45,9 +45,7 @@ def test_the_square_case_is_the_quarter_circle():
     assert law.pdf(s) == pytest.approx(np.sqrt(R**2 - s**2) * 4 / (math.pi * R**2), rel=1e-13)
     circle = 2 / math.pi * (np.arcsin(s / R) + s / R * np.sqrt(1 - (s / R) ** 2))
     assert law.cdf(s) == pytest.approx(circle, rel=1e-13)
-    assert law.ppf(np.array([1e-12, 1e-200])) == pytest.approx(
-        R * math.pi / 4 * np.array([1e-12, 1e-200]), rel=1e-12
-    )
+    assert law.ppf(np.array([1e-12, 1e-200])) == pytest.approx(R * math.pi / 4 * np.array([1e-12, 1e-200]), rel=1e-12)
 
 
 @given(shapes, st.floats(1e-6, 1e6), st.floats(0.0, 1.0))
@@ -96,9 +94,7 @@ def test_describes_simulated_noise(shape):
     """Ten spectra together are within 1.5/min(m, n) of the law in distribution, and not so for σ 3 % off."""
     noise = 0.2 * np.random.default_rng(1).standard_normal((10, *shape))
     spectra = np.linalg.svd(noise, compute_uv=False).ravel()
-    distances = [
-        scipy.stats.kstest(spectra, MarchenkoPastur(shape, σ).cdf).statistic for σ in (0.194, 0.2, 0.206)
-    ]
+    distances = [scipy.stats.kstest(spectra, MarchenkoPastur(shape, σ).cdf).statistic for σ in (0.194, 0.2, 0.206)]
     assert [distance < 1.5 / min(shape) for distance in distances] == [False, True, False], distances
 
 
@@ -127,9 +123,7 @@ def test_what_goes_in_comes_out(method):
         )
 
 
-@pytest.mark.parametrize(
-    "value", [math.nan, [math.inf], np.array([]), np.array([1]), torch.tensor([1]), "x", None]
-)
+@pytest.mark.parametrize("value", [math.nan, [math.inf], np.array([]), np.array([1]), torch.tensor([1]), "x", None])
 @pytest.mark.parametrize("method", METHODS)
 def test_bad_arguments_are_refused(method, value):
     """With an error that names argument, value and allowed range."""

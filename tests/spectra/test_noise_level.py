@@ -63,9 +63,7 @@ def test_batches_and_forms():
     ):
         tensor = estimate_sigma(torch.tensor(stack).to(dtype))
         assert tensor.dtype == returned
-        np.testing.assert_allclose(
-            tensor.double().numpy(), estimates, rtol=1e-2 if dtype == torch.bfloat16 else 1e-6
-        )
+        np.testing.assert_allclose(tensor.double().numpy(), estimates, rtol=1e-2 if dtype == torch.bfloat16 else 1e-6)
     assert estimate_sigma(np.zeros((3, 4))) == 0.0
 
 

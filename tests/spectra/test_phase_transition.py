@@ -62,9 +62,7 @@ def test_equals_the_printed_formula_in_60_digits(name, array):
         assert relative_error(value, case["value"]) <= factor * case["rtol"], case
 
 
-@pytest.mark.parametrize(
-    ("excess", "plain_error"), [(1e-12, 1e-6), (1e-9, 1e-9)], ids=["1e-12 above", "1e-9 above"]
-)
+@pytest.mark.parametrize(("excess", "plain_error"), [(1e-12, 1e-6), (1e-9, 1e-9)], ids=["1e-12 above", "1e-9 above"])
 def test_an_edge_rounded_to_double_would_lose_digits(excess, plain_error):
     """The same shrinker with b₊ rounded to float64 is off by far more than the oracle test allows."""
     worst = 0.0
@@ -79,9 +77,7 @@ def test_an_edge_rounded_to_double_would_lose_digits(excess, plain_error):
 def test_no_overflow_or_underflow_at_extreme_units():
     """Squares of the arguments leave the range of floats here; the functions do not."""
     for unit in (1e-200, 1e200):
-        assert shrink(40.0 * unit, (16, 768), unit) == pytest.approx(
-            shrink(40.0, (16, 768), 1.0) * unit, rel=1e-14
-        )
+        assert shrink(40.0 * unit, (16, 768), unit) == pytest.approx(shrink(40.0, (16, 768), 1.0) * unit, rel=1e-14)
         assert spike_map(20.0 * unit, (16, 768), unit) == pytest.approx(
             spike_map(20.0, (16, 768), 1.0) * unit, rel=1e-14
         )
@@ -253,9 +249,7 @@ def test_hidden_signals_stay_at_the_edge(shape, factor):
     The Tracy–Widom law has mean -1.21, so the largest singular value lies a little inside: by 1.5 % of b₊ at
     N = 16 and 0.4 % at N = 512. Rejected: an edge 3 % too low or 10 % too high.
     """
-    tops, _ = top_of_spiked_noise(
-        shape, factor * detection_threshold(shape, 1.0), DRAWS, np.random.default_rng(8)
-    )
+    tops, _ = top_of_spiked_noise(shape, factor * detection_threshold(shape, 1.0), DRAWS, np.random.default_rng(8))
     error = 3 * tops.std() / math.sqrt(DRAWS)
 
     def accepts(edge):
@@ -366,9 +360,7 @@ def test_what_goes_in_comes_out(function):
         result = function(tensor, (16, 768), 1.0)
         assert result.dtype == dtype
         assert result.shape == tensor.shape
-        torch.testing.assert_close(
-            result.double(), function(tensor.double(), (16, 768), 1.0), rtol=rtol, atol=1e-7
-        )
+        torch.testing.assert_close(result.double(), function(tensor.double(), (16, 768), 1.0), rtol=rtol, atol=1e-7)
 
 
 @pytest.mark.parametrize("function", ELEMENTWISE)
@@ -431,9 +423,7 @@ def test_bad_shapes_and_noise_levels_are_refused(call):
 def test_too_many_signals_are_refused():
     """There are no more than min(m, n) singular values."""
     for signals in (np.ones(5), 1.0, np.ones((2, 5))):
-        with pytest.raises(
-            ParameterError, match=r"^signals must be an array of shape \(..., r\) with r <= 4"
-        ):
+        with pytest.raises(ParameterError, match=r"^signals must be an array of shape \(..., r\) with r <= 4"):
             predicted_spectrum(signals, (4, 9), 1.0)
 
 

@@ -38,9 +38,7 @@ def equation_9(y, m, n, sigma):
         def F(λ):
             return mp.sqrt((λ + σ**2 * n / λ) * (λ + σ**2 * m / λ))
 
-        λ = mp.findroot(
-            lambda x: F(x) - y, (σ * (m * n) ** 0.25, y), solver="illinois", tol=1e-40, maxsteps=300
-        )
+        λ = mp.findroot(lambda x: F(x) - y, (σ * (m * n) ** 0.25, y), solver="illinois", tol=1e-40, maxsteps=300)
         left = (λ**4 - m * n * σ**4) / (λ**4 + m * λ**2 * σ**2)
         right = (λ**4 - m * n * σ**4) / (λ**4 + n * λ**2 * σ**2)
         return float(λ * mp.sqrt(left) * mp.sqrt(right))
@@ -74,9 +72,7 @@ def test_each_shrinker_minimises_its_loss(shape, loss):
         def risk(η, λ=λ, overlaps=overlaps):
             return float(np.linalg.norm(error_block(η, λ, *overlaps), NORMS[loss]))
 
-        best = scipy.optimize.minimize_scalar(
-            risk, bounds=(0, 2 * λ), method="bounded", options={"xatol": 1e-9 * λ}
-        )
+        best = scipy.optimize.minimize_scalar(risk, bounds=(0, 2 * λ), method="bounded", options={"xatol": 1e-9 * λ})
         η = shrink(spike_map(λ, shape, 1.0), shape, 1.0, loss)
         assert risk(η) <= best.fun * (1 + 1e-9)
         assert η == pytest.approx(best.x, abs=2e-4 * λ)
@@ -88,9 +84,7 @@ def test_the_operator_rule_differs_from_the_clean_value_unless_square():
     """Its rule η = F⁻¹(y) is best for square matrices; at 16 × 768 that loses over 10 % of operator norm."""
     λ = 1.5 * detection_threshold((16, 768), 1.0)
     y, overlaps = spike_map(λ, (16, 768), 1.0), vector_overlaps(λ, (16, 768), 1.0)
-    naive, ours = (
-        np.linalg.norm(error_block(η, λ, *overlaps), 2) for η in (λ, shrink(y, (16, 768), 1.0, "operator"))
-    )
+    naive, ours = (np.linalg.norm(error_block(η, λ, *overlaps), 2) for η in (λ, shrink(y, (16, 768), 1.0, "operator")))
     assert naive > 1.1 * ours
     square = spike_map(30.0, (100, 100), 1.0)
     assert shrink(square, (100, 100), 1.0, "operator") == pytest.approx(30.0, rel=1e-14)
@@ -120,9 +114,7 @@ def test_scale_and_transposition(shape, sigma, factor, unit, loss):
     assume(abs(factor - 1) > 1e-9)
     y = factor * bulk_edge(shape, sigma)
     η = shrink(y, shape, sigma, loss)
-    assert shrink(unit * y, shape, unit * sigma, loss) == pytest.approx(
-        unit * η, rel=1e-6, abs=1e-13 * unit * y
-    )
+    assert shrink(unit * y, shape, unit * sigma, loss) == pytest.approx(unit * η, rel=1e-6, abs=1e-13 * unit * y)
     assert shrink(y, shape[::-1], sigma, loss) == η
 
 
@@ -141,9 +133,7 @@ def test_far_above_the_edge_little_changes(shape, sigma):
 
 def test_unknown_losses_are_refused():
     """With an error that names the choices."""
-    with pytest.raises(
-        ParameterError, match=r"^loss must be one of 'frobenius', 'operator', 'nuclear', got 'l2'"
-    ):
+    with pytest.raises(ParameterError, match=r"^loss must be one of 'frobenius', 'operator', 'nuclear', got 'l2'"):
         shrink(1.0, (3, 4), 1.0, "l2")
 
 

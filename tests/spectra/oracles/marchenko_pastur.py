@@ -26,9 +26,7 @@ def edges(shape):
 def eigenvalue_density(shape, x):
     """Density at x of the eigenvalues of WWᵀ, the squares of the singular values."""
     lower, upper = edges(shape)
-    return mp.sqrt(max((upper**2 - x) * (x - lower**2), 0)) / (
-        2 * mp.pi * mp.mpf(SIGMA) ** 2 * min(shape) * x
-    )
+    return mp.sqrt(max((upper**2 - x) * (x - lower**2), 0)) / (2 * mp.pi * mp.mpf(SIGMA) ** 2 * min(shape) * x)
 
 
 def mass(shape, low, high):

@@ -88,9 +88,7 @@ def cases():
                 *_, edge, threshold = scales(shape, sigma)
                 for dtype, above in ABOVE.items():
                     for excess in [-0.5, -1e-6, *above]:
-                        x = np.dtype(dtype).type(
-                            float((edge if reference == "edge" else threshold) * (1 + excess))
-                        )
+                        x = np.dtype(dtype).type(float((edge if reference == "edge" else threshold) * (1 + excess)))
                         value = function(mp.mpf(float(x)), shape, sigma)
                         yield {
                             "function": name,

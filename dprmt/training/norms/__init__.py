@@ -1,0 +1,49 @@
+"""Squared per-sample gradient norms of linear-like layers: exact, ghost, Hutchinson and Hutch++.
+
+With activations A (B, T, d) and output gradients G (B, T, p) of a layer, sample i's gradient is A_iᵀG_i. In
+memory per sample:
+
+=================================  ===================  =========================================
+function                           memory               norm
+=================================  ===================  =========================================
+:func:`exact_squared_norms`        d·p                  exact
+:func:`ghost_squared_norms`        T²                   exact
+:func:`hutchinson_squared_norms`   k(T + d + p)         times Σ λ_i χ²_i(k)/k
+:func:`hutchpp_squared_norms`      k(T + d + p)         times h + (1-h) Σ λ_i χ²_i(k)/k
+=================================  ===================  =========================================
+
+:class:`Hutchinson` and :class:`HutchPlusPlus` add the probes of a training run, :func:`clip_factors` turns
+norms into clip factors, and :class:`NormRecord` tells the accountant what was done.
+"""
+
+from dprmt.training.norms._clipping import clip_factors as clip_factors
+from dprmt.training.norms._clipping import rounding_margin as rounding_margin
+from dprmt.training.norms._exact import bias_squared_norms as bias_squared_norms
+from dprmt.training.norms._exact import embedding_squared_norms as embedding_squared_norms
+from dprmt.training.norms._exact import exact_squared_norms as exact_squared_norms
+from dprmt.training.norms._ghost import ghost_squared_norms as ghost_squared_norms
+from dprmt.training.norms._hutchinson import Hutchinson as Hutchinson
+from dprmt.training.norms._hutchinson import cheaper_side as cheaper_side
+from dprmt.training.norms._hutchinson import hutchinson_squared_norms as hutchinson_squared_norms
+from dprmt.training.norms._hutchpp import HutchPlusPlus as HutchPlusPlus
+from dprmt.training.norms._hutchpp import hutchpp_squared_norms as hutchpp_squared_norms
+from dprmt.training.norms._probes import ProbeGenerator as ProbeGenerator
+from dprmt.training.norms._record import LayerRecord as LayerRecord
+from dprmt.training.norms._record import NormRecord as NormRecord
+
+__all__ = [
+    "HutchPlusPlus",
+    "Hutchinson",
+    "LayerRecord",
+    "NormRecord",
+    "ProbeGenerator",
+    "bias_squared_norms",
+    "cheaper_side",
+    "clip_factors",
+    "embedding_squared_norms",
+    "exact_squared_norms",
+    "ghost_squared_norms",
+    "hutchinson_squared_norms",
+    "hutchpp_squared_norms",
+    "rounding_margin",
+]

@@ -1,0 +1,145 @@
+"""From estimated norms to clip factors, with what rounding may have taken from the norms given back."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, SupportsIndex
+
+import torch
+
+from dprmt._validation import ParameterError, check_choice, check_count, check_real
+
+FACTOR_ROUNDING = 2.0**-50  # of the square root, the products and the quotient, in float64
+SUM_ROUNDING = 2.0**-30  # of sums of up to 4e6 squares in float64, in any order
+DEFAULT_ROUNDING = 2.0**-13
+_DEVIATIONS = 8.0
+_UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}  # float32, TF32, bfloat16 products
+
+
+def clip_factors(
+    squared_norms: torch.Tensor, clipping_norm: float, *, rounding: float | torch.Tensor = DEFAULT_ROUNDING
+) -> torch.Tensor:
+    """min(1, (1 - ρ) C/√n̂) for every sample.
+
+    Parameters
+    ----------
+    squared_norms : Tensor, shape (B,)
+        n̂ over all layers: the sum of the layers' estimates, float64.
+    clipping_norm : float
+        C > 0. It should exceed 1e-15: products of float32 numbers below 1e-38 are lost.
+    rounding : float or Tensor, shape (B,)
+        ρ in [0, 1), a bound on the relative error of √n̂ by which it may be too small, see
+        :func:`rounding_margin`. The default, 2⁻¹³, costs as much utility as 0.012% more noise, and is the
+        margin for inner products of up to 65,000 terms in float32.
+
+    Returns
+    -------
+    Tensor, shape (B,)
+        float64, on the device of the norms. 1 where n̂ = 0. 0 where n̂ is infinite or NaN; such a sample's
+        gradient must be left out of the sum by other means too, since 0·∞ is NaN.
+
+    Raises
+    ------
+    ParameterError
+        If a norm is negative, or an argument is out of its range.
+
+    Formal guarantees
+    -----------------
+    Let n be a sample's exact squared norm, n̂ the exact estimate with the probes drawn (the law of X = n̂/n is
+    the accountant's), and ñ the computed one. If √ñ >= (1 - ρ)√n̂, then factor·√n <= C·Z with Z = X^{-1/2}, the
+    accountant's sensitivity. *Proof.* The factor is at most (1-ρ)C/√ñ <= C/√n̂, so factor·√n <= C√(n/n̂).
+    This includes the factors that are 1: they need √ñ <= (1-ρ)C, hence √n̂ <= C. ∎ The roundings of the
+    factor itself are covered by a further 1 - 2⁻⁵⁰.
+
+    Not covered: rounding in the forward and the two backward passes, so that the gradient that is summed is
+    not quite the one whose norm was estimated. It is relative to the model's dtype, and matters for
+    bfloat16 unless the sum is formed from the same factors A and G ("book-keeping").
+
+    Examples
+    --------
+    >>> clip_factors(torch.tensor([0.25, 4.0]), clipping_norm=1.0, rounding=0.01)
+    tensor([1.0000, 0.4950], dtype=torch.float64)
+    """
+    if not isinstance(squared_norms, torch.Tensor) or not squared_norms.is_floating_point():
+        kind = getattr(squared_norms, "dtype", type(squared_norms).__name__)
+        raise ParameterError("squared_norms", kind, "a tensor of a real floating dtype")
+    if squared_norms.ndim != 1:
+        raise ParameterError("squared_norms", tuple(squared_norms.shape), "of shape (B,)")
+    if bool((squared_norms < 0).any()):
+        raise ParameterError("squared_norms", float(squared_norms[squared_norms < 0][0]), ">= 0")
+    bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
+    norms = squared_norms.detach().double().sqrt()
+    factors = (_share_kept(rounding, norms) * (1 - FACTOR_ROUNDING) * bound / norms).clamp_max(1.0)
+    return torch.where(torch.isfinite(norms), factors, 0.0)
+
+
+def _share_kept(rounding: float | torch.Tensor, norms: torch.Tensor) -> torch.Tensor | float:
+    if not isinstance(rounding, torch.Tensor):
+        return 1 - check_real("rounding", rounding, low=0.0, high=1.0, high_open=True)
+    if rounding.shape not in ((), norms.shape) or not bool(((rounding >= 0) & (rounding < 1)).all()):
+        raise ParameterError("rounding", rounding, f"numbers in [0, 1), one or {len(norms)}")
+    return 1 - rounding.to(norms)
+
+
+def rounding_margin(
+    terms: SupportsIndex,
+    *,
+    dtype: torch.dtype = torch.float32,
+    condition: float = 1.0,
+    model: Literal["statistical", "worst"] = "statistical",
+) -> float:
+    """How much rounding may lower √n̂, relatively: the ρ of :func:`clip_factors`.
+
+    Parameters
+    ----------
+    terms : int
+        m, the longest chain of additions in one entry of Aᵀ(GP): T + p or T + d, whichever was the probes'
+        side; for Hutch++ twice the sum T + d + p. The largest over layers.
+    dtype : torch.dtype
+        Of the products: float32 (half precision inputs too) or float64. If
+        ``torch.get_float32_matmul_precision()`` allows TF32 or bfloat16 products, their unit roundoff is used.
+    condition : float
+        κ >= 1, how much cancels; see below for what it is in either model.
+    model : {"statistical", "worst"}
+        See below.
+
+    Returns
+    -------
+    float
+        ρ, at most 1; :func:`clip_factors` refuses 1.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of its range.
+
+    Notes
+    -----
+    Let u be the unit roundoff. Each entry of the computed Y = Aᵀ(GP) is off by at most γ (|A|ᵀ|G||P|), where
+    γ = (m+2)u/(1 - (m+2)u) covers any order of summation; one of the two extra roundings is that of P to
+    dtype (Higham 2002, Accuracy and Stability, sections 3.1 and 3.5). Summing squares in float64 adds less than
+    2⁻³⁰, which is included.
+
+    "worst": |√ñ - √n̂| <= γκ √n̂ with κ = ‖|A|ᵀ|G||P|‖_F / ‖Aᵀ(GP)‖_F over all layers. A theorem for Hutchinson;
+    in float64 negligible for κ < 1e6, in float32 useful for short sums only: κ of random data grows like √(Tp).
+
+    "statistical": ρ = 8 √(m+2) u κ, with κ the largest norm of a partial sum of Y over √n̂. If roundings were
+    independent with mean 0, the error would have mean square at most (m+2) u² κ² n̂ (each of the chain's
+    roundings contributes at most u² times the square of a partial sum); 8 is the number of standard deviations
+    allowed. A model, not a theorem (Higham & Mary 2019, SIAM J. Sci. Comput. 41, A2815). Measured with κ = 1 on
+    gaussian data: errors below a tenth of the margin.
+
+    Examples
+    --------
+    >>> f"{rounding_margin(4096 + 2048):.1e}, {rounding_margin(4096 + 2048, dtype=torch.float64):.1e}"
+    '3.7e-05, 9.3e-10'
+    """
+    length = check_count("terms", terms) + 2
+    κ = check_real("condition", condition, low=1.0)
+    check_choice("model", model, ("statistical", "worst"))
+    if dtype not in (torch.float32, torch.float64):
+        raise ParameterError("dtype", dtype, "torch.float32 or torch.float64")
+    u = 2.0**-53 if dtype == torch.float64 else _UNIT_ROUNDOFF[torch.get_float32_matmul_precision()]
+    if model == "statistical":
+        return min(1.0, _DEVIATIONS * math.sqrt(length) * u * κ + SUM_ROUNDING)
+    return min(1.0, length * u * κ / (1 - length * u) + SUM_ROUNDING) if length * u < 1 else 1.0

@@ -1,0 +1,128 @@
+"""Exact squared per-sample gradient norms, by forming each sample's gradient."""
+
+from __future__ import annotations
+
+import torch
+
+from dprmt._validation import ParameterError
+from dprmt.training.norms._layer_gradient import (
+    check_factor,
+    full_precision,
+    layer_gradient,
+    sum_of_squares,
+    tokens_in_the_middle,
+    working_dtype,
+)
+
+
+def exact_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, bias: bool = False) -> torch.Tensor:
+    """‖AᵀG‖²_F for every sample of a linear-like layer, forming AᵀG: O(d·p) memory per sample.
+
+    Parameters
+    ----------
+    activations : Tensor, shape (B, d) or (B, T, d)
+        Inputs A of the layer. A layer that is used several times in one forward pass has *one* gradient:
+        concatenate its uses along T.
+    gradients : Tensor, shape (B, p) or (B, T, p)
+        Gradients G of each sample's own loss (not of a mean) with respect to the layer's outputs.
+    bias : bool
+        Whether the layer has a bias, whose squared norm ‖Σ_t g_t‖² is then included.
+
+    Returns
+    -------
+    Tensor, shape (B,)
+        float64; the products are formed in float32, or in float64 if an input is.
+
+    Raises
+    ------
+    ParameterError
+        If an input is not a real floating tensor or the leading axes differ.
+
+    Examples
+    --------
+    >>> exact_squared_norms(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]]))
+    tensor([45.], dtype=torch.float64)
+    """
+    layer = layer_gradient(activations, gradients, bias)
+    with full_precision(layer.left.device):
+        norms = sum_of_squares(layer.left.transpose(1, 2) @ layer.right)
+    return norms + bias_squared_norms(gradients) if bias else norms
+
+
+def bias_squared_norms(gradients: torch.Tensor) -> torch.Tensor:
+    """‖Σ_t g_t‖² for every sample: the exact squared norm of a bias' gradient.
+
+    Parameters
+    ----------
+    gradients : Tensor, shape (B, p) or (B, T, p)
+        Gradients with respect to the layer's outputs. For other small parameters (a LayerNorm's weight) pass
+        their per-sample gradients, of shape (B, p).
+
+    Returns
+    -------
+    Tensor, shape (B,)
+        float64.
+
+    Raises
+    ------
+    ParameterError
+        If the input is not a real floating tensor of at least two axes.
+
+    Examples
+    --------
+    >>> bias_squared_norms(torch.tensor([[[1.0], [2.0]]]))
+    tensor([9.], dtype=torch.float64)
+    """
+    check_factor("gradients", gradients)
+    return sum_of_squares(tokens_in_the_middle(gradients, working_dtype(gradients)).sum(1, dtype=torch.float64))
+
+
+def embedding_squared_norms(
+    tokens: torch.Tensor, gradients: torch.Tensor, *, padding_idx: int | None = None
+) -> torch.Tensor:
+    """Exact squared per-sample gradient norms of an embedding table, in the memory of the gradients.
+
+    Row v of a sample's gradient is the sum of g_t over the positions t that hold token v.
+
+    Parameters
+    ----------
+    tokens : Tensor of integers, shape (B, T)
+        Token numbers, >= 0.
+    gradients : Tensor, shape (B, T, p)
+        Gradients with respect to the embeddings.
+    padding_idx : int, optional
+        The token whose row gets no gradient, as in ``torch.nn.Embedding``.
+
+    Returns
+    -------
+    Tensor, shape (B,)
+        float64.
+
+    Raises
+    ------
+    ParameterError
+        If ``tokens`` is not a tensor of non-negative integers with the leading axes of ``gradients``.
+
+    Examples
+    --------
+    >>> embedding_squared_norms(torch.tensor([[7, 7, 2]]), torch.ones(1, 3, 1))  # rows 7 and 2: 2² + 1²
+    tensor([5.], dtype=torch.float64)
+    """
+    check_factor("gradients", gradients)
+    if not isinstance(tokens, torch.Tensor) or tokens.is_floating_point() or tokens.dtype == torch.bool:
+        raise ParameterError("tokens", getattr(tokens, "dtype", type(tokens).__name__), "a tensor of integers")
+    if tokens.shape != gradients.shape[:-1]:
+        raise ParameterError("tokens", tuple(tokens.shape), f"of shape {tuple(gradients.shape[:-1])}")
+    if tokens.numel() == 0:
+        return torch.zeros(len(tokens), dtype=torch.float64, device=gradients.device)
+    if int(tokens.min()) < 0:
+        raise ParameterError("tokens", int(tokens.min()), "integers >= 0")
+    flat = tokens.reshape(len(tokens), -1).long()
+    owner = torch.arange(len(flat), device=flat.device)[:, None].expand_as(flat)
+    rows, row_of = torch.unique(torch.stack([owner, flat], -1).flatten(0, 1), dim=0, return_inverse=True)
+    values = tokens_in_the_middle(gradients, working_dtype(gradients)).flatten(0, 1)
+    sums = torch.zeros(len(rows), values.shape[-1], dtype=values.dtype, device=values.device)
+    squares = sum_of_squares(sums.index_add_(0, row_of, values))
+    if padding_idx is not None:
+        squares = squares * (rows[:, 1] != padding_idx)
+    return torch.zeros(len(flat), dtype=torch.float64, device=values.device).index_add_(0, rows[:, 0], squares)

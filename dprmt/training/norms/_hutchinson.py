@@ -1,0 +1,238 @@
+"""Squared per-sample gradient norms by Hutchinson's estimator with Gaussian probes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, SupportsIndex, TypeAlias
+
+import torch
+
+from dprmt._validation import ParameterError, check_choice, check_count
+from dprmt.training.norms._layer_gradient import (
+    LayerGradient,
+    Side,
+    check_factor,
+    full_precision,
+    layer_gradient,
+    sum_of_squares,
+)
+from dprmt.training.norms._probes import ProbeGenerator, SampleId, draw_probes
+from dprmt.training.norms._record import LayerRecord
+
+ProbeSharing: TypeAlias = Literal["batch", "sample"]
+
+
+def hutchinson_squared_norms(
+    activations: torch.Tensor,
+    gradients: torch.Tensor,
+    probes: torch.Tensor,
+    *,
+    side: Side = "gradients",
+    bias: bool = False,
+) -> torch.Tensor:
+    """Estimate ‖AᵀG‖²_F by ‖Aᵀ(GP)‖²_F for every sample: O(k(T + d + p)) memory per sample.
+
+    With N(0, 1/k) entries the estimate is the true value times X = Σ_i λ_i χ²_i(k)/k, λ_i the squared singular
+    values of AᵀG over their sum: unbiased, with variance (2/k) Σ_i s_i⁴. Multiplying the activations by the
+    probes instead estimates ‖GᵀA‖²_F = ‖AᵀG‖²_F by ‖Gᵀ(AP)‖²_F. GᵀA has the same singular values, and
+    these alone determine the law of X: it is the same on either side.
+
+    Parameters
+    ----------
+    activations : Tensor, shape (B, d) or (B, T, d)
+        Inputs A of the layer; several uses of it concatenated along T.
+    gradients : Tensor, shape (B, p) or (B, T, p)
+        Gradients G of each sample's own loss with respect to the layer's outputs.
+    probes : Tensor, shape (r, k) or (B, r, k)
+        P, of independent N(0, 1/k) entries, see :class:`ProbeGenerator`: one for all samples or one for each.
+        r is p for ``side="gradients"``, d for ``"activations"``, where a bias adds one.
+    side : {"gradients", "activations"}
+        What is multiplied by the probes; must not depend on the data (:func:`cheaper_side` does not).
+    bias : bool
+        Whether the layer has a bias. It is estimated together with the weight, as the weight of one more
+        activation that is always 1, so that it adds no exact part.
+
+    Returns
+    -------
+    Tensor, shape (B,)
+        float64; the products are formed in float32, or in float64 if an input is, under autocast too.
+
+    Raises
+    ------
+    ParameterError
+        If an input is not a real floating tensor or shapes do not fit.
+
+    References
+    ----------
+    arXiv:2605.24879 (DP-SGD-RC); the law: ``docs/theory/randomized_clipping.md``, §1.
+
+    Examples
+    --------
+    >>> probes = ProbeGenerator(seed=0).shared(step=0, layer="head", rows=3, probes=1000)
+    >>> estimate = hutchinson_squared_norms(torch.ones(1, 5, 2), torch.ones(1, 5, 3), probes)  # true value: 150
+    >>> bool(135 < estimate < 165)
+    True
+    """
+    layer = layer_gradient(activations, gradients, bias, side)
+    check_probes("probes", probes, layer)
+    with full_precision(layer.left.device):
+        return sum_of_squares(layer.times(probes.to(layer.left.dtype)))
+
+
+def check_probes(name: str, probes: torch.Tensor, layer: LayerGradient) -> None:
+    """Raise unless there is one matrix of the right height for all samples, or one for each.
+
+    Raises
+    ------
+    ParameterError
+        Naming the argument.
+    """
+    check_factor(name, probes)
+    if probes.shape[-2] != layer.columns or probes.shape[:-2] not in ((), layer.left.shape[:1]):
+        rows, size = layer.columns, len(layer.left)
+        raise ParameterError(name, tuple(probes.shape), f"of shape ({rows}, k) or ({size}, {rows}, k)")
+
+
+def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bias: bool = False) -> Side:
+    """The side on which fewer random numbers are needed; products cost the same on both.
+
+    Returns
+    -------
+    {"gradients", "activations"}
+        What to multiply by the probes, by the layer's shape alone.
+
+    Raises
+    ------
+    ParameterError
+        If a size is not an integer >= 1.
+
+    Examples
+    --------
+    >>> cheaper_side(8, 768), cheaper_side(768, 8)
+    ('activations', 'gradients')
+    """
+    rows = check_count("in_features", in_features) + bool(bias)
+    return "gradients" if check_count("out_features", out_features) <= rows else "activations"
+
+
+@dataclass(frozen=True)
+class Hutchinson:
+    """Hutchinson norms of a training run's layers, with probes by step, layer and, in sample mode, sample.
+
+    Parameters
+    ----------
+    probes : int
+        k >= 2.
+    probe_sharing : {"sample", "batch"}
+        "sample": secret probes of its own for every sample. "batch": one matrix per layer and step.
+    generator : ProbeGenerator
+        The source of probes; a new secret by default.
+
+    Formal guarantees
+    -----------------
+    The estimate of layer l for sample i is ‖M_{li} P‖²_F with M_{li} the gradient of the layer's weight (and
+    bias), P from the generator, its guarantee included. Hence ‖M_{li}‖² times the X of
+    ``docs/theory/randomized_clipping.md``, §1, up to rounding (see :func:`rounding_margin`): what
+    ``dprmt.accounting.RandomizedClipping`` asks of the norms for this ``probes`` and ``probe_sharing``. In
+    sample mode the caller releases neither norms nor clip factors.
+
+    Raises
+    ------
+    ParameterError
+        If an option is out of its range.
+
+    Examples
+    --------
+    >>> norms = Hutchinson(probes=8)
+    >>> norms.squared_norms(torch.ones(2, 5, 4), torch.ones(2, 5, 3), layer="head", step=0, samples=[17, 4]).shape
+    torch.Size([2])
+    >>> norms.layer_record("head", in_features=4, out_features=3)
+    LayerRecord(layer='head', method='hutchinson', probes=8, rank=3)
+    """
+
+    probes: int = 32
+    probe_sharing: ProbeSharing = "sample"
+    generator: ProbeGenerator = field(default_factory=ProbeGenerator)
+
+    def __post_init__(self) -> None:
+        check_count("probes", self.probes, low=2)
+        check_choice("probe_sharing", self.probe_sharing, ("batch", "sample"))
+
+    def squared_norms(
+        self,
+        activations: torch.Tensor,
+        gradients: torch.Tensor,
+        *,
+        layer: str,
+        step: SupportsIndex,
+        samples: Sequence[SampleId] | torch.Tensor | None = None,
+        bias: bool = False,
+    ) -> torch.Tensor:
+        """Estimates for one layer and one micro-batch.
+
+        Parameters
+        ----------
+        activations, gradients, bias
+            As in :func:`hutchinson_squared_norms`.
+        layer : str
+            The layer's own name.
+        step : int
+            Number of the logical step, the same for all its micro-batches.
+        samples : sequence of int or str, or tensor of integers, shape (B,)
+            Identities of the samples in the data set; needed in sample mode.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            float64.
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range or shapes do not fit.
+        """
+        check_factor("activations", activations)
+        check_factor("gradients", gradients)
+        side = cheaper_side(activations.shape[-1], gradients.shape[-1], bias=bias)
+        factors = layer_gradient(activations, gradients, bias, side)
+        probes = draw_probes(
+            self.generator,
+            self.probe_sharing,
+            samples,
+            batch_size=len(factors.left),
+            step=step,
+            layer=layer,
+            rows=factors.columns,
+            probes=self.probes,
+            purpose="probes",
+            dtype=factors.left.dtype,
+            device=factors.left.device,
+        )
+        return hutchinson_squared_norms(activations, gradients, probes, side=side, bias=bias)
+
+    def layer_record(
+        self, layer: str, in_features: int, out_features: int, *, bias: bool = False, tokens: int | None = None
+    ) -> LayerRecord:
+        """What the accountant must know of a layer treated this way.
+
+        Parameters
+        ----------
+        layer : str
+            The layer's name.
+        in_features, out_features : int
+            d and p.
+        bias : bool
+            Whether the layer has a bias.
+        tokens : int, optional
+            The largest possible T, known without looking at the data; a gradient has at most rank T.
+
+        Returns
+        -------
+        LayerRecord
+            With the largest rank that this layer's gradient can have.
+        """
+        rank = min(check_count("in_features", in_features) + bool(bias), check_count("out_features", out_features))
+        if tokens is not None:
+            rank = min(rank, check_count("tokens", tokens))
+        return LayerRecord(layer, "hutchinson", self.probes, rank)

@@ -1,0 +1,201 @@
+"""Squared per-sample gradient norms by Hutch++: the head exactly, the tail by Hutchinson."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import SupportsIndex
+
+import torch
+
+from dprmt._validation import check_choice, check_count
+from dprmt.training.norms._hutchinson import ProbeSharing, cheaper_side, check_probes
+from dprmt.training.norms._layer_gradient import (
+    LayerGradient,
+    Side,
+    check_factor,
+    full_precision,
+    layer_gradient,
+    sum_of_squares,
+)
+from dprmt.training.norms._probes import ProbeGenerator, SampleId, draw_probes
+from dprmt.training.norms._record import LayerRecord
+
+
+def hutchpp_squared_norms(
+    activations: torch.Tensor,
+    gradients: torch.Tensor,
+    sketch: torch.Tensor,
+    probes: torch.Tensor,
+    *,
+    side: Side = "gradients",
+    bias: bool = False,
+) -> torch.Tensor:
+    """Estimate ‖M‖²_F, M = AᵀG, by ‖MQ‖²_F + ‖M(I - QQᵀ)P‖²_F for every sample, with O(k(T + d + p)) memory.
+
+    Q is an orthonormal basis of the columns of MᵀMS, S the sketch (4 products with M or Mᵀ in all: MS, Mᵀ(MS),
+    MQ, MP'; P' = P - Q(QᵀP)). As ‖M‖² = ‖MQ‖² + ‖M(I - QQᵀ)‖² for every Q with orthonormal columns, the
+    estimate given S is the true value times X = h + (1-h) Σ_i λ_i χ²_i(k)/k, h the head's share and λ the
+    tail's normalised squared singular values. It is exact if the rank of M is at most the width of S.
+
+    Parameters
+    ----------
+    activations : Tensor, shape (B, d) or (B, T, d)
+        Inputs A of the layer; several uses of it concatenated along T.
+    gradients : Tensor, shape (B, p) or (B, T, p)
+        Gradients G of each sample's own loss with respect to the layer's outputs.
+    sketch : Tensor, shape (r, s) or (B, r, s)
+        S, Gaussian of any scale; only its column space matters.
+    probes : Tensor, shape (r, k) or (B, r, k)
+        P, of independent N(0, 1/k) entries, *independent of the sketch*.
+    side : {"gradients", "activations"}
+        "activations" exchanges A and G; r is p or d, plus one on the activations' side if there is a bias.
+    bias : bool
+        Whether the layer has a bias, then treated as the weight of one more activation that is always 1.
+
+    Returns
+    -------
+    Tensor, shape (B,)
+        float64; the products are formed in float32, or in float64 if an input is, under autocast too.
+
+    Raises
+    ------
+    ParameterError
+        If an input is not a real floating tensor or shapes do not fit.
+
+    References
+    ----------
+    Meyer, Musco, Musco & Woodruff (2021), arXiv:2010.09649, Algorithm 1; arXiv:2605.24879 (DP-SGD-RC); the
+    law: ``docs/theory/randomized_clipping.md``, §1 and (T3).
+
+    Examples
+    --------
+    >>> draw = ProbeGenerator(seed=0).shared
+    >>> sketch = draw(step=0, layer="head", rows=3, probes=1, purpose="sketch")
+    >>> probes = draw(step=0, layer="head", rows=3, probes=2)
+    >>> hutchpp_squared_norms(torch.ones(1, 5, 2), torch.ones(1, 5, 3), sketch, probes).round(decimals=3)
+    tensor([150.], dtype=torch.float64)
+    """
+    layer = layer_gradient(activations, gradients, bias, side)
+    check_probes("sketch", sketch, layer)
+    check_probes("probes", probes, layer)
+    with full_precision(layer.left.device):
+        basis = _head_basis(layer, sketch.to(layer.left.dtype))
+        matrix = probes.to(layer.left.dtype)
+        residual = matrix - basis @ (basis.transpose(1, 2) @ matrix)
+        return sum_of_squares(layer.times(basis)) + sum_of_squares(layer.times(residual))
+
+
+def _head_basis(layer: LayerGradient, sketch: torch.Tensor) -> torch.Tensor:
+    """Q, shape (B, n, min(s, n)): orthonormal columns whatever the rank of MᵀMS."""
+    image = _scaled(layer.times(sketch))  # the next product is of the order of M², and would underflow
+    basis: torch.Tensor = torch.linalg.qr(_scaled(layer.transposed().times(image))).Q
+    return basis
+
+
+def _scaled(image: torch.Tensor) -> torch.Tensor:
+    """Each sample's matrix over its largest entry: the same column space at a safe scale."""
+    largest = image.abs().amax((1, 2), keepdim=True)
+    return image / torch.where(largest > 0, largest, 1.0)
+
+
+@dataclass(frozen=True)
+class HutchPlusPlus:
+    """Hutch++ norms of a training run's layers, with sketch and probes by step, layer and, if wanted, sample.
+
+    Parameters
+    ----------
+    probes : int
+        k >= 2, the probes of the tail: what the accountant is told.
+    sketch : int, optional
+        s >= 1, width of the sketch; k by default.
+    probe_sharing : {"sample", "batch"}
+        "sample": a secret sketch and secret probes of its own for every sample. "batch": one of each per layer
+        and step.
+    generator : ProbeGenerator
+        The source of both; a new secret by default.
+
+    Formal guarantees
+    -----------------
+    As for :class:`Hutchinson`, with X = h + (1-h) Σ_i λ_i χ²_i(k)/k given the sketch, which is independent of
+    the probes: covered by the accountant with k = ``probes`` and *no* finite rank, as part of the norm is
+    exact.
+
+    Raises
+    ------
+    ParameterError
+        If an option is out of its range.
+
+    Examples
+    --------
+    >>> norms = HutchPlusPlus(probes=4, probe_sharing="batch")
+    >>> norms.squared_norms(torch.ones(2, 5, 4), torch.ones(2, 5, 3), layer="head", step=0).round(decimals=3)
+    tensor([300., 300.], dtype=torch.float64)
+    >>> norms.layer_record("head")
+    LayerRecord(layer='head', method='hutch++', probes=4, rank=None)
+    """
+
+    probes: int = 32
+    sketch: int | None = None
+    probe_sharing: ProbeSharing = "sample"
+    generator: ProbeGenerator = field(default_factory=ProbeGenerator)
+
+    def __post_init__(self) -> None:
+        check_count("probes", self.probes, low=2)
+        if self.sketch is not None:
+            check_count("sketch", self.sketch)
+        check_choice("probe_sharing", self.probe_sharing, ("batch", "sample"))
+
+    def squared_norms(
+        self,
+        activations: torch.Tensor,
+        gradients: torch.Tensor,
+        *,
+        layer: str,
+        step: SupportsIndex,
+        samples: Sequence[SampleId] | torch.Tensor | None = None,
+        bias: bool = False,
+    ) -> torch.Tensor:
+        """Estimates for one layer and one micro-batch. Arguments as in :meth:`Hutchinson.squared_norms`.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            float64.
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range or shapes do not fit.
+        """
+        check_factor("activations", activations)
+        check_factor("gradients", gradients)
+        side = cheaper_side(activations.shape[-1], gradients.shape[-1], bias=bias)
+        factors = layer_gradient(activations, gradients, bias, side)
+        sketch, probes = (
+            draw_probes(
+                self.generator,
+                self.probe_sharing,
+                samples,
+                batch_size=len(factors.left),
+                step=step,
+                layer=layer,
+                rows=factors.columns,
+                probes=width,
+                purpose=purpose,
+                dtype=factors.left.dtype,
+                device=factors.left.device,
+            )
+            for purpose, width in (("sketch", self.sketch or self.probes), ("probes", self.probes))
+        )
+        return hutchpp_squared_norms(activations, gradients, sketch, probes, side=side, bias=bias)
+
+    def layer_record(self, layer: str) -> LayerRecord:
+        """What the accountant must know of a layer treated this way.
+
+        Returns
+        -------
+        LayerRecord
+            Without a rank: the head is exact.
+        """
+        return LayerRecord(layer, "hutch++", self.probes, None)

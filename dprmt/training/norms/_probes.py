@@ -1,0 +1,286 @@
+"""Seeded Gaussian probes: regenerated whenever they are needed, never stored.
+
+A probe matrix is the output of a counter-based generator (Philox-4x64-10, Salmon et al. 2011, 128-bit key)
+whose key is
+
+    BLAKE2b-128 keyed with the secret seed, of (purpose, step, layer, sample),
+
+the four written so that different quadruples are different strings (each part carries its type and length).
+
+**Independence.** Keyed BLAKE2b is a pseudorandom function: to anyone without the seed the keys of different
+quadruples are independent and uniform. So probes of different layers, steps, samples and purposes (Hutch++'s
+sketch and tail) are independent streams, unless two keys collide: N quadruples do so with probability at most
+N²/2¹²⁹, that is 1e-15 for a run of 1e12. (``torch.Generator.manual_seed`` keeps 32 bits of its seed on the
+CPU: a run of 1e5 matrices would repeat some. It is not used here.) A stream is a function of its quadruple
+alone: not of the order of calls, the position of a sample in a batch, or the size of a micro-batch.
+
+The normals are drawn in float64 and rounded to the wanted dtype, at most 2⁻²⁴ relative for float32; the
+rounding margin of `dprmt.training.norms.rounding_margin` counts this. They are drawn on the CPU and copied,
+so that they are the same on every device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+import secrets
+from collections.abc import Sequence
+from typing import NoReturn, SupportsIndex, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dprmt._validation import ParameterError, check_count
+
+SampleId: TypeAlias = SupportsIndex | str
+
+SEED_BYTES = 32
+_PERSON = b"dprmt probes v1"
+
+
+class ProbeGenerator:
+    """Gaussian probes with entries N(0, 1/k), one matrix per step and layer, or one per sample as well.
+
+    Parameters
+    ----------
+    seed : bytes or int, optional
+        The secret: at most 64 bytes, at least 16, or an integer in [0, 2²⁵⁶). None, the default, draws
+        32 bytes from the operating system (`secrets`). Processes that share a logical batch need the same
+        seed in batch mode. A seed that somebody knows is for tests: see below.
+
+    Formal guarantees
+    -----------------
+    With a secret seed, and up to the pseudorandomness of BLAKE2b and Philox and a collision of probability
+    N²/2¹²⁹ for N matrices, all matrices of different (purpose, step, layer, sample) are independent with
+    independent N(0, 1/k) entries, which is what the accountant asks
+    (``dprmt.accounting.RandomizedClipping``). It is for the caller to
+
+    * number logical steps so that no number comes twice in a run with one seed, and pass the same number for
+      all micro-batches of a logical step;
+    * give every layer (every parameter matrix) its own name;
+    * in sample mode, name samples by their identity in the data set, never by position in a batch.
+
+    The seed appears in neither ``repr`` nor pickles (pickling is refused). With a public seed, batch mode's
+    guarantee holds only for data and a training run chosen without looking at the probes, and sample mode's
+    guarantee does not hold.
+
+    Raises
+    ------
+    ParameterError
+        If the seed is out of range.
+
+    Examples
+    --------
+    >>> generator = ProbeGenerator(seed=0)  # a known seed: for tests only
+    >>> generator
+    ProbeGenerator(seed=<secret>)
+    >>> generator.shared(step=3, layer="head", rows=768, probes=32).shape
+    torch.Size([768, 32])
+    >>> both = generator.per_sample([5, 9], step=3, layer="head", rows=768, probes=32)
+    >>> bool((both[1] == generator.per_sample([9], step=3, layer="head", rows=768, probes=32)[0]).all())
+    True
+    """
+
+    __slots__ = ("__seed",)
+
+    def __init__(self, seed: bytes | int | None = None) -> None:
+        self.__seed = _seed_bytes(seed)
+
+    def __repr__(self) -> str:
+        return "ProbeGenerator(seed=<secret>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a ProbeGenerator holds a secret seed and cannot be pickled or copied")
+
+    def shared(
+        self,
+        *,
+        step: SupportsIndex,
+        layer: str,
+        rows: SupportsIndex,
+        probes: SupportsIndex,
+        purpose: str = "probes",
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> torch.Tensor:
+        """The one matrix that all samples of a logical step share.
+
+        Parameters
+        ----------
+        step : int
+            Number of the logical step, >= 0.
+        layer : str
+            Name of the layer, not empty.
+        rows, probes : int
+            Shape of the matrix; ``probes`` is k.
+        purpose : str
+            "probes", or "sketch" for Hutch++'s.
+        dtype, device
+            Of the result; dtype float32 or float64.
+
+        Returns
+        -------
+        Tensor, shape (rows, probes)
+            Independent N(0, 1/k) entries.
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range.
+        """
+        head, shape = _request(step, layer, rows, probes, purpose, dtype)
+        return torch.from_numpy(self._normal(head + _part(b"all"), shape)).to(device=device, dtype=dtype)
+
+    def per_sample(
+        self,
+        samples: Sequence[SampleId] | torch.Tensor,
+        *,
+        step: SupportsIndex,
+        layer: str,
+        rows: SupportsIndex,
+        probes: SupportsIndex,
+        purpose: str = "probes",
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> torch.Tensor:
+        """A matrix for every sample, by the samples' identities.
+
+        Parameters
+        ----------
+        samples : sequence of int or str, or tensor of integers, shape (B,)
+            Identities, all different.
+        step, layer, rows, probes, purpose, dtype, device
+            As in :meth:`shared`.
+
+        Returns
+        -------
+        Tensor, shape (B, rows, probes)
+            Independent N(0, 1/k) entries.
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range, or an identity appears twice.
+        """
+        head, shape = _request(step, layer, rows, probes, purpose, dtype)
+        names = sample_names(samples)
+        result = torch.empty((len(names), *shape), dtype=dtype)
+        for matrix, name in zip(result, names, strict=True):
+            matrix.copy_(torch.from_numpy(self._normal(head + name, shape)))
+        return result.to(device)
+
+    def _normal(self, message: bytes, shape: tuple[int, int]) -> NDArray[np.float64]:
+        digest = hashlib.blake2b(message, key=self.__seed, digest_size=16, person=_PERSON).digest()
+        stream = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+        return stream.standard_normal(shape) / math.sqrt(shape[1])
+
+
+def draw_probes(
+    generator: ProbeGenerator,
+    probe_sharing: str,
+    samples: Sequence[SampleId] | torch.Tensor | None,
+    *,
+    batch_size: int,
+    step: SupportsIndex,
+    layer: str,
+    rows: int,
+    probes: int,
+    purpose: str,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor:
+    """The matrix or matrices of one micro-batch in either mode.
+
+    Returns
+    -------
+    Tensor, shape (rows, probes) or (B, rows, probes)
+        For ``probe_sharing`` "batch" and "sample".
+
+    Raises
+    ------
+    ParameterError
+        If in sample mode there is not one identity for each sample.
+    """
+    if probe_sharing == "batch":
+        return generator.shared(
+            step=step, layer=layer, rows=rows, probes=probes, purpose=purpose, dtype=dtype, device=device
+        )
+    if samples is None or len(samples) != batch_size:
+        raise ParameterError("samples", samples, f"the identities of all {batch_size} samples of the micro-batch")
+    return generator.per_sample(
+        samples, step=step, layer=layer, rows=rows, probes=probes, purpose=purpose, dtype=dtype, device=device
+    )
+
+
+def sample_names(samples: Sequence[SampleId] | torch.Tensor) -> list[bytes]:
+    """Identities as byte strings that differ whenever the identities do.
+
+    Returns
+    -------
+    list of bytes
+        One per sample.
+
+    Raises
+    ------
+    ParameterError
+        If an identity is neither an integer nor a string, or appears twice.
+    """
+    if isinstance(samples, torch.Tensor):
+        samples = samples.tolist()
+    if isinstance(samples, (str, bytes)) or not isinstance(samples, Sequence):
+        raise ParameterError("samples", samples, "a sequence of integers or strings, one for each sample")
+    names = [_sample_name(sample) for sample in samples]
+    if len(set(names)) < len(names):
+        twice = next(sample for sample, name in zip(samples, names, strict=True) if names.count(name) > 1)
+        raise ParameterError("samples", twice, "identities that are all different")
+    return names
+
+
+def _sample_name(sample: SampleId) -> bytes:
+    if isinstance(sample, str):
+        return _part(b"str") + _part(sample.encode())
+    try:
+        number = operator.index(sample)
+    except TypeError:
+        raise ParameterError("samples", sample, "integers or strings") from None
+    if isinstance(sample, bool):
+        raise ParameterError("samples", sample, "integers or strings")
+    return _part(b"int") + _part(str(number).encode())
+
+
+def _request(
+    step: SupportsIndex,
+    layer: str,
+    rows: SupportsIndex,
+    probes: SupportsIndex,
+    purpose: str,
+    dtype: torch.dtype,
+) -> tuple[bytes, tuple[int, int]]:
+    number = check_count("step", step, low=0)
+    if not isinstance(layer, str) or not layer:
+        raise ParameterError("layer", layer, "a name that is not empty")
+    if not isinstance(purpose, str) or not purpose:
+        raise ParameterError("purpose", purpose, "a name that is not empty")
+    if dtype not in (torch.float32, torch.float64):
+        raise ParameterError("dtype", dtype, "torch.float32 or torch.float64")
+    head = b"".join(map(_part, (purpose.encode(), str(number).encode(), layer.encode())))
+    return head, (check_count("rows", rows), check_count("probes", probes))
+
+
+def _part(text: bytes) -> bytes:
+    return len(text).to_bytes(8, "little") + text
+
+
+def _seed_bytes(seed: bytes | int | None) -> bytes:
+    if seed is None:
+        return secrets.token_bytes(SEED_BYTES)
+    allowed = "16 to 64 bytes, or an integer in [0, 2**256)"
+    if isinstance(seed, bytes):
+        if not 16 <= len(seed) <= 64:
+            raise ParameterError("seed", f"{len(seed)} bytes", allowed)
+        return b"B" + seed if len(seed) < 64 else hashlib.blake2b(seed).digest()
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**256:
+        raise ParameterError("seed", "<hidden>", allowed)
+    return b"I" + seed.to_bytes(SEED_BYTES, "little")

@@ -1,0 +1,158 @@
+"""What was done to obtain the norms, in the words of the accountant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dprmt._validation import ParameterError, check_choice, check_count
+from dprmt.accounting import DPSGD, RandomizedClipping
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """How the norm of one layer (or of one group of parameters) is obtained.
+
+    Parameters
+    ----------
+    layer : str
+        Its name, by which its probes are drawn.
+    method : {"exact", "hutchinson", "hutch++"}
+        Ghost norms are exact.
+    probes : int or None
+        k >= 2; None for exact norms.
+    rank : int or None
+        The largest possible rank of a sample's gradient, if the whole norm is estimated.
+
+    Raises
+    ------
+    ParameterError
+        If a value is out of its range or contradicts the method.
+
+    Examples
+    --------
+    >>> LayerRecord("norm.weight", "exact")
+    LayerRecord(layer='norm.weight', method='exact', probes=None, rank=None)
+    """
+
+    layer: str
+    method: Literal["exact", "hutchinson", "hutch++"]
+    probes: int | None = None
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.layer, str) or not self.layer:
+            raise ParameterError("layer", self.layer, "a name that is not empty")
+        check_choice("method", self.method, ("exact", "hutchinson", "hutch++"))
+        if self.method == "exact":
+            if self.probes is not None:
+                raise ParameterError("probes", self.probes, "None for an exact norm")
+        else:
+            check_count("probes", self.probes, low=2)  # type: ignore[arg-type]
+        if self.rank is not None:
+            if self.method != "hutchinson":
+                raise ParameterError("rank", self.rank, f"None for {self.method}: part of the norm is exact")
+            check_count("rank", self.rank)
+
+
+@dataclass(frozen=True)
+class NormRecord:
+    """How the norms of all trainable parameters are obtained: what the accountant is told.
+
+    Parameters
+    ----------
+    layers : sequence of LayerRecord
+        One for every group of trainable parameters, each exactly once.
+    probe_sharing : {"batch", "sample"}
+        Which mode ran.
+
+    Formal guarantees
+    -----------------
+    :meth:`mechanism` claims no more than was done: a finite rank only if every parameter's norm is estimated
+    by Hutchinson and every layer's rank is bounded; probes of "sample" mode only if that mode ran. All
+    estimated layers have the same k: for different ones the tight analysis holds with the smallest (χ²(k)/k
+    falls in the convex order as k grows), but the envelope, with which the accountant may answer instead, is
+    proved for equal k only (``docs/theory/randomized_clipping.md``, E2 to E4). The record is as true as what
+    it was given: that the layers are all the trainable parameters is for the caller to check.
+
+    Raises
+    ------
+    ParameterError
+        If there is no layer, a name comes twice (two layers would share a probe), or k differs.
+
+    Examples
+    --------
+    >>> head = LayerRecord("head", "hutchinson", probes=32, rank=10)
+    >>> NormRecord([head], "sample").mechanism(noise_multiplier=1.0, sample_rate=0.01)
+    RandomizedClipping(noise_multiplier=1.0, sample_rate=0.01, probes=32, rank=10, analysis='tight',
+    probe_sharing='sample')
+    >>> NormRecord([head, LayerRecord("norm", "exact")], "batch").rank is None
+    True
+    """
+
+    layers: Sequence[LayerRecord]
+    probe_sharing: Literal["batch", "sample"]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(self.layers))
+        check_choice("probe_sharing", self.probe_sharing, ("batch", "sample"))
+        if not self.layers:
+            raise ParameterError("layers", self.layers, "at least one layer")
+        names = [record.layer for record in self.layers]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ParameterError("layers", twice, "layers with names that are all different")
+        counts = {record.probes for record in self.layers} - {None}
+        if len(counts) > 1:
+            raise ParameterError("layers", sorted(map(int, filter(None, counts))), "layers with equally many probes")
+
+    @property
+    def probes(self) -> int | None:
+        """Number k of the estimated layers; None if all norms are exact."""
+        return next((record.probes for record in self.layers if record.probes is not None), None)
+
+    @property
+    def every_parameter_estimated(self) -> bool:
+        """Whether no part of any norm is exact."""
+        return all(record.method == "hutchinson" for record in self.layers)
+
+    @property
+    def rank(self) -> int | None:
+        """The finite rank that may be claimed for all layers together, None if there is none."""
+        ranks = [record.rank for record in self.layers if record.rank is not None]
+        return sum(ranks) if len(ranks) == len(self.layers) else None
+
+    def mechanism(
+        self,
+        noise_multiplier: float,
+        sample_rate: float,
+        *,
+        analysis: Literal["tight", "envelope"] = "tight",
+    ) -> RandomizedClipping | DPSGD:
+        """The mechanism that the accountant is to compose.
+
+        Parameters
+        ----------
+        noise_multiplier : float
+            σ.
+        sample_rate : float
+            q.
+        analysis : {"tight", "envelope"}
+            As in ``dprmt.accounting.RandomizedClipping``.
+
+        Returns
+        -------
+        RandomizedClipping or DPSGD
+            ``DPSGD`` if every norm is exact.
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range.
+        """
+        if self.probes is None:
+            return DPSGD(noise_multiplier, sample_rate)
+        return RandomizedClipping(
+            noise_multiplier, sample_rate, self.probes, self.rank, analysis, probe_sharing=self.probe_sharing
+        )

@@ -1,0 +1,405 @@
+r"""DP-AdamBC: Adam whose second moment estimate is freed of the variance that the noise adds.
+
+The noise part of the second moment
+-----------------------------------
+Let the gradients be ``g̃_s = g_s + z_s`` with independent noise of mean 0 and variance Φ_s per entry. Then
+``v_t = Σ_s w_s g̃_s²`` with the weights ``w_s = (1 - β₂)β₂^{t-s}`` has the expectation ``Σ_s w_s(E g_s² + Φ_s)``,
+and ``v̂_t = v_t/(1 - β₂^t)`` that of Adam on clean gradients plus
+
+    ``Φ̂_t = φ_t/(1 - β₂^t),  φ_t = β₂φ_{t-1} + (1 - β₂)Φ_t,  φ_0 = 0``.
+
+So this is what has to be subtracted if Φ changes: not the latest Φ_t, but the average of all Φ_s with the
+weights of v̂. If they are all the same, Φ̂_t is this same Φ and what results is Algorithm 2 as printed.
+
+A denoised layer
+----------------
+`dprmt.spectra.denoise` (Eq. 10 of arXiv:2510.01137v3) either leaves the layer ``Y = X + Δ`` as it is, with Φ per
+entry, or replaces it by ``cŶ`` with Ŷ the shrunk matrix and ``c = ‖Y‖/‖Ŷ‖``. What is subtracted then is 0:
+
+- Ŷ has less energy than the signal, not more. The Frobenius shrinker is ``η_i = λ_i⟨u_i,ũ_i⟩⟨v_i,ṽ_i⟩`` in the
+  limit of large matrices (Eq. 9 with Eqs. 4-6), so that ``⟨X, Ŷ⟩ = ‖Ŷ‖²`` and hence ``‖Ŷ - X‖² = ‖X‖² - ‖Ŷ‖²``:
+  the error is matched by lost signal. The excess ``(E‖Ŷ‖² - ‖X‖²)/(mn)``, which for Y is Φ, is at most 0 for Ŷ, and
+  with it the Φ >= 0 for which ``E Ŷ² - Φ`` comes closest, in mean square over the entries, to ``X²``.
+- The factor c multiplies m̂ and √v̂ alike and cancels from the update as far as it is steady and the floor is not
+  active. It does put the noise energy back: ``E‖cŶ‖² = E‖Y‖² = ‖X‖² + mnΦ``. But this sits where the estimated
+  signal is, in proportion to Ŷ². Subtracting Φ from every entry would push most of the layer to the floor, where
+  steps are as long as they can be.
+
+This is a statement about sums over the entries. Entries in which the signal is near 0 keep a share of the estimation
+error, of the order of ``rank·(1/m + 1/n)·c²Φ``, uncorrected, others lose some. For a signal near the detection
+threshold, where c is large, this is of the order of Φ: such layers are then scaled more as in DP-Adam.
+
+References
+----------
+Algorithm 2 (appendix A) of the heavy-tail class imbalance paper on DP-AdamBC; Tang et al., arXiv:2312.14334;
+Kingma and Ba, arXiv:1412.6980; Loshchilov and Hutter, arXiv:1711.05101 for the weight decay.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim import Optimizer
+
+from dprmt._validation import ParameterError, check_real
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_OPTIONS = ("lr", "betas", "noise_variance", "floor", "weight_decay", "foreach")
+_ANNOUNCED = "next_noise_variance"
+
+
+class DPAdamBC(Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
+    r"""Adam with the variance of the DP noise subtracted from its second moment (Algorithm 2, DP-AdamBC).
+
+    With g̃_t the noisy gradient, all operations entry by entry:
+
+    - ``m_t = β₁m_{t-1} + (1 - β₁)g̃_t``, ``v_t = β₂v_{t-1} + (1 - β₂)g̃_t²``,
+    - ``m̂_t = m_t/(1 - β₁^t)``, ``v̂_t = v_t/(1 - β₂^t)``,
+    - ``θ_t = (1 - ηλ)θ_{t-1} - η m̂_t/√max(v̂_t - Φ̂_t, γ')``.
+
+    There is no ε, and the floor γ' is inside the root. Φ̂_t is the average of the noise variances so far with the
+    weights that v̂_t gives to their steps; it is Φ if this never changes. The derivation is at the head of this
+    module.
+
+    Parameters
+    ----------
+    params : iterable of tensors, of (name, tensor) pairs or of dicts
+        What to optimize, of real floating dtype; dicts are parameter groups and may override every option below.
+    lr : float
+        Learning rate η >= 0.
+    betas : pair of float
+        β₁, β₂ in [0, 1).
+    noise_variance : float
+        Φ = (σC/L)² >= 0, the variance of the noise in one entry of ``p.grad``: noise multiplier σ, clipping norm C,
+        and L what the sum of clipped gradients was divided by. Under Poisson sampling this is the expected batch
+        size (times the accumulated iterations, for an Opacus optimizer with ``loss_reduction="mean"``; 1 for
+        ``"sum"``). A schedule sets ``group["noise_variance"]`` before each step, as schedulers do with "lr".
+    floor : float
+        γ' > 0, in the units of the squared gradient, like Φ: no entry moves by more than η|m̂|/√γ'. Values
+        beyond the normal numbers of the dtype of the moments act as the nearest of these.
+    weight_decay : float
+        λ >= 0, decoupled as in AdamW.
+    foreach : bool, optional
+        Whether to update all parameters of a kind together. None: if all are on CUDA devices. The result is
+        the same; it takes a temporary of the size of all parameters rather than of the largest one.
+
+    Raises
+    ------
+    ParameterError
+        If an option is outside its range, here, in a group, or set later (then at `step`); if a parameter is
+        not of real floating dtype.
+
+    Formal guarantees
+    -----------------
+    If the gradients are the output of a differentially private mechanism, the parameters are as private: they are a
+    function of the gradients and of the options. This needs options that do not depend on the private data in
+    other ways; the size of a Poisson sampled batch does, the expected one does not.
+
+    Notes
+    -----
+    State per parameter: "step", "exp_avg" (m), "exp_avg_sq" (v), the latter in float32 for parameters of lower
+    precision, also after `load_state_dict`, since v̂ - Φ is a small difference of large numbers; and
+    "noise_average" (φ), a float. Parameters without a gradient are skipped, sparse gradients refused.
+
+    References
+    ----------
+    Algorithm 2, line 12 (appendix A), of the heavy-tail class imbalance paper on DP-AdamBC.
+
+    Examples
+    --------
+    Gradients of 1 and of 0.1 under noise of variance 1: Adam would divide both by much the same, √2 and √1.01.
+
+    >>> import torch
+    >>> from dprmt.training.optimizers import DPAdamBC
+    >>> noise = torch.Generator().manual_seed(0)
+    >>> weights = torch.nn.Parameter(torch.zeros(2, 10_000))
+    >>> optimizer = DPAdamBC([weights], lr=0.01, betas=(0.9, 0.99), noise_variance=1.0, floor=1e-3)
+    >>> for _ in range(200):
+    ...     weights.grad = torch.tensor([[1.0], [0.1]]) + torch.randn(2, 10_000, generator=noise)
+    ...     optimizer.step()
+    >>> v = optimizer.state[weights]["exp_avg_sq"] / (1 - 0.99**200)
+    >>> [round(mean, 1) for mean in (v - 1.0).mean(1).sqrt().tolist()]
+    [1.0, 0.1]
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        *,
+        noise_variance: float,
+        floor: float,
+        weight_decay: float = 0.0,
+        foreach: bool | None = None,
+    ) -> None:
+        options = {
+            "lr": lr,
+            "betas": betas,
+            "noise_variance": noise_variance,
+            "floor": floor,
+            "weight_decay": weight_decay,
+            "foreach": foreach,
+        }
+        super().__init__(params, _checked(options))
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, with its own options where it names them.
+
+        Parameters
+        ----------
+        param_group : dict
+            "params" and any of the options of the class.
+
+        Raises
+        ------
+        ParameterError
+            If an option is outside its range or a parameter is not of real floating dtype; nothing is added then.
+        """
+        super().add_param_group({**param_group, **_checked({**self.defaults, **param_group})})
+        for p in self.param_groups[-1]["params"]:
+            if not p.is_floating_point():
+                self.param_groups.pop()
+                raise ParameterError("params", p.dtype, "tensors of real floating dtype")
+
+    def set_noise_variance(self, values: Mapping[Any, float]) -> None:
+        """Give single parameters another noise variance for the next step, and for that one only.
+
+        This is for what happens to a layer between noise and optimizer. For the denoiser: 0 for a layer it
+        replaced and nothing for one it left alone, as derived at the head of this module.
+
+        Parameters
+        ----------
+        values : mapping of parameter to float
+            Φ_t >= 0 by parameter, in place of ``group["noise_variance"]``. It enters the average Φ̂ like that.
+
+        Raises
+        ------
+        ParameterError
+            If a key is not a parameter of this optimizer or a value is negative or not finite; nothing is set then.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from dprmt.spectra import denoise
+        >>> from dprmt.training.optimizers import DPAdamBC
+        >>> weights = torch.nn.Parameter(torch.zeros(16, 64))
+        >>> optimizer = DPAdamBC([weights], lr=0.1, noise_variance=0.01, floor=1e-4)
+        >>> noise = torch.Generator().manual_seed(0)
+        >>> weights.grad = torch.ones(16, 64) + 0.1 * torch.randn(16, 64, generator=noise)
+        >>> denoised = denoise(weights.grad, sigma=0.1)
+        >>> if denoised is not weights.grad:
+        ...     weights.grad = denoised
+        ...     optimizer.set_noise_variance({weights: 0.0})
+        >>> optimizer.step()
+        >>> optimizer.state[weights]["noise_average"]
+        0.0
+        """
+        known = {p for group in self.param_groups for p in group["params"]}
+        for p, value in values.items():
+            if not isinstance(p, torch.Tensor) or p not in known:
+                raise ParameterError("values", type(p).__name__, "keyed by parameters of this optimizer")
+            check_real("noise_variance", value, low=0.0)
+        for p, value in values.items():
+            self.state[p][_ANNOUNCED] = float(value)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step with the gradients in ``p.grad``.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Clears and computes the gradients and returns the loss.
+
+        Returns
+        -------
+        float or tensor or None
+            What the closure returned.
+
+        Raises
+        ------
+        ParameterError
+            If an option has been set to something outside its range, or a gradient is sparse; nothing is changed
+            then.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            group.update(_checked(group))
+            _check_gradients(group["params"])
+        with torch.no_grad():
+            for group in self.param_groups:
+                updates = self._advance(group)
+                update = _update_together if _is_foreach(group, updates) else _update_each
+                update(updates, group)
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` gave: steps taken from here are those that the saved optimizer would take.
+
+        Parameters
+        ----------
+        state_dict : dict
+            Of an optimizer of this class with as many parameters in each group.
+
+        Raises
+        ------
+        ParameterError
+            If it is that of another optimizer, or holds options outside their range.
+        """
+        saved: dict[str, Any] = {}
+
+        def look(_: Any, given: dict[str, Any]) -> None:
+            _check_saved(given)
+            saved.update(given)
+
+        hook = self.register_load_state_dict_pre_hook(look)  # the last one, so that it sees what is loaded
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            hook.remove()
+        # torch has cast the moments to the dtype of the parameters; take them as they were saved.
+        keys = [key for group in saved["param_groups"] for key in group["params"]]
+        params = [p for group in self.param_groups for p in group["params"]]
+        for key, p in zip(keys, params, strict=True):
+            state = saved["state"].get(key, {})
+            for name in _MOMENTS:
+                if name in state:
+                    self.state[p][name] = state[name].to(device=p.device, dtype=_moment_dtype(p), copy=True)
+
+    def _advance(self, group: dict[str, Any]) -> list[_Update]:
+        # Counts the step and its noise for the parameters that have a gradient.
+        β1, β2 = group["betas"]
+        updates = []
+        for p in group["params"]:
+            announced = self.state[p].pop(_ANNOUNCED, None) if p in self.state else None
+            if p.grad is None:
+                continue
+            state = self.state[p]
+            if "step" not in state:
+                state["step"], state["noise_average"] = 0, 0.0
+                for name in _MOMENTS:
+                    state[name] = torch.zeros_like(p, dtype=_moment_dtype(p), memory_format=torch.preserve_format)
+            state["step"] += 1
+            Φ = group["noise_variance"] if announced is None else announced
+            state["noise_average"] = β2 * state["noise_average"] + (1 - β2) * Φ
+            debias = 1 - β2 ** state["step"]
+            updates.append(
+                _Update(
+                    param=p,
+                    grad=p.grad.to(_moment_dtype(p)),
+                    exp_avg=state["exp_avg"],
+                    exp_avg_sq=state["exp_avg_sq"],
+                    step_size=group["lr"] / (1 - β1 ** state["step"]),
+                    debias=debias,
+                    noise=state["noise_average"] / debias,
+                )
+            )
+        return updates
+
+
+class _Update(NamedTuple):
+    """One parameter and what its step needs."""
+
+    param: Any
+    grad: Any
+    exp_avg: Any
+    exp_avg_sq: Any
+    step_size: float
+    """η/(1 - β₁^t)."""
+    debias: float
+    """1 - β₂^t."""
+    noise: float
+    """Φ̂_t."""
+
+
+def _update_each(updates: Sequence[_Update], group: Mapping[str, Any]) -> None:
+    # Algorithm 2, lines 8 to 12, one parameter after the other.
+    β1, β2 = group["betas"]
+    for update in updates:
+        m, v, g = update.exp_avg, update.exp_avg_sq, update.grad
+        θ = update.param.to(m.dtype)
+        if group["weight_decay"] != 0:
+            θ.mul_(1 - group["lr"] * group["weight_decay"])
+        m.lerp_(g, 1 - β1)
+        v.mul_(β2).addcmul_(g, g, value=1 - β2)
+        root = v.div(update.debias).sub_(update.noise).clamp_min_(_floor(group, v)).sqrt_()
+        θ.addcdiv_(m, root, value=-update.step_size)
+        if θ is not update.param:
+            update.param.copy_(θ)
+
+
+def _update_together(updates: Sequence[_Update], group: Mapping[str, Any]) -> None:
+    # The same operations in the same order, on all parameters of one device and dtype at a time.
+    β1, β2 = group["betas"]
+    alike: dict[Any, list[_Update]] = defaultdict(list)
+    for update in updates:
+        alike[update.param.device, update.param.dtype].append(update)
+    for batch in alike.values():
+        params, g, m, v, step_sizes, debias, noise = (list(column) for column in zip(*batch, strict=True))
+        θ = [p.to(v[0].dtype) for p in params]
+        if group["weight_decay"] != 0:
+            torch._foreach_mul_(θ, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_lerp_(m, g, 1 - β1)
+        torch._foreach_mul_(v, β2)
+        torch._foreach_addcmul_(v, g, g, 1 - β2)
+        root = torch._foreach_div(v, debias)
+        torch._foreach_sub_(root, noise)
+        torch._foreach_clamp_min_(root, _floor(group, v[0]))
+        torch._foreach_sqrt_(root)
+        torch._foreach_addcdiv_(θ, m, root, [-size for size in step_sizes])
+        if θ[0] is not params[0]:
+            torch._foreach_copy_(params, θ)
+
+
+def _is_foreach(group: Mapping[str, Any], updates: Sequence[_Update]) -> bool:
+    if group["foreach"] is None:
+        return all(update.param.is_cuda for update in updates)
+    return bool(group["foreach"])
+
+
+def _floor(group: Mapping[str, Any], moment: Any) -> float:
+    limits = torch.finfo(moment.dtype)
+    return min(max(group["floor"], limits.tiny), limits.max)
+
+
+def _moment_dtype(param: Any) -> Any:
+    return torch.promote_types(param.dtype, torch.float32)
+
+
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    # The options of this optimizer among those of a group, as plain floats.
+    betas, foreach = options["betas"], options["foreach"]
+    try:
+        β1, β2 = (check_real("betas", β, low=0.0, high=1.0, high_open=True) for β in betas)
+    except (TypeError, ValueError):
+        raise ParameterError("betas", betas, "a pair of numbers in [0, 1)") from None
+    if foreach is not None and not isinstance(foreach, bool):
+        raise ParameterError("foreach", foreach, "True, False or None")
+    return {
+        "lr": check_real("lr", options["lr"], low=0.0),
+        "betas": (β1, β2),
+        "noise_variance": check_real("noise_variance", options["noise_variance"], low=0.0),
+        "floor": check_real("floor", options["floor"], low=0.0, low_open=True),
+        "weight_decay": check_real("weight_decay", options["weight_decay"], low=0.0),
+        "foreach": foreach,
+    }
+
+
+def _check_gradients(params: Iterable[Any]) -> None:
+    for p in params:
+        if p.grad is not None and p.grad.layout != torch.strided:
+            raise ParameterError("grad", p.grad.layout, "a dense tensor (sparse embedding gradients carry no noise)")
+
+
+def _check_saved(state_dict: Mapping[str, Any]) -> None:
+    for group in state_dict["param_groups"]:
+        missing = [name for name in _OPTIONS if name not in group]
+        if missing:
+            raise ParameterError("state_dict", f"groups without {', '.join(missing)}", "the state of a DPAdamBC")
+        _checked(group)

@@ -1,0 +1,637 @@
+"""DP-AdamBC: against Algorithm 2 as printed, against Adam where the two coincide, and its claim of an unbiased v̂."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprmt._validation import ParameterError
+from dprmt.spectra import denoise, detection_threshold
+
+torch = pytest.importorskip("torch")
+
+from dprmt.training import optimizers  # noqa: E402
+from dprmt.training.optimizers import DPAdamBC  # noqa: E402
+
+loop_and_foreach = pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
+
+BETAS = st.floats(0.0, 0.9999)
+RATES = st.floats(1e-6, 10.0)
+SHAPES = st.lists(st.lists(st.integers(1, 5), min_size=0, max_size=3).map(tuple), min_size=1, max_size=3)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def algorithm_2(
+    start: np.ndarray,
+    gradients: Sequence[np.ndarray],
+    η: float,
+    β1: float,
+    β2: float,
+    variances: Sequence[float],
+    γ: float,
+) -> np.ndarray:
+    """Algorithm 2, lines 8 to 12, entry by entry; variances of the steps averaged with the weights of v̂_t."""
+    θ = start.astype(float).copy()
+    for j in np.ndindex(θ.shape):
+        m = v = 0.0
+        for t, g in enumerate(gradients, start=1):
+            m = β1 * m + (1 - β1) * g[j]
+            v = β2 * v + (1 - β2) * g[j] ** 2
+            m_hat = m / (1 - β1**t)
+            v_hat = v / (1 - β2**t)
+            weights = [β2 ** (t - s) for s in range(1, t + 1)]
+            Φ = sum(w * φ for w, φ in zip(weights, variances[:t], strict=True)) / sum(weights)
+            θ[j] = θ[j] - η * m_hat / math.sqrt(max(v_hat - Φ, γ))
+    return θ
+
+
+def draw(shapes: Sequence[tuple[int, ...]], seed: int, dtype: Any = None, scale: float = 1.0) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    dtype = dtype or torch.float64
+    return [torch.as_tensor(scale * rng.standard_normal(shape), dtype=dtype) for shape in shapes]
+
+
+def parameters(tensors: Sequence[Any]) -> list[Any]:
+    return [torch.nn.Parameter(tensor.clone()) for tensor in tensors]
+
+
+def take_steps(optimizer: Any, params: Sequence[Any], gradients: Sequence[Sequence[Any]]) -> None:
+    for step in gradients:
+        for p, g in zip(params, step, strict=True):
+            p.grad = None if g is None else g.clone()
+        optimizer.step()
+
+
+def saved_and_loaded(state: dict[str, Any]) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def second_moment(optimizer: Any, p: Any, β2: float) -> np.ndarray:
+    """v̂_t - Φ̂_t from the state, before the floor."""
+    state = optimizer.state[p]
+    debias = 1 - β2 ** state["step"]
+    return (state["exp_avg_sq"].double().numpy() - state["noise_average"]) / debias
+
+
+# --- the algorithm
+
+
+@loop_and_foreach
+@given(seed=SEEDS, η=RATES, β1=BETAS, β2=BETAS, Φ=st.floats(0.0, 4.0), γ=st.floats(0.01, 1.0))
+def test_is_algorithm_2(foreach: bool, seed: int, η: float, β1: float, β2: float, Φ: float, γ: float) -> None:
+    """θ_T is that of the printed algorithm, floor active in some entries and not in others."""
+    (start,) = draw([(2, 3)], seed)
+    gradients = [draw([(2, 3)], seed + t, scale=1.5) for t in range(1, 13)]
+    (p,) = params = parameters([start])
+    take_steps(DPAdamBC(params, η, (β1, β2), noise_variance=Φ, floor=γ, foreach=foreach), params, gradients)
+    expected = algorithm_2(start.numpy(), [g.numpy() for (g,) in gradients], η, β1, β2, [Φ] * 12, γ)
+    np.testing.assert_allclose(p.detach().numpy(), expected, rtol=0, atol=1e-9 * η + 1e-13)
+
+
+@loop_and_foreach
+@given(
+    seed=SEEDS,
+    β2=BETAS,
+    variances=st.lists(st.floats(0.0, 4.0), min_size=8, max_size=8),
+    announced=st.lists(st.booleans(), min_size=8, max_size=8),
+)
+def test_follows_a_changing_noise_variance(
+    foreach: bool, seed: int, β2: float, variances: list[float], announced: list[bool]
+) -> None:
+    """Φ̂_t is the average of Φ_1 … Φ_t with the weights of v̂_t, whether set by group or announced for the step."""
+    (start,) = draw([(5,)], seed)
+    gradients = [draw([(5,)], seed + t, scale=1.5) for t in range(1, 9)]
+    (p,) = params = parameters([start])
+    optimizer = DPAdamBC(params, 0.1, (0.5, β2), noise_variance=7.0, floor=0.05, foreach=foreach)
+    for gradient, Φ, by_parameter in zip(gradients, variances, announced, strict=True):
+        optimizer.param_groups[0]["noise_variance"] = 7.0 if by_parameter else Φ
+        if by_parameter:
+            optimizer.set_noise_variance({p: Φ})
+        take_steps(optimizer, params, [gradient])
+    expected = algorithm_2(start.numpy(), [g.numpy() for (g,) in gradients], 0.1, 0.5, β2, variances, 0.05)
+    np.testing.assert_allclose(p.detach().numpy(), expected, rtol=0, atol=1e-10)
+
+
+def test_an_announced_variance_holds_for_one_step() -> None:
+    skipped, used = params = parameters(draw([(2,), (2,)], 0))
+    optimizer = DPAdamBC(params, 0.1, (0.0, 0.0), noise_variance=3.0, floor=1.0)
+    optimizer.set_noise_variance({skipped: 1.0, used: 1.0})
+    (gradient,) = draw([(2,)], 1)
+    take_steps(optimizer, params, [[None, gradient]])
+    assert optimizer.state[used]["noise_average"] == 1.0
+    take_steps(optimizer, params, [[gradient, gradient]])
+    assert optimizer.state[used]["noise_average"] == optimizer.state[skipped]["noise_average"] == 3.0
+
+
+@loop_and_foreach
+@given(seed=SEEDS, η=RATES, β1=BETAS, β2=BETAS, λ=st.floats(0.0, 0.05), shapes=SHAPES)
+def test_without_noise_is_adamw(
+    foreach: bool, seed: int, η: float, β1: float, β2: float, λ: float, shapes: list[tuple[int, ...]]
+) -> None:
+    """With Φ = 0 and no floor active the parameters are those of torch's AdamW with ε = 0, and of Adam if λ = 0."""
+    start = draw(shapes, seed)
+    gradients = [draw(shapes, seed + t) for t in range(1, 41)]
+    ours, theirs = parameters(start), parameters(start)
+    bc = DPAdamBC(ours, η, (β1, β2), noise_variance=0.0, floor=1e-300, weight_decay=λ, foreach=foreach)
+    adam = (
+        torch.optim.AdamW(theirs, η, (β1, β2), eps=0.0, weight_decay=λ)
+        if λ
+        else torch.optim.Adam(theirs, η, (β1, β2), eps=0.0)
+    )
+    take_steps(bc, ours, gradients)
+    take_steps(adam, theirs, gradients)
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.detach().numpy(), q.detach().numpy(), rtol=1e-11, atol=1e-11 * η)
+
+
+@loop_and_foreach
+@given(seed=SEEDS, k=st.integers(-20, 20), Φ=st.floats(0.0, 4.0), γ=st.floats(1e-4, 1.0))
+def test_is_invariant_to_scale(foreach: bool, seed: int, k: int, Φ: float, γ: float) -> None:
+    """Gradients times c, σ times c and floor times c² leave the updates as they were; to the bit for c = 2^k."""
+    start, gradients = draw([(7,)], seed), [draw([(7,)], seed + t) for t in range(1, 20)]
+    ends = []
+    for c in (1.0, 2.0**k):
+        (p,) = params = parameters(start)
+        optimizer = DPAdamBC(params, 0.1, noise_variance=Φ * c * c, floor=γ * c * c, foreach=foreach)
+        take_steps(optimizer, params, [[c * g for g in step] for step in gradients])
+        ends.append(p.detach())
+    assert torch.equal(ends[0], ends[1])
+
+
+@loop_and_foreach
+@given(seed=SEEDS, η=RATES)
+def test_sign_descent_limit(foreach: bool, seed: int, η: float) -> None:
+    """With β₁ = β₂ = 0 and Φ = 0 every step is η·sign(g) where g² > γ', and ηg/√γ' elsewhere."""
+    (g,) = draw([(50,)], seed)
+    (p,) = params = parameters([torch.zeros_like(g)])
+    take_steps(DPAdamBC(params, η, (0.0, 0.0), noise_variance=0.0, floor=0.25, foreach=foreach), params, [[g]])
+    expected = torch.where(g**2 > 0.25, g.sign(), 2 * g)
+    np.testing.assert_allclose(p.detach().numpy(), -η * expected.numpy(), rtol=1e-14)
+
+
+# --- what it is for: the noise taken out of v̂
+
+
+def noisy_run(Φ: Sequence[float], β2: float, told: Callable[[float], float], entries: int = 20_000) -> np.ndarray:
+    """v̂_t - Φ̂_t after steps of pure noise of the given variances, when the optimizer is told something of them."""
+    rng = np.random.default_rng(7)
+    (p,) = params = parameters([torch.zeros(entries)])
+    optimizer = DPAdamBC(params, 0.1, (0.9, β2), noise_variance=0.0, floor=1e-12)
+    for variance in Φ:
+        optimizer.param_groups[0]["noise_variance"] = told(variance)
+        take_steps(optimizer, params, [[torch.as_tensor(math.sqrt(variance) * rng.standard_normal(entries)).float()]])
+    return second_moment(optimizer, p, β2)
+
+
+SCHEDULES = {"constant": [0.04] * 30, "rising": [0.01] * 20 + [0.04] * 10, "falling": [0.09] * 20 + [0.01] * 10}
+
+
+@pytest.mark.parametrize("steps", [1, 3, 30])
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_pure_noise_leaves_an_unbiased_second_moment(schedule: list[float], steps: int) -> None:
+    """E(v̂_t - Φ̂_t) = 0 for t = 1 and later, within 4.5 standard errors; not with half the variance or twice it."""
+    noise = schedule[-steps:]
+    for factor in (1.0, 0.5, 2.0):
+        left = noisy_run(noise, 0.95, lambda Φ, factor=factor: factor * Φ)
+        z = left.mean() / (left.std() / math.sqrt(left.size))
+        assert abs(z) < 4.5 if factor == 1 else z * (1 - factor) > 20
+
+
+@pytest.mark.parametrize("schedule", ["rising", "falling"])
+def test_the_latest_variance_would_be_the_wrong_one(schedule: str) -> None:
+    noise = SCHEDULES[schedule]
+    left = noisy_run(noise, 0.95, lambda _: noise[-1])
+    assert abs(left.mean()) > 20 * left.std() / math.sqrt(left.size)
+
+
+def test_the_step_itself_is_corrected() -> None:
+    """With β₁ = β₂ = 0 a noise entry escapes the floor if z² > Φ: probability P(|N| > 1), seen in the update."""
+    entries = 40_000
+    for told, expected in ((1.0, True), (0.5, False), (2.0, False)):
+        (p,) = params = parameters([torch.zeros(entries, dtype=torch.float64)])
+        (z,) = draw([(entries,)], 3, scale=0.2)
+        take_steps(DPAdamBC(params, 1.0, (0.0, 0.0), noise_variance=0.04 * told, floor=1e-12), params, [[z]])
+        free = float(((z / p.detach()) ** 2 > 2e-12).double().mean())
+        chance = math.erfc(1 / math.sqrt(2))
+        error = math.sqrt(chance * (1 - chance) / entries)
+        assert (abs(free - chance) < 4.5 * error) == expected
+
+
+def test_a_signal_under_noise_is_scaled_by_its_own_size() -> None:
+    """The step divides by the root mean square of the clean gradient: η m̂/Δθ has mean square g², not g² + Φ."""
+    g, entries = np.array([[3.0], [1.5]]), 4000
+    rng = np.random.default_rng(11)
+    (p,) = params = parameters([torch.zeros(2, entries, dtype=torch.float64)])
+    optimizer = DPAdamBC(params, 1.0, (0.0, 0.99), noise_variance=1.0, floor=1e-9)
+    for _ in range(400):
+        before = p.detach().clone()
+        gradient = torch.as_tensor(g + rng.standard_normal((2, entries)))
+        take_steps(optimizer, params, [[gradient]])
+    divisor = ((gradient / (before - p.detach())) ** 2).numpy()
+    error = divisor.std(1) / math.sqrt(entries)
+    assert np.all(abs(divisor.mean(1) - g[:, 0] ** 2) < 4.5 * error)
+    assert np.all(20 * error < 0.5)  # so half the correction, or twice, would have been seen
+
+
+# --- after the denoiser
+
+
+@pytest.mark.parametrize("strength", [1.5, 4.0], ids=["near the threshold", "clear of it"])
+def test_a_denoised_layer_has_no_noise_to_subtract(strength: float) -> None:
+    """Of layers that pass the gate, the shrunk ones have no more energy than the signal, where Y has mnΦ more; the
+    norm correction restores this energy, but the mean squares of most entries of the result lie below Φ.
+    """
+    shape, draws = (48, 96), 150
+    rng = np.random.default_rng(5)
+    left, right = (np.linalg.qr(rng.standard_normal((side, 2)))[0] for side in shape)
+    signal = strength * detection_threshold(shape, 1.0) * left @ right.T
+    squares: dict[str, list[np.ndarray]] = {"noisy": [], "shrunk": [], "rescaled": []}
+    while len(squares["noisy"]) < draws:
+        noisy = signal + rng.standard_normal(shape)
+        shrunk = denoise(noisy, 1.0, norm_correction=False)
+        if shrunk is not noisy:
+            rescaled = denoise(noisy, 1.0)
+            for name, matrix in (("noisy", noisy), ("shrunk", shrunk), ("rescaled", rescaled)):
+                squares[name].append(matrix**2)
+    excess = {name: np.array([(s - signal**2).mean() for s in of]) for name, of in squares.items()}
+    error = {name: x.std() / math.sqrt(draws) for name, x in excess.items()}
+    assert excess["shrunk"].mean() < -4.5 * error["shrunk"]
+    assert abs(excess["noisy"].mean() - 1) < 0.02
+    np.testing.assert_allclose(excess["rescaled"], excess["noisy"], rtol=1e-9)
+    assert np.mean(np.mean(squares["rescaled"], axis=0) < 1) > 0.6
+
+
+def test_announcing_what_the_denoiser_did() -> None:
+    """A layer that is denoised in every other step: Φ enters the average in the other ones only."""
+    shape, Φ, β2 = (16, 64), 1.0, 0.5
+    (p,) = params = parameters([torch.zeros(shape)])
+    optimizer = DPAdamBC(params, 0.1, (0.0, β2), noise_variance=Φ, floor=1e-3)
+    changed = []
+    for t in range(4):
+        p.grad = draw([shape], t, torch.float32)[0] + (5.0 if t % 2 else 0.0)
+        denoised = denoise(p.grad, 1.0, kappa=1.3)
+        changed.append(denoised is not p.grad)
+        if changed[-1]:
+            p.grad = denoised
+            optimizer.set_noise_variance({p: 0.0})
+        optimizer.step()
+    assert changed == [False, True, False, True]
+    assert optimizer.state[p]["noise_average"] == pytest.approx(0.5**2 + 0.5**4)
+
+
+# --- the torch.optim interface
+
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+
+
+def two_groups(dtypes: Sequence[Any], foreach: bool | None = None, seed: int = 0) -> tuple[Any, list[Any]]:
+    """An optimizer with two groups of different options, and its parameters."""
+    shapes = [(3, 4), (5,), (), (2, 2), (0,), (33, 7)]
+    params = [parameters(draw([s], seed + i, d))[0] for d in dtypes for i, s in enumerate(shapes)]
+    groups = [
+        {"params": params[::2]},
+        {"params": params[1::2], "noise_variance": 0.5, "lr": 0.02, "betas": (0.5, 0.9), "weight_decay": 0.1},
+    ]
+    return DPAdamBC(groups, 0.1, noise_variance=0.1, floor=1e-2, foreach=foreach), params
+
+
+def gradients_for(params: Sequence[Any], steps: int, seed: int = 100) -> list[list[Any]]:
+    """Random gradients; every parameter but the first misses one step now and then."""
+    rng = np.random.default_rng(seed)
+    return [
+        [
+            None if i and rng.random() < 0.2 else draw([p.shape], seed + 50 * t + i, p.dtype)[0]
+            for i, p in enumerate(params)
+        ]
+        for t in range(steps)
+    ]
+
+
+def test_foreach_is_the_loop() -> None:
+    """To the last bit, over groups, dtypes, shapes and parameters that are at different steps."""
+    ends = []
+    for foreach in (False, True):
+        optimizer, params = two_groups(list(DTYPES.values()), foreach)
+        take_steps(optimizer, params, gradients_for(params, 12))
+        ends.append((params, [optimizer.state[p]["exp_avg_sq"] for p in params]))
+    for loop, together in zip(*ends, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(loop, together, strict=True))
+
+
+@pytest.mark.parametrize("foreach", [False, True, None])
+def test_the_chosen_path_is_taken(foreach: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    module = "dprmt.training.optimizers._adambc."
+    monkeypatch.setattr(module + "_update_each", lambda *_: taken.append(False))
+    monkeypatch.setattr(module + "_update_together", lambda *_: taken.append(True))
+    optimizer, params = two_groups([torch.float32], foreach)
+    take_steps(optimizer, params, gradients_for(params, 1))
+    assert taken == [bool(foreach)] * 2  # None: the loop, on a CPU
+
+
+@pytest.mark.parametrize("foreach", [False, True, None])
+def test_resume_is_exact(foreach: bool | None) -> None:
+    """Saved after 5 steps, loaded and continued, in all dtypes: the parameters of an uninterrupted run to the bit."""
+    optimizer, params = two_groups(list(DTYPES.values()), foreach)
+    first, second = gradients_for(params, 5), gradients_for(params, 6, seed=900)
+    take_steps(optimizer, params, first)
+    optimizer.param_groups[0]["noise_variance"] = 0.3
+    optimizer.set_noise_variance({params[0]: 0.7})
+    state = saved_and_loaded(optimizer.state_dict())
+    other, copies = two_groups(list(DTYPES.values()), foreach, seed=31)
+    for p, q in zip(params, copies, strict=True):
+        q.data.copy_(p.data)
+    other.load_state_dict(state)
+    assert other.param_groups[0]["noise_variance"] == 0.3
+    take_steps(other, copies, second)
+    take_steps(optimizer, params, second)
+    for p, q in zip(params, copies, strict=True):
+        assert torch.equal(p, q)
+        assert optimizer.state[p].keys() == other.state[q].keys()
+        for name, value in optimizer.state[p].items():
+            assert value is not other.state[q][name] or not isinstance(value, torch.Tensor)
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(other.state[q][name])), name
+
+
+def test_loading_shares_no_memory() -> None:
+    optimizer, params = two_groups([torch.float32])
+    take_steps(optimizer, params, gradients_for(params, 2))
+    other, copies = two_groups([torch.float32])
+    other.load_state_dict(optimizer.state_dict())
+    kept = other.state[copies[0]]["exp_avg_sq"].clone()
+    take_steps(optimizer, params, gradients_for(params, 2))
+    assert torch.equal(other.state[copies[0]]["exp_avg_sq"], kept)
+
+
+def test_loading_goes_through_hooks_of_others() -> None:
+    """A pre-hook that replaces the state is obeyed."""
+    optimizer, params = two_groups([torch.float32])
+    take_steps(optimizer, params, gradients_for(params, 2))
+
+    def double(_: Any, state: dict[str, Any]) -> dict[str, Any]:
+        state = copy.deepcopy(state)
+        state["state"][0]["exp_avg"] *= 2
+        return state
+
+    other, copies = two_groups([torch.float32])
+    other.register_load_state_dict_pre_hook(double)
+    other.load_state_dict(optimizer.state_dict())
+    assert torch.equal(other.state[copies[0]]["exp_avg"], 2 * optimizer.state[params[0]]["exp_avg"])
+
+
+@every_dtype
+def test_dtypes(dtype: Any) -> None:
+    """The parameters stay in their dtype and follow a float64 run as closely as its rounding allows."""
+    start, gradients = draw([(40,)], 0, dtype), [[g + 1 for g in draw([(40,)], t, dtype)] for t in range(1, 31)]
+    (p,), (q,) = low, high = parameters(start), parameters([start[0].double()])
+    options: dict[str, Any] = {"noise_variance": 0.2, "floor": 0.1}
+    optimizer = DPAdamBC(low, 0.1, **options)
+    take_steps(optimizer, low, gradients)
+    take_steps(DPAdamBC(high, 0.1, **options), high, [[g.double() for g in step] for step in gradients])
+    assert p.dtype == dtype
+    assert optimizer.state[p]["exp_avg_sq"].dtype == torch.promote_types(dtype, torch.float32)
+    np.testing.assert_allclose(
+        p.detach().double().numpy(), q.detach().numpy(), rtol=0, atol=16 * torch.finfo(dtype).eps
+    )
+    assert float((q.detach() - start[0]).abs().min()) > 1.0
+
+
+def test_second_moment_of_half_precision_does_not_stall() -> None:
+    """In bfloat16 0.999·v rounds to v; the state is in float32, so that v̂ of a vanished gradient does decay."""
+    (p,) = params = parameters([torch.zeros(1, dtype=torch.bfloat16)])
+    optimizer = DPAdamBC(params, 0.01, noise_variance=0.0, floor=1e-6)
+    take_steps(
+        optimizer, params, [[torch.ones(1, dtype=torch.bfloat16)]] + [[torch.zeros(1, dtype=torch.bfloat16)]] * 20
+    )
+    assert float(optimizer.state[p]["exp_avg_sq"]) == pytest.approx(1e-3 * 0.999**20, rel=1e-5)
+
+
+@loop_and_foreach
+@pytest.mark.parametrize("floor", [1e-300, 1e300])
+def test_floors_beyond_the_dtype(floor: float, foreach: bool) -> None:
+    """A zero gradient makes a zero step, not 0/0, also where the floor is no float32."""
+    (p,) = params = parameters([torch.ones(2)])
+    take_steps(DPAdamBC(params, 0.1, noise_variance=0.0, floor=floor, foreach=foreach), params, [[torch.zeros(2)]])
+    assert torch.equal(p, torch.ones(2))
+
+
+def test_a_parameter_without_gradient_is_skipped() -> None:
+    optimizer, params = two_groups([torch.float32])
+    before = [p.detach().clone() for p in params]
+    gradients = gradients_for(params, 1)[0]
+    gradients[1] = None
+    take_steps(optimizer, params, [gradients])
+    assert torch.equal(params[1], before[1])
+    assert params[1] not in optimizer.state
+    assert not torch.equal(params[0], before[0])
+
+
+def test_groups_have_their_own_options() -> None:
+    """A group steps as an optimizer of its own with these options would, also one that was added later."""
+    options = {
+        "lr": 0.3,
+        "betas": (0.2, 0.7),
+        "noise_variance": 0.4,
+        "floor": 0.2,
+        "weight_decay": 0.1,
+        "foreach": True,
+    }
+    start, gradients = draw([(6,)], 1), [draw([(6,)], t) for t in range(2, 9)]
+    (alone,), (grouped,) = parameters(start), parameters(start)
+    (other,) = parameters(start)
+    take_steps(DPAdamBC([alone], **options), [alone], gradients)
+    optimizer = DPAdamBC([other], 0.1, noise_variance=0.0, floor=1.0)
+    optimizer.add_param_group({"params": [grouped], **options})
+    take_steps(optimizer, [other, grouped], [[g, g] for (g,) in gradients])
+    assert torch.equal(alone, grouped)
+    assert not torch.equal(alone, other)
+
+
+def test_closure_is_called_with_gradients_enabled() -> None:
+    (p,) = params = parameters(draw([(3,)], 0, torch.float32))
+    optimizer = DPAdamBC(params, 0.1, noise_variance=0.0, floor=1e-6)
+    before = p.detach().clone()
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = (p**2).sum()
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        assert float(optimizer.step(closure)) == pytest.approx(float((before**2).sum()))
+    np.testing.assert_allclose(p.detach().numpy(), (before - 0.1 * before.sign()).numpy(), rtol=1e-6)
+    assert optimizer.step() is None
+
+
+def test_schedulers_hooks_and_copies() -> None:
+    """What torch.optim promises of any optimizer: schedulers set lr, hooks run, a deep copy goes on alike."""
+    optimizer, params = two_groups([torch.float32])
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    calls = []
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    take_steps(optimizer, params, gradients_for(params, 1))
+    scheduler.step()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.01]
+    assert calls == [1]
+    twin = copy.deepcopy(optimizer)
+    copies: list[Any] = [None] * len(params)
+    copies[::2], copies[1::2] = (group["params"] for group in twin.param_groups)
+    more = gradients_for(params, 3, seed=5)
+    take_steps(optimizer, params, more)
+    take_steps(twin, copies, more)
+    assert all(torch.equal(p, q) for p, q in zip(params, copies, strict=True))
+
+
+# --- behind Opacus
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Secure RNG turned off:UserWarning",
+    "ignore:Full backward hook is firing when gradients are computed with respect to module outputs:UserWarning",
+    "ignore:Optimal order is the largest alpha:UserWarning",
+)
+def test_behind_opacus() -> None:
+    """Three private steps on a Poisson loader: those of Algorithm 2 on the gradients that Opacus hands over, whose
+    noise has the variance (σC/L)² with L the expected batch size.
+    """
+    opacus = pytest.importorskip("opacus")
+    torch.manual_seed(0)
+    σ, C, n, L = 4.0, 0.5, 64, 16
+    data = torch.utils.data.TensorDataset(torch.randn(n, 300), torch.randn(n, 20))
+    model = torch.nn.Linear(300, 20, bias=False)
+    start = model.weight.detach().double().numpy().copy()
+    optimizer = DPAdamBC(model.parameters(), 0.01, (0.5, 0.9), noise_variance=(σ * C / L) ** 2, floor=1e-3)
+    private, wrapped, loader = opacus.PrivacyEngine().make_private(
+        module=model,
+        optimizer=optimizer,
+        data_loader=torch.utils.data.DataLoader(data, batch_size=L),
+        noise_multiplier=σ,
+        max_grad_norm=C,
+        noise_generator=torch.Generator().manual_seed(1),
+    )
+    assert wrapped.expected_batch_size == L
+    seen, noise = [], []
+
+    def hook(of: Any) -> None:
+        (p,) = of.params
+        seen.append(p.grad.double().numpy().copy())
+        noise.append((p.grad - p.summed_grad.view_as(p) / L).double().numpy())
+
+    wrapped.attach_step_hook(hook)
+    for _, (x, y) in zip(range(3), loader, strict=False):
+        wrapped.zero_grad()
+        torch.nn.functional.mse_loss(private(x), y).backward()
+        wrapped.step()
+    expected = algorithm_2(start, seen, 0.01, 0.5, 0.9, [(σ * C / L) ** 2] * 3, 1e-3)
+    np.testing.assert_allclose(model.weight.detach().numpy(), expected, atol=2e-6)
+    squares = np.array(noise) ** 2
+    ratio, error = squares.mean() / (σ * C / L) ** 2, math.sqrt(2 / squares.size)
+    assert abs(ratio - 1) < 4.5 * error
+
+
+# --- bad input
+
+
+BAD = {
+    "lr": [-0.1, math.nan, math.inf, "0.1", None, True],
+    "betas": [(1.0, 0.9), (0.9, 1.0), (-0.1, 0.9), (0.9,), (0.9, 0.99, 0.999), 0.9, (0.9, math.nan), None],
+    "noise_variance": [-1e-9, math.nan, math.inf, "1", None],
+    "floor": [0.0, -1.0, math.nan, math.inf, None],
+    "weight_decay": [-0.1, math.nan, math.inf],
+    "foreach": [1, "yes"],
+}
+bad_options = pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in BAD.items() for value in values]
+)
+
+
+@bad_options
+def test_bad_options(name: str, value: Any) -> None:
+    """Refused on construction, in a group, in a step and in a state, and then nothing has changed."""
+    good: dict[str, Any] = {"lr": 0.1, "noise_variance": 1.0, "floor": 0.1}
+    first, second = parameters(draw([(2,), (2,)], 0))
+    with pytest.raises(ParameterError) as caught:
+        DPAdamBC([first], **{**good, name: value})
+    assert caught.value.name == name
+    assert repr(value) in str(caught.value)
+    optimizer = DPAdamBC([{"params": [first]}, {"params": []}], **good)
+    with pytest.raises(ParameterError, match=name):
+        optimizer.add_param_group({"params": [second], name: value})
+    assert len(optimizer.param_groups) == 2
+    state = optimizer.state_dict()
+    state["param_groups"][1][name] = value
+    with pytest.raises(ParameterError, match=name):
+        optimizer.load_state_dict(state)
+    assert optimizer.param_groups[1][name] is not value
+    optimizer.param_groups[1][name] = value
+    before = first.detach().clone()
+    with pytest.raises(ParameterError, match=name):
+        take_steps(optimizer, [first], [draw([(2,)], 1)])
+    assert torch.equal(first, before)
+
+
+def test_messages_name_argument_value_and_range() -> None:
+    with pytest.raises(ParameterError) as caught:
+        DPAdamBC(parameters(draw([(2,)], 0)), 0.1, noise_variance=-2.0, floor=0.1)
+    assert str(caught.value) == "noise_variance must be a finite number >= 0, got -2.0"
+    with pytest.raises(ParameterError, match=r"betas must be a pair of numbers in \[0, 1\), got \(1.0, 0.9\)"):
+        DPAdamBC(parameters(draw([(2,)], 0)), 0.1, (1.0, 0.9), noise_variance=0.0, floor=0.1)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    dense, sparse = params = parameters(draw([(4,), (4,)], 0))
+    optimizer = DPAdamBC(params, 0.1, noise_variance=0.0, floor=0.1)
+    dense.grad, sparse.grad = torch.ones_like(dense), torch.ones_like(sparse).to_sparse()
+    before = dense.detach().clone()
+    with pytest.raises(ParameterError, match="grad must be a dense tensor"):
+        optimizer.step()
+    assert torch.equal(dense, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int64])
+def test_other_dtypes_are_refused(dtype: Any) -> None:
+    optimizer = DPAdamBC(parameters(draw([(2,)], 0)), 0.1, noise_variance=0.0, floor=0.1)
+    with pytest.raises(ParameterError, match="params must be tensors of real floating dtype"):
+        optimizer.add_param_group({"params": [torch.zeros(2, dtype=dtype)]})
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
+def test_bad_announcements(value: float) -> None:
+    first, second, foreign = parameters(draw([(2,), (2,), (2,)], 0))
+    optimizer = DPAdamBC([first, second], 0.1, noise_variance=1.0, floor=0.1)
+    with pytest.raises(ParameterError, match="noise_variance"):
+        optimizer.set_noise_variance({first: 0.0, second: value})
+    with pytest.raises(ParameterError, match="keyed by parameters of this optimizer"):
+        optimizer.set_noise_variance({first: 0.0, foreign: 0.0})
+    with pytest.raises(ParameterError, match="keyed by parameters of this optimizer"):
+        optimizer.set_noise_variance({"weight": 0.0})
+    assert not optimizer.state
+
+
+def test_the_state_of_another_optimizer_is_refused() -> None:
+    params = parameters(draw([(2,)], 0))
+    adam = torch.optim.Adam(params)
+    optimizer = DPAdamBC(params, 0.1, noise_variance=1.0, floor=0.1)
+    with pytest.raises(ParameterError, match=r"state_dict must be the state of a DPAdamBC, got .*noise_variance"):
+        optimizer.load_state_dict(adam.state_dict())
+
+
+def test_nothing_leaks() -> None:
+    public = {name for name, value in vars(optimizers).items() if name[0] != "_" and not inspect.ismodule(value)}
+    assert public == set(optimizers.__all__) == {"DPAdamBC"}

@@ -1,0 +1,720 @@
+"""Norm estimators: exact ones against loops, random ones against their law, clip factors against their claim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD, RandomizedClipping, chi2_mixture_cdf, envelope_cdf
+from dprmt.training.norms import (
+    Hutchinson,
+    HutchPlusPlus,
+    LayerRecord,
+    NormRecord,
+    ProbeGenerator,
+    bias_squared_norms,
+    cheaper_side,
+    clip_factors,
+    embedding_squared_norms,
+    exact_squared_norms,
+    ghost_squared_norms,
+    hutchinson_squared_norms,
+    hutchpp_squared_norms,
+    rounding_margin,
+)
+
+K = 8
+SPECTRA = {"rank one": [1.0], "flat": [1.0] * 5, "decaying": [0.6**i for i in range(5)]}
+MODES = ["batch", "sample"]
+EXACT = [exact_squared_norms, ghost_squared_norms]
+SHAPES = {"probes on G": (7, 6), "probes on A": (6, 7)}  # (d, p), see cheaper_side
+Factors = tuple[torch.Tensor, torch.Tensor]
+
+
+def factors(size: int, tokens: int, d: int, p: int, seed: int = 0) -> Factors:
+    """Random activations and output gradients, float64."""
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.standard_normal((size, tokens, d))), torch.from_numpy(
+        rng.standard_normal((size, tokens, p))
+    )
+
+
+def with_singular_values(values: list[float], d: int, p: int) -> Factors:
+    """Factors of one sample, shapes (1, T, d) and (1, T, p), whose AᵀG has the given singular values."""
+    rng = np.random.default_rng(1)
+    left, right = (np.linalg.qr(rng.standard_normal((size, len(values))))[0].T for size in (d, p))
+    return torch.from_numpy(left[None].copy()), torch.from_numpy(np.array(values)[None, :, None] * right)
+
+
+def ratios(norms: Hutchinson | HutchPlusPlus, a: torch.Tensor, g: torch.Tensor, count: int) -> np.ndarray:
+    """Independent values of X = n̂/n for one sample's gradient: over samples, or over steps if probes are shared."""
+    if norms.probe_sharing == "sample":
+        many = (a.expand(count, -1, -1), g.expand(count, -1, -1))
+        estimates = norms.squared_norms(*many, layer="l", step=0, samples=range(count))
+    else:
+        estimates = torch.cat([norms.squared_norms(a, g, layer="l", step=step) for step in range(count)])
+    return (estimates / exact_squared_norms(a, g)).numpy()
+
+
+def law(weights: np.ndarray, k: int) -> Callable[[np.ndarray], np.ndarray]:
+    """CDF of Σ λ_i χ²_i(k)/k."""
+    return lambda x: chi2_mixture_cdf(x, weights / k, np.full(len(weights), float(k)))
+
+
+def assert_law(values: np.ndarray, weights: np.ndarray, k: int) -> None:
+    """The KS test accepts k probes and rejects half and twice as many."""
+    assert stats.kstest(values, law(weights, k)).pvalue > 1e-3
+    for wrong in (k // 2, 2 * k):
+        assert stats.kstest(values, law(weights, wrong)).pvalue < 1e-6
+
+
+# Exact norms
+
+
+@pytest.mark.parametrize("norm", EXACT)
+@pytest.mark.parametrize("bias", [False, True])
+def test_exact_norms_equal_autograd_one_sample_at_a_time(norm: Callable[..., torch.Tensor], bias: bool) -> None:
+    a, g = factors(4, 3, 5, 2)
+    literal = []
+    for sample in range(4):
+        linear = torch.nn.Linear(5, 2, bias=bias, dtype=torch.float64)
+        (linear(a[sample]) * g[sample]).sum().backward()
+        literal.append(sum(parameter.grad.square().sum().item() for parameter in linear.parameters()))
+    torch.testing.assert_close(norm(a, g, bias=bias), torch.tensor(literal, dtype=torch.float64))
+    torch.testing.assert_close(norm(a[:, 0], g[:, 0], bias=bias), norm(a[:, :1], g[:, :1], bias=bias))
+
+
+def test_extra_axes_are_tokens() -> None:
+    a, g = factors(2, 12, 5, 3)
+    folded = a.reshape(2, 3, 4, 5), g.reshape(2, 3, 4, 3)
+    torch.testing.assert_close(exact_squared_norms(*folded), exact_squared_norms(a, g))
+    torch.testing.assert_close(bias_squared_norms(folded[1]), g.sum(1).square().sum(1))
+
+
+@pytest.mark.parametrize("padding_idx", [None, 1])
+def test_embedding_norms_equal_autograd_one_sample_at_a_time(padding_idx: int | None) -> None:
+    """Repeated tokens add before they are squared, the same token of two samples does not."""
+    tokens = torch.tensor([[1, 1, 2, 3], [3, 3, 3, 1], [0, 1, 2, 3]])
+    _, g = factors(3, 4, 1, 6)
+    literal = []
+    for sample in range(3):
+        table = torch.nn.Embedding(4, 6, padding_idx=padding_idx, dtype=torch.float64)
+        (table(tokens[sample]) * g[sample]).sum().backward()
+        literal.append(table.weight.grad.square().sum().item())
+    norms = embedding_squared_norms(tokens, g, padding_idx=padding_idx)
+    torch.testing.assert_close(norms, torch.tensor(literal, dtype=torch.float64))
+
+
+def test_a_layer_used_twice_is_its_uses_concatenated() -> None:
+    """One weight, two uses: the norm is of the sum of both gradients, which adding squared norms would miss."""
+    (a, g), (b, h) = factors(1, 3, 5, 2), factors(1, 4, 5, 2, seed=1)
+    truth = (a[0].T @ g[0] + b[0].T @ h[0]).square().sum()
+    together = exact_squared_norms(torch.cat([a, b], 1), torch.cat([g, h], 1))[0]
+    torch.testing.assert_close(together, truth)
+    assert abs(exact_squared_norms(a, g) + exact_squared_norms(b, h) - truth) > 0.01 * truth
+
+
+# The law of the estimates
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("sharing", MODES)
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_hutchinson_ratio_has_the_mixture_law(spectrum: str, sharing: str, shape: str) -> None:
+    """Theory §1: X = Σ λ_i χ²_i(k)/k, on either side and in either mode; half and twice the probes are rejected."""
+    values = SPECTRA[spectrum]
+    a, g = with_singular_values(values, *SHAPES[shape])
+    side = "gradients" if shape == "probes on G" else "activations"
+    assert cheaper_side(*SHAPES[shape]) == side
+    norms = Hutchinson(K, sharing, ProbeGenerator(11))
+    weights = np.square(values) / np.square(values).sum()
+    assert_law(ratios(norms, a.float(), g.float(), 1500), weights, K)
+
+
+@pytest.mark.parametrize("sharing", MODES)
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_hutchinson_is_unbiased_with_the_stated_variance(spectrum: str, sharing: str) -> None:
+    """E X = 1 and Var X = (2/k) Σ λ_i², within 4.5 standard errors; half and twice the variance are rejected."""
+    values = SPECTRA[spectrum]
+    weights = np.square(values) / np.square(values).sum()
+    count, variance = 3000, 2 / K * np.square(weights).sum()
+    x = ratios(Hutchinson(K, sharing, ProbeGenerator(12)), *with_singular_values(values, 7, 6), count)
+    assert abs(x.mean() - 1) < 4.5 * math.sqrt(variance / count)
+    fourth = 12 * 4 / K**3 * (weights**4).sum() + 3 * variance**2  # fourth central moment, by cumulants
+    error = math.sqrt((fourth - variance**2) / count)
+    assert abs(x.var() - variance) < 4.5 * error < 0.45 * variance
+
+
+@pytest.mark.parametrize("side", ["gradients", "activations"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_hutchinson_is_the_norm_of_the_projected_gradient(side: str, bias: bool, own: bool) -> None:
+    """A literal transcription, sample by sample: ‖MP‖² or ‖MᵀP‖² with the bias as one more row of M."""
+    a, g = factors(4, 3, 5, 6)
+    rows = 6 if side == "gradients" else 5 + bias
+    probes = torch.randn(
+        *([4] if own else []), rows, K, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    literal = []
+    for sample in range(4):
+        ones = torch.ones(3, int(bias), dtype=torch.float64)
+        matrix = torch.cat([a[sample], ones], 1).T @ g[sample]
+        projected = (matrix if side == "gradients" else matrix.T) @ (probes[sample] if own else probes)
+        literal.append(projected.square().sum())
+    estimates = hutchinson_squared_norms(a, g, probes, side=side, bias=bias)
+    torch.testing.assert_close(estimates, torch.stack(literal))
+
+
+def literal_hutchpp(matrix: np.ndarray, sketch: np.ndarray, probes: np.ndarray) -> float:
+    """Algorithm 1 of Meyer et al. with a formed M, as the notes print it."""
+    square = matrix.T @ matrix
+    q = np.linalg.qr(square @ sketch)[0]
+    rest = np.eye(len(q)) - q @ q.T
+    return float(np.trace(q.T @ square @ q) + np.trace(probes.T @ rest @ square @ rest @ probes))
+
+
+@pytest.mark.parametrize("side", ["gradients", "activations"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_hutchpp_equals_the_literal_algorithm(side: str, bias: bool) -> None:
+    a, g = factors(3, 7, 5, 6)
+    rows = 6 if side == "gradients" else 5 + bias
+    rng = np.random.default_rng(2)
+    sketch, probes = rng.standard_normal((3, rows, 2)), rng.standard_normal((3, rows, K))
+    literal = []
+    for sample in range(3):
+        matrix = np.concatenate([a[sample].numpy(), np.ones((7, int(bias)))], 1).T @ g[sample].numpy()
+        literal.append(literal_hutchpp(matrix if side == "gradients" else matrix.T, sketch[sample], probes[sample]))
+    estimates = hutchpp_squared_norms(a, g, torch.from_numpy(sketch), torch.from_numpy(probes), side=side, bias=bias)
+    np.testing.assert_allclose(estimates, literal, rtol=1e-10)
+
+
+@pytest.mark.parametrize("sharing", MODES)
+@pytest.mark.parametrize("rank", [1, 3, 4])
+def test_hutchpp_is_exact_up_to_the_rank_of_its_sketch(sharing: str, rank: int) -> None:
+    """Rank <= s: no randomness left. Rank s + 1: some."""
+    a, g = with_singular_values([0.5**i for i in range(rank)], 9, 8)
+    x = ratios(HutchPlusPlus(K, sketch=3, probe_sharing=sharing, generator=ProbeGenerator(0)), a, g, 20)
+    assert (np.abs(x - 1).max() < 1e-10) == (rank <= 3)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1.0, 1e25])
+def test_hutchpp_does_not_depend_on_the_scale(scale: float) -> None:
+    """MᵀMS is of the order of M², which float32 would lose at these scales if it were not normalised."""
+    a, g = (factor.float() for factor in with_singular_values([1.0, 0.1, 0.01, 0.001], 9, 8))
+    x = ratios(HutchPlusPlus(K, sketch=2, generator=ProbeGenerator(0)), a, scale * g, 50)
+    assert 1e-7 < np.abs(x - 1).max() < 0.05
+
+
+@pytest.mark.parametrize("spectrum", ["flat", "decaying"])
+def test_hutchpp_ratio_is_a_constant_plus_a_mixture(spectrum: str) -> None:
+    """Theory §4: given the sketch, (X - h)/(1 - h) has the mixture law of the tail's spectrum."""
+    values, count = SPECTRA[spectrum], 1500
+    a, g = with_singular_values(values, 7, 6)
+    generator = ProbeGenerator(13)
+    sketch = generator.shared(step=0, layer="l", rows=6, probes=2, purpose="sketch", dtype=torch.float64)
+    probes = generator.per_sample(range(count), step=0, layer="l", rows=6, probes=K, dtype=torch.float64)
+    estimates = hutchpp_squared_norms(a.expand(count, -1, -1), g.expand(count, -1, -1), sketch, probes).numpy()
+    matrix = (a[0].T @ g[0]).numpy()
+    q = np.linalg.qr(matrix.T @ matrix @ sketch.numpy())[0]
+    head = np.square(matrix @ q).sum()
+    tail = np.square(np.linalg.svd(matrix - matrix @ q @ q.T, compute_uv=False))
+    assert_law((estimates - head) / tail.sum(), tail / tail.sum(), K)
+
+
+@pytest.mark.parametrize("sharing", MODES)
+def test_hutchpp_draws_its_probes_independently_of_its_sketch(sharing: str) -> None:
+    """Unbiased within 4.5 standard errors; with the sketch in place of the probes it is far too small."""
+    a, g = with_singular_values(SPECTRA["flat"], 7, 6)
+    norms = HutchPlusPlus(2, sketch=2, probe_sharing=sharing, generator=ProbeGenerator(14))
+    x = ratios(norms, a, g, 1500)
+    assert abs(x.mean() - 1) < 4.5 * x.std() / math.sqrt(1500) < 0.05
+    same = ProbeGenerator(14).shared(step=0, layer="l", rows=6, probes=2, dtype=torch.float64)
+    assert hutchpp_squared_norms(a, g, same, same) < 0.8 * exact_squared_norms(a, g)
+
+
+def test_hutchpp_varies_less_where_a_few_directions_dominate() -> None:
+    a, g = with_singular_values(SPECTRA["decaying"], 7, 6)
+    spread = [
+        ratios(norms, a, g, 300).std()
+        for norms in (HutchPlusPlus(K, 3, generator=ProbeGenerator(0)), Hutchinson(K, generator=ProbeGenerator(0)))
+    ]
+    assert spread[0] < 0.4 * spread[1]
+
+
+# Independence and invariance
+
+
+@pytest.mark.parametrize("sharing", MODES)
+def test_layers_and_steps_are_independent(sharing: str) -> None:
+    """Correlations of estimates of equal gradients stay within 4.5/√N; equal keys give exactly 1."""
+    a, g = with_singular_values(SPECTRA["decaying"], 7, 6)
+    norms, count = Hutchinson(K, sharing, ProbeGenerator(15)), 1200
+    first, second, again = (
+        np.array([norms.squared_norms(a, g, layer=layer, step=step, samples=[4]).item() for step in range(count)])
+        for layer in ("one", "two", "one")
+    )
+    assert abs(np.corrcoef(first, second)[0, 1]) < 4.5 / math.sqrt(count)
+    assert abs(np.corrcoef(first[1:], first[:-1])[0, 1]) < 4.5 / math.sqrt(count)
+    assert np.array_equal(first, again)
+
+
+def test_samples_share_probes_in_batch_mode_only() -> None:
+    a, g = (factor.expand(50, -1, -1) for factor in with_singular_values(SPECTRA["decaying"], 7, 6))
+    spread = {
+        sharing: Hutchinson(K, sharing, ProbeGenerator(0))
+        .squared_norms(a, g, layer="l", step=0, samples=range(50))
+        .std()
+        .item()
+        for sharing in MODES
+    }
+    assert spread["batch"] < 1e-12
+    assert spread["sample"] > 0.1
+
+
+@pytest.mark.parametrize("estimator", [Hutchinson, partial(HutchPlusPlus, sketch=2)])
+@pytest.mark.parametrize("sharing", MODES)
+@pytest.mark.parametrize("split", [[9], [4, 5], [1] * 9, [2, 7]])
+def test_splitting_a_logical_batch_differently_changes_nothing(
+    estimator: Callable[..., Hutchinson | HutchPlusPlus], sharing: str, split: list[int]
+) -> None:
+    """Theory §1: any micro-batches in any order give every sample the same estimate; another step does not."""
+    a, g = factors(9, 4, 7, 6)
+    norms, names = estimator(K, probe_sharing=sharing, generator=ProbeGenerator(0)), [f"s{i}" for i in range(9)]
+    whole = norms.squared_norms(a, g, layer="l", step=2, samples=names)
+    order = np.random.default_rng(3).permutation(9)
+    for part in np.split(order, np.cumsum(split)[:-1]):
+        some = norms.squared_norms(a[part], g[part], layer="l", step=2, samples=[names[i] for i in part])
+        torch.testing.assert_close(some, whole[part], rtol=1e-12, atol=0)
+    later = norms.squared_norms(a, g, layer="l", step=3, samples=names)
+    assert ((later - whole).abs() > 1e-6 * whole).all()
+
+
+@pytest.mark.parametrize("sharing", MODES)
+def test_an_empty_micro_batch_has_no_norms(sharing: str) -> None:
+    """Poisson sampling may draw nobody."""
+    a, g = factors(0, 4, 7, 6)
+    for norms in (Hutchinson(K, sharing), HutchPlusPlus(K, probe_sharing=sharing)):
+        assert norms.squared_norms(a, g, layer="l", step=0, samples=[]).shape == (0,)
+    for norm in EXACT:
+        assert norm(a, g).shape == (0,)
+    assert embedding_squared_norms(torch.zeros(0, 4, dtype=torch.long), g).shape == (0,)
+    assert clip_factors(torch.zeros(0), 1.0).shape == (0,)
+
+
+# A network: clipped sums and the envelope
+
+
+class Network(torch.nn.Module):
+    """Two linear layers over tokens, with the factors of both layers' per-sample gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(5, 6, dtype=torch.float64)
+        self.second = torch.nn.Linear(6, 3, dtype=torch.float64)
+        rng = np.random.default_rng(4)
+        for parameter in self.parameters():
+            parameter.data = torch.from_numpy(rng.standard_normal(tuple(parameter.shape)))
+
+    def losses(self, x: torch.Tensor) -> torch.Tensor:
+        """One loss per sample."""
+        return self.forward(x)[1]
+
+    def forward(self, x: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Inputs and outputs of both layers, and the losses."""
+        before = self.first(x)
+        hidden = before.tanh()
+        after = self.second(hidden)
+        return [x, before, hidden, after], after.square().sum((1, 2)) + after.sum((1, 2)).cos()
+
+    def layer_factors(self, x: torch.Tensor) -> dict[str, Factors]:
+        """A and G of both layers."""
+        (x, before, hidden, after), losses = self.forward(x)
+        first, second = torch.autograd.grad(losses.sum(), [before, after])
+        return {"first": (x, first), "second": (hidden, second)}
+
+
+def literal_clipped_sum(
+    network: Network, x: torch.Tensor, bound: float, generator: ProbeGenerator
+) -> list[torch.Tensor]:
+    """DP-SGD-RC's sum for one logical step, one sample and one backward pass at a time."""
+    total = [torch.zeros_like(parameter) for parameter in network.parameters()]
+    for sample in range(len(x)):
+        grads = torch.autograd.grad(network.losses(x[sample : sample + 1]).sum(), list(network.parameters()))
+        estimate = 0.0
+        for layer, weight, bias in (("first", *grads[:2]), ("second", *grads[2:])):
+            matrix = torch.cat([weight, bias[:, None]], 1)  # p × (d+1)
+            matrix = matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix
+            request = {"step": 5, "layer": layer, "rows": matrix.shape[1], "probes": K, "dtype": torch.float64}
+            estimate += float((matrix @ generator.per_sample([100 + sample], **request)[0]).square().sum())
+        total = [s + g * min(1.0, bound / math.sqrt(estimate)) for s, g in zip(total, grads, strict=True)]
+    return total
+
+
+def network_norms(norms: Hutchinson, network: Network, x: torch.Tensor, step: int, samples: range) -> torch.Tensor:
+    """n̂ of every sample, both layers with their biases."""
+    return sum(
+        norms.squared_norms(a, g, layer=layer, step=step, samples=samples, bias=True)
+        for layer, (a, g) in network.layer_factors(x).items()
+    )
+
+
+def test_the_clipped_sum_equals_a_literal_one() -> None:
+    """Two-pass clipping with estimated norms against per-sample gradients; some samples are clipped, some not."""
+    network, x = Network(), factors(8, 3, 5, 1)[0]
+    x = x * torch.linspace(0.01, 2, 8, dtype=torch.float64)[:, None, None]
+    generator = ProbeGenerator(6)
+    squared = network_norms(Hutchinson(K, "sample", generator), network, x, 5, range(100, 108))
+    bound = squared.sqrt().median().item()
+    clip = clip_factors(squared, bound, rounding=0.0)
+    assert 0 < (clip < 1).sum() < 8
+    fast = torch.autograd.grad((network.losses(x) * clip).sum(), list(network.parameters()))
+    torch.testing.assert_close(list(fast), literal_clipped_sum(network, x, bound, generator), rtol=1e-10, atol=1e-10)
+
+
+def singular_value_weights(network: Network, x: torch.Tensor) -> np.ndarray:
+    """λ of one sample: squared singular values of all layers, biases included, over their sum."""
+    values = []
+    for a, g in network.layer_factors(x).values():
+        matrix = torch.cat([a[0], torch.ones(len(a[0]), 1, dtype=a.dtype)], 1).T @ g[0]
+        values.append(np.square(np.linalg.svd(matrix.detach().numpy(), compute_uv=False)))
+    return np.concatenate(values) / np.concatenate(values).sum()
+
+
+def network_ratios(sharing: str, x: torch.Tensor, count: int) -> np.ndarray:
+    """X of one sample over samples or steps, all layers together."""
+    network, norms = Network(), Hutchinson(K, sharing, ProbeGenerator(16))
+    truth = sum(exact_squared_norms(a, g, bias=True) for a, g in network.layer_factors(x).values())
+    if sharing == "sample":
+        estimates = network_norms(norms, network, x.expand(count, -1, -1), 0, range(count))
+    else:
+        estimates = torch.cat([network_norms(norms, network, x, step, range(1)) for step in range(count)])
+    return (estimates / truth).numpy()
+
+
+def crossing(values: np.ndarray, probes: int, rank: int | None) -> float:
+    """By how much the empirical CDF rises above the envelope."""
+    ordered = np.sort(values)
+    return float((np.arange(1, len(ordered) + 1) / len(ordered) - envelope_cdf(ordered, probes, rank)).max())
+
+
+@pytest.mark.parametrize("sharing", MODES)
+def test_a_whole_network_follows_the_law_and_stays_below_the_envelope(sharing: str) -> None:
+    """Singular values of all layers enter one mixture, whose CDF is below G_d and G_∞ (DKW band at 1e-4).
+
+    Where layers or samples shared probes the law would be another; the envelope of 4k probes is crossed.
+    """
+    count, x = 1500, factors(1, 3, 5, 1)[0]
+    weights = singular_value_weights(Network(), x)
+    values = network_ratios(sharing, x, count)
+    assert_law(values, weights, K)
+    band = math.sqrt(math.log(1e4) / (2 * count))
+    rank = NormRecord(
+        [
+            Hutchinson(K, sharing).layer_record("first", 5, 6, bias=True, tokens=3),
+            Hutchinson(K, sharing).layer_record("second", 6, 3, bias=True, tokens=3),
+        ],
+        sharing,
+    ).rank
+    assert rank == 6 >= (weights > 1e-12).sum()
+    for claimed in (None, rank):
+        assert crossing(values, K, claimed) < band
+    assert crossing(values, 4 * K, rank) > band
+
+
+@pytest.mark.parametrize("sharing", MODES)
+def test_the_envelope_is_reached_by_a_rank_one_gradient(sharing: str) -> None:
+    """Within the band of the envelope of rank one for k, above it of the envelope for 2k."""
+    values = ratios(Hutchinson(K, sharing, ProbeGenerator(17)), *with_singular_values([1.0], 7, 6), 2500)
+    band = math.sqrt(math.log(1e4) / (2 * 2500))
+    assert crossing(values, K, None) < band < crossing(values, 2 * K, None)
+    assert abs(crossing(values, K, 1)) < band
+
+
+# Precision, memory and rounding
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_half_precision_inputs_are_accumulated_in_float32(dtype: torch.dtype, autocast: bool) -> None:
+    """Against float64 on the same numbers: far closer than any product in half precision comes."""
+    a, g = (factor.to(dtype) for factor in factors(3, 40, 30, 20))
+    probes, sketch = (ProbeGenerator(0).shared(step=0, layer=s, rows=20, probes=K) for s in "ab")
+    calls = [
+        lambda a, g: exact_squared_norms(a, g, bias=True),
+        ghost_squared_norms,
+        lambda _, g: bias_squared_norms(g),
+        lambda a, g: hutchinson_squared_norms(a, g, probes.to(g.dtype if g.dtype == torch.float64 else torch.float32)),
+        lambda a, g: hutchpp_squared_norms(a, g, sketch, probes),
+        lambda a, g: Hutchinson(K, "batch", ProbeGenerator(0)).squared_norms(a, g, layer="l", step=0),
+    ]
+    for call in calls:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            estimates = call(a, g)
+        assert estimates.dtype == torch.float64
+        torch.testing.assert_close(estimates, call(a.double(), g.double()), rtol=5e-6, atol=0)
+
+
+def test_norms_beyond_the_range_of_half_and_single_precision() -> None:
+    """Squares of 6e4 overflow float16, of 1e-25 and 1e25 float32."""
+    big = torch.full((1, 2, 3), 6e4, dtype=torch.float16)
+    probes = torch.ones(3, 2)
+    expected = 9 * (2 * 3.6e9) ** 2
+    assert exact_squared_norms(big, big.half()).item() == pytest.approx(expected, rel=0.01)
+    assert ghost_squared_norms(big, big).item() == pytest.approx(expected, rel=0.01)
+    for scale in (1e-25, 1e25):
+        a, g = torch.ones(1, 2, 3), torch.full((1, 2, 3), scale)
+        assert exact_squared_norms(a, g).item() == pytest.approx(9 * 4 * scale**2, rel=1e-5)
+        assert hutchinson_squared_norms(a, g, probes).item() == pytest.approx(6 * 36 * scale**2, rel=1e-5)
+        assert bias_squared_norms(g).item() == pytest.approx(12 * scale**2, rel=1e-5)
+
+
+def test_results_are_detached() -> None:
+    a, g = (factor.requires_grad_() for factor in factors(2, 4, 7, 6))
+    assert not Hutchinson(K).squared_norms(a, g, layer="l", step=0, samples=[1, 2]).requires_grad
+    assert not any(norm(a, g).requires_grad for norm in EXACT)
+
+
+class NewTensors(TorchDispatchMode):
+    """Records the sizes of all tensors that operations allocate; views and inputs do not count."""
+
+    def __init__(self, *inputs: torch.Tensor) -> None:
+        super().__init__()
+        self.known = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+        self.kept: list[torch.Tensor] = list(inputs)  # so that no address is given out twice
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
+                self.known.add(tensor.untyped_storage().data_ptr())
+                self.kept.append(tensor)
+        return out
+
+    def sizes(self, inputs: int = 2) -> Iterator[int]:
+        """Entries per allocated tensor."""
+        return (tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in self.kept[inputs:])
+
+
+@pytest.mark.parametrize("sharing", MODES)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("d", "p"), [(70, 60), (60, 70)])
+def test_memory_per_sample_is_of_order_k_times_lengths(sharing: str, bias: bool, d: int, p: int) -> None:
+    """No tensor exceeds B·k·max(T, d, p), so neither (B, d, p) nor (B, T, T) nor a copy of an input is formed.
+
+    All allocations of one call together, freed or not, are below a small multiple of B·k·(T + d + p). The same
+    recorder sees (B, d, p) in exact and (B, T, T) in ghost norms.
+    """
+    size, tokens, k = 3, 80, 4
+    a, g = (factor.float() for factor in factors(size, tokens, d, p))
+    for norms, multiple in ((Hutchinson(k, sharing), 4), (HutchPlusPlus(k, probe_sharing=sharing), 12)):
+        with NewTensors(a, g) as new:
+            norms.squared_norms(a, g, layer="l", step=0, samples=range(size), bias=bias)
+        assert max(new.sizes()) <= size * k * tokens
+        assert sum(new.sizes()) <= multiple * size * k * (tokens + d + p)
+    for norm, formed in ((exact_squared_norms, d * p), (ghost_squared_norms, tokens**2)):
+        with NewTensors(a, g) as new:
+            norm(a, g)
+        assert max(new.sizes()) >= size * formed
+
+
+def test_statistical_margin_covers_gaussian_data_tenfold() -> None:
+    """Relative errors of √n̂ in float32 against float64 are below a tenth of the margin, and not below 1/10000."""
+    a, g = (factor.float() for factor in factors(20, 300, 200, 150))
+    probes = ProbeGenerator(0).shared(step=0, layer="l", rows=150, probes=K)
+    exact = hutchinson_squared_norms(a.double(), g.double(), probes.double()).sqrt()
+    errors = (hutchinson_squared_norms(a, g, probes).sqrt() / exact - 1).abs()
+    margin = rounding_margin(300 + 150)
+    assert 1e-4 * margin < errors.max() < 0.1 * margin
+
+
+def test_worst_case_margin_holds_where_terms_cancel() -> None:
+    """Tokens that cancel to 1e-5 of their size: above the margin for κ = 1, below the theorem's with its κ."""
+    a, g = (factor.float() for factor in factors(50, 40, 12, 10))
+    a = torch.cat([a, a + 1e-5 * a.flip(2)], 1)
+    g = torch.cat([g, -g], 1)
+    fine = ProbeGenerator(0).shared(step=0, layer="l", rows=10, probes=K, dtype=torch.float64)
+    exact = hutchinson_squared_norms(a.double(), g.double(), fine).sqrt()
+    errors = (hutchinson_squared_norms(a, g, fine.float()).sqrt() / exact - 1).abs()
+    condition = hutchinson_squared_norms(a.double().abs(), g.double().abs(), fine.abs()).sqrt() / exact
+    margins = [rounding_margin(90, condition=float(κ), model="worst") for κ in condition]
+    assert errors.max() > rounding_margin(90)
+    assert (errors <= torch.tensor(margins)).all()
+
+
+def test_margins_know_the_precision_of_products() -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("highest")
+        fine = rounding_margin(1000)
+        torch.set_float32_matmul_precision("high")
+        assert rounding_margin(1000) > 1000 * fine
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert rounding_margin(10**9, model="worst") == 1.0
+    assert rounding_margin(998, condition=3.0, model="worst") == pytest.approx(3 * 1000 * 2**-24, rel=1e-3)
+    assert rounding_margin(998, condition=3.0) == pytest.approx(3 * 8 * math.sqrt(1000) * 2**-24, rel=1e-3)
+    assert rounding_margin(1000, dtype=torch.float64, condition=1e5, model="worst") < 1e-7
+
+
+@given(
+    st.floats(-20, 20),
+    st.floats(-6, 6),
+    st.floats(0, 0.3),
+    st.floats(-1, 1),
+)
+def test_clip_factors_keep_the_sensitivity_claim(
+    log_norm: float, log_bound: float, rounding: float, share: float
+) -> None:
+    """factor·√n̂ <= C in exact arithmetic for every computed ñ with √ñ >= (1-ρ)√n̂: then factor·√n <= C·Z."""
+    computed, bound = math.exp(log_norm), math.exp(log_bound)
+    factor = clip_factors(torch.tensor([computed], dtype=torch.float64), bound, rounding=rounding).item()
+    true_norm = Fraction(computed) / (1 - Fraction(rounding) * Fraction(max(share, 0.0))) ** 2  # n̂
+    assert Fraction(factor) ** 2 * true_norm <= Fraction(bound) ** 2
+    wanted = min(1.0, bound * (1 - rounding) / math.sqrt(computed))
+    assert factor == pytest.approx(wanted, rel=1e-14)
+
+
+def test_without_a_margin_the_claim_would_fail() -> None:
+    """The smallest allowed ñ needs all of the margin; also where the factor is nearly 1."""
+    for scale in (1.001, 9.0):
+        low = torch.tensor([scale * (1 - 1e-3) ** 2], dtype=torch.float64)
+        factors_ = [clip_factors(low, 1.0, rounding=rounding).item() for rounding in (1e-3, 0.99e-3, 0.0)]
+        assert [factor * math.sqrt(scale) <= 1.0 for factor in factors_] == [True, False, False]
+
+
+def test_clip_factors_of_strange_norms() -> None:
+    norms = torch.tensor([0.0, math.inf, math.nan, 1e-300], dtype=torch.float64)
+    assert clip_factors(norms, 1.0).tolist() == [1.0, 0.0, 0.0, 1.0]
+    margins = torch.tensor([0.0, 0.5])
+    torch.testing.assert_close(
+        clip_factors(torch.tensor([4.0, 4.0]), 1.0, rounding=margins), torch.tensor([0.5, 0.25]).double()
+    )
+
+
+# What the accountant is told
+
+
+def test_the_record_claims_a_rank_only_if_every_parameter_is_estimated() -> None:
+    """Theory §2: an exact part h is covered by G_∞, not by a finite G_d."""
+    hutchinson = Hutchinson(32)
+    first = hutchinson.layer_record("first", 20, 10, bias=True, tokens=4)
+    second = hutchinson.layer_record("second", 10, 3)
+    assert (first.rank, second.rank) == (4, 3)
+    assert hutchinson.layer_record("long", 20, 10, tokens=40).rank == 10
+    assert hutchinson.layer_record("biased", 3, 10, bias=True).rank == 4
+    estimated = NormRecord([first, second], "sample")
+    assert (estimated.rank, estimated.every_parameter_estimated) == (7, True)
+    expected = RandomizedClipping(1.5, 0.1, 32, 7, "envelope", "sample")
+    assert estimated.mechanism(1.5, 0.1, analysis="envelope") == expected
+    for other in (LayerRecord("norm", "exact"), HutchPlusPlus(32).layer_record("third")):
+        mixed = NormRecord([first, other], "batch")
+        assert (mixed.rank, mixed.every_parameter_estimated) == (None, False)
+        assert mixed.mechanism(1.5, 0.1) == RandomizedClipping(1.5, 0.1, 32, None, "tight", "batch")
+    unknown = NormRecord([first, LayerRecord("conv", "hutchinson", 32)], "sample")
+    assert (unknown.rank, unknown.every_parameter_estimated) == (None, True)
+    assert NormRecord([LayerRecord("norm", "exact")], "sample").mechanism(1.5, 0.1) == DPSGD(1.5, 0.1)
+
+
+def test_hutchpp_reports_the_probes_of_its_tail() -> None:
+    """X's random part has k degrees of freedom per weight, k the tail's; the sketch's width is no privacy matter."""
+    assert HutchPlusPlus(5, sketch=40).layer_record("l").probes == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("l", "exact", 8), "probes"),
+        (("l", "exact", None, 3), "rank"),
+        (("l", "hutch++", 8, 3), "rank"),
+        (("l", "hutchinson", 1), "probes"),
+        (("l", "hutchinson"), "probes"),
+        (("l", "hutchinson", 8, 0), "rank"),
+        (("l", "rademacher", 8), "method"),
+        (("", "exact"), "layer"),
+    ],
+)
+def test_contradictory_layer_records(arguments: tuple[object, ...], named: str) -> None:
+    with pytest.raises(ParameterError, match=named):
+        LayerRecord(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("layers", "sharing", "named"),
+    [
+        ([], "sample", "layers"),
+        ([LayerRecord("a", "exact"), LayerRecord("a", "exact")], "sample", "layers"),
+        ([LayerRecord("a", "hutchinson", 8), LayerRecord("b", "hutchinson", 9)], "sample", "layers"),
+        ([LayerRecord("a", "exact")], "layer", "probe_sharing"),
+    ],
+)
+def test_bad_records(layers: list[LayerRecord], sharing: str, named: str) -> None:
+    with pytest.raises(ParameterError, match=named):
+        NormRecord(layers, sharing)
+
+
+# Bad input
+
+A, G, P = torch.ones(2, 3, 5), torch.ones(2, 3, 4), torch.ones(4, K)
+
+
+@pytest.mark.parametrize(
+    ("named", "call"),
+    [
+        ("activations", lambda: exact_squared_norms(A.long(), G)),
+        ("activations", lambda: exact_squared_norms(A[0, 0], G)),
+        ("activations", lambda: ghost_squared_norms([1.0], G)),
+        ("gradients", lambda: exact_squared_norms(A, G.to(torch.complex64))),
+        ("gradients", lambda: ghost_squared_norms(A, G[:1])),
+        ("gradients", lambda: hutchinson_squared_norms(A, G[:, 0], P)),
+        ("gradients", lambda: bias_squared_norms(G[0, 0])),
+        ("probes", lambda: hutchinson_squared_norms(A, G, P[:3])),
+        ("probes", lambda: hutchinson_squared_norms(A, G, P, side="activations")),
+        ("probes", lambda: hutchinson_squared_norms(A, G, P.expand(3, -1, -1))),
+        ("probes", lambda: hutchinson_squared_norms(A, G, P.long())),
+        ("side", lambda: hutchinson_squared_norms(A, G, P, side="both")),
+        ("sketch", lambda: hutchpp_squared_norms(A, G, P[:3], P)),
+        ("probes", lambda: hutchpp_squared_norms(A, G, P, P[:3])),
+        ("tokens", lambda: embedding_squared_norms(torch.ones(2, 3), G)),
+        ("tokens", lambda: embedding_squared_norms(torch.ones(2, 2, dtype=torch.long), G)),
+        ("tokens", lambda: embedding_squared_norms(-torch.ones(2, 3, dtype=torch.long), G)),
+        ("in_features", lambda: cheaper_side(0, 4)),
+        ("out_features", lambda: cheaper_side(4, 1.5)),
+        ("probes", lambda: Hutchinson(1)),
+        ("probe_sharing", lambda: Hutchinson(8, "layer")),
+        ("probes", lambda: HutchPlusPlus(1)),
+        ("sketch", lambda: HutchPlusPlus(8, 0)),
+        ("probe_sharing", lambda: HutchPlusPlus(8, probe_sharing="layer")),
+        ("samples", lambda: Hutchinson(8).squared_norms(A, G, layer="l", step=0)),
+        ("samples", lambda: Hutchinson(8).squared_norms(A, G, layer="l", step=0, samples=[1])),
+        ("samples", lambda: HutchPlusPlus(8).squared_norms(A, G, layer="l", step=0, samples=[1, 1])),
+        ("step", lambda: Hutchinson(8, "batch").squared_norms(A, G, layer="l", step=-1)),
+        ("layer", lambda: Hutchinson(8, "batch").squared_norms(A, G, layer="", step=0)),
+        ("tokens", lambda: Hutchinson(8).layer_record("l", 3, 4, tokens=0)),
+        ("squared_norms", lambda: clip_factors(torch.tensor([-1.0]), 1.0)),
+        ("squared_norms", lambda: clip_factors(torch.ones(2, 2), 1.0)),
+        ("squared_norms", lambda: clip_factors([1.0], 1.0)),
+        ("clipping_norm", lambda: clip_factors(torch.ones(2), 0.0)),
+        ("rounding", lambda: clip_factors(torch.ones(2), 1.0, rounding=1.0)),
+        ("rounding", lambda: clip_factors(torch.ones(2), 1.0, rounding=torch.tensor([0.1, -0.1]))),
+        ("rounding", lambda: clip_factors(torch.ones(2), 1.0, rounding=torch.zeros(3))),
+        ("terms", lambda: rounding_margin(0)),
+        ("condition", lambda: rounding_margin(10, condition=0.5)),
+        ("dtype", lambda: rounding_margin(10, dtype=torch.bfloat16)),
+        ("model", lambda: rounding_margin(10, model="best")),
+    ],
+)
+def test_bad_input_is_named(named: str, call: Callable[[], object]) -> None:
+    with pytest.raises(ParameterError) as error:
+        call()
+    assert error.value.name == named
