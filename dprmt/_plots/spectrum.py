@@ -158,7 +158,7 @@ def plot_spectrum_histogram(
     _show_all(ax, edge, max(edge, values[0], *predicted))
     ax.set_ylim(bottom=0.0)
     ax.set_ylabel("density")
-    ax.legend(frameon=False)
+    ax.legend(loc="upper right", facecolor="white", edgecolor="none", framealpha=0.9)
     return finish(ax)
 
 
@@ -201,7 +201,7 @@ def _bins(values: Floats, low: float, edge: float) -> Floats:
 def _show_all(ax: Axes, edge: float, top: float) -> None:
     # The axis of singular values, logarithmic above the edge if something is far above.
     if top <= _FAR * edge:
-        ax.set_xlim(0.0, 1.06 * max(top, 1.1 * edge))
+        ax.set_xlim(0.0, max(1.06 * top, 1.8 * edge))  # room for the legend right of the bulk
         ax.set_xlabel("singular value")
     else:
         ax.set_xscale("symlog", linthresh=edge, linscale=1.0)
