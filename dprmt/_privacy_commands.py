@@ -26,9 +26,9 @@ from dprmt.accounting import (
 
 _NOISE = Option("--noise-multiplier", real(low=1e-3, high=1e6), "σ, noise in units of the clipping norm", required=True)
 _RATE = Option("--sample-rate", real(low=1e-9, high=1.0), "q, in [1e-9, 1]", required=True)
-_STEPS = Option("--steps", count(), "T, an integer >= 1", required=True)
-_DELTA = Option("--delta", real(low=0.0, high=1.0, low_open=True, high_open=True), "δ, in (0, 1)", required=True)
-_EPSILON = Option("--epsilon", real(low=0.0), "ε, >= 0", required=True)
+_STEPS = Option("--steps", count(high=10**9), "T, an integer in [1, 1e9]", required=True)
+_DELTA = Option("--delta", real(low=1e-290, high=1.0, high_open=True), "δ, in [1e-290, 1)", required=True)
+_EPSILON = Option("--epsilon", real(low=0.0, high=1e9), "ε, in [0, 1e9]", required=True)
 _TARGET = Option("--epsilon", real(low=0.0, low_open=True), "target ε, > 0", required=True)
 _CLIPPING = (
     Option("--probes", count(low=2, high=10**5), "k, Gaussian probes per layer (>= 2); without it: exact norms"),

@@ -36,11 +36,11 @@ def calibrate_noise_multiplier(
     target_epsilon : float
         Wanted ε, > 0.
     delta : float
-        In (0, 1).
+        In [1e-290, 1).
     sample_rate : float
         q in [1e-9, 1].
     steps : int
-        Number of steps, ≥ 1.
+        Number of steps, in [1, 1e9].
     probes : int or None
         k of randomized clipping; ``None`` for exact norms.
     rank, analysis, probe_sharing
@@ -70,9 +70,9 @@ def calibrate_noise_multiplier(
     True
     """
     target = check_real("target_epsilon", target_epsilon, low=0.0, low_open=True)
-    check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
+    check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
     check_real("sample_rate", sample_rate, low=1e-9, high=1.0)
-    check_count("steps", steps)
+    check_count("steps", steps, high=10**9)
     check_real("tolerance", tolerance, low=1e-6, high=1.0)
     if probes is not None:
         check_clipping(probes, rank, analysis, probe_sharing)

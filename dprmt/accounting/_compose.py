@@ -66,7 +66,7 @@ class Composition:
         Parameters
         ----------
         delta : float
-            In (0, 1).
+            In [1e-290, 1).
         tolerance : float
             Wanted width of the interval, absolute for ε ≤ 1 and relative beyond.
 
@@ -85,8 +85,8 @@ class Composition:
         dict
             Keys ``"remove"`` and ``"add"``.
         """
-        delta = check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
-        return self._ask(EpsilonAtDelta(max(delta, 1e-290)), tolerance)
+        delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
+        return self._ask(EpsilonAtDelta(delta), tolerance)
 
     def delta(self, epsilon: float, *, tolerance: float = 1e-2) -> PrivacyBounds:
         """δ at ``epsilon``, the larger of both adjacency directions.
@@ -94,7 +94,7 @@ class Composition:
         Parameters
         ----------
         epsilon : float
-            ≥ 0.
+            In [0, 1e9].
         tolerance : float
             Wanted relative width of the interval.
 
@@ -113,7 +113,7 @@ class Composition:
         dict
             Keys ``"remove"`` and ``"add"``.
         """
-        epsilon = check_real("epsilon", epsilon, low=0.0)
+        epsilon = check_real("epsilon", epsilon, low=0.0, high=1e9)
         return self._ask(DeltaAtEpsilon(epsilon), tolerance)
 
     def trade_off(self, alpha: ArrayLike) -> TradeOff:
@@ -196,4 +196,4 @@ def _checked_phase(phase: tuple[Mechanism, int]) -> tuple[Mechanism, int]:
         raise ParameterError("phases", phase, "a list of (mechanism, steps)") from None
     if not hasattr(mechanism, "fallback_steps"):
         raise ParameterError("phases", mechanism, "a list of (mechanism, steps), with a DPSGD or RandomizedClipping")
-    return mechanism, check_count("steps", steps)
+    return mechanism, check_count("steps", steps, high=10**9)

@@ -41,9 +41,9 @@ class _Mechanism:
         Parameters
         ----------
         steps : int
-            Number of steps, ≥ 1.
+            Number of steps, in [1, 1e9].
         delta : float
-            In (0, 1).
+            In [1e-290, 1).
         tolerance : float
             Wanted width of the interval, absolute for ε ≤ 1 and relative beyond.
 
@@ -72,9 +72,9 @@ class _Mechanism:
         Parameters
         ----------
         steps : int
-            Number of steps, ≥ 1.
+            Number of steps, in [1, 1e9].
         epsilon : float
-            ≥ 0.
+            In [0, 1e9].
         tolerance : float
             Wanted relative width of the interval.
 
@@ -91,7 +91,7 @@ class _Mechanism:
         Parameters
         ----------
         steps : int
-            Number of steps, ≥ 1.
+            Number of steps, in [1, 1e9].
         alpha : array_like
             False positive rates in [0, 1].
 

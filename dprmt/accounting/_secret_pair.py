@@ -74,16 +74,18 @@ class SecretUpperPair:
         low = float(np.log1p(-self.sample_rate))
         return low, float(np.logaddexp(low, np.log(self.sample_rate) + high))
 
-    def _curve(self, t: Array) -> Array:
-        """T̂(t) of (C3), before the cap at 1."""
-        return np.concatenate([self._curve_block(block) for block in _blocks(t)])
+    def _curve(self, t: Array) -> tuple[Array, Array]:
+        """T̂(t) of (C3), before the cap at 1, and 1 - T̂(t); each without cancellation where it is small."""
+        pairs = [self._curve_block(block) for block in _blocks(t)]
+        return np.concatenate([value for value, _ in pairs]), np.concatenate([rest for _, rest in pairs])
 
-    def _curve_block(self, t: Array) -> Array:
+    def _curve_block(self, t: Array) -> tuple[Array, Array]:
         mu, t = self.shift, t[:, None]
         star, y, _ = self._tangency(t)
-        tangent = ndtr(3.0 / star) + star / 2 * _density(3.0 / star) * (1.0 - y)
-        value: Array = np.where(y < 1.0, tangent, ndtr(mu - t)) @ self.mass
-        return value
+        rise = star / 2 * _density(3.0 / star) * (1.0 - y)
+        value = np.where(y < 1.0, ndtr(3.0 / star) + rise, ndtr(mu - t)) @ self.mass
+        rest = np.where(y < 1.0, ndtr(-3.0 / star) - rise, ndtr(t - mu)) @ self.mass
+        return value, rest
 
     def _tangency(self, t: Array) -> tuple[Array, Array, Array]:
         """μ* and y = (μ*/μ)² per (t, atom), both frozen at y = 1/3, and where they are frozen."""
@@ -151,12 +153,12 @@ class SecretUpperPair:
         """The t below which the bound is 1 or constant, so that only the loss log(1 - q) is left (C6)."""
         smallest = float(self.shift.min()) / _SQRT3
         low = max(smallest - 3.0 / smallest, -40.0)
-        if self._curve(np.array([low]))[0] < 1.0:
+        if self._curve(np.array([low]))[1][0] > 0.0:
             return low
         high = float(self.shift.max()) + 40.0
         for _ in range(60):
             middle = (low + high) / 2
-            low, high = (middle, high) if self._curve(np.array([middle]))[0] >= 1.0 else (low, middle)
+            low, high = (middle, high) if self._curve(np.array([middle]))[1][0] <= 0.0 else (low, middle)
         return high
 
     def cells(self, nodes: Array) -> LossCells:
@@ -171,15 +173,18 @@ class SecretUpperPair:
         t, miss = self.thresholds(nodes)
         finite = np.isfinite(t)
         leftover = self.below * (1.0 + 0.2 * (2.0 + abs(float(t[-1]))))
-        curve = np.ones(t.size)
-        curve[finite] = np.minimum(self._curve(t[finite]) + leftover, 1.0)
+        curve, rest = np.ones(t.size), np.zeros(t.size)
+        value, complement = self._curve(t[finite])
+        curve[finite] = np.minimum(value + leftover, 1.0)
+        rest[finite] = np.clip(complement + self.below - leftover, 0.0, 1.0)
         absent = interval_masses(np.concatenate([[-np.inf], t, [np.inf]]))
-        p = (1.0 - q) * absent[1:-1] + q * np.maximum(-np.diff(curve), 0.0)
+        step = np.where(curve[:-1] < 0.5, -np.diff(curve), np.diff(rest))
+        p = (1.0 - q) * absent[1:-1] + q * np.maximum(step, 0.0)
         missed = 2.0 * (miss[1:] ** 2 + miss[:-1] ** 2) / np.diff(nodes)
         return LossCells(
             p=p,
             q=absent[1:-1],
-            p_below=float((1.0 - q) * absent[0] + q * (1.0 - curve[0])),
+            p_below=float((1.0 - q) * absent[0] + q * rest[0]),
             q_below=float(absent[0] + absent[1:-1] @ missed),
             p_above=float((1.0 - q) * absent[-1] + q * curve[-1] + p @ missed),
             q_above=float(absent[-1]),
@@ -217,27 +222,29 @@ class SecretLowerPair:
         """
         return self._guide().loss_range(tail)
 
-    def _curve(self, t: Array) -> Array:
-        """A lower bound of E Φ(μ - t), bin by bin: Jensen where convex, chord where concave, else the right end."""
-        return np.concatenate([self._curve_block(block) for block in _blocks(t)])
+    def _curve(self, t: Array) -> tuple[Array, Array]:
+        """A lower bound of E Φ(μ - t), and 1 minus it; each without cancellation where it is small (C5)."""
+        pairs = [self._curve_block(block) for block in _blocks(t)]
+        return np.concatenate([value for value, _ in pairs]), np.concatenate([rest for _, rest in pairs])
 
-    def _curve_block(self, t: Array) -> Array:
+    def _curve_block(self, t: Array) -> tuple[Array, Array]:
+        # Bin by bin: Jensen's inequality where convex, a chord where concave, else the right end.
         bins, sigma = self.bins, self.noise_multiplier
         with np.errstate(divide="ignore", invalid="ignore"):
             at_left, at_right, at_mean = (1.0 / (sigma * np.sqrt(x)) for x in (bins.left, bins.right, bins.mean))
             share = (bins.mean - bins.left) / (bins.right - bins.left)
         star, t = inflection_shift(t)[:, None], t[:, None]
-        right = ndtr(at_right - t)
         convex = (at_left <= star) & np.isfinite(at_mean)
-        concave = (at_right >= star) & np.isfinite(share)
-        share = np.clip(np.where(np.isfinite(share), share, 1.0), 0.0, 1.0)
-        chord = share * right + (1.0 - share) * ndtr(at_left - t)
-        jensen = ndtr(np.where(np.isfinite(at_mean), at_mean, at_right) - t)
-        value = np.where(convex, jensen, np.where(concave, chord, right)) @ bins.mass
-        if bins.below > 0:
-            value = value + bins.below * ndtr(at_left[0] - t[:, 0])
-        bounded: Array = np.minimum(value, 1.0)
-        return bounded
+        concave = (at_right >= star) & np.isfinite(share) & ~convex
+        first = np.where(convex, at_mean, at_right)
+        share = np.clip(np.where(concave, share, 1.0), 0.0, 1.0)
+        lowest = at_left[0]
+
+        def expectation(sign: float) -> Array:
+            inner = share * ndtr(sign * (first - t)) + (1.0 - share) * ndtr(sign * (at_left - t))
+            return inner @ bins.mass + bins.below * ndtr(sign * (lowest - t[:, 0]))
+
+        return expectation(1.0), expectation(-1.0)
 
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes, after merging outcomes between thresholds.
@@ -250,9 +257,11 @@ class SecretLowerPair:
         q = self.sample_rate
         t, _ = self._guide().thresholds(nodes)
         t = np.unique(t[np.isfinite(t)])
-        curve = np.concatenate([[1.0], self._curve(t), [0.0]])
+        value, rest = self._curve(t)
+        value, rest = np.concatenate([[1.0], value, [0.0]]), np.concatenate([[0.0], rest, [1.0]])
+        step = np.where(value[:-1] < 0.5, -np.diff(value), np.diff(rest))
         absent = interval_masses(np.concatenate([[-np.inf], t, [np.inf]]))
-        present = (1.0 - q) * absent - q * np.diff(curve)
+        present = (1.0 - q) * absent + q * step
         return _regroup(nodes, present, absent)
 
 
