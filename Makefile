@@ -14,7 +14,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 # torch goes first and alone, so that nothing resolves to another build of it.
 $(VENV)/.dev: $(VENV)/.base
 	$(PIP) torch
-	$(PIP) -e '.[dev,train]'
+	$(PIP) -e '.[dev,demo]'
 	@touch $@
 
 demo: $(VENV)/.base  ## the main job: the table of privacy costs and its picture, in report/

@@ -1,0 +1,47 @@
+"""What a private training step looks like to whoever drives it, whatever clips the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from dprmt.training.norms import NormRecord
+from dprmt.training.norms._probes import SampleId
+
+
+class PrivateStep(Protocol):
+    """Per-sample gradients, clipped, summed over micro-batches, noised once per logical step, given to an optimizer.
+
+    A logical step is any number of calls of :meth:`accumulate` (none, if Poisson sampling drew nobody) and one
+    of :meth:`step`.
+    """
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The model to call, with the hooks that the clipping needs."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The Opacus optimizer; its ``original_optimizer`` is the one that was given."""
+
+    @property
+    def record(self) -> NormRecord:
+        """How the norms are obtained: what the accountant is told."""
+
+    def accumulate(self, losses: torch.Tensor, *, samples: Sequence[SampleId] | torch.Tensor, step: int) -> None:
+        """Add the clipped gradients of a micro-batch to the sum of the logical step.
+
+        Parameters
+        ----------
+        losses : Tensor, shape (B,)
+            Each sample's own loss, with its graph, from :attr:`model`.
+        samples : sequence of int or str, or tensor of integers, shape (B,)
+            Identities in the data set, all different within a logical step.
+        step : int
+            Number of the logical step, the same for all its micro-batches, never used twice in a run.
+        """
+
+    def step(self) -> None:
+        """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum."""
