@@ -1,0 +1,62 @@
+"""One loss per sample, each with its own graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch.nn import functional
+
+from dprmt.training.data._task_data import IGNORED
+
+_NOT_INPUTS = ("labels", "sample_id")
+# These number the positions themselves, from the tokens that are not padding.
+_OWN_POSITIONS = ("roberta", "xlm-roberta", "camembert")
+
+
+def per_sample_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The loss of every sample of a batch.
+
+    Parameters
+    ----------
+    model : Module
+        A Transformers or PEFT model, or the Opacus module around it.
+    batch : mapping of Tensor
+        What `TaskData.collate` returns, on the model's device.
+
+    Returns
+    -------
+    Tensor, shape (B,)
+        float32, differentiable. Classification: cross-entropy. Generation: the mean cross-entropy over the
+        sample's own target tokens. No sample's loss depends on another's.
+
+    Notes
+    -----
+    Positions are passed as (B, T). Left to themselves, models with learned positions look them up once for the
+    whole batch, and a row that is shared by all samples has no per-sample gradient.
+    """
+    logits = model_logits(model, batch)
+    labels = batch["labels"]
+    if labels.ndim == 1:
+        return functional.cross_entropy(logits.float(), labels, reduction="none")
+    targets = labels[:, 1:]
+    scores = logits[:, :-1].float().transpose(1, 2)
+    losses = functional.cross_entropy(scores, targets, ignore_index=IGNORED, reduction="none")
+    return losses.sum(dim=1) / (targets != IGNORED).sum(dim=1)
+
+
+def model_logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The model's logits on a batch.
+
+    Returns
+    -------
+    Tensor
+        Shape (B, labels), or (B, T, vocabulary).
+    """
+    inputs = {key: value for key, value in batch.items() if key not in _NOT_INPUTS}
+    # The Opacus module does not pass on attributes.
+    config = next(module.config for module in model.modules() if hasattr(module, "config"))
+    if config.model_type not in _OWN_POSITIONS:
+        ids = inputs["input_ids"]
+        inputs["position_ids"] = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+    return model(**inputs).logits

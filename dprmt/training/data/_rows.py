@@ -1,0 +1,134 @@
+"""Rows of a data set: from the hub, from local files, or the docstrings."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import datasets
+
+from dprmt._validation import ParameterError
+from dprmt.training.data._dart import as_references, as_text, read_dart_xml
+from dprmt.training.data._docstrings import docstrings
+from dprmt.training.recipes import DataRecipe
+
+SPLITS = ("train", "validation", "test")
+_READERS = {
+    ".csv": ("csv", {"keep_default_na": False, "encoding": "utf-8-sig"}),
+    # Tab-separated text is not quoted: a lone quotation mark must not swallow the lines after it.
+    ".tsv": ("csv", {"keep_default_na": False, "encoding": "utf-8-sig", "delimiter": "\t", "quoting": 3}),
+    ".json": ("json", {}),
+    ".jsonl": ("json", {}),
+}
+
+
+class Row(NamedTuple):
+    """One sample as text."""
+
+    inputs: tuple[str, ...]
+    target: Any  # a label, or the target texts
+    part: str  # the split or file it is from
+
+
+class Rows(NamedTuple):
+    """The rows of every split, and the names of the labels if the source says them."""
+
+    splits: dict[str, list[Row]]
+    label_names: tuple[str, ...] | None
+
+
+def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
+    """All rows as text.
+
+    Parameters
+    ----------
+    data : DataRecipe
+        Where they are.
+    task : {"classification", "generation"}
+        Whether the target is a label or text.
+    base_folder : Path or None
+        What relative file names are relative to; the current folder by default.
+
+    Returns
+    -------
+    Rows
+        Of every split, an absent one empty.
+
+    Raises
+    ------
+    ParameterError
+        If a file, split or column is missing, a file cannot be read, or a split is empty.
+    """
+    if data.source == "docstrings":
+        return _docstring_rows()
+    splits, names = {}, None
+    for split in SPLITS:
+        rows: list[Row] = []
+        for part in getattr(data, split):
+            table, found = _table(data, part, base_folder)
+            names = names or found
+            rows += _rows_of(table, data, task, Path(part).stem if data.source == "files" else part)
+        if getattr(data, split) and not rows:
+            raise ParameterError(f"data.{split}", getattr(data, split), "a split with rows")
+        splits[split] = rows
+    return Rows(splits, names)
+
+
+def _docstring_rows() -> Rows:
+    samples = docstrings()
+    names = tuple(sorted({sample.package for sample in samples}))
+    rows = {
+        split: [Row((s.text,), names.index(s.package), split) for s in samples if s.split == split] for split in SPLITS
+    }
+    return Rows(rows, names)
+
+
+def _rows_of(table: Any, data: DataRecipe, task: str, part: str) -> list[Row]:
+    columns = table.column_names if isinstance(table, datasets.Dataset) else sorted(table[0])
+    for key, column in (*(("data.inputs", name) for name in data.inputs), ("data.target", data.target)):
+        if column not in columns:
+            raise ParameterError(key, column, "one of the columns " + ", ".join(columns))
+    if task == "classification":
+        return [Row(tuple(as_text(row[name]) for name in data.inputs), row[data.target], part) for row in table]
+    rows = [(tuple(as_text(row[name]) for name in data.inputs), as_references(row[data.target])) for row in table]
+    return [Row(inputs, reference, part) for inputs, references in rows for reference in references]
+
+
+def _table(data: DataRecipe, part: str, base_folder: Path | None) -> tuple[Any, tuple[str, ...] | None]:
+    if data.source == "files":
+        return _read_file((base_folder or Path()) / part), None
+    try:
+        table = datasets.load_dataset(data.source, data.subset, split=part, revision=data.revision)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ParameterError(
+            "data.source", f"{data.source}, split {part}", f"a data set that loads ({reason})"
+        ) from error
+    feature = table.features.get(data.target)
+    return table, tuple(feature.names) if isinstance(feature, datasets.ClassLabel) else None
+
+
+def _read_file(path: Path) -> Any:
+    if not path.is_file():
+        raise ParameterError("data file", str(path), "a file")
+    if path.suffix == ".xml":
+        return read_dart_xml(path)
+    if path.suffix not in _READERS:
+        raise ParameterError("data file", str(path), "named *.csv, *.tsv, *.json, *.jsonl or *.xml")
+    reader, options = _READERS[path.suffix]
+    # A cache in a temporary folder: no copy of the texts is left behind.
+    with tempfile.TemporaryDirectory() as cache:
+        bars = datasets.utils.logging.is_progress_bar_enabled()
+        datasets.disable_progress_bars()
+        try:
+            return datasets.load_dataset(
+                reader, data_files=str(path), split="train", cache_dir=cache, keep_in_memory=True, **options
+            )
+        except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+            cause = error.__cause__ or error
+            reason = str(cause).strip().split("\n")[0]
+            raise ParameterError("data file", str(path), f"a readable {path.suffix[1:]} file ({reason})") from error
+        finally:
+            if bars:
+                datasets.enable_progress_bars()

@@ -1,0 +1,253 @@
+"""Tokenised splits and how their items become a batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from dprmt._validation import ParameterError, check_choice, check_count
+from dprmt.training.data._docstrings import python_version
+from dprmt.training.data._rows import SPLITS, Row, read_rows
+from dprmt.training.recipes import DataRecipe
+
+IGNORED = -100  # label of a position that has no loss
+_MULTIPLE = 8  # padded lengths are multiples of it
+Item = dict[str, Any]
+
+
+class TokenDataset(Dataset[Item]):  # type: ignore[misc]  # torch is skipped by mypy
+    """One split: items of token ids, label(s) and a ``sample_id``, the number of the row in the split's source.
+
+    Attributes
+    ----------
+    rows : list of Row
+        The same samples as text.
+    """
+
+    def __init__(self, items: Sequence[Item], rows: Sequence[Row]) -> None:
+        self._items, self.rows = list(items), list(rows)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: int) -> Item:
+        return self._items[index]
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The splits of a task, ready for training.
+
+    Attributes
+    ----------
+    train, validation, test : TokenDataset
+        Empty where the source has none. Items are dicts with ``input_ids`` (list of int), ``labels`` (an int, or
+        for generation a list as long as the ids with -100 at the prompt) and ``sample_id``.
+    labels : tuple of str or None
+        Names of the classes.
+    task : {"classification", "generation"}
+        The task.
+    pad_token : int
+        Token that fills up short texts.
+    pair_types : bool
+        Whether the model wants to know the sentence of each token (``token_type_ids``).
+    summary : dict
+        What `describe` returns besides sizes.
+    """
+
+    train: TokenDataset
+    validation: TokenDataset
+    test: TokenDataset
+    labels: tuple[str, ...] | None
+    task: str
+    pad_token: int
+    pair_types: bool
+    max_tokens: int
+    summary: Mapping[str, Any]
+
+    def collate(self, items: Sequence[Item], *, length: int | None = None) -> dict[str, torch.Tensor]:
+        """A batch of items, padded on the right.
+
+        Parameters
+        ----------
+        items : sequence of dict
+            B >= 1 items of a split.
+        length : int or None
+            T, at least the longest item's; by default that one's rounded up to a multiple of 8, but no more
+            than ``max_tokens``.
+
+        Returns
+        -------
+        dict of Tensor
+            ``input_ids`` and ``attention_mask`` (B, T), ``token_type_ids`` (B, T) if the model wants it,
+            ``labels`` (B,) or (B, T), ``sample_id`` (B,), all int64.
+
+        Raises
+        ------
+        ParameterError
+            If there is no item, or ``length`` is less than an item's.
+
+        Notes
+        -----
+        T has no influence on a sample's own gradient, up to rounding: a padded position is masked from
+        attention, comes after all others, and has no loss, so its output gradient is 0 in every layer.
+        """
+        if not items:
+            raise ParameterError("items", items, "at least one item")
+        longest = max(len(item["input_ids"]) for item in items)
+        if length is None:
+            length = max(longest, min(-(-longest // _MULTIPLE) * _MULTIPLE, self.max_tokens))
+        check_count("length", length, low=longest)
+        ids = [_padded(item["input_ids"], length, self.pad_token) for item in items]
+        mask = [_padded([1] * len(item["input_ids"]), length, 0) for item in items]
+        batch = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+        if self.pair_types:
+            batch["token_type_ids"] = torch.tensor([_padded(item["token_type_ids"], length, 0) for item in items])
+        if self.task == "generation":
+            batch["labels"] = torch.tensor([_padded(item["labels"], length, IGNORED) for item in items])
+        else:
+            batch["labels"] = torch.tensor([item["labels"] for item in items])
+        return batch | {"sample_id": torch.tensor([item["sample_id"] for item in items])}
+
+    def describe(self) -> dict[str, Any]:
+        """What the data are, as plain values for a log.
+
+        Returns
+        -------
+        dict
+            Source, sizes of the splits, labels, token limit, and how many training items reach it.
+        """
+        sizes = {split: len(getattr(self, split)) for split in SPLITS}
+        return {**self.summary, "task": self.task, "labels": self.labels, "max_tokens": self.max_tokens, "items": sizes}
+
+
+def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str | Path | None = None) -> TaskData:
+    """Read and tokenise the splits of a task.
+
+    Parameters
+    ----------
+    data : DataRecipe
+        Where they are.
+    tokenizer : PreTrainedTokenizerBase
+        Of the model; see `dprmt.training.models.load_tokenizer`.
+    task : {"classification", "generation"}
+        The task. For generation every pair of an input and one of its references is an item; what is learnt is
+        the reference and the end of text, after the input and a line break.
+    base_folder : str or Path or None
+        What relative file names are relative to; the current folder by default.
+
+    Returns
+    -------
+    TaskData
+        The splits.
+
+    Raises
+    ------
+    ParameterError
+        If a file, split or column is missing or cannot be read, a label is unknown, or the tokenizer has no
+        padding token.
+
+    Formal guarantees
+    -----------------
+    The unit of privacy of a run on these data is one item of ``train``: one row of a table, and for generation
+    one pair of input and reference. Someone who contributed several items is protected as a group. The number of
+    training items, the names of the labels and the describing numbers are treated as public.
+    """
+    check_choice("task", task, ("classification", "generation"))
+    if tokenizer.pad_token_id is None:
+        raise ParameterError("tokenizer.pad_token", None, "set")
+    found = read_rows(data, task, None if base_folder is None else Path(base_folder))
+    labels = None
+    if task == "classification":
+        labels = found.label_names or _label_names(found.splits["train"])
+    splits = {}
+    for split, rows in found.splits.items():
+        numbered = list(enumerate(rows))
+        if split == "train" and data.limit is not None and data.limit < len(rows):
+            numbered = sorted(random.Random(0).sample(numbered, data.limit), key=lambda pair: pair[0])
+        if labels is not None:
+            items = _classification_items(numbered, labels, tokenizer, data.max_tokens, split)
+        else:
+            items = _generation_items(numbered, tokenizer, data.max_tokens)
+        splits[split] = TokenDataset(items, [row for _, row in numbered])
+    full = sum(len(item["input_ids"]) == data.max_tokens for item in splits["train"])
+    summary = {"source": data.source, "subset": data.subset, "train_items_at_limit": full}
+    if data.source == "docstrings":
+        summary["python"] = python_version()
+    return TaskData(
+        **splits,
+        labels=labels,
+        task=task,
+        pad_token=tokenizer.pad_token_id,
+        pair_types="token_type_ids" in tokenizer.model_input_names,
+        max_tokens=data.max_tokens,
+        summary=summary,
+    )
+
+
+def _padded(values: Sequence[int], length: int, filling: int) -> list[int]:
+    return [*values, *([filling] * (length - len(values)))]
+
+
+def _label_names(rows: Sequence[Row]) -> tuple[str, ...]:
+    values = {row.target for row in rows}
+    if not all(isinstance(value, (int, str)) for value in values) or len(values) < 2:
+        raise ParameterError(
+            "data.target", sorted(map(str, values))[:5], "a column of at least two labels, integers or strings"
+        )
+    return tuple(str(value) for value in sorted(values, key=lambda value: (isinstance(value, str), value)))
+
+
+def _classification_items(
+    numbered: Sequence[tuple[int, Row]], labels: tuple[str, ...], tokenizer: Any, max_tokens: int, split: str
+) -> list[Item]:
+    if not numbered:
+        return []
+    numbers = {name: i for i, name in enumerate(labels)}
+    columns = list(zip(*(row.inputs for _, row in numbered), strict=True))
+    encoded = tokenizer(*(list(column) for column in columns), truncation=True, max_length=max_tokens)
+    items = []
+    for i, (sample, row) in enumerate(numbered):
+        label = (
+            row.target
+            if isinstance(row.target, int) and str(row.target) not in numbers
+            else numbers.get(str(row.target))
+        )
+        if label is None or not 0 <= label < len(labels):
+            raise ParameterError(f"data.{split}", row.target, "labels out of " + ", ".join(labels))
+        item = {key: encoded[key][i] for key in ("input_ids", "token_type_ids") if key in encoded}
+        items.append(item | {"labels": label, "sample_id": sample})
+    return items
+
+
+def prompt_ids(text: str, tokenizer: Any) -> list[int]:
+    """Tokens of the prompt: the start of text if the tokenizer sets one, the input, and a line break.
+
+    Returns
+    -------
+    list of int
+        The tokens.
+    """
+    ids = tokenizer(f"{text}\n", add_special_tokens=False)["input_ids"]
+    marked = tokenizer("a")["input_ids"][:1]
+    return [*marked, *ids] if tokenizer.bos_token_id is not None and marked == [tokenizer.bos_token_id] else ids
+
+
+def _generation_items(numbered: Sequence[tuple[int, Row]], tokenizer: Any, max_tokens: int) -> list[Item]:
+    if tokenizer.eos_token_id is None:
+        raise ParameterError("tokenizer.eos_token", None, "set")
+    items = []
+    for sample, row in numbered:
+        prompt = prompt_ids(row.inputs[0], tokenizer)
+        target = [*tokenizer(row.target, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        kept = prompt[: max(max_tokens - len(target), max_tokens // 2)]  # so that there is always a target token
+        ids = (kept + target)[:max_tokens]
+        labels = ([IGNORED] * len(kept) + target)[:max_tokens]
+        items.append({"input_ids": ids, "labels": labels, "sample_id": sample})
+    return items

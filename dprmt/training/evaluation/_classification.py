@@ -1,0 +1,136 @@
+"""Accuracy, loss and F1 of a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+import torch
+from torch.nn import functional
+
+from dprmt._validation import ParameterError, check_choice, check_count
+from dprmt.training.data import TaskData, TokenDataset
+from dprmt.training.data._losses import model_logits
+from dprmt.training.evaluation._mode import device_of, evaluating
+
+_METRICS = ("accuracy", "f1")
+
+
+def evaluate_classification(
+    model: torch.nn.Module,
+    data: TaskData,
+    split: str = "validation",
+    *,
+    metrics: Sequence[str] = ("accuracy",),
+    batch_size: SupportsIndex = 64,
+    limit: SupportsIndex | None = None,
+) -> dict[str, float]:
+    """Measure a classifier on a split.
+
+    Parameters
+    ----------
+    model : Module
+        A classifier, or the Opacus module around it. Its train mode is as before afterwards.
+    data : TaskData
+        Of a classification task.
+    split : {"validation", "test"}
+        What to measure on.
+    metrics : sequence of {"accuracy", "f1"}
+        F1 of label 1, GLUE's second metric of QQP, needs two classes.
+    batch_size : int
+        Samples at once. Texts of similar length go together; the results do not depend on it, up to rounding.
+    limit : int or None
+        At most so many samples, the first ones.
+
+    Returns
+    -------
+    dict of float
+        ``"loss"``, the mean cross-entropy in nats, always, ``"samples"``, and the metrics in [0, 1]. If the split
+        has several parts, each metric also for each of them: ``"accuracy_matched"`` and
+        ``"accuracy_mismatched"`` for MNLI's ``validation_matched`` and ``validation_mismatched``.
+
+    Raises
+    ------
+    ParameterError
+        If the split is empty or unknown, or a metric does not fit.
+
+    Formal guarantees
+    -----------------
+    None for the samples measured on: the results are exact functions of them. What they tell of the training
+    items is covered by the training's (ε, δ), as post-processing.
+    """
+    check_choice("split", split, ("validation", "test"))
+    if data.labels is None:
+        raise ParameterError("data.task", data.task, "'classification'")
+    for metric in metrics:
+        check_choice("metrics", metric, _METRICS)
+        if metric == "f1" and len(data.labels) != 2:
+            raise ParameterError("metrics", metric, f"'accuracy' for {len(data.labels)} classes")
+    samples: TokenDataset = getattr(data, split)
+    number = len(samples) if limit is None else min(check_count("limit", limit), len(samples))
+    if number == 0:
+        raise ParameterError("split", split, "a split with samples")
+    predicted, losses = _predictions(model, data, samples, number, check_count("batch_size", batch_size))
+    labels = torch.tensor([samples[i]["labels"] for i in range(number)])
+    result = {"loss": float(losses.double().mean()), "samples": float(number)}
+    parts = [samples.rows[i].part for i in range(number)]
+    names = dict.fromkeys(parts)
+    for metric in metrics:
+        score = accuracy if metric == "accuracy" else f1_score
+        result[metric] = score(predicted, labels)
+        for name in names if len(names) > 1 else ():
+            chosen = torch.tensor([part == name for part in parts])
+            short = name.removeprefix("validation_").removeprefix("test_")
+            result[f"{metric}_{short}"] = score(predicted[chosen], labels[chosen])
+    return result
+
+
+def accuracy(predicted: torch.Tensor, labels: torch.Tensor) -> float:
+    """Share of the samples whose label was predicted.
+
+    Returns
+    -------
+    float
+        In [0, 1].
+
+    Examples
+    --------
+    >>> accuracy(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2]))
+    0.75
+    """
+    return float((predicted == labels).double().mean())
+
+
+def f1_score(predicted: torch.Tensor, labels: torch.Tensor) -> float:
+    """F1 of label 1: ``2·hits/(predicted ones + true ones)``.
+
+    Returns
+    -------
+    float
+        In [0, 1]; 0 if there are neither predicted nor true ones.
+
+    Examples
+    --------
+    >>> f1_score(torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 1, 1]))
+    0.4
+    """
+    hits = int(((predicted == 1) & (labels == 1)).sum())
+    total = int((predicted == 1).sum()) + int((labels == 1).sum())
+    return 2 * hits / total if total else 0.0
+
+
+def _predictions(
+    model: torch.nn.Module, data: TaskData, samples: TokenDataset, number: int, batch_size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    order = sorted(range(number), key=lambda i: len(samples[i]["input_ids"]))
+    predicted = torch.empty(number, dtype=torch.int64)
+    losses = torch.empty(number)
+    device = device_of(model)
+    with evaluating(model):
+        for start in range(0, number, batch_size):
+            chosen = order[start : start + batch_size]
+            batch = {key: value.to(device) for key, value in data.collate([samples[i] for i in chosen]).items()}
+            logits = model_logits(model, batch).float()
+            predicted[chosen] = logits.argmax(dim=1).cpu()
+            losses[chosen] = functional.cross_entropy(logits, batch["labels"], reduction="none").cpu()
+    return predicted, losses

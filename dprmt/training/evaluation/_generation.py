@@ -1,0 +1,144 @@
+"""Texts by beam search, and their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from dprmt._validation import ParameterError, check_choice
+from dprmt.training.data import TaskData, TokenDataset
+from dprmt.training.data._task_data import prompt_ids
+from dprmt.training.evaluation._mode import device_of, evaluating
+from dprmt.training.evaluation._text_metrics import text_metrics
+from dprmt.training.recipes import EvaluationRecipe
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """Generated texts and what they score.
+
+    Attributes
+    ----------
+    scores : dict of float
+        As in `text_metrics`.
+    skipped : dict of str
+        Reason by metric, for those that cannot be computed here.
+    inputs, hypotheses : tuple of str
+        Different inputs in the order of the split, and the text for each of them.
+    references : tuple of tuple of str
+        All the references of each input.
+    """
+
+    scores: dict[str, float]
+    skipped: dict[str, str]
+    inputs: tuple[str, ...] = field(repr=False)
+    hypotheses: tuple[str, ...] = field(repr=False)
+    references: tuple[tuple[str, ...], ...] = field(repr=False)
+
+
+def evaluate_generation(
+    model: torch.nn.Module,
+    tokenizer: Any,
+    data: TaskData,
+    split: str = "test",
+    *,
+    settings: EvaluationRecipe | None = None,
+) -> GenerationResult:
+    """Generate one text for every different input of a split, and score it against all its references.
+
+    Parameters
+    ----------
+    model : Module
+        A causal language model, or the Opacus module around it. Its train mode is as before afterwards.
+    tokenizer : PreTrainedTokenizerBase
+        The model's.
+    data : TaskData
+        Of a generation task.
+    split : {"validation", "test"}
+        What to measure on.
+    settings : EvaluationRecipe or None
+        Beam search, batch size, limit and metrics; by default those of appendix J.2 of arXiv:2510.01137v3 and all
+        metrics.
+
+    Returns
+    -------
+    GenerationResult
+        Scores, what could not be scored and why, and the texts.
+
+    Raises
+    ------
+    ParameterError
+        If the split is empty or unknown, or a metric is none of text.
+
+    Formal guarantees
+    -----------------
+    As for `evaluate_classification`.
+    """
+    check_choice("split", split, ("validation", "test"))
+    if data.task != "generation":
+        raise ParameterError("data.task", data.task, "'generation'")
+    settings = EvaluationRecipe() if settings is None else settings
+    samples: TokenDataset = getattr(data, split)
+    grouped: dict[str, list[str]] = {}
+    for row in samples.rows:
+        grouped.setdefault(row.inputs[0], []).append(row.target)
+    inputs = tuple(grouped)[: settings.limit]
+    if not inputs:
+        raise ParameterError("split", split, "a split with samples")
+    prompts = [prompt_ids(text, tokenizer)[: data.max_tokens] for text in inputs]
+    hypotheses = tuple(generate_texts(model, tokenizer, prompts, settings))
+    references = tuple(tuple(grouped[text]) for text in inputs)
+    scores, skipped = text_metrics(hypotheses, references, settings.metrics)
+    return GenerationResult(scores, skipped, inputs, hypotheses, references)
+
+
+def generate_texts(
+    model: torch.nn.Module, tokenizer: Any, prompts: Sequence[Sequence[int]], settings: EvaluationRecipe
+) -> list[str]:
+    """What the model writes after each prompt.
+
+    Parameters
+    ----------
+    model : Module
+        A causal language model, or the Opacus module around it.
+    tokenizer : PreTrainedTokenizerBase
+        The model's.
+    prompts : sequence of sequences of int
+        Token ids.
+    settings : EvaluationRecipe
+        Beam search and batch size.
+
+    Returns
+    -------
+    list of str
+        Texts without special tokens and without white space at their ends.
+    """
+    network: Any = next(module for module in model.modules() if hasattr(module, "generate"))
+    search: dict[str, float] = {"num_beams": settings.beams, "no_repeat_ngram_size": settings.no_repeat_ngram}
+    if settings.beams > 1:
+        search["length_penalty"] = settings.length_penalty
+    config = GenerationConfig(
+        max_new_tokens=settings.max_new_tokens,
+        do_sample=False,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        **search,
+    )
+    texts = []
+    with evaluating(model):
+        for start in range(0, len(prompts), settings.batch_size):
+            chosen = prompts[start : start + settings.batch_size]
+            longest = max(map(len, chosen))
+            # On the left, so that what is generated follows the prompt.
+            ids = torch.tensor([[tokenizer.pad_token_id] * (longest - len(prompt)) + [*prompt] for prompt in chosen])
+            mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in chosen])
+            device = device_of(model)
+            output = network.generate(
+                input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=config
+            )
+            texts += tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)
+    return [text.strip() for text in texts]

@@ -1,0 +1,158 @@
+"""BLEU, NIST, ROUGE-L, METEOR and CIDEr of generated texts, by the maintained packages."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dprmt._validation import ParameterError, check_choice
+
+Texts = Sequence[str]
+References = Sequence[Sequence[str]]
+
+
+class MetricUnavailableError(Exception):
+    """A metric that cannot be computed here, with the reason."""
+
+
+def text_metrics(
+    hypotheses: Texts, references: References, metrics: Sequence[str] = ()
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Score texts against one or several references each.
+
+    Parameters
+    ----------
+    hypotheses : sequence of str
+        N >= 1 generated texts.
+    references : sequence of sequences of str
+        At least one for each of them.
+    metrics : sequence of {"bleu", "nist", "rouge_l", "meteor", "cider"}
+        Which; all by default.
+
+    Returns
+    -------
+    scores : dict of float
+        ``bleu`` in [0, 100] (sacrebleu, corpus, 13a tokens, cased), ``nist`` >= 0 (nltk, corpus, up to 5 words;
+        of several references the best one for each text and length),
+        ``rouge_l`` in [0, 1] (rouge-score, mean of the best F1 over the references, no stemming), ``meteor`` in
+        [0, 1] (METEOR 1.5), ``cider`` in [0, 10] (CIDEr-D of pycocoevalcap; close to 0 whatever the texts if
+        there is one hypothesis). The last two and NIST use sacrebleu's 13a tokens in lower case.
+    skipped : dict of str
+        Reason by metric, for those that cannot be computed here.
+
+    Raises
+    ------
+    ParameterError
+        If the lengths differ or are 0, a hypothesis has no reference, or a metric is unknown.
+
+    Examples
+    --------
+    >>> scores, skipped = text_metrics(["the pub is cheap"], [["the pub is cheap", "a pub"]], ["bleu", "rouge_l"])
+    >>> round(scores["bleu"], 6), scores["rouge_l"], skipped
+    (100.0, 1.0, {})
+    """
+    if not hypotheses or len(hypotheses) != len(references):
+        raise ParameterError(
+            "hypotheses", len(hypotheses), f"one for each of the {len(references)} lists of references"
+        )
+    for texts in references:
+        if isinstance(texts, str) or not texts:
+            raise ParameterError("references", texts, "a list of at least one text for every hypothesis")
+    scores: dict[str, float] = {}
+    skipped: dict[str, str] = {}
+    for metric in metrics or tuple(_SCORES):
+        check_choice("metrics", metric, tuple(_SCORES))
+        package, score = _SCORES[metric]
+        try:
+            _check_installed(package)
+            scores[metric] = float(score(hypotheses, references))
+        except MetricUnavailableError as reason:
+            skipped[metric] = str(reason)
+    return scores, skipped
+
+
+def _check_installed(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise MetricUnavailableError(f"{package} is not installed (pip install 'dprmt[generation]')")
+
+
+def _bleu(hypotheses: Texts, references: References) -> float:
+    import sacrebleu
+
+    most = max(len(texts) for texts in references)
+    # A hypothesis with fewer references than others has None in the further columns.
+    columns = [[texts[i] if i < len(texts) else None for texts in references] for i in range(most)]
+    return sacrebleu.corpus_bleu(list(hypotheses), columns).score
+
+
+def _nist(hypotheses: Texts, references: References) -> float:
+    from nltk.translate.nist_score import corpus_nist
+
+    tokens = [_tokens(text) for text in hypotheses]
+    if max(map(len, tokens)) < _NIST_WORDS:
+        raise MetricUnavailableError(f"no text has {_NIST_WORDS} words")
+    return corpus_nist([[_tokens(text) for text in texts] for texts in references], tokens, n=_NIST_WORDS)
+
+
+def _rouge_l(hypotheses: Texts, references: References) -> float:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer(["rougeL"], use_stemmer=False)
+    best = [
+        scorer.score_multi(list(texts), text)["rougeL"].fmeasure
+        for text, texts in zip(hypotheses, references, strict=True)
+    ]
+    return sum(best) / len(best)
+
+
+def _meteor(hypotheses: Texts, references: References) -> float:
+    if shutil.which("java") is None:
+        raise MetricUnavailableError("METEOR 1.5 needs Java, and there is no java command")
+    from pycocoevalcap.meteor.meteor import Meteor
+
+    scorer = Meteor()
+    watchdog = threading.Timer(_METEOR_SECONDS, scorer.meteor_p.kill)
+    watchdog.start()
+    try:
+        return scorer.compute_score(*_by_number(hypotheses, references))[0]
+    except (OSError, ValueError) as error:  # what reading from and writing to a dead process gives
+        raise MetricUnavailableError(f"METEOR's Java process failed ({type(error).__name__})") from None
+    finally:
+        watchdog.cancel()
+        process = scorer.meteor_p
+        process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            stream.close()
+
+
+def _cider(hypotheses: Texts, references: References) -> float:
+    from pycocoevalcap.cider.cider import Cider
+
+    return Cider().compute_score(*_by_number(hypotheses, references))[0]
+
+
+def _by_number(hypotheses: Texts, references: References) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
+    truth = {i: [" ".join(_tokens(text)) for text in texts] for i, texts in enumerate(references)}
+    return truth, {i: [" ".join(_tokens(text))] for i, text in enumerate(hypotheses)}
+
+
+def _tokens(text: str) -> list[str]:
+    from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+    tokens: list[str] = Tokenizer13a()(text.lower()).split()
+    return tokens
+
+
+_NIST_WORDS = 5
+_METEOR_SECONDS = 900.0  # loading takes seconds, thousands of texts a minute
+_SCORES: dict[str, tuple[str, Callable[[Texts, References], Any]]] = {
+    "bleu": ("sacrebleu", _bleu),
+    "nist": ("nltk", _nist),
+    "rouge_l": ("rouge_score", _rouge_l),
+    "meteor": ("pycocoevalcap", _meteor),
+    "cider": ("pycocoevalcap", _cider),
+}

@@ -1,0 +1,107 @@
+"""A model ready for private training, from its recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dprmt._validation import ParameterError, check_count
+from dprmt.training.models._sources import base_model
+from dprmt.training.models._tokenizer import load_tokenizer
+from dprmt.training.models._trainable import make_trainable
+from dprmt.training.recipes import ModelRecipe
+
+_PAD_OFFSET = ("roberta", "xlm-roberta", "camembert")  # their positions start after the padding token's number
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model, its tokenizer, and what of it is trained.
+
+    Attributes
+    ----------
+    model : Module
+        In train mode, on the CPU, every dropout of the pretrained part at 0.
+    tokenizer : PreTrainedTokenizerBase
+        Its tokenizer.
+    trainable : tuple of str
+        Names of the trained parameters, in order.
+    """
+
+    model: torch.nn.Module
+    tokenizer: Any
+    trainable: tuple[str, ...]
+
+    @property
+    def longest_input(self) -> int | None:
+        """Most tokens that a text may have, or None if the configuration says nothing."""
+        config = self.model.config
+        limit = getattr(config, "max_position_embeddings", None)
+        return limit - config.pad_token_id - 1 if limit and config.model_type in _PAD_OFFSET else limit
+
+    def describe(self) -> dict[str, Any]:
+        """What is trained, as plain values for a log.
+
+        Returns
+        -------
+        dict
+            Architecture, numbers of parameters, and the shape of every trained one.
+        """
+        parameters = dict(self.model.named_parameters())
+        return {
+            "architecture": self.model.config.model_type,
+            "parameters": sum(parameter.numel() for parameter in parameters.values()),
+            "trainable_parameters": sum(parameters[name].numel() for name in self.trainable),
+            "longest_input": self.longest_input,
+            "trainable": {name: list(parameters[name].shape) for name in self.trainable},
+        }
+
+
+def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, tokenizer: Any = None) -> LoadedModel:
+    """Load or build a model, add adapters, freeze what is not trained.
+
+    Parameters
+    ----------
+    model : ModelRecipe
+        What to load and what to train.
+    labels : int or None
+        Number of classes, >= 2; given if and only if the task is classification.
+    seed : int
+        Of all initial values that are not loaded. The global generator is left as it was.
+    tokenizer : PreTrainedTokenizerBase or None
+        From `load_tokenizer` if it has been loaded already.
+
+    Returns
+    -------
+    LoadedModel
+        The model, its tokenizer and the names of the trained parameters.
+
+    Raises
+    ------
+    ParameterError
+        If something cannot be loaded, an adapter's target matches nothing, or input and output embeddings that
+        share a parameter would be trained: a per-sample gradient is per layer, and the two layers' gradients of
+        one parameter would have to be added before the norm is taken.
+
+    Notes
+    -----
+    Per-sample hooks record in train mode only, so that is what the model is in. Its dropouts are 0: with them a
+    sample's gradient would depend on the other samples of its micro-batch through the order of random numbers,
+    and on being computed once or twice. LoRA's own dropout is what the recipe says.
+
+    Attention is Transformers' default, ``scaled_dot_product_attention`` where there is one. It has no parameters,
+    so the hooks do not see it, and it does not mix samples.
+    """
+    if (labels is not None) != (model.task == "classification"):
+        raise ParameterError("labels", labels, "given if and only if model.task is 'classification'")
+    if labels is not None:
+        check_count("labels", labels, low=2)
+    tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(check_count("seed", seed, low=0))
+        network = make_trainable(base_model(model, tokenizer, labels), model)
+    network.train()
+    trainable = tuple(name for name, parameter in network.named_parameters() if parameter.requires_grad)
+    return LoadedModel(network, tokenizer, trainable)

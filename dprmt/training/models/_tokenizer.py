@@ -1,0 +1,94 @@
+"""Tokenizers: of a model, or plain bytes for models that have none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from dprmt._validation import ParameterError
+from dprmt.training.models._sources import folder_or_hub_name
+from dprmt.training.recipes import ModelRecipe
+
+_SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
+# A token of Llama-3's vocabulary that stands nowhere in its training texts.
+_SPARE_PADS = ("<|finetune_right_pad_id|>",)
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer of 256 bytes and four special tokens.
+
+    It is the same for all data. One that is trained on the training texts would reveal them: its vocabulary is
+    not covered by the privacy of the run.
+
+    Returns
+    -------
+    PreTrainedTokenizerFast
+        With padding, beginning and end of text, the beginning not added by itself.
+
+    Examples
+    --------
+    >>> tokenizer = byte_tokenizer()
+    >>> ids = tokenizer("né")["input_ids"]
+    >>> len(tokenizer), len(ids), tokenizer.decode(ids)
+    (260, 3, 'né')
+    """
+    vocabulary = {token: i for i, token in enumerate([*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+    core = Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    pad, bos, eos, unknown = _SPECIAL
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=pad,
+        bos_token=bos,
+        eos_token=eos,
+        unk_token=unknown,
+        padding_side="right",
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def load_tokenizer(model: ModelRecipe) -> Any:
+    """The tokenizer that a model recipe asks for.
+
+    Parameters
+    ----------
+    model : ModelRecipe
+        Its ``tokenizer``, or else its ``source``.
+
+    Returns
+    -------
+    PreTrainedTokenizerBase
+        Padding on the right, with a padding token.
+
+    Raises
+    ------
+    ParameterError
+        If it cannot be loaded, or has no token to pad with.
+
+    Notes
+    -----
+    A tokenizer without a padding token, such as GPT-2's, pads with its end of text. In generation the end of text
+    is a target all the same: labels and attention follow the padding's place, not its token.
+    """
+    source = model.tokenizer or model.source or "bytes"
+    if source == "bytes":
+        return byte_tokenizer()
+    name, options = folder_or_hub_name("model.tokenizer" if model.tokenizer else "model.source", source)
+    if source == model.source and model.revision:
+        options["revision"] = model.revision
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ParameterError("model.tokenizer", source, f"a tokenizer that loads ({reason})") from error
+    if tokenizer.pad_token is None:
+        spare = [token for token in _SPARE_PADS if token in tokenizer.get_vocab()]
+        tokenizer.pad_token = spare[0] if spare else tokenizer.eos_token
+    if tokenizer.pad_token is None:
+        raise ParameterError("model.tokenizer", source, "a tokenizer with a padding or end-of-text token")
+    tokenizer.padding_side = "right"
+    return tokenizer

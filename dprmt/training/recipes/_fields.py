@@ -1,0 +1,188 @@
+"""Typed, range-checked fields of the recipe sections."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, field
+from typing import Any
+
+from dprmt._validation import ParameterError, check_choice, check_count, check_real
+
+Check = Callable[[str, Any], Any]
+
+
+def checked(check: Check, default: Any = MISSING, *, factory: Any = MISSING, hash: bool | None = None) -> Any:
+    """A dataclass field whose value passes through ``check(name, value)``."""
+    if factory is not MISSING:
+        return field(default_factory=factory, metadata={"check": check}, hash=hash)
+    return field(default=default, metadata={"check": check}, hash=hash)
+
+
+class Section:
+    """A table of a recipe: a frozen dataclass that checks its fields and names them ``section.key`` in errors."""
+
+    section = ""
+
+    def __post_init__(self) -> None:
+        for entry in dataclasses.fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            name = f"{self.section}.{entry.name}" if self.section else entry.name
+            object.__setattr__(self, entry.name, entry.metadata["check"](name, getattr(self, entry.name)))
+        self.check_together()
+
+    def check_together(self) -> None:
+        """Check what concerns several fields."""
+
+
+def count(low: int = 1, high: int | None = None) -> Check:
+    """An integer in ``[low, high]``."""
+    return lambda name, value: check_count(name, value, low=low, high=high)
+
+
+def real(low: float, high: float, *, low_open: bool = False, high_open: bool = False) -> Check:
+    """A finite number in the interval."""
+    return lambda name, value: check_real(name, value, low=low, high=high, low_open=low_open, high_open=high_open)
+
+
+def choice(*choices: str) -> Check:
+    """One of the given words."""
+    return lambda name, value: (
+        check_choice(name, value, choices) if isinstance(value, str) else _bad_choice(name, value)
+    )
+
+
+def _bad_choice(name: str, value: object) -> Any:
+    raise ParameterError(name, value, "a string")
+
+
+def optional(check: Check) -> Check:
+    """What ``check`` allows, or absent."""
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def flag(name: str, value: object) -> bool:
+    """True or false.
+
+    Returns
+    -------
+    bool
+        The value.
+
+    Raises
+    ------
+    ParameterError
+        If it is anything else.
+    """
+    if not isinstance(value, bool):
+        raise ParameterError(name, value, "true or false")
+    return value
+
+
+def text(name: str, value: object) -> str:
+    """A string that is not empty.
+
+    Returns
+    -------
+    str
+        The value.
+
+    Raises
+    ------
+    ParameterError
+        If it is anything else.
+    """
+    if not isinstance(value, str) or not value:
+        raise ParameterError(name, value, "a non-empty string")
+    return value
+
+
+def texts(name: str, value: object) -> tuple[str, ...]:
+    """A list of non-empty strings, all different.
+
+    Returns
+    -------
+    tuple of str
+        The values.
+
+    Raises
+    ------
+    ParameterError
+        If it is anything else.
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        strings = tuple(value)
+        if all(isinstance(entry, str) and entry for entry in strings) and len(set(strings)) == len(strings):
+            return strings
+    raise ParameterError(name, value, "a list of different non-empty strings")
+
+
+def reals(number: int, low: float, high: float) -> Check:
+    """A list of ``number`` numbers in ``[low, high)``."""
+
+    def check(name: str, value: object) -> tuple[float, ...]:
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != number:
+            raise ParameterError(name, value, f"a list of {number} numbers")
+        return tuple(check_real(f"{name}[{i}]", v, low=low, high=high, high_open=True) for i, v in enumerate(value))
+
+    return check
+
+
+def table(name: str, value: object) -> dict[str, bool | int | float | str]:
+    """A flat table of numbers, flags and strings.
+
+    Returns
+    -------
+    dict
+        A copy.
+
+    Raises
+    ------
+    ParameterError
+        If it is anything else.
+    """
+    allowed = "a table of numbers, flags and strings"
+    if not isinstance(value, Mapping):
+        raise ParameterError(name, value, allowed)
+    for key, entry in value.items():
+        if not isinstance(key, str) or not isinstance(entry, (bool, int, float, str)):
+            raise ParameterError(f"{name}.{key}", entry, "a number, flag or string")
+    return dict(value)
+
+
+def subsection(kind: type[Any]) -> Check:
+    """A table that becomes a ``kind``, or a ``kind``."""
+
+    def check(name: str, value: object) -> Any:
+        if isinstance(value, kind):
+            return value
+        if not isinstance(value, Mapping):
+            raise ParameterError(name, value, "a table")
+        return read_section(kind, value)
+
+    return check
+
+
+def read_section(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """Build a section from a table.
+
+    Returns
+    -------
+    Section
+        The checked section.
+
+    Raises
+    ------
+    ParameterError
+        If a key is unknown or a required one is missing, or as the section's fields say.
+    """
+    prefix = f"{kind.section}." if kind.section else ""
+    entries = {entry.name: entry for entry in dataclasses.fields(kind)}
+    for key in values:
+        if key not in entries:
+            raise ParameterError(
+                f"{prefix}{key}", values[key], "absent: no such key. The keys are " + ", ".join(entries)
+            )
+    for key, entry in entries.items():
+        if key not in values and entry.default is MISSING and entry.default_factory is MISSING:
+            raise ParameterError(f"{prefix}{key}", None, "given: it has no default")
+    return kind(**values)

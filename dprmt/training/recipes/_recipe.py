@@ -1,0 +1,259 @@
+"""A whole recipe: read, changed, written."""
+# ruff: noqa: RUF009  (the calls in the defaults make immutable fields)
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from dprmt._validation import ParameterError, check_choice
+from dprmt.training.recipes._fields import Section, checked, read_section, subsection, text
+from dprmt.training.recipes._sections import (
+    DataRecipe,
+    DenoisingRecipe,
+    EvaluationRecipe,
+    ModelRecipe,
+    OptimizerRecipe,
+    PrivacyRecipe,
+    TrainingRecipe,
+)
+
+_SPLITS = ("train", "validation", "test")
+_LIBRARY = "library"
+
+
+@dataclass(frozen=True)
+class Recipe(Section):
+    """All that determines a training run, checked.
+
+    Attributes
+    ----------
+    name : str
+        What the run is called.
+    model, data, privacy, optimizer, training
+        The required sections.
+    denoising, evaluation
+        The sections with defaults for everything.
+
+    Examples
+    --------
+    >>> recipe = load_recipe("roberta-base-sst2")
+    >>> recipe.privacy.target_epsilon, recipe.training.batch_size, recipe.model.lora.rank
+    (6.7, 2000, 16)
+    >>> recipe.with_changes({"privacy.target_epsilon": 1.0}).privacy.target_epsilon
+    1.0
+    >>> recipe.with_changes({"privacy.delta": 2})
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: privacy.delta must be a finite number in (0, 1), got 2
+    """
+
+    name: str = checked(text)
+    model: ModelRecipe = checked(subsection(ModelRecipe))
+    data: DataRecipe = checked(subsection(DataRecipe))
+    privacy: PrivacyRecipe = checked(subsection(PrivacyRecipe))
+    optimizer: OptimizerRecipe = checked(subsection(OptimizerRecipe))
+    training: TrainingRecipe = checked(subsection(TrainingRecipe))
+    denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), factory=DenoisingRecipe)
+    evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), factory=EvaluationRecipe)
+
+    def check_together(self) -> None:
+        """What concerns several sections."""
+        if self.data.source == "docstrings" and self.model.task != "classification":
+            raise ParameterError("data.source", self.data.source, "another one if model.task is 'generation'")
+        if self.model.task == "generation" and len(self.data.inputs) != 1:
+            raise ParameterError("data.inputs", self.data.inputs, "one column if model.task is 'generation'")
+
+    def with_changes(self, changes: Mapping[str, Any]) -> Recipe:
+        """A copy with some keys changed, for sweeps and command-line overrides.
+
+        Parameters
+        ----------
+        changes : mapping
+            New values by dotted name, such as ``{"optimizer.learning_rate": 1e-3, "model.lora.rank": 8}``.
+            ``None`` takes a key away. All changes are made before anything is checked.
+
+        Returns
+        -------
+        Recipe
+            The changed recipe, checked as a whole.
+
+        Raises
+        ------
+        ParameterError
+            If a name is unknown or the result is not a valid recipe.
+        """
+        values = self.to_dict()
+        for name, value in changes.items():
+            *path, key = name.split(".")
+            place = values
+            for step in path:
+                place = place.setdefault(step, {})
+                if not isinstance(place, dict):
+                    raise ParameterError(name, value, "absent: no such key")
+            if value is None:
+                place.pop(key, None)
+            else:
+                place[key] = value
+        return recipe_from_dict(values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sections as nested tables of plain values, without the absent ones.
+
+        Returns
+        -------
+        dict
+            What `recipe_from_dict` takes.
+        """
+        return _plain(dataclasses.asdict(self))
+
+    def to_toml(self) -> str:
+        """The recipe as TOML, with every value written out; `load_recipe` reads it back to an equal one.
+
+        Returns
+        -------
+        str
+            The text of the file.
+        """
+        return "\n".join(_toml_table("", self.to_dict())).lstrip("\n") + "\n"
+
+
+def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:
+    """The recipe of a nested table.
+
+    Parameters
+    ----------
+    values : mapping
+        Sections by name, as TOML or JSON have them.
+
+    Returns
+    -------
+    Recipe
+        The checked recipe.
+
+    Raises
+    ------
+    ParameterError
+        If a key is unknown or missing, or a value is of the wrong type or outside its range; it names
+        ``section.key``.
+    """
+    recipe: Recipe = read_section(Recipe, values)
+    return recipe
+
+
+def builtin_recipes() -> tuple[str, ...]:
+    """Names of the recipes that come with the package, sorted.
+
+    Returns
+    -------
+    tuple of str
+        What `load_recipe` takes.
+
+    Examples
+    --------
+    >>> "minilm-docstrings" in builtin_recipes()
+    True
+    """
+    files = resources.files(__package__).joinpath(_LIBRARY).iterdir()
+    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
+
+
+def load_recipe(source: str | Path) -> Recipe:
+    """Read a recipe from a TOML file, or one that comes with the package.
+
+    Parameters
+    ----------
+    source : str or Path
+        A file (its name ends in ``.toml``), or a name out of `builtin_recipes`. Relative paths in a file,
+        of data files and model folders, are taken relative to the file; in the built-in ones, relative to the
+        folder where the program runs.
+
+    Returns
+    -------
+    Recipe
+        The checked recipe.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such recipe, the file is not TOML, or as in `recipe_from_dict`.
+    """
+    if isinstance(source, str) and not source.endswith(".toml"):
+        check_choice("recipe", source, builtin_recipes())
+        return recipe_from_dict(
+            _parse(source, resources.files(__package__).joinpath(_LIBRARY, f"{source}.toml").read_bytes())
+        )
+    path = Path(source)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ParameterError("recipe", str(path), f"a readable TOML file ({error.strerror})") from None
+    return _anchored(recipe_from_dict({"name": path.stem} | _parse(str(path), content)), path.resolve().parent)
+
+
+def _parse(name: str, content: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError("recipe", name, f"a TOML file ({error})") from None
+
+
+def _anchored(recipe: Recipe, folder: Path) -> Recipe:
+    changes: dict[str, Any] = {}
+    if recipe.data.source == "files":
+        for split in _SPLITS:
+            changes[f"data.{split}"] = [str(folder / Path(name).expanduser()) for name in getattr(recipe.data, split)]
+    for key in ("source", "tokenizer"):
+        value = getattr(recipe.model, key)
+        if value is not None and is_folder(value):
+            changes[f"model.{key}"] = str((folder / Path(value).expanduser()).resolve())
+    return recipe.with_changes(changes)
+
+
+def is_folder(source: str) -> bool:
+    """Whether a model source names a folder and not a model on the hub.
+
+    Returns
+    -------
+    bool
+        True if it starts with ``.``, ``/`` or ``~``, or is an absolute path of this system.
+    """
+    return source.startswith((".", "/", "~")) or Path(source).is_absolute()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items() if entry is not None}
+    return [_plain(entry) for entry in value] if isinstance(value, tuple) else value
+
+
+def _toml_table(name: str, values: Mapping[str, Any]) -> list[str]:
+    lines = [f"\n[{name}]"] if name else []
+    lines += [f"{_toml_key(key)} = {_toml(entry)}" for key, entry in values.items() if not isinstance(entry, dict)]
+    for key, entry in values.items():
+        if isinstance(entry, dict):
+            lines += _toml_table(f"{name}.{_toml_key(key)}" if name else _toml_key(key), entry)
+    return lines
+
+
+def _toml_key(key: str) -> str:
+    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
+    return key if bare else _toml(key)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # A JSON string is a TOML basic string but for DEL, which TOML wants escaped, and for paired surrogates.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    return "[" + ", ".join(_toml(entry) for entry in value) + "]" if isinstance(value, list) else str(value)

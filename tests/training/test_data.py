@@ -1,0 +1,451 @@
+"""Data: readers against literal tables, no leak between splits or by name, and losses that are the sample's own."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("datasets")
+pytest.importorskip("peft")
+
+import torch
+from opacus import GradSampleModule
+from torch.nn import functional
+
+from dprmt._validation import ParameterError
+from dprmt.training.data import _docstrings, docstrings, load_data, per_sample_losses
+from dprmt.training.models import byte_tokenizer, load_model
+from dprmt.training.recipes import DataRecipe, ModelRecipe
+
+TOKENIZER = byte_tokenizer()
+PAD, BOS, EOS = 0, 1, 2
+TEXTS = ["null", "NA", "", 'a lone " quote', "né — ünï", "x, y; z", "007"]
+
+
+def files(train: str, validation: str | None = None, **keys: Any) -> DataRecipe:
+    options: dict[str, Any] = {"inputs": ("text",), "target": "label", "max_tokens": 32} | keys
+    return DataRecipe(source="files", train=(train,), validation=(validation or train,), **options)
+
+
+def byte_ids(text: str) -> list[int]:
+    return list(TOKENIZER(text)["input_ids"])
+
+
+# Docstrings
+
+
+def test_docstrings_have_classes_of_some_size_and_three_splits() -> None:
+    samples = docstrings()
+    by_class = {name: [s for s in samples if s.package == name] for name in {s.package for s in samples}}
+    assert len(by_class) >= 10
+    assert all(len(members) >= _docstrings.LEAST_SAMPLES for members in by_class.values())
+    shares = {split: sum(s.split == split for s in samples) / len(samples) for split in ("train", "validation", "test")}
+    assert sum(shares.values()) == pytest.approx(1)
+    assert 0.76 < shares["train"] < 0.84
+    assert min(shares.values()) > 0.07
+
+
+def test_no_docstring_is_in_two_splits_or_names_a_package() -> None:
+    samples = docstrings()
+    assert len({s.text for s in samples}) == len(samples)
+    for name in (*_docstrings.PACKAGES, "idle"):
+        assert not any(name in s.text.lower() for s in samples)
+
+
+@pytest.fixture
+def small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(_docstrings, "LEAST_SAMPLES", 2)
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    for folder in ("email", "email/test", "http"):
+        (tmp_path / folder).mkdir()
+    return tmp_path
+
+
+def test_docstrings_of_a_small_library(small_library: Path) -> None:
+    (small_library / "email" / "a.py").write_text(
+        '"""What mail is made of: headers.\n\n   And a body."""\n'
+        'class EmailThing:\n    """A thing that the EmailThing class describes."""\n'
+        '    async def f(self):\n        """Send it, then wait for the answer."""\n'
+        'def g():\n    """Found in two of the packages, so left out."""\n'
+        'def h():\n    """Short one."""\n'
+        'raise RuntimeError("importing this is an error")\n'
+    )
+    (small_library / "email" / "b.py").write_text('def f():\n    """Send it,  then wait for\n    the answer."""\n')
+    (small_library / "email" / "test" / "c.py").write_text('"""A test, which is no documentation at all."""\n')
+    (small_library / "http" / "a.py").write_text(
+        '"""Found in two of the packages,\nso left out."""\ndef f():\n    """Answer a request for a page."""\n'
+        'class C:\n    """Ask a server for one page."""\n'
+    )
+    (small_library / "mailbox.py").write_text('"""The only text of its package, one too few."""\n')
+    found = [(s.package, s.text) for s in _docstrings.docstrings.__wrapped__()]
+    assert found == [
+        ("email", "A thing that the module class describes."),
+        ("email", "Send it, then wait for the answer."),
+        ("email", "What mail is made of: headers. And a body."),
+        ("http", "Answer a request for a page."),
+        ("http", "Ask a server for one page."),
+    ]
+
+
+def test_the_split_of_a_text_does_not_depend_on_the_others(small_library: Path) -> None:
+    texts = [f"Return the value of the setting with number {i}." for i in range(40)]
+    (small_library / "http" / "a.py").write_text("".join(f'def f{i}():\n    """{t}"""\n' for i, t in enumerate(texts)))
+    every = {s.text: s.split for s in _docstrings.docstrings.__wrapped__()}
+    (small_library / "http" / "a.py").write_text(
+        "".join(f'def f{i}():\n    """{t}"""\n' for i, t in enumerate(texts[::2]))
+    )
+    half = {s.text: s.split for s in _docstrings.docstrings.__wrapped__()}
+    assert half == {text: every[text] for text in texts[::2]}
+    assert set(every.values()) == {"train", "validation", "test"}
+
+
+def test_docstrings_as_task_data() -> None:
+    data = load_data(DataRecipe(source="docstrings", max_tokens=16, limit=100), TOKENIZER, "classification")
+    assert data.labels == tuple(sorted({s.package for s in docstrings()}))
+    training = [s for s in docstrings() if s.split == "train"]
+    assert len(data.train) == 100
+    for item in data.train:
+        sample = training[item["sample_id"]]
+        assert data.labels[item["labels"]] == sample.package
+        assert item["input_ids"] == byte_ids(sample.text)[:16]
+    assert len({item["sample_id"] for item in data.train}) == 100
+    described = data.describe()
+    assert described["items"]["train"] == 100
+    assert described["items"]["test"] == len([s for s in docstrings() if s.split == "test"])
+    assert described["python"].startswith("3.")
+    json.dumps(described)
+
+
+# Files
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    if path.suffix == ".json":
+        path.write_text(json.dumps(rows), encoding="utf-8")
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            if path.suffix == ".csv":
+                writer = csv.DictWriter(file, list(rows[0]))
+                writer.writeheader()
+                writer.writerows(rows)
+            else:  # unquoted
+                file.write("\t".join(rows[0]) + "\n")
+                file.writelines("\t".join(str(value) for value in row.values()) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl"])
+def test_texts_come_out_of_files_as_they_are(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{kind}"
+    write_table(path, [{"text": text, "label": i % 2} for i, text in enumerate(TEXTS)])
+    data = load_data(files(path.name), TOKENIZER, "classification", base_folder=tmp_path)
+    assert [row.inputs for row in data.train.rows] == [(text,) for text in TEXTS]
+    assert [item["input_ids"] for item in data.train] == [byte_ids(text)[:32] for text in TEXTS]
+    assert [item["labels"] for item in data.train] == [i % 2 for i in range(len(TEXTS))]
+    assert [item["sample_id"] for item in data.validation] == list(range(len(TEXTS)))
+    assert (data.labels, len(data.test)) == (("0", "1"), 0)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_quoted_cells_of_csv_may_have_several_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbftext,label\n"one\ntwo, ""three""",a\nfour,b\n')
+    data = load_data(files("a.csv"), TOKENIZER, "classification", base_folder=tmp_path)
+    assert [row.inputs[0] for row in data.train.rows] == ['one\ntwo, "three"', "four"]
+    assert data.labels == ("a", "b")
+
+
+def test_numbers_as_labels_sort_as_numbers_and_unseen_ones_are_refused(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.json", [{"text": "t", "label": label} for label in (10, 9, 2)])
+    write_table(tmp_path / "b.json", [{"text": "t", "label": label} for label in (2, 3)])
+    data = load_data(files("a.json"), TOKENIZER, "classification", base_folder=tmp_path)
+    assert data.labels == ("2", "9", "10")
+    assert [item["labels"] for item in data.train] == [2, 1, 0]
+    with pytest.raises(ParameterError, match=r"data\.validation must be labels out of 2, 9, 10, got 3"):
+        load_data(files("a.json", "b.json"), TOKENIZER, "classification", base_folder=tmp_path)
+
+
+def test_pairs_of_sentences_and_several_files(tmp_path: Path) -> None:
+    for name, label in (("x", "yes"), ("y", "no")):
+        write_table(tmp_path / f"{name}.tsv", [{"first": "a", "second": "bc", "label": label}])
+    recipe = DataRecipe(
+        source="files", train=("x.tsv", "y.tsv"), validation=("y.tsv",), inputs=("first", "second"), target="label"
+    )
+    data = load_data(recipe, TOKENIZER, "classification", base_folder=tmp_path)
+    assert [row.part for row in data.train.rows] == ["x", "y"]
+    assert [item["sample_id"] for item in data.train] == [0, 1]
+    assert data.train[0]["input_ids"] == byte_ids("a") + byte_ids("bc")
+
+
+def test_the_limit_takes_a_fixed_part_and_keeps_the_numbers(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.tsv", [{"text": f"t{i}", "label": i % 2} for i in range(50)])
+    few, more = (
+        load_data(files("a.tsv", limit=n), TOKENIZER, "classification", base_folder=tmp_path).train for n in (10, 49)
+    )
+    for split in (few, more):
+        assert [row.inputs[0] for row in split.rows] == [f"t{item['sample_id']}" for item in split]
+    again = load_data(files("a.tsv", limit=10), TOKENIZER, "classification", base_folder=tmp_path)
+    assert [item["sample_id"] for item in again.train] == [item["sample_id"] for item in few]
+    assert [item["sample_id"] for item in few] != list(range(10))
+    assert (len(more), len(again.validation)) == (49, 50)
+
+
+BAD_FILES: list[tuple[str, bytes, dict[str, Any], str]] = [
+    ("a.txt", b"x", {}, r"data file must be named \*\.csv"),
+    ("a.csv", b"text,label\na,0\nb,1\n", {"inputs": ("body",)}, r"data\.inputs must be one of the columns text, label"),
+    ("a.csv", b"text,label\na,0\nb,1\n", {"target": "y"}, r"data\.target must be one of the columns"),
+    ("a.csv", b"text,label\na,0\nb,0\n", {}, r"data\.target must be a column of at least two labels"),
+    ("a.csv", b"text,label\na,0.5\nb,1.5\n", {}, r"data\.target must be a column of at least two labels"),
+    ("a.json", b"{", {}, r"data file must be a readable json file"),
+    ("a.xml", b"<a>", {}, r"data file must be XML"),
+    ("a.xml", b"<a/>", {}, r"data file must be XML with entry elements"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "keys", "message"), BAD_FILES)
+def test_bad_files_are_refused(name: str, content: bytes, keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ParameterError, match=message):
+        load_data(files(name, **keys), TOKENIZER, "classification", base_folder=tmp_path)
+
+
+def test_missing_files_and_unreachable_sets_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ParameterError, match="data file must be a file"):
+        load_data(files("none.csv"), TOKENIZER, "classification", base_folder=tmp_path)
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    hub = DataRecipe(source="no-one/nothing", train=("train",), validation=("test",), inputs=("a",), target="b")
+    with pytest.raises(ParameterError, match=r"data\.source must be a data set that loads"):
+        load_data(hub, TOKENIZER, "classification")
+
+
+def test_a_hub_data_set_is_asked_for_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
+    )
+    asked = []
+
+    def load_dataset(*arguments: Any, **options: Any) -> Any:
+        asked.append((*arguments, *options.values()))
+        return datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    recipe = DataRecipe(
+        source="someone/some",
+        subset="x",
+        revision="y",
+        train=("train",),
+        validation=("v1", "v2"),
+        inputs=("text",),
+        target="label",
+    )
+    data = load_data(recipe, TOKENIZER, "classification")
+    assert asked == [("someone/some", "x", split, "y") for split in ("train", "v1", "v2")]
+    assert data.labels == ("bad", "good")
+    assert [item["labels"] for item in data.train] == [1, 0]
+    assert [row.part for row in data.validation.rows] == ["v1", "v1", "v2", "v2"]
+
+
+# Generation
+
+E2E = [{"mr": "name[Aromi]", "ref": "Aromi."}, {"mr": "name[Aromi]", "ref": "It is Aromi."}, {"mr": "x", "ref": "y"}]
+TRIPLES = [["Mars Hill", "JOINED", "1973"], ["Mars Hill", "LOCATION", "North"]]
+AS_TEXT = "Mars Hill : JOINED : 1973 | Mars Hill : LOCATION : North"
+
+
+def test_only_the_target_is_learnt(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.csv", E2E)
+    data = load_data(
+        files("a.csv", inputs=("mr",), target="ref", max_tokens=64), TOKENIZER, "generation", base_folder=tmp_path
+    )
+    for item, row in zip(data.train, E2E, strict=True):
+        prompt, target = byte_ids(row["mr"] + "\n"), [*byte_ids(row["ref"]), EOS]
+        assert item["input_ids"] == prompt + target
+        assert item["labels"] == [-100] * len(prompt) + target
+    assert data.labels is None
+
+
+@pytest.mark.parametrize(("limit", "prompt", "target"), [(20, 10, 10), (24, 12, 12), (30, 18, 12), (33, 20, 12)])
+def test_long_pairs_keep_a_target(limit: int, prompt: int, target: int, tmp_path: Path) -> None:
+    write_table(tmp_path / "a.json", [{"mr": "m" * 19, "ref": "r" * 11}])  # 20 and 12 tokens
+    data = load_data(
+        files("a.json", inputs=("mr",), target="ref", max_tokens=limit), TOKENIZER, "generation", base_folder=tmp_path
+    )
+    labels = data.train[0]["labels"]
+    assert (labels.count(-100), len(labels) - labels.count(-100)) == (prompt, target)
+    assert len(data.train[0]["input_ids"]) == prompt + target
+
+
+def test_the_start_of_text_comes_first_if_the_tokenizer_sets_one(tmp_path: Path) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", BOS)])
+    write_table(tmp_path / "a.csv", E2E)
+    data = load_data(
+        files("a.csv", inputs=("mr",), target="ref", max_tokens=64), tokenizer, "generation", base_folder=tmp_path
+    )
+    assert data.train[2]["input_ids"] == [BOS, *byte_ids("x\n"), *byte_ids("y"), EOS]
+
+
+def test_dart_in_both_layouts(tmp_path: Path) -> None:
+    write_table(
+        tmp_path / "a.json",
+        [
+            {
+                "tripleset": TRIPLES,
+                "subtree_was_extended": True,
+                "annotations": [{"source": "s", "text": "One. "}, {"source": "t", "text": "Two."}],
+            },
+            {
+                "tripleset": [["a", "b", "c"]],
+                "subtree_was_extended": False,
+                "annotations": [{"source": "s", "text": "Three."}],
+            },
+        ],
+    )
+    (tmp_path / "b.xml").write_text(
+        "<?xml version='1.0' encoding='utf-8'?><benchmark><entries><entry category='MISC' eid='Id1' size='2'>"
+        "<modifiedtripleset><mtriple>Mars Hill | JOINED | 1973</mtriple><mtriple>Mars Hill | LOCATION | North</mtriple>"
+        "</modifiedtripleset><lex comment='s' lid='Id1'>One.</lex><lex comment='t' lid='Id2'>Two.</lex></entry>"
+        "</entries></benchmark>"
+    )
+    recipe = files("a.json", "b.xml", inputs=("tripleset",), target="annotations", max_tokens=128)
+    data = load_data(recipe, TOKENIZER, "generation", base_folder=tmp_path)
+    assert [(row.inputs[0], row.target) for row in data.train.rows] == [
+        (AS_TEXT, "One."),
+        (AS_TEXT, "Two."),
+        ("a : b : c", "Three."),
+    ]
+    assert [(row.inputs[0], row.target) for row in data.validation.rows] == [(AS_TEXT, "One."), (AS_TEXT, "Two.")]
+    assert [item["sample_id"] for item in data.train] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("target", [3, [], [{"source": "s"}]])
+def test_targets_without_text_are_refused(target: object, tmp_path: Path) -> None:
+    write_table(tmp_path / "a.json", [{"mr": "m", "ref": target}])
+    with pytest.raises(ParameterError, match=r"data\.target must be a column of strings"):
+        load_data(files("a.json", inputs=("mr",), target="ref"), TOKENIZER, "generation", base_folder=tmp_path)
+
+
+# Batches and losses
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "bert": SIZES,
+    "roberta": SIZES,
+    "qwen3": SIZES | {"num_key_value_heads": 1, "head_dim": 8},
+    "llama": SIZES | {"num_key_value_heads": 1},
+    "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2},
+}
+TASKS = [(a, "classification") for a in ARCHITECTURES] + [(a, "generation") for a in ("qwen3", "llama", "gpt2")]
+
+
+def model_and_data(architecture: str, task: str, folder: Path) -> tuple[torch.nn.Module, Any]:
+    rows = [
+        {"mr": "name[Aromi]", "ref": "Aromi."},
+        {"mr": "x", "ref": "A longer text."},
+        {"mr": "food[Thai]", "ref": ""},
+    ]
+    write_table(folder / "a.json", rows)
+    recipe = files("a.json", inputs=("mr",), target="ref", max_tokens=40)
+    data = load_data(recipe, TOKENIZER, task, base_folder=folder)
+    untie = architecture == "gpt2"
+    model = ModelRecipe(
+        task=task, architecture=architecture, config=ARCHITECTURES[architecture], finetune="full", untie=untie
+    )
+    return load_model(model, labels=3 if task == "classification" else None, seed=1).model, data
+
+
+def test_batches_are_padded_on_the_right(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.csv", E2E)
+    data = load_data(
+        files("a.csv", inputs=("mr",), target="ref", max_tokens=21), TOKENIZER, "generation", base_folder=tmp_path
+    )
+    items = [data.train[0], data.train[2]]
+    assert [len(item["input_ids"]) for item in items] == [19, 4]
+    batch = data.collate(items)
+    assert batch["input_ids"].shape == (2, 21)  # 24 is more than the limit
+    assert data.collate(items[1:])["input_ids"].shape == (1, 8)
+    assert batch["input_ids"][1].tolist() == items[1]["input_ids"] + [PAD] * 17
+    assert batch["attention_mask"].sum(dim=1).tolist() == [19, 4]
+    assert batch["labels"][1].tolist() == items[1]["labels"] + [-100] * 17
+    assert batch["sample_id"].tolist() == [0, 2]
+    for items_and_length in (([], None), (items, 18)):
+        with pytest.raises(ParameterError):
+            data.collate(items_and_length[0], length=items_and_length[1])
+
+
+@pytest.mark.parametrize(("architecture", "task"), TASKS)
+def test_a_loss_is_the_samples_own_whatever_the_batch_and_its_padding(
+    architecture: str, task: str, tmp_path: Path
+) -> None:
+    model, data = model_and_data(architecture, task, tmp_path)
+    items = list(data.train)
+    alone = []
+    for item in items:
+        ids = torch.tensor([item["input_ids"]])
+        logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0].double()
+        if task == "classification":
+            alone.append(-torch.log_softmax(logits, dim=0)[item["labels"]])
+        else:
+            scored = [t for t in range(1, ids.shape[1]) if item["labels"][t] != -100]
+            alone.append(
+                -torch.stack([torch.log_softmax(logits[t - 1], dim=0)[item["labels"][t]] for t in scored]).mean()
+            )
+    for length in (None, 40):
+        losses = per_sample_losses(model, data.collate(items, length=length))
+        assert losses.dtype == torch.float32
+        torch.testing.assert_close(losses.double(), torch.stack(alone), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # the embedding's input needs no gradient
+@pytest.mark.parametrize(("architecture", "task"), TASKS)
+def test_per_sample_gradients_are_those_of_the_sample_alone(architecture: str, task: str, tmp_path: Path) -> None:
+    model, data = model_and_data(architecture, task, tmp_path)
+    items = list(data.train)
+    alone = []
+    for item in items:
+        model.zero_grad()
+        per_sample_losses(model, data.collate([item])).sum().backward()
+        alone.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    model.zero_grad()
+    wrapped = GradSampleModule(model, loss_reduction="sum")
+    per_sample_losses(wrapped, data.collate(items, length=40)).sum().backward()
+    for name, parameter in model.named_parameters():
+        for i, gradients in enumerate(alone):
+            expected = gradients.get(name, torch.zeros_like(parameter))
+            torch.testing.assert_close(parameter.grad_sample[i], expected, rtol=2e-4, atol=2e-6, msg=name)
+
+
+def test_a_label_moves_only_its_samples_loss(tmp_path: Path) -> None:
+    model, data = model_and_data("llama", "classification", tmp_path)
+    batch = data.collate(list(data.train))
+    before = per_sample_losses(model, batch)
+    batch["labels"] = torch.tensor([(batch["labels"][0] + 1) % 3, *batch["labels"][1:]])
+    after = per_sample_losses(model, batch)
+    assert (before != after).tolist() == [True, False, False]
+    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    torch.testing.assert_close(after.mean(), functional.cross_entropy(logits, batch["labels"]))
+
+
+def test_bad_tasks_and_tokenizers_are_refused(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.csv", E2E)
+    recipe = files("a.csv", inputs=("mr",), target="ref")
+    with pytest.raises(ParameterError, match="task must be one of"):
+        load_data(recipe, TOKENIZER, "regression", base_folder=tmp_path)
+    for token in ("pad_token", "eos_token"):
+        tokenizer = byte_tokenizer()
+        setattr(tokenizer, token, None)
+        with pytest.raises(ParameterError, match=rf"tokenizer\.{token} must be set"):
+            load_data(recipe, tokenizer, "generation", base_folder=tmp_path)

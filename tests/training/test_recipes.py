@@ -1,0 +1,282 @@
+"""Recipes: the published hyperparameters, one error for every mistake, and files that read back to what was written."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprmt._validation import ParameterError
+from dprmt.training import recipes
+from dprmt.training.recipes import (
+    DataRecipe,
+    EvaluationRecipe,
+    LoraRecipe,
+    ModelRecipe,
+    Recipe,
+    builtin_recipes,
+    load_recipe,
+    recipe_from_dict,
+)
+
+GLUE = ("sst2", "mnli", "qnli", "qqp")
+LIBRARY = Path(recipes.__file__).parent / "library"
+GENERATORS = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "llama-3.2-1b", "llama-3.2-3b")
+EXAMPLE = load_recipe("roberta-base-sst2")
+
+
+def test_a_recipe_is_read_without_torch() -> None:
+    code = "import sys, dprmt.training.recipes as r; r.load_recipe('qwen3-4b-dart'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_library_is_complete() -> None:
+    wanted = {f"roberta-{size}-{task}" for size in ("base", "large") for task in GLUE}
+    wanted |= {f"{model}-{task}" for model in GENERATORS for task in ("e2e", "dart")}
+    wanted |= {"llama-3.2-1b-bbc-4096", "roberta-base-sst2-local", "qwen3-0.6b-e2e-local"}
+    wanted |= {"minilm-docstrings", "roberta-tiny-docstrings", "qwen3-tiny-docstrings"}
+    assert set(builtin_recipes()) == wanted
+    assert builtin_recipes() == tuple(sorted(wanted))
+
+
+@pytest.mark.parametrize("name", builtin_recipes())
+def test_built_in_recipes_are_named_like_their_files_and_survive_writing(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert recipe_from_dict(tomllib.loads(recipe.to_toml())) == recipe
+    assert recipe_from_dict(recipe.to_dict()) == recipe
+    file = tmp_path / "config.toml"
+    file.write_text(recipe.to_toml(), encoding="utf-8")
+    if recipe.data.source == "files":
+        recipe = recipe.with_changes(
+            {f"data.{s}": [str(tmp_path / f) for f in getattr(recipe.data, s)] for s in SPLITS}
+        )
+    assert load_recipe(file) == recipe
+
+
+SPLITS = ("train", "validation", "test")
+
+
+@pytest.mark.parametrize("size", ["base", "large"])
+@pytest.mark.parametrize("task", GLUE)
+def test_glue_recipes_have_the_values_of_appendix_j1(size: str, task: str) -> None:
+    recipe = load_recipe(f"roberta-{size}-{task}")
+    assert recipe.model.source is not None
+    assert recipe.model.source.endswith(f"roberta-{size}")
+    assert recipe.model.lora == LoraRecipe(
+        rank=16, alpha=16, targets=("query", "key", "value", "intermediate.dense", "output.dense")
+    )
+    assert (recipe.training.batch_size, recipe.training.steps) == (2000, 400)
+    assert (recipe.optimizer.learning_rate, recipe.optimizer.weight_decay) == (5e-4, 0.01)
+    assert (recipe.privacy.clipping_norm, recipe.privacy.target_epsilon) == (10.0, 6.7)
+    assert recipe.privacy.delta == (1e-6 if task == "mnli" else 1e-5)
+    assert (recipe.denoising.method, recipe.denoising.kappa, recipe.denoising.norm_correction) == ("paper", 1.02, True)
+    assert recipe.data.subset == task
+    columns = {"sst2": 1}.get(task, 2)
+    assert len(recipe.data.inputs) == columns
+
+
+@pytest.mark.parametrize("model", GENERATORS)
+@pytest.mark.parametrize("task", ["e2e", "dart"])
+def test_generation_recipes_have_the_values_of_appendix_j2(model: str, task: str) -> None:
+    recipe = load_recipe(f"{model}-{task}")
+    assert recipe.model.lora == LoraRecipe(rank=32, alpha=64, targets=("q_proj", "v_proj"))
+    assert (recipe.training.batch_size, recipe.training.steps) == (64, 400)
+    assert (recipe.optimizer.learning_rate, recipe.optimizer.weight_decay) == (2e-4, 0.01)
+    assert (recipe.privacy.clipping_norm, recipe.privacy.target_epsilon, recipe.privacy.delta) == (1.0, 5.4, 1e-5)
+    search = recipe.evaluation
+    assert (search.beams, search.max_new_tokens, search.length_penalty, search.no_repeat_ngram) == (10, 100, 0.9, 4)
+    assert search.metrics == ("bleu", "nist", "rouge_l", "meteor", "cider")
+
+
+def test_the_long_text_recipe_is_randomized_and_untied() -> None:
+    recipe = load_recipe("llama-3.2-1b-bbc-4096")
+    assert (recipe.privacy.clipping, recipe.privacy.probes, recipe.privacy.delta) == ("hutchinson", 32, 1e-5)
+    assert (recipe.data.max_tokens, recipe.model.finetune, recipe.model.untie) == (4096, "full", True)
+
+
+@pytest.mark.parametrize("name", builtin_recipes())
+def test_delta_is_below_one_over_the_training_items_or_the_recipe_says_so(name: str) -> None:
+    sizes = {"sst2": 67_349, "mnli": 392_702, "qnli": 104_743, "qqp": 363_846, "dart": 62_659, "e2e": 42_061}
+    items = next((size for key, size in sizes.items() if key in name), 1_225 if "bbc" in name else 3_000)
+    recipe = load_recipe(name)
+    says = "δ is above 1/(training items)" in (LIBRARY / f"{name}.toml").read_text(encoding="utf-8")
+    assert (recipe.privacy.delta * items > 1) == says == (name.endswith(("qnli", "qqp")))
+    assert recipe.training.batch_size < items
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"optimizer.learning_rate": 0.0}, "optimizer.learning_rate"),
+    ({"optimizer.learning_rate": "5e-4"}, "optimizer.learning_rate"),
+    ({"optimizer.learning_rate": math.nan}, "optimizer.learning_rate"),
+    ({"optimizer.learning_rate": True}, "optimizer.learning_rate"),
+    ({"optimizer.lr": 1e-3}, "optimizer.lr"),
+    ({"optimizer.name": "sgd"}, "optimizer.name"),
+    ({"optimizer.name": 3}, "optimizer.name"),
+    ({"optimizer.betas": [0.9]}, "optimizer.betas"),
+    ({"optimizer.betas": [0.9, 1.0]}, "optimizer.betas[1]"),
+    ({"optimizer.betas": "ab"}, "optimizer.betas"),
+    ({"privacy.delta": 0.0}, "privacy.delta"),
+    ({"privacy.delta": None}, "privacy.delta"),
+    ({"privacy.target_epsilon": -1.0}, "privacy.target_epsilon"),
+    ({"privacy.target_epsilon": None}, "privacy.target_epsilon"),
+    ({"privacy.noise_multiplier": 1.0}, "privacy.target_epsilon"),
+    ({"privacy.clipping": "flat"}, "privacy.clipping"),
+    ({"privacy.probes": 1}, "privacy.probes"),
+    ({"privacy.probes": 32.0}, "privacy.probes"),
+    ({"privacy.sketch": 8}, "privacy.sketch"),
+    ({"training.batch_size": 0}, "training.batch_size"),
+    ({"training.steps": None}, "training.steps"),
+    ({"training.seed": -1}, "training.seed"),
+    ({"denoising.kappa": 0.99}, "denoising.kappa"),
+    ({"denoising.norm_correction": 1}, "denoising.norm_correction"),
+    ({"denoising.false_alarm": 1.0}, "denoising.false_alarm"),
+    ({"evaluation.metrics": ["bleurt"]}, "evaluation.metrics"),
+    ({"evaluation.metrics": "accuracy"}, "evaluation.metrics"),
+    ({"evaluation.metrics": ["accuracy", "accuracy"]}, "evaluation.metrics"),
+    ({"data.max_tokens": 3}, "data.max_tokens"),
+    ({"data.train": []}, "data.train"),
+    ({"data.inputs": ["a", "b", "c"]}, "data.inputs"),
+    ({"data.target": ""}, "data.target"),
+    ({"data.source": "docstrings"}, "data.subset"),
+    ({"model.source": None}, "model.source"),
+    ({"model.architecture": "gpt2"}, "model.source"),
+    ({"model.source": None, "model.architecture": "gpt3"}, "model.architecture"),
+    ({"model.config.hidden_size": 16}, "model.config"),
+    ({"model.source": None, "model.architecture": "bert", "model.config": {"sizes": [1]}}, "model.config.sizes"),
+    ({"model.config": 3}, "model.config"),
+    ({"model.lora": None}, "model.lora"),
+    ({"model.finetune": "full"}, "model.lora"),
+    ({"model.lora.targets": []}, "model.lora.targets"),
+    ({"model.lora.rank": 0}, "model.lora.rank"),
+    ({"model.lora.dropout": 1.0}, "model.lora.dropout"),
+    ({"model.lora.bias": "all"}, "model.lora.bias"),
+    ({"model.task": "generation", "model.pooling": "mean"}, "model.pooling"),
+    ({"model.task": "generation", "model.finetune": "head", "model.lora": None}, "model.finetune"),
+    ({"model.task": "generation", "data.inputs": ["a", "b"]}, "data.inputs"),
+    ({"name": ""}, "name"),
+    ({"models": {}}, "models"),
+    ({"name.first": 1}, "name.first"),
+    ({"model": 3}, "model"),
+]
+
+
+@pytest.mark.parametrize(("changes", "name"), BAD, ids=[str(changes) for changes, _ in BAD])
+def test_errors_name_section_and_key(changes: dict[str, Any], name: str) -> None:
+    with pytest.raises(ParameterError) as error:
+        EXAMPLE.with_changes(changes)
+    assert error.value.name == name
+    assert str(error.value).startswith(f"{name} must be ")
+
+
+def test_a_missing_section_is_named() -> None:
+    values = EXAMPLE.to_dict()
+    del values["privacy"]
+    with pytest.raises(ParameterError, match="privacy must be given"):
+        recipe_from_dict(values)
+
+
+def test_changes_are_made_together_and_leave_the_original_alone() -> None:
+    before = EXAMPLE.to_dict()
+    changed = EXAMPLE.with_changes(
+        {"privacy.target_epsilon": None, "privacy.noise_multiplier": 1.5, "training.seed": 7}
+    )
+    assert (changed.privacy.target_epsilon, changed.privacy.noise_multiplier, changed.training.seed) == (None, 1.5, 7)
+    assert EXAMPLE.to_dict() == before
+    assert (
+        changed.with_changes({"privacy.noise_multiplier": None, "privacy.target_epsilon": 6.7, "training.seed": 0})
+        == EXAMPLE
+    )
+
+
+def test_recipes_do_not_change() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        EXAMPLE.training.steps = 3  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        EXAMPLE.name = "other"  # type: ignore[misc]
+    assert hash(EXAMPLE) == hash(load_recipe("roberta-base-sst2"))
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+SIZES = st.one_of(
+    st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False, allow_infinity=False), ANY_TEXT
+)
+
+
+@given(
+    name=ANY_TEXT,
+    targets=st.lists(ANY_TEXT, min_size=1, unique=True),
+    rate=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    sizes=st.dictionaries(ANY_TEXT, SIZES),
+)
+def test_what_is_written_reads_back(name: str, targets: list[str], rate: float, sizes: dict[str, Any]) -> None:
+    changes = {"name": name, "model.lora.targets": targets, "optimizer.learning_rate": rate}
+    recipe = EXAMPLE.with_changes(
+        {**changes, "model.source": None, "model.architecture": "bert", "model.config": sizes}
+    )
+    assert recipe_from_dict(tomllib.loads(recipe.to_toml())) == recipe
+
+
+def test_files_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    recipe = load_recipe("roberta-base-sst2-local").with_changes({"model.source": "../model", "data.test": []})
+    (folder / "mine.toml").write_text(recipe.to_toml(), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    loaded = load_recipe("recipes/mine.toml")
+    assert loaded.data.train == (str(folder / "sst2" / "train.tsv"),)
+    assert loaded.data.test == ()
+    assert loaded.model.source == str(tmp_path / "model")
+    assert load_recipe("roberta-base-sst2-local").data.train == ("sst2/train.tsv",)
+
+
+def test_hub_names_stay_what_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(EXAMPLE.to_toml(), encoding="utf-8")
+    assert load_recipe(file).model.source == "FacebookAI/roberta-base"
+    assert load_recipe(file).data.train == ("train",)
+
+
+def test_a_file_without_a_name_is_called_like_the_file(tmp_path: Path) -> None:
+    lines = EXAMPLE.to_toml().splitlines()
+    (tmp_path / "mine.toml").write_text("\n".join(lines[1:]), encoding="utf-8")
+    assert load_recipe(tmp_path / "mine.toml").name == "mine"
+
+
+@pytest.mark.parametrize("content", [b"name = ", b"\xff\xfe", b"[model]\n[model]\n"])
+def test_what_is_not_toml_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(content)
+    with pytest.raises(ParameterError, match=r"recipe must be a TOML file"):
+        load_recipe(tmp_path / "a.toml")
+
+
+def test_unknown_recipes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"recipe must be one of .*'minilm-docstrings'"):
+        load_recipe("roberta-huge-sst2")
+    with pytest.raises(ParameterError, match="recipe must be a readable TOML file"):
+        load_recipe(tmp_path / "none.toml")
+
+
+def test_sections_can_be_built_in_python() -> None:
+    model = ModelRecipe(task="classification", architecture="bert", finetune="head")
+    data = DataRecipe(source="docstrings")
+    recipe = Recipe(
+        name="mine",
+        model=model,
+        data=data,
+        privacy=EXAMPLE.privacy,
+        optimizer=EXAMPLE.optimizer,
+        training=EXAMPLE.training,
+    )
+    assert recipe.denoising.method == "none"
+    assert recipe.evaluation == EvaluationRecipe()
+    with pytest.raises(ParameterError, match=r"model\.task"):
+        ModelRecipe(task="regression", source="x")
