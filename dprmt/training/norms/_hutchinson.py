@@ -9,6 +9,7 @@ from typing import Literal, SupportsIndex, TypeAlias
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_count
+from dprmt.training.norms._exact import embedding_squared_norms
 from dprmt.training.norms._layer_gradient import (
     LayerGradient,
     Side,
@@ -16,6 +17,8 @@ from dprmt.training.norms._layer_gradient import (
     full_precision,
     layer_gradient,
     sum_of_squares,
+    tokens_in_the_middle,
+    working_dtype,
 )
 from dprmt.training.norms._probes import ProbeGenerator, SampleId, draw_probes
 from dprmt.training.norms._record import LayerRecord
@@ -210,6 +213,54 @@ class Hutchinson:
             device=factors.left.device,
         )
         return hutchinson_squared_norms(activations, gradients, probes, side=side, bias=bias)
+
+    def embedding_squared_norms(
+        self,
+        tokens: torch.Tensor,
+        gradients: torch.Tensor,
+        *,
+        layer: str,
+        step: SupportsIndex,
+        samples: Sequence[SampleId] | torch.Tensor | None = None,
+        padding_idx: int | None = None,
+    ) -> torch.Tensor:
+        """Estimates for an embedding table: ‖Aᵀ(GP)‖²_F with A the tokens' indicators, never formed.
+
+        Parameters
+        ----------
+        tokens, gradients, padding_idx
+            As in :func:`dprmt.training.norms.embedding_squared_norms`, which is exact and seldom dearer.
+        layer, step, samples
+            As in :meth:`squared_norms`.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            float64.
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range or shapes do not fit.
+        """
+        check_factor("gradients", gradients)
+        dtype = working_dtype(gradients)
+        values = tokens_in_the_middle(gradients, dtype)
+        probes = draw_probes(
+            self.generator,
+            self.probe_sharing,
+            samples,
+            batch_size=len(values),
+            step=step,
+            layer=layer,
+            rows=values.shape[-1],
+            probes=self.probes,
+            purpose="probes",
+            dtype=dtype,
+            device=values.device,
+        )
+        with full_precision(values.device):
+            return embedding_squared_norms(tokens.reshape(len(values), -1), values @ probes, padding_idx=padding_idx)
 
     def layer_record(
         self, layer: str, in_features: int, out_features: int, *, bias: bool = False, tokens: int | None = None

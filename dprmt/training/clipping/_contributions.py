@@ -1,0 +1,113 @@
+"""What a layer adds to the sum of clipped gradients, kept until the clip factors are known.
+
+The norms of all layers must be known before anything can be summed. Until then each layer keeps what its norms
+were computed from, and the weighted sum Σ_i c_i A_iᵀG_i is formed from exactly that ("book-keeping", Bu et al.
+2023, arXiv:2210.00038). There is no second backward pass, whose rounding, in bfloat16 that of the whole sum,
+no norm would account for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from dprmt.training.clipping._optimizer import sum_of
+from dprmt.training.norms._layer_gradient import full_precision, sum_of_squares, tokens_in_the_middle
+
+
+class Contribution(Protocol):
+    """A layer's part of every sample's gradient."""
+
+    def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
+        """Add Σ_i c_i g_i over the kept samples to the parameters' sums.
+
+        Parameters
+        ----------
+        factors : Tensor, shape (number kept,)
+            c_i, float64.
+        kept : slice or Tensor of bool, shape (B,)
+            The samples that count. The others may hold NaN, and 0·NaN is NaN: they are not touched.
+        """
+
+
+@dataclass(frozen=True)
+class PerSampleGradients:
+    """Gradients that were formed, each of shape (B, *parameter)."""
+
+    values: Mapping[torch.nn.Parameter, torch.Tensor]
+
+    def squared_norms(self) -> torch.Tensor:
+        """Exact ones, of what is stored.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            float64.
+        """
+        return torch.stack([sum_of_squares(value) for value in self.values.values()]).sum(0)
+
+    def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
+        """See :class:`Contribution`."""
+        for parameter, value in self.values.items():
+            total = sum_of(parameter)
+            with full_precision(total.device):
+                matrix = value[kept].flatten(1).to(total.dtype)
+                total += (factors.to(matrix) @ matrix).view_as(total)
+
+
+@dataclass(frozen=True)
+class LinearFactors:
+    """Activations and output gradients of a linear layer.
+
+    Parameters
+    ----------
+    weight : Parameter
+        Of shape (p, d), or (d, p) if ``inputs_first``.
+    bias : Parameter or None
+        Of shape (p,).
+    inputs_first : bool
+        Whether the weight is stored as in ``transformers``' ``Conv1D``.
+    activations, gradients : Tensor
+        Shapes (B, ..., d) and (B, ..., p).
+    """
+
+    weight: torch.nn.Parameter
+    bias: torch.nn.Parameter | None
+    inputs_first: bool
+    activations: torch.Tensor
+    gradients: torch.Tensor
+
+    def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
+        """See :class:`Contribution`."""
+        total = sum_of(self.weight)
+        left = tokens_in_the_middle(self.activations[kept], total.dtype)
+        right = tokens_in_the_middle(self.gradients[kept], total.dtype) * factors.to(total)[:, None, None]
+        with full_precision(total.device):
+            rows, columns = (left, right) if self.inputs_first else (right, left)
+            total.addmm_(rows.flatten(0, 1).T, columns.flatten(0, 1))
+            if self.bias is not None:
+                sum_of(self.bias).add_(right.sum((0, 1)))
+
+
+@dataclass(frozen=True)
+class EmbeddingRows:
+    """Tokens, and gradients of their embeddings."""
+
+    weight: torch.nn.Parameter
+    padding_idx: int | None
+    tokens: torch.Tensor
+    gradients: torch.Tensor
+
+    def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
+        """See :class:`Contribution`."""
+        total = sum_of(self.weight)
+        values = tokens_in_the_middle(self.gradients[kept], total.dtype) * factors.to(total)[:, None, None]
+        rows = self.tokens[kept].reshape(-1)
+        values = values.flatten(0, 1)
+        if self.padding_idx is not None:
+            real = rows != self.padding_idx
+            rows, values = rows[real], values[real]
+        total.index_add_(0, rows, values)

@@ -1,0 +1,211 @@
+"""The one call that makes a model and an optimizer private, whatever clips the gradients."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Literal, SupportsIndex, TypeAlias
+
+import torch
+from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
+
+from dprmt._validation import ParameterError, check_choice, check_count, check_real
+from dprmt.training.clipping._clipped_step import ClippedStep, EstimatedStep, ExactStep
+from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
+from dprmt.training.clipping._plan import Estimator, Plan
+from dprmt.training.clipping._refusals import check_model, check_optimizer
+from dprmt.training.norms import Hutchinson, HutchPlusPlus, ProbeGenerator
+from dprmt.training.norms._probes import SEED_BYTES
+
+Clipping: TypeAlias = Literal["exact", "ghost", "hutchinson", "hutch++"]
+CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++")
+
+
+def make_private(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    clipping: Clipping,
+    clipping_norm: float,
+    noise_multiplier: float,
+    expected_batch_size: float,
+    probes: SupportsIndex = 32,
+    sketch: SupportsIndex | None = None,
+    probe_sharing: Literal["sample", "batch"] = "sample",
+    tokens: SupportsIndex | None = None,
+    estimate_all: bool = False,
+    probe_generator: ProbeGenerator | None = None,
+    noise_generator: torch.Generator | None = None,
+    distributed: bool = False,
+) -> ClippedStep:
+    """Hooks for per-sample norms, and an optimizer that noises the clipped sum.
+
+    Parameters
+    ----------
+    model : Module
+        In training mode, its trainable layers being Linear (LoRA's too), HF's Conv1D, Embedding, convolutions and
+        normalizations over single samples. Every layer's inputs and outputs have the sample as first axis.
+    optimizer : torch.optim.Optimizer
+        Of all the trainable parameters.
+    clipping : {"exact", "ghost", "hutchinson", "hutch++"}
+        "exact" forms all per-sample gradients (``GradSampleModule``). The others obtain norms within
+        ``GradSampleModuleFastGradientClipping``: exactly, by the cheaper of tokens' Gram matrices and the layer's
+        per-sample gradients, or by estimates in O(k(T + d + p)) memory per sample.
+    clipping_norm : float
+        C > 0.
+    noise_multiplier : float
+        σ >= 0.
+    expected_batch_size : float
+        L > 0: the sampling rate times the size of the data set, over all processes.
+    probes : int
+        k >= 2.
+    sketch : int, optional
+        Width of Hutch++'s sketch; k by default.
+    probe_sharing : {"sample", "batch"}
+        Secret probes of its own for every sample, or one matrix per layer and step.
+    tokens : int, optional
+        The largest possible T, known without looking at the data: bounds the rank that is claimed, and the
+        rounding margin. By default the margin is for sums of 65,000 numbers.
+    estimate_all : bool
+        By default layers with min(d, p) <= k, embeddings, normalizations and lone biases are exact, which costs
+        less, and no finite rank is claimed. True, for "hutchinson" only, estimates everything.
+    probe_generator : ProbeGenerator, optional
+        A new secret by default.
+    noise_generator : torch.Generator, optional
+        On the parameters' device. By default a new one, seeded by the operating system: the noise does not
+        depend on ``torch.manual_seed``. Torch's generators are not cryptographic, and on the CPU keep 32 bits of
+        their seed.
+    distributed : bool
+        Whether a process group shares each logical batch, every sample in one process. Parameters, buffers and
+        the probes' secret are then rank 0's.
+
+    Returns
+    -------
+    ClippedStep
+        A ``PrivateStep``: ``.model``, ``.optimizer``, ``.record``, ``.accumulate(losses, samples=, step=)``,
+        ``.step()``; also ``.discard()`` and ``.close()``.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of its range, or the model has a layer that is unsupported, shared or mixes samples,
+        or the optimizer has not exactly its trainable parameters. Uses of layers are counted at run time: a
+        second one raises in the forward pass.
+
+    Formal guarantees
+    -----------------
+    Let g_i be the gradient of sample i's loss over the factors that the backward pass delivers: Σ_t of products of
+    a layer's inputs and output gradients as they are stored, whatever the model's dtype. ``.step()`` gives the
+    optimizer
+
+        (Σ_i c_i g_i + σC·N(0, I)) / L,    c_i = min(1, (1-ρ)C/√n̂_i),
+
+    the sum over all micro-batches since the last step, noise drawn once, L the *expected* batch size, and c_i = 0
+    with g_i left out of the sum altogether where n̂_i is not finite. n̂_i is ‖g_i‖² for exact norms, and else has
+    the law that ``record.mechanism(...)`` states. ρ is ``rounding_margin`` of the longest sum that the model and
+    ``tokens`` allow, never of the present batch, so that a sample's factor does not depend on others. Hence
+    ‖c_i g_i‖ <= C·Z_i with Z_i the accountant's sensitivity (1 for exact norms) up to what follows.
+
+    Covered: rounding of the norms (in float32 or float64, sums of squares in float64) under the "statistical" model
+    of :func:`rounding_margin`. Ghost norms also have the errors of differences of squares added. The sum is formed
+    in float32 or better from the very factors whose norms were taken; there is no second backward pass, so that
+    rounding in the forward and backward passes, bfloat16 included, changes g_i but not the claim about it.
+
+    Not covered: rounding of the additions in the sum itself, relative 2⁻²⁴ (float32) of partial sums, which
+    hold other samples too; the floating-point noise (Mironov 2012); what the model does between samples that its
+    layers do not show (a loss that mixes samples); identities that name the data set's samples wrongly; a
+    sample in two processes. Rounding in a sample's forward pass may depend on the batch it is in (padding, the
+    shapes of products); it is taken to be the sample's own. Without ``tokens`` the present T also decides by which
+    formula an exact norm is taken.
+
+    Examples
+    --------
+    >>> network = torch.nn.Linear(40, 40)
+    >>> private = make_private(
+    ...     network,
+    ...     torch.optim.SGD(network.parameters(), lr=0.1),
+    ...     clipping="hutchinson",
+    ...     clipping_norm=1.0,
+    ...     noise_multiplier=1.0,
+    ...     expected_batch_size=2.5,
+    ...     probes=8,
+    ... )
+    >>> private.accumulate(private.model(torch.ones(2, 5, 40)).square().mean((1, 2)), samples=[17, 4], step=0)
+    >>> private.accumulate(private.model(torch.ones(1, 5, 40)).square().mean((1, 2)), samples=[8], step=0)
+    >>> private.step()
+    >>> private.record.mechanism(noise_multiplier=1.0, sample_rate=0.01).probes
+    8
+    """
+    check_choice("clipping", clipping, CLIPPINGS)
+    bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
+    noise = check_real("noise_multiplier", noise_multiplier, low=0.0)
+    size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)
+    check_choice("probe_sharing", probe_sharing, ("sample", "batch"))
+    largest = None if tokens is None else check_count("tokens", tokens)
+    if sketch is not None and clipping != "hutch++":
+        raise ParameterError("sketch", sketch, f"None for clipping={clipping!r}")
+    if estimate_all and clipping != "hutchinson":
+        raise ParameterError("estimate_all", True, f"False for clipping={clipping!r}: no finite rank may be claimed")
+    estimator = _estimator(clipping, probes, sketch, probe_sharing, lambda: _generator(probe_generator, distributed))
+    check_model(model)
+    check_optimizer(model, optimizer)
+    if distributed:
+        _check_process_group()
+        _same_parameters(model)
+    noisy = (DistributedNoisySumOptimizer if distributed else NoisySumOptimizer)(
+        optimizer,
+        noise_multiplier=noise,
+        max_grad_norm=bound,
+        expected_batch_size=size,
+        loss_reduction="mean",
+        generator=_noise_generator(optimizer) if noise_generator is None else noise_generator,
+    )
+    if clipping == "exact":
+        return ExactStep(GradSampleModule(model, loss_reduction="sum"), noisy, probe_sharing)
+    hooks = GradSampleModuleFastGradientClipping(model, loss_reduction="sum", max_grad_norm=bound)
+    return EstimatedStep(hooks, noisy, Plan(estimator, estimate_all, largest), probe_sharing)
+
+
+def _estimator(
+    clipping: Clipping,
+    probes: SupportsIndex,
+    sketch: SupportsIndex | None,
+    probe_sharing: Literal["sample", "batch"],
+    generator: Callable[[], ProbeGenerator],
+) -> Estimator | None:
+    count = check_count("probes", probes, low=2)
+    width = None if sketch is None else check_count("sketch", sketch)
+    if clipping == "hutchinson":
+        return Hutchinson(count, probe_sharing, generator())
+    if clipping == "hutch++":
+        return HutchPlusPlus(count, width, probe_sharing, generator())
+    return None
+
+
+def _generator(given: ProbeGenerator | None, distributed: bool) -> ProbeGenerator:
+    if given is not None or not distributed:
+        return given or ProbeGenerator()
+    _check_process_group()
+    seed = [secrets.token_bytes(SEED_BYTES)]
+    torch.distributed.broadcast_object_list(seed, src=0)
+    return ProbeGenerator(seed[0])
+
+
+def _check_process_group() -> None:
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise ParameterError("distributed", True, "False without torch.distributed.init_process_group")
+
+
+def _same_parameters(model: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for value in (*model.parameters(), *model.buffers()):
+            torch.distributed.broadcast(value, src=0)
+
+
+def _noise_generator(optimizer: torch.optim.Optimizer) -> torch.Generator:
+    devices = {value.device for group in optimizer.param_groups for value in group["params"] if value.requires_grad}
+    if len(devices) > 1:
+        raise ParameterError("model", sorted(map(str, devices)), "on one device")
+    generator = torch.Generator(device=devices.pop())
+    generator.seed()
+    return generator

@@ -1,0 +1,109 @@
+"""Models and optimizers that would break the guarantee, refused before the first step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+from opacus.grad_sample.gsm_base import AbstractGradSampleModule
+from opacus.optimizers import DPOptimizer
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from dprmt._validation import ParameterError
+from dprmt.training.clipping._per_sample_gradients import CONVOLUTIONS, INDEPENDENT_NORMALIZATIONS, is_rms_norm
+
+SUPPORTED = (nn.Linear, Conv1D, nn.Embedding, *CONVOLUTIONS, *INDEPENDENT_NORMALIZATIONS)
+
+
+def trainable_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Modules that hold trainable parameters of their own, by name.
+
+    Returns
+    -------
+    dict of str to Module
+        In the model's order; a model that is itself such a layer is called "model".
+    """
+    return {
+        name or "model": module
+        for name, module in model.named_modules()
+        if any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+    }
+
+
+def check_model(model: nn.Module, *, hooked: bool = False) -> None:
+    """Raise unless every sample's gradient is its own and can be computed.
+
+    Raises
+    ------
+    ParameterError
+        Naming the layer and what to do.
+    """
+    if not isinstance(model, nn.Module):
+        raise ParameterError("model", type(model).__name__, "a torch.nn.Module")
+    if isinstance(model, AbstractGradSampleModule) or (hasattr(model, "autograd_grad_sample_hooks") and not hooked):
+        raise ParameterError("model", type(model).__name__, "a model without Opacus' hooks; remove them first")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ParameterError("model", type(model).__name__, "a model with a trainable parameter")
+    _check_shared(model)
+    for name, module in model.named_modules():
+        _check_mixes_no_samples(name, module)
+    for name, module in trainable_modules(model).items():
+        _check_layer(name, module)
+
+
+def _check_shared(model: nn.Module) -> None:
+    names = defaultdict(list)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.requires_grad:
+            names[parameter].append(name)
+    for shared in names.values():
+        if len(shared) > 1:
+            allowed = (
+                "without trainable parameters in several places: set tie_word_embeddings=False in the configuration, "
+                "or freeze the parameter (LoRA does)"
+            )
+            raise ParameterError("model", " = ".join(shared), allowed)
+
+
+def _check_mixes_no_samples(name: str, module: nn.Module) -> None:
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        allowed = "without batch normalization, which mixes samples: opacus.validators.ModuleValidator.fix replaces it"
+        raise ParameterError("model", f"{name}: {type(module).__name__}", allowed)
+    if getattr(module, "track_running_stats", False):
+        allowed = "without running statistics, which are not private: set track_running_stats=False"
+        raise ParameterError("model", f"{name}: {type(module).__name__}", allowed)
+
+
+def _check_layer(name: str, module: nn.Module) -> None:
+    kind = f"{name}: {type(module).__name__}"
+    supported = ", ".join(layer.__name__ for layer in SUPPORTED)
+    if type(module) not in SUPPORTED and not is_rms_norm(module):
+        raise ParameterError("model", kind, f"made of trainable layers of type {supported} and *RMSNorm: freeze others")
+    if list(module.buffers()):
+        raise ParameterError("model", kind, "without buffers in trainable layers: freeze the layer")
+    if isinstance(module, nn.Embedding):
+        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+            if getattr(module, option):
+                raise ParameterError("model", f"{kind} with {option}", f"without {option}, which depends on the batch")
+
+
+def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raise unless the optimizer moves the model's trainable parameters and no others.
+
+    Raises
+    ------
+    ParameterError
+        Naming a parameter.
+    """
+    if isinstance(optimizer, DPOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
+        raise ParameterError("optimizer", type(optimizer).__name__, "a torch optimizer, not yet a private one")
+    moved = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+    trained = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for parameter, name in trained.items():
+        if not any(parameter is other for other in moved):
+            raise ParameterError("optimizer", f"nothing for {name}", "given all trainable parameters: add or freeze it")
+    for parameter in moved:
+        if parameter not in trained:
+            shape = tuple(parameter.shape)
+            raise ParameterError("optimizer", f"a parameter of shape {shape}", "given parameters of this model only")

@@ -1,0 +1,233 @@
+"""Norm samplers for Opacus' fast gradient clipping hooks, of one model only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import SupportsIndex
+
+import torch
+from opacus.grad_sample import GradSampleHooksFastGradientClipping
+from torch import nn
+
+from dprmt._validation import ParameterError, check_count
+from dprmt.training.clipping._contributions import Contribution
+from dprmt.training.clipping._forward_guard import ForwardGuard, without_hook_warning
+from dprmt.training.clipping._layers import SmallLayer, plan_layers
+from dprmt.training.clipping._per_sample_gradients import grad_samplers
+from dprmt.training.clipping._plan import Layer, Plan, Samples
+from dprmt.training.clipping._refusals import check_model, trainable_modules
+from dprmt.training.clipping._step_log import StepLog
+from dprmt.training.norms import Hutchinson, HutchPlusPlus, NormRecord, clip_factors, rounding_margin
+
+UNKNOWN_TOKENS = 65_000  # additions per entry that the default margin, 2⁻¹³ in float32, is for
+
+
+class NormSamplers:
+    """Norms of one model's layers, computed inside Opacus' hooks; made by :func:`register_norm_samplers`.
+
+    Parameters
+    ----------
+    hooks : GradSampleHooksFastGradientClipping
+        Opacus' hooks (``GradSampleModuleFastGradientClipping`` is one).
+    plan : Plan
+        How norms are obtained.
+    probe_sharing : {"batch", "sample"}
+        Of the estimator; for the record.
+    keep : bool
+        Whether what norms are computed from is kept for the sum.
+    """
+
+    def __init__(
+        self, hooks: GradSampleHooksFastGradientClipping, plan: Plan, probe_sharing: str, *, keep: bool = False
+    ) -> None:
+        modules = trainable_modules(hooks._module)
+        self._plan, self._keep, self._hooks = plan, keep, hooks
+        self._layers = plan_layers(modules, plan, grad_samplers(list(modules.values())))
+        self._by_module = {layer.module: layer for layer in self._layers}
+        records = [record for layer in self._layers for record in layer.records()]
+        self._record = NormRecord(records, probe_sharing)  # type: ignore[arg-type]
+        double = all(p.dtype == torch.float64 for p in hooks._module.parameters() if p.requires_grad)
+        self._dtype = torch.float64 if double else torch.float32
+        self._terms = self._longest_chain(plan.tokens) if plan.tokens else UNKNOWN_TOKENS
+        self._at: tuple[int, Samples] | None = None
+        self._squared: torch.Tensor | None = None
+        self._kept: list[Contribution] = []
+        self._size: int | None = None
+        self.log = StepLog()
+        self.guard = ForwardGuard(hooks._module, modules)
+        hooks.NORM_SAMPLERS = {type(module): self._sample for module in modules.values()}
+        hooks.get_clipping_coef = self._clipping_factors
+
+    @property
+    def record(self) -> NormRecord:
+        """What the accountant is told: how each group of trainable parameters was treated."""
+        return self._record
+
+    @property
+    def rounding(self) -> float:
+        """ρ of ``clip_factors``: of the largest possible sums, the same for all samples whatever the batch."""
+        return rounding_margin(self._terms, dtype=self._dtype)
+
+    @contextmanager
+    def at(self, *, step: SupportsIndex, samples: Samples = None) -> Iterator[None]:
+        """Say which logical step, and whose samples, the backward pass inside the ``with`` block is for.
+
+        Parameters
+        ----------
+        step : int
+            Number of the logical step, the same for all its micro-batches.
+        samples : sequence of int or str, or tensor of integers, shape (B,)
+            Identities in the data set; needed in sample mode.
+
+        Yields
+        ------
+        None
+            To call ``backward`` once.
+
+        Raises
+        ------
+        ParameterError
+            If the step was finished before, an identity comes twice within it, or a forward pass is missing.
+        """
+        number = check_count("step", step, low=0)
+        if samples is None and self._record.probe_sharing == "sample" and self._record.probes is not None:
+            raise ParameterError("samples", None, "the identities of all samples of the micro-batch")
+        self.guard.check()
+        self._size = None if samples is None else len(samples)
+        self.log.enter(number, samples)
+        self._at = (number, samples)
+        try:
+            with without_hook_warning():
+                yield
+        finally:
+            self._at, self._squared, self._kept = None, None, []
+            self.guard.finish()
+
+    def measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:
+        """Within :meth:`at`, after the backward pass: squared norms over all layers, and what they are of.
+
+        Returns
+        -------
+        tuple of Tensor, shape (B,), and list of Contribution
+            (None, []) if no layer was reached. Norms of sample mode are secret.
+        """
+        return self._squared, self._kept
+
+    def remove(self) -> None:
+        """Give the hooks Opacus' own samplers and clip factors back."""
+        for name in ("NORM_SAMPLERS", "get_clipping_coef"):
+            self._hooks.__dict__.pop(name, None)
+        self.guard.remove()
+
+    def _longest_chain(self, tokens: int) -> int:
+        return max(layer.terms(tokens) for layer in self._layers)
+
+    def _sample(
+        self, module: nn.Module, activations: Sequence[torch.Tensor], gradients: torch.Tensor
+    ) -> dict[nn.Parameter, torch.Tensor]:
+        """What Opacus calls for each layer; the norm of all its parameters is given for the first."""
+        layer = self._by_module[module]
+        if self._at is None:
+            raise ParameterError(
+                "step", None, "given before the backward pass: with samplers.at(step=..., samples=...)"
+            )
+        self._check_shape(layer, activations[0], gradients)
+        squared, contribution = layer.measure(activations, gradients, *self._at)
+        self._squared = squared if self._squared is None else self._squared + squared.to(self._squared.device)
+        if self._keep:
+            self._kept.append(contribution)
+        parameters = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
+        norms = {parameter: torch.zeros_like(squared) for parameter in parameters}
+        norms[parameters[0]] = squared.sqrt()
+        return norms
+
+    def _check_shape(self, layer: Layer, activations: torch.Tensor, gradients: torch.Tensor) -> None:
+        size = len(gradients) if self._size is None else self._size
+        if len(activations) != size or len(gradients) != size:
+            shapes = f"{layer.name}: inputs {tuple(activations.shape)}, outputs {tuple(gradients.shape)}"
+            raise ParameterError("samples", shapes, f"the first axis of every trainable layer, here {size}")
+        self._size = size
+        if isinstance(layer, SmallLayer):
+            return
+        tokens = max(math.prod(gradients.shape[1:-1]), 1)
+        if self._plan.tokens is not None and tokens > self._plan.tokens:
+            raise ParameterError("tokens", self._plan.tokens, f"the largest number of tokens, at least {tokens}")
+        if layer.terms(tokens) > self._terms:
+            allowed = f"given, as {layer.name} adds more than {UNKNOWN_TOKENS} numbers"
+            raise ParameterError("tokens", self._plan.tokens, allowed)
+
+    def _clipping_factors(self) -> torch.Tensor:
+        """In place of Opacus' C/(norm + 1e-6): with the rounding margin, and over this backward pass only."""
+        if self._squared is None:
+            raise ParameterError("losses", "no trainable layer reached", "a function of the trainable parameters")
+        if not bool(torch.isfinite(self._squared).all()):
+            raise ParameterError("losses", "a gradient that is not finite", "finite: 0·NaN would enter the sum as NaN")
+        return clip_factors(self._squared, self._hooks.max_grad_norm, rounding=self.rounding)
+
+
+def register_norm_samplers(
+    hooks: GradSampleHooksFastGradientClipping,
+    norms: Hutchinson | HutchPlusPlus,
+    *,
+    tokens: SupportsIndex | None = None,
+    estimate_all: bool = False,
+) -> NormSamplers:
+    """Let Opacus' fast gradient clipping estimate norms, for this model only.
+
+    For a training loop of one's own with ``DPLossFastGradientClipping``; :func:`make_private` does the rest too.
+
+    Parameters
+    ----------
+    hooks : GradSampleModuleFastGradientClipping or GradSampleHooksFastGradientClipping
+        Around the model, made with ``use_ghost_clipping=True``. Other models of the process keep Opacus' samplers.
+    norms : Hutchinson or HutchPlusPlus
+        The estimator, with its probes.
+    tokens : int, optional
+        The largest possible T, known without looking at the data: bounds the rank and the rounding margin. By
+        default the margin is for sums of 65,000 numbers.
+    estimate_all : bool
+        By default layers with min(d, p) <= k (LoRA's), embeddings, normalizations and lone biases are exact, which
+        costs less, and no finite rank is claimed. True estimates everything by Hutchinson.
+
+    Returns
+    -------
+    NormSamplers
+        ``.at(step=, samples=)`` around ``loss.backward()``, ``.record`` for the accountant, ``.remove()``.
+
+    Raises
+    ------
+    ParameterError
+        If the model has a layer that is unsupported, shared or mixes samples; the layer is named.
+
+    Formal guarantees
+    -----------------
+    The clip factors that Opacus uses become those of ``clip_factors`` with the rounding margin, of norms of the law
+    that ``record.mechanism(...)`` states. Opacus' loop forms the sum by a second backward pass in the model's
+    dtype, whose rounding is **not** covered, sums micro-batches in that dtype, and cannot leave out a sample whose
+    norm is not finite: this is refused with an error. :func:`make_private` covers these.
+
+    Examples
+    --------
+    >>> from opacus.grad_sample import GradSampleModuleFastGradientClipping
+    >>> model = GradSampleModuleFastGradientClipping(torch.nn.Linear(40, 40), max_grad_norm=1.0)
+    >>> samplers = register_norm_samplers(model, Hutchinson(probes=8), tokens=5)
+    >>> losses = model(torch.ones(2, 5, 40)).sum((1, 2))
+    >>> with samplers.at(step=0, samples=[17, 4]):
+    ...     losses.mean().backward()
+    ...     model.get_clipping_coef().shape
+    torch.Size([2])
+    >>> samplers.record.layers
+    (LayerRecord(layer='model', method='hutchinson', probes=8, rank=5),)
+    >>> samplers.remove()
+    """
+    if not isinstance(hooks, GradSampleHooksFastGradientClipping):
+        raise ParameterError("hooks", type(hooks).__name__, "Opacus' GradSampleModuleFastGradientClipping")
+    if not hooks.use_ghost_clipping or "NORM_SAMPLERS" in hooks.__dict__:
+        raise ParameterError("hooks", type(hooks).__name__, "with use_ghost_clipping=True and no norm samplers yet")
+    if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
+        raise ParameterError("norms", type(norms).__name__, "Hutchinson or HutchPlusPlus")
+    largest = None if tokens is None else check_count("tokens", tokens)
+    check_model(hooks._module, hooked=True)
+    return NormSamplers(hooks, Plan(norms, estimate_all, largest), norms.probe_sharing)

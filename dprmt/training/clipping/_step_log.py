@@ -1,0 +1,48 @@
+"""Which logical steps and samples were used, so that no probe and no sample is used twice."""
+
+from __future__ import annotations
+
+from dprmt._validation import ParameterError
+from dprmt.training.clipping._plan import Samples
+from dprmt.training.norms._probes import sample_names
+
+
+class StepLog:
+    """Numbers of the steps of a run, and the samples of the present one."""
+
+    def __init__(self) -> None:
+        self._finished: set[int] = set()
+        self._current: int | None = None
+        self._names: set[bytes] = set()
+
+    def enter(self, step: int, samples: Samples) -> None:
+        """Note a micro-batch.
+
+        Parameters
+        ----------
+        step : int
+            Another number than the last one finishes the last step.
+        samples : sequence or tensor or None
+            Identities.
+
+        Raises
+        ------
+        ParameterError
+            If the step was finished before or a sample is in it already.
+        """
+        names = [] if samples is None else sample_names(samples)
+        if step != self._current:
+            if step in self._finished:
+                raise ParameterError("step", step, "a number that no earlier step had: its probes would come again")
+            self.finish()
+            self._current = step
+        repeated = self._names.intersection(names)
+        if repeated:
+            raise ParameterError("samples", len(repeated), "samples that are not in this logical step yet")
+        self._names.update(names)
+
+    def finish(self) -> None:
+        """End the present step, if there is one: its number is used up."""
+        if self._current is not None:
+            self._finished.add(self._current)
+        self._current, self._names = None, set()

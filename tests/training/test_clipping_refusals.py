@@ -1,0 +1,287 @@
+"""What would break the guarantee is refused by name, before a noisy gradient is used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
+from opacus.optimizers import DPOptimizer
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from dprmt._validation import ParameterError
+from dprmt.training.clipping import ClippedStep, make_private, register_norm_samplers
+from dprmt.training.norms import Hutchinson, LayerRecord, NormRecord
+
+CLIPPINGS = ["exact", "ghost", "hutchinson", "hutch++"]
+DEFAULTS = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 4.0, "probes": 4}
+
+
+def private(model: nn.Module, clipping: str = "hutchinson", **options: Any) -> ClippedStep:
+    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=0.1)
+    return make_private(model, optimizer, **(DEFAULTS | {"clipping": clipping} | options))
+
+
+def network(*more: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), *more)
+
+
+class Twice(nn.Module):
+    """Uses its layer two times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.tanh(self.layer(x)))
+
+
+class OwnParameter(nn.Module):
+    """Holds a parameter itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.scale * x)
+
+
+class SamplesSecond(nn.Module):
+    """Gives its layer the tokens as first axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.transpose(0, 1)).transpose(0, 1)
+
+
+def tied() -> nn.Module:
+    model = nn.ModuleDict({"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)})
+    model["second"].weight = model["first"].weight
+    return model
+
+
+def tied_gpt2() -> nn.Module:
+    return GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, n_positions=8, vocab_size=11))
+
+
+def frozen() -> nn.Module:
+    return network().requires_grad_(False)
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "tied": (tied, "first.weight = second.weight"),
+    "tied language model": (tied_gpt2, "tie_word_embeddings=False"),
+    "own parameter": (OwnParameter, "OwnParameter"),
+    "batch norm": (lambda: network(nn.BatchNorm1d(8)), "3: BatchNorm1d"),
+    "batch norm without parameters": (lambda: network(nn.BatchNorm1d(8, affine=False)), "ModuleValidator.fix"),
+    "running statistics": (
+        lambda: network(nn.InstanceNorm1d(8, track_running_stats=True)),
+        "track_running_stats=False",
+    ),
+    "recurrent": (lambda: network(nn.GRU(8, 8)), "3: GRU"),
+    "attention": (lambda: nn.MultiheadAttention(8, 2), "model: MultiheadAttention"),
+    "bag": (lambda: nn.EmbeddingBag(8, 8), "EmbeddingBag"),
+    "renormalized embedding": (lambda: nn.Embedding(8, 8, max_norm=1.0), "max_norm"),
+    "embedding by frequency": (lambda: nn.Embedding(8, 8, scale_grad_by_freq=True), "scale_grad_by_freq"),
+    "sparse embedding": (lambda: nn.Embedding(8, 8, sparse=True), "sparse"),
+    "hooks": (lambda: GradSampleModule(network()), "GradSampleModule"),
+}
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+@pytest.mark.parametrize("case", REFUSED)
+def test_models_are_refused_before_the_first_step(case: str, clipping: str) -> None:
+    build, words = REFUSED[case]
+    with pytest.raises(ParameterError) as error:
+        private(build(), clipping)
+    assert error.value.name == "model"
+    assert words in str(error.value)
+
+
+def test_a_frozen_tied_or_own_parameter_is_fine() -> None:
+    model = tied()
+    model["first"].weight.requires_grad_(False)
+    assert [layer.layer for layer in private(model).record.layers] == ["first", "second"]  # their biases
+    with_own = OwnParameter()
+    with_own.scale.requires_grad_(False)
+    assert [layer.layer for layer in private(with_own).record.layers] == ["layer"]
+
+
+def test_the_optimizer_has_the_trainable_parameters_and_no_others() -> None:
+    model = network()
+    every = list(model.parameters())
+    sgd = torch.optim.SGD
+    wrapped = DPOptimizer(sgd(every, lr=1.0), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1)
+    cases = [(sgd(every[:-1], lr=1.0), "2.bias"), (sgd([*every, nn.Parameter(torch.ones(3))], lr=1.0), "(3,)")]
+    for optimizer, words in [*cases, (wrapped, "DPOptimizer"), ("sgd", "str")]:
+        with pytest.raises(ParameterError) as error:
+            make_private(model, optimizer, clipping="exact", **DEFAULTS)
+        assert error.value.name == "optimizer"
+        assert words in str(error.value)
+    model[0].weight.requires_grad_(False)
+    make_private(model, sgd(every, lr=1.0), clipping="exact", **DEFAULTS)  # a frozen one is not moved
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_layers_used_twice_are_refused_at_the_first_forward_pass(clipping: str) -> None:
+    step = private(Twice(), clipping)
+    with pytest.raises(ParameterError, match="layer used again"):
+        step.model(torch.ones(2, 8))
+    with torch.no_grad():
+        step.model(torch.ones(2, 8))
+    step.discard()
+    model = network()
+    step = private(model, clipping)
+    step.model(torch.ones(2, 8))
+    with pytest.raises(ParameterError, match="a second forward pass"):
+        step.model(torch.ones(2, 8))
+    step.discard()
+    step.accumulate(step.model(torch.ones(2, 8)).sum(1), samples=[0, 1], step=0)
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_the_first_axis_is_the_sample(clipping: str) -> None:
+    step = private(SamplesSecond(), clipping)
+    with pytest.raises(ParameterError, match="first axis of every trainable layer, here 2"):
+        step.accumulate(step.model(torch.ones(2, 5, 8)).sum((1, 2)), samples=[0, 1], step=0)
+    assert all(value.grad is None and value.summed_grad is None for value in step.model.parameters())
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_samples_and_steps_come_once(clipping: str) -> None:
+    step = private(network(), clipping)
+
+    def accumulate(samples: list[Any], number: int) -> None:
+        try:
+            step.accumulate(step.model(torch.ones(len(samples), 8)).sum(1), samples=samples, step=number)
+        finally:
+            step.discard()
+
+    accumulate([1, 2], 0)
+    for samples in ([3, 3], [4, 1]):
+        with pytest.raises(ParameterError) as error:
+            accumulate(samples, 0)
+        assert error.value.name == "samples"
+    accumulate(["1", 4], 0)
+    step.step()
+    with pytest.raises(ParameterError) as error:
+        accumulate([7], 0)
+    assert error.value.name == "step"
+    accumulate([1, 2], 5)
+    accumulate([1, 2], 3)  # another step without .step(): the sum is of both, and 5 is used up
+    with pytest.raises(ParameterError) as error:
+        accumulate([9], 5)
+    assert error.value.name == "step"
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_accumulate_names_bad_input(clipping: str) -> None:
+    model = network()
+    step = private(model, clipping)
+
+    def fails(name: str, losses: Callable[[torch.Tensor], Any], samples: Any = (0, 1), number: Any = 0) -> None:
+        with pytest.raises(ParameterError) as error:
+            step.accumulate(losses(step.model(torch.ones(2, 3, 8)).sum((1, 2))), samples=samples, step=number)
+        assert error.value.name == name
+        step.discard()
+
+    fails("losses", torch.mean)
+    fails("losses", lambda each: each[:, None])
+    fails("losses", torch.Tensor.detach)
+    fails("losses", list)
+    fails("samples", lambda each: each, [0])
+    fails("samples", lambda each: each, [0.5, 1])
+    fails("step", lambda each: each, number=-1)
+    fails("step", lambda each: each, number=1.5)
+    with pytest.raises(ParameterError, match="no forward pass"):
+        step.accumulate(torch.ones(2, requires_grad=True), samples=[0, 1], step=0)
+    model[2].eval()
+    fails("model", lambda each: each)
+    model.train()
+    model[2].bias.requires_grad_(False)
+    fails("model", lambda each: each)
+
+
+def test_tokens_are_the_largest_possible() -> None:
+    step = private(network(), tokens=4)
+    with pytest.raises(ParameterError, match="at least 5"):
+        step.accumulate(step.model(torch.ones(2, 5, 8)).sum((1, 2)), samples=[0, 1], step=0)
+    step = private(network())
+    with pytest.raises(ParameterError, match="65000"):
+        step.accumulate(step.model(torch.ones(1, 65_000, 8)).sum((1, 2)), samples=[0], step=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("clipping", {"clipping": "none"}),
+        ("clipping_norm", {"clipping_norm": 0.0}),
+        ("noise_multiplier", {"noise_multiplier": -1.0}),
+        ("noise_multiplier", {"noise_multiplier": math.nan}),
+        ("expected_batch_size", {"expected_batch_size": 0}),
+        ("probes", {"probes": 1}),
+        ("probe_sharing", {"probe_sharing": "layer"}),
+        ("tokens", {"tokens": 0}),
+        ("sketch", {"sketch": 4}),
+        ("sketch", {"sketch": 0, "clipping": "hutch++"}),
+        ("estimate_all", {"estimate_all": True, "clipping": "hutch++"}),
+        ("distributed", {"distributed": True}),
+    ],
+)
+def test_make_private_names_bad_options(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError) as error:
+        private(network(), **({"clipping": "hutchinson"} | options))
+    assert error.value.name == name
+
+
+def test_no_trainable_parameter() -> None:
+    model = frozen()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ParameterError, match="a trainable parameter"):
+        make_private(model, optimizer, clipping="exact", **DEFAULTS)
+
+
+def test_registration_names_bad_input() -> None:
+    hooks = GradSampleModuleFastGradientClipping(network(), max_grad_norm=1.0)
+    plain = GradSampleModuleFastGradientClipping(network(), use_ghost_clipping=False)
+    cases: list[tuple[str, Callable[[], object]]] = [
+        ("hooks", lambda: register_norm_samplers(network(), Hutchinson(4))),
+        ("hooks", lambda: register_norm_samplers(plain, Hutchinson(4))),
+        ("norms", lambda: register_norm_samplers(hooks, "hutchinson")),
+        ("tokens", lambda: register_norm_samplers(hooks, Hutchinson(4), tokens=0)),
+        ("model", lambda: register_norm_samplers(GradSampleModuleFastGradientClipping(tied()), Hutchinson(4))),
+    ]
+    for name, call in cases:
+        with pytest.raises(ParameterError) as error:
+            call()
+        assert error.value.name == name
+    samplers = register_norm_samplers(hooks, Hutchinson(4))
+    with pytest.raises(ParameterError, match="no norm samplers yet"):
+        register_norm_samplers(hooks, Hutchinson(4))
+    with pytest.raises(ParameterError, match="identities"), samplers.at(step=0):
+        pass
+    losses = hooks(torch.ones(2, 8, requires_grad=True)).sum(1)
+    with pytest.raises(ParameterError, match=r"samplers\.at"):
+        losses.sum().backward()
+    samplers.guard.finish()
+    total = hooks(torch.full((2, 8), math.inf)).sum(1)
+    with samplers.at(step=0, samples=[0, 1]):
+        total.sum().backward()
+        with pytest.raises(ParameterError, match="not finite"):
+            hooks.get_clipping_coef()
+
+
+def test_layers_with_different_probes_are_refused() -> None:
+    records = [LayerRecord("a", "hutchinson", 4), LayerRecord("b", "hutchinson", 8)]
+    with pytest.raises(ParameterError, match="equally many probes"):
+        NormRecord(records, "sample")

@@ -1,0 +1,397 @@
+"""The clipped, noised gradient of a logical step against a literal loop over samples, one backward pass for each."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from scipy import stats
+from torch import nn
+from torch.nn import functional
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
+from transformers.pytorch_utils import Conv1D
+
+from dprmt.training.clipping import ClippedStep, make_private
+from dprmt.training.norms import ProbeGenerator, cheaper_side
+
+CLIPPINGS = ["exact", "ghost", "hutchinson", "hutch++"]
+K, S, T, VOCAB = 3, 2, 6, 29
+SEED = 5
+IDS = [11, "b", 7, 3, "a"]
+TINY = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 16,
+}
+ENCODER = TINY | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_labels": 3}
+DECODER = TINY | {"num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": False}
+VARIANTS = [(clipping, "sample") for clipping in CLIPPINGS] + [("hutchinson", "batch")]
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
+
+
+class Tokens(nn.Module):
+    """Embedding with padding, then a linear layer without bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCAB, 12, padding_idx=0)
+        self.head = nn.Linear(12, 7, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.table(tokens)))
+
+
+def mlp() -> nn.Module:
+    layers = nn.Linear(5, 20), nn.Tanh(), nn.LayerNorm(20), nn.Linear(20, 9), nn.RMSNorm(9), nn.Linear(9, 2)
+    layers[3].weight.requires_grad_(False)  # a bias alone
+    return nn.Sequential(*layers)
+
+
+def gpt2() -> nn.Module:
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16, "vocab_size": VOCAB}
+    config = GPT2Config(**sizes, tie_word_embeddings=False, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    return GPT2LMHeadModel(config)
+
+
+def with_lora(model: nn.Module, task: str, rank: int, targets: list[str]) -> nn.Module:
+    config = LoraConfig(task_type=task, r=rank, lora_alpha=8, target_modules=targets, init_lora_weights=False)
+    return get_peft_model(model, config)
+
+
+ATTENTION = ["q_proj", "v_proj"]
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "mlp": mlp,
+    "embedding": Tokens,
+    "gpt2": gpt2,
+    "bert": lambda: BertForSequenceClassification(BertConfig(**ENCODER)),
+    "roberta lora": lambda: with_lora(
+        RobertaForSequenceClassification(RobertaConfig(**ENCODER)), "SEQ_CLS", 2, ["query", "value"]
+    ),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**DECODER)),
+    "llama lora": lambda: with_lora(LlamaForCausalLM(LlamaConfig(**DECODER)), "CAUSAL_LM", 5, ATTENTION),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**DECODER)),
+}
+
+
+def make_model(name: str, dtype: torch.dtype = torch.float64) -> nn.Module:
+    torch.manual_seed(0)
+    return MODELS[name]().to(dtype).train()
+
+
+def inputs(name: str, dtype: torch.dtype = torch.float64, size: int = len(IDS)) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    if name == "mlp":
+        return torch.randn(size, T, 5, generator=generator, dtype=torch.float64).to(dtype)
+    return torch.randint(0 if name == "embedding" else 2, VOCAB, (size, T), generator=generator)
+
+
+def losses(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """One loss for each sample, of very different sizes."""
+    output = model(x)
+    output = getattr(output, "logits", output).double()
+    if output.ndim == 3:
+        output = output.mean(1)
+    scale = 1 + x.double().flatten(1).abs().sum(1) ** 2
+    return scale * functional.cross_entropy(output, torch.ones(len(x), dtype=torch.long), reduction="none")
+
+
+def private(model: nn.Module, clipping: str, **options: object) -> ClippedStep:
+    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=1.0)
+    defaults = {
+        "clipping": clipping,
+        "clipping_norm": 1.0,
+        "noise_multiplier": 0.0,
+        "expected_batch_size": 1.0,
+        "probes": K,
+        "sketch": S if clipping == "hutch++" else None,
+        "tokens": T,
+        "probe_generator": ProbeGenerator(SEED),
+        "noise_generator": torch.Generator().manual_seed(SEED),
+    }
+    return make_private(model, optimizer, **(defaults | options))
+
+
+def trained(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
+
+
+def moved(model: nn.Module, before: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The gradient that SGD with learning rate 1 was given."""
+    return {name: before[name] - value for name, value in trained(model).items()}
+
+
+def gradients_one_by_one(model: nn.Module, x: torch.Tensor) -> list[dict[str, torch.Tensor]]:
+    """A plain backward pass for every sample, B = 1."""
+    plain = copy.deepcopy(model)
+    result = []
+    for i in range(len(x)):
+        plain.zero_grad()
+        losses(plain, x[i : i + 1]).sum().backward()
+        gradients = {name: p.grad for name, p in plain.named_parameters() if p.requires_grad}
+        result.append({name: torch.zeros(()) if g is None else g.detach().clone() for name, g in gradients.items()})
+    return result
+
+
+def literal_squared_norm(
+    model: nn.Module, gradients: dict[str, torch.Tensor], clipping: str, sharing: str, sample: int | str, step: int
+) -> float:
+    """n̂ from gradients that were formed, and the probes drawn again; small layers and other parameters exactly."""
+    total = {name: float(value.square().sum()) for name, value in gradients.items()}
+    for name, module in model.named_modules():
+        weight = gradients.get(f"{name}.weight")
+        small = weight is None or min(weight.shape) <= K or weight.ndim != 2
+        if clipping in ("exact", "ghost") or small or not isinstance(module, (nn.Linear, Conv1D)):
+            continue
+        matrix = weight if isinstance(module, Conv1D) else weight.T
+        d, p = matrix.shape
+        bias = gradients.get(f"{name}.bias")
+        if bias is not None:
+            matrix = torch.cat([matrix, bias[None]])
+            total[f"{name}.bias"] = 0.0
+        if cheaper_side(d, p, bias=bias is not None) == "activations":
+            matrix = matrix.T
+
+        def draw(purpose: str, width: int, rows: int = matrix.shape[1], name: str = name) -> torch.Tensor:
+            options = {"step": step, "layer": name, "rows": rows, "probes": width, "purpose": purpose}
+            generator = ProbeGenerator(SEED)
+            if sharing == "batch":
+                return generator.shared(**options, dtype=torch.float64)
+            return generator.per_sample([sample], **options, dtype=torch.float64)[0]
+
+        P = draw("probes", K)
+        if clipping == "hutchinson":
+            total[f"{name}.weight"] = float((matrix @ P).square().sum())
+        else:
+            Q = torch.linalg.qr(matrix.T @ (matrix @ draw("sketch", S))).Q
+            tail = matrix - (matrix @ Q) @ Q.T
+            total[f"{name}.weight"] = float((matrix @ Q).square().sum() + (tail @ P).square().sum())
+    return sum(total.values())
+
+
+@pytest.mark.parametrize(("clipping", "sharing"), VARIANTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_the_noiseless_sum_is_the_literal_one(name: str, clipping: str, sharing: str) -> None:
+    """Σ_i min(1, C/√n̂_i) g_i / L with g_i from B = 1, in two micro-batches."""
+    x = inputs(name)
+    model = make_model(name)
+    one_by_one = gradients_one_by_one(model, x)
+    norms = [
+        math.sqrt(literal_squared_norm(model, g, clipping, sharing, sample, step=4))
+        for g, sample in zip(one_by_one, IDS, strict=True)
+    ]
+    bound = (min(norms) + max(norms)) / 2
+    assert min(norms) < 0.95 * bound
+    expected = {
+        key: sum(min(1.0, bound / norm) * g[key] for g, norm in zip(one_by_one, norms, strict=True)) / 2.5
+        for key in one_by_one[0]
+    }
+    step = private(model, clipping, clipping_norm=bound, expected_batch_size=2.5, probe_sharing=sharing)
+    before = trained(model)
+    for part in (slice(0, 3), slice(3, 5)):
+        step.accumulate(losses(step.model, x[part]), samples=IDS[part], step=4)
+    step.step()
+    largest = max(float(value.abs().max()) for value in expected.values())
+    tolerance = 2e-5 if name in ("llama", "llama lora", "qwen3") else 1e-7  # their RMSNorm computes in float32
+    for key, value in moved(model, before).items():
+        torch.testing.assert_close(value, expected[key].expand_as(value), rtol=0, atol=tolerance * largest)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_trainable_parameter_is_in_the_record_once(name: str) -> None:
+    for clipping in CLIPPINGS:
+        model = make_model(name)
+        record = private(model, clipping).record
+        holders = {key.rpartition(".")[0] for key in trained(model)}
+        assert sorted(layer.layer for layer in record.layers) == sorted(holders)
+        large = {
+            key.removesuffix(".weight")
+            for key, value in trained(model).items()
+            if value.ndim == 2 and min(value.shape) > K and "embed" not in key and "wte" not in key and "wpe" not in key
+        } - {"table"}
+        estimated = {layer.layer for layer in record.layers if layer.method != "exact"}
+        assert estimated == (large if clipping.startswith("hutch") else set())
+
+
+@pytest.mark.parametrize("sharing", ["sample", "batch"])
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+def test_splitting_a_logical_batch_differently_changes_nothing(
+    dtype: torch.dtype, tolerance: float, clipping: str, sharing: str
+) -> None:
+    x = inputs("mlp", dtype)
+    results = []
+    for parts in ([[0, 1, 2, 3, 4]], [[4, 2], [0], [3, 1]], [[1], [], [4, 3, 2, 0]]):
+        model = make_model("mlp", dtype)
+        step = private(model, clipping, probe_sharing=sharing, clipping_norm=2.0)
+        before = trained(model)
+        for part in parts:
+            step.accumulate(losses(step.model, x[part]), samples=[IDS[i] for i in part], step=0)
+        step.step()
+        results.append(torch.cat([value.flatten() for value in moved(model, before).values()]))
+    for other in results[1:]:
+        assert float((other - results[0]).norm() / results[0].norm()) < tolerance
+
+
+@pytest.mark.parametrize("clipping", ["hutchinson", "hutch++"])
+@pytest.mark.parametrize("sharing", ["sample", "batch"])
+def test_probes_follow_the_step_and_the_identity(sharing: str, clipping: str) -> None:
+    """A step of the same samples differs at another step number; other identities matter in sample mode only."""
+    x = inputs("mlp")
+
+    def result(step_number: int, names: list[object]) -> torch.Tensor:
+        model = make_model("mlp")
+        step = private(model, clipping, probe_sharing=sharing, clipping_norm=0.1)
+        before = trained(model)
+        step.accumulate(losses(step.model, x), samples=names, step=step_number)
+        step.step()
+        return torch.cat([value.flatten() for value in moved(model, before).values()])
+
+    first = result(0, IDS)
+    assert torch.equal(first, result(0, IDS))
+    assert float((first - result(1, IDS)).norm() / first.norm()) > 1e-4
+    others = result(0, [1, 2, 3, 4, 5])
+    assert torch.equal(first, others) == (sharing == "batch")
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_a_sample_that_is_not_finite_is_left_out(clipping: str) -> None:
+    """NaN and infinity in the input, and an infinite loss: the sum is that of the other samples."""
+    x = inputs("mlp")
+    broken = x.clone()
+    broken[1, 2, 3], broken[3, 0, 0] = math.nan, math.inf
+    whole, rest = make_model("mlp"), make_model("mlp")
+    kept = [0, 2, 4]
+    results = []
+    for model, batch, names in ((whole, broken, IDS), (rest, x[kept], [IDS[i] for i in kept])):
+        step = private(model, clipping)
+        before = trained(model)
+        step.accumulate(losses(step.model, batch), samples=names, step=0)
+        step.step()
+        results.append(torch.cat([value.flatten() for value in moved(model, before).values()]))
+    assert bool(results[0].isfinite().all())
+    assert float(results[1].norm()) > 0.1
+    torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+@pytest.mark.parametrize("name", ["mlp", "embedding", "gpt2", "roberta lora", "llama", "qwen3"])
+def test_bfloat16_contributions_keep_their_bound(name: str, clipping: str) -> None:
+    """The float32 sum of one sample has norm at most C with exact norms; estimates keep factor and bound together."""
+    model = make_model(name, torch.bfloat16)
+    x = inputs(name, torch.bfloat16)
+    step = private(model, clipping, clipping_norm=0.5)
+    before = trained(model)
+    for i in range(len(x)):
+        step.accumulate(losses(step.model, x[i : i + 1]), samples=[IDS[i]], step=i)
+        sums = [value.summed_grad for value in model.parameters() if getattr(value, "summed_grad", None) is not None]
+        assert {value.dtype for value in sums} == {torch.float32}
+        norm = math.sqrt(sum(float(value.double().square().sum()) for value in sums))
+        assert 0.5 * (1 - 2e-4) < norm <= 0.5 if clipping in ("exact", "ghost") else 0.15 < norm < 2.0
+        step.step()
+    assert {value.dtype for value in trained(model).values()} == {torch.bfloat16}
+    assert sum(float(value.abs().sum()) for value in moved(model, before).values()) > 0
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_noise_has_the_stated_variance_and_comes_once(clipping: str) -> None:
+    """Per entry σC/L, L the expected batch size, after three micro-batches; 5 % more or less is rejected."""
+    torch.manual_seed(0)
+    model = nn.Linear(90, 90)
+    step = private(model, clipping, noise_multiplier=1.5, clipping_norm=2.0, expected_batch_size=40.0, tokens=None)
+    for i in range(3):
+        x = torch.zeros(2, 4, 90)  # the weight's gradient is zero
+        step.accumulate(step.model(x).square().sum((1, 2)), samples=[2 * i, 2 * i + 1], step=0)
+    assert sum(float(value.summed_grad.double().square().sum()) for value in model.parameters()) > 0  # the bias'
+    before = model.weight.detach().clone()
+    step.step()
+    noise = (before - model.weight.detach()).flatten().numpy()
+    scale = 1.5 * 2.0 / 40.0
+    assert stats.kstest(noise, stats.norm(scale=scale).cdf).pvalue > 1e-3
+    squares = float((noise.astype(float) ** 2).sum())
+    accepts = lambda sd: 1e-4 < stats.chi2.cdf(squares / sd**2, noise.size) < 1 - 1e-4  # noqa: E731
+    assert accepts(scale)
+    for wrong in (0.95, 1.05, 1 / math.sqrt(3), math.sqrt(3), 40 / 6):
+        assert not accepts(wrong * scale)
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_an_empty_batch_is_a_step_of_noise(clipping: str) -> None:
+    model = nn.Linear(50, 60)
+    step = private(model, clipping, noise_multiplier=3.0, expected_batch_size=2.0)
+    results = []
+    for _ in range(2):
+        before = trained(model)
+        step.step()
+        results.append(moved(model, before)["weight"].flatten().numpy())
+    for noise in results:
+        assert stats.kstest(noise, stats.norm(scale=1.5).cdf).pvalue > 1e-3
+    assert abs(np.corrcoef(*results)[0, 1]) < 0.1
+    step.accumulate(step.model(torch.zeros(0, 4, 50)).sum((1, 2)), samples=[], step=0)
+    step.step()
+    assert bool(model.weight.isfinite().all())
+
+
+def test_noise_generators() -> None:
+    """A given generator reproduces the noise; the default one does not follow torch.manual_seed."""
+
+    def noise(generator: torch.Generator | None) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4)
+        step = private(model, "exact", noise_multiplier=1.0, noise_generator=generator)
+        step.step()
+        return model.weight.detach()
+
+    seeded = [noise(torch.Generator().manual_seed(3)) for _ in range(2)]
+    assert torch.equal(*seeded)
+    assert not torch.equal(noise(None), noise(None))
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_the_plain_gradient_does_not_stay(clipping: str) -> None:
+    """After accumulate no parameter holds a gradient that was neither clipped nor noised, nor do the hooks."""
+    model = make_model("mlp")
+    step = private(model, clipping)
+    x = inputs("mlp")
+    step.accumulate(losses(step.model, x), samples=IDS, step=0)
+    for value in model.parameters():
+        assert value.grad is None
+        for name in ("grad_sample", "_current_grad_sample", "_norm_sample"):
+            assert getattr(value, name, None) is None
+    assert not any(hasattr(module, "activations") for module in model.modules())
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_close_gives_the_model_back(clipping: str) -> None:
+    model = make_model("gpt2")
+    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks)) for m in model.modules()]
+    step = private(model, clipping)
+    x = inputs("gpt2")
+    step.accumulate(losses(step.model, x), samples=IDS, step=0)
+    step.step()
+    step.close()
+    assert hooks == [
+        (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks)) for m in model.modules()
+    ]
+    losses(model, x).sum().backward()
+    again = private(model, clipping)
+    again.accumulate(losses(again.model, x), samples=IDS, step=0)
+    again.step()
