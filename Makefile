@@ -17,11 +17,16 @@ $(VENV)/.dev: $(VENV)/.base
 	$(PIP) -e '.[dev,demo]'
 	@touch $@
 
-demo: $(VENV)/.base  ## the main job: the table of privacy costs and its picture, in report/
-	$(BIN)/python -m dprmt report --out report
+$(VENV)/.demo: $(VENV)/.base
+	$(PIP) torch
+	$(PIP) -e '.[demo]'
+	@touch $@
 
-test: $(VENV)/.dev lint  ## lint, types, tests and doctests (minutes)
-	$(BIN)/python -m pytest
+demo: $(VENV)/.demo  ## the main job: theory against real gradients and the table of privacy costs, as a page in report/
+	OMP_NUM_THREADS=1 $(BIN)/python -m dprmt report --out report
+
+test: $(VENV)/.dev lint  ## lint, types, tests and doctests, one process per core (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,9 +1,9 @@
 """``python -m benchmarks``: all of them, one after another."""
 
-from benchmarks import accounting, denoiser
+from benchmarks import accounting, clipping, denoiser, grape
 
 if __name__ == "__main__":
-    for module in (accounting, denoiser):
+    for module in (accounting, denoiser, clipping, grape):
         print(f"== {module.__name__}")
         module.main()
         print()

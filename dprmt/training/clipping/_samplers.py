@@ -37,6 +37,36 @@ class NormSamplers:
         Of the estimator; for the record.
     keep : bool
         Whether what norms are computed from is kept for the sum.
+
+    Formal guarantees
+    -----------------
+    Those of :func:`register_norm_samplers`. Without :meth:`at`, and for a layer whose norm it cannot take, the
+    backward pass fails; no sample passes unclipped.
+
+    Examples
+    --------
+    In a loop of one's own, on Opacus' loss and optimizer:
+
+    >>> from opacus.grad_sample import GradSampleModuleFastGradientClipping
+    >>> from opacus.optimizers import DPOptimizerFastGradientClipping
+    >>> from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+    >>> from dprmt.training.clipping import register_norm_samplers
+    >>> network = torch.nn.Linear(40, 40)
+    >>> model = GradSampleModuleFastGradientClipping(network, max_grad_norm=1.0)
+    >>> optimizer = DPOptimizerFastGradientClipping(
+    ...     torch.optim.SGD(network.parameters(), lr=0.1),
+    ...     noise_multiplier=1.0,
+    ...     max_grad_norm=1.0,
+    ...     expected_batch_size=2,
+    ... )
+    >>> loss = DPLossFastGradientClipping(model, optimizer, torch.nn.CrossEntropyLoss())
+    >>> samplers = register_norm_samplers(model, Hutchinson(probes=8))
+    >>> with samplers.at(step=0, samples=["anna", "ben"]):
+    ...     loss(model(torch.ones(2, 40)), torch.tensor([3, 4])).backward()
+    >>> optimizer.step()
+    >>> samplers.record.probes, samplers.rounding == 2.0**-13
+    (8, True)
+    >>> samplers.remove()
     """
 
     def __init__(

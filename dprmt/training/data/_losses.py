@@ -34,6 +34,19 @@ def per_sample_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor])
     -----
     Positions are passed as (B, T). Left to themselves, models with learned positions look them up once for the
     whole batch, and a row that is shared by all samples has no per-sample gradient.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> config = BertConfig(
+    ...     vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, num_labels=3
+    ... )
+    >>> model = BertForSequenceClassification(config)
+    >>> _ = torch.nn.init.zeros_(model.classifier.weight)
+    >>> ids = torch.tensor([[7, 8, 9], [7, 8, 0]])
+    >>> batch = {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": torch.tensor([0, 2])}
+    >>> per_sample_losses(model, batch).detach()  # all classes alike: log 3 each
+    tensor([1.0986, 1.0986])
     """
     logits = model_logits(model, batch)
     labels = batch["labels"]

@@ -24,10 +24,29 @@ Item = dict[str, Any]
 class TokenDataset(Dataset[Item]):  # type: ignore[misc]  # torch is skipped by mypy
     """One split: items of token ids, label(s) and a ``sample_id``, the number of the row in the split's source.
 
+    Parameters
+    ----------
+    items : sequence of dict
+        As in `TaskData`.
+    rows : sequence of Row
+        The same samples as text, in the same order.
+
     Attributes
     ----------
     rows : list of Row
         The same samples as text.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dprmt.training.models import byte_tokenizer
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "films.csv")
+    ...     _ = file.write_text("text,label\\na fine film,good\\na dull film,bad\\n")
+    ...     where = DataRecipe("files", train=[str(file)], validation=[str(file)], inputs=["text"], target="label")
+    ...     split = load_data(where, byte_tokenizer(), "classification").train
+    >>> len(split), sorted(split[0]), split.rows[0].inputs, split.rows[0].target
+    (2, ['input_ids', 'labels', 'sample_id'], ('a fine film',), 'good')
     """
 
     def __init__(self, items: Sequence[Item], rows: Sequence[Row]) -> None:
@@ -158,6 +177,21 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
     The unit of privacy of a run on these data is one item of ``train``: one row of a table, and for generation
     one pair of input and reference. Someone who contributed several items is protected as a group. The number of
     training items, the names of the labels and the describing numbers are treated as public.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dprmt.training.models import byte_tokenizer
+    >>> where = {"train": ["train.csv"], "validation": ["dev.csv"], "inputs": ["text"], "target": "label"}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("train.csv", "dev.csv"):
+    ...         _ = Path(folder, name).write_text("text,label\\na fine film,good\\na dull film,bad\\n")
+    ...     data = load_data(DataRecipe("files", **where), byte_tokenizer(), "classification", base_folder=folder)
+    >>> data.labels, len(data.train), data.train[1]["labels"]
+    (('bad', 'good'), 2, 0)
+    >>> batch = data.collate([data.train[0], data.train[1]])  # 11 and 11 bytes, padded to a multiple of 8
+    >>> batch["input_ids"].shape, batch["sample_id"]
+    (torch.Size([2, 16]), tensor([0, 1]))
     """
     check_choice("task", task, ("classification", "generation"))
     if tokenizer.pad_token_id is None:

@@ -58,6 +58,29 @@ def evaluate_classification(
     -----------------
     None for the samples measured on: the results are exact functions of them. What they tell of the training
     items is covered by the training's (ε, δ), as post-processing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from dprmt.training.data import load_data
+    >>> from dprmt.training.models import load_model
+    >>> from dprmt.training.recipes import DataRecipe, ModelRecipe
+    >>> sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    >>> recipe = ModelRecipe("classification", architecture="bert", tokenizer="bytes", config=sizes, finetune="head")
+    >>> loaded = load_model(recipe, labels=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "films.csv")
+    ...     _ = file.write_text("text,label\\na fine film,good\\na dull film,bad\\na pub,bad\\n")
+    ...     where = DataRecipe("files", train=[str(file)], validation=[str(file)], inputs=["text"], target="label")
+    ...     data = load_data(where, loaded.tokenizer, "classification")
+    >>> with torch.no_grad():
+    ...     loaded.model.classifier.weight.zero_()
+    ...     loaded.model.classifier.bias.copy_(torch.tensor([1.0, 0.0]))  # always "bad"
+    tensor(...)
+    >>> scores = evaluate_classification(loaded.model, data, metrics=["accuracy", "f1"])
+    >>> {name: round(score, 3) for name, score in scores.items()}
+    {'loss': 0.647, 'samples': 3.0, 'accuracy': 0.667, 'f1': 0.0}
     """
     check_choice("split", split, ("validation", "test"))
     if data.labels is None:

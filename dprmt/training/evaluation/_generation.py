@@ -77,6 +77,30 @@ def evaluate_generation(
     Formal guarantees
     -----------------
     As for `evaluate_classification`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from dprmt.training.data import load_data
+    >>> from dprmt.training.models import load_model
+    >>> from dprmt.training.recipes import DataRecipe, ModelRecipe
+    >>> sizes = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64}
+    >>> recipe = ModelRecipe(
+    ...     "generation", architecture="gpt2", tokenizer="bytes", config=sizes, finetune="full", untie=True
+    ... )
+    >>> loaded = load_model(recipe)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "e2e.csv")
+    ...     _ = file.write_text("mr,ref\\nname[Aromi],Aromi is a pub.\\nname[Aromi],A pub.\\nname[Zizzi],Zizzi.\\n")
+    ...     where = DataRecipe("files", train=[str(file)], validation=[str(file)], inputs=["mr"], target="ref")
+    ...     data = load_data(where, loaded.tokenizer, "generation")
+    >>> settings = EvaluationRecipe(beams=2, max_new_tokens=4, limit=1, metrics=("bleu",))
+    >>> result = evaluate_generation(loaded.model, loaded.tokenizer, data, "validation", settings=settings)
+    >>> result.inputs, result.references
+    (('name[Aromi]',), (('Aromi is a pub.', 'A pub.'),))
+    >>> len(result.hypotheses), result.scores  # nothing was learnt
+    (1, {'bleu': 0.0})
     """
     check_choice("split", split, ("validation", "test"))
     if data.task != "generation":
@@ -116,6 +140,24 @@ def generate_texts(
     -------
     list of str
         Texts without special tokens and without white space at their ends.
+
+    Examples
+    --------
+    >>> from dprmt.training.models import load_model
+    >>> from dprmt.training.recipes import ModelRecipe
+    >>> sizes = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64}
+    >>> recipe = ModelRecipe(
+    ...     "generation", architecture="gpt2", tokenizer="bytes", config=sizes, finetune="full", untie=True
+    ... )
+    >>> loaded = load_model(recipe)
+    >>> with torch.no_grad():
+    ...     for parameter in loaded.model.parameters():
+    ...         _ = parameter.zero_()
+    ...     _ = loaded.model.transformer.ln_f.bias.fill_(1.0)
+    ...     _ = loaded.model.lm_head.weight[loaded.tokenizer.convert_tokens_to_ids("!")].fill_(1.0)
+    >>> prompts = [loaded.tokenizer(text)["input_ids"] for text in ("a pub", "b")]
+    >>> generate_texts(loaded.model, loaded.tokenizer, prompts, EvaluationRecipe(max_new_tokens=3, beams=1))
+    ['!!!', '!!!']
     """
     network: Any = next(module for module in model.modules() if hasattr(module, "generate"))
     search: dict[str, float] = {"num_beams": settings.beams, "no_repeat_ngram_size": settings.no_repeat_ngram}

@@ -93,6 +93,20 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
 
     Attention is Transformers' default, ``scaled_dot_product_attention`` where there is one. It has no parameters,
     so the hooks do not see it, and it does not mix samples.
+
+    Examples
+    --------
+    A small encoder with random weights, of which LoRA's adapters and the new head are trained:
+
+    >>> from dprmt.training.recipes import LoraRecipe
+    >>> sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    >>> lora = LoraRecipe(rank=2, alpha=4.0, targets=("query",))
+    >>> recipe = ModelRecipe("classification", architecture="bert", tokenizer="bytes", config=sizes, lora=lora)
+    >>> loaded = load_model(recipe, labels=3)
+    >>> loaded.describe()["trainable_parameters"], loaded.longest_input  # 2·16 + 16·2 + 3·16 + 3
+    (115, 512)
+    >>> [name.removeprefix("base_model.model.") for name in loaded.trainable][-2:]
+    ['classifier.modules_to_save.default.weight', 'classifier.modules_to_save.default.bias']
     """
     if (labels is not None) != (model.task == "classification"):
         raise ParameterError("labels", labels, "given if and only if model.task is 'classification'")

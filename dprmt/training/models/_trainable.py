@@ -116,6 +116,18 @@ def save_adapter(network: Any, folder: str | Path) -> None:
     ------
     ParameterError
         If the model has no adapters.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dprmt.training.models import load_model
+    >>> sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    >>> lora = LoraRecipe(rank=2, alpha=4.0, targets=("query",))
+    >>> recipe = ModelRecipe("classification", architecture="bert", tokenizer="bytes", config=sizes, lora=lora)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_adapter(load_model(recipe, labels=2).model, folder)
+    ...     sorted(path.name for path in Path(folder).glob("adapter*"))
+    ['adapter_config.json', 'adapter_model.safetensors']
     """
     if not isinstance(network, PeftModel):
         raise ParameterError("network", type(network).__name__, "a model with adapters")
@@ -136,6 +148,21 @@ def load_adapter(network: Any, folder: str | Path) -> None:
     ------
     ParameterError
         If there is no such file, or it does not fit the model, which is then unchanged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dprmt.training.models import load_model
+    >>> sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    >>> lora = LoraRecipe(rank=2, alpha=4.0, targets=("query",))
+    >>> recipe = ModelRecipe("classification", architecture="bert", tokenizer="bytes", config=sizes, lora=lora)
+    >>> model, other = (load_model(recipe, labels=2, seed=seed).model for seed in (0, 1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_adapter(model, folder)
+    ...     load_adapter(other, folder)
+    >>> trained = [(p, dict(other.named_parameters())[n]) for n, p in model.named_parameters() if p.requires_grad]
+    >>> all(torch.equal(mine, read) for mine, read in trained)
+    True
     """
     path = Path(folder) / "adapter_model.safetensors"
     if not isinstance(network, PeftModel) or not path.is_file():

@@ -1,5 +1,7 @@
 """Optimizers that know the noise in the gradients they are given, with the interface of ``torch.optim``."""
 
 from dprmt.training.optimizers._adambc import DPAdamBC as DPAdamBC
+from dprmt.training.optimizers._grape import DPGrape as DPGrape
+from dprmt.training.optimizers._names import make_optimizer as make_optimizer
 
-__all__ = ["DPAdamBC"]
+__all__ = ["DPAdamBC", "DPGrape", "make_optimizer"]

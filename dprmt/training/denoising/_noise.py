@@ -1,0 +1,99 @@
+"""How large the noise in the gradient of an Opacus optimizer is."""
+
+from __future__ import annotations
+
+from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer, FSDPOptimizerFastGradientClipping
+from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
+from opacus.optimizers.ddpoptimizer import DistributedDPOptimizer
+from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
+
+from dprmt._validation import ParameterError, check_real
+from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer
+
+_REFUSED = {
+    AdaClipDPOptimizer: "its clipping norm is already that of the next step when the gradient is there",
+    FSDPOptimizerFastGradientClipping: "its parameters are shards, which have no singular values of their own",
+    DistributedPerLayerOptimizer: "it adds noise within the backward pass",
+}
+_AVERAGING = DistributedDPOptimizer.reduce_gradients, DistributedDPOptimizerFastGradientClipping.reduce_gradients
+
+
+def gradient_noise_std(dp_optimizer: DPOptimizer) -> float:
+    """Standard deviation of the noise in one entry of ``.grad`` as the inner optimizer sees it: σ_DP·C/L.
+
+    Read off the optimizer as it is now, so that it follows schedules of noise multiplier and clipping norm.
+
+    Parameters
+    ----------
+    dp_optimizer : opacus.optimizers.DPOptimizer
+        Or one for ghost clipping or for several processes.
+
+    Returns
+    -------
+    float
+        Noise multiplier times clipping norm, over the *expected* batch size times the accumulated iterations for
+        ``loss_reduction="mean"``, over 1 for ``"sum"``; >= 0. Opacus' distributed optimizers average over the
+        processes, so their number divides as well; those of `dprmt.training.clipping` do not.
+
+    Raises
+    ------
+    ParameterError
+        If it is no such optimizer, or one in which the noise is not known where the gradient is: adaptive clipping
+        (whose noise in Opacus also depends on the realised batch size), sharded parameters, per-layer clipping
+        over several processes, or a way of reducing gradients that is not one of the above.
+
+    Formal guarantees
+    -----------------
+    Public: a function of the settings. The size of the batch that was drawn does not enter.
+
+    References
+    ----------
+    Algorithm 1 of arXiv:2510.01137v3, where |B| is the batch size; under Poisson sampling this is the expected one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> inner = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3, 2))], lr=0.1)
+    >>> gradient_noise_std(DPOptimizer(inner, noise_multiplier=0.5, max_grad_norm=2.0, expected_batch_size=10))
+    0.1
+    """
+    if not isinstance(dp_optimizer, DPOptimizer):
+        raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, "an Opacus DPOptimizer")
+    for kind, reason in _REFUSED.items():
+        if isinstance(dp_optimizer, kind):
+            raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, f"another DPOptimizer: {reason}")
+    if hasattr(dp_optimizer, "_adjusted_noise_multiplier"):
+        raise ParameterError("dp_optimizer", "one with adaptive clipping", "one whose noise is that of the settings")
+    std = check_real("noise_multiplier", dp_optimizer.noise_multiplier, low=0.0)
+    std *= check_real("max_grad_norm", dp_optimizer.max_grad_norm, low=0.0)
+    return std / released_sum_divisor(dp_optimizer)
+
+
+def released_sum_divisor(dp_optimizer: DPOptimizer) -> float:
+    """What the sum of clipped gradients and noise is divided by.
+
+    Returns
+    -------
+    float
+        L times accumulated iterations times processes, or 1.
+    """
+    if dp_optimizer.loss_reduction == "sum":
+        return 1.0
+    expected = check_real("expected_batch_size", dp_optimizer.expected_batch_size, low=0.0, low_open=True)
+    return expected * _accumulated_iterations(dp_optimizer) * _averaged_processes(dp_optimizer)
+
+
+def _averaged_processes(dp_optimizer: DPOptimizer) -> int:
+    # Over how many processes the reduced gradient is divided.
+    reduce = getattr(type(dp_optimizer), "reduce_gradients", None)
+    if reduce is None or isinstance(dp_optimizer, DistributedNoisySumOptimizer):
+        return 1
+    if reduce not in _AVERAGING:
+        raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, "one that reduces gradients as Opacus does")
+    return int(dp_optimizer.world_size)
+
+
+def _accumulated_iterations(dp_optimizer: DPOptimizer) -> int:
+    # How often the accumulated batches count; outside a step there are no per-sample gradients to count.
+    sample = next((getattr(p, "grad_sample", None) for p in dp_optimizer.params), None)
+    return dp_optimizer.accumulated_iterations if isinstance(sample, list) else 1

@@ -1,0 +1,253 @@
+"""The denoising step: between the noise and the optimizer."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from opacus.optimizers import DPOptimizer
+
+from dprmt._validation import ParameterError, check_real
+from dprmt.training.denoising._noise import gradient_noise_std
+from dprmt.training.denoising._options import Denoising, matches
+from dprmt.training.denoising._report import DenoisingReport, LayerSpectrum
+from dprmt.training.optimizers import DPAdamBC
+
+NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
+Gradients: TypeAlias = dict[str, torch.Tensor]
+Observer: TypeAlias = Callable[[Gradients, Gradients, float], None]
+
+_ATTACHED: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # inner optimizers that have a step
+
+
+class DenoisingStep:
+    """Replace the noisy gradient of some parameters by a denoised one.
+
+    By a call, after the noise was added and before the optimizer moves, or by itself once `attach` has tied it to an
+    Opacus optimizer. ``.grad`` is replaced, never written into. Parameters without a gradient are skipped.
+
+    Parameters
+    ----------
+    named_parameters : mapping, or iterable of (str, Tensor)
+        Such as ``model.named_parameters()``.
+    sigma : float or callable
+        Standard deviation σ_DP·C/L >= 0 of the noise in one entry of ``.grad``, with L the *expected* batch size; or
+        a function without arguments that gives it, asked at every step.
+    options : Denoising, optional
+        The default is the paper's.
+    optimizer : torch.optim.Optimizer, optional
+        Whoever takes the gradient. A `dprmt.training.optimizers.DPAdamBC` is told the noise variance of each of its
+        parameters: 0 for a denoised layer and σ² for all else, as derived in `dprmt.training.optimizers._adambc`.
+
+    Raises
+    ------
+    ParameterError
+        If a name or a parameter comes twice, something is no parameter, or ``sigma`` is negative.
+
+    Formal guarantees
+    -----------------
+    Post-processing: the new gradient and the report are functions of the released gradient, of σ and of the options.
+    With options and σ that do not depend on the private data, the (ε, δ) of the gradient carries over.
+
+    References
+    ----------
+    Algorithm 1 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> model = torch.nn.Linear(256, 16)
+    >>> signal = 8 * torch.ones(16, 1) @ torch.ones(1, 256) / 16
+    >>> model.weight.grad = signal + torch.randn(16, 256, generator=generator)
+    >>> report = DenoisingStep(model.named_parameters(), sigma=1.0)()
+    >>> report.replaced, report.edge("weight")
+    (('weight',), 20.0)
+    >>> cosine = torch.nn.functional.cosine_similarity(model.weight.grad.flatten(), signal.flatten(), dim=0)
+    >>> round(cosine.item(), 1)  # 0.4 before
+    0.9
+    """
+
+    def __init__(
+        self,
+        named_parameters: NamedParameters,
+        sigma: float | Callable[[], float],
+        options: Denoising | None = None,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        self.parameters = _checked_parameters(named_parameters)
+        self.options = options if options is not None else Denoising()
+        self.last_report: DenoisingReport | None = None
+        self.dp_optimizer: DPOptimizer | None = None
+        self._sigma = sigma if callable(sigma) else partial(check_real, "sigma", sigma, low=0.0)
+        if not callable(sigma):
+            self._sigma()
+        self._optimizer = optimizer
+        self._handle: Any = None
+        self._observers: dict[object, Observer] = {}
+
+    @classmethod
+    def attach(
+        cls, dp_optimizer: DPOptimizer, named_parameters: NamedParameters, options: Denoising | None = None
+    ) -> DenoisingStep:
+        """A step that runs by itself whenever an Opacus optimizer hands a noised gradient to its inner optimizer.
+
+        σ is `gradient_noise_std` at that moment. Works with ``DPOptimizer``, ``DPOptimizerFastGradientClipping`` (ghost
+        clipping) and their distributed versions, where every process denoises the same reduced gradient. Micro-batches
+        that Opacus skips do not reach it.
+
+        Parameters
+        ----------
+        dp_optimizer : opacus.optimizers.DPOptimizer
+            As ``PrivacyEngine.make_private`` returns it.
+        named_parameters : mapping, or iterable of (str, Tensor)
+            Names for all parameters of the optimizer. Others are ignored: their gradients carry no such noise.
+        options : Denoising, optional
+            As for the class.
+
+        Returns
+        -------
+        DenoisingStep
+            Undone by `detach`, or at the end of a ``with`` block.
+
+        Raises
+        ------
+        ParameterError
+            If a step is attached already, a parameter of the optimizer has no name, or as for the class or
+            `gradient_noise_std`.
+
+        Examples
+        --------
+        >>> import torch
+        >>> weights = torch.nn.Parameter(torch.zeros(16, 64))
+        >>> inner = torch.optim.SGD([weights], lr=0.1)
+        >>> private = DPOptimizer(inner, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
+        >>> weights.grad_sample = torch.zeros(0, 16, 64)  # Poisson sampling drew nobody: pure noise
+        >>> with DenoisingStep.attach(private, {"weights": weights}, Denoising(kappa=1.1)) as step:
+        ...     private.step()
+        >>> step.last_report.sigma, step.last_report.replaced
+        (0.1, ())
+        """
+        gradient_noise_std(dp_optimizer)  # refuses what it does not know
+        inner = dp_optimizer.original_optimizer
+        if inner in _ATTACHED:
+            raise ParameterError(
+                "dp_optimizer", "one with a denoising step", "one without: denoising twice removes signal"
+            )
+        names = {id(p): name for name, p in _checked_parameters(named_parameters).items()}
+        unnamed = [tuple(p.shape) for p in dp_optimizer.params if id(p) not in names]
+        if unnamed:
+            raise ParameterError("named_parameters", f"no name for shapes {unnamed}", "names for all that is optimized")
+        mine = {names[id(p)]: p for p in dp_optimizer.params}
+        step = cls(mine, partial(gradient_noise_std, dp_optimizer), options, optimizer=inner)
+        step.dp_optimizer = dp_optimizer
+        step._handle = inner.register_step_pre_hook(lambda *_: _run(step))
+        _ATTACHED.add(inner)
+        return step
+
+    def detach(self) -> None:
+        """Undo `attach`; without effect if it was undone or never done."""
+        if self._handle is not None and self.dp_optimizer is not None:
+            self._handle.remove()
+            self._handle = None
+            _ATTACHED.discard(self.dp_optimizer.original_optimizer)
+
+    def __enter__(self) -> DenoisingStep:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise in one entry of ``.grad``, as of now."""
+        return check_real("sigma", self._sigma(), low=0.0)
+
+    def __call__(self) -> DenoisingReport:
+        """Denoise the gradients that are there, and report; the report is also kept in ``last_report``.
+
+        Returns
+        -------
+        DenoisingReport
+            Post-processing of the released gradient.
+
+        Raises
+        ------
+        ParameterError
+            If a matrix is not finite or σ is out of range; no gradient is changed then.
+        """
+        sigma = self.sigma
+        noisy = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
+        with _full_precision(noisy):
+            denoised, layers = self.options.apply(noisy, sigma)
+            spectra = {
+                name: _spectrum(gradient, denoised[name])
+                for name, gradient in noisy.items()
+                if gradient.ndim == 2 and matches(name, self.options.spectra)
+            }
+        for name, gradient in denoised.items():
+            if gradient is not noisy[name]:
+                self.parameters[name].grad = gradient
+        self._tell_optimizer(sigma, {name for name, layer in layers.items() if layer.denoised})
+        self.last_report = DenoisingReport(sigma, layers, spectra)
+        for observe in self._observers.values():
+            observe(noisy, denoised, sigma)
+        return self.last_report
+
+    def observe(self, key: object, observer: Observer | None) -> None:
+        """Have a function called with (noisy, denoised, σ) after every step; None takes it away.
+
+        Both are dicts of the gradients by name, of released values.
+        """
+        if observer is None:
+            self._observers.pop(key, None)
+        else:
+            self._observers[key] = observer
+
+    def _tell_optimizer(self, sigma: float, replaced: set[str]) -> None:
+        if isinstance(self._optimizer, DPAdamBC):
+            known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+            mine = {p: name for name, p in self.parameters.items() if id(p) in known and p.grad is not None}
+            self._optimizer.set_noise_variance({p: 0.0 if name in replaced else sigma**2 for p, name in mine.items()})
+
+
+def _full_precision(gradients: Gradients) -> AbstractContextManager[object]:
+    # Autocasting, if a caller has left it on, would round the products of the denoiser to bfloat16.
+    stack = ExitStack()
+    for device in {gradient.device.type for gradient in gradients.values()}:
+        stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
+
+
+def _run(step: DenoisingStep) -> None:
+    # A hook of torch.optim that returned something would change the arguments of `step`.
+    step()
+
+
+def _spectrum(noisy: torch.Tensor, denoised: torch.Tensor) -> LayerSpectrum:
+    before = _singular_values(noisy)
+    return LayerSpectrum(before, before if denoised is noisy else _singular_values(denoised))
+
+
+def _singular_values(matrix: torch.Tensor) -> NDArray[np.float64]:
+    return np.asarray(torch.linalg.svdvals(matrix.detach().double()).cpu().numpy(), dtype=np.float64)
+
+
+def _checked_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
+    pairs = named_parameters.items() if isinstance(named_parameters, Mapping) else named_parameters
+    parameters: dict[str, torch.Tensor] = {}
+    seen: dict[int, str] = {}
+    for name, p in pairs:
+        if not isinstance(name, str) or not isinstance(p, torch.Tensor):
+            raise ParameterError("named_parameters", (name, type(p).__name__), "pairs of a name and a parameter")
+        if name in parameters or id(p) in seen:
+            raise ParameterError("named_parameters", name, "names and parameters that are all different")
+        parameters[name], seen[id(p)] = p, name
+    return parameters

@@ -1,0 +1,25 @@
+"""The harness: run a recipe, write everything down, continue after any stop, and say what it cost."""
+
+from dprmt.training.harness._dry_run import DryRun as DryRun
+from dprmt.training.harness._dry_run import dry_run as dry_run
+from dprmt.training.harness._guard import SilentParameterError as SilentParameterError
+from dprmt.training.harness._run_folder import read_metrics as read_metrics
+from dprmt.training.harness._run_folder import read_summary as read_summary
+from dprmt.training.harness._sweep import SweepRun as SweepRun
+from dprmt.training.harness._sweep import sweep as sweep
+from dprmt.training.harness._train import TrainingResult as TrainingResult
+from dprmt.training.harness._train import train as train
+from dprmt.training.harness._trained import load_trained as load_trained
+
+__all__ = [
+    "DryRun",
+    "SilentParameterError",
+    "SweepRun",
+    "TrainingResult",
+    "dry_run",
+    "load_trained",
+    "read_metrics",
+    "read_summary",
+    "sweep",
+    "train",
+]

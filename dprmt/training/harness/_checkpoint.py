@@ -1,0 +1,130 @@
+"""Checkpoints: tensors in safetensors, all else in JSON, replaced as a whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from dprmt._validation import ParameterError
+
+_TENSORS, _DOCUMENT = "tensors.safetensors", "document.json"
+_FOLDERS = ("checkpoint", "checkpoint.previous")
+
+
+def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint beside the last one, then put it in its place.
+
+    Parameters
+    ----------
+    run : Path
+        The run folder.
+    state : dict
+        A tree of dicts (with string or integer keys), lists, tuples, tensors, numbers, strings, booleans and None.
+
+    Raises
+    ------
+    ParameterError
+        If the tree holds anything else.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    document = _encode(state, "state", tensors)
+    current, previous = (run / name for name in _FOLDERS)
+    fresh = run / "checkpoint.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    save_file(tensors, fresh / _TENSORS)
+    (fresh / _DOCUMENT).write_text(json.dumps(document))
+    for name in (_TENSORS, _DOCUMENT):
+        _sync(fresh / name)
+    _sync(fresh)
+    # At every instant one of `checkpoint` and `checkpoint.previous` is whole.
+    shutil.rmtree(previous, ignore_errors=True)
+    if current.exists():
+        current.rename(previous)
+    fresh.rename(current)
+    _sync(run)
+
+
+def load_checkpoint(run: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+    """The last whole checkpoint of a run.
+
+    Parameters
+    ----------
+    run : Path
+        The run folder.
+    device : device
+        Where the tensors go.
+
+    Returns
+    -------
+    dict or None
+        What :func:`save_checkpoint` was given; None if there is none.
+
+    Raises
+    ------
+    ParameterError
+        If there are checkpoints, but none that can be read.
+    """
+    damage = None
+    for folder in (run / name for name in _FOLDERS):
+        if folder.exists():
+            try:
+                tensors = load_file(folder / _TENSORS, device=str(device))
+                state: dict[str, Any] = _decode(json.loads((folder / _DOCUMENT).read_text()), tensors)
+            except (OSError, ValueError, KeyError, SafetensorError) as error:
+                damage = damage or error
+            else:
+                return state
+    if damage is not None:
+        raise ParameterError("resume", str(run), f"given for a run with a checkpoint that can be read ({damage})")
+    return None
+
+
+def _encode(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
+    # Dicts become lists of pairs (JSON would turn integer keys into strings), tensors their name.
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[_key(key), _encode(item, f"{name}.{key}", tensors)] for key, item in value.items()]}
+    if isinstance(value, list | tuple):
+        items = [_encode(item, f"{name}.{place}", tensors) for place, item in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": items}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ParameterError(
+        name, type(value).__name__, "a tensor, number, string, boolean, None, or a dict or list of such"
+    )
+
+
+def _key(key: object) -> str | int:
+    if isinstance(key, str | int) and not isinstance(key, bool):
+        return key
+    raise ParameterError("key", key, "a string or an integer")
+
+
+def _decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: _decode(item, tensors) for key, item in content}
+    items = [_decode(item, tensors) for item in content]
+    return tuple(items) if kind == "tuple" else items
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

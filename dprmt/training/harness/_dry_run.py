@@ -1,0 +1,169 @@
+"""What a run would do: shapes, trainable parameters, noise, ε per step, memory. Nothing private is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dprmt.training.data import TaskData, per_sample_losses
+from dprmt.training.harness._ledger import describe_mechanism
+from dprmt.training.harness._randomness import fresh_randomness
+from dprmt.training.harness._settings import Settings, build, load, made_up_batch
+from dprmt.training.models import LoadedModel
+from dprmt.training.recipes import Recipe
+
+_CURVE = 5  # points of the ε curve that are reported
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """A run that was not started.
+
+    Attributes
+    ----------
+    mechanism : dict
+        One step, as the accountant is told.
+    noise_std : float
+        σC/L, of one entry of the gradient that the optimizer gets.
+    epsilon_after : dict of int to float
+        Upper bounds of ε after some numbers of steps, the last one included.
+    samples, sample_rate
+        Size of the training set, and the probability of a sample to be in a batch.
+    trainable : dict of str to tuple of int
+        Shapes of the trainable parameters.
+    clipping : list of dict
+        How each layer's norm is obtained.
+    memory : dict of str to int
+        Estimated bytes: see :func:`estimate_memory`.
+    """
+
+    mechanism: dict[str, Any]
+    noise_std: float
+    epsilon_after: dict[int, float]
+    samples: int
+    sample_rate: float
+    trainable: dict[str, tuple[int, ...]]
+    clipping: list[dict[str, Any]]
+    memory: dict[str, int]
+
+
+def dry_run(recipe: Recipe) -> DryRun:
+    """Set a run up, on the CPU, and say what it would do.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        What would be trained.
+
+    Returns
+    -------
+    DryRun
+        What ``dprmt train --dry-run`` prints.
+
+    Raises
+    ------
+    ParameterError
+        If the recipe cannot be used, as :func:`dprmt.training.harness.train` does.
+    """
+    loaded, data = load(recipe)
+    activations = activation_bytes(loaded, data)
+    settings = build(recipe, loaded, data, torch.device("cpu"), fresh_randomness(None, 1))
+    steps = recipe.training.steps
+    marks = sorted({max(1, steps * part // _CURVE) for part in range(1, _CURVE + 1)} | {1})
+    mechanism = settings.mechanism
+    return DryRun(
+        mechanism=describe_mechanism(mechanism),
+        noise_std=mechanism.noise_multiplier * recipe.privacy.clipping_norm / recipe.training.batch_size,
+        epsilon_after={mark: mechanism.epsilon(mark, recipe.privacy.delta).upper for mark in marks},
+        samples=len(settings.data.train),
+        sample_rate=mechanism.sample_rate,
+        trainable={name: tuple(value.shape) for name, value in settings.parameters.items()},
+        clipping=[vars(layer) for layer in settings.private.record.layers],
+        memory=estimate_memory(settings, activations),
+    )
+
+
+def estimate_memory(settings: Settings, activations: int) -> dict[str, int]:
+    """Bytes that a step needs, by part.
+
+    * ``model``: parameters and buffers.
+    * ``optimizer``: sum, gradient and two moments, 16 bytes per trainable parameter.
+    * ``activations``: those of one sample, from :func:`activation_bytes`, times the micro-batch.
+    * ``per_sample_gradients``: 4 bytes per trainable parameter and sample for exact clipping; for the others the
+      activations and output gradients of trainable layers, which clipping holds until the factors are known, are
+      of the size of the activations already counted.
+
+    Parameters
+    ----------
+    settings : Settings
+        The run.
+    activations : int
+        Bytes that autograd keeps for one sample.
+
+    Returns
+    -------
+    dict of str to int
+        The parts and their ``total``. Workspace of kernels and the allocator's slack come on top.
+    """
+    recipe, model = settings.recipe, settings.loaded.model
+    trainable = sum(value.numel() for value in settings.parameters.values())
+    stored = sum(value.numel() * value.element_size() for value in [*model.parameters(), *model.buffers()])
+    samples = recipe.training.micro_batch_size
+    exact = recipe.privacy.clipping == "exact" and recipe.optimizer.name != "grape"
+    parts = {
+        "model": stored,
+        "optimizer": 16 * trainable,
+        "activations": samples * activations,
+        "per_sample_gradients": 4 * trainable * samples if exact else 0,
+    }
+    return parts | {"total": sum(parts.values())}
+
+
+def activation_bytes(loaded: LoadedModel, data: TaskData) -> int:
+    """What autograd keeps for one sample of ``max_tokens`` tokens.
+
+    Counted in forward passes over three short texts: every tensor that is kept has a number of entries that is a
+    polynomial of degree two at most in the number of tokens, so that three counts determine it.
+
+    Parameters
+    ----------
+    loaded, data
+        Without per-sample hooks.
+
+    Returns
+    -------
+    int
+        Bytes.
+    """
+    lengths = np.array([1, 2, 3]) * min(4, max(1, (loaded.longest_input or 12) // 3))
+    counts = np.array([_saved_bytes(loaded, data, int(length)) for length in lengths])
+    return round(float(np.polyval(np.polyfit(lengths, counts, 2), data.max_tokens)))
+
+
+def _saved_bytes(loaded: LoadedModel, data: TaskData, tokens: int) -> int:
+    batch = made_up_batch(loaded, data, samples=1, tokens=tokens)
+    with _saved_tensors({value.untyped_storage()._cdata for value in loaded.model.parameters()}) as saved:
+        per_sample_losses(loaded.model, batch)
+    return sum(saved.values())
+
+
+@contextmanager
+def _saved_tensors(without: set[int]) -> Iterator[dict[int, int]]:
+    # Bytes of every storage that autograd keeps, once, by its identity.
+    saved: dict[int, int] = {}
+    kept = []  # so that no identity is used twice
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in without:
+            kept.append(storage)
+            saved[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield saved

@@ -1,0 +1,56 @@
+"""Optional TensorBoard events of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dprmt._validation import ParameterError
+
+
+class Events:
+    """Writes the numbers of ``metrics.jsonl`` as TensorBoard scalars, private ones under ``private/``.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder; events go to ``tensorboard`` in it.
+
+    Raises
+    ------
+    ParameterError
+        If the package ``tensorboard`` is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError as error:
+            raise ParameterError("tensorboard", True, f"left out, or {error.name} installed") from None
+        self._make: Callable[..., Any] = SummaryWriter
+        self._folder = folder / "tensorboard"
+        self._writer: Any = None  # made with the first step: before, the folder may not be that of a run
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """Write one step."""
+        self._writer = self._writer or self._make(str(self._folder))
+        for name, value in _scalars(entry):
+            if name not in ("step", "attempt") and math.isfinite(value):
+                self._writer.add_scalar(name, value, entry["step"])
+
+    def close(self) -> None:
+        """Write all that is left."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _scalars(entry: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    found = []
+    for name, value in entry.items():
+        if isinstance(value, dict):
+            found += _scalars(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found.append((prefix + name, float(value)))
+    return found

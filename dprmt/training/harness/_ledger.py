@@ -1,0 +1,156 @@
+"""The privacy ledger of a run: every step is charged, durably, before its noisy gradient is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.training.harness._run_folder import strict_json, sync
+
+FILE = "privacy.jsonl"
+_EXACT_FOR = 0.5  # seconds an answer may take before it is no longer asked for at every step
+_DIGITS = 3  # binary ones that numbers of steps are rounded up to then
+
+
+class PrivacyLedger:
+    """Append-only file with one line per charged step.
+
+    Formal guarantees
+    -----------------
+    :meth:`charge` returns only after the line is on the disk (fsync of the file, and of its folder when it is new).
+    Whoever uses a noisy gradient after it returned can be stopped at any instant: the file then names at least as
+    many steps as gradients were used. A line that was cut short by a crash counts as a step.
+
+    Parameters
+    ----------
+    folder : path
+        The run folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        content = self._path.read_bytes() if self._path.exists() else b""
+        self._file = self._path.open("ab")
+        sync(folder)
+        if content and not content.endswith(b"\n"):
+            self._file.write(b"\n")
+        self.charged = _count(content)
+
+    def charge(self, attempt: int, step: int, epsilon: float) -> None:
+        """Record one more step, durably.
+
+        Parameters
+        ----------
+        attempt : int
+            Number of the start.
+        step : int
+            Number of the logical step in the schedule.
+        epsilon : float
+            Upper bound of ε after it, with all steps ever charged.
+        """
+        self.charged += 1
+        entry = {"charged": self.charged, "attempt": attempt, "step": step, "epsilon": epsilon}
+        self._file.write(strict_json(entry).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def charged_steps(folder: Path) -> int:
+    """Number of steps charged in a run folder, over all its starts.
+
+    Returns
+    -------
+    int
+        0 if nothing was charged; a line that was cut short counts, and so do lines that are gone but that a later
+        line has counted.
+    """
+    path = folder / FILE
+    return _count(path.read_bytes()) if path.exists() else 0
+
+
+def _count(content: bytes) -> int:
+    count = 0
+    for line in content.split(b"\n"):
+        if line:
+            count = max(count + 1, _stated(line))
+    return count
+
+
+def _stated(line: bytes) -> int:
+    try:
+        stated = json.loads(line)["charged"]
+    except (ValueError, TypeError, KeyError):  # cut short
+        return 0
+    return stated if isinstance(stated, int) else 0
+
+
+class SpentEpsilon:
+    """Upper bounds of ε after any number of steps, each computed once.
+
+    Where an answer takes longer than half a second, the bound for a number of steps up to a quarter larger is given
+    (1, 2, …, 8, 10, 12, 14, 16, 20, …): ε grows with the number of steps, so this errs to the safe side.
+
+    Parameters
+    ----------
+    mechanism : DPSGD or RandomizedClipping
+        One step.
+    delta : float
+        δ.
+    """
+
+    def __init__(self, mechanism: DPSGD | RandomizedClipping, delta: float) -> None:
+        self._mechanism, self._delta = mechanism, delta
+        self._known: dict[int, float] = {}
+        self._slow = False
+
+    def after(self, steps: int, *, exactly: bool = False) -> float:
+        """The bound.
+
+        Parameters
+        ----------
+        steps : int
+            >= 0.
+        exactly : bool
+            For this number of steps, however long it takes.
+
+        Returns
+        -------
+        float
+            ε with the run's δ.
+        """
+        if steps == 0:
+            return 0.0
+        if self._slow and not exactly and steps not in self._known:
+            unit = 1 << max(0, (steps - 1).bit_length() - _DIGITS)
+            steps = -(-steps // unit) * unit
+        if steps not in self._known:
+            started = time.process_time()
+            self._known[steps] = _upper_bound(self._mechanism, steps, self._delta)
+            self._slow = self._slow or time.process_time() - started > _EXACT_FOR
+        return self._known[steps]
+
+
+@lru_cache(maxsize=4096)
+def _upper_bound(mechanism: DPSGD | RandomizedClipping, steps: int, delta: float) -> float:
+    # Runs of a sweep ask the same questions.
+    return mechanism.epsilon(steps, delta).upper
+
+
+def describe_mechanism(mechanism: DPSGD | RandomizedClipping) -> dict[str, Any]:
+    """The mechanism as a document, for the run's record.
+
+    Returns
+    -------
+    dict
+        Its class and its fields.
+    """
+    return {"mechanism": type(mechanism).__name__, **vars(mechanism)}

@@ -1,0 +1,69 @@
+"""The processes of a ``torchrun``: one if there is none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+_Value = TypeVar("_Value")
+
+
+@contextmanager
+def process_group() -> Iterator[tuple[int, int]]:
+    """Join the group that ``torchrun`` set up, and leave it again.
+
+    Yields
+    ------
+    tuple of int
+        This process' rank and the number of processes.
+    """
+    if dist.is_available() and dist.is_initialized():
+        yield dist.get_rank(), dist.get_world_size()
+        return
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield 0, 1
+        return
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield dist.get_rank(), dist.get_world_size()
+    finally:
+        dist.destroy_process_group()
+
+
+def from_first(value: _Value) -> _Value:
+    """The first process' value, in all processes.
+
+    Returns
+    -------
+    object
+        ``value`` itself if there is one process.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def wait_for_all() -> None:
+    """Return once all processes are here."""
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()
+
+
+def summed(values: torch.Tensor) -> torch.Tensor:
+    """Sum over the processes.
+
+    Returns
+    -------
+    Tensor
+        The same in all of them.
+    """
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(values)
+    return values

@@ -1,0 +1,87 @@
+"""Randomness of a run: one secret per start, from which noise, Poisson coins and probes are derived."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+import torch
+
+from dprmt._validation import ParameterError, check_count
+from dprmt.training._generators import secret_generator
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """A secret and what is derived from it; its ``repr`` does not show it.
+
+    Parameters
+    ----------
+    secret : bytes
+        32 bytes.
+    is_secret : bool
+        False if it was derived from a seed that somebody knows: then there is no privacy guarantee.
+
+    Formal guarantees
+    -----------------
+    Streams of different purposes are independent up to the pseudorandomness of SHAKE-256, and as hard to guess as
+    :func:`dprmt.training._generators.secret_generator` says. The Mersenne Twister is no cryptographic generator.
+    Released gradients show sums of rounded normals and data, not its words; still, a guarantee against an adversary
+    who attacks the generator needs ``secure_mode`` of Opacus and its generator.
+    """
+
+    secret: bytes
+    is_secret: bool
+
+    def __repr__(self) -> str:
+        return f"Randomness(is_secret={self.is_secret})"
+
+    def derive(self, purpose: str, size: int = 32) -> bytes:
+        """Bytes for one purpose.
+
+        Returns
+        -------
+        bytes
+            ``size`` of them.
+        """
+        return hashlib.shake_256(self.secret + purpose.encode()).digest(size)
+
+    def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
+        """A generator for one purpose.
+
+        Returns
+        -------
+        torch.Generator
+            On the CPU with a full random state, elsewhere with a 64-bit seed (all that torch takes there).
+        """
+        return secret_generator(device, self.derive(purpose))
+
+
+def fresh_randomness(noise_seed: int | None, attempt: int) -> Randomness:
+    """Randomness of one start of a run.
+
+    Parameters
+    ----------
+    noise_seed : int or None
+        None draws a new secret from the operating system. A seed makes the run repeatable, for studies and tests,
+        and voids the guarantee towards everybody who knows it.
+    attempt : int
+        Number of the start, so that a resumed run never repeats noise.
+
+    Returns
+    -------
+    Randomness
+        New for every attempt.
+
+    Raises
+    ------
+    ParameterError
+        If the seed is not an integer in [0, 2⁶³).
+    """
+    if noise_seed is None:
+        return Randomness(secrets.token_bytes(32), True)
+    if isinstance(noise_seed, bool) or not isinstance(noise_seed, int) or not 0 <= noise_seed < 2**63:
+        raise ParameterError("noise_seed", noise_seed, "None or an integer in [0, 2**63)")
+    text = f"dprmt run, noise seed {noise_seed}, attempt {check_count('attempt', attempt)}"
+    return Randomness(hashlib.blake2b(text.encode(), digest_size=32).digest(), False)

@@ -1,0 +1,97 @@
+"""What is looked at between noise and optimizer: the noisy gradient's norm, and spectra before and after denoising."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class ReleasedGradients:
+    """Reads noisy gradients as they pass; all it sees was released already, so that it costs no privacy.
+
+    Parameters
+    ----------
+    parameters : mapping of str to Parameter
+        The trainable parameters.
+    patterns : sequence of str
+        Names (with ``*``) of the matrices whose singular values are kept.
+    every : int or None
+        Keep them at steps that are multiples of this; None keeps none.
+
+    Attributes
+    ----------
+    norm : float
+        Norm of the last noisy gradient over all trainable parameters, before denoising. Of a weight that is trained
+        in a subspace (DP-GRAPE), the gradient is the one in the subspace.
+    changed : bool
+        Whether there are singular values that were not there when it was last set to False.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, torch.nn.Parameter], patterns: Sequence[str], every: int | None
+    ) -> None:
+        self._parameters = dict(parameters)
+        self._chosen = [
+            name
+            for name, value in self._parameters.items()
+            if value.ndim == 2 and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        ]
+        self._every = every
+        self._kept: dict[str, np.ndarray] = {}
+        self._handles: list[Any] = []
+        self.norm = math.nan
+        self.step = 0
+        self.changed = False
+
+    def before(self, optimizer: torch.optim.Optimizer) -> None:
+        """Look at the gradients of ``optimizer`` before any hook that is registered later."""
+        self._handles.append(optimizer.register_step_pre_hook(self.look))
+
+    def after(self, optimizer: torch.optim.Optimizer) -> None:
+        """Look at the gradients of ``optimizer`` after all hooks that are registered already."""
+        self._handles.append(optimizer.register_step_pre_hook(self._denoised))
+
+    def look(self, *_: object) -> None:
+        """Take the gradients that are there for noisy ones."""
+        gradients = map(_released, self._parameters.values())
+        squares = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
+        self.norm = math.sqrt(float(sum(squares))) if squares else math.nan
+        self._keep("noisy")
+
+    def _denoised(self, *_: object) -> None:
+        self._keep("denoised")
+
+    def _keep(self, kind: str) -> None:
+        if self._every is None or self.step % self._every:
+            return
+        for name in self._chosen:
+            gradient = _released(self._parameters[name])
+            if gradient is not None:
+                self.changed = True
+                values = torch.linalg.svdvals(gradient.detach().float())
+                self._kept[f"step{self.step:06d}/{kind}/{name}"] = values.cpu().numpy()
+
+    def spectra(self) -> dict[str, np.ndarray]:
+        """Singular values, in decreasing order, by ``stepNNNNNN/noisy|denoised/parameter``.
+
+        Returns
+        -------
+        dict
+            Of all steps so far.
+        """
+        return dict(self._kept)
+
+    def restore(self, spectra: Mapping[str, np.ndarray], last_step: int) -> None:
+        """Take over what an earlier start kept, up to the step from which the run continues."""
+        self._kept = {key: value for key, value in spectra.items() if int(key[4:10]) <= last_step}
+
+
+def _released(parameter: torch.nn.Parameter) -> torch.Tensor | None:
+    # DP-GRAPE releases the gradient of a projected weight in its subspace, and no other.
+    projected: torch.Tensor | None = getattr(parameter, "projected_grad", None)
+    return parameter.grad if projected is None else projected

@@ -1,0 +1,214 @@
+"""The folder of a run: what lies where, who may write in it, and how it is read back."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from dprmt._validation import ParameterError
+
+CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"
+SUMMARY, MODEL = "summary.json", "model"
+_LOCK, _NEW = "lock", ".new"
+
+
+class RunFolder:
+    """A folder that one process at a time writes to.
+
+    Parameters
+    ----------
+    path : path
+        Created if it does not exist.
+    resume : bool
+        Whether a run is expected in it.
+    config : str
+        The recipe in TOML; that of a run to resume must be the same.
+
+    Raises
+    ------
+    ParameterError
+        If there is a run and ``resume`` is false, or none and it is true, or it is another recipe's, or another
+        process is at work in it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, resume: bool, config: str) -> None:
+        self.path = Path(path)
+        self._config = config
+        self._torn = True  # whether the last line of the metrics may have been cut short
+        self._check(resume)
+        self._made: list[Path] = []
+        try:
+            for folder in (*reversed(self.path.parents), self.path):
+                if not folder.exists():
+                    folder.mkdir()
+                    self._made.append(folder)
+            self._lock = self._locked()
+        except OSError as error:
+            self._unmake()
+            raise ParameterError("out", str(path), f"a folder that can be written to ({error.strerror})") from None
+        try:
+            self._check(resume)  # another process may have been faster
+        except ParameterError:
+            self._lock.close()
+            raise
+
+    def _check(self, resume: bool) -> None:
+        exists = (self.path / CONFIG).exists()
+        if exists and not resume:
+            allowed = "a folder without a run, or that of a run to continue with --resume"
+            raise ParameterError("out", str(self.path), allowed)
+        if resume and not exists:
+            raise ParameterError("resume", str(self.path), "given only for the folder of a run that was started")
+        if (
+            not exists
+            and self.path.exists()
+            and (not self.path.is_dir() or {item.name for item in self.path.iterdir()} - {_LOCK, CONFIG + _NEW})
+        ):
+            raise ParameterError("out", str(self.path), "a new or empty folder")
+        if exists and (self.path / CONFIG).read_bytes() != self._config.encode():
+            raise ParameterError("recipe", str(self.path), "the recipe the run was started with (see its config.toml)")
+
+    def _unmake(self) -> None:
+        for folder in reversed(self._made):
+            with contextlib.suppress(OSError):  # somebody else put something there
+                folder.rmdir()
+
+    def write_config(self) -> None:
+        """Make it the folder of a run, once the recipe is known to work."""
+        if not (self.path / CONFIG).exists():
+            write_whole(self.path / CONFIG, self._config)
+
+    def _locked(self) -> IO[str]:
+        handle = (self.path / _LOCK).open("w")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            handle.close()
+            raise ParameterError("out", str(self.path), "a folder in which no other process is training") from None
+        return handle
+
+    def append_metrics(self, entry: dict[str, Any]) -> None:
+        """Add one line to ``metrics.jsonl``."""
+        with (self.path / METRICS).open("ab") as file:
+            file.write((b"\n" if self._torn and file.tell() else b"") + strict_json(entry).encode() + b"\n")
+        self._torn = False
+
+    def close(self) -> None:
+        """Let others in; what was made for a run that was not started disappears."""
+        if not (self.path / CONFIG).exists():
+            (self.path / _LOCK).unlink(missing_ok=True)
+            self._unmake()
+        self._lock.close()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file, durably, so that a reader sees the old content or the new one."""
+    with _replacing(path) as file:
+        file.write(text.encode())
+
+
+def save_spectra(path: Path, spectra: dict[str, np.ndarray]) -> None:
+    """Write ``spectra.npz`` as a whole."""
+    with _replacing(path) as file:
+        np.savez_compressed(file, **spectra)  # type: ignore[arg-type]  # numpy's stub takes an array for a flag
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    fresh = path.with_name(path.name + _NEW)
+    with fresh.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have the disk keep what was written to a file, or which files a folder has."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def strict_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON that every reader takes: numbers that are not finite, for which JSON has no word, become ``null``.
+
+    Returns
+    -------
+    str
+        Without a line end.
+
+    Examples
+    --------
+    >>> strict_json({"loss": float("nan"), "scores": (1.0, float("inf"))})
+    '{"loss": null, "scores": [1.0, null]}'
+    """
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """One entry per step of a run: that of the last start that did the step.
+
+    Parameters
+    ----------
+    folder : path
+        A run folder.
+
+    Returns
+    -------
+    list of dict
+        By step; keys as in ``docs/training.md``. Lines that were cut short are left out.
+    """
+    by_step: dict[int, dict[str, Any]] = {}
+    path = Path(folder) / METRICS
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        by_step[entry["step"]] = entry
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a finished run wrote down at its end.
+
+    Parameters
+    ----------
+    folder : path
+        A run folder.
+
+    Returns
+    -------
+    dict
+        See ``docs/training.md``.
+
+    Raises
+    ------
+    ParameterError
+        If there is no finished run.
+    """
+    path = Path(folder) / SUMMARY
+    if not path.exists():
+        raise ParameterError("folder", str(folder), "the folder of a finished run")
+    summary: dict[str, Any] = json.loads(path.read_text())
+    return summary

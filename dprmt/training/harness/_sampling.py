@@ -1,0 +1,81 @@
+"""Poisson sampling of logical batches, their split over processes and micro-batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+
+_COINS = 2.0**24  # values of one float32 of torch.rand
+
+
+def charged_sample_rate(batch_size: float, samples: int) -> float:
+    """The smallest probability, at least the nominal one, with which Opacus' sampler can include a sample.
+
+    The sampler compares float32 numbers, multiples of 2⁻²⁴, with q rounded to float32: what it does is exactly what it
+    was asked for only if q is such a multiple.
+
+    Parameters
+    ----------
+    batch_size : float
+        Expected logical batch size.
+    samples : int
+        Size of the training set.
+
+    Returns
+    -------
+    float
+        What both the sampler and the accountant are told: a multiple of 2⁻²⁴, at most 1.
+
+    Examples
+    --------
+    >>> charged_sample_rate(1, 2**24), charged_sample_rate(1, 3) > 1 / 3
+    (5.960464477539063e-08, True)
+    """
+    return min(1.0, math.ceil(batch_size / samples * _COINS) / _COINS)
+
+
+def poisson_batches(samples: int, sample_rate: float, steps: int, generator: torch.Generator) -> Iterator[list[int]]:
+    """Positions of each step's samples, drawn by Opacus' Poisson sampler.
+
+    Returns
+    -------
+    iterator of list of int
+        ``steps`` of them; a list may be empty.
+    """
+    sampler = UniformWithReplacementSampler(
+        num_samples=samples, sample_rate=sample_rate, generator=generator, steps=steps
+    )
+    return iter(sampler)
+
+
+def micro_batches(batch: Sequence[int], size: int, rank: int = 0, processes: int = 1) -> list[Sequence[int]]:
+    """One process' share of a logical batch, in pieces of at most ``size``.
+
+    All processes draw the same logical batch and take every ``processes``-th sample of it, so that one process and
+    several do the same. (Opacus' distributed sampler leaves empty shares out, after which processes wait for each
+    other forever.)
+
+    Parameters
+    ----------
+    batch : sequence of int
+        The logical batch.
+    size : int
+        Largest micro-batch.
+    rank, processes : int
+        This process, and how many there are.
+
+    Returns
+    -------
+    list of sequence of int
+        Empty for an empty share.
+
+    Examples
+    --------
+    >>> micro_batches([3, 5, 8, 9, 11], 2, rank=0, processes=2)
+    [[3, 8], [11]]
+    """
+    share = batch[rank::processes]
+    return [share[start : start + size] for start in range(0, len(share), size)]

@@ -1,0 +1,34 @@
+"""The learning rate as a function of the step alone, so that a resumed run continues it."""
+
+from __future__ import annotations
+
+import torch
+
+
+def learning_rate_factor(schedule: str, step: int, steps: int) -> float:
+    """Share of the peak learning rate at a step.
+
+    Parameters
+    ----------
+    schedule : {"constant", "linear"}
+        "linear" decays to 0 after the last step.
+    step, steps : int
+        Number of this step, from 1, and of all steps.
+
+    Returns
+    -------
+    float
+        In (0, 1].
+
+    Examples
+    --------
+    >>> [learning_rate_factor("linear", step, 4) for step in (1, 2, 3, 4)]
+    [1.0, 0.75, 0.5, 0.25]
+    """
+    return 1.0 if schedule == "constant" else (steps - step + 1) / steps
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give all parameter groups one learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate

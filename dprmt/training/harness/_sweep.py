@@ -1,0 +1,121 @@
+"""Many runs of one recipe: a grid over κ, probes, seeds, through joblib and so on any engine that joblib knows."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from joblib import Parallel, delayed
+
+from dprmt._validation import ParameterError
+from dprmt.training.harness._run_folder import CONFIG, SUMMARY, read_summary, write_whole
+from dprmt.training.harness._train import train
+from dprmt.training.recipes import Recipe
+
+_CHANGES = "changes.json"
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One run of a sweep.
+
+    Attributes
+    ----------
+    changes : dict
+        What was changed in the recipe, by dotted name.
+    folder : Path
+        Its run folder.
+    summary : dict
+        Its ``summary.json``: ε, steps, scores.
+    """
+
+    changes: dict[str, Any]
+    folder: Path
+    summary: dict[str, Any]
+
+
+def sweep(
+    recipe: Recipe,
+    grid: Mapping[str, Sequence[Any]],
+    out: str | os.PathLike[str],
+    *,
+    jobs: int | None = None,
+    noise_seed: int | None = None,
+) -> list[SweepRun]:
+    """Train a recipe once for every combination of values.
+
+    Runs that are finished already are not repeated, those that were interrupted are continued: call it again after
+    any stop, also with more values.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        What to start from.
+    grid : mapping of str to sequence
+        Values by dotted name, such as ``{"denoising.kappa": [1.01, 1.05], "training.seed": range(5)}``.
+    out : path
+        A folder with one run folder per combination.
+    jobs : int, optional
+        As joblib's ``n_jobs``. Under ``joblib.parallel_config(backend="dask")``, or Ray's, the runs go to that
+        cluster; ``out`` must then be a folder that all its machines share, and workers have one thread each (initial
+        values come from torch's global generator).
+    noise_seed : int, optional
+        As for :func:`dprmt.training.harness.train`, the same in all runs.
+
+    Returns
+    -------
+    list of SweepRun
+        In the order of the grid, the last name varying fastest.
+
+    Raises
+    ------
+    ParameterError
+        If a combination is no valid recipe; nothing is run then.
+
+    Formal guarantees
+    -----------------
+    Every run has its own ε. All runs together, and a choice among them by a score on private data, cost more than any
+    one of them: at most the sum of their ε at the sum of their δ, if they use the same training set.
+
+    Examples
+    --------
+    >>> from dprmt.training.recipes import load_recipe
+    >>> grid = {"denoising.kappa": [1.01, 1.02, 1.05], "training.seed": range(3)}
+    >>> runs = sweep(load_recipe("minilm-docstrings"), grid, "sweep", jobs=2)  # doctest: +SKIP
+    """
+    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    if not combinations:
+        raise ParameterError("grid", dict(grid), "at least one value for every name")
+    recipes = [recipe.with_changes(changes) for changes in combinations]
+    folders = [Path(out) / _name(changes) for changes in combinations]
+    for folder, changed in zip(folders, recipes, strict=True):
+        if (folder / CONFIG).exists() and (folder / CONFIG).read_bytes() != changed.to_toml().encode():
+            raise ParameterError("out", str(out), f"the folder of a sweep of the same recipe (see {folder / CONFIG})")
+    Path(out).mkdir(parents=True, exist_ok=True)
+    runs = zip(recipes, folders, combinations, strict=True)
+    summaries = Parallel(n_jobs=jobs)(delayed(_one_run)(*run, noise_seed) for run in runs)
+    return [SweepRun(*run) for run in zip(combinations, folders, summaries, strict=True)]
+
+
+def _name(changes: Mapping[str, Any]) -> str:
+    # Readable, and different for different changes.
+    text = json.dumps(changes, sort_keys=True, default=str)
+    words = "_".join(f"{name.rsplit('.', 1)[-1]}={value}" for name, value in changes.items())
+    safe = "".join(letter if letter.isalnum() or letter in "=._-+" else "-" for letter in words)[:80]
+    return f"{safe}_{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+def _one_run(recipe: Recipe, folder: Path, changes: dict[str, Any], noise_seed: int | None) -> dict[str, Any]:
+    if not (folder / SUMMARY).exists():
+        result = train(recipe, folder, resume=(folder / CONFIG).exists(), noise_seed=noise_seed)
+        if not result.finished:
+            raise KeyboardInterrupt
+    if not (folder / _CHANGES).exists():
+        write_whole(folder / _CHANGES, json.dumps(changes, default=str) + "\n")
+    return read_summary(folder)

@@ -1,0 +1,350 @@
+r"""DP-GRAPE's optimizer: Adam in randomly projected coordinates, its steps lifted back to the weights.
+
+For a weight with gradient G (m × n, the longer side first) and projector P (m × r), entry by entry in r × n:
+
+- ``R_t = PᵀG_t``, already private; ``M_t = β₁M_{t-1} + (1 - β₁)R_t``, ``V_t = β₂V_{t-1} + (1 - β₂)R_t²``,
+- ``W_t = (1 - ηλ)W_{t-1} - η P(M̂_t/(√V̂_t + ε))`` with M̂, V̂ freed of their start at 0.
+
+What becomes of the moments when the subspace changes
+-----------------------------------------------------
+V may stay: given G, the entries of a column of PᵀG all have mean square ``‖g‖²/r``, in the old coordinates and in the
+new ones (Gaussian and Stiefel). M may not: P_new is independent of M, so that in the new coordinates M points nowhere
+in particular. Keeping it adds ``β₁^s P_new M_old`` to what M would be s steps after a change if it were set to 0 there:
+of mean 0, so that no alignment is won, and of energy (m/r)‖M_old‖² on average. Setting M to 0 hence leaves the mean of
+M as it is and lowers its variance. Its correction by 1 - β₁^t goes on counting from the start of training; restarting
+it too would make the first step of every subspace as long as a sign step. So ``at_refresh`` is "reset-first" by
+default; "keep" is the plain reading of the published algorithm, and "reset" starts Adam anew.
+
+References
+----------
+arXiv:2506.15588 (DP-GRAPE), section 3; Kingma and Ba, arXiv:1412.6980; Zhao et al., arXiv:2403.03507 (GaLore).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch.optim import Optimizer
+
+from dprmt._validation import ParameterError, check_choice, check_real
+from dprmt.training.norms._layer_gradient import full_precision
+
+if TYPE_CHECKING:
+    from dprmt.training.projection import Subspaces
+
+Rule = Literal["adam", "adambc", "sgd"]
+AtRefresh = Literal["reset-first", "keep", "reset"]
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_ANNOUNCED = "next_noise_variance"
+
+
+class DPGrape(Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
+    """Adam whose moments live in the projected space (DP-GRAPE, arXiv:2506.15588).
+
+    The gradient of a weight of ``subspaces`` is taken from ``p.projected_grad`` (r × n), where
+    ``make_private_projected`` puts it. If there is none, ``p.grad`` is projected: privatise, then project. Other
+    parameters are optimized as they are. At the end of a step the subspaces count it.
+
+    Parameters
+    ----------
+    params : iterable of tensors or of dicts
+        What to optimize; dicts are parameter groups and may override the options from ``lr`` to ``floor``.
+    lr : float
+        η >= 0.
+    subspaces : Subspaces
+        Of the projected weights among them.
+    betas : pair of float
+        β₁, β₂ in [0, 1).
+    eps : float
+        ε >= 0, of "adam".
+    weight_decay : float
+        λ >= 0, decoupled, on the weights themselves.
+    rule : {"adam", "adambc", "sgd"}
+        "adambc" subtracts the noise's variance from V̂ (see `DPAdamBC`); "sgd" steps along the gradient.
+    noise_variance : float
+        Φ = (σC/L)² >= 0, of the noise in one released entry; for "adambc", and for subspaces whose rank adapts.
+    floor : float
+        γ' > 0, the least V̂ - Φ̂, for "adambc".
+    at_refresh : {"reset-first", "keep", "reset"}
+        What becomes of the moments when the subspace changes: see the head of this module.
+
+    Formal guarantees
+    -----------------
+    As for any optimizer: a function of private gradients, of projectors that are independent of the data or a function
+    of private gradients, and of options. So the parameters are as private as the gradients.
+
+    Raises
+    ------
+    ParameterError
+        If an option is outside its range, here, in a group, or set later (then at `step`).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from dprmt.training.optimizers import DPGrape
+    >>> from dprmt.training.projection import Subspaces
+    >>> layer = torch.nn.Linear(300, 40)
+    >>> optimizer = DPGrape(layer.parameters(), lr=1e-3, subspaces=Subspaces(layer, rank=8, seed=0))
+    >>> layer(torch.ones(1, 300)).sum().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["exp_avg"].shape
+    torch.Size([8, 40])
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        subspaces: Subspaces,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        rule: Rule = "adam",
+        noise_variance: float = 0.0,
+        floor: float = 1e-12,
+        at_refresh: AtRefresh = "reset-first",
+    ) -> None:
+        self.rule = check_choice("rule", rule, get_args(Rule))
+        self.at_refresh = check_choice("at_refresh", at_refresh, get_args(AtRefresh))
+        self.subspaces = subspaces
+        options = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "noise_variance": noise_variance,
+            "floor": floor,
+        }
+        super().__init__(params, _checked(options))
+        known = {p for group in self.param_groups for p in group["params"]}
+        missing = [layer.name for layer in subspaces if layer.weight not in known]
+        if missing:
+            raise ParameterError("params", f"without {missing[0]}", "with all projected weights")
+        for p in known:
+            p.projected_grad = None
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, with its own options where it names them.
+
+        Parameters
+        ----------
+        param_group : dict
+            "params" and any of the options from "lr" to "floor".
+
+        Raises
+        ------
+        ParameterError
+            If an option is outside its range; nothing is added then.
+        """
+        super().add_param_group({**param_group, **_checked({**self.defaults, **param_group})})
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, projected ones included.
+
+        Parameters
+        ----------
+        set_to_none : bool
+            As in torch.
+        """
+        super().zero_grad(set_to_none)
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.projected_grad = None
+
+    def set_noise_variance(self, values: Mapping[Any, float]) -> None:
+        """Give single parameters another noise variance for the next step only, as in `DPAdamBC`.
+
+        Parameters
+        ----------
+        values : mapping of parameter to float
+            Φ >= 0 by parameter: 0 for a layer that the denoiser replaced.
+
+        Raises
+        ------
+        ParameterError
+            If a value is negative or not finite, or a key is not a parameter of this optimizer; nothing is set then.
+        """
+        known = {p for group in self.param_groups for p in group["params"]}
+        for p, value in values.items():
+            if not isinstance(p, torch.Tensor) or p not in known:
+                raise ParameterError("values", type(p).__name__, "keyed by parameters of this optimizer")
+            check_real("noise_variance", value, low=0.0)
+        for p, value in values.items():
+            self.state[p][_ANNOUNCED] = float(value)
+
+    def check(self) -> None:
+        """Raise if an option has been set to something outside its range, or a weight has changed its shape.
+
+        Raises
+        ------
+        ParameterError
+            Naming it.
+        """
+        for group in self.param_groups:
+            group.update(_checked(group))
+        self.subspaces.check_shapes()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step, and count it in the subspaces.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Clears and computes the gradients and returns the loss.
+
+        Returns
+        -------
+        float or tensor or None
+            What the closure returned.
+
+        Raises
+        ------
+        ParameterError
+            As in :meth:`check`; nothing is changed then.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.check()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    with full_precision(p.device):
+                        self._update(p, group)
+        self.subspaces.advance()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the moments and of the subspaces, seed included.
+
+        Returns
+        -------
+        dict
+            As in torch, with "subspaces" besides.
+        """
+        return {**super().state_dict(), "subspaces": self.subspaces.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` gave: steps taken from here are those that the saved optimizer would take.
+
+        Parameters
+        ----------
+        state_dict : dict
+            Of an optimizer of this class with as many parameters in each group and the same subspaces.
+
+        Raises
+        ------
+        ParameterError
+            If it is of another optimizer or of other subspaces.
+        """
+        if "subspaces" not in state_dict:
+            raise ParameterError("state_dict", sorted(state_dict), "the state of a DPGrape, with 'subspaces'")
+        for group in state_dict["param_groups"]:
+            missing = {"noise_variance", "floor", *self.defaults} - set(group)
+            if missing:
+                raise ParameterError("state_dict", f"groups without {', '.join(sorted(missing))}", "that of a DPGrape")
+            _checked(group)
+        rest = {key: value for key, value in state_dict.items() if key != "subspaces"}
+        self._check_moments(rest)
+        self.subspaces.load_state_dict(state_dict["subspaces"])
+        super().load_state_dict(rest)
+        # torch has cast the moments to the dtype of the parameters; take them as they were saved.
+        for key, p in self._keys(rest):
+            state = rest["state"].get(key, {})
+            for name in _MOMENTS:
+                if name in state:
+                    self.state[p][name] = state[name].to(device=p.device, copy=True)
+
+    def _keys(self, state_dict: dict[str, Any]) -> Iterable[tuple[Any, Any]]:
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+        return zip(keys, [p for group in self.param_groups for p in group["params"]], strict=True)
+
+    def _check_moments(self, state_dict: dict[str, Any]) -> None:
+        sizes = [len(group["params"]) for group in self.param_groups]
+        if [len(group["params"]) for group in state_dict["param_groups"]] != sizes:
+            raise ParameterError("state_dict", "other parameter groups", f"groups of {sizes} parameters")
+        for key, p in self._keys(state_dict):
+            moment = state_dict["state"].get(key, {}).get("exp_avg")
+            layer = self.subspaces.layer(p)
+            columns = tuple(p.shape) if layer is None else layer.n
+            if moment is not None and columns != (tuple(moment.shape) if layer is None else moment.shape[-1]):
+                allowed = f"moments that fit a parameter of {tuple(p.shape)}"
+                raise ParameterError("state_dict", tuple(moment.shape), allowed)
+
+    def _update(self, p: Any, group: dict[str, Any]) -> None:
+        state = self.state[p]
+        announced = state.pop(_ANNOUNCED, None)
+        Φ = group["noise_variance"] if announced is None else announced
+        layer = self.subspaces.layer(p)
+        if p.grad is None and p.projected_grad is None:
+            return
+        θ = p.to(torch.promote_types(p.dtype, torch.float32))
+        if group["weight_decay"] != 0:
+            θ.mul_(1 - group["lr"] * group["weight_decay"])
+        if layer is None:
+            θ.sub_(self._step_of(p.grad.to(θ.dtype), state, group, Φ))
+        else:
+            P = self.subspaces.projector(p)
+            R = p.projected_grad
+            if R is None:
+                G = layer.orient(p.grad.to(θ.dtype))
+                P = self.subspaces.find(p, G, Φ**0.5) if P is None else P
+                R, Φ = P.mT @ G, Φ * self.subspaces.noise_gain(p)
+            self._refresh(state, R)
+            layer.orient(θ).addmm_(P, self._step_of(R.to(θ.dtype), state, group, Φ), alpha=-1)
+        if θ is not p:
+            p.copy_(θ)
+
+    def _refresh(self, state: dict[str, Any], R: torch.Tensor) -> None:
+        changed = state.get("period", 0) != self.subspaces.period
+        state["period"] = self.subspaces.period
+        if not changed or "exp_avg" not in state:
+            return
+        if self.at_refresh == "reset" or state["exp_avg"].shape != R.shape:
+            for name in ("exp_avg", "exp_avg_sq", "step", "noise_average"):
+                del state[name]
+        elif self.at_refresh == "reset-first":
+            state["exp_avg"].zero_()
+
+    def _step_of(self, g: torch.Tensor, state: dict[str, Any], group: dict[str, Any], Φ: float) -> torch.Tensor:
+        # What is to be subtracted, in the coordinates of g.
+        if self.rule == "sgd":
+            return group["lr"] * g
+        if "exp_avg" not in state:
+            state.update(step=0, noise_average=0.0, exp_avg=torch.zeros_like(g), exp_avg_sq=torch.zeros_like(g))
+        β1, β2 = group["betas"]
+        m, v = state["exp_avg"], state["exp_avg_sq"]
+        state["step"] += 1
+        state["noise_average"] = β2 * state["noise_average"] + (1 - β2) * Φ
+        debias = 1 - β2 ** state["step"]
+        m.lerp_(g, 1 - β1)
+        v.mul_(β2).addcmul_(g, g, value=1 - β2)
+        root = v.div(debias)
+        if self.rule == "adambc":
+            floor = max(group["floor"], torch.finfo(v.dtype).tiny)
+            root.sub_(state["noise_average"] / debias).clamp_min_(floor).sqrt_()
+        else:
+            root.sqrt_().add_(group["eps"])
+        return root.reciprocal_().mul_(m).mul_(group["lr"] / (1 - β1 ** state["step"]))
+
+
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    # The options of this optimizer among those of a group, as plain floats.
+    betas = options["betas"]
+    try:
+        β1, β2 = (check_real("betas", β, low=0.0, high=1.0, high_open=True) for β in betas)
+    except (TypeError, ValueError):
+        raise ParameterError("betas", betas, "a pair of numbers in [0, 1)") from None
+    return {
+        "lr": check_real("lr", options["lr"], low=0.0),
+        "betas": (β1, β2),
+        "eps": check_real("eps", options["eps"], low=0.0),
+        "weight_decay": check_real("weight_decay", options["weight_decay"], low=0.0),
+        "noise_variance": check_real("noise_variance", options["noise_variance"], low=0.0),
+        "floor": check_real("floor", options["floor"], low=0.0, low_open=True),
+    }

@@ -1,0 +1,115 @@
+"""Optimizers by the names that recipes and studies use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, get_args
+
+import torch
+
+from dprmt._validation import ParameterError, check_choice, check_real
+from dprmt.training.optimizers._adambc import DPAdamBC
+
+OptimizerName = Literal["gd", "gdm", "adam", "adamw", "adambc"]
+
+
+def make_optimizer(
+    name: OptimizerName,
+    params: Iterable[Any],
+    *,
+    lr: float,
+    momentum: float = 0.9,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    noise_variance: float | None = None,
+    floor: float | None = None,
+) -> torch.optim.Optimizer:
+    """An optimizer for noisy gradients by its name in a recipe.
+
+    ========  =========================  ==================================================
+    name      class                      in the paper on DP-AdamBC
+    ========  =========================  ==================================================
+    gd        ``torch.optim.SGD``        DP-GD (Algorithm 1)
+    gdm       ``torch.optim.SGD``        DP-GDM: momentum μ, no dampening (Algorithm 1)
+    adam      ``torch.optim.Adam``       DP-Adam: ``m̂/(√v̂ + γ)`` (Algorithm 2)
+    adamw     ``torch.optim.AdamW``      DP-Adam with decoupled weight decay
+    adambc    `DPAdamBC`                 DP-AdamBC: ``m̂/√max(v̂ - Φ, γ')`` (Algorithm 2)
+    ========  =========================  ==================================================
+
+    Parameters
+    ----------
+    name : {"gd", "gdm", "adam", "adamw", "adambc"}
+        Which one.
+    params : iterable
+        Tensors or parameter groups, as for any torch optimizer.
+    lr : float
+        Learning rate >= 0.
+    momentum : float
+        μ in [0, 1), of "gdm" alone.
+    betas : pair of float
+        β₁, β₂ in [0, 1), of the Adam family.
+    eps : float
+        γ >= 0, of "adam" and "adamw".
+    weight_decay : float
+        λ >= 0. Decoupled for "adamw" and "adambc", added to the noisy gradient for the others, as torch does.
+    noise_variance : float, optional
+        Φ = (σC/L)² of one entry of the gradient; required by "adambc", not read by the others.
+    floor : float, optional
+        γ' > 0; required by "adambc", not read by the others.
+
+    Returns
+    -------
+    torch.optim.Optimizer
+        Of the class in the table.
+
+    Raises
+    ------
+    ParameterError
+        If the name is unknown, a number is out of its range, or "adambc" lacks ``noise_variance`` or ``floor``.
+
+    Formal guarantees
+    -----------------
+    The optimizer post-processes the gradients it is given: the parameters are as private as these, as long as the
+    options do not depend on the private data in other ways.
+
+    References
+    ----------
+    Algorithms 1 and 2 (appendix A) of the heavy-tail class imbalance paper on DP-AdamBC.
+
+    Examples
+    --------
+    >>> weights = torch.nn.Parameter(torch.zeros(3))
+    >>> type(make_optimizer("gdm", [weights], lr=0.1)).__name__
+    'SGD'
+    >>> type(make_optimizer("adambc", [weights], lr=0.1, noise_variance=1e-4, floor=1e-6)).__name__
+    'DPAdamBC'
+    """
+    check_choice("name", name, get_args(OptimizerName))
+    lr = check_real("lr", lr, low=0.0)
+    weight_decay = check_real("weight_decay", weight_decay, low=0.0)
+    if name == "adambc":
+        for argument, value in (("noise_variance", noise_variance), ("floor", floor)):
+            if value is None:
+                raise ParameterError(argument, None, "given for 'adambc'")
+        return DPAdamBC(
+            params, lr, betas, noise_variance=_given(noise_variance), floor=_given(floor), weight_decay=weight_decay
+        )
+    if name in ("gd", "gdm"):
+        μ = check_real("momentum", momentum, low=0.0, high=1.0, high_open=True) if name == "gdm" else 0.0
+        return torch.optim.SGD(params, lr=lr, momentum=μ, weight_decay=weight_decay)
+    make: Callable[..., torch.optim.Optimizer] = torch.optim.Adam if name == "adam" else torch.optim.AdamW
+    return make(params, lr=lr, betas=_betas(betas), eps=check_real("eps", eps, low=0.0), weight_decay=weight_decay)
+
+
+def _betas(betas: tuple[float, float]) -> tuple[float, float]:
+    try:
+        β1, β2 = (check_real("betas", β, low=0.0, high=1.0, high_open=True) for β in betas)
+    except (TypeError, ValueError):
+        raise ParameterError("betas", betas, "a pair of numbers in [0, 1)") from None
+    return β1, β2
+
+
+def _given(value: float | None) -> float:
+    assert value is not None
+    return value

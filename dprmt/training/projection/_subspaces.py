@@ -1,0 +1,243 @@
+"""The subspaces of all projected layers, and when they change."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, SupportsIndex, get_args
+
+import torch
+from torch import nn
+
+from dprmt._validation import ParameterError, check_choice, check_count
+from dprmt.training.norms import ProbeGenerator
+from dprmt.training.projection._layers import ProjectedLayer, find_layers
+from dprmt.training.projection._projectors import gaussian_projector, singular_projector, stiefel_projector
+from dprmt.training.projection._ranks import EnergyShare, RankRule
+
+Projector = Literal["gaussian", "stiefel", "svd"]
+
+
+class Subspaces:
+    """A projector P (m × r) for every projected layer, a new one every F steps.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Its trainable Linear and Conv1D weights, LoRA's among them, are projected along their longer side m.
+    rank : int, mapping of str to int, or rule
+        r: see ``find_layers``; :func:`share_of_dimension`, :func:`at_most` and :class:`EnergyShare` are rules.
+    refresh_every : int
+        F >= 1 steps that share a subspace.
+    projector : {"gaussian", "stiefel", "svd"}
+        N(0, 1/r) entries; √(m/r) times a random orthonormal frame; or the leading left singular vectors of the
+        released gradient of the first step of every F.
+    seed : int, optional
+        In [0, 2²⁵⁶), from which the random projectors are drawn. It may be public, but must be chosen without looking
+        at the private data. By default a new one; saved with the state.
+    keep : bool
+        Whether the projectors are kept between uses, Σ m·r numbers, instead of being drawn again. Those of "svd"
+        are always kept.
+
+    Formal guarantees
+    -----------------
+    Random projectors are a function of (seed, layer, period) alone, hence independent of the data. Those of "svd" are a
+    function of a gradient that has been released. Neither needs to be hidden, and neither is charged to the budget.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of its range, r is larger than a layer's longer side (its shorter one for "svd", which has
+        no more singular vectors), or the rule is not one for this projector.
+
+    Examples
+    --------
+    >>> layer = torch.nn.Linear(300, 40)
+    >>> subspaces = Subspaces(layer, rank=8, refresh_every=100, seed=0)
+    >>> subspaces.projector(layer.weight).shape  # for the 300 inputs; gradients are 8 x 40
+    torch.Size([300, 8])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        rank: int | Mapping[str, int] | RankRule,
+        refresh_every: SupportsIndex = 100,
+        projector: Projector = "gaussian",
+        seed: int | None = None,
+        keep: bool = False,
+    ) -> None:
+        self.kind = check_choice("projector", projector, get_args(Projector))
+        self.refresh_every = check_count("refresh_every", refresh_every)
+        if isinstance(rank, EnergyShare) and projector != "svd":
+            allowed = f"a rule that sees shapes only: {projector!r} is drawn before any gradient"
+            raise ParameterError("rank", rank, allowed)
+        self._adaptive = rank if isinstance(rank, EnergyShare) else None
+        self.layers = find_layers(model, rank)
+        for layer in self.layers:
+            if projector == "svd" and layer.rank > layer.n:
+                allowed = f"at most {layer.n}, the number of singular vectors of a {layer.m} x {layer.n} gradient"
+                raise ParameterError(f"rank of {layer.name}", layer.rank, allowed)
+        self._by_weight = {layer.weight: layer for layer in self.layers}
+        self._shapes = {layer.name: tuple(layer.weight.shape) for layer in self.layers}
+        self.seed = secrets.randbits(128) if seed is None else seed
+        self._generator = ProbeGenerator(self.seed)
+        self._keep = keep
+        self._held: dict[str, torch.Tensor] = {}
+        self.step = 0
+
+    @property
+    def period(self) -> int:
+        """How often the subspaces have changed: ⌊step/F⌋."""
+        return self.step // self.refresh_every
+
+    def __contains__(self, weight: object) -> bool:
+        return weight in self._by_weight
+
+    def __iter__(self) -> Iterator[ProjectedLayer]:
+        return iter(self.layers)
+
+    def layer(self, weight: torch.Tensor) -> ProjectedLayer | None:
+        """What is known of a weight.
+
+        Parameters
+        ----------
+        weight : torch.nn.Parameter
+            Of the model.
+
+        Returns
+        -------
+        ProjectedLayer or None
+            None if it is not projected.
+        """
+        return self._by_weight.get(weight)
+
+    def projector(self, weight: torch.Tensor) -> torch.Tensor | None:
+        """P of the present step.
+
+        Parameters
+        ----------
+        weight : torch.nn.Parameter
+            A projected weight.
+
+        Returns
+        -------
+        Tensor, shape (m, r), or None
+            On the device of the weight, float32, or float64 if the weight is. None for "svd" in the first step of a
+            period, whose released gradient :meth:`find` is to get.
+        """
+        layer = self._by_weight[weight]
+        if layer.name in self._held:
+            return self._held[layer.name]
+        if self.kind == "svd":
+            return None
+        draw = gaussian_projector if self.kind == "gaussian" else stiefel_projector
+        matrix = draw(self._generator, layer.name, self.period, layer.m, layer.rank)
+        matrix = matrix.to(device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
+        if self._keep:
+            self._held[layer.name] = matrix
+        return matrix
+
+    def find(self, weight: torch.Tensor, released: torch.Tensor, noise_std: float) -> torch.Tensor:
+        """Take the leading singular vectors of a released gradient as the projector of this period.
+
+        Parameters
+        ----------
+        weight : torch.nn.Parameter
+            A projected weight.
+        released : Tensor, shape (m, n)
+            Its privatised gradient, the longer side first.
+        noise_std : float
+            Standard deviation of the noise in one entry, for :class:`EnergyShare`.
+
+        Returns
+        -------
+        Tensor, shape (m, r)
+            P.
+        """
+        layer = self._by_weight[weight]
+        vectors, values = singular_projector(released)
+        rank = layer.rank
+        if self._adaptive is not None:
+            rank = self._adaptive.adapt(values.cpu().numpy(), (layer.m, layer.n), noise_std)
+        matrix = vectors[:, :rank].contiguous()
+        self._held[layer.name] = matrix
+        return matrix
+
+    def noise_gain(self, weight: torch.Tensor) -> float:
+        """Mean variance of an entry of PᵀZ for Z with variance 1: m/r, and 1 for singular vectors.
+
+        Parameters
+        ----------
+        weight : torch.nn.Parameter
+            A projected weight.
+
+        Returns
+        -------
+        float
+            By how much projecting *after* the noise raises it over noise that is added in the subspace.
+        """
+        layer = self._by_weight[weight]
+        return 1.0 if self.kind == "svd" else layer.m / layer.rank
+
+    def advance(self) -> None:
+        """Count a step; at the end of a period let go of its projectors."""
+        before = self.period
+        self.step += 1
+        if self.period != before:
+            self._held.clear()
+
+    def check_shapes(self) -> None:
+        """Raise if a weight has changed its shape since.
+
+        Raises
+        ------
+        ParameterError
+            Naming it.
+        """
+        for layer in self.layers:
+            if tuple(layer.weight.shape) != self._shapes[layer.name]:
+                allowed = f"of shape {self._shapes[layer.name]}, as before"
+                raise ParameterError(layer.name, tuple(layer.weight.shape), allowed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs.
+
+        Returns
+        -------
+        dict
+            Plain numbers, strings and tensors.
+        """
+        return {
+            "kind": self.kind,
+            "seed": self.seed,
+            "step": self.step,
+            "refresh_every": self.refresh_every,
+            "layers": {layer.name: [layer.m, layer.n, layer.rank] for layer in self.layers},
+            "singular_vectors": dict(self._held) if self.kind == "svd" else {},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was taken.
+
+        Parameters
+        ----------
+        state : mapping
+            Of subspaces of the same layers, ranks, kind and F. The seed is taken from it.
+
+        Raises
+        ------
+        ParameterError
+            If it is of others; nothing is changed then.
+        """
+        mine = self.state_dict()
+        for key in ("kind", "refresh_every", "layers"):
+            if key not in state or state[key] != mine[key]:
+                raise ParameterError(f"state_dict: {key}", state.get(key), f"{mine[key]!r}")
+        generator, step = ProbeGenerator(state["seed"]), check_count("step", state["step"], low=0)
+        self.seed, self.step, self._generator = state["seed"], step, generator
+        weights = {layer.name: layer.weight for layer in self.layers}
+        self._held = {
+            name: matrix.to(weights[name].device, copy=True) for name, matrix in state["singular_vectors"].items()
+        }

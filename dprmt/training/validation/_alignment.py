@@ -1,0 +1,207 @@
+"""What denoising does to the alignment with the clean gradient: over steps, over layers, over the gate κ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dprmt._validation import ParameterError, check_real
+from dprmt.spectra import cosine_similarity, denoise_layers
+from dprmt.training.validation._run import GradientStep
+
+KAPPAS = (1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.04, 1.06, 1.08, 1.1)
+
+
+@dataclass(frozen=True)
+class LayerAlignment:
+    """One layer at one step. It is **private**.
+
+    Attributes
+    ----------
+    layer : str
+        Its name.
+    top_over_edge : float or None
+        Top noisy singular value over the bulk edge; None if it is no matrix.
+    clean_square, noisy_square : float
+        Squared norms of the clean and the noisy gradient; the latter is that of the denoised one as well.
+    noisy_inner, denoised_inner : float
+        Inner products with the clean gradient of the noisy one, and of the one denoised as if every matrix with a
+        value above the edge passed the gate.
+    """
+
+    layer: str
+    top_over_edge: float | None
+    clean_square: float
+    noisy_square: float
+    noisy_inner: float
+    denoised_inner: float
+
+    @property
+    def improvement(self) -> float:
+        """Cosine with the clean gradient after denoising minus before, without a gate; 0 for a zero gradient."""
+        scale = math.sqrt(self.clean_square * self.noisy_square)
+        return (self.denoised_inner - self.noisy_inner) / scale if scale > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class AlignmentStep:
+    """Alignment of a whole gradient with the clean one, and of its layers. It is **private**.
+
+    Attributes
+    ----------
+    number : int
+        Of the step.
+    cosine : float
+        Of the noisy gradient.
+    corrected, uncorrected : float
+        Improvement(t) of denoising with and without norm correction, at the gate of the measurement.
+    layers : tuple of LayerAlignment
+        All layers.
+    """
+
+    number: int
+    cosine: float
+    corrected: float
+    uncorrected: float
+    layers: tuple[LayerAlignment, ...]
+
+
+@dataclass(frozen=True)
+class KappaPoint:
+    """What a gate does, over all matrices and steps. It is **private**.
+
+    Attributes
+    ----------
+    kappa : float
+        The gate.
+    passing : float
+        Share of the matrices that pass it, in [0, 1].
+    improved : float
+        Share of those whose alignment grew; NaN if none passes.
+    improvement : float
+        Mean over the steps of Improvement(t) of the whole gradient.
+    """
+
+    kappa: float
+    passing: float
+    improved: float
+    improvement: float
+
+
+def measure_alignment(step: GradientStep, *, kappa: float = 1.02) -> AlignmentStep:
+    """Compare noisy and denoised gradient with the clean one.
+
+    Parameters
+    ----------
+    step : GradientStep
+        From `private_gradients`.
+    kappa : float
+        The gate >= 1 for Improvement(t).
+
+    Returns
+    -------
+    AlignmentStep
+        **Private.**
+
+    Raises
+    ------
+    ParameterError
+        If ``kappa`` is out of range.
+
+    References
+    ----------
+    Section 3.1, Eq. 10 and appendix H.2 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> clean = {"weight": 0.4 * torch.ones(8, 200, dtype=torch.float64)}
+    >>> noise = torch.randn(8, 200, generator=generator, dtype=torch.float64)
+    >>> step = GradientStep(0, 1.0, 10, 0.7, clean, {"weight": clean["weight"] + noise})
+    >>> measured = measure_alignment(step)
+    >>> round(measured.cosine, 1), round(measured.corrected, 1)
+    (0.4, 0.4)
+    """
+    check_real("kappa", kappa, low=1.0)
+    clean, noisy = ({name: x.double() for name, x in layers.items()} for layers in (step.clean, step.noisy))
+    before = cosine_similarity(noisy, clean)
+    after = [
+        cosine_similarity(denoise_layers(noisy, step.sigma, kappa, correction)[0], clean)
+        for correction in (True, False)
+    ]
+    ungated, report = denoise_layers(noisy, step.sigma, 1.0)
+    layers = tuple(
+        LayerAlignment(
+            layer=name,
+            top_over_edge=report[name].top_over_edge,
+            clean_square=float(clean[name].square().sum()),
+            noisy_square=float(noisy[name].square().sum()),
+            noisy_inner=float((noisy[name] * clean[name]).sum()),
+            denoised_inner=float((ungated[name] * clean[name]).sum()),
+        )
+        for name in noisy
+    )
+    return AlignmentStep(step.number, before, after[0] - before, after[1] - before, layers)
+
+
+def kappa_sweep(steps: Sequence[AlignmentStep], kappas: Sequence[float] = KAPPAS) -> list[KappaPoint]:
+    """What every gate would have done, with norm correction, from the layers as measured without a gate.
+
+    Parameters
+    ----------
+    steps : sequence of AlignmentStep
+        At least one.
+    kappas : sequence of float
+        Gates >= 1.
+
+    Returns
+    -------
+    list of KappaPoint
+        One per gate. **Private.**
+
+    Raises
+    ------
+    ParameterError
+        If there is no step or a gate is below 1.
+
+    References
+    ----------
+    Figures 4 and 6-8 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> layer = LayerAlignment("query", 1.03, clean_square=1.0, noisy_square=4.0, noisy_inner=0.4, denoised_inner=1.0)
+    >>> step = AlignmentStep(0, 0.2, 0.3, 0.3, (layer,))
+    >>> [(point.kappa, point.passing, round(point.improvement, 3)) for point in kappa_sweep([step], (1.02, 1.04))]
+    [(1.02, 1.0, 0.3), (1.04, 0.0, 0.0)]
+    """
+    if not steps:
+        raise ParameterError("steps", "none", "at least one")
+    return [_at(check_real("kappas", kappa, low=1.0), steps) for kappa in kappas]
+
+
+def _at(kappa: float, steps: Sequence[AlignmentStep]) -> KappaPoint:
+    matrices = [layer for step in steps for layer in step.layers if layer.top_over_edge is not None]
+    passing = [layer for layer in matrices if _passes(layer, kappa)]
+    return KappaPoint(
+        kappa=kappa,
+        passing=len(passing) / len(matrices) if matrices else 0.0,
+        improved=float(np.mean([layer.improvement > 0 for layer in passing])) if passing else math.nan,
+        improvement=float(np.mean([_improvement(step, kappa) for step in steps])),
+    )
+
+
+def _passes(layer: LayerAlignment, kappa: float) -> bool:
+    return layer.top_over_edge is not None and layer.top_over_edge >= kappa
+
+
+def _improvement(step: AlignmentStep, kappa: float) -> float:
+    # Norm correction keeps every layer's norm, so the cosine of the whole follows from the layers' inner products.
+    gain = math.fsum(layer.denoised_inner - layer.noisy_inner for layer in step.layers if _passes(layer, kappa))
+    clean = math.fsum(layer.clean_square for layer in step.layers)
+    noisy = math.fsum(layer.noisy_square for layer in step.layers)
+    return gain / math.sqrt(clean * noisy) if clean * noisy > 0 else 0.0

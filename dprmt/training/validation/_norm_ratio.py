@@ -1,0 +1,245 @@
+"""Randomized per-sample norms on real gradients, against their exact law and the envelope of all laws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dprmt._validation import ParameterError, check_count, check_real
+from dprmt.accounting import chi2_mixture_cdf, envelope_cdf
+from dprmt.training.norms import ProbeGenerator, cheaper_side, hutchinson_squared_norms
+from dprmt.training.validation._run import Experiment
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class NormRatios:
+    """Estimated over true squared norm of per-sample gradients, and what theory says of it. It is **private**.
+
+    Attributes
+    ----------
+    probes, rank : int
+        k, and the largest number of nonzero singular values that a sample's layers have together.
+    samples, draws : int
+        Gradients, and draws of the probes for each.
+    leading_share : float
+        Median over the samples of the largest squared singular value over their sum, in (0, 1].
+    ratios : array, shape (samples·draws,)
+        X = n̂/n in increasing order.
+    points : array, shape (p,)
+        Where the curves below are evaluated.
+    empirical : array, shape (p,)
+        Share of the ratios at or below each point.
+    predicted : array, shape (p,)
+        Mean over the samples of the exact law, a mixture of χ² with the squared singular values as weights.
+    envelope : array, shape (p,)
+        The largest probability that any spectrum of this rank can give.
+    over_envelope : float
+        By how much the empirical curve exceeds the envelope at worst, over all ratios; negative if it never does.
+    band : float
+        With probability 1 - ``error``, empirical and predicted differ by no more anywhere.
+    error : float
+        Probability in (0, 1).
+    """
+
+    probes: int
+    rank: int
+    samples: int
+    draws: int
+    leading_share: float
+    ratios: Floats
+    points: Floats
+    empirical: Floats
+    predicted: Floats
+    envelope: Floats
+    over_envelope: float
+    band: float
+    error: float
+
+    @property
+    def distance(self) -> float:
+        """Largest distance between the empirical and the predicted curve at the points."""
+        return float(np.max(np.abs(self.empirical - self.predicted)))
+
+
+def measure_norm_ratios(
+    experiment: Experiment,
+    *,
+    samples: int = 32,
+    draws: int = 128,
+    probes: int = 32,
+    seed: int = 0,
+    error: float = 0.01,
+) -> NormRatios:
+    """Estimate the norms of real per-sample gradients many times over, with independent probes each time.
+
+    All trainable linear layers count; their norms are estimated layer by layer, as in training, with a probe matrix
+    for every sample, layer and draw.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        The model, and the data of which samples are taken at equal distances.
+    samples, draws : int
+        How many, >= 1.
+    probes : int
+        k >= 2.
+    seed : int
+        Of the probes.
+    error : float
+        Probability in (0, 1) that the band is too narrow.
+
+    Returns
+    -------
+    NormRatios
+        **Private.**
+
+    Raises
+    ------
+    ParameterError
+        If a number is out of range, the model has no trainable linear layer, or a sample no gradient.
+
+    Notes
+    -----
+    The ratios are independent but not of one law. The band is ``√(ln(2e/error)/(2N))``, e times as likely to be left
+    as for equal laws (Bretagnolle 1980).
+
+    References
+    ----------
+    arXiv:2605.24879; ``docs/theory/randomized_clipping.md`` for the envelope.
+
+    Examples
+    --------
+    >>> model = torch.nn.Linear(4, 3)
+    >>> def losses(model, labels):
+    ...     return torch.nn.functional.cross_entropy(model(torch.eye(4)[labels]), labels, reduction="none")
+    >>> experiment = Experiment("toy", model, [0, 1, 2], torch.tensor, losses, length=lambda item: 1)
+    >>> norms = measure_norm_ratios(experiment, samples=3, draws=50, probes=8)
+    >>> norms.rank, norms.distance <= norms.band
+    (1, True)
+    """
+    count = check_count("samples", samples, high=len(experiment.items))
+    check_count("draws", draws)
+    check_count("probes", probes, low=2)
+    check_real("error", error, low=0.0, high=1.0, low_open=True, high_open=True)
+    items = [experiment.items[i * len(experiment.items) // count] for i in range(count)]
+    factors = _factors(experiment, items)
+    spectra = _squared_singular_values(factors)
+    totals = spectra.sum(1)
+    if not (totals > 0).all():
+        raise ParameterError("items", "a sample without a gradient", "samples with gradients")
+    generator = ProbeGenerator(seed)
+    ratios = np.sort(np.concatenate([_estimates(factors, probes, generator, draw) / totals for draw in range(draws)]))
+    grid = np.linspace(ratios[0], ratios[-1], 60), np.quantile(ratios, np.linspace(0.002, 0.998, 60)), [1.0]
+    points = np.unique(np.concatenate(grid))
+    rank = max(len(_positive(values)) for values in spectra)
+    everywhere = np.arange(1, len(ratios) + 1) / len(ratios) - envelope_cdf(ratios, probes, rank)
+    laws = [
+        chi2_mixture_cdf(points, weights / weights.sum() / probes, np.full(len(weights), float(probes)))
+        for weights in (_positive(values) for values in spectra)
+    ]
+    return NormRatios(
+        probes=probes,
+        rank=rank,
+        samples=count,
+        draws=draws,
+        leading_share=float(np.median(spectra.max(1) / totals)),
+        ratios=ratios,
+        points=points,
+        empirical=np.searchsorted(ratios, points, side="right") / len(ratios),
+        predicted=np.mean(laws, axis=0),
+        envelope=np.asarray(envelope_cdf(points, probes, rank)),
+        over_envelope=float(np.max(everywhere)),
+        band=math.sqrt(math.log(2 * math.e / error) / (2 * len(ratios))),
+        error=error,
+    )
+
+
+@dataclass(frozen=True)
+class _Factors:
+    # Activations and output gradients of one layer, for all samples, zero where a text was padded.
+    name: str
+    activations: torch.Tensor
+    gradients: torch.Tensor
+    bias: bool
+
+
+def _factors(experiment: Experiment, items: list[Any]) -> list[_Factors]:
+    # One forward and backward pass over all samples at once.
+    with _recorded(experiment.model) as record:
+        losses = experiment.losses(experiment.model, experiment.collate(items))
+        losses.sum().backward()
+    experiment.model.zero_grad(set_to_none=True)
+    if not record:
+        raise ParameterError("experiment.model", "without trainable linear layers", "with some")
+    return [
+        _Factors(name, *_samples_first(activations, gradients, len(items)), bias)
+        for name, (activations, gradients, bias) in record.items()
+    ]
+
+
+@contextmanager
+def _recorded(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
+    inputs: dict[str, torch.Tensor] = {}
+    record: dict[str, Any] = {}
+    handles = []
+
+    def hook(name: str, layer: torch.nn.Linear) -> None:
+        bias = layer.bias is not None and layer.bias.requires_grad
+
+        def forward(_: Any, args: Any, output: torch.Tensor) -> None:
+            inputs[name] = args[0].detach()
+            output.register_hook(lambda gradient: record.update({name: (inputs[name], gradient.detach(), bias)}))
+
+        handles.append(layer.register_forward_hook(forward))
+
+    try:
+        for name, layer in model.named_modules():
+            if isinstance(layer, torch.nn.Linear) and layer.weight.requires_grad:
+                hook(name or "model", layer)
+        yield record
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _samples_first(activations: torch.Tensor, gradients: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return activations.reshape(count, -1, activations.shape[-1]), gradients.reshape(count, -1, gradients.shape[-1])
+
+
+def _squared_singular_values(factors: list[_Factors]) -> Floats:
+    # Shape (samples, all singular values of all layers).
+    spectra = []
+    for layer in factors:
+        activations = layer.activations.double()
+        if layer.bias:
+            activations = torch.cat([activations, torch.ones_like(activations[..., :1])], -1)
+        matrices = activations.transpose(1, 2) @ layer.gradients.double()
+        spectra.append(torch.linalg.svdvals(matrices).square().numpy())
+    return np.concatenate(spectra, axis=1)
+
+
+def _estimates(factors: list[_Factors], probes: int, generator: ProbeGenerator, draw: int) -> Floats:
+    samples = range(len(factors[0].activations))
+    total = np.zeros(len(samples))
+    for layer in factors:
+        sizes = layer.activations.shape[-1], layer.gradients.shape[-1]
+        side = cheaper_side(*sizes, bias=layer.bias)
+        rows = sizes[1] if side == "gradients" else sizes[0] + layer.bias
+        matrices = generator.per_sample(samples, step=draw, layer=layer.name, rows=rows, probes=probes)
+        estimate = hutchinson_squared_norms(layer.activations, layer.gradients, matrices, side=side, bias=layer.bias)
+        total += estimate.numpy()
+    return total
+
+
+def _positive(squares: Floats) -> Floats:
+    # Rounding leaves singular values of 1e-8 of the largest where there are none.
+    return squares[squares > 1e-12 * squares.max()]

@@ -1,0 +1,161 @@
+"""How many steps, and how much ε, a method saves until it is where a baseline was at a milestone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dprmt._validation import ParameterError
+
+
+@dataclass(frozen=True)
+class AccuracyCurve:
+    """Accuracy of several runs at the same steps.
+
+    Attributes
+    ----------
+    steps : array, shape (n,)
+        Increasing.
+    epsilon : array, shape (n,)
+        ε after them.
+    accuracy : array, shape (runs, n)
+        In [0, 1].
+
+    Raises
+    ------
+    ParameterError
+        If the shapes do not fit or the steps do not increase.
+
+    Examples
+    --------
+    >>> AccuracyCurve([10, 20], [1.0, 1.5], [[0.5, 0.7], [0.6, 0.8]]).mean.tolist()
+    [0.55, 0.75]
+    """
+
+    steps: NDArray[np.float64]
+    epsilon: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+
+    def __init__(self, steps: ArrayLike, epsilon: ArrayLike, accuracy: ArrayLike) -> None:
+        for name, value in (("steps", steps), ("epsilon", epsilon), ("accuracy", accuracy)):
+            object.__setattr__(self, name, np.asarray(value, dtype=np.float64))
+        if self.steps.ndim != 1 or len(self.steps) < 2 or not (np.diff(self.steps) > 0).all():
+            raise ParameterError("steps", list(self.steps), "at least two increasing numbers")
+        if self.epsilon.shape != self.steps.shape:
+            raise ParameterError("epsilon", self.epsilon.shape, f"of shape {self.steps.shape}")
+        if self.accuracy.ndim != 2 or self.accuracy.shape[1:] != self.steps.shape or not len(self.accuracy):
+            raise ParameterError("accuracy", self.accuracy.shape, f"of shape (runs, {len(self.steps)})")
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean over the runs."""
+        return np.asarray(self.accuracy.mean(0))
+
+    @property
+    def spread(self) -> NDArray[np.float64]:
+        """Standard deviation over the runs, with n - 1 in the denominator; 0 for one run."""
+        return np.asarray(self.accuracy.std(0, ddof=1)) if len(self.accuracy) > 1 else np.zeros(len(self.steps))
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """One row of the table.
+
+    Attributes
+    ----------
+    step : int
+        The milestone T.
+    baseline, method : (float, float)
+        Mean accuracy at T, and its standard deviation over runs.
+    steps_needed : float or None
+        Step at which the method's mean accuracy, linear between evaluations, first reaches the baseline's at T; None if
+        it does not.
+    speedup : float or None
+        Share of the steps saved, 1 - steps_needed/T.
+    epsilon_saved : float or None
+        Δε: the baseline's ε at T less the method's at ``steps_needed``, linear between evaluations.
+    """
+
+    step: int
+    baseline: tuple[float, float]
+    method: tuple[float, float]
+    steps_needed: float | None
+    speedup: float | None
+    epsilon_saved: float | None
+
+
+def speedups(baseline: AccuracyCurve, method: AccuracyCurve, milestones: Sequence[int]) -> list[Speedup]:
+    """The form of Table 1 of arXiv:2510.01137v3.
+
+    Parameters
+    ----------
+    baseline, method : AccuracyCurve
+        At the same steps.
+    milestones : sequence of int
+        Steps T out of these.
+
+    Returns
+    -------
+    list of Speedup
+        One for each milestone. A method that never gets there has None, not the last step: the paper does not say
+        what it does then.
+
+    Raises
+    ------
+    ParameterError
+        If the steps differ or a milestone is none of them.
+
+    Examples
+    --------
+    >>> slow = AccuracyCurve([10, 20], [1.0, 1.4], [[0.5, 0.7]])
+    >>> fast = AccuracyCurve([10, 20], [1.0, 1.4], [[0.6, 0.8]])
+    >>> (row,) = speedups(slow, fast, [20])
+    >>> round(row.steps_needed, 2), round(row.speedup, 3), round(row.epsilon_saved, 3)
+    (15.0, 0.25, 0.2)
+    """
+    if not np.array_equal(baseline.steps, method.steps):
+        raise ParameterError("method.steps", method.steps.tolist(), "the steps of the baseline")
+    rows = []
+    for milestone in milestones:
+        (place,) = np.nonzero(baseline.steps == milestone)
+        if not len(place):
+            raise ParameterError("milestones", milestone, f"out of {baseline.steps.astype(int).tolist()}")
+        rows.append(_row(baseline, method, int(place[0])))
+    return rows
+
+
+def _row(baseline: AccuracyCurve, method: AccuracyCurve, place: int) -> Speedup:
+    milestone = float(baseline.steps[place])
+    needed = first_crossing(method.steps, method.mean, float(baseline.mean[place]))
+    saved = None
+    if needed is not None:
+        saved = float(baseline.epsilon[place] - np.interp(needed, method.steps, method.epsilon))
+    return Speedup(
+        step=int(milestone),
+        baseline=(float(baseline.mean[place]), float(baseline.spread[place])),
+        method=(float(method.mean[place]), float(method.spread[place])),
+        steps_needed=needed,
+        speedup=None if needed is None else 1 - needed / milestone,
+        epsilon_saved=saved,
+    )
+
+
+def first_crossing(steps: NDArray[np.float64], values: NDArray[np.float64], target: float) -> float | None:
+    """Where the piecewise linear curve through the values first reaches the target.
+
+    Returns
+    -------
+    float or None
+        A step; the first one if the curve starts above the target. None if it never gets there.
+    """
+    (above,) = np.nonzero(values >= target)
+    if not len(above):
+        return None
+    place = int(above[0])
+    if place == 0:
+        return float(steps[0])
+    share = (target - values[place - 1]) / (values[place] - values[place - 1])
+    return float(steps[place - 1] + share * (steps[place] - steps[place - 1]))

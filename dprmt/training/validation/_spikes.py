@@ -1,0 +1,220 @@
+"""Singular values and vectors of noisy gradients, measured against Eqs. 3-5."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dprmt._validation import ParameterError, check_count, check_real
+from dprmt.spectra import bulk_edge, detection_threshold, spike_map, vector_overlaps
+from dprmt.training.validation._run import GradientStep
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Spike:
+    """The top singular value of one layer at one step in noise. It is **private**.
+
+    Attributes
+    ----------
+    layer, step, shape
+        Which matrix.
+    noise_scale : float
+        σ over that of the run.
+    signal_over_threshold : float
+        Clean top singular value λ over the detection threshold λ* = σ(mn)^{1/4}.
+    gap : float
+        Second clean singular value over the first, in [0, 1]; the theory is for values that differ. 0 if λ is 0.
+    predicted : float
+        F(λ) over the bulk edge (Eq. 3): 1 at and below the threshold.
+    single : float
+        Top singular value with one draw of the noise, over the edge: of the released gradient if ``noise_scale`` is 1.
+    mean, deviation : float
+        Of the same over repeated draws of the noise on the same clean gradient.
+    predicted_overlaps, overlaps : (float, float)
+        Squared overlap of the left and the right vector: Eqs. 4-5, and the mean over the draws.
+    """
+
+    layer: str
+    step: int
+    shape: tuple[int, int]
+    noise_scale: float
+    signal_over_threshold: float
+    gap: float
+    predicted: float
+    single: float
+    mean: float
+    deviation: float
+    predicted_overlaps: tuple[float, float]
+    overlaps: tuple[float, float]
+
+    @property
+    def error(self) -> float:
+        """Measured mean over predicted top singular value, minus 1."""
+        return self.mean / self.predicted - 1
+
+
+def measure_spikes(
+    step: GradientStep, *, draws: int = 8, noise_scales: Sequence[float] = (1.0,), seed: int = 0
+) -> list[Spike]:
+    """Measure the top singular value and its vectors of every matrix of a gradient.
+
+    The clean gradient of a layer at a step is one point on the curve F. Less noise, which is what a larger batch
+    would have, moves it along the curve.
+
+    Parameters
+    ----------
+    step : GradientStep
+        From `private_gradients`.
+    draws : int
+        How often fresh noise is added to the same clean gradient, >= 2.
+    noise_scales : sequence of float
+        Standard deviations of the noise > 0, over that of the run.
+    seed : int
+        Of that noise.
+
+    Returns
+    -------
+    list of Spike
+        One per matrix and scale. **Private.**
+
+    Raises
+    ------
+    ParameterError
+        If ``draws``, ``seed`` or a scale is out of range.
+
+    References
+    ----------
+    Eqs. 3-5 of arXiv:2510.01137v3.
+
+    Examples
+    --------
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> clean = {"weight": 0.4 * torch.ones(8, 200, dtype=torch.float64)}
+    >>> noise = torch.randn(8, 200, generator=generator, dtype=torch.float64)
+    >>> step = GradientStep(0, 1.0, 10, 0.7, clean, {"weight": clean["weight"] + noise})
+    >>> (spike,) = measure_spikes(step)
+    >>> round(spike.signal_over_threshold, 1), round(spike.predicted, 1), abs(spike.error) < 0.05
+    (2.5, 1.3, True)
+    """
+    check_count("draws", draws, low=2)
+    generator = torch.Generator().manual_seed(check_count("seed", seed, low=0))
+    scales = [check_real("noise_scales", scale, low=0.0, low_open=True) for scale in noise_scales]
+    matrices = {name: clean.double() for name, clean in step.clean.items() if clean.ndim == 2}
+    return [_spike(name, step, x, scale, draws, generator) for name, x in matrices.items() for scale in scales]
+
+
+def _spike(
+    name: str, step: GradientStep, clean: torch.Tensor, scale: float, draws: int, generator: torch.Generator
+) -> Spike:
+    m, n = shape = (clean.shape[0], clean.shape[1])
+    σ = scale * step.sigma
+    edge = bulk_edge(shape, σ)
+    U, λ, Vh = torch.linalg.svd(clean, full_matrices=False)
+    noise = σ * torch.randn((draws, m, n), generator=generator, dtype=torch.float64)
+    noisy_U, s, noisy_Vh = torch.linalg.svd(clean + noise, full_matrices=False)
+    signal = float(λ[0])
+    left, right = vector_overlaps(signal, shape, σ)
+    measured = (noisy_U[:, :, 0] @ U[:, 0]).square().mean(), (noisy_Vh[:, 0] @ Vh[0]).square().mean()
+    return Spike(
+        layer=name,
+        step=step.number,
+        shape=shape,
+        noise_scale=scale,
+        signal_over_threshold=signal / detection_threshold(shape, σ),
+        gap=float(λ[1]) / signal if signal > 0 and len(λ) > 1 else 0.0,
+        predicted=float(spike_map(signal, shape, σ)) / edge,
+        single=float(torch.linalg.matrix_norm(step.noisy[name].double(), 2) if scale == 1 else s[0, 0]) / edge,
+        mean=float(s[:, 0].mean()) / edge,
+        deviation=float(s[:, 0].std()) / edge,
+        predicted_overlaps=(float(left), float(right)),
+        overlaps=(float(measured[0]), float(measured[1])),
+    )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How measured top singular values and overlaps compare with the predicted ones, over layers and steps.
+
+    Attributes
+    ----------
+    count : int
+        Number of matrices.
+    bias, median_error, large_error, largest_error : float
+        Of measured over predicted top singular value minus 1, with the noise averaged over the draws: the mean;
+        of its size the median, the 95 % quantile and the maximum.
+    single_error, single_large_error : float
+        Median size and 95 % quantile of the same with one draw of the noise.
+    overlap_bias, overlap_error, overlap_large_error : float
+        Of measured minus predicted squared overlap, left and right together: mean, median size and 95 % quantile.
+    passing : float
+        Share of the matrices that pass the gate, with one draw.
+    """
+
+    count: int
+    bias: float
+    median_error: float
+    large_error: float
+    largest_error: float
+    single_error: float
+    single_large_error: float
+    overlap_bias: float
+    overlap_error: float
+    overlap_large_error: float
+    passing: float
+
+
+def agreement(spikes: Sequence[Spike], gate: float = 1.02) -> Agreement:
+    """Summarise measured against predicted.
+
+    Parameters
+    ----------
+    spikes : sequence of Spike
+        At least one, say those above the threshold.
+    gate : float
+        κ, for ``passing``.
+
+    Returns
+    -------
+    Agreement
+        **Private**, as the spikes are.
+
+    Raises
+    ------
+    ParameterError
+        If there is no spike.
+
+    Examples
+    --------
+    >>> exact = Spike("query", 0, (8, 200), 1.0, 2.0, 0.1, 1.2, 1.25, 1.2, 0.02, (0.9, 0.4), (0.9, 0.5))
+    >>> result = agreement([exact])
+    >>> result.largest_error, round(result.single_error, 3), round(result.overlap_bias, 3)
+    (0.0, 0.042, 0.05)
+    """
+    if not spikes:
+        raise ParameterError("spikes", "none", "at least one")
+    errors = np.array([spike.error for spike in spikes])
+    single = np.array([spike.single / spike.predicted - 1 for spike in spikes])
+    differences = np.array([np.subtract(spike.overlaps, spike.predicted_overlaps) for spike in spikes]).ravel()
+    return Agreement(
+        count=len(spikes),
+        bias=float(errors.mean()),
+        median_error=_quantile(errors, 0.5),
+        large_error=_quantile(errors, 0.95),
+        largest_error=_quantile(errors, 1.0),
+        single_error=_quantile(single, 0.5),
+        single_large_error=_quantile(single, 0.95),
+        overlap_bias=float(differences.mean()),
+        overlap_error=_quantile(differences, 0.5),
+        overlap_large_error=_quantile(differences, 0.95),
+        passing=float(np.mean([spike.single >= gate for spike in spikes])),
+    )
+
+
+def _quantile(values: Floats, q: float) -> float:
+    return float(np.quantile(np.abs(values), q))

@@ -1,0 +1,57 @@
+"""What the scripts that compare trained runs share: options, the table, the picture."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dprmt._pictures import save_picture
+from dprmt.plots import plot_accuracy_over_steps
+from dprmt.training.recipes import Recipe, load_recipe
+from dprmt.training.validation import AccuracyCurve, compare
+
+
+def run_comparison(
+    description: str,
+    variants: Mapping[str, Mapping[str, Any]],
+    tables: Callable[[dict[str, AccuracyCurve]], None],
+    *,
+    recipe: str,
+    seeds: int,
+    changes: Mapping[str, Any],
+) -> None:
+    """Train what is not trained yet, print the tables, draw and save on request."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("folder", type=Path, help="where the runs go; finished ones are not repeated")
+    parser.add_argument("--recipe", default=recipe)
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--plot", metavar="OUT.png")
+    parser.add_argument("--results", metavar="OUT.json", type=Path)
+    options = parser.parse_args()
+    steps = {} if options.steps is None else {"training.steps": options.steps}
+    chosen = load_recipe(options.recipe).with_changes({**changes, **steps})
+    curves = compare(chosen, variants, range(options.seeds), options.folder, jobs=options.jobs)
+    describe(chosen, curves)
+    tables(curves)
+    if options.plot:
+        accuracy = {name: curve.accuracy for name, curve in curves.items()}
+        first = next(iter(curves.values()))
+        save_picture(options.plot, lambda ax: plot_accuracy_over_steps(first.steps, accuracy, ax=ax, title=chosen.name))
+    if options.results:
+        document = {name: {key: value.tolist() for key, value in vars(curve).items()} for name, curve in curves.items()}
+        options.results.write_text(json.dumps({"recipe": chosen.to_dict(), "curves": document}, indent=1) + "\n")
+
+
+def describe(recipe: Recipe, curves: Mapping[str, AccuracyCurve]) -> None:
+    """Print what was run, and each method's accuracy at every evaluation."""
+    runs = len(next(iter(curves.values())).accuracy)
+    print(f"{recipe.name}: {runs} seeds, {recipe.training.steps} steps, δ = {recipe.privacy.delta:g}")
+    for name, curve in curves.items():
+        print(f"{name}: ε ≤ {curve.epsilon[-1]:.3f}")
+        for step, mean, spread in zip(curve.steps, curve.mean, curve.spread, strict=True):
+            print(f"  step {step:4.0f}  {100 * mean:5.1f} ± {100 * spread:.1f} %")

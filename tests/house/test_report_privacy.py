@@ -1,0 +1,60 @@
+"""The report's table of ε: certified numbers, and the sentence about them."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+from dprmt._report_privacy import (
+    Row,
+    Run,
+    privacy_curves,
+    privacy_rows,
+    privacy_section,
+    privacy_sentence,
+    privacy_table,
+    work,
+)
+from dprmt.accounting import DPSGD, PrivacyBounds
+
+SMALL = Run(name="small", sample_rate=0.05, steps=20, probes=(16,), curve_steps=(5, 20))
+
+
+@cache
+def small_rows() -> tuple[list[Row], int]:
+    """The rows, and how often progress was reported."""
+    calls: list[None] = []
+    return privacy_rows(SMALL, lambda: calls.append(None)), len(calls)
+
+
+def test_rows_hold_certified_numbers_in_the_expected_order() -> None:
+    (exact, row), reported = small_rows()
+    calls: list[None] = []
+    upper = {label: bounds.upper for label, bounds in row.epsilon.items()}
+    assert exact.epsilon["exact"] == DPSGD(1.0, 0.05).epsilon(20, 1e-5)
+    assert upper["published"] >= upper["tight"] > upper["tight, secret probes"] > exact.epsilon["exact"].upper
+    assert row.extra_noise["published"] > row.extra_noise["tight, secret probes"] > 0
+    section = privacy_section(SMALL, [exact, row], privacy_curves(SMALL, lambda: calls.append(None)))
+    assert reported + len(calls) == work(SMALL)
+    assert section.numbers["rows"][1]["epsilon"]["tight"]["upper"] == upper["tight"]
+    assert section.numbers["curves"]["exact norms"][1]["upper"] == exact.epsilon["exact"].upper
+
+
+def test_printed_bounds_are_rounded_up() -> None:
+    rows, _ = small_rows()
+    table = privacy_table(SMALL, rows)
+    printed = float(table.rows[0][1])
+    assert 0 <= printed - rows[0].epsilon["exact"].upper < 1e-3
+    assert table.rows[1][0] == "16 probes"
+    assert 0 <= float(table.rows[1][2].split()[0]) - rows[1].epsilon["tight"].upper < 1e-3
+
+
+def test_sentence_changes_when_the_order_is_not_the_expected_one() -> None:
+    rows, _ = small_rows()
+    sentence = privacy_sentence(SMALL, rows)
+    over = rows[1].epsilon["tight"].upper / rows[0].epsilon["exact"].upper - 1
+    assert f"tight one {100 * over:.1f} %" in sentence
+    assert "Unexpected" not in sentence
+    worse = {**rows[1].epsilon, "tight, secret probes": PrivacyBounds(9.0, 9.0, 9.0)}
+    changed = [rows[0], dataclasses.replace(rows[1], epsilon=worse)]
+    assert privacy_sentence(SMALL, changed).startswith("Unexpected order")

@@ -1,0 +1,597 @@
+"""The denoising step: what it hands on, that σ is that of the settings, its coupling to Opacus and DP-AdamBC."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprmt._validation import ParameterError
+from dprmt.spectra import bulk_edge, cosine_similarity, denoise_layers, improvement, kappa_for
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("opacus")
+
+from opacus import GradSampleModule  # noqa: E402
+from opacus.grad_sample import GradSampleModuleFastGradientClipping  # noqa: E402
+from opacus.optimizers import (  # noqa: E402
+    AdaClipDPOptimizer,
+    DPOptimizer,
+    DPOptimizerFastGradientClipping,
+    DPPerLayerOptimizer,
+)
+from opacus.optimizers.ddpoptimizer import DistributedDPOptimizer  # noqa: E402
+from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import (  # noqa: E402
+    DistributedDPOptimizerFastGradientClipping,
+)
+from opacus.schedulers import ExponentialGradClip, ExponentialNoise  # noqa: E402
+from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping  # noqa: E402
+
+from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer  # noqa: E402
+from dprmt.training.denoising import (  # noqa: E402
+    Denoising,
+    DenoisingEvaluation,
+    DenoisingReport,
+    DenoisingStep,
+    PrivateDataWarning,
+    gradient_noise_std,
+)
+from dprmt.training.optimizers import DPAdamBC  # noqa: E402
+
+# Torch about the hooks of Opacus on a first layer, whose input needs no gradient.
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+
+SHAPES = {"wide": (12, 40), "tall": (40, 12), "head": (3, 12), "bias": (12,), "kernel": (4, 3, 2, 2)}
+
+
+def parameters(dtype: Any = torch.float32, **shapes: tuple[int, ...]) -> dict[str, Any]:
+    return {name: torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for name, shape in (shapes or SHAPES).items()}
+
+
+def gradients(seed: int, sigma: float, strength: float = 3.0, dtype: Any = torch.float32) -> dict[str, Any]:
+    """Rank one in noise, the signal a multiple of the bulk edge."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(shape: tuple[int, ...]) -> Any:
+        noise = sigma * torch.randn(shape, generator=generator, dtype=torch.float64)
+        if len(shape) == 2:
+            left, right = (torch.randn(side, generator=generator, dtype=torch.float64) for side in shape)
+            noise += strength * bulk_edge(shape, sigma) * torch.outer(left / left.norm(), right / right.norm())
+        return noise.to(dtype)
+
+    return {name: draw(shape) for name, shape in SHAPES.items()}
+
+
+def give(named: dict[str, Any], grads: dict[str, Any]) -> None:
+    for name, gradient in grads.items():
+        named[name].grad = gradient.clone()
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    strength=st.floats(0.0, 3.0),
+    sigma=st.floats(1e-6, 1e3),
+    kappa=st.floats(1.0, 1.5),
+    norm_correction=st.booleans(),
+    loss=st.sampled_from(["frobenius", "operator", "nuclear"]),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_gradients_are_exactly_those_of_denoise_layers(
+    seed: int, strength: float, sigma: float, kappa: float, norm_correction: bool, loss: Any, dtype: Any
+) -> None:
+    named, grads = parameters(dtype), gradients(seed, sigma, strength, dtype)
+    give(named, grads)
+    options = Denoising(kappa=kappa, norm_correction=norm_correction, loss=loss)
+    report = DenoisingStep(named, sigma, options)()
+    expected, layers = denoise_layers(grads, sigma, kappa, norm_correction, loss=loss)
+    for name, p in named.items():
+        assert p.grad.dtype == dtype
+        assert torch.equal(p.grad, expected[name])
+    assert report.layers == layers
+    assert set(report.replaced) == {name for name, layer in layers.items() if layer.denoised}
+    assert {"bias", "kernel"}.isdisjoint(report.replaced)
+
+
+def test_gradients_are_replaced_never_written_into() -> None:
+    """On rank > 0 of Opacus' distributed optimizer ``.grad`` is a view of the sum of clipped gradients."""
+    named = parameters()
+    give(named, gradients(0, 1.0))
+    before = {name: p.grad for name, p in named.items()}
+    values = copy.deepcopy(before)
+    report = DenoisingStep(named, 1.0)()
+    assert set(report.replaced) == {"wide", "tall", "head"}
+    for name, p in named.items():
+        assert torch.equal(before[name], values[name])
+        assert (p.grad is before[name]) == (name not in report.replaced)
+
+
+def test_orientation_does_not_matter() -> None:
+    """A Conv1D weight is the transpose of a Linear's."""
+    sigma, signal = 0.5, gradients(3, 0.5)["wide"]
+    named = parameters(linear=(12, 40), conv1d=(40, 12))
+    give(named, {"linear": signal, "conv1d": signal.T})
+    report = DenoisingStep(named, sigma)()
+    assert set(report.replaced) == {"linear", "conv1d"}
+    torch.testing.assert_close(named["linear"].grad, named["conv1d"].grad.T, rtol=1e-4, atol=1e-5)
+
+
+def test_report_holds_the_spectra_it_was_asked_for() -> None:
+    named, grads, sigma = parameters(torch.float64), gradients(1, 2.0, dtype=torch.float64), 2.0
+    give(named, grads)
+    report = DenoisingStep(named, sigma, Denoising(spectra=["w*", "tall", "bias"]))()
+    assert set(report.spectra) == {"wide", "tall"}
+    for name, spectrum in report.spectra.items():
+        np.testing.assert_allclose(spectrum.noisy, np.linalg.svdvals(grads[name].numpy()), rtol=1e-12)
+        after = np.linalg.svdvals(named[name].grad.numpy())
+        np.testing.assert_allclose(spectrum.denoised, after, rtol=1e-12, atol=1e-12)
+        assert report.top_singular_value(name) == pytest.approx(spectrum.noisy[0], rel=1e-10)
+        assert report.edge(name) == pytest.approx(sigma * (12**0.5 + 40**0.5))
+        above = (spectrum.noisy > report.edge(name)).sum()
+        assert report.layers[name].spikes == above
+        assert (spectrum.denoised > 1e-9).sum() == above
+    with pytest.raises(ParameterError, match="one of the matrices"):
+        report.edge("bias")
+
+
+def test_none_touches_nothing_and_decomposes_nothing() -> None:
+    named, grads = parameters(), gradients(2, 1.0)
+    give(named, grads)
+    report = DenoisingStep(named, 1.0, Denoising("none", spectra=["wide"]))()
+    assert all(torch.equal(named[name].grad, gradient) for name, gradient in grads.items())
+    assert report.layers == {}
+    np.testing.assert_array_equal(report.spectra["wide"].noisy, report.spectra["wide"].denoised)
+
+
+def test_options_reach_the_denoiser() -> None:
+    grads = gradients(4, 1.0)
+    for options, arguments in (
+        (Denoising(false_alarm=1e-3), {"kappa": lambda shape: kappa_for(shape, 1e-3)}),
+        (Denoising(backend="svd"), {"backend": "svd"}),
+        (Denoising(norm_correction=False), {"norm_correction": False}),
+    ):
+        denoised, report = options.apply(grads, 1.0)
+        expected, layers = denoise_layers(grads, 1.0, **arguments)
+        assert all(torch.equal(denoised[name], expected[name]) for name in grads)
+        assert report == layers
+    denoised, report = Denoising(exclude=["t*", "head"]).apply(grads, 1.0)
+    assert list(denoised) == list(grads)
+    assert set(report) == {"wide", "bias", "kernel"}
+    assert denoised["tall"] is grads["tall"]
+    assert denoised["wide"] is not grads["wide"]
+
+
+def test_parameters_without_gradient_are_skipped_and_nothing_changes_on_error() -> None:
+    named, grads = parameters(), gradients(5, 1.0)
+    give(named, {"wide": grads["wide"]})
+    assert set(DenoisingStep(named, 1.0)().layers) == {"wide"}
+    assert named["tall"].grad is None
+    assert DenoisingStep(parameters(), 1.0)() == DenoisingReport(1.0, {})
+    grads["tall"][3, 4] = math.nan
+    give(named, grads)
+    with pytest.raises(ParameterError, match=r"layers\['tall'\]"):
+        DenoisingStep(named, 1.0)()
+    assert torch.equal(named["wide"].grad, grads["wide"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "sure"},
+        {"kappa": 0.99},
+        {"kappa": math.nan},
+        {"false_alarm": 0.0},
+        {"false_alarm": 1.0},
+        {"norm_correction": 1},
+        {"loss": "max"},
+        {"backend": "gpu"},
+        {"exclude": "head"},
+        {"spectra": [1]},
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError) as caught:
+        Denoising(**options)
+    assert caught.value.name == next(iter(options))
+
+
+def test_bad_arguments_of_a_step_are_refused() -> None:
+    named = parameters()
+    for sigma in (-1.0, math.nan, math.inf, "1"):
+        with pytest.raises(ParameterError, match="sigma"):
+            DenoisingStep(named, sigma)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="sigma"):
+        DenoisingStep(named, lambda: -1.0)()
+    twice = [("a", named["wide"]), ("b", named["wide"])]
+    for bad in (twice, [("a", named["wide"]), ("a", named["tall"])], [("a", 1.0)], {1: named["wide"]}):
+        with pytest.raises(ParameterError, match="named_parameters"):
+            DenoisingStep(bad, 1.0)  # type: ignore[arg-type]
+
+
+# --- σ: that of the settings, whatever the batch ---------------------------------------------------------------
+
+
+def private_optimizer(named: dict[str, Any], kind: type = DPOptimizer, inner: Any = None, **options: Any) -> Any:
+    inner = inner if inner is not None else torch.optim.SGD(named.values(), lr=1.0)
+    generator = torch.Generator().manual_seed(options.pop("seed", 0))
+    defaults = {"noise_multiplier": 1.5, "max_grad_norm": 0.4, "expected_batch_size": 30, "generator": generator}
+    return kind(inner, **{**defaults, **options})
+
+
+def sample(named: dict[str, Any], samples: int, batches: int = 1, seed: int = 0) -> None:
+    """Per-sample gradients as Opacus leaves them; a list where several batches were accumulated."""
+    generator = torch.Generator().manual_seed(seed)
+    for p in named.values():
+        draws = [torch.randn((samples, *p.shape), generator=generator).to(p.dtype) for _ in range(batches)]
+        p.grad_sample = draws if batches > 1 else draws[0]
+
+
+@pytest.fixture
+def one_process(tmp_path: Any) -> Iterator[None]:
+    """A gloo group of this process alone."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("batches", [1, 3])
+def test_sigma_is_the_standard_deviation_of_the_released_noise(reduction: str, dtype: Any, batches: int) -> None:
+    """Empty batches release pure noise: its measured standard deviation is σ, and neither 2 % more nor less."""
+    named = parameters(dtype, matrix=(300, 200))
+    private = private_optimizer(named, loss_reduction=reduction)
+    step = DenoisingStep.attach(private, named, Denoising("none"))
+    sample(named, 0, batches)
+    private.step()
+    measured = named["matrix"].grad.double().square().mean().sqrt().item()
+    expected = 1.5 * 0.4 / (30 * batches if reduction == "mean" else 1)
+    assert step.last_report.sigma == pytest.approx(expected, rel=1e-12)
+    error = measured / step.last_report.sigma - 1
+    assert abs(error) < 4.5 / math.sqrt(2 * 300 * 200)
+    for wrong in (0.98, 1.02, 7 / 30):
+        assert abs(measured / (wrong * step.last_report.sigma) - 1) > 4.5 / math.sqrt(2 * 300 * 200)
+
+
+@pytest.mark.parametrize("samples", [0, 1, 7, 45])
+def test_the_realised_batch_size_does_not_enter(samples: int) -> None:
+    named, released = parameters(), {}
+    private = private_optimizer(named)
+    look = private.original_optimizer.register_step_pre_hook  # hooks run in the order in which they came
+    look(lambda *_: released.update({name: p.grad.clone() for name, p in named.items()}))
+    step = DenoisingStep.attach(private, named)
+    sample(named, samples)
+    private.step()
+    sigma = 1.5 * 0.4 / 30
+    assert step.last_report.sigma == sigma
+    expected, report = denoise_layers(released, sigma)
+    assert report == step.last_report.layers
+    for name, p in named.items():
+        assert torch.equal(p.grad, expected[name])
+
+
+def test_a_wrong_sigma_gives_another_gradient() -> None:
+    """The realised batch size, or the noise multiplier itself, in place of σ: seen in gradient and report."""
+    named = parameters()
+    private = private_optimizer(named, max_grad_norm=40.0, noise_multiplier=0.01)
+    step = DenoisingStep.attach(private, named)
+    sample(named, 7)
+    private.step()
+    right = {name: p.grad.clone() for name, p in named.items()}
+    assert step.last_report.replaced
+    for wrong in (0.01 * 40 / 7, 0.01, 0.01 * 40):
+        sample(named, 7)
+        again = private_optimizer(named, max_grad_norm=40.0, noise_multiplier=0.01)
+        for p in named.values():
+            p.summed_grad = None
+        again.step()
+        other = DenoisingStep(named, wrong)()
+        assert other.layers != step.last_report.layers
+        assert any(not torch.equal(named[name].grad, right[name]) for name in named)
+
+
+def test_schedules_are_followed() -> None:
+    named = parameters()
+    private = private_optimizer(named)
+    noise, norm = ExponentialNoise(private, gamma=0.5), ExponentialGradClip(private, gamma=3.0)
+    step = DenoisingStep.attach(private, named)
+    seen = []
+    for _ in range(3):
+        sample(named, 5)
+        private.step()
+        private.zero_grad()
+        seen.append(step.last_report.sigma)
+        noise.step()
+        norm.step()
+    assert seen == pytest.approx([0.02, 0.03, 0.045], rel=1e-12)
+
+
+def test_per_layer_clipping_has_the_noise_of_the_joint_norm() -> None:
+    named = parameters(torch.float64, a=(300, 200), b=(100, 200))
+    private = private_optimizer(named, DPPerLayerOptimizer, max_grad_norm=[3.0, 4.0])
+    step = DenoisingStep.attach(private, named, Denoising("none"))
+    sample(named, 0)
+    private.step()
+    assert step.last_report.sigma == pytest.approx(1.5 * 5.0 / 30)
+    for p in named.values():
+        measured = p.grad.square().mean().sqrt().item()
+        assert measured == pytest.approx(step.last_report.sigma, rel=4.5 / math.sqrt(2 * p.numel()))
+
+
+def test_optimizers_whose_noise_is_not_known_are_refused() -> None:
+    named = parameters()
+    adaptive = {"target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2, "max_clipbound": 9.0}
+    adaptive |= {"min_clipbound": 0.1, "unclipped_num_std": 2.0}
+    with pytest.raises(ParameterError, match="AdaClip"):
+        DenoisingStep.attach(private_optimizer(named, AdaClipDPOptimizer, **adaptive), named)
+    ghost = private_optimizer(named, DPOptimizerFastGradientClipping)
+    ghost._adjusted_noise_multiplier = 2.0  # what Opacus' adaptive clipping sets, from the realised batch size
+    with pytest.raises(ParameterError, match="adaptive"):
+        gradient_noise_std(ghost)
+    with pytest.raises(ParameterError, match="dp_optimizer"):
+        gradient_noise_std(torch.optim.SGD(named.values(), lr=1.0))
+
+
+# --- attached to Opacus ----------------------------------------------------------------------------------------
+
+
+class Net(torch.nn.Module):
+    """Two linear layers and a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = torch.nn.Linear(20, 30), torch.nn.LayerNorm(30), torch.nn.Linear(30, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.norm(torch.tanh(self.first(x))))
+
+
+def trained(
+    ghost: bool, options: Denoising | None, steps: int, micro: int | None = None
+) -> tuple[dict[str, Any], list[Any]]:
+    """Weights after a private run of SGD, and the reports of its denoising steps."""
+    torch.manual_seed(0)
+    model = Net()
+    inner = torch.optim.SGD(model.parameters(), lr=0.5)
+    common = {"max_grad_norm": 20.0} if ghost else {}
+    wrap = GradSampleModuleFastGradientClipping if ghost else GradSampleModule
+    module = wrap(model, **common)
+    kind = DPOptimizerFastGradientClipping if ghost else DPOptimizer
+    named = dict(model.named_parameters())
+    private = private_optimizer(named, kind, inner, noise_multiplier=0.02, max_grad_norm=20.0)
+    step = DenoisingStep.attach(private, model.named_parameters(), options) if options else None
+    criterion: Any = torch.nn.CrossEntropyLoss()
+    if ghost:
+        criterion = DPLossFastGradientClipping(module, private, criterion)
+    reports = []
+    for number in range(steps):
+        generator = torch.Generator().manual_seed(number)
+        x = torch.randn(24, 20, generator=generator) + 1.0
+        y = torch.randint(4, (24,), generator=generator)
+        chunks = list(zip(x.split(micro or 24), y.split(micro or 24), strict=True))
+        for i, (inputs, targets) in enumerate(chunks):
+            private.zero_grad()
+            private.signal_skip_step(i + 1 < len(chunks))
+            criterion(module(inputs), targets).backward()
+            private.step()
+        private.zero_grad()
+        reports.append(step.last_report if step else None)
+    return {name: p.detach().clone() for name, p in named.items()}, reports
+
+
+@pytest.mark.parametrize("ghost", [False, True], ids=["hooks", "ghost"])
+@pytest.mark.parametrize("micro", [None, 7])
+def test_end_to_end_with_opacus(ghost: bool, micro: int | None) -> None:
+    """One SGD step moves by the denoised gradient of the noisy one, with skipped micro-batches too."""
+    start, _ = trained(ghost, None, 0)
+    noisy, _ = trained(ghost, None, 1, micro)
+    denoised, (report,) = trained(ghost, Denoising(), 1, micro)
+    sigma = 0.02 * 20.0 / 30
+    grads = {name: (start[name].double() - noisy[name].double()) / 0.5 for name in start}
+    expected, layers = denoise_layers(grads, sigma)
+    assert report.sigma == sigma
+    assert (
+        set(report.replaced)
+        == {name for name, layer in layers.items() if layer.denoised}
+        == {"first.weight", "last.weight"}
+    )
+    for name in start:
+        moved = (start[name].double() - denoised[name].double()) / 0.5
+        torch.testing.assert_close(moved, expected[name], rtol=1e-3, atol=1e-5)
+    assert not torch.allclose(noisy["first.weight"], denoised["first.weight"], rtol=1e-3)
+
+
+@pytest.mark.parametrize("ghost", [False, True], ids=["hooks", "ghost"])
+def test_none_leaves_a_run_bit_for_bit_as_it_is(ghost: bool) -> None:
+    plain, _ = trained(ghost, None, 3)
+    attached, reports = trained(ghost, Denoising("none"), 3)
+    assert all(torch.equal(plain[name], attached[name]) for name in plain)
+    assert len(reports) == 3
+
+
+def test_batch_memory_manager_denoises_once_per_logical_batch() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(20, 4)
+    data = torch.utils.data.TensorDataset(torch.randn(40, 20), torch.randint(4, (40,)))
+    loader = torch.utils.data.DataLoader(data, batch_size=20)
+    module = GradSampleModule(model)
+    private = private_optimizer(dict(model.named_parameters()), expected_batch_size=20)
+    step = DenoisingStep.attach(private, model.named_parameters())
+    calls = []
+    step.observe("count", lambda noisy, denoised, sigma: calls.append(sigma))
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=8, optimizer=private) as batches:
+        for x, y in batches:
+            private.zero_grad()
+            torch.nn.functional.cross_entropy(module(x), y).backward()
+            private.step()
+    assert calls == [1.5 * 0.4 / 20] * 2
+
+
+def test_detach_and_with() -> None:
+    named = parameters()
+    private = private_optimizer(named, noise_multiplier=0.01, max_grad_norm=40.0)
+    with DenoisingStep.attach(private, named) as step:
+        with pytest.raises(ParameterError, match="denoising twice"):
+            DenoisingStep.attach(private, named)
+        sample(named, 5)
+        private.step()
+        first = step.last_report
+        assert first is not None
+    private.zero_grad()
+    sample(named, 5)
+    private.step()
+    assert step.last_report is first
+    step.detach()
+    again = DenoisingStep.attach(private, named)
+    private.zero_grad()
+    sample(named, 5)
+    private.step()
+    assert again.last_report is not None
+
+
+def test_only_what_is_optimized_is_denoised_and_all_of_it_needs_a_name() -> None:
+    named = parameters()
+    frozen = named.pop("head")
+    frozen.grad = gradients(0, 1.0)["head"]
+    before = frozen.grad.clone()
+    private = private_optimizer(named, noise_multiplier=0.01, max_grad_norm=40.0)
+    with pytest.raises(ParameterError, match="named_parameters"):
+        DenoisingStep.attach(private, {"wide": named["wide"]})
+    step = DenoisingStep.attach(private, {**named, "head": frozen})
+    sample(named, 5)
+    private.step()
+    assert "head" not in step.last_report.layers
+    assert torch.equal(frozen.grad, before)
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("kind", [DistributedDPOptimizer, DistributedDPOptimizerFastGradientClipping])
+def test_distributed_optimizers(kind: type) -> None:
+    """σ counts the processes, since Opacus divides the reduced gradient by their number."""
+    named = parameters(torch.float64, matrix=(300, 200))
+    private = private_optimizer(named, kind)
+    step = DenoisingStep.attach(private, named)
+    sample(named, 0)
+    named["matrix"].grad = torch.zeros(300, 200, dtype=torch.float64)  # what ghost clipping sums up
+    private.step()
+    measured = named["matrix"].grad.square().mean().sqrt().item()
+    assert measured == pytest.approx(step.last_report.sigma, rel=4.5 / math.sqrt(2 * 300 * 200))
+    private.world_size = 2
+    assert gradient_noise_std(private) == pytest.approx(1.5 * 0.4 / 30 / 2)
+
+    class Otherwise(kind):  # type: ignore[misc, valid-type]
+        def reduce_gradients(self) -> None:
+            """Something that nobody knows."""
+
+    with pytest.raises(ParameterError, match="Otherwise"):
+        gradient_noise_std(private_optimizer(named, Otherwise))
+    with pytest.raises(ParameterError, match="one process"):
+        DenoisingEvaluation(step)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_sums_reduced_before_they_are_divided_are_not_divided_by_the_processes() -> None:
+    named = parameters(torch.float64, matrix=(300, 200))
+    private = private_optimizer(named, DistributedNoisySumOptimizer)
+    private.world_size = 2
+    step = DenoisingStep.attach(private, named)
+    private.step()
+    measured = named["matrix"].grad.square().mean().sqrt().item()
+    assert step.last_report.sigma == 1.5 * 0.4 / 30
+    assert measured == pytest.approx(step.last_report.sigma, rel=4.5 / math.sqrt(2 * 300 * 200))
+
+
+# --- DP-AdamBC -------------------------------------------------------------------------------------------------
+
+
+def test_adambc_is_told_the_noise_that_is_left() -> None:
+    named = parameters()
+    adam = DPAdamBC(named.values(), lr=0.1, betas=(0.9, 0.5), noise_variance=123.0, floor=1e-8)
+    private = private_optimizer(named, inner=adam, noise_multiplier=0.02, max_grad_norm=40.0)
+    step = DenoisingStep.attach(private, named, Denoising(exclude=["tall"]))
+    sample(named, 5)
+    private.step()
+    Φ = (0.02 * 40 / 30) ** 2
+    replaced = set(step.last_report.replaced)
+    assert replaced
+    assert "tall" not in replaced
+    for name, p in named.items():
+        assert adam.state[p]["noise_average"] == pytest.approx(0.5 * (0.0 if name in replaced else Φ), rel=1e-12)
+    private.zero_grad()
+    private.noise_multiplier = 1e6  # all signals vanish; the schedule is followed
+    sample(named, 5)
+    private.step()
+    assert not step.last_report.replaced
+    for name, p in named.items():
+        average = 0.25 * (0.0 if name in replaced else Φ) + 0.5 * (1e6 * 40 / 30) ** 2
+        assert adam.state[p]["noise_average"] == pytest.approx(average, rel=1e-12)
+
+
+def test_adambc_is_told_by_hand_and_without_denoising() -> None:
+    named = parameters()
+    adam = DPAdamBC(list(named.values())[:2], lr=0.1, betas=(0.9, 0.5), noise_variance=123.0, floor=1e-8)
+    give(named, gradients(0, 2.0))
+    DenoisingStep(named, 2.0, Denoising("none"), optimizer=adam)()
+    adam.step()
+    assert [adam.state[p]["noise_average"] for p in list(named.values())[:2]] == [2.0, 2.0]
+
+
+# --- evaluation: private -----------------------------------------------------------------------------------------
+
+
+def test_evaluation_warns_and_compares_with_the_clean_gradient() -> None:
+    named = parameters(torch.float64)
+    private = private_optimizer(named, noise_multiplier=0.02, max_grad_norm=40.0)
+    step = DenoisingStep.attach(private, named)
+    with pytest.warns(PrivateDataWarning, match="private"):
+        evaluation = DenoisingEvaluation(step)
+    sample(named, 5, seed=3)
+    clean = {}
+    for name, p in named.items():
+        norms = sum(q.grad_sample.flatten(1).square().sum(1) for q in named.values()).sqrt()
+        factors = (40.0 / (norms + 1e-6)).clamp(max=1.0).double()
+        clean[name] = torch.einsum("i,i...->...", factors, p.grad_sample) / 30
+    caught: list[dict[str, Any]] = []
+    step.observe("spy", lambda noisy, denoised, sigma: caught.extend([noisy, denoised]))
+    private.step()
+    noisy, denoised = caught
+    (result,) = evaluation.private_history
+    assert result.private_cosine_noisy == pytest.approx(cosine_similarity(noisy, clean), abs=1e-12)
+    assert result.private_improvement == pytest.approx(improvement(denoised, noisy, clean), abs=1e-12)
+    assert set(result.private_layer_improvements) == set(named)
+    for name, value in result.private_layer_improvements.items():
+        assert value == pytest.approx(improvement(denoised[name], noisy[name], clean[name]), abs=1e-12)
+        assert (value != 0) == (name in step.last_report.replaced)
+    assert all("private" in name for name in type(result).__dataclass_fields__)
+    evaluation.stop()
+    private.zero_grad()
+    sample(named, 5)
+    private.step()
+    assert len(evaluation.private_history) == 1
+
+
+def test_evaluation_changes_nothing_and_a_plain_step_has_no_clean_gradient() -> None:
+    results = []
+    for evaluate in (False, True):
+        named = parameters()
+        private = private_optimizer(named, noise_multiplier=0.02, max_grad_norm=40.0)
+        step = DenoisingStep.attach(private, named)
+        if evaluate:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PrivateDataWarning)
+                DenoisingEvaluation(step)
+        sample(named, 5)
+        private.step()
+        results.append(named)
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+    with pytest.raises(ParameterError, match="attached"):
+        DenoisingEvaluation(DenoisingStep(parameters(), 1.0))

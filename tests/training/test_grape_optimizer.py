@@ -1,0 +1,209 @@
+"""The optimizer DPGrape by itself: refresh of the moments, rules, options, state."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dprmt._validation import ParameterError
+from dprmt.training.optimizers import DPAdamBC, DPGrape
+from dprmt.training.projection import EnergyShare, Subspaces
+from tests.training.grape_reference import LiteralAdam
+
+M, N, R = 10, 4, 3
+
+
+def wide() -> nn.Linear:
+    """A layer whose inputs are the longer side: 4 x 10."""
+    torch.manual_seed(0)
+    return nn.Linear(M, N, dtype=torch.float64)
+
+
+def grape(layer: nn.Module, projector: str = "gaussian", refresh_every: int = 3, **options: Any) -> DPGrape:
+    rank = options.pop("rank", R)
+    subspaces = Subspaces(layer, rank=rank, refresh_every=refresh_every, projector=projector, seed=4)
+    return DPGrape(layer.parameters(), **({"lr": 0.1, "subspaces": subspaces} | options))
+
+
+def set_gradients(layer: nn.Linear, seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    for p in layer.parameters():
+        p.grad = torch.randn(p.shape, generator=rng, dtype=p.dtype)
+
+
+@pytest.mark.parametrize("at_refresh", ["reset-first", "keep", "reset"])
+def test_moments_at_a_change_of_subspace(at_refresh: str) -> None:
+    """Seven steps with F = 3 against Adam on the projected gradient, its moments treated as the option says."""
+    layer = wide()
+    optimizer = grape(layer, at_refresh=at_refresh)
+    adam = LiteralAdam(0.1, (0.9, 0.999), 1e-8)
+    for step in range(7):
+        if step in (3, 6) and at_refresh != "keep":
+            adam.m["weight"].zero_()
+            if at_refresh == "reset":
+                adam = LiteralAdam(0.1, (0.9, 0.999), 1e-8)
+        set_gradients(layer, step)
+        p = optimizer.subspaces.projector(layer.weight).double()
+        move = adam.step({"weight": p.T @ layer.weight.grad.T})["weight"]
+        expected = layer.weight.detach() + (p @ move).T
+        optimizer.step()
+        torch.testing.assert_close(layer.weight.detach(), expected)
+    assert optimizer.state[layer.weight]["exp_avg"].shape == (R, N)
+
+
+def test_a_stale_first_moment_adds_energy_and_no_alignment() -> None:
+    """The argument for the default: after a change, what is kept of M moves the weights nowhere on average."""
+    cosines = {"keep": [], "reset-first": []}
+    torch.manual_seed(0)
+    clean = torch.randn(200, 30, dtype=torch.float64)
+    for seed in range(30):
+        for choice, found in cosines.items():
+            layer = nn.Linear(30, 200, bias=False, dtype=torch.float64)
+            subspaces = Subspaces(layer, rank=20, refresh_every=10, seed=seed)
+            optimizer = DPGrape(layer.parameters(), lr=0.0, subspaces=subspaces, at_refresh=choice)
+            rng = torch.Generator().manual_seed(seed)
+            for _ in range(11):
+                layer.weight.grad = clean + torch.randn(clean.shape, generator=rng, dtype=torch.float64)
+                if subspaces.step == 10:
+                    projector = subspaces.projector(layer.weight).double()
+                optimizer.step()
+            moved = projector @ optimizer.state[layer.weight]["exp_avg"]
+            found.append(float((moved * clean).sum() / moved.norm() / clean.norm()))
+    gap = torch.tensor(cosines["reset-first"]) - torch.tensor(cosines["keep"])
+    assert gap.mean() > 5 * gap.std() / 30**0.5
+    assert gap.mean() > 0.1
+
+
+def test_unprojected_parameters_are_those_of_torch_adamw() -> None:
+    layer, other = wide(), wide()
+    optimizer = grape(layer, weight_decay=0.2)
+    adamw = torch.optim.AdamW([other.bias], lr=0.1, weight_decay=0.2)
+    for step in range(5):
+        set_gradients(layer, step)
+        other.bias.grad = layer.bias.grad.clone()
+        optimizer.step()
+        adamw.step()
+    torch.testing.assert_close(layer.bias, other.bias)
+
+
+def test_the_adambc_rule_is_dp_adambc_in_the_projected_space() -> None:
+    layer, core = nn.Linear(N, M, bias=False, dtype=torch.float64), nn.Parameter(torch.zeros(R, N, dtype=torch.float64))
+    optimizer = grape(layer, refresh_every=100, rule="adambc", noise_variance=0.3, floor=1e-3)
+    reference = DPAdamBC([core], lr=0.1, noise_variance=0.3, floor=1e-3)
+    before, p = layer.weight.detach().clone(), optimizer.subspaces.projector(layer.weight).double()
+    for step in range(6):
+        rng = torch.Generator().manual_seed(step)
+        core.grad = torch.randn(R, N, generator=rng, dtype=torch.float64)
+        layer.weight.projected_grad = core.grad.clone()
+        optimizer.step()
+        reference.step()
+    torch.testing.assert_close(layer.weight.detach(), before + p @ core.detach())
+
+
+def test_adambc_counts_the_noise_that_a_late_projection_amplifies() -> None:
+    """Whole noisy gradients, projected: the noise's mean variance per entry is Φ m/r, and that is subtracted."""
+    layer = wide()
+    optimizer = grape(layer, rule="adambc", noise_variance=0.3)
+    set_gradients(layer, 0)
+    optimizer.step()
+    assert optimizer.state[layer.weight]["noise_average"] == pytest.approx(0.001 * 0.3 * M / R)
+    assert optimizer.state[layer.bias]["noise_average"] == pytest.approx(0.001 * 0.3)
+
+
+def test_groups_and_schedules_reach_the_step() -> None:
+    layer = wide()
+    subspaces = Subspaces(layer, rank=R, seed=0)
+    groups = [{"params": [layer.weight]}, {"params": [layer.bias], "lr": 0.0}]
+    optimizer = DPGrape(groups, lr=0.1, subspaces=subspaces, rule="sgd")
+    bias, weight = layer.bias.detach().clone(), layer.weight.detach().clone()
+    for lr in (0.1, 0.05):
+        optimizer.param_groups[0]["lr"] = lr
+        set_gradients(layer, 0)
+        optimizer.step()
+    p = subspaces.projector(layer.weight).double()
+    torch.testing.assert_close(layer.weight.detach(), weight - 0.15 * layer.weight.grad @ p @ p.T)
+    assert torch.equal(layer.bias, bias)
+
+
+def test_closures_and_zero_grad() -> None:
+    layer = wide()
+    optimizer = grape(layer)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = layer(torch.ones(2, M, dtype=torch.float64)).square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) > 0
+    layer.weight.projected_grad = torch.ones(R, N, dtype=torch.float64)
+    optimizer.zero_grad()
+    assert layer.weight.projected_grad is None
+    assert layer.weight.grad is None
+
+
+def test_an_adaptive_rank_starts_the_moments_anew() -> None:
+    layer = nn.Linear(N, M, bias=False, dtype=torch.float64)
+    optimizer = grape(layer, projector="svd", rank=EnergyShare(0.9, at_most=4), refresh_every=1)
+    for rank in (1, 3):
+        u, v = (torch.linalg.qr(torch.randn(side, rank, dtype=torch.float64))[0] for side in (M, N))
+        layer.weight.grad = u @ v.T
+        optimizer.step()
+        assert optimizer.state[layer.weight]["exp_avg"].shape == (rank, N)
+        assert optimizer.state[layer.weight]["step"] == 1
+
+
+def test_bad_states_change_nothing() -> None:
+    layer = wide()
+    optimizer = grape(layer)
+    set_gradients(layer, 0)
+    optimizer.step()
+    good = optimizer.state_dict()
+    moment = good["state"][0]["exp_avg"].clone()
+    bad: list[dict] = [{k: v for k, v in good.items() if k != "subspaces"}]
+    for key, value in [("refresh_every", 4), ("kind", "stiefel"), ("layers", {"weight": [10, 4, 2]}), ("seed", -1)]:
+        bad.append({**good, "subspaces": {**good["subspaces"], key: value}})
+    bad.append({**good, "param_groups": [{**good["param_groups"][0], "lr": -1.0}]})
+    bad.append({**good, "param_groups": [{**good["param_groups"][0], "params": [0]}]})
+    wrong = copy.deepcopy(good)
+    wrong["state"][0]["exp_avg"] = torch.zeros(R, N + 1)
+    bad.append(wrong)
+    fresh = wide()
+    other = grape(fresh)
+    for state in bad:
+        with pytest.raises(ParameterError):
+            other.load_state_dict(state)
+        assert not other.state
+        assert other.subspaces.step == 0
+    other.load_state_dict(good)
+    assert torch.equal(other.state[fresh.weight]["exp_avg"], moment)
+
+
+@pytest.mark.parametrize(
+    "options", [{"lr": float("nan")}, {"betas": 0.9}, {"eps": -1e-8}, {"noise_variance": -1.0}, {"floor": 0.0},
+                {"weight_decay": -1.0}, {"rule": "adagrad"}, {"at_refresh": "drop"}],
+)  # fmt: skip
+def test_bad_options(options: dict) -> None:
+    with pytest.raises(ParameterError):
+        grape(wide(), **options)
+
+
+def test_bad_options_later_and_missing_parameters() -> None:
+    layer = wide()
+    optimizer = grape(layer)
+    before = layer.weight.detach().clone()
+    set_gradients(layer, 0)
+    optimizer.param_groups[0]["lr"] = -1.0
+    with pytest.raises(ParameterError):
+        optimizer.step()
+    assert torch.equal(layer.weight, before)
+    with pytest.raises(ParameterError):
+        DPGrape([layer.bias], lr=0.1, subspaces=Subspaces(layer, rank=R))
+    with pytest.raises(ParameterError):
+        optimizer.set_noise_variance({nn.Parameter(torch.zeros(1)): 0.0})
+    with pytest.raises(ParameterError):
+        optimizer.set_noise_variance({layer.weight: -1.0})

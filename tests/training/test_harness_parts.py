@@ -1,0 +1,293 @@
+"""The pieces of the harness, one by one: what must hold for a run that can be killed at any instant."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD
+from dprmt.training._generators import secret_generator
+from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
+from dprmt.training.harness._guard import (
+    SilentParameterError,
+    check_gradients_arrive,
+    check_parameters_moved,
+    snapshot,
+)
+from dprmt.training.harness._interrupts import Interrupts
+from dprmt.training.harness._ledger import PrivacyLedger, SpentEpsilon, charged_steps
+from dprmt.training.harness._randomness import fresh_randomness
+from dprmt.training.harness._run_folder import RunFolder, read_metrics
+from dprmt.training.harness._sampling import charged_sample_rate, micro_batches, poisson_batches
+from dprmt.training.harness._schedule import learning_rate_factor
+
+
+def words_of(generator: torch.Generator, count: int) -> np.ndarray:
+    return torch.randint(0, 2**32, (count,), generator=generator, dtype=torch.int64).numpy()
+
+
+def test_generator_is_the_mersenne_twister_with_the_derived_state():
+    """The layout of torch's state is undocumented: its stream must be numpy's for the same 624 words."""
+    words = np.frombuffer(hashlib.shake_256(b"secret").digest(4 * 624), dtype="<u4")
+    oracle = np.random.MT19937()
+    oracle.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 624}}
+    expected = oracle.random_raw(2000)
+    # Two words make one 64-bit number of torch, of which randint below 2³² takes the low one.
+    found = words_of(secret_generator("cpu", b"secret"), 1000)
+    assert set(found) <= set(expected)
+    assert len(set(found)) == 1000
+
+
+def test_streams_differ_by_purpose_attempt_and_secret():
+    first = fresh_randomness(5, 1)
+    streams = [
+        first.generator("noise"),
+        first.generator("sampling"),
+        fresh_randomness(5, 2).generator("noise"),
+        fresh_randomness(6, 1).generator("noise"),
+        fresh_randomness(None, 1).generator("noise"),
+        fresh_randomness(None, 1).generator("noise"),
+    ]
+    drawn = [tuple(torch.randn(8, generator=stream).tolist()) for stream in streams]
+    assert len(set(drawn)) == len(drawn)
+    again = tuple(torch.randn(8, generator=fresh_randomness(5, 1).generator("noise")).tolist())
+    assert again == drawn[0]
+    assert fresh_randomness(None, 1).is_secret
+    assert not first.is_secret
+    assert str(first.secret) not in repr(first)
+
+
+def test_normals_of_a_derived_generator_are_standard():
+    drawn = torch.randn(20_000, generator=fresh_randomness(7, 1).generator("noise")).numpy()
+    assert stats.kstest(drawn, "norm").pvalue > 0.01
+    assert stats.kstest(drawn * 1.05, "norm").pvalue < 1e-3
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, True, 2**63])
+def test_noise_seed_is_checked(seed):
+    with pytest.raises(ParameterError, match="noise_seed"):
+        fresh_randomness(seed, 1)
+
+
+def test_ledger_counts_over_starts_and_torn_lines(tmp_path):
+    ledger = PrivacyLedger(tmp_path)
+    ledger.charge(1, 1, 0.1)
+    ledger.charge(1, 2, 0.2)
+    ledger.close()
+    path = tmp_path / "privacy.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"charged": 3, "att')  # cut short by a crash: it counts
+    assert charged_steps(tmp_path) == 3
+    ledger = PrivacyLedger(tmp_path)
+    assert ledger.charged == 3
+    ledger.charge(2, 2, 0.3)
+    ledger.close()
+    assert charged_steps(tmp_path) == 4
+    assert json.loads(path.read_text().splitlines()[-1])["charged"] == 4
+
+
+def test_charge_survives_a_kill_right_after_it(tmp_path):
+    """Whatever a process does after ``charge`` returned, the step is on the disk."""
+    code = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from dprmt.training.harness._ledger import PrivacyLedger\n"
+        "PrivacyLedger(Path(sys.argv[1])).charge(1, 1, 0.5); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert charged_steps(tmp_path) == 1
+
+
+def test_spent_epsilon_is_the_accountants_upper_bound_or_more():
+    mechanism = DPSGD(1.0, 0.01)
+    spent = SpentEpsilon(mechanism, 1e-5)
+    assert spent.after(0) == 0.0
+    assert spent.after(7) == mechanism.epsilon(7, 1e-5).upper
+    spent._slow = True  # as after an answer that took long
+    for steps, charged in ((3, 3), (8, 8), (9, 10), (13, 14), (17, 20), (33, 40)):
+        assert spent.after(steps) == mechanism.epsilon(charged, 1e-5).upper
+    assert spent.after(17, exactly=True) == mechanism.epsilon(17, 1e-5).upper < spent.after(18)
+
+
+trees = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow_nan=False), st.text(max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.one_of(st.text(max_size=4), st.integers(0, 9)), inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+@given(tree=trees)
+def test_checkpoint_returns_what_it_was_given(tmp_path_factory, tree):
+    folder = tmp_path_factory.mktemp("run")
+    save_checkpoint(folder, {"tree": tree, "tensor": torch.arange(3.0)})
+    state = load_checkpoint(folder)
+    assert state is not None
+    assert state["tree"] == tree
+    assert torch.equal(state["tensor"], torch.arange(3.0))
+
+
+def test_checkpoint_keeps_bits_dtypes_and_shared_storage(tmp_path):
+    base = torch.randn(4, 4)
+    state = {"view": base[1:, ::2], "base": base, "half": base.bfloat16(), "nan": torch.tensor(math.nan), "n": [base]}
+    save_checkpoint(tmp_path, state)
+    found = load_checkpoint(tmp_path)
+    assert found is not None
+    assert torch.equal(found["view"], state["view"])
+    assert found["half"].dtype == torch.bfloat16
+    assert torch.equal(found["n"][0], base)
+    assert found["nan"].isnan()
+
+
+def test_checkpoint_refuses_what_it_cannot_keep(tmp_path):
+    save_checkpoint(tmp_path, {"step": 1})
+    with pytest.raises(ParameterError, match=r"state\.bad"):
+        save_checkpoint(tmp_path, {"bad": object()})
+    assert load_checkpoint(tmp_path) == {"step": 1}
+
+
+@pytest.mark.parametrize("survivor", ["checkpoint", "checkpoint.previous"])
+def test_checkpoint_is_whole_at_every_instant_of_a_replacement(tmp_path, survivor):
+    """The states between the renames, made by hand: the newest whole checkpoint is found in each."""
+    save_checkpoint(tmp_path, {"step": 1})
+    if survivor == "checkpoint.previous":
+        (tmp_path / "checkpoint").rename(tmp_path / survivor)
+    (tmp_path / "checkpoint.new").mkdir()
+    (tmp_path / "checkpoint.new" / "document.json").write_text('{"dict": [["st')
+    assert load_checkpoint(tmp_path) == {"step": 1}
+    save_checkpoint(tmp_path, {"step": 2})
+    assert load_checkpoint(tmp_path) == {"step": 2}
+
+
+def test_run_folder_refuses_what_would_lose_something(tmp_path):
+    folder = RunFolder(tmp_path / "run", resume=False, config="a = 1\n")
+    folder.write_config()
+    with pytest.raises(ParameterError, match="no other process"):
+        RunFolder(tmp_path / "run", resume=True, config="a = 1\n")
+    folder.close()
+    with pytest.raises(ParameterError, match="--resume"):
+        RunFolder(tmp_path / "run", resume=False, config="a = 1\n")
+    with pytest.raises(ParameterError, match="recipe"):
+        RunFolder(tmp_path / "run", resume=True, config="a = 2\n")
+    with pytest.raises(ParameterError, match="resume"):
+        RunFolder(tmp_path / "other", resume=True, config="a = 1\n")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    with pytest.raises(ParameterError, match="empty"):
+        RunFolder(tmp_path / "full", resume=False, config="a = 1\n")
+    RunFolder(tmp_path / "run", resume=True, config="a = 1\n").close()
+    RunFolder(tmp_path / "never", resume=False, config="a = 1\n").close()
+    assert not (tmp_path / "never").exists()
+
+
+def test_metrics_are_those_of_the_last_start_that_did_a_step(tmp_path):
+    folder = RunFolder(tmp_path, resume=False, config="")
+    folder.write_config()
+    for attempt, step in ((1, 1), (1, 2), (1, 3), (2, 3), (2, 4)):
+        folder.append_metrics({"step": step, "attempt": attempt})
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 5, "att')
+    folder.append_metrics({"step": 5, "attempt": 3})
+    assert [entry["attempt"] for entry in read_metrics(tmp_path)] == [1, 1, 2, 2, 3]
+    folder.close()
+
+
+class Partly(torch.nn.Module):
+    """One layer is used, one is not; LoRA's B = 0 stops the gradient of A at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+        self.lora_a, self.lora_b = torch.nn.Linear(3, 2, bias=False), torch.nn.Linear(2, 2, bias=False)
+        torch.nn.init.zeros_(self.lora_b.weight)
+
+    def forward(self, x):
+        return self.used(x) + self.lora_b(self.lora_a(x))
+
+
+def test_guard_finds_the_parameters_that_are_not_connected():
+    model = Partly()
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    with pytest.raises(SilentParameterError, match=r"no gradient: unused\.weight, unused\.bias") as caught:
+        check_gradients_arrive(model, lambda: model(torch.ones(4, 3)).sum(1))
+    assert caught.value.names == ["unused.weight", "unused.bias"]
+    assert all(torch.equal(value, before[name]) and value.grad is None for name, value in model.named_parameters())
+    model.unused.requires_grad_(False)
+    check_gradients_arrive(model, lambda: model(torch.ones(4, 3)).sum(1))
+    model.requires_grad_(False)
+    with pytest.raises(ParameterError, match="trainable"):
+        check_gradients_arrive(model, lambda: model(torch.ones(4, 3)).sum(1))
+
+
+def test_guard_finds_the_parameters_that_do_not_move():
+    model = Partly()
+    before = snapshot(model)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value += 0.0 if name == "used.bias" else 1.0
+    with pytest.raises(SilentParameterError, match=r"did not change: used\.bias$"):
+        check_parameters_moved(model, before)
+
+
+@given(size=st.integers(1, 10**6), share=st.floats(1e-6, 1.0))
+def test_charged_rate_is_what_the_sampler_does(size, share):
+    batch = max(1, int(size * share))
+    rate = charged_sample_rate(batch, size)
+    assert batch / size <= rate <= min(1.0, batch / size + 2.0**-24)
+    assert torch.tensor(rate, dtype=torch.float32).item() == rate  # so that comparing float32 coins is exact
+    assert (rate * 2**24).is_integer()
+
+
+def test_poisson_batches_have_the_binomial_law():
+    """Sizes are Binomial(n, q), every sample comes equally often; a wrong rate is noticed."""
+    generator = fresh_randomness(3, 1).generator("sampling")
+    batches = list(poisson_batches(200, charged_sample_rate(20, 200), 2000, generator))
+    sizes = [len(batch) for batch in batches]
+    assert abs(np.mean(sizes) - 20) < 4 * math.sqrt(18 / 2000) < abs(np.mean(sizes) - 21)
+    assert abs(np.var(sizes) / 18 - 1) < 4 * math.sqrt(2 / 2000)
+    counts = np.bincount(np.concatenate(batches), minlength=200)
+    assert stats.chisquare(counts).pvalue > 0.01
+
+
+def test_a_poisson_batch_may_be_empty():
+    generator = fresh_randomness(3, 1).generator("sampling")
+    assert [] in list(poisson_batches(5, charged_sample_rate(1, 5), 50, generator))
+
+
+@given(batch=st.lists(st.integers(0, 999), unique=True, max_size=40), size=st.integers(1, 7), many=st.integers(1, 4))
+def test_shares_and_micro_batches_are_a_partition(batch, size, many):
+    pieces = [piece for rank in range(many) for piece in micro_batches(batch, size, rank, many)]
+    assert sorted(sample for piece in pieces for sample in piece) == sorted(batch)
+    assert all(0 < len(piece) <= size for piece in pieces)
+
+
+def test_linear_schedule_never_reaches_zero():
+    factors = [learning_rate_factor("linear", step, 10) for step in range(1, 11)]
+    assert factors[0] == 1.0
+    assert all(b < a for a, b in itertools.pairwise(factors))
+    assert factors[-1] == pytest.approx(0.1)
+
+
+def test_first_interrupt_asks_second_interrupts():
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.asked
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,0 +1,239 @@
+"""Projectors, subspaces and projected per-sample gradients against their definitions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from dprmt._validation import ParameterError
+from dprmt.training.norms import ProbeGenerator
+from dprmt.training.projection import (
+    EnergyShare,
+    LayerShape,
+    Subspaces,
+    at_most,
+    projected_grad_samples,
+    projected_squared_norms,
+    share_of_dimension,
+)
+from dprmt.training.projection._projectors import gaussian_projector, stiefel_projector
+
+RANDOM = {"gaussian": gaussian_projector, "stiefel": stiefel_projector}
+M, R = 60, 12
+
+
+def ratios(kind: str, count: int) -> np.ndarray:
+    """‖Pᵀx‖²/‖x‖² over independent periods."""
+    generator, x = ProbeGenerator(3), torch.linspace(-1.0, 2.0, M)
+    draws = [RANDOM[kind](generator, "layer", period, M, R).T @ x for period in range(count)]
+    return np.array([float(y.square().sum() / x.square().sum()) for y in draws])
+
+
+# The law of the projectors
+
+
+def test_gaussian_projection_keeps_norms_on_average_and_has_the_chi_square_law() -> None:
+    """r‖Pᵀx‖²/‖x‖² is χ²(r); entries of variance 1/r² (the published code's) or 1 are rejected."""
+    values = ratios("gaussian", 2000)
+    assert stats.ttest_1samp(values, 1.0).pvalue > 1e-3
+    assert stats.kstest(R * values, stats.chi2(R).cdf).pvalue > 1e-3
+    for wrong in (values / R, values * R, values * 1.1):
+        assert stats.ttest_1samp(wrong, 1.0).pvalue < 1e-6
+    for dof in (R // 2, 2 * R):
+        assert stats.kstest(dof * values, stats.chi2(dof).cdf).pvalue < 1e-6
+
+
+def test_stiefel_projection_is_a_scaled_frame_with_the_beta_law() -> None:
+    """PᵀP = (m/r)I, and (r/m)‖Pᵀx‖²/‖x‖² is Beta(r/2, (m-r)/2): the frame is uniform."""
+    p = stiefel_projector(ProbeGenerator(0), "layer", 0, M, R).double()
+    torch.testing.assert_close(p.T @ p, torch.eye(R, dtype=torch.float64) * M / R, atol=1e-5, rtol=0)
+    values = ratios("stiefel", 2000) * R / M
+    assert stats.kstest(values, stats.beta(R / 2, (M - R) / 2).cdf).pvalue > 1e-3
+    assert stats.kstest(values, stats.beta(R / 2 + 1, (M - R) / 2).cdf).pvalue < 1e-6
+    assert stats.ttest_1samp(values, 1.0).pvalue < 1e-6  # a frame that is not scaled loses norm
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+def test_lifting_is_unbiased(kind: str) -> None:
+    """E PPᵀ = I entry by entry, so that P(PᵀG) is unbiased for G."""
+    generator, count = ProbeGenerator(5), 3000
+    draws = torch.stack([(p @ p.T).flatten() for t in range(count) for p in [RANDOM[kind](generator, "l", t, 6, 3)]])
+    z = (draws.mean(0) - torch.eye(6).flatten()) / (draws.std(0) + 1e-6) * math.sqrt(count)
+    assert z.abs().max() < 4.5  # 36 entries
+    scaled = (draws.mean(0) * 0.9 - torch.eye(6).flatten()) / (draws.std(0) + 1e-6) * math.sqrt(count)
+    assert scaled.abs().max() > 4.5
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+def test_projectors_are_a_function_of_seed_layer_and_period(kind: str) -> None:
+    draw = RANDOM[kind]
+    reference = draw(ProbeGenerator(1), "a", 4, M, R)
+    assert torch.equal(reference, draw(ProbeGenerator(1), "a", 4, M, R))
+    for seed, name, period in [(2, "a", 4), (1, "b", 4), (1, "a", 5)]:
+        other = draw(ProbeGenerator(seed), name, period, M, R)
+        cosine = float((reference * other).sum() / reference.norm() / other.norm())
+        assert abs(cosine) < 5 / math.sqrt(M * R)
+
+
+# Projected gradients
+
+
+@given(
+    st.integers(1, 3), st.integers(1, 6), st.integers(1, 5), st.integers(1, 5), st.integers(1, 5), st.integers(0, 2**20)
+)
+def test_projected_gradients_and_norms_equal_the_definition(
+    size: int, tokens: int, d: int, p: int, r: int, seed: int
+) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    a, g, projector = (
+        torch.randn(shape, generator=rng, dtype=torch.float64)
+        for shape in [(size, tokens, d), (size, tokens, p), (p, r)]
+    )
+    literal = torch.stack(
+        [projector.T @ sum(torch.outer(g[i, t], a[i, t]) for t in range(tokens)) for i in range(size)]
+    )
+    torch.testing.assert_close(projected_grad_samples(a, g, projector), literal)
+    torch.testing.assert_close(projected_squared_norms(a, g, projector), literal.square().sum((1, 2)))
+
+
+def test_ghost_norms_survive_cancellation() -> None:
+    """Two nearly opposite tokens: Gram matrices in float32 would lose all digits; these keep the operands'."""
+    a = torch.ones(1, 2, 40)
+    g = torch.ones(1, 2, 30)
+    g[0, 1] = -1.0 + 2.0**-12
+    norms = projected_squared_norms(a, g, torch.eye(30))
+    torch.testing.assert_close(norms, torch.tensor([30 * 40 * 2.0**-24], dtype=torch.float64), rtol=1e-9, atol=0)
+
+
+# Subspaces
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(9, 5), Conv1D(12, 5), nn.LayerNorm(12), nn.Linear(12, 12))
+
+
+def test_the_longer_side_is_projected() -> None:
+    """Then what is stored, r x n, has the smaller n; weights of Conv1D lie the other way round."""
+    subspaces = Subspaces(model(), rank=3)
+    assert [(layer.name, layer.axis, layer.m, layer.n) for layer in subspaces] == [
+        ("0.weight", 1, 9, 5),
+        ("1.weight", 1, 12, 5),
+        ("3.weight", 0, 12, 12),
+    ]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("refresh_every", [1, 3])
+def test_subspaces_change_every_f_steps_and_only_then(refresh_every: int, keep: bool) -> None:
+    net = model()
+    subspaces = Subspaces(net, rank=3, refresh_every=refresh_every, seed=8, keep=keep)
+    drawn = []
+    for _ in range(7):
+        drawn.append(subspaces.projector(net[0].weight))
+        subspaces.advance()
+    for i, first in enumerate(drawn):
+        for j, second in enumerate(drawn):
+            assert torch.equal(first, second) == (i // refresh_every == j // refresh_every)
+
+
+def test_random_projectors_do_not_look_at_weights() -> None:
+    """Data-independent: other weights of the same shapes, other gradients, the same projectors."""
+    one, two = model(), model()
+    for p in two.parameters():
+        p.grad = torch.randn_like(p)
+    pair = [Subspaces(net, rank=3, seed=1).projector(net[0].weight) for net in (one, two)]
+    assert torch.equal(*pair)
+
+
+def test_svd_subspace_is_the_leading_one_and_adapts() -> None:
+    net = nn.Linear(20, 10, bias=False)
+    subspaces = Subspaces(net, rank=EnergyShare(0.99, at_most=6), projector="svd", refresh_every=2)
+    assert subspaces.projector(net.weight) is None
+    rng = np.random.default_rng(0)
+    u, v = (np.linalg.qr(rng.standard_normal((side, 3)))[0] for side in (20, 10))
+    released = torch.from_numpy(u * [5.0, 4.0, 0.1] @ v.T).float()
+    p = subspaces.find(net.weight, released, noise_std=0.0)
+    assert p.shape == (20, 2)  # 25 + 16 of 41.01
+    torch.testing.assert_close(p @ p.T @ torch.from_numpy(u[:, :2]).float(), torch.from_numpy(u[:, :2]).float())
+    subspaces.advance()
+    assert subspaces.projector(net.weight) is p
+    subspaces.advance()
+    assert subspaces.projector(net.weight) is None
+
+
+# Rules
+
+
+@given(st.floats(1e-3, 1.0), st.integers(1, 5000), st.integers(1, 64))
+def test_share_of_dimension_is_within_its_bounds(share: float, m: int, low: int) -> None:
+    r = share_of_dimension(share, at_least=low, at_most=128)(LayerShape("l", m, 3))
+    assert 1 <= r <= m
+    assert r <= 128
+    assert r == min(m, 128, max(low, math.ceil(share * m)))
+
+
+def test_energy_share_ignores_noise() -> None:
+    """Two spikes in noise: with the noise level known, noise buys no dimension."""
+    rng = np.random.default_rng(0)
+    noisy = rng.standard_normal((200, 50))
+    noisy[0, 0] += 80.0
+    noisy[1, 1] += 60.0
+    values = np.linalg.svd(noisy, compute_uv=False)
+    rule = EnergyShare(0.95, at_most=50)
+    assert rule.adapt(values, (200, 50), noise_std=1.0) == 2
+    assert rule.adapt(values, (200, 50), noise_std=0.0) > 10
+    noise = np.linalg.svd(rng.standard_normal((200, 50)), compute_uv=False)
+    assert EnergyShare(0.95, at_most=50, at_least=3).adapt(noise, (200, 50), noise_std=1.1) == 3
+
+
+def test_rules_and_mappings_choose_ranks() -> None:
+    assert [layer.rank for layer in Subspaces(model(), rank=at_most(11))] == [9, 11, 11]
+    assert [layer.rank for layer in Subspaces(model(), rank=share_of_dimension(0.5))] == [5, 6, 6]
+    assert [(layer.name, layer.rank) for layer in Subspaces(model(), rank={"1.weight": 7})] == [("1.weight", 7)]
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"rank": 10}, "rank of 0.weight"),
+        ({"rank": 6, "projector": "svd"}, "rank of 0.weight"),
+        ({"rank": 0}, "rank"),
+        ({"rank": 2.0}, "rank"),
+        ({"rank": {"2.weight": 2}}, "rank"),
+        ({"rank": {"0.bias": 2}}, "rank"),
+        ({"rank": lambda shape: None}, "rank"),
+        ({"rank": EnergyShare(0.9, at_most=3)}, "rank"),
+        ({"rank": 3, "refresh_every": 0}, "refresh_every"),
+        ({"rank": 3, "refresh_every": 1.5}, "refresh_every"),
+        ({"rank": 3, "projector": "fourier"}, "projector"),
+        ({"rank": 3, "seed": -1}, "seed"),
+    ],
+)
+def test_bad_subspaces(options: dict, argument: str) -> None:
+    with pytest.raises(ParameterError) as error:
+        Subspaces(model(), **options)
+    assert error.value.name == argument
+
+
+def test_bad_rules_and_factors() -> None:
+    for bad in [
+        lambda: share_of_dimension(0.0),
+        lambda: share_of_dimension(0.5, at_least=4, at_most=3),
+        lambda: EnergyShare(1.5, at_most=3),
+        lambda: EnergyShare(0.5, at_most=1, at_least=2),
+        lambda: at_most(0),
+    ]:
+        with pytest.raises(ParameterError):
+            bad()
+    a, g = torch.ones(2, 3, 4), torch.ones(2, 3, 5)
+    for args in [(a, g[:, :2], torch.eye(5)), (a, g, torch.eye(4)), (a, g, torch.ones(5)), (a.int(), g, torch.eye(5))]:
+        with pytest.raises(ParameterError):
+            projected_grad_samples(*args)

@@ -1,0 +1,344 @@
+"""The harness end to end on tiny models: what it writes, what survives a kill, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.cli import main
+from dprmt.training.harness import SilentParameterError, dry_run, load_trained, read_metrics, read_summary, train
+from dprmt.training.harness._checkpoint import load_checkpoint
+from dprmt.training.harness._dry_run import _saved_bytes, activation_bytes
+from dprmt.training.harness._ledger import charged_steps
+from dprmt.training.harness._randomness import fresh_randomness
+from dprmt.training.harness._settings import build, load
+from dprmt.training.recipes import load_recipe
+from tests.training.tiny_recipe import STEPS, recipe_in, write_data
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data")
+    write_data(path)
+    return path
+
+
+FULL = {"model.finetune": "full", "model.lora": None}
+TARGET = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0}
+
+
+def parameters(run: Path) -> dict[str, torch.Tensor]:
+    state = load_checkpoint(run)
+    assert state is not None
+    return state["parameters"]
+
+
+def test_run_folder_tells_the_whole_story(folder, tmp_path):
+    changes = {"training.spectra_every": 3, "training.spectra_layers": ["*query*"], "evaluation.every": 3}
+    recipe = recipe_in(folder, **changes, **TARGET)
+    result = train(recipe, tmp_path / "run")
+    assert result.finished
+    assert result.steps == result.charged == STEPS
+    assert load_recipe(str(tmp_path / "run" / "config.toml")) == recipe
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    mechanism = DPSGD(run["noise_multiplier"], run["sample_rate"])
+    assert 12 / 60 <= run["sample_rate"] <= 12 / 60 + 2**-24
+    expected = [mechanism.epsilon(step, 1e-4).upper for step in range(1, STEPS + 1)]
+    metrics = read_metrics(tmp_path / "run")
+    assert [entry["epsilon"] for entry in metrics] == expected
+    assert 2.9 < result.epsilon == expected[-1] <= 3.0
+    assert [entry["learning_rate"] for entry in metrics] == pytest.approx([1e-2 * (6 - k) / 6 for k in range(6)])
+    assert ["evaluation" in entry for entry in metrics] == [False, False, True] * 2
+    assert all(set(entry["private"]) == {"loss", "batch_size"} for entry in metrics)
+    assert read_summary(tmp_path / "run")["evaluation"] == metrics[-1]["evaluation"] == result.evaluation
+    with np.load(tmp_path / "run" / "spectra.npz") as spectra:
+        assert sorted({key.split("/")[0] for key in spectra}) == ["step000003", "step000006"]
+        assert all(len(values) == 4 and (np.diff(values) <= 0).all() for values in spectra.values())
+    trained_model = load_trained(tmp_path / "run").model
+    for name, value in parameters(tmp_path / "run").items():
+        assert torch.equal(dict(trained_model.named_parameters())[name], value)
+    adapter = load_file(tmp_path / "run" / "model" / "adapter_model.safetensors")
+    assert len(adapter) == len(parameters(tmp_path / "run"))
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.suffix in (".pt", ".pkl", ".bin", ".new")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "mechanism"),
+    [
+        ({"privacy.clipping": "ghost", "denoising.method": "paper"}, DPSGD),
+        ({"privacy.clipping": "hutchinson", "privacy.probes": 4, **FULL}, RandomizedClipping),
+        (
+            {"privacy.clipping": "hutch++", "privacy.probes": 4, "privacy.probe_sharing": "batch", **FULL},
+            RandomizedClipping,
+        ),
+        ({"optimizer.name": "adambc", "denoising.method": "paper"}, DPSGD),
+        ({"optimizer.name": "grape", "optimizer.rank": 2, "optimizer.refresh_every": 2, **FULL}, DPSGD),
+        ({"optimizer.name": "gdm", "model.architecture": "roberta", "denoising.method": "operator"}, DPSGD),
+    ],
+    ids=["ghost-denoised", "hutchinson", "hutch++", "adambc-denoised", "grape", "roberta-gdm"],
+)
+def test_every_way_to_train_charges_what_it_does(folder, tmp_path, changes, mechanism):
+    recipe = recipe_in(folder, **changes).with_changes({"training.steps": 2})
+    result = train(recipe, tmp_path / "run")
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["step"]["mechanism"] == mechanism.__name__
+    options = {key: value for key, value in run["step"].items() if key != "mechanism"}
+    assert result.epsilon == mechanism(**options).epsilon(2, 1e-4).upper
+    if mechanism is RandomizedClipping:
+        assert options["probes"] == 4
+        assert options["probe_sharing"] == recipe.privacy.probe_sharing
+    if recipe.denoising.method != "none":
+        assert all(0 <= entry["denoised_layers"] <= entry["matrices"] for entry in read_metrics(tmp_path / "run"))
+
+
+def test_adambc_is_told_the_noise(folder):
+    recipe = recipe_in(folder, **{"optimizer.name": "adambc", "privacy.clipping_norm": 2.0}, **TARGET)
+    settings = build(recipe, *load(recipe), torch.device("cpu"), fresh_randomness(1, 1))
+    sigma = settings.mechanism.noise_multiplier
+    (group,) = settings.inner_optimizer.param_groups
+    assert group["noise_variance"] == pytest.approx((sigma * 2.0 / 12) ** 2)
+    assert settings.private.optimizer.noise_multiplier == sigma
+
+
+def test_it_learns_where_the_noise_is_small(folder, tmp_path):
+    changes = {"privacy.noise_multiplier": 0.05, "training.steps": 25, "optimizer.schedule": "constant", **FULL}
+    result = train(recipe_in(folder, **changes), tmp_path / "run", noise_seed=3)
+    assert result.evaluation["accuracy"] > 0.9
+    trained = dict(load_trained(tmp_path / "run").model.named_parameters())
+    assert all(torch.equal(trained[name], value) for name, value in parameters(tmp_path / "run").items())
+    assert not read_summary(tmp_path / "run")["noise_is_secret"]
+
+
+def test_batches_may_be_empty(folder, tmp_path):
+    changes = {"training.batch_size": 1, "training.steps": 12}
+    train(recipe_in(folder, **changes), tmp_path / "run", noise_seed=1)
+    entries = read_metrics(tmp_path / "run")
+    empty = [entry for entry in entries if entry["private"]["batch_size"] == 0]
+    assert empty
+    assert all(entry["private"]["loss"] is None for entry in empty)
+    # With nobody in the batch the gradient is the noise, whose norm is known to a few percent: σC/L·√size.
+    size = json.loads((tmp_path / "run" / "run.json").read_text())["trainable_parameters"]
+    assert all(entry["noisy_gradient_norm"] == pytest.approx(size**0.5, rel=0.15) for entry in empty)
+
+
+def test_equal_seeds_give_equal_runs_and_no_seed_does_not(folder, tmp_path):
+    recipe = recipe_in(folder).with_changes({"training.steps": 2})
+    for name, seed in (("a", 4), ("b", 4), ("c", 5), ("d", None), ("e", None)):
+        train(recipe, tmp_path / name, noise_seed=seed)
+    found = {name: torch.cat([value.flatten() for value in parameters(tmp_path / name).values()]) for name in "abcde"}
+    assert torch.equal(found["a"], found["b"])
+    for one, other in ("ac", "ad", "de"):
+        assert not torch.isclose(found[one], found[other], rtol=1e-3).all()
+
+
+KILLED = """
+    import os, signal, sys
+    from dprmt.training.harness import _train, _checkpoint, _ledger
+    from dprmt.training.recipes import load_recipe
+    where = sys.argv[3]
+    def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+    if where == "after charging":
+        charge = _ledger.PrivacyLedger.charge
+        def dying(self, attempt, step, epsilon):
+            charge(self, attempt, step, epsilon)
+            if step == 4: die()
+        _ledger.PrivacyLedger.charge = dying
+    else:
+        calls = []
+        sync = _checkpoint._sync
+        def dying(path):
+            sync(path)
+            calls.append(path)
+            if len(calls) == 4 * 3 + 3: die()  # four calls per checkpoint: the fourth one is cut short
+        _checkpoint._sync = dying
+    _train.train(load_recipe(sys.argv[1]), sys.argv[2], noise_seed=1)
+"""
+
+
+@pytest.mark.parametrize("where", ["after charging", "while writing a checkpoint"])
+def test_killed_and_resumed_it_tells_the_true_epsilon(folder, tmp_path, where):
+    """Step 4 is charged, then the process is killed; it is repeated with fresh noise, and charged again."""
+    recipe = recipe_in(folder)
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    arguments = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(KILLED),
+        str(tmp_path / "recipe.toml"),
+        str(tmp_path / "run"),
+        where,
+    ]
+    assert subprocess.run(arguments, check=False).returncode == -signal.SIGKILL
+    assert charged_steps(tmp_path / "run") == 4
+    before = load_checkpoint(tmp_path / "run")
+    assert before is not None
+    assert before["step"] == 3
+    result = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
+    assert (result.finished, result.steps, result.charged) == (True, STEPS, STEPS + 1)
+    rate = json.loads((tmp_path / "run" / "run.json").read_text())["sample_rate"]
+    assert result.epsilon == DPSGD(1.0, rate).epsilon(STEPS + 1, 1e-4).upper
+    metrics = read_metrics(tmp_path / "run")
+    assert [entry["attempt"] for entry in metrics] == [1, 1, 1, 2, 2, 2]
+    assert [entry["learning_rate"] for entry in metrics] == pytest.approx([1e-2 * (6 - k) / 6 for k in range(6)])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "privacy.jsonl").read_text().splitlines()]
+    assert [line["charged"] for line in lines] == list(range(1, STEPS + 2))
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 4, 5, 6]
+
+
+def test_with_a_target_lost_steps_are_not_made_up_for(folder, tmp_path, monkeypatch):
+    recipe = recipe_in(folder, **TARGET).with_changes({"training.checkpoint_every": 2})
+    from dprmt.training.harness import _train
+
+    real = _train._Run._one_step
+
+    def failing(self, step, batch):
+        if step == 4 and self.attempt == 1:
+            raise RuntimeError("power cut")
+        return real(self, step, batch)
+
+    monkeypatch.setattr(_train._Run, "_one_step", failing)
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(recipe, tmp_path / "run")
+    result = train(recipe, tmp_path / "run", resume=True)  # step 3 was charged, and is lost
+    assert (result.steps, result.charged) == (STEPS - 1, STEPS)
+    assert result.epsilon <= 3.0
+
+
+def test_resumed_noise_is_fresh_and_optimizer_state_continues(folder, tmp_path, monkeypatch):
+    recipe = recipe_in(folder)
+    whole = train(recipe, tmp_path / "whole", noise_seed=8)
+    from dprmt.training.harness import _interrupts
+
+    monkeypatch.setattr(_interrupts.Interrupts, "__enter__", lambda self: setattr(self, "asked", False) or self)
+    real = _one_step_asking_to_stop_after(monkeypatch, 3)
+    stopped = train(recipe, tmp_path / "parts", noise_seed=8)
+    assert (stopped.finished, stopped.steps, stopped.charged) == (False, 3, 3)
+    halfway = load_checkpoint(tmp_path / "parts")
+    monkeypatch.setattr(*real)
+    finished = train(recipe, tmp_path / "parts", resume=True, noise_seed=8)
+    assert (finished.finished, finished.steps, finished.charged) == (True, STEPS, STEPS)
+    assert finished.epsilon == whole.epsilon
+    state = load_checkpoint(tmp_path / "parts")
+    assert halfway is not None
+    assert state is not None
+    assert float(state["optimizer"]["state"][0]["step"]) == STEPS
+    assert float(halfway["optimizer"]["state"][0]["step"]) == 3
+    one, other = parameters(tmp_path / "whole"), parameters(tmp_path / "parts")
+    assert not any(torch.equal(one[name], other[name]) for name in one)
+
+
+def _one_step_asking_to_stop_after(monkeypatch, last: int):
+    from dprmt.training.harness import _train
+
+    real = _train.RunProgress.update
+    holder: dict[str, Any] = {}
+    enter = _train.Interrupts.__enter__
+
+    def entered(self):
+        holder["interrupts"] = self
+        return enter(self)
+
+    def update(self, step, *rest):
+        real(self, step, *rest)
+        if step == last:
+            holder["interrupts"].asked = True
+
+    monkeypatch.setattr(_train.Interrupts, "__enter__", entered)
+    monkeypatch.setattr(_train.RunProgress, "update", update)
+    return _train.RunProgress, "update", real
+
+
+def test_a_parameter_that_does_not_move_stops_the_run(folder, tmp_path):
+    with pytest.raises(SilentParameterError, match="did not change"):
+        train(recipe_in(folder, **{"optimizer.learning_rate": 1e-30}), tmp_path / "run")
+
+
+def test_two_processes_do_what_one_does(folder, tmp_path):
+    """Equal seeds, equal effective batch: noise added once, one ledger, the same parameters up to rounding."""
+    recipe = recipe_in(folder, **{"privacy.clipping": "hutchinson", "privacy.probes": 4, "training.steps": 3, **FULL})
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "dprmt"]
+    command += ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "two"), "--noise-seed", "6"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    one = train(recipe, tmp_path / "one", noise_seed=6)
+    assert charged_steps(tmp_path / "two") == one.charged == 3
+    assert read_summary(tmp_path / "two")["epsilon"] == one.epsilon
+    alone, together = parameters(tmp_path / "one"), parameters(tmp_path / "two")
+    for name, value in alone.items():
+        torch.testing.assert_close(together[name], value, rtol=1e-3, atol=2e-5)
+    losses = [[entry["private"]["loss"] for entry in read_metrics(tmp_path / name)] for name in ("one", "two")]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_dry_run_says_what_the_run_would_say(folder, tmp_path):
+    recipe = recipe_in(folder, **TARGET)
+    plan = dry_run(recipe)
+    result = train(recipe, tmp_path / "run")
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert plan.mechanism == run["step"]
+    assert plan.epsilon_after[STEPS] == result.epsilon
+    assert plan.noise_std == pytest.approx(run["noise_multiplier"] / 12)
+    assert sum(int(np.prod(shape)) for shape in plan.trainable.values()) == run["trainable_parameters"]
+    assert plan.memory["per_sample_gradients"] == 4 * 8 * run["trainable_parameters"]
+    assert plan.memory["total"] == sum(size for name, size in plan.memory.items() if name != "total")
+
+
+def test_activation_memory_is_extrapolated_exactly(folder):
+    loaded, data = load(recipe_in(folder))
+    assert activation_bytes(loaded, data) == pytest.approx(_saved_bytes(loaded, data, 24), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "--recipe must be one of"),
+        (["RECIPE", "--set", "training.steps"], "--set must be of the form KEY=VALUE"),
+        (["RECIPE", "--set", "training.steps=0"], "training.steps must be an integer >= 1, got 0"),
+        (
+            ["RECIPE", "--set", "training.batch_size=61"],
+            "training.batch_size must be at most the size of the training set, 60",
+        ),
+        (["RECIPE", "--set", "data.max_tokens=65"], "data.max_tokens must be at most 64"),
+        (["RECIPE", "--noise-seed", "x"], "--noise-seed must be an integer in [0, 2**63), got 'x'"),
+        (["RECIPE", "--resume"], "--resume must be"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys, arguments, message):
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe_in(folder).to_toml())
+    out = tmp_path / "run"
+    words = [str(path) if word == "RECIPE" else word for word in arguments]
+    assert main(["train", *words, "--out", str(out)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("dprmt train: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_command_line_trains_and_reports_json(folder, tmp_path, capsys):
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe_in(folder).to_toml())
+    assert main(["train", str(path), "--out", str(tmp_path / "run"), "--set", "training.steps=2", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["steps"] == 2
+    assert document["epsilon"] == read_summary(tmp_path / "run")["epsilon"]
+    assert main(["train", str(path), "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 60
+    assert main(["train", str(path), "--dry-run"]) == 0
+    assert "ε ≤" in capsys.readouterr().out

@@ -1,0 +1,380 @@
+"""The measurements of the validation report: against literal ones, and that they reject a wrong theory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import chi2_mixture_cdf
+from dprmt.spectra import bulk_edge, denoise_layers, detection_threshold, improvement, spike_map, vector_overlaps
+
+torch = pytest.importorskip("torch")
+for _package in ("opacus", "transformers", "peft", "datasets"):
+    pytest.importorskip(_package)
+
+from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
+
+from dprmt.training.data import per_sample_losses  # noqa: E402
+from dprmt.training.denoising import Denoising  # noqa: E402
+from dprmt.training.recipes import recipe_from_dict  # noqa: E402
+from dprmt.training.validation import (  # noqa: E402
+    Experiment,
+    GradientStep,
+    RunOptions,
+    agreement,
+    kappa_sweep,
+    measure_alignment,
+    measure_norm_ratios,
+    measure_spikes,
+    private_gradients,
+    recipe_experiment,
+)
+
+
+def tiny_bert(items: int = 40, seed: int = 0) -> Experiment:
+    """A BERT of random weights, its query matrices and classifier trained, on random tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        config = BertConfig(
+            vocab_size=50,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=24,
+            max_position_embeddings=16,
+            num_labels=3,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+        model = BertForSequenceClassification(config).train()
+    for name, p in model.named_parameters():
+        p.requires_grad_("query" in name or "classifier" in name)
+    data = []
+    for number in range(items):
+        length = int(torch.randint(4, 12, (), generator=generator))
+        ids = torch.randint(1, 50, (length,), generator=generator).tolist()
+        data.append({"input_ids": ids, "labels": number % 3})
+
+    def collate(batch: list[Any]) -> Any:
+        longest = max(len(item["input_ids"]) for item in batch)
+        rows = [item["input_ids"] + [0] * (longest - len(item["input_ids"])) for item in batch]
+        ids = torch.tensor(rows)
+        return {
+            "input_ids": ids,
+            "attention_mask": (ids > 0).long(),
+            "labels": torch.tensor([item["labels"] for item in batch]),
+        }
+
+    return Experiment("tiny", model, data, collate, per_sample_losses, lambda item: len(item["input_ids"]))
+
+
+OPTIONS: dict[str, Any] = {"noise_multiplier": 0.5, "expected_batch": 15, "steps": 2, "micro_batch": 6}
+
+
+# --- the run ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clipping", ["exact", "ghost"])
+def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: Any) -> None:
+    """Against per-sample gradients one by one, of the samples that the same generator draws."""
+    experiment, options = tiny_bert(), RunOptions(**OPTIONS, clipping_norm=0.7, clipping=clipping)
+    generator = torch.Generator().manual_seed(options.seed)
+    drawn = (torch.rand(40, generator=generator) < 15 / 40).nonzero().flatten().tolist()
+    trained = {name: p for name, p in experiment.model.named_parameters() if p.requires_grad}
+    expected = {name: torch.zeros_like(p) for name, p in trained.items()}
+    losses = []
+    for i in drawn:
+        loss = per_sample_losses(experiment.model, experiment.collate([experiment.items[i]])).sum()
+        grads = torch.autograd.grad(loss, list(trained.values()))
+        norm = math.sqrt(sum(float(g.double().square().sum()) for g in grads))
+        for name, g in zip(trained, grads, strict=True):
+            expected[name] += g * min(1.0, 0.7 / norm) / 15
+        losses.append(loss.item())
+    step = next(private_gradients(experiment, options))
+    assert (step.number, step.samples) == (0, len(drawn))
+    assert step.samples != 15
+    assert step.sigma == pytest.approx(0.5 * 0.7 / 15)
+    assert step.loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert set(step.clean) == set(step.noisy) == set(trained)
+    for name, total in expected.items():
+        torch.testing.assert_close(step.clean[name], total, rtol=1e-3, atol=1e-6)
+
+
+def test_noise_has_the_stated_law_and_the_run_follows_the_seed() -> None:
+    steps = list(private_gradients(tiny_bert(), RunOptions(**{**OPTIONS, "steps": 6})))
+    noise = np.concatenate([(s.noisy[n] - s.clean[n]).numpy().ravel() / s.sigma for s in steps for n in s.clean])
+    assert stats.kstest(noise, stats.norm.cdf).pvalue > 1e-3
+    spread = 4.5 / math.sqrt(2 * len(noise))
+    assert np.std(noise) == pytest.approx(1.0, rel=spread)
+    for wrong in (0.9, 1.1):
+        assert np.std(noise) != pytest.approx(wrong, rel=spread)
+    again = list(private_gradients(tiny_bert(), RunOptions(**OPTIONS)))
+    other = list(private_gradients(tiny_bert(), RunOptions(**OPTIONS, seed=1)))
+    for name in steps[0].clean:
+        assert torch.equal(steps[1].noisy[name], again[1].noisy[name])
+        assert not torch.equal(steps[1].noisy[name], other[1].noisy[name])
+
+
+def test_the_run_trains_and_takes_its_hooks_away_even_if_it_is_left_early() -> None:
+    experiment = tiny_bert()
+    before = {name: p.detach().clone() for name, p in experiment.model.named_parameters()}
+    run = private_gradients(experiment, RunOptions(**OPTIONS))
+    next(run)
+    run.close()
+    for name, p in experiment.model.named_parameters():
+        assert torch.equal(p, before[name]) != p.requires_grad
+    assert all(not m._forward_hooks and not m._backward_hooks for m in experiment.model.modules())
+    assert len(list(private_gradients(experiment, RunOptions(**OPTIONS)))) == 2
+
+
+def test_a_batch_of_nobody_is_noise_alone() -> None:
+    experiment = tiny_bert(items=3)
+    options = RunOptions(noise_multiplier=0.5, expected_batch=1, steps=8, micro_batch=2)
+    empty = [step for step in private_gradients(experiment, options) if step.samples == 0]
+    assert empty
+    for step in empty:
+        assert math.isnan(step.loss)
+        assert all(not total.any() for total in step.clean.values())
+        assert all(bool(gradient.any()) for gradient in step.noisy.values())
+        assert all(spike.predicted == 1 for spike in measure_spikes(step))
+        assert measure_alignment(step).corrected == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"noise_multiplier": 0.0}, {"steps": 0}, {"clipping": "hutchinson"}, {"seed": -1}, {"learning_rate": math.nan}],
+)
+def test_bad_options_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=next(iter(bad))):
+        RunOptions(**{**OPTIONS, **bad})
+
+
+def test_an_expected_batch_beyond_the_data_is_refused() -> None:
+    with pytest.raises(ParameterError, match="items"):
+        next(private_gradients(tiny_bert(items=5), RunOptions(**OPTIONS)))
+
+
+# --- singular values ---------------------------------------------------------------------------------------------
+
+
+def planted(
+    strengths: list[float], shape: tuple[int, int] = (40, 160), sigma: float = 0.2, seed: int = 0
+) -> GradientStep:
+    """Rank-one layers of the given multiples of the detection threshold, and a bias."""
+    rng = np.random.default_rng(seed)
+    clean = {}
+    for number, strength in enumerate(strengths):
+        u, v = (x / np.linalg.norm(x) for x in (rng.standard_normal(side) for side in shape))
+        clean[f"layer{number}"] = torch.as_tensor(strength * detection_threshold(shape, sigma) * np.outer(u, v))
+    clean["bias"] = torch.ones(3, dtype=torch.float64)
+    noisy = {name: x + sigma * torch.as_tensor(rng.standard_normal(tuple(x.shape))) for name, x in clean.items()}
+    return GradientStep(4, sigma, 10, 1.0, clean, noisy)
+
+
+@pytest.mark.parametrize("shape", [(12, 50), (50, 12)])
+def test_spikes_against_literal_numpy(shape: tuple[int, int]) -> None:
+    step, scales = planted([0.5, 2.0], shape), (1.0, 0.5)
+    spikes = measure_spikes(step, draws=3, noise_scales=scales, seed=7)
+    generator = torch.Generator().manual_seed(7)
+    assert [(s.layer, s.noise_scale) for s in spikes] == [(f"layer{i}", scale) for i in range(2) for scale in scales]
+    for spike in spikes:
+        X, σ = step.clean[spike.layer].numpy(), 0.2 * spike.noise_scale
+        U, λ, Vh = np.linalg.svd(X)
+        edge, tops, left, right = bulk_edge(shape, σ), [], [], []
+        for W in torch.randn((3, *shape), generator=generator, dtype=torch.float64).numpy():
+            noisy_U, s, noisy_Vh = np.linalg.svd(X + σ * W)
+            tops.append(s[0] / edge)
+            left.append((noisy_U[:, 0] @ U[:, 0]) ** 2)
+            right.append((noisy_Vh[0] @ Vh[0]) ** 2)
+        assert spike.step == 4
+        assert spike.shape == shape
+        assert spike.signal_over_threshold == pytest.approx(λ[0] / detection_threshold(shape, σ))
+        assert spike.gap == pytest.approx(0.0, abs=1e-9)
+        assert spike.mean == pytest.approx(np.mean(tops))
+        assert spike.deviation == pytest.approx(np.std(tops, ddof=1))
+        assert spike.overlaps == pytest.approx((np.mean(left), np.mean(right)))
+        assert spike.predicted == pytest.approx(spike_map(λ[0], shape, σ) / edge)
+        assert spike.predicted_overlaps == pytest.approx(vector_overlaps(λ[0], shape, σ))
+        released = np.linalg.svdvals(step.noisy[spike.layer].numpy())[0] / edge
+        assert spike.single == pytest.approx(released if spike.noise_scale == 1 else tops[0])
+
+
+def test_agreement_accepts_the_theory_and_rejects_wrong_ones() -> None:
+    """Rank-one layers agree within 3 %; a noise level 15 % off, or swapped sides, do not."""
+    strengths = np.linspace(1.5, 4.0, 12).tolist()
+    step = planted(strengths, (60, 240))
+    right = agreement(measure_spikes(step))
+    assert right.count == 12
+    assert right.large_error < 0.03
+    assert right.overlap_large_error < 0.06
+    assert right.passing == 1.0
+    for factor in (0.85, 1.15):  # noise of σ, theory of factor·σ
+        spikes = measure_spikes(step, noise_scales=[factor])
+        errors = [
+            s.mean
+            * bulk_edge(s.shape, factor * 0.2)
+            / spike_map(s.signal_over_threshold * detection_threshold(s.shape, factor * 0.2), s.shape, 0.2)
+            - 1
+            for s in spikes
+        ]
+        assert np.quantile(np.abs(errors), 0.95) > 0.05
+    swapped = [np.subtract(s.overlaps, s.predicted_overlaps[::-1]) for s in measure_spikes(step)]
+    assert np.quantile(np.abs(swapped), 0.95) > 0.2
+
+
+def test_agreement_is_the_named_statistics() -> None:
+    spikes = measure_spikes(planted([0.0, 1.5, 3.0]))
+    a = agreement(spikes)
+    errors = np.array([s.mean / s.predicted - 1 for s in spikes])
+    singles = np.array([s.single / s.predicted - 1 for s in spikes])
+    overlaps = np.array([x - y for s in spikes for x, y in zip(s.overlaps, s.predicted_overlaps, strict=True)])
+    assert a.bias == pytest.approx(errors.mean())
+    assert a.median_error == pytest.approx(np.median(np.abs(errors)))
+    assert a.large_error == pytest.approx(np.quantile(np.abs(errors), 0.95))
+    assert a.largest_error == pytest.approx(np.abs(errors).max())
+    assert (a.single_error, a.single_large_error) == pytest.approx(tuple(np.quantile(np.abs(singles), [0.5, 0.95])))
+    assert a.overlap_bias == pytest.approx(overlaps.mean())
+    assert a.overlap_error == pytest.approx(np.median(np.abs(overlaps)))
+    assert a.overlap_large_error == pytest.approx(np.quantile(np.abs(overlaps), 0.95))
+    assert a.passing == pytest.approx(np.mean([s.single >= 1.02 for s in spikes]))
+    with pytest.raises(ParameterError, match="spikes"):
+        agreement([])
+    for bad in ({"draws": 1}, {"noise_scales": [0.0]}, {"seed": -1}):
+        with pytest.raises(ParameterError, match=next(iter(bad))):
+            measure_spikes(planted([1.0]), **bad)  # type: ignore[arg-type]
+
+
+# --- alignment ---------------------------------------------------------------------------------------------------
+
+
+def test_alignment_and_sweep_are_those_of_the_library() -> None:
+    """The sweep uses inner products measured once; here every gate is applied to the gradient itself."""
+    steps = [planted(np.linspace(0.0, 2.0, 9).tolist(), seed=seed) for seed in range(3)]
+    measured = [measure_alignment(step, kappa=1.05) for step in steps]
+    for step, result in zip(steps, measured, strict=True):
+        for correction, value in ((True, result.corrected), (False, result.uncorrected)):
+            denoised, _ = denoise_layers(step.noisy, step.sigma, 1.05, correction)
+            assert value == pytest.approx(improvement(denoised, step.noisy, step.clean), abs=1e-12)
+    kappas = (1.0, 1.01, 1.03, 1.05, 1.2, 3.0)
+    for point, kappa in zip(kappa_sweep(measured, kappas), kappas, strict=True):
+        gains, passing, better = [], [], []
+        for step in steps:
+            denoised, report = denoise_layers(step.noisy, step.sigma, kappa)
+            gains.append(improvement(denoised, step.noisy, step.clean))
+            for name, layer in report.items():
+                if layer.top_over_edge is not None:
+                    passing.append(layer.denoised)
+                    if layer.denoised:
+                        better.append(improvement(denoised[name], step.noisy[name], step.clean[name]) > 0)
+        assert point.kappa == kappa
+        assert point.improvement == pytest.approx(np.mean(gains), abs=1e-12)
+        assert point.passing == pytest.approx(np.mean(passing))
+        assert point.improved == pytest.approx(np.mean(better) if better else math.nan, nan_ok=True)
+    assert 0 < kappa_sweep(measured)[0].passing < 1
+    with pytest.raises(ParameterError, match="steps"):
+        kappa_sweep([])
+    with pytest.raises(ParameterError, match="kappa"):
+        kappa_sweep(measured, [0.9])
+
+
+# --- norms -------------------------------------------------------------------------------------------------------
+
+
+def test_norm_ratios_follow_their_law_and_reject_others() -> None:
+    """The law with k probes fits within the band, those with k/2 and 2k do not; the envelope is kept."""
+    experiment = tiny_bert()
+    norms = measure_norm_ratios(experiment, samples=10, draws=200, probes=8)
+    assert norms.samples * norms.draws == len(norms.ratios) == 2000
+    assert np.mean(norms.ratios) == pytest.approx(1.0, abs=4 * np.std(norms.ratios) / math.sqrt(2000))
+    assert norms.distance <= norms.band
+    assert norms.over_envelope <= norms.band
+    assert norms.band == pytest.approx(math.sqrt(math.log(2 * math.e / 0.01) / 4000))
+    for probes in (4, 16):
+        other = measure_norm_ratios(experiment, samples=10, draws=2, probes=probes)
+        at = np.interp(norms.points, other.points, other.predicted)
+        assert np.abs(norms.empirical - at).max() > norms.band
+    np.testing.assert_allclose(norms.empirical, [(norms.ratios <= x).mean() for x in norms.points])
+    assert (norms.predicted <= norms.envelope + 1e-9).all()
+
+
+def test_norms_and_law_are_those_of_samples_taken_one_by_one() -> None:
+    experiment = tiny_bert(items=6)
+    norms = measure_norm_ratios(experiment, samples=6, draws=1, probes=4)
+    layers = [m for m in experiment.model.modules() if isinstance(m, torch.nn.Linear) and m.weight.requires_grad]
+    laws, ranks, leading = [], [], []
+    for item in experiment.items:
+        loss = per_sample_losses(experiment.model, experiment.collate([item])).sum()
+        grads = torch.autograd.grad(loss, [p for layer in layers for p in (layer.weight, layer.bias)])
+        squares = []
+        for weight, bias in zip(grads[::2], grads[1::2], strict=True):
+            whole = np.concatenate([weight.double().numpy(), bias.double().numpy()[:, None]], axis=1)
+            squares.append(np.linalg.svdvals(whole) ** 2)
+        weights = np.concatenate(squares)
+        weights = weights[weights > 1e-12 * weights.max()]
+        ranks.append(len(weights))
+        leading.append(weights.max() / weights.sum())
+        laws.append(chi2_mixture_cdf(norms.points, weights / weights.sum() / 4, np.full(len(weights), 4.0)))
+    np.testing.assert_allclose(norms.predicted, np.mean(laws, axis=0), rtol=1e-3)
+    assert norms.leading_share == pytest.approx(np.median(leading), rel=1e-3)
+    assert norms.rank == max(ranks)
+
+
+def test_bad_norm_measurements_are_refused() -> None:
+    experiment = tiny_bert(items=4)
+    for bad in ({"samples": 5}, {"draws": 0}, {"probes": 1}, {"error": 1.0}):
+        with pytest.raises(ParameterError, match=next(iter(bad))):
+            measure_norm_ratios(experiment, **{"samples": 2, "draws": 1, "probes": 2, **bad})
+    for p in experiment.model.parameters():
+        p.requires_grad_(False)
+    experiment.model.bert.embeddings.word_embeddings.weight.requires_grad_(True)
+    with pytest.raises(ParameterError, match="linear"):
+        measure_norm_ratios(experiment, samples=2, draws=1)
+
+
+# --- from a recipe -----------------------------------------------------------------------------------------------
+
+
+def test_a_recipe_becomes_an_experiment(tmp_path: Any) -> None:
+    recipe = recipe_from_dict(tiny_recipe(tmp_path))
+    setting = recipe_experiment(recipe, steps=2)
+    assert setting.sample_rate == 8 / 24
+    assert setting.recipe_steps == 3
+    assert setting.options.steps == 2
+    assert setting.options.noise_multiplier == 0.4
+    assert setting.options.denoising == Denoising("paper")
+    steps = list(private_gradients(setting.experiment, setting.options))
+    assert len(steps) == 2
+    assert len(measure_spikes(steps[0])) == 9  # two layers with two adapters of two matrices each, and the head
+
+
+def tiny_recipe(folder: Any) -> dict[str, Any]:
+    """A random BERT on three made-up classes."""
+    words = ("alpha", "beta", "gamma")
+    lines = [f"{i},{words[i % 3]} {i} {words[i % 3]},{words[i % 3]}" for i in range(24)]
+    (folder / "train.csv").write_text("\n".join(["id,text,label", *lines]) + "\n")
+    return {
+        "name": "tiny",
+        "model": {
+            "task": "classification",
+            "architecture": "bert",
+            "config": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
+            "lora": {"rank": 4, "alpha": 8.0, "targets": ["query", "value"]},
+        },
+        "data": {
+            "source": "files",
+            "train": [str(folder / "train.csv")],
+            "validation": [str(folder / "train.csv")],
+            "inputs": ["text"],
+            "target": "label",
+            "max_tokens": 32,
+        },
+        "privacy": {"delta": 1e-3, "noise_multiplier": 0.4},
+        "optimizer": {"name": "adamw", "learning_rate": 1e-2},
+        "training": {"batch_size": 8, "micro_batch_size": 4, "steps": 3},
+    }
