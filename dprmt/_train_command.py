@@ -33,7 +33,7 @@ def add_command(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--resume", action="store_true", help="continue the run in the folder, with fresh noise")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done: shapes, noise, ε, memory")
     parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], help="change a value, such as training.steps=100"
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="change a value, such as training.steps=100; KEY= takes it away"
     )
     parser.add_argument("--noise-seed", metavar="N", help="repeatable noise, for studies: known noise protects nobody")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, …; a GPU if there is one by default")
@@ -83,10 +83,12 @@ def run_train(namespace: argparse.Namespace) -> None:
 
 
 def _change(text: str) -> tuple[str, Any]:
-    # The value is TOML; a bare word is a string.
+    # The value is TOML; a bare word is a string, nothing takes the key away.
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
         raise ParameterError("set", text, "of the form KEY=VALUE")
+    if not value.strip():
+        return key.strip(), None
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

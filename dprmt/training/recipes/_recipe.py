@@ -42,6 +42,11 @@ class Recipe(Section):
     denoising, evaluation
         The sections with defaults for everything.
 
+    Raises
+    ------
+    ParameterError
+        If the sections do not go together, such as docstrings and generation.
+
     Examples
     --------
     >>> recipe = load_recipe("roberta-base-sst2")

@@ -43,6 +43,11 @@ class LoraRecipe(Section):
         Of the adapter's input, in [0, 1). Other than 0 makes the gradients of a sample depend on chance.
     also_train : tuple of str
         Further modules trained in full, by the same rule. The newly initialised head of a classifier always is.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range, or nothing is to be adapted; it names ``model.lora.key``.
     """
 
     section = "model.lora"
@@ -88,6 +93,11 @@ class ModelRecipe(Section):
         such a model is refused without it.
     dtype : {"float32", "bfloat16"}
         Of the parameters that stay fixed and of the computation; trainable parameters are float32.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range, or keys do not go together; it names ``model.key``.
     """
 
     section = "model"
@@ -139,6 +149,16 @@ class DataRecipe(Section):
         Longer inputs are cut; with generation, prompt and target together.
     limit : int or None
         At most so many training items, chosen by a fixed permutation.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range, or a key is missing or in vain; it names ``data.key``.
+
+    Formal guarantees
+    -----------------
+    The unit of privacy is that of `dprmt.training.data.load_data`. ``limit`` does not make a run more private: the
+    sampling rate is that of the items kept.
     """
 
     section = "data"
@@ -187,6 +207,12 @@ class PrivacyRecipe(Section):
         Width of Hutch++'s sketch, >= 1; only with ``"hutch++"``.
     probe_sharing : {"sample", "batch"}
         Independent secret probes for every sample, or one matrix per layer and step.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range, or not exactly one of ε and σ is given; it names
+        ``privacy.key``.
     """
 
     section = "privacy"
@@ -233,6 +259,11 @@ class OptimizerRecipe(Section):
         Of the learning rate; ``"linear"`` falls to 0 at the last step.
     rank, refresh_every, projector
         Of ``"grape"``: rank r >= 1 of the projection, steps between new ones, and its law.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range; it names ``optimizer.key``.
     """
 
     section = "optimizer"
@@ -263,6 +294,11 @@ class DenoisingRecipe(Section):
         Scale a denoised layer back to its noisy norm.
     false_alarm : float or None
         In (0, 1): chance that a layer of pure noise passes the gate; then ``kappa`` is found per shape from it.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range; it names ``denoising.key``.
     """
 
     section = "denoising"
@@ -293,6 +329,11 @@ class TrainingRecipe(Section):
         Steps between recorded spectra; none if absent.
     spectra_layers : tuple of str
         Name patterns (``*`` and ``?``) of the layers whose spectra are recorded.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range; it names ``training.key``.
     """
 
     section = "training"
@@ -321,6 +362,11 @@ class EvaluationRecipe(Section):
         Of accuracy, f1, bleu, nist, rouge_l, meteor, cider. Empty: accuracy, or all of the generation metrics.
     beams, max_new_tokens, length_penalty, no_repeat_ngram
         Beam search, with the values of appendix J.2 of arXiv:2510.01137v3.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range, or a metric is unknown; it names ``evaluation.key``.
     """
 
     section = "evaluation"
