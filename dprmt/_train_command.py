@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dprmt.training.recipes import Recipe
 
 _COMMAND = "dprmt train"
-_OPTIONS = ("out", "resume", "noise_seed", "set", "device", "recipe")
+_OPTIONS = ("out", "resume", "noise_seed", "set", "device", "recipe", "tensorboard")
 _MIB = 2.0**20
 _LAYERS_SHOWN = 8
 
@@ -33,7 +33,11 @@ def add_command(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--resume", action="store_true", help="continue the run in the folder, with fresh noise")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done: shapes, noise, ε, memory")
     parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], help="change a value, such as training.steps=100; KEY= takes it away"
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="change a value, such as training.steps=100; KEY= takes it away",
     )
     parser.add_argument("--noise-seed", metavar="N", help="repeatable noise, for studies: known noise protects nobody")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, …; a GPU if there is one by default")

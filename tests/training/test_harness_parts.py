@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from dprmt.training.harness._guard import (
 from dprmt.training.harness._interrupts import Interrupts
 from dprmt.training.harness._ledger import PrivacyLedger, SpentEpsilon, charged_steps
 from dprmt.training.harness._randomness import fresh_randomness
-from dprmt.training.harness._run_folder import RunFolder, read_metrics
+from dprmt.training.harness._run_folder import RunFolder, read_metrics, strict_json
 from dprmt.training.harness._sampling import charged_sample_rate, micro_batches, poisson_batches
 from dprmt.training.harness._schedule import learning_rate_factor
 
@@ -291,3 +292,69 @@ def test_first_interrupt_asks_second_interrupts():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_numbers_that_are_not_finite_are_strict_json(tmp_path):
+    folder = RunFolder(tmp_path / "run", resume=False, config="")
+    folder.write_config()
+    entry = {"step": 1, "private": {"loss": math.nan}, "evaluation": {"scores": [math.inf, 1.0]}, "epsilon": -math.inf}
+    folder.append_metrics(entry)
+    folder.close()
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "step": 1,
+        "private": {"loss": None},
+        "evaluation": {"scores": [None, 1.0]},
+        "epsilon": None,
+    }
+    assert strict_json({"a": (True, 0.1, "NaN")}) == '{"a": [true, 0.1, "NaN"]}'
+
+
+def test_appending_metrics_reads_one_byte_however_long_the_file_is(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path / "run", resume=False, config="")
+    folder.write_config()
+    monkeypatch.setattr("pathlib.Path.read_bytes", lambda path: pytest.fail("reads the whole file"))
+    folder.append_metrics({"step": 1})
+    with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 2, "att')
+    folder.append_metrics({"step": 2})
+    folder.append_metrics({"step": 3})
+    monkeypatch.undo()
+    folder.close()
+    assert [entry["step"] for entry in read_metrics(tmp_path / "run")] == [1, 2, 3]
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 4
+
+
+def test_run_folder_that_was_not_used_leaves_what_it_found(tmp_path):
+    (tmp_path / "mine").mkdir()
+    RunFolder(tmp_path / "mine", resume=False, config="").close()
+    assert list((tmp_path / "mine").iterdir()) == []
+    RunFolder(tmp_path / "mine" / "runs" / "first", resume=False, config="").close()
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_a_kill_while_the_first_file_is_written_leaves_a_folder_that_can_be_used(tmp_path):
+    (tmp_path / "config.toml.new").write_text("a =")
+    (tmp_path / "lock").touch()
+    folder = RunFolder(tmp_path, resume=False, config="a = 1\n")
+    folder.write_config()
+    folder.close()
+    RunFolder(tmp_path, resume=True, config="a = 1\n").close()
+
+
+def test_a_folder_that_another_process_has_used_meanwhile_is_refused(tmp_path, monkeypatch):
+    """Between the first look at the folder and the lock, a run was started and ended there."""
+    locked = RunFolder._locked
+
+    def slow(self):
+        (self.path / "config.toml").write_text("b = 2\n")
+        return locked(self)
+
+    monkeypatch.setattr(RunFolder, "_locked", slow)
+    with pytest.raises(ParameterError, match="without a run"):
+        RunFolder(tmp_path / "run", resume=False, config="a = 1\n")
+
+
+def test_guard_error_survives_a_process_boundary():
+    error = pickle.loads(pickle.dumps(SilentParameterError(["a", "b"], "did not change")))
+    assert (error.names, str(error)) == (["a", "b"], "did not change: a, b")

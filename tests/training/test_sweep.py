@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -74,3 +75,33 @@ def test_nothing_runs_if_a_combination_is_wrong(recipe, tmp_path):
     with pytest.raises(ParameterError, match="grid"):
         sweep(recipe, {"training.seed": []}, tmp_path / "sweep")
     assert not Path(tmp_path / "sweep").exists()
+
+
+def test_a_sweep_of_another_recipe_does_not_take_over_old_runs(recipe, tmp_path):
+    """The folders are named after the changes alone: what else changed would go unnoticed."""
+    grid = {"training.seed": [0]}
+    (run,) = sweep(recipe, grid, tmp_path / "sweep", jobs=1)
+    (run.folder / "changes.json").unlink()  # as after a kill between the summary and this file
+    (again,) = sweep(recipe, grid, tmp_path / "sweep", jobs=1)
+    assert again.summary == run.summary
+    assert json.loads((run.folder / "changes.json").read_text()) == {"training.seed": 0}
+    with pytest.raises(ParameterError, match="same recipe"):
+        sweep(recipe.with_changes({"privacy.noise_multiplier": 2.0}), grid, tmp_path / "sweep", jobs=1)
+
+
+def test_an_interrupt_stops_the_whole_sweep(recipe, tmp_path, monkeypatch):
+    real, trained = _sweep.train, []
+
+    def stopped(*a, **k):
+        trained.append(a)
+        return dataclasses.replace(real(*a, **k), finished=False)
+
+    monkeypatch.setattr(_sweep, "train", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(recipe, {"training.seed": [0, 1]}, tmp_path / "sweep", jobs=1)
+    assert len(trained) == 1
+
+
+def test_what_is_wrong_with_a_run_is_said_across_processes(recipe, tmp_path):
+    with pytest.raises(ParameterError, match=r"training\.batch_size must be at most the size of the training set, 60"):
+        sweep(recipe, {"training.batch_size": [61, 62]}, tmp_path / "sweep", jobs=2)

@@ -36,6 +36,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 FULL = {"model.finetune": "full", "model.lora": None}
+# Some layers are wider than eight probes; with this noise the accountant answers quickly.
+ESTIMATED = {"privacy.probes": 8, "privacy.noise_multiplier": 2.0, **FULL}
 TARGET = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0}
 
 
@@ -78,11 +80,8 @@ def test_run_folder_tells_the_whole_story(folder, tmp_path):
     ("changes", "mechanism"),
     [
         ({"privacy.clipping": "ghost", "denoising.method": "paper"}, DPSGD),
-        ({"privacy.clipping": "hutchinson", "privacy.probes": 4, **FULL}, RandomizedClipping),
-        (
-            {"privacy.clipping": "hutch++", "privacy.probes": 4, "privacy.probe_sharing": "batch", **FULL},
-            RandomizedClipping,
-        ),
+        ({"privacy.clipping": "hutchinson", **ESTIMATED}, RandomizedClipping),
+        ({"privacy.clipping": "hutch++", "privacy.probe_sharing": "batch", **ESTIMATED}, RandomizedClipping),
         ({"optimizer.name": "adambc", "denoising.method": "paper"}, DPSGD),
         ({"optimizer.name": "grape", "optimizer.rank": 2, "optimizer.refresh_every": 2, **FULL}, DPSGD),
         ({"optimizer.name": "gdm", "model.architecture": "roberta", "denoising.method": "operator"}, DPSGD),
@@ -97,7 +96,7 @@ def test_every_way_to_train_charges_what_it_does(folder, tmp_path, changes, mech
     options = {key: value for key, value in run["step"].items() if key != "mechanism"}
     assert result.epsilon == mechanism(**options).epsilon(2, 1e-4).upper
     if mechanism is RandomizedClipping:
-        assert options["probes"] == 4
+        assert options["probes"] == 8
         assert options["probe_sharing"] == recipe.privacy.probe_sharing
     if recipe.denoising.method != "none":
         assert all(0 <= entry["denoised_layers"] <= entry["matrices"] for entry in read_metrics(tmp_path / "run"))
@@ -267,13 +266,14 @@ def test_a_parameter_that_does_not_move_stops_the_run(folder, tmp_path):
 
 def test_two_processes_do_what_one_does(folder, tmp_path):
     """Equal seeds, equal effective batch: noise added once, one ledger, the same parameters up to rounding."""
-    recipe = recipe_in(folder, **{"privacy.clipping": "hutchinson", "privacy.probes": 4, "training.steps": 3, **FULL})
+    recipe = recipe_in(folder, **{"privacy.clipping": "hutchinson", "training.steps": 3, **ESTIMATED})
     (tmp_path / "recipe.toml").write_text(recipe.to_toml())
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "dprmt"]
-    command += ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "two"), "--noise-seed", "6"]
+    command += ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "two"), "--noise-seed", "6", "--json"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["charged"] == 3  # one object for both processes
     one = train(recipe, tmp_path / "one", noise_seed=6)
     assert charged_steps(tmp_path / "two") == one.charged == 3
     assert read_summary(tmp_path / "two")["epsilon"] == one.epsilon
@@ -302,6 +302,9 @@ def test_activation_memory_is_extrapolated_exactly(folder):
     assert activation_bytes(loaded, data) == pytest.approx(_saved_bytes(loaded, data, 24), rel=0.01)
 
 
+GRAPE = ["--set", "optimizer.name=grape", "--set", "optimizer.rank=2"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -315,20 +318,34 @@ def test_activation_memory_is_extrapolated_exactly(folder):
         (["RECIPE", "--set", "data.max_tokens=65"], "data.max_tokens must be at most 64"),
         (["RECIPE", "--noise-seed", "x"], "--noise-seed must be an integer in [0, 2**63), got 'x'"),
         (["RECIPE", "--resume"], "--resume must be"),
+        (["RECIPE", "--device", "nonsense"], "--device must be a device that computes here"),
+        (["RECIPE", "--device", "meta"], "--device must be a device that computes here"),
+        (["FOLDER"], "--recipe must be a readable TOML file"),
+        (["RECIPE", "--set", "data.train=['nowhere.csv']"], "data file must be a file"),
+        (["RECIPE", "--set", "data.train=['broken.csv']"], "data file must be a readable csv file"),
+        (["RECIPE", "--set", "data.target=mood"], "data.target must be one of the columns"),
+        (["RECIPE", "--set", "model.config.hidden_size=15"], "model"),
+        (["RECIPE", "--set", "optimizer.learning_rate=1e-30", "--set", "training.steps=1"], "did not change"),
+        (["RECIPE", *GRAPE, "--set", "privacy.clipping=hutchinson"], "privacy.clipping must be 'exact' or 'ghost'"),
+        (["RECIPE", *GRAPE, "--set", "optimizer.rank=25"], "rank of"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys, arguments, message):
     path = tmp_path / "recipe.toml"
     path.write_text(recipe_in(folder).to_toml())
-    out = tmp_path / "run"
-    words = [str(path) if word == "RECIPE" else word for word in arguments]
+    (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "broken.csv").write_bytes(b"text,colour\n\xff\xfe\x00,1,2,3\n")
+    out = tmp_path / "runs" / "first"
+    words = [{"RECIPE": str(path), "FOLDER": str(tmp_path / "folder.toml")}.get(word, word) for word in arguments]
+    words = [word.replace("broken.csv", str(tmp_path / "broken.csv")) for word in words]
     assert main(["train", *words, "--out", str(out)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("dprmt train: ")
     assert message in captured.err
     assert captured.err.count("\n") == 1
-    assert not out.exists()
+    if "did not change" not in message:  # found after a step, which was charged
+        assert not out.parent.exists()
 
 
 def test_command_line_trains_and_reports_json(folder, tmp_path, capsys):
@@ -342,3 +359,52 @@ def test_command_line_trains_and_reports_json(folder, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["samples"] == 60
     assert main(["train", str(path), "--dry-run"]) == 0
     assert "ε ≤" in capsys.readouterr().out
+
+
+def test_what_cannot_be_written_to_is_refused_in_one_line(folder, tmp_path, capsys):
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe_in(folder).to_toml())
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        assert main(["train", str(path), "--out", str(out)]) == 2
+        captured = capsys.readouterr()
+        assert captured.err.startswith("dprmt train: --out must be ")
+        assert captured.err.count("\n") == 1
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_tensorboard_without_its_package_leaves_nothing_behind(folder, tmp_path, capsys, monkeypatch):
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe_in(folder).to_toml())
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert main(["train", str(path), "--out", str(tmp_path / "run"), "--tensorboard"]) == 2
+    assert "--tensorboard must be left out, or" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_events_do_not_stand_in_the_way_of_an_error(folder, tmp_path, monkeypatch):
+    """They are written from the first step on: an error before it finds the folder as it was made."""
+    made = []
+
+    class SummaryWriter:
+        def __init__(self, folder: str) -> None:
+            made.append(Path(folder))
+            made[-1].mkdir()
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            made.append((name, step))
+
+        def close(self) -> None:
+            made.append("closed")
+
+    module = type(sys)("torch.utils.tensorboard")
+    module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    with pytest.raises(ValueError, match="batch_size"):
+        train(recipe_in(folder, **{"training.batch_size": 61}), tmp_path / "run", tensorboard=True)
+    assert made == []
+    assert not (tmp_path / "run").exists()
+    train(recipe_in(folder, **{"training.steps": 1}), tmp_path / "run", tensorboard=True)
+    assert made[0] == tmp_path / "run" / "tensorboard"
+    assert {("epsilon", 1), ("private/batch_size", 1)} <= set(made[1:-1])
+    assert made[-1] == "closed"

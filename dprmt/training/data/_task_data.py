@@ -22,7 +22,7 @@ Item = dict[str, Any]
 
 
 class TokenDataset(Dataset[Item]):  # type: ignore[misc]  # torch is skipped by mypy
-    """One split: items of token ids, label(s) and a ``sample_id``, the number of the row in the split's source.
+    r"""One split: items of token ids, label(s) and a ``sample_id``, the number of the row in the split's source.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class TokenDataset(Dataset[Item]):  # type: ignore[misc]  # torch is skipped by 
     >>> from dprmt.training.models import byte_tokenizer
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "films.csv")
-    ...     _ = file.write_text("text,label\\na fine film,good\\na dull film,bad\\n")
+    ...     _ = file.write_text("text,label\na fine film,good\na dull film,bad\n")
     ...     where = DataRecipe("files", train=[str(file)], validation=[str(file)], inputs=["text"], target="label")
     ...     split = load_data(where, byte_tokenizer(), "classification").train
     >>> len(split), sorted(split[0]), split.rows[0].inputs, split.rows[0].target
@@ -147,7 +147,7 @@ class TaskData:
 
 
 def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str | Path | None = None) -> TaskData:
-    """Read and tokenise the splits of a task.
+    r"""Read and tokenise the splits of a task.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
     >>> where = {"train": ["train.csv"], "validation": ["dev.csv"], "inputs": ["text"], "target": "label"}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("train.csv", "dev.csv"):
-    ...         _ = Path(folder, name).write_text("text,label\\na fine film,good\\na dull film,bad\\n")
+    ...         _ = Path(folder, name).write_text("text,label\na fine film,good\na dull film,bad\n")
     ...     data = load_data(DataRecipe("files", **where), byte_tokenizer(), "classification", base_folder=folder)
     >>> data.labels, len(data.train), data.train[1]["labels"]
     (('bad', 'good'), 2, 0)

@@ -63,6 +63,11 @@ class DenoisingReport:
     def edge(self, name: str) -> float:
         """The bulk edge σ(√m + √n) of a matrix.
 
+        Parameters
+        ----------
+        name : str
+            Of the parameter.
+
         Returns
         -------
         float
@@ -77,6 +82,11 @@ class DenoisingReport:
 
     def top_singular_value(self, name: str) -> float:
         """The largest singular value of the noisy matrix.
+
+        Parameters
+        ----------
+        name : str
+            Of the parameter.
 
         Returns
         -------

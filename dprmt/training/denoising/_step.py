@@ -167,7 +167,13 @@ class DenoisingStep:
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the noise in one entry of ``.grad``, as of now."""
+        """Standard deviation of the noise in one entry of ``.grad``, as of now.
+
+        Raises
+        ------
+        ParameterError
+            If what was given, or what the DP optimizer says, is not a finite number >= 0.
+        """
         return check_real("sigma", self._sigma(), low=0.0)
 
     def __call__(self) -> DenoisingReport:
@@ -202,9 +208,15 @@ class DenoisingStep:
         return self.last_report
 
     def observe(self, key: object, observer: Observer | None) -> None:
-        """Have a function called with (noisy, denoised, σ) after every step; None takes it away.
+        """Have a function called with (noisy, denoised, σ) after every step.
 
-        Both are dicts of the gradients by name, of released values.
+        Parameters
+        ----------
+        key : hashable
+            By which the function is replaced or taken away.
+        observer : callable or None
+            ``noisy`` and ``denoised`` are dicts of the gradients by name, of released values; σ is a float. None
+            takes the function away.
         """
         if observer is None:
             self._observers.pop(key, None)

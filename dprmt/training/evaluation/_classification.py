@@ -25,7 +25,7 @@ def evaluate_classification(
     batch_size: SupportsIndex = 64,
     limit: SupportsIndex | None = None,
 ) -> dict[str, float]:
-    """Measure a classifier on a split.
+    r"""Measure a classifier on a split.
 
     Parameters
     ----------
@@ -71,13 +71,11 @@ def evaluate_classification(
     >>> loaded = load_model(recipe, labels=2)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "films.csv")
-    ...     _ = file.write_text("text,label\\na fine film,good\\na dull film,bad\\na pub,bad\\n")
+    ...     _ = file.write_text("text,label\na fine film,good\na dull film,bad\na pub,bad\n")
     ...     where = DataRecipe("files", train=[str(file)], validation=[str(file)], inputs=["text"], target="label")
     ...     data = load_data(where, loaded.tokenizer, "classification")
-    >>> with torch.no_grad():
-    ...     loaded.model.classifier.weight.zero_()
-    ...     loaded.model.classifier.bias.copy_(torch.tensor([1.0, 0.0]))  # always "bad"
-    tensor(...)
+    >>> head = loaded.model.classifier
+    >>> _, head.bias.data = torch.nn.init.zeros_(head.weight), torch.tensor([1.0, 0.0])  # always "bad"
     >>> scores = evaluate_classification(loaded.model, data, metrics=["accuracy", "f1"])
     >>> {name: round(score, 3) for name, score in scores.items()}
     {'loss': 0.647, 'samples': 3.0, 'accuracy': 0.667, 'f1': 0.0}

@@ -48,7 +48,7 @@ def evaluate_generation(
     *,
     settings: EvaluationRecipe | None = None,
 ) -> GenerationResult:
-    """Generate one text for every different input of a split, and score it against all its references.
+    r"""Generate one text for every different input of a split, and score it against all its references.
 
     Parameters
     ----------
@@ -92,15 +92,15 @@ def evaluate_generation(
     >>> loaded = load_model(recipe)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "e2e.csv")
-    ...     _ = file.write_text("mr,ref\\nname[Aromi],Aromi is a pub.\\nname[Aromi],A pub.\\nname[Zizzi],Zizzi.\\n")
+    ...     _ = file.write_text("mr,ref\nname[Aromi],Aromi is a pub.\nname[Aromi],A pub.\nname[Zizzi],Zizzi.\n")
     ...     where = DataRecipe("files", train=[str(file)], validation=[str(file)], inputs=["mr"], target="ref")
     ...     data = load_data(where, loaded.tokenizer, "generation")
     >>> settings = EvaluationRecipe(beams=2, max_new_tokens=4, limit=1, metrics=("bleu",))
     >>> result = evaluate_generation(loaded.model, loaded.tokenizer, data, "validation", settings=settings)
     >>> result.inputs, result.references
     (('name[Aromi]',), (('Aromi is a pub.', 'A pub.'),))
-    >>> len(result.hypotheses), result.scores  # nothing was learnt
-    (1, {'bleu': 0.0})
+    >>> len(result.hypotheses), list(result.scores), result.skipped
+    (1, ['bleu'], {})
     """
     check_choice("split", split, ("validation", "test"))
     if data.task != "generation":

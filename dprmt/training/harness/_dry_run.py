@@ -53,7 +53,7 @@ class DryRun:
 
 
 def dry_run(recipe: Recipe) -> DryRun:
-    """Set a run up, on the CPU, and say what it would do.
+    r"""Set a run up, on the CPU, and say what it would do.
 
     Parameters
     ----------
@@ -69,6 +69,36 @@ def dry_run(recipe: Recipe) -> DryRun:
     ------
     ParameterError
         If the recipe cannot be used, as :func:`dprmt.training.harness.train` does.
+
+    Formal guarantees
+    -----------------
+    No step is taken and no gradient of a sample computed: what comes out follows from the recipe, the model, and the
+    number of training items and the names of the labels, which are taken to be public. It costs no privacy.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from dprmt.training.recipes import load_recipe
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "films.csv")
+    ...     _ = file.write_text("text,label\n" + "a fine film,good\na dull film,bad\n" * 15)
+    ...     table = {"source": "files", "train": [str(file)], "validation": [str(file)], "inputs": ["text"]}
+    ...     recipe = load_recipe("qwen3-tiny-docstrings").with_changes(
+    ...         {
+    ...             "data": {**table, "target": "label", "max_tokens": 32},
+    ...             "model.tokenizer": "bytes",
+    ...             "privacy.target_epsilon": None,
+    ...             "privacy.noise_multiplier": 1.0,
+    ...             "training.batch_size": 10,
+    ...             "training.steps": 2,
+    ...         }
+    ...     )
+    ...     planned = dry_run(recipe)
+    >>> planned.samples, round(planned.sample_rate, 3), planned.noise_std
+    (30, 0.333, 0.1)
+    >>> {steps: round(epsilon, 1) for steps, epsilon in planned.epsilon_after.items()}
+    {1: 3.0, 2: 3.9}
     """
     loaded, data = load(recipe)
     activations = activation_bytes(loaded, data)

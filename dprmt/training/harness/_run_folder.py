@@ -42,7 +42,6 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str], *, resume: bool, config: str) -> None:
         self.path = Path(path)
         self._config = config
-        self._torn = True  # whether the last line of the metrics may have been cut short
         self._check(resume)
         self._made: list[Path] = []
         try:
@@ -97,9 +96,9 @@ class RunFolder:
 
     def append_metrics(self, entry: dict[str, Any]) -> None:
         """Add one line to ``metrics.jsonl``."""
-        with (self.path / METRICS).open("ab") as file:
-            file.write((b"\n" if self._torn and file.tell() else b"") + strict_json(entry).encode() + b"\n")
-        self._torn = False
+        with (self.path / METRICS).open("ab+") as file:
+            torn = file.tell() and file.seek(-1, os.SEEK_END) is not None and file.read(1) != b"\n"
+            file.write((b"\n" if torn else b"") + strict_json(entry).encode() + b"\n")
 
     def close(self) -> None:
         """Let others in; what was made for a run that was not started disappears."""
@@ -176,7 +175,24 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        By step; keys as in ``docs/training.md``. Lines that were cut short are left out.
+        By step, none if nothing was written; keys as in ``docs/training.md``. Lines that were cut short are left out.
+
+    Formal guarantees
+    -----------------
+    As for :func:`dprmt.training.harness.train`: what stands under ``"private"`` is private, the rest is covered by the
+    run's ε, but for scores, which are about the data that they were measured on.
+
+    Examples
+    --------
+    Step 2 was done again after an interruption:
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for attempt, step in ((1, 1), (1, 2), (2, 2), (2, 3)):
+    ...         with Path(folder, "metrics.jsonl").open("a") as file:
+    ...             print(json.dumps({"step": step, "attempt": attempt}), file=file)
+    ...     [(entry["step"], entry["attempt"]) for entry in read_metrics(folder)]
+    [(1, 1), (2, 2), (3, 2)]
     """
     by_step: dict[int, dict[str, Any]] = {}
     path = Path(folder) / METRICS
@@ -206,6 +222,23 @@ def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
     ------
     ParameterError
         If there is no finished run.
+
+    Formal guarantees
+    -----------------
+    The ε in it is what :func:`dprmt.training.harness.train` guarantees if ``noise_is_secret`` is true; the scores are
+    about the data that they were measured on.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "summary.json").write_text('{"steps": 30, "epsilon": 6.69, "delta": 1e-05}')
+    ...     read_summary(folder)["epsilon"]
+    6.69
+    >>> read_summary("nowhere")
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: folder must be the folder of a finished run, got 'nowhere'
     """
     path = Path(folder) / SUMMARY
     if not path.exists():

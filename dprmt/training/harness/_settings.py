@@ -249,7 +249,8 @@ def _make_private(
             raise ParameterError("optimizer.name", "grape", f"another one in {processes} processes")
         return make_private_projected(
             loaded.model,
-            rank=optimizer.rank,
+            # A gradient has no more singular vectors than its shorter side: a head with two labels has two.
+            rank=optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n),
             refresh_every=optimizer.refresh_every,
             projector=optimizer.projector,
             lr=optimizer.learning_rate,

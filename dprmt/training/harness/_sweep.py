@@ -40,6 +40,13 @@ class SweepRun:
     summary: dict[str, Any]
 
 
+class _RefusedError(ParameterError):
+    """The same error, for the way from one process to another: exceptions are unpickled from their arguments."""
+
+    def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
+        return type(self), (self.name, self.value, self.allowed)
+
+
 def sweep(
     recipe: Recipe,
     grid: Mapping[str, Sequence[Any]],
@@ -48,7 +55,7 @@ def sweep(
     jobs: int | None = None,
     noise_seed: int | None = None,
 ) -> list[SweepRun]:
-    """Train a recipe once for every combination of values.
+    r"""Train a recipe once for every combination of values.
 
     Runs that are finished already are not repeated, those that were interrupted are continued: call it again after
     any stop, also with more values.
@@ -76,7 +83,10 @@ def sweep(
     Raises
     ------
     ParameterError
-        If a combination is no valid recipe; nothing is run then.
+        If a combination is no valid recipe, or ``out`` holds runs of another recipe; nothing is run then. If a run
+        cannot be started, as :func:`dprmt.training.harness.train`.
+    KeyboardInterrupt
+        If a signal stopped a run. Calling it again continues.
 
     Formal guarantees
     -----------------
@@ -85,9 +95,25 @@ def sweep(
 
     Examples
     --------
+    >>> import tempfile
     >>> from dprmt.training.recipes import load_recipe
-    >>> grid = {"denoising.kappa": [1.01, 1.02, 1.05], "training.seed": range(3)}
-    >>> runs = sweep(load_recipe("minilm-docstrings"), grid, "sweep", jobs=2)  # doctest: +SKIP
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "films.csv")
+    ...     _ = file.write_text("text,label\n" + "a fine film,good\na dull film,bad\n" * 15)
+    ...     table = {"source": "files", "train": [str(file)], "validation": [str(file)], "inputs": ["text"]}
+    ...     recipe = load_recipe("qwen3-tiny-docstrings").with_changes(
+    ...         {
+    ...             "data": {**table, "target": "label", "max_tokens": 32},
+    ...             "model.tokenizer": "bytes",
+    ...             "privacy.target_epsilon": None,
+    ...             "privacy.noise_multiplier": 1.0,
+    ...             "training.batch_size": 10,
+    ...             "training.steps": 2,
+    ...         }
+    ...     )
+    ...     runs = sweep(recipe, {"privacy.noise_multiplier": [1.0, 2.0]}, Path(folder, "sweep"))
+    >>> [(run.changes["privacy.noise_multiplier"], round(run.summary["epsilon"], 1)) for run in runs]
+    [(1.0, 3.9), (2.0, 1.3)]
     """
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     if not combinations:
@@ -113,7 +139,10 @@ def _name(changes: Mapping[str, Any]) -> str:
 
 def _one_run(recipe: Recipe, folder: Path, changes: dict[str, Any], noise_seed: int | None) -> dict[str, Any]:
     if not (folder / SUMMARY).exists():
-        result = train(recipe, folder, resume=(folder / CONFIG).exists(), noise_seed=noise_seed)
+        try:
+            result = train(recipe, folder, resume=(folder / CONFIG).exists(), noise_seed=noise_seed)
+        except ParameterError as error:
+            raise _RefusedError(error.name, str(error.value), error.allowed) from None
         if not result.finished:
             raise KeyboardInterrupt
     if not (folder / _CHANGES).exists():

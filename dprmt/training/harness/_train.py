@@ -82,7 +82,7 @@ def train(
     show_progress: bool = False,
     tensorboard: bool = False,
 ) -> TrainingResult:
-    """Train as a recipe says, writing everything down in a run folder.
+    r"""Train as a recipe says, writing everything down in a run folder.
 
     The folder holds ``config.toml`` (the recipe), ``run.json`` (mechanism, noise multiplier, starts),
     ``privacy.jsonl`` (every charged step), ``metrics.jsonl``, ``spectra.npz``, ``checkpoint/``, and at the end
@@ -137,8 +137,29 @@ def train(
 
     Examples
     --------
+    A recipe of the package, with a table of one's own:
+
+    >>> import tempfile
     >>> from dprmt.training.recipes import load_recipe
-    >>> result = train(load_recipe("minilm-docstrings"), "run")  # doctest: +SKIP
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "films.csv")
+    ...     _ = file.write_text("text,label\n" + "a fine film,good\na dull film,bad\n" * 15)
+    ...     table = {"source": "files", "train": [str(file)], "validation": [str(file)], "inputs": ["text"]}
+    ...     recipe = load_recipe("qwen3-tiny-docstrings").with_changes(
+    ...         {
+    ...             "data": {**table, "target": "label", "max_tokens": 32},
+    ...             "model.tokenizer": "bytes",
+    ...             "privacy.target_epsilon": None,
+    ...             "privacy.noise_multiplier": 1.0,
+    ...             "training.batch_size": 10,
+    ...             "training.steps": 2,
+    ...         }
+    ...     )
+    ...     result = train(recipe, Path(folder, "run"))
+    ...     (result.folder / "model" / "model.safetensors").exists()
+    True
+    >>> result.finished, result.steps, round(result.epsilon, 1), sorted(result.evaluation)
+    (True, 2, 3.9, ['accuracy', 'loss', 'samples'])
     """
     with process_group() as (rank, processes):
         folder = _open_folder(recipe, out, resume, rank)

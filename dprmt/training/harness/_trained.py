@@ -30,7 +30,7 @@ def save_trained(loaded: LoadedModel, folder: Path) -> None:
 
 
 def load_trained(run: str | os.PathLike[str]) -> LoadedModel:
-    """The model that a finished run ended with.
+    r"""The model that a finished run ended with.
 
     Parameters
     ----------
@@ -46,6 +46,34 @@ def load_trained(run: str | os.PathLike[str]) -> LoadedModel:
     ------
     ParameterError
         If it is not the folder of a finished run.
+
+    Formal guarantees
+    -----------------
+    The weights are what :func:`dprmt.training.harness.train` released: private to the ε and δ of the run's summary.
+    Whatever is done with them costs no more.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dprmt.training.harness import train
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "films.csv")
+    ...     _ = file.write_text("text,label\n" + "a fine film,good\na dull film,bad\n" * 15)
+    ...     table = {"source": "files", "train": [str(file)], "validation": [str(file)], "inputs": ["text"]}
+    ...     recipe = load_recipe("qwen3-tiny-docstrings").with_changes(
+    ...         {
+    ...             "data": {**table, "target": "label", "max_tokens": 32},
+    ...             "model.tokenizer": "bytes",
+    ...             "privacy.target_epsilon": None,
+    ...             "privacy.noise_multiplier": 1.0,
+    ...             "training.batch_size": 10,
+    ...             "training.steps": 2,
+    ...         }
+    ...     )
+    ...     result = train(recipe, Path(folder, "run"))
+    ...     loaded = load_trained(result.folder)
+    >>> loaded.model.training, loaded.model.config.num_labels
+    (False, 2)
     """
     path = Path(run)
     if not (path / SUMMARY).exists():  # written after the model

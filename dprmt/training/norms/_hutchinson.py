@@ -100,6 +100,13 @@ def check_probes(name: str, probes: torch.Tensor, layer: LayerGradient) -> None:
 def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bias: bool = False) -> Side:
     """The side on which fewer random numbers are needed; products cost the same on both.
 
+    Parameters
+    ----------
+    in_features, out_features : int
+        d and p, >= 1.
+    bias : bool
+        Whether the layer has a bias, which counts as one more input.
+
     Returns
     -------
     {"gradients", "activations"}
@@ -282,6 +289,11 @@ class Hutchinson:
         -------
         LayerRecord
             With the largest rank that this layer's gradient can have.
+
+        Raises
+        ------
+        ParameterError
+            If a size is not an integer >= 1.
         """
         rank = min(check_count("in_features", in_features) + bool(bias), check_count("out_features", out_features))
         if tokens is not None:

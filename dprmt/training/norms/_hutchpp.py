@@ -193,6 +193,11 @@ class HutchPlusPlus:
     def layer_record(self, layer: str) -> LayerRecord:
         """What the accountant must know of a layer treated this way.
 
+        Parameters
+        ----------
+        layer : str
+            The layer's name.
+
         Returns
         -------
         LayerRecord

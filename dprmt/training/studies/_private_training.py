@@ -126,7 +126,11 @@ def read_records(folder: str | Path) -> list[GroupRecord]:
     Returns
     -------
     list of GroupRecord
-        By step; empty if the folder holds no run. Private but for ε.
+        By step; empty if the folder holds no run.
+
+    Formal guarantees
+    -----------------
+    None but for ε, which is that of `train_privately`: losses and accuracies are those of the training samples.
 
     Examples
     --------

@@ -44,7 +44,7 @@ class Task(Protocol):
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     records = train_privately(torch.nn.Linear(1, 1), Line(), settings, 2, folder, progress=False)
     >>> [record.step for record in records], round(records[-1].epsilon, 2)
-    ([0, 1, 2], 1.38)
+    ([0, 1, 2], 1.36)
     """
 
     @property

@@ -111,6 +111,10 @@ def measure_alignment(step: GradientStep, *, kappa: float = 1.02) -> AlignmentSt
     ParameterError
         If ``kappa`` is out of range.
 
+    Formal guarantees
+    -----------------
+    None: it reads clean gradients.
+
     References
     ----------
     Section 3.1, Eq. 10 and appendix H.2 of arXiv:2510.01137v3.
@@ -167,6 +171,10 @@ def kappa_sweep(steps: Sequence[AlignmentStep], kappas: Sequence[float] = KAPPAS
     ------
     ParameterError
         If there is no step or a gate is below 1.
+
+    Formal guarantees
+    -----------------
+    None: a function of clean gradients, and so is a gate that is chosen from it.
 
     References
     ----------

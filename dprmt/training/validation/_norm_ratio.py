@@ -107,6 +107,10 @@ def measure_norm_ratios(
     ParameterError
         If a number is out of range, the model has no trainable linear layer, or a sample no gradient.
 
+    Formal guarantees
+    -----------------
+    None: it reads the gradients of single samples, and its probes come from a known seed.
+
     Notes
     -----
     The ratios are independent but not of one law. The band is ``√(ln(2e/error)/(2N))``, e times as likely to be left

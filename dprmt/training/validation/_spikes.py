@@ -88,6 +88,10 @@ def measure_spikes(
     ParameterError
         If ``draws``, ``seed`` or a scale is out of range.
 
+    Formal guarantees
+    -----------------
+    None: it reads clean gradients, and its noise comes from a known seed.
+
     References
     ----------
     Eqs. 3-5 of arXiv:2510.01137v3.
@@ -188,6 +192,10 @@ def agreement(spikes: Sequence[Spike], gate: float = 1.02) -> Agreement:
     ------
     ParameterError
         If there is no spike.
+
+    Formal guarantees
+    -----------------
+    None: a function of clean gradients.
 
     Examples
     --------

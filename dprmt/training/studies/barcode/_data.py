@@ -51,7 +51,20 @@ class BarcodeData:
         return tuple(f"{classes} classes of {samples}" for classes, samples in self.plan)
 
     def measure(self, model: torch.nn.Module, indices: torch.Tensor) -> Measured:
-        """Cross entropy of some images."""
+        """Cross entropy of some images, in nats.
+
+        Parameters
+        ----------
+        model : Module
+            From (B, 1, 28, 28) to logits (B, classes).
+        indices : Tensor of int64, shape (B,)
+            Which images.
+
+        Returns
+        -------
+        Measured
+            One item per image.
+        """
         logits, labels = model(self.images[indices]), self.labels[indices]
         losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
         return Measured(losses, losses, logits.argmax(1) == labels, self.groups[indices])

@@ -42,7 +42,7 @@ def residuals(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     Returns
     -------
     Tensor, shape (n, c)
-        In the dtype of the logits.
+        In the dtype of the logits; entries in [-1, 1], rows that add up to 0. Private.
 
     Examples
     --------
@@ -70,6 +70,10 @@ def per_sample_gradient_norms(weight: torch.Tensor, inputs: torch.Tensor, labels
     -------
     Tensor, shape (n,)
         float64. Private.
+
+    Formal guarantees
+    -----------------
+    None: an exact function of the samples, without noise.
 
     Examples
     --------
@@ -165,6 +169,10 @@ def gradient_cosines(weight: torch.Tensor, inputs: torch.Tensor, labels: torch.T
     Tensor, shape (n, n)
         float64 in [-1, 1]. A sample whose gradient vanishes has cosine 0 with all. Private.
 
+    Formal guarantees
+    -----------------
+    None: an exact function of the samples, without noise.
+
     References
     ----------
     Section 2.3 and Figure 1 of the heavy-tail class imbalance paper on DP-AdamBC.
@@ -202,7 +210,7 @@ def cosine_by_class(cosines: torch.Tensor, labels: torch.Tensor) -> CosineByClas
     Returns
     -------
     CosineByClass
-        NaN where there is no such pair.
+        In [-1, 1]; NaN where there is no such pair. Private.
 
     Examples
     --------

@@ -82,7 +82,18 @@ class Trial:
         return f"{self.optimizer}-{setting}-seed{self.seed}-{digest}"
 
     def noise_deviation(self, count: int) -> float:
-        """σC/n, of the noise in one entry of the mean gradient of ``count`` samples."""
+        """σC/n, of the noise in one entry of the mean gradient.
+
+        Parameters
+        ----------
+        count : int
+            n >= 1 samples.
+
+        Returns
+        -------
+        float
+            In the units of the gradient.
+        """
         return self.noise_multiplier * self.clipping_norm / count
 
 
@@ -153,6 +164,16 @@ def epsilon_after(noise_multiplier: float, steps: int, delta: float) -> float:
     -------
     float
         0 if T = 0.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of its range.
+
+    Formal guarantees
+    -----------------
+    That of ``dprmt.accounting.DPSGD`` at sampling rate 1: the composed mechanism is (ε, δ)-differentially private for
+    adding or removing one sample, in exact arithmetic.
 
     Examples
     --------

@@ -73,6 +73,11 @@ def run_trials(trials: Iterable[Trial], folder: str | Path, steps: int, *, recor
     ParameterError
         As in `run_trial`.
 
+    Formal guarantees
+    -----------------
+    Those of `run_trial` for each of them. Trials of one seed and instance share their samples: all together cost up to
+    the sum of their ε, at the sum of their δ. The curves are not private.
+
     Examples
     --------
     >>> import tempfile

@@ -186,7 +186,7 @@ def pretrained_encoder(name_or_folder: str) -> tuple[Callable[[str], list[int]],
     ...     _ = byte_tokenizer().save_pretrained(folder)
     ...     encode, vocabulary = pretrained_encoder(folder)
     >>> encode("a cat"), vocabulary
-    ([68, 225, 70, 68, 87], 260)
+    ([68, 224, 70, 68, 87], 260)
     """
     from transformers import AutoTokenizer
 
@@ -244,7 +244,7 @@ def e2e_data(
     rows: int | None = None,
     lowest: Sequence[int] = _POWERS,
 ) -> TokenData:
-    """The E2E set: every row's meaning, a separator and its reference; only the reference is to be predicted.
+    r"""The E2E set: every row's meaning, a separator and its reference; only the reference is to be predicted.
 
     Parameters
     ----------
@@ -279,7 +279,7 @@ def e2e_data(
     >>> encode = word_encoder({"name": 1, "[": 2, "]": 3, "Aromi": 4, "a": 5, "pub": 6})
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "e2e.csv")
-    ...     _ = file.write_text("mr,ref\\nname[Aromi],Aromi a pub\\n")
+    ...     _ = file.write_text("mr,ref\nname[Aromi],Aromi a pub\n")
     ...     data = e2e_data(file, encode, 7, length=12, lowest=[1, 0])
     >>> data.ids[0].tolist()  # meaning, separator, reference, end, padding
     [1, 2, 4, 3, 0, 4, 5, 6, 0, 0, 0, 0]

@@ -1,0 +1,238 @@
+"""What a run that is continued takes over, and which it refuses: ε must be that of all starts together."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dprmt._validation import ParameterError
+from dprmt.training.harness import load_trained, read_metrics, read_summary, train
+from dprmt.training.harness import _train as harness
+from dprmt.training.harness._ledger import charged_steps
+from tests.training.tiny_recipe import STEPS, recipe_in, write_data, write_rows
+
+GRAPE = {
+    "model.finetune": "full",
+    "model.lora": None,
+    "optimizer.name": "grape",
+    "optimizer.rank": 3,
+    "optimizer.refresh_every": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data")
+    write_data(path)
+    return path
+
+
+def stop_before(monkeypatch, last: int) -> list[dict[str, Any]]:
+    """Make the first start die before a step; record the optimizer as it is at the beginning of this step."""
+    seen: list[dict[str, Any]] = []
+    real = harness._Run._one_step
+
+    def step(self, number, batch):
+        if number == last:
+            inner = self.settings.inner_optimizer
+            subspaces = getattr(inner, "subspaces", None)
+            seen.append(
+                {
+                    "state": copy.deepcopy(inner.state_dict()),
+                    "projectors": []
+                    if subspaces is None
+                    else [subspaces.projector(layer.weight) for layer in subspaces],
+                    "parameters": {name: value.detach().clone() for name, value in self.settings.parameters.items()},
+                }
+            )
+            if self.attempt == 1:
+                raise RuntimeError("power cut")
+        return real(self, number, batch)
+
+    monkeypatch.setattr(harness._Run, "_one_step", step)
+    return seen
+
+
+def flat(tree: Any, name: str = "") -> dict[str, Any]:
+    if isinstance(tree, dict):
+        return {key: value for part, item in tree.items() for key, value in flat(item, f"{name}.{part}").items()}
+    if isinstance(tree, list | tuple):
+        return flat(dict(enumerate(tree)), name)
+    return {name: tree}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer.name": "adambc", "denoising.method": "paper"},
+        {"optimizer.name": "gdm"},
+        GRAPE,
+        {**GRAPE, "optimizer.rank": 2, "optimizer.projector": "svd", "denoising.method": "paper"},
+    ],
+    ids=["adambc", "gdm", "grape", "grape-svd"],
+)
+def test_a_resumed_run_goes_on_with_the_very_state(folder, tmp_path, monkeypatch, changes):
+    """Moments, step and period counters, seeds and projectors, bit by bit; the schedule goes on."""
+    recipe = recipe_in(folder, **changes)
+    seen = stop_before(monkeypatch, 4)
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(recipe, tmp_path / "run")
+    result = train(recipe, tmp_path / "run", resume=True)
+    assert (result.steps, result.charged) == (STEPS, STEPS)
+    before, after = (flat(one) for one in seen)
+    # The learning rate of a group is set at every step; what stands there before is the last step's.
+    assert before.keys() == after.keys()
+    for key, value in before.items():
+        assert torch.equal(value, after[key]) if isinstance(value, torch.Tensor) else value == after[key], key
+    if "optimizer.rank" in changes:
+        assert len(seen[0]["projectors"]) > 4
+        assert seen[1]["state"]["subspaces"]["step"] == 3
+    rates = [entry["learning_rate"] for entry in read_metrics(tmp_path / "run")]
+    assert rates == pytest.approx([1e-2 * (6 - k) / 6 for k in range(6)])
+
+
+@pytest.fixture(scope="module")
+def halfway(folder, tmp_path_factory) -> Path:
+    """A run that stopped before step 4 of 6."""
+    path = tmp_path_factory.mktemp("halfway") / "run"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        stop_before(patch, 4)
+        train(recipe_in(folder), path)
+    assert charged_steps(path) == 3
+    return path
+
+
+def truncate_ledger(run: Path) -> None:
+    lines = (run / "privacy.jsonl").read_text().splitlines(keepends=True)
+    (run / "privacy.jsonl").write_text(lines[0])
+
+
+def change_sigma(run: Path) -> None:
+    document = json.loads((run / "run.json").read_text())
+    document["noise_multiplier"] = 5.0
+    (run / "run.json").write_text(json.dumps(document))
+
+
+def damage_checkpoints(run: Path) -> None:
+    for name in ("checkpoint", "checkpoint.previous"):
+        (run / name / "tensors.safetensors").write_bytes(b"\0" * 5)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda run: (run / "privacy.jsonl").unlink(), "record is complete"),
+        (truncate_ledger, "record is complete"),
+        (lambda run: (run / "run.json").unlink(), "record is complete"),
+        (lambda run: (run / "run.json").write_text('{"starts": 1, "noi'), "record can be read"),
+        (change_sigma, "as at the run's first start"),
+        (damage_checkpoints, "a checkpoint that can be read"),
+    ],
+    ids=["no-ledger", "short-ledger", "no-record", "torn-record", "other-sigma", "no-checkpoint"],
+)
+def test_a_run_whose_epsilon_cannot_be_told_is_refused(folder, halfway, tmp_path, damage, message):
+    shutil.copytree(halfway, tmp_path / "run")
+    damage(tmp_path / "run")
+    with pytest.raises(ParameterError, match=message):
+        train(recipe_in(folder), tmp_path / "run", resume=True)
+    assert charged_steps(tmp_path / "run") <= 3
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_other_data_under_the_same_name_are_refused(tmp_path):
+    """With more rows the sampling rate is lower: the steps taken at the higher one would be told too cheap."""
+    write_data(tmp_path)
+    recipe = recipe_in(tmp_path, **{"training.steps": 2})
+    train(recipe, tmp_path / "run")
+    write_rows(tmp_path / "train.csv", 120, 1)
+    with pytest.raises(ParameterError, match="as at the run's first start"):
+        train(recipe, tmp_path / "run", resume=True)
+
+
+def test_lines_that_are_gone_from_the_middle_of_the_ledger_still_count(halfway, tmp_path):
+    shutil.copytree(halfway, tmp_path / "run")
+    lines = (tmp_path / "run" / "privacy.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "run" / "privacy.jsonl").write_text(lines[-1])
+    assert charged_steps(tmp_path / "run") == 3
+
+
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before(folder, halfway, tmp_path):
+    shutil.copytree(halfway, tmp_path / "run")
+    (tmp_path / "run" / "checkpoint" / "tensors.safetensors").write_bytes(b"")
+    result = train(recipe_in(folder), tmp_path / "run", resume=True)
+    assert (result.steps, result.charged) == (STEPS, STEPS + 1)  # step 3 is repeated, and charged again
+
+
+def test_a_run_that_was_killed_before_its_summary_is_scored_when_resumed(folder, tmp_path, monkeypatch):
+    recipe = recipe_in(folder, **{"evaluation.every": 2, "training.steps": 2})
+    real = harness._Run._finish
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr(harness._Run, "_finish", lambda self: (_ for _ in ()).throw(RuntimeError("power cut")))
+        train(recipe, tmp_path / "run")
+    assert harness._Run._finish is real
+    with pytest.raises(ParameterError, match="finished run"):
+        load_trained(tmp_path / "run")
+    result = train(recipe, tmp_path / "run", resume=True)
+    assert result.charged == 2
+    assert result.evaluation == read_summary(tmp_path / "run")["evaluation"]
+    assert result.evaluation == read_metrics(tmp_path / "run")[-1]["evaluation"]
+
+
+def test_a_run_of_which_every_charged_step_is_lost_still_ends(folder, tmp_path, monkeypatch):
+    changes = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0, "training.steps": 1}
+    recipe = recipe_in(folder, **changes)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr(harness._Run, "_checkpoint", lambda self: (_ for _ in ()).throw(RuntimeError("power cut")))
+        train(recipe, tmp_path / "run")
+    result = train(recipe, tmp_path / "run", resume=True)
+    assert (result.finished, result.steps, result.charged) == (True, 0, 1)
+    assert 2.9 < result.epsilon <= 3.0
+
+
+def test_a_signal_during_an_evaluation_stops_after_it(folder, tmp_path, monkeypatch):
+    recipe = recipe_in(folder, **{"evaluation.every": 2})
+    settings = __import__("dprmt.training.harness._settings", fromlist=["Settings"]).Settings
+    real = settings.evaluate
+
+    def interrupted(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(settings, "evaluate", interrupted)
+        stopped = train(recipe, tmp_path / "run")
+    assert (stopped.finished, stopped.steps, stopped.charged) == (False, 2, 2)
+    assert "evaluation" in read_metrics(tmp_path / "run")[-1]
+    assert train(recipe, tmp_path / "run", resume=True).charged == STEPS
+
+
+def test_a_charge_that_does_not_reach_the_disk_stops_the_run_before_the_gradient_is_used(folder, tmp_path, monkeypatch):
+    recipe = recipe_in(folder)
+    from dprmt.training.harness import _ledger
+
+    real, moved = os.fsync, []
+    charge = _ledger.PrivacyLedger.charge
+
+    def full(self, attempt, step, epsilon):
+        if step == 3:
+            monkeypatch.setattr(_ledger.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "disk full")))
+        try:
+            charge(self, attempt, step, epsilon)
+        finally:
+            monkeypatch.setattr(_ledger.os, "fsync", real)
+        moved.append(step)
+
+    monkeypatch.setattr(_ledger.PrivacyLedger, "charge", full)
+    with pytest.raises(OSError, match="disk full"):
+        train(recipe, tmp_path / "run")
+    assert moved == [1, 2]
+    assert len(read_metrics(tmp_path / "run")) == 2
+    assert charged_steps(tmp_path / "run") == 3  # it may have been written: it counts

@@ -1,0 +1,187 @@
+"""That every option of a recipe arrives where it acts, or is refused; and whole runs of the other task."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.training.denoising import Denoising
+from dprmt.training.harness import load_trained, read_metrics, read_summary, train
+from dprmt.training.harness._checkpoint import load_checkpoint
+from dprmt.training.harness._randomness import fresh_randomness
+from dprmt.training.harness._settings import Settings, build, load
+from dprmt.training.recipes import Recipe
+from tests.training.tiny_recipe import recipe_in, write_data
+
+FULL = {"model.finetune": "full", "model.lora": None}
+WIDE = {**FULL, "model.config.hidden_size": 48, "privacy.probes": 32}  # layers wider than the probes are many
+GRAPE = {**FULL, "optimizer.name": "grape", "optimizer.rank": 3}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data")
+    write_data(path)
+    return path
+
+
+def built(recipe: Recipe, processes: int = 1) -> Settings:
+    return build(recipe, *load(recipe), torch.device("cpu"), fresh_randomness(1, 1), processes)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gd", {"lr": 0.3, "momentum": 0.0, "weight_decay": 0.2}),
+        ("gdm", {"lr": 0.3, "momentum": 0.7, "weight_decay": 0.2}),
+        ("adam", {"lr": 0.3, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}),
+        ("adamw", {"lr": 0.3, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}),
+        ("adambc", {"lr": 0.3, "betas": (0.8, 0.95), "floor": 1e-2, "weight_decay": 0.2}),
+        ("grape", {"lr": 0.3, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}),
+    ],
+)
+def test_the_optimizer_gets_its_options(folder, name, expected):
+    options = {"learning_rate": 0.3, "momentum": 0.7, "betas": [0.8, 0.95], "eps": 1e-3, "floor": 1e-2}
+    options |= {"weight_decay": 0.2, "rank": 3, "refresh_every": 7, "projector": "stiefel", "name": name}
+    settings = built(recipe_in(folder, **{f"optimizer.{key}": value for key, value in options.items()}))
+    (group,) = settings.inner_optimizer.param_groups
+    assert {key: group[key] for key in expected} == expected
+    if name == "grape":
+        subspaces = settings.inner_optimizer.subspaces
+        assert (subspaces.refresh_every, subspaces.kind, {layer.rank for layer in subspaces}) == (7, "stiefel", {3})
+
+
+@pytest.mark.parametrize(("clipping", "norms"), [("exact", "materialize"), ("ghost", "ghost")])
+def test_grape_clips_as_the_recipe_says(folder, clipping, norms):
+    assert built(recipe_in(folder, **GRAPE, **{"privacy.clipping": clipping})).private.model.norms == norms
+
+
+def test_grape_refuses_what_it_cannot_do(folder):
+    with pytest.raises(ParameterError, match=r"privacy\.clipping"):
+        built(recipe_in(folder, **GRAPE, **{"privacy.clipping": "hutch++"}))
+    with pytest.raises(ParameterError, match="another one in 2 processes"):
+        built(recipe_in(folder, **GRAPE), processes=2)
+
+
+def test_grape_with_singular_vectors_takes_as_many_as_a_layer_has(folder):
+    settings = built(recipe_in(folder, **GRAPE, **{"optimizer.projector": "svd"}))
+    ranks = {layer.name: layer.rank for layer in settings.inner_optimizer.subspaces}
+    assert ranks.pop("classifier.weight") == 2  # two labels
+    assert set(ranks.values()) == {3}
+
+
+def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monkeypatch):
+    """With nobody in the batch, the norm is that of the noise: in r x n numbers per weight, not in m x n."""
+    seen: list[dict[str, torch.Tensor]] = []
+    real = Denoising.apply
+
+    def halved(self, gradients, sigma):
+        seen.append({name: value.clone() for name, value in gradients.items()})
+        _, report = real(self, gradients, sigma)
+        return {name: value / 2 for name, value in gradients.items()}, report
+
+    monkeypatch.setattr(Denoising, "apply", halved)
+    changes = {"training.batch_size": 1, "training.steps": 8, "training.spectra_every": 1, "denoising.method": "paper"}
+    train(recipe_in(folder, **GRAPE, **changes), tmp_path / "run", noise_seed=1)
+    settings = built(recipe_in(folder, **GRAPE, **changes))
+    subspaces = settings.inner_optimizer.subspaces
+    released = sum(layer.rank * layer.n for layer in subspaces)
+    released += sum(value.numel() for value in settings.parameters.values() if value not in subspaces)
+    entries = read_metrics(tmp_path / "run")
+    empty = [entry for entry in entries if entry["private"]["batch_size"] == 0]
+    assert empty
+    assert all(entry["noisy_gradient_norm"] == pytest.approx(math.sqrt(released), rel=0.1) for entry in empty)
+    assert [entry["matrices"] for entry in entries] == [len(list(subspaces))] * 8
+    with np.load(tmp_path / "run" / "spectra.npz") as spectra:
+        for number, noisy in enumerate(seen, start=1):
+            for name, value in noisy.items():
+                expected = np.linalg.svd(value.numpy(), compute_uv=False)
+                np.testing.assert_allclose(spectra[f"step{number:06d}/noisy/{name}"], expected, rtol=1e-4, atol=1e-5)
+                np.testing.assert_allclose(
+                    spectra[f"step{number:06d}/denoised/{name}"], expected / 2, rtol=1e-4, atol=1e-5
+                )
+
+
+@pytest.mark.parametrize(
+    ("changes", "mechanism"),
+    [
+        ({"privacy.clipping": "hutchinson", "privacy.probes": 16}, DPSGD),  # LoRA's factors are exact
+        ({"privacy.clipping": "hutch++", **WIDE}, RandomizedClipping),
+        ({"privacy.clipping": "hutchinson", "privacy.probe_sharing": "batch", **WIDE}, RandomizedClipping),
+        ({**GRAPE}, DPSGD),
+    ],
+    ids=["lora-exact", "hutch++", "hutchinson-batch", "grape"],
+)
+def test_the_target_is_met_by_the_mechanism_that_is_charged(folder, changes, mechanism):
+    target = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 1.0, "training.steps": 4}
+    settings = built(recipe_in(folder, **target, **changes))
+    assert type(settings.mechanism) is mechanism
+    if isinstance(settings.mechanism, RandomizedClipping):
+        assert settings.mechanism.probe_sharing == settings.recipe.privacy.probe_sharing
+        assert (settings.mechanism.probes, settings.mechanism.rank) == (32, None)
+    assert 0.99 < settings.mechanism.epsilon(4, 1e-4).upper <= 1.0
+    assert settings.private.optimizer.noise_multiplier == settings.mechanism.noise_multiplier
+
+
+@pytest.mark.parametrize(("architecture", "dtype"), [("gpt2", "float32"), ("qwen3", "bfloat16")])
+def test_a_generation_run_from_table_to_scores(tmp_path, architecture, dtype):
+    rows = ["mr,ref"] + [f"name[{name}],{name} is here." for name in ("Aromi", "Clowns", "Eagle", "Mill")] * 3
+    (tmp_path / "train.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "validation.csv").write_text("\n".join(rows[:5]) + "\n")
+    sizes = {
+        "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64},
+        "qwen3": {
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 8,
+            "intermediate_size": 24,
+            "max_position_embeddings": 64,
+        },
+    }
+    targets = {"gpt2": ["c_attn"], "qwen3": ["q_proj", "v_proj"]}
+    recipe = recipe_in(
+        tmp_path,
+        **{
+            "model.task": "generation",
+            "model.architecture": architecture,
+            "model.dtype": dtype,
+            "model.pooling": "native",
+            "model.config": sizes[architecture],
+            "model.lora.targets": targets[architecture],
+            "data.inputs": ["mr"],
+            "data.target": "ref",
+            "data.max_tokens": 40,
+            "training.batch_size": 4,
+            "training.steps": 2,
+            "evaluation.every": 2,
+            "evaluation.beams": 2,
+            "evaluation.max_new_tokens": 6,
+            "evaluation.metrics": ["bleu", "rouge_l"],
+        },
+    )
+    result = train(recipe, tmp_path / "run")
+    assert {"bleu", "rouge_l"} <= set(result.evaluation)
+    assert all(0 <= result.evaluation[name] <= 100 for name in ("bleu", "rouge_l"))
+    assert read_summary(tmp_path / "run")["evaluation"] == result.evaluation
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        assert json.loads(line, parse_constant=refuse)["private"]["loss"] > 0
+    parameters = dict(load_trained(tmp_path / "run").model.named_parameters())
+    saved = load_checkpoint(tmp_path / "run")
+    assert saved is not None
+    assert all(torch.equal(parameters[name], value) for name, value in saved["parameters"].items())
+    assert {value.dtype for value in saved["parameters"].values()} == {torch.float32}
+    frozen = {value.dtype for name, value in parameters.items() if name not in saved["parameters"]}
+    assert frozen == {getattr(torch, dtype)}
