@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.harness import load_trained, read_metrics, read_summary, train
+from dprmt.training.harness import _ledger, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness import _train as harness
 from dprmt.training.harness._ledger import charged_steps
+from dprmt.training.harness._settings import Settings
 from tests.training.tiny_recipe import STEPS, recipe_in, write_data, write_rows
 
 GRAPE = {
@@ -47,9 +48,7 @@ def stop_before(monkeypatch, last: int) -> list[dict[str, Any]]:
             seen.append(
                 {
                     "state": copy.deepcopy(inner.state_dict()),
-                    "projectors": []
-                    if subspaces is None
-                    else [subspaces.projector(layer.weight) for layer in subspaces],
+                    "projectors": [subspaces.projector(layer.weight) for layer in subspaces or ()],
                     "parameters": {name: value.detach().clone() for name, value in self.settings.parameters.items()},
                 }
             )
@@ -59,6 +58,10 @@ def stop_before(monkeypatch, last: int) -> list[dict[str, Any]]:
 
     monkeypatch.setattr(harness._Run, "_one_step", step)
     return seen
+
+
+def power_cut(*_: Any) -> None:
+    raise RuntimeError("power cut")
 
 
 def flat(tree: Any, name: str = "") -> dict[str, Any]:
@@ -103,9 +106,10 @@ def test_a_resumed_run_goes_on_with_the_very_state(folder, tmp_path, monkeypatch
 def halfway(folder, tmp_path_factory) -> Path:
     """A run that stopped before step 4 of 6."""
     path = tmp_path_factory.mktemp("halfway") / "run"
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+    with pytest.MonkeyPatch.context() as patch:
         stop_before(patch, 4)
-        train(recipe_in(folder), path)
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(recipe_in(folder), path)
     assert charged_steps(path) == 3
     return path
 
@@ -164,6 +168,24 @@ def test_lines_that_are_gone_from_the_middle_of_the_ledger_still_count(halfway, 
     assert charged_steps(tmp_path / "run") == 3
 
 
+def test_a_kill_while_resuming_neither_charges_nor_repeats_randomness(folder, halfway, tmp_path, monkeypatch):
+    """Also with a seed, noise, coins and probes of the next start are those of no start before."""
+    shutil.copytree(halfway, tmp_path / "run")
+    secrets, real = [], harness.fresh_randomness
+    monkeypatch.setattr(harness, "fresh_randomness", lambda *a: secrets.append(real(*a).secret) or real(*a))
+    with monkeypatch.context() as patch:
+        patch.setattr(harness, "PrivacyLedger", power_cut)
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(recipe_in(folder), tmp_path / "run", resume=True, noise_seed=3)
+    assert charged_steps(tmp_path / "run") == 3
+    result = train(recipe_in(folder), tmp_path / "run", resume=True, noise_seed=3)
+    assert (result.charged, result.steps) == (STEPS, STEPS)
+    assert [entry["attempt"] for entry in read_metrics(tmp_path / "run")] == [1, 1, 1, 3, 3, 3]
+    assert secrets == [real(3, attempt).secret for attempt in (2, 3)]
+    assert secrets[0] != secrets[1]
+    assert not read_summary(tmp_path / "run")["noise_is_secret"]
+
+
 def test_a_damaged_checkpoint_is_replaced_by_the_one_before(folder, halfway, tmp_path):
     shutil.copytree(halfway, tmp_path / "run")
     (tmp_path / "run" / "checkpoint" / "tensors.safetensors").write_bytes(b"")
@@ -173,11 +195,10 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before(folder, halfway, tmp
 
 def test_a_run_that_was_killed_before_its_summary_is_scored_when_resumed(folder, tmp_path, monkeypatch):
     recipe = recipe_in(folder, **{"evaluation.every": 2, "training.steps": 2})
-    real = harness._Run._finish
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(harness._Run, "_finish", lambda self: (_ for _ in ()).throw(RuntimeError("power cut")))
-        train(recipe, tmp_path / "run")
-    assert harness._Run._finish is real
+    with monkeypatch.context() as patch:
+        patch.setattr(harness._Run, "_finish", power_cut)
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(recipe, tmp_path / "run")
     with pytest.raises(ParameterError, match="finished run"):
         load_trained(tmp_path / "run")
     result = train(recipe, tmp_path / "run", resume=True)
@@ -189,9 +210,10 @@ def test_a_run_that_was_killed_before_its_summary_is_scored_when_resumed(folder,
 def test_a_run_of_which_every_charged_step_is_lost_still_ends(folder, tmp_path, monkeypatch):
     changes = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0, "training.steps": 1}
     recipe = recipe_in(folder, **changes)
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(harness._Run, "_checkpoint", lambda self: (_ for _ in ()).throw(RuntimeError("power cut")))
-        train(recipe, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(harness._Run, "_checkpoint", power_cut)
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(recipe, tmp_path / "run")
     result = train(recipe, tmp_path / "run", resume=True)
     assert (result.finished, result.steps, result.charged) == (True, 0, 1)
     assert 2.9 < result.epsilon <= 3.0
@@ -199,15 +221,14 @@ def test_a_run_of_which_every_charged_step_is_lost_still_ends(folder, tmp_path, 
 
 def test_a_signal_during_an_evaluation_stops_after_it(folder, tmp_path, monkeypatch):
     recipe = recipe_in(folder, **{"evaluation.every": 2})
-    settings = __import__("dprmt.training.harness._settings", fromlist=["Settings"]).Settings
-    real = settings.evaluate
+    real = Settings.evaluate
 
     def interrupted(self):
         os.kill(os.getpid(), signal.SIGTERM)
         return real(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(settings, "evaluate", interrupted)
+        patch.setattr(Settings, "evaluate", interrupted)
         stopped = train(recipe, tmp_path / "run")
     assert (stopped.finished, stopped.steps, stopped.charged) == (False, 2, 2)
     assert "evaluation" in read_metrics(tmp_path / "run")[-1]
@@ -216,8 +237,6 @@ def test_a_signal_during_an_evaluation_stops_after_it(folder, tmp_path, monkeypa
 
 def test_a_charge_that_does_not_reach_the_disk_stops_the_run_before_the_gradient_is_used(folder, tmp_path, monkeypatch):
     recipe = recipe_in(folder)
-    from dprmt.training.harness import _ledger
-
     real, moved = os.fsync, []
     charge = _ledger.PrivacyLedger.charge
 

@@ -323,6 +323,7 @@ GRAPE = ["--set", "optimizer.name=grape", "--set", "optimizer.rank=2"]
         (["FOLDER"], "--recipe must be a readable TOML file"),
         (["RECIPE", "--set", "data.train=['nowhere.csv']"], "data file must be a file"),
         (["RECIPE", "--set", "data.train=['broken.csv']"], "data file must be a readable csv file"),
+        (["RECIPE", "--set", "data.validation=['empty.csv']"], "data file must be a readable csv file"),
         (["RECIPE", "--set", "data.target=mood"], "data.target must be one of the columns"),
         (["RECIPE", "--set", "model.config.hidden_size=15"], "model"),
         (["RECIPE", "--set", "optimizer.learning_rate=1e-30", "--set", "training.steps=1"], "did not change"),
@@ -337,7 +338,9 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys, argumen
     (tmp_path / "broken.csv").write_bytes(b"text,colour\n\xff\xfe\x00,1,2,3\n")
     out = tmp_path / "runs" / "first"
     words = [{"RECIPE": str(path), "FOLDER": str(tmp_path / "folder.toml")}.get(word, word) for word in arguments]
-    words = [word.replace("broken.csv", str(tmp_path / "broken.csv")) for word in words]
+    (tmp_path / "empty.csv").write_text("text,colour\n")
+    for name in ("broken.csv", "empty.csv"):
+        words = [word.replace(name, str(tmp_path / name)) for word in words]
     assert main(["train", *words, "--out", str(out)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

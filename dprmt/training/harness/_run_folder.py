@@ -42,9 +42,9 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str], *, resume: bool, config: str) -> None:
         self.path = Path(path)
         self._config = config
-        self._check(resume)
         self._made: list[Path] = []
         try:
+            self._check(resume)
             for folder in (*reversed(self.path.parents), self.path):
                 if not folder.exists():
                     folder.mkdir()
