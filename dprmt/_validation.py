@@ -31,6 +31,10 @@ class ParameterError(ValueError):
         self.name, self.value, self.allowed = name, value, allowed
         super().__init__(f"{name} must be {allowed}, got {value!r}")
 
+    def __reduce__(self) -> tuple[type[ParameterError], tuple[str, object, str]]:
+        """For the way from one process to another; exceptions are rebuilt from their arguments."""
+        return type(self), (self.name, self.value, self.allowed)
+
 
 def check_real(
     name: str,

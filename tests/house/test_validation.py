@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import pytest
 
@@ -37,3 +38,9 @@ def test_choice_refuses() -> None:
 def test_printed_bounds_stay_bounds(value: float) -> None:
     assert float(round_down(value)) <= value <= float(round_up(value))
     assert float(round_up(value)) - float(round_down(value)) <= 1.1e-5 * value
+
+
+def test_errors_cross_process_boundaries() -> None:
+    error = pickle.loads(pickle.dumps(ParameterError("steps", 0, "an integer >= 1")))
+    assert (error.name, error.value, error.allowed) == ("steps", 0, "an integer >= 1")
+    assert str(error) == "steps must be an integer >= 1, got 0"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +18,6 @@ from dprmt.spectra import denoise, detection_threshold
 
 torch = pytest.importorskip("torch")
 
-from dprmt.training import optimizers  # noqa: E402
 from dprmt.training.optimizers import DPAdamBC  # noqa: E402
 
 loop_and_foreach = pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
@@ -630,8 +628,3 @@ def test_the_state_of_another_optimizer_is_refused() -> None:
     optimizer = DPAdamBC(params, 0.1, noise_variance=1.0, floor=0.1)
     with pytest.raises(ParameterError, match=r"state_dict must be the state of a DPAdamBC, got .*noise_variance"):
         optimizer.load_state_dict(adam.state_dict())
-
-
-def test_nothing_leaks() -> None:
-    public = {name for name, value in vars(optimizers).items() if name[0] != "_" and not inspect.ismodule(value)}
-    assert public == set(optimizers.__all__) == {"DPAdamBC"}

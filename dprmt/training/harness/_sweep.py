@@ -40,13 +40,6 @@ class SweepRun:
     summary: dict[str, Any]
 
 
-class _RefusedError(ParameterError):
-    """The same error, for the way from one process to another: exceptions are unpickled from their arguments."""
-
-    def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
-        return type(self), (self.name, self.value, self.allowed)
-
-
 def sweep(
     recipe: Recipe,
     grid: Mapping[str, Sequence[Any]],
@@ -142,7 +135,7 @@ def _one_run(recipe: Recipe, folder: Path, changes: dict[str, Any], noise_seed: 
         try:
             result = train(recipe, folder, resume=(folder / CONFIG).exists(), noise_seed=noise_seed)
         except ParameterError as error:
-            raise _RefusedError(error.name, str(error.value), error.allowed) from None
+            raise ParameterError(error.name, str(error.value), error.allowed) from None
         if not result.finished:
             raise KeyboardInterrupt
     if not (folder / _CHANGES).exists():
