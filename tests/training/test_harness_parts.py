@@ -121,6 +121,10 @@ def test_spent_epsilon_is_the_accountants_upper_bound_or_more():
     spent._slow = True  # as after an answer that took long
     for steps, charged in ((3, 3), (8, 8), (9, 10), (13, 14), (17, 20), (33, 40)):
         assert spent.after(steps) == mechanism.epsilon(charged, 1e-5).upper
+    planned = SpentEpsilon(mechanism, 1e-5, 30)
+    planned._slow = True
+    assert planned.after(29) == planned.after(30) == mechanism.epsilon(30, 1e-5).upper
+    assert planned.after(31) == mechanism.epsilon(32, 1e-5).upper
     assert spent.after(17, exactly=True) == mechanism.epsilon(17, 1e-5).upper < spent.after(18)
 
 

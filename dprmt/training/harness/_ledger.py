@@ -97,7 +97,8 @@ class SpentEpsilon:
     """Upper bounds of ε after any number of steps, each computed once.
 
     Where an answer takes longer than half a second, the bound for a number of steps up to a quarter larger is given
-    (1, 2, …, 8, 10, 12, 14, 16, 20, …): ε grows with the number of steps, so this errs to the safe side.
+    (1, 2, …, 8, 10, 12, 14, 16, 20, …, never past the planned number): ε grows with the number of steps, so this errs
+    to the safe side.
 
     Parameters
     ----------
@@ -105,10 +106,12 @@ class SpentEpsilon:
         One step.
     delta : float
         δ.
+    planned : int
+        Number of steps of the whole run.
     """
 
-    def __init__(self, mechanism: DPSGD | RandomizedClipping, delta: float) -> None:
-        self._mechanism, self._delta = mechanism, delta
+    def __init__(self, mechanism: DPSGD | RandomizedClipping, delta: float, planned: int = 0) -> None:
+        self._mechanism, self._delta, self._planned = mechanism, delta, planned
         self._known: dict[int, float] = {}
         self._slow = False
 
@@ -131,7 +134,8 @@ class SpentEpsilon:
             return 0.0
         if self._slow and not exactly and steps not in self._known:
             unit = 1 << max(0, (steps - 1).bit_length() - _DIGITS)
-            steps = -(-steps // unit) * unit
+            rounded = -(-steps // unit) * unit
+            steps = min(rounded, self._planned) if steps <= self._planned else rounded
         if steps not in self._known:
             started = time.process_time()
             self._known[steps] = _upper_bound(self._mechanism, steps, self._delta)

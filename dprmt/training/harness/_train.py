@@ -208,7 +208,7 @@ class _Run:
         self.before = snapshot(self.settings.loaded.model)
         self.done = self._restore()
         self._check_charged()
-        self.spent = SpentEpsilon(self.settings.mechanism, recipe.privacy.delta)
+        self.spent = SpentEpsilon(self.settings.mechanism, recipe.privacy.delta, recipe.training.steps)
         self._write_run()
         self.ledger = PrivacyLedger(path) if rank == 0 else None
 
