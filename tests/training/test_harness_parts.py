@@ -241,6 +241,13 @@ def test_guard_finds_the_parameters_that_are_not_connected():
         check_gradients_arrive(model, lambda: model(torch.ones(4, 3)).sum(1))
 
 
+def test_guard_finds_a_gradient_that_is_all_zero():
+    """Connected, but multiplied by 0: the silent failure that a missing gradient alone would not show."""
+    model = Partly()
+    with pytest.raises(SilentParameterError, match=r"no gradient: unused\.weight, unused\.bias$"):
+        check_gradients_arrive(model, lambda: (model(torch.ones(4, 3)) + 0.0 * model.unused(torch.ones(4, 3))).sum(1))
+
+
 def test_guard_finds_the_parameters_that_do_not_move():
     model = Partly()
     before = snapshot(model)
@@ -345,6 +352,7 @@ def test_a_kill_while_the_first_file_is_written_leaves_a_folder_that_can_be_used
     folder.write_config()
     folder.close()
     RunFolder(tmp_path, resume=True, config="a = 1\n").close()
+    assert (tmp_path / "config.toml").read_text() == "a = 1\n"
 
 
 def test_a_folder_that_another_process_has_used_meanwhile_is_refused(tmp_path, monkeypatch):

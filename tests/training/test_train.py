@@ -166,6 +166,21 @@ KILLED = """
 """
 
 
+def test_a_step_is_on_the_disk_before_its_noisy_gradient_is_used(folder, tmp_path, monkeypatch):
+    """When noise is about to be added, the ledger's file names this step already."""
+    from dprmt.training.clipping._optimizer import NoisySumOptimizer
+
+    real, on_disk = NoisySumOptimizer.add_noise, []
+
+    def looking(self):
+        on_disk.append(charged_steps(tmp_path / "run"))
+        real(self)
+
+    monkeypatch.setattr(NoisySumOptimizer, "add_noise", looking)
+    train(recipe_in(folder), tmp_path / "run")
+    assert on_disk == list(range(1, STEPS + 1))
+
+
 @pytest.mark.parametrize("where", ["after charging", "while writing a checkpoint"])
 def test_killed_and_resumed_it_tells_the_true_epsilon(folder, tmp_path, where):
     """Step 4 is charged, then the process is killed; it is repeated with fresh noise, and charged again."""
