@@ -3,7 +3,9 @@
 Each case runs in a process of its own, in one thread, and its CPU time is taken: a RoBERTa-like encoder with all
 layers trained, or with LoRA. Memory is the growth of the process' peak resident set over what it held before its
 first forward pass. "plain" is training without privacy; "opacus ghost" is Opacus' own two backward passes.
-``python -m benchmarks.clipping --tokens 128 1024 4096 --width 256`` prints the long table.
+``python -m benchmarks.clipping --tokens 128 1024 4096 --width 256`` prints the long table;
+with ``--width 4096 --layers 1 --batch-size 2 --repeats 1`` the widest model of which a per-sample gradient of every
+layer and 4,096 tokens fit into 16 GiB.
 """
 
 from __future__ import annotations
@@ -169,13 +171,17 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--lora-rank", type=int, default=0)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.case:
         print(json.dumps(asdict(_run(Case(**json.loads(options.case))))))
     else:
-        table(options.tokens, width=options.width, lora_rank=options.lora_rank)
+        settings = {name: value for name, value in vars(options).items() if name not in ("tokens", "case")}
+        table(options.tokens, **settings)
 
 
 if __name__ == "__main__":
