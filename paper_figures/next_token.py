@@ -10,10 +10,11 @@ alone is trained, with per-sample clipping in closed form, or with --lora the ad
 from __future__ import annotations
 
 import argparse
-import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from _tuned import add_training_options, panel, show, tuned_runs
 
 from dprmt._pictures import save_picture
 from dprmt.plots import plot_metric_against_epsilon
@@ -32,8 +33,7 @@ from dprmt.training.studies.next_token import (
     word_vocabulary,
 )
 
-LABELS = {"gd": "DP-GD", "gdm": "DP-GDM", "adam": "DP-Adam", "adambc": "DP-AdamBC"}
-RATES = {"gd": 5.0, "gdm": 1.0, "adam": 5e-3, "adambc": 5e-3}
+RANGES = {"gd": (1.0, 10.0), "gdm": (0.1, 1.0), "adam": (5e-3, 5e-2), "adambc": (5e-3, 5e-2)}
 
 
 def tokens(options: argparse.Namespace) -> TokenData:
@@ -49,7 +49,9 @@ def tokens(options: argparse.Namespace) -> TokenData:
     return text_data(encode(text)[: options.rows * options.length], options.length, size)
 
 
-def train(optimizer: str, rate: float, data: TokenData, folder: Path, options: argparse.Namespace) -> list[GroupRecord]:
+def train(
+    data: TokenData, options: argparse.Namespace, optimizer: str, rate: float, seed: int, folder: Path
+) -> list[GroupRecord]:
     """One run."""
     settings = PrivateSettings(
         optimizer,
@@ -58,28 +60,19 @@ def train(optimizer: str, rate: float, data: TokenData, folder: Path, options: a
         noise_multiplier=options.sigma,
         stability=1e-3 if optimizer == "adam" else 0.1,
         micro_batch=32,
-        seed=options.seed,
+        seed=seed,
     )
     if options.model:
         model = pretrained_gpt2(options.model)
     else:
-        model = small_gpt2(data.vocabulary, length=options.length, seed=options.seed)
+        model = small_gpt2(data.vocabulary, length=options.length, seed=seed)
     if options.lora:
-        return train_privately(with_lora(model, seed=options.seed), data, settings, options.steps, folder)
+        return train_privately(
+            with_lora(model, seed=seed), data, settings, options.steps, folder, record_every=options.record_every
+        )
     head, features = head_and_features(model, data.ids)
-    return train_privately(head, HeadData(features, data), settings, options.steps, folder)
-
-
-def panel(
-    runs: dict[str, list[GroupRecord]], kind: str, group: int | None
-) -> dict[str, tuple[list[float], list[float]]]:
-    """ε and values of one panel."""
-    name = kind if group is None else f"group_{kind}"
-    values = {
-        label: [getattr(record, name) if group is None else getattr(record, name)[group] for record in records]
-        for label, records in runs.items()
-    }
-    return {label: ([record.epsilon for record in runs[label]], values[label]) for label in runs}
+    task = HeadData(features, data)
+    return train_privately(head, task, settings, options.steps, folder, record_every=options.record_every)
 
 
 def main() -> None:
@@ -91,19 +84,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--length", type=int, default=48)
     parser.add_argument("--vocabulary", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--folder")
-    parser.add_argument("--sigma", type=float, default=1.0)
-    parser.add_argument("--clip", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0)
+    add_training_options(parser, steps=40)
     options = parser.parse_args()
     data = tokens(options)
-    with tempfile.TemporaryDirectory() as scratch:
-        place = Path(options.folder or scratch)
-        runs = {
-            LABELS[optimizer]: train(optimizer, rate, data, place / optimizer, options)
-            for optimizer, rate in RATES.items()
-        }
+    runs = tuned_runs(options, RANGES, partial(train, data, options))
 
     def draw(axes: np.ndarray) -> None:
         for row, kind in zip(axes, ("loss", "accuracy"), strict=True):
@@ -115,13 +99,7 @@ def main() -> None:
     panels = 1 + len(data.group_names)
     save_picture(options.out, draw, size=(3.8 * panels, 7.4), panels=(2, panels))
     print(f"{data.size} sequences of {data.ids.shape[1]} tokens, {data.vocabulary} different, σ = {options.sigma:g}")
-    for label, records in runs.items():
-        last = records[-1]
-        cells = "  ".join(
-            f"{name}: {loss:.2f} {100 * accuracy:.1f} %"
-            for name, loss, accuracy in zip(data.group_names, last.group_loss, last.group_accuracy, strict=True)
-        )
-        print(f"{label:<10} step {last.step}, ε {last.epsilon:.1f}, loss {last.loss:.3f}  {cells}")
+    show(runs, data.group_names)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@
 `train_privately`, which leaves them to Opacus; `quadratic` looks at single steps.
 """
 
+from dprmt.training.studies._comparison import TunedRuns as TunedRuns
+from dprmt.training.studies._comparison import compare_optimizers as compare_optimizers
 from dprmt.training.studies._groups import frequency_groups as frequency_groups
 from dprmt.training.studies._groups import group_means as group_means
 from dprmt.training.studies._private_training import read_records as read_records
@@ -20,6 +22,8 @@ __all__ = [
     "Measured",
     "PrivateSettings",
     "Task",
+    "TunedRuns",
+    "compare_optimizers",
     "frequency_groups",
     "group_means",
     "read_records",
