@@ -227,6 +227,24 @@ def test_a_run_is_the_printed_algorithm(optimizer: str, rate: float, tmp_path: P
         assert curve.group_loss[-1][group] == pytest.approx(losses[data.groups == group].mean(), rel=1e-3)
 
 
+@pytest.mark.parametrize(("optimizer", "rate"), [("gd", 1.0), ("gdm", 0.5), ("adam", 0.01), ("adambc", 0.01)])
+def test_the_clipping_norm_is_a_learning_rate_while_every_sample_is_clipped(
+    optimizer: str, rate: float, tmp_path: Path
+) -> None:
+    # Gradient and noise are in proportion to C then, and so are γ and √γ': Adam's step does not change at all.
+    def run(clipping_norm: float, rate: float) -> Curve:
+        trial = Trial(optimizer, rate, clipping_norm, noise_multiplier=2.0, stability=0.3, groups=4, samples=32)
+        return run_trial(trial, tmp_path, 8, record_every=8, device="cpu")
+
+    small = run(0.1, rate)
+    scale = 10.0 if optimizer in ("gd", "gdm") else 1.0
+    assert run(1.0, rate / scale).loss[-1] == pytest.approx(small.loss[-1], rel=1e-5)
+    if scale > 1:
+        assert run(1.0, rate).loss[-1] != pytest.approx(small.loss[-1], rel=1e-3)
+    # Gradients have norms of up to √(d/3)·√2, about 10: beyond, nothing is clipped and C is noise alone.
+    assert run(100.0, rate / (10 * scale)).loss[-1] != pytest.approx(small.loss[-1], rel=1e-2)
+
+
 def test_epsilon_is_that_of_the_full_batch_gaussian_mechanism() -> None:
     trial = Trial("gd", 1.0, noise_multiplier=10.0)
     curve = Curve(trial, (1,), (0, 10, 1000), (1.0,) * 3, (0.0,) * 3, ((1.0,),) * 3, ((0.0,),) * 3)
