@@ -11,9 +11,14 @@ from dprmt.spectra._alignment import compare_sgd_steps as compare_sgd_steps
 from dprmt.spectra._alignment import cosine_similarity as cosine_similarity
 from dprmt.spectra._alignment import improvement as improvement
 from dprmt.spectra._alignment import layer_improvements as layer_improvements
+from dprmt.spectra._blend import blend as blend
+from dprmt.spectra._blend_layers import BlendReport as BlendReport
+from dprmt.spectra._blend_layers import blend_layers as blend_layers
+from dprmt.spectra._blend_memory import BlendMemory as BlendMemory
 from dprmt.spectra._block_cosine import BlockCosine as BlockCosine
 from dprmt.spectra._block_cosine import block_cosine as block_cosine
 from dprmt.spectra._denoiser import denoise as denoise
+from dprmt.spectra._divergence import spectral_divergence as spectral_divergence
 from dprmt.spectra._layers import LayerReport as LayerReport
 from dprmt.spectra._layers import denoise_layers as denoise_layers
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur as MarchenkoPastur
@@ -34,6 +39,8 @@ from dprmt.spectra._tracy_widom import tracy_widom_edge as tracy_widom_edge
 
 __all__ = [
     "AdamImprovement",
+    "BlendMemory",
+    "BlendReport",
     "BlockCosine",
     "LayerReport",
     "MarchenkoPastur",
@@ -42,6 +49,8 @@ __all__ = [
     "TracyWidom",
     "adam_bound_gap",
     "adam_improvement_bound",
+    "blend",
+    "blend_layers",
     "block_cosine",
     "bulk_edge",
     "compare_sgd_steps",
@@ -57,6 +66,7 @@ __all__ = [
     "layer_improvements",
     "predicted_spectrum",
     "shrink",
+    "spectral_divergence",
     "spike_map",
     "spike_map_inverse",
     "tracy_widom_edge",

@@ -108,6 +108,31 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     return _concatenate([_trim(*_escalate(y, edge, solvers), edge) for y, edge in one_by_one])
 
 
+def full_spectrum(stack: Array, edges: Array) -> LeadingSpectrum:
+    """All singular values, and their vectors of the shorter side.
+
+    By the eigendecomposition of YYᵀ, formed in float64, or by a full singular value decomposition where that
+    is not accurate enough.
+
+    Parameters
+    ----------
+    stack, edges : array
+        As in `leading_spectrum`.
+
+    Returns
+    -------
+    LeadingSpectrum
+        With r columns. The squares of the values are accurate to rounding of the largest one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> full_spectrum(np.diag([5.0, 3.0, 0.0])[None], np.array([2.0])).values.tolist()
+    [[5.0, 3.0, 0.0]]
+    """
+    return LeadingSpectrum(*_escalate(stack, edges, _solvers(stack, _full_eigh)[-2:]))
+
+
 _Solver: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
 # (stack, edges) to values in decreasing order, shape (batch, q), and vectors, shape (batch, r, q)
 

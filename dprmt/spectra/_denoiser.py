@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError, check_choice, check_real
 from dprmt.spectra._arrays import (
@@ -24,7 +25,7 @@ from dprmt.spectra._backends import Backend, leading_spectrum
 from dprmt.spectra._shrinkage import Loss, shrink
 
 _SAFE = 2.0**-40, 2.0**40  # range of largest entries whose squares, and sums of them, are normal in float32
-_NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats
+NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats
 
 
 def denoise(
@@ -161,26 +162,26 @@ def denoise_stack(
         If a matrix has an entry that is not finite, under its name.
     """
     shape = m, n = tuple(stack.shape[-2:])
-    y, unit = _in_safe_range(stack, names)
+    y, unit = in_safe_range(stack, names)
     xp = array_namespace(y)
     with np.errstate(over="ignore"):
-        σ = xp.clip(_float64(sigmas, y) / to_float64(unit), _NEGLIGIBLE, 1 / _NEGLIGIBLE)
+        σ = xp.clip(float64_like(sigmas, y) / to_float64(unit), NEGLIGIBLE, 1 / NEGLIGIBLE)
     b = σ * (math.sqrt(m) + math.sqrt(n))
     spectrum = leading_spectrum(y if m <= n else y.mT, b, backend)
     s = spectrum.values
     η = shrink(s / σ[:, None], shape, 1.0, loss=loss) * σ[:, None]
     norm = xp.sqrt((η * η).sum(-1))
-    passed = s[:, 0] >= _float64(kappas, y) * b
+    passed = s[:, 0] >= float64_like(kappas, y) * b
     if norm_correction:
         passed = passed & (norm > 0)
     changed = [i for i, passes in enumerate(passed.tolist()) if passes]
     weights = η / xp.where(s > 0, s, 1.0) * to_float64(unit)[:, None]
     if norm_correction:
         weights = weights * (_frobenius_norm(y) / xp.where(norm > 0, norm, 1.0))[:, None]
-    chosen, vectors, weights = (_pick(x, changed) for x in (y, spectrum.vectors, cast_like(weights, y)))
+    chosen, vectors, weights = (pick(x, changed) for x in (y, spectrum.vectors, cast_like(weights, y)))
     return DenoisedStack(
         changed=changed,
-        matrices=_reweight(chosen, vectors, weights, out=chosen if scratch or chosen is not y else None),
+        matrices=reweight(chosen, vectors, weights, out=chosen if scratch or chosen is not y else None),
         top_over_edge=(s[:, 0] / b).tolist(),
         spikes=(s > b[:, None]).sum(-1).tolist(),
     )
@@ -209,9 +210,22 @@ def detached(array: Array) -> Array:
     return array.detach() if is_tensor(array) else array
 
 
-def _in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array]:
-    # The matrices in float32 or float64, each in units of a power of two; the units. These are near the top
-    # entry for all if one of them is so large or small that its squares might leave the range, else 1.
+def in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array]:
+    """The matrices in float32 or float64, each in units of a power of two, and the units.
+
+    These are near the top entry for all if one of them is so large or small that its squares might leave the
+    range, else 1.
+
+    Returns
+    -------
+    (array, shape (batch, m, n), array, shape (batch,))
+        The first is the stack itself if nothing had to be done.
+
+    Raises
+    ------
+    ParameterError
+        If a matrix has an entry that is not finite, under its name.
+    """
     y = promote_half(detached(stack))
     y = y if y.dtype.itemsize <= 8 else to_float64(y)
     xp = array_namespace(y)
@@ -226,8 +240,14 @@ def _in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array]:
     return y / unit[:, None, None], unit
 
 
-def _reweight(y: Array, vectors: Array, weights: Array, out: Array | None) -> Array:
-    # U diag(w) Uᵀ Y for wide matrices, Y V diag(w) Vᵀ for tall ones.
+def reweight(y: Array, vectors: Array, weights: Array, out: Array | None) -> Array:
+    """``U diag(w) Uᵀ Y`` for wide matrices, ``Y V diag(w) Vᵀ`` for tall ones.
+
+    Returns
+    -------
+    array, shape (batch, m, n)
+        ``out`` if given.
+    """
     weighted = vectors * weights[:, None, :]
     wide = y.shape[-2] <= y.shape[-1]
     left, right = (weighted, vectors.mT @ y) if wide else (y @ vectors, weighted.mT)
@@ -239,10 +259,24 @@ def _frobenius_norm(y: Array) -> Array:
     return xp.sqrt((to_float64(xp.linalg.norm(y, 2, -1)) ** 2).sum(-1))
 
 
-def _pick(stack: Array, positions: list[int]) -> Array:
+def pick(stack: Array, positions: list[int]) -> Array:
+    """The matrices at these positions, without a copy if that is all of them.
+
+    Returns
+    -------
+    array
+        ``stack`` itself, or a new array.
+    """
     return stack if len(positions) == len(stack) else stack[positions]
 
 
-def _float64(values: Sequence[float], like: Array) -> Array:
+def float64_like(values: Sequence[float] | NDArray[np.float64], like: Array) -> Array:
+    """Numbers as an array of the library, and on the device, of another one.
+
+    Returns
+    -------
+    array of float64
+        Of the shape of ``values``.
+    """
     array = np.asarray(values, dtype=np.float64)
     return to_float64(like.new_tensor(array)) if is_tensor(like) else array

@@ -112,20 +112,20 @@ def denoise_layers(
     check_method(loss, backend)
     if not isinstance(layers, Mapping):
         raise ParameterError("layers", type(layers), "a mapping of names to arrays")
-    sigmas = _sigmas([name for name, layer in layers.items() if _axes(name, layer) == 2], sigma)
-    matrices = {name: _checked_matrix(name, layers[name], sigmas[name]) for name in sigmas}
-    kappas = {shape: _kappa_of(shape, kappa) for shape in {_shape(matrix) for matrix in matrices.values()}}
+    sigmas = sigma_by_name([name for name, layer in layers.items() if axes_of(name, layer) == 2], sigma)
+    matrices = {name: checked_matrix(name, layers[name], sigmas[name]) for name in sigmas}
+    kappas = {shape: _kappa_of(shape, kappa) for shape in {shape_of(matrix) for matrix in matrices.values()}}
     result, found = dict(layers), {}
-    for names in _batches({name: matrix for name, matrix in matrices.items() if sigmas[name] > 0}, backend):
-        shape = _shape(matrices[names[0]])
+    for names in batches({name: matrix for name, matrix in matrices.items() if sigmas[name] > 0}, backend):
+        shape = shape_of(matrices[names[0]])
         outcome = denoise_stack(
-            _stack([matrices[name] for name in names]),
+            stack_of([matrices[name] for name in names]),
             [sigmas[name] for name in names],
             [kappas[shape]] * len(names),
             norm_correction,
             loss,
             backend,
-            [_label(name) for name in names],
+            [label(name) for name in names],
             scratch=len(names) > 1,
         )
         denoised = cast_like(outcome.matrices, matrices[names[0]])
@@ -136,22 +136,58 @@ def denoise_layers(
     return result, {name: found.get(name) or _untouched(name, layer) for name, layer in layers.items()}
 
 
-def _axes(name: str, layer: Any) -> int:
+def axes_of(name: str, layer: Any) -> int:
+    """The number of axes of a layer.
+
+    Returns
+    -------
+    int
+        Two for a matrix.
+
+    Raises
+    ------
+    ParameterError
+        If it is not an array.
+    """
     axes = getattr(layer, "ndim", None)
     if not isinstance(axes, int):
-        raise ParameterError(_label(name), layer, "an array")
+        raise ParameterError(label(name), layer, "an array")
     return axes
 
 
-def _checked_matrix(name: str, layer: Array, sigma: float) -> Array:
-    matrix = as_array(_label(name), layer)
-    check_nonempty(_label(name), matrix)
+def checked_matrix(name: str, layer: Array, sigma: float) -> Array:
+    """A layer as a matrix that can be denoised.
+
+    Returns
+    -------
+    array
+        The layer itself if it was an array.
+
+    Raises
+    ------
+    ParameterError
+        If it is empty or not of a real floating dtype, or, without noise, not finite.
+    """
+    matrix = as_array(label(name), layer)
+    check_nonempty(label(name), matrix)
     if sigma == 0:  # otherwise checked on the way
-        check_finite(_label(name), matrix)
+        check_finite(label(name), matrix)
     return matrix
 
 
-def _sigmas(names: list[str], sigma: float | Mapping[str, float]) -> dict[str, float]:
+def sigma_by_name(names: list[str], sigma: float | Mapping[str, float]) -> dict[str, float]:
+    """The noise level of every matrix.
+
+    Returns
+    -------
+    dict of float
+        In the order of ``names``.
+
+    Raises
+    ------
+    ParameterError
+        If one is missing, negative or not finite.
+    """
     if not isinstance(sigma, Mapping):
         return dict.fromkeys(names, check_real("sigma", sigma, low=0.0))
     for name in names:
@@ -174,11 +210,17 @@ def _untouched(name: str, layer: Array) -> LayerReport:
     return LayerReport(name, shape, math.inf if is_matrix else None, spikes, denoised=False)
 
 
-def _batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[str]]:
-    # Names of layers that one call handles: one shape, dtype and device, and not too many entries.
+def batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[str]]:
+    """Names of layers that one call handles: one shape, dtype and device, and not too many entries.
+
+    Yields
+    ------
+    list of str
+        Every name once.
+    """
     groups: dict[Any, list[str]] = defaultdict(list)
     for name, matrix in matrices.items():
-        groups[array_namespace(matrix), matrix.dtype, matrix.device, _shape(matrix)].append(name)
+        groups[array_namespace(matrix), matrix.dtype, matrix.device, shape_of(matrix)].append(name)
     for (_, _, _, (m, n)), names in groups.items():
         one_by_one = backend == "lanczos" or (backend == "auto" and min(m, n) > GRAM_LIMIT)
         size = 1 if one_by_one else max(1, _BATCH_ENTRIES // (m * n))
@@ -186,14 +228,35 @@ def _batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[s
             yield names[start : start + size]
 
 
-def _stack(matrices: list[Array]) -> Array:
+def stack_of(matrices: list[Array]) -> Array:
+    """Matrices of one shape in one array.
+
+    Returns
+    -------
+    array, shape (batch, m, n)
+        A copy, unless there is only one.
+    """
     return matrices[0][None] if len(matrices) == 1 else array_namespace(matrices[0]).stack(matrices)
 
 
-def _shape(matrix: Array) -> tuple[int, int]:
+def shape_of(matrix: Array) -> tuple[int, int]:
+    """Rows and columns.
+
+    Returns
+    -------
+    tuple of int
+        ``(m, n)``.
+    """
     rows, columns = matrix.shape
     return rows, columns
 
 
-def _label(name: str) -> str:
+def label(name: str) -> str:
+    """How error messages call a layer.
+
+    Returns
+    -------
+    str
+        As it is written in code.
+    """
     return f"layers[{name!r}]"
