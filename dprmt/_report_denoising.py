@@ -17,7 +17,7 @@ _GATE = 1.02
 
 
 def improvement_section(steps: list[AlignmentStep]) -> Section:
-    """Improvement(t) with and without norm correction.
+    """Improvement(t) of the paper's denoiser with and without norm correction, and of the blended one.
 
     Returns
     -------
@@ -28,25 +28,27 @@ def improvement_section(steps: list[AlignmentStep]) -> Section:
 
     def draw(ax: Any) -> None:
         curves = {
-            "with norm correction": [step.corrected for step in steps],
-            "without": [step.uncorrected for step in steps],
+            "κ gate, norm correction": [step.corrected for step in steps],
+            "κ gate, without": [step.uncorrected for step in steps],
+            "blend": [step.blended for step in steps],
         }
         plot_improvement_over_steps([step.number for step in steps], curves, ax=ax)
 
     rows = [
-        [str(step.number), f"{step.cosine:.4f}", _signed(step.corrected), _signed(step.uncorrected)] for step in steps
+        [str(step.number), f"{step.cosine:.4f}", *map(_signed, (step.corrected, step.uncorrected, step.blended))]
+        for step in steps
     ]
     table = Table(
-        "Cosine of the whole noisy gradient with the clean one, and what denoising at κ = 1.02 adds to it.",
-        ["step", "cosine, noisy", "Improvement(t)", "without norm correction"],
+        "Cosine of the whole noisy gradient with the clean one, and what is added by the gate κ = 1.02 and by the blend.",
+        ["step", "cosine, noisy", "Improvement(t), gate", "without norm correction", "blend"],
         rows,
     )
     return Section(
         title="Improvement over steps",
-        sentences=[improvement_sentence(steps)],
+        sentences=[improvement_sentence(steps), blend_sentence(steps)],
         tables=[table],
-        pictures=[Picture(draw, "Improvement(t) along the run, with and without norm correction")],
-        numbers={"private_steps": by_columns(steps, ("number", "cosine", "corrected", "uncorrected"))},
+        pictures=[Picture(draw, "Improvement(t) along the run: κ gate with and without norm correction, blend")],
+        numbers={"private_steps": by_columns(steps, ("number", "cosine", "corrected", "uncorrected", "blended"))},
     )
 
 
@@ -79,6 +81,24 @@ def improvement_sentence(steps: Sequence[AlignmentStep]) -> str:
     return (
         f"{first}: mean Improvement {_signed(gain)} on a mean cosine of {before:.4f}. Without norm correction it is"
         f" {_signed(without)}, better than nothing at {int((uncorrected > 0).sum())} steps: {verdict}."
+    )
+
+
+def blend_sentence(steps: Sequence[AlignmentStep]) -> str:
+    """What blending shrinkers, in place of the gate, did along the run.
+
+    Returns
+    -------
+    str
+        With the numbers computed, and other words if it did harm.
+    """
+    gain, gated = (float(np.mean([getattr(s, name) for s in steps])) for name in ("blended", "corrected"))
+    verdict = "no worse than doing nothing" if gain >= 0 else "worse than doing nothing"
+    against = "above" if gain > gated else "not above"
+    return (
+        f"Shrinkers blended by their estimated alignment, averaged over the steps so far: mean Improvement"
+        f" {_signed(gain)}, better than nothing at {sum(s.blended > 0 for s in steps)} of {len(steps)} steps. That is"
+        f" {verdict} on average, and {against} the gate's {_signed(gated)}."
     )
 
 

@@ -107,6 +107,7 @@ def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lam
     Measurements
         **Private** if the recipe's data are.
     """
+    from dprmt.spectra import BlendMemory
     from dprmt.training.validation import (
         measure_alignment,
         measure_norm_ratios,
@@ -116,10 +117,10 @@ def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lam
     )
 
     setting = recipe_experiment(recipe, steps=sizes.steps, advance=lambda: advance(1))
-    spikes, alignment, losses = [], [], []
+    spikes, alignment, losses, memory = [], [], [], BlendMemory()
     for step in private_gradients(setting.experiment, setting.options):
         spikes += measure_spikes(step, draws=sizes.noise_draws, noise_scales=NOISE_SCALES, seed=step.number)
-        alignment.append(measure_alignment(step))
+        alignment.append(measure_alignment(step, memory=memory))
         losses.append(step.loss)
         advance(8)
     norms = measure_norm_ratios(

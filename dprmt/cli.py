@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0, or 2 after bad input with one line on stderr, or 130 after an interrupt.
+        0; 2 after bad input and 1 where the machine failed (a full disk, say), with one line on stderr; 130 after
+        an interrupt.
     """
     command = "dprmt"
     try:
@@ -58,11 +59,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:
+        _say(f"{command}: {error}")
+        return 1
     except KeyboardInterrupt:
         return 130
     return 0
 
 
 def _refuse(message: str) -> int:
-    sys.stderr.write(" ".join(message.split()) + "\n")
+    _say(message)
     return 2
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(" ".join(message.split()) + "\n")

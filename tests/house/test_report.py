@@ -218,11 +218,11 @@ def test_singular_value_sentences() -> None:
 
 def test_improvement_and_gate_sentences() -> None:
     pytest.importorskip("opacus")
-    from dprmt._report_denoising import improvement_sentence, kappa_sentence
+    from dprmt._report_denoising import blend_sentence, improvement_sentence, kappa_sentence
     from dprmt.training.validation import AlignmentStep, KappaPoint
 
-    def steps(corrected: float, uncorrected: float) -> list[Any]:
-        return [AlignmentStep(i, 0.1, corrected, uncorrected, ()) for i in range(3)]
+    def steps(corrected: float, uncorrected: float, blended: float = 0.0) -> list[Any]:
+        return [AlignmentStep(i, 0.1, corrected, uncorrected, blended, ()) for i in range(3)]
 
     helped = improvement_sentence(steps(0.02, -0.01))
     assert "closer to the clean one at 3 of 3 steps: mean Improvement +0.0200" in helped
@@ -230,6 +230,10 @@ def test_improvement_and_gate_sentences() -> None:
     assert "did harm on average" in improvement_sentence(steps(-0.02, -0.03))
     assert "made no difference" in improvement_sentence(steps(0.0, 0.0))
     assert "unlike in the paper" in improvement_sentence(steps(0.01, 0.02))
+    better = blend_sentence(steps(0.02, 0.0, blended=0.03))
+    assert "mean Improvement +0.0300, better than nothing at 3 of 3 steps" in better
+    assert "no worse than doing nothing on average, and above the gate's +0.0200" in better
+    assert "worse than doing nothing on average, and not above" in blend_sentence(steps(0.01, 0.0, blended=-0.01))
     paper, strict = KappaPoint(1.02, 0.5, 0.9, 0.03), KappaPoint(1.1, 0.2, 1.0, 0.02)
     assert "it is the best" in kappa_sentence([paper, strict])
     assert "gives up 25.0 %" in kappa_sentence([paper, dataclasses.replace(strict, improvement=0.04)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import resource
 import shutil
 import signal
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from dprmt._validation import ParameterError
+from dprmt.cli import main
 from dprmt.training.harness import _ledger, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness import _train as harness
 from dprmt.training.harness._ledger import charged_steps
@@ -255,3 +257,22 @@ def test_a_charge_that_does_not_reach_the_disk_stops_the_run_before_the_gradient
     assert moved == [1, 2]
     assert len(read_metrics(tmp_path / "run")) == 2
     assert charged_steps(tmp_path / "run") == 3  # it may have been written: it counts
+
+
+def test_a_disk_that_is_full_ends_the_run_with_one_line_and_loses_nothing(folder, tmp_path, capsys):
+    recipe = recipe_in(folder, **{"training.checkpoint_every": 2})
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    command = ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run")]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # of any file, so that the checkpoint does not fit
+    try:
+        assert main(command) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    message = capsys.readouterr().err.strip().splitlines()[-1]
+    assert message.startswith("dprmt train: ")
+    assert "checkpoint.new" in message
+    assert not (tmp_path / "run" / "checkpoint").exists()
+    assert charged_steps(tmp_path / "run") == 2
+    assert main([*command, "--resume"]) == 0
+    assert read_summary(tmp_path / "run")["charged"] == STEPS + 2

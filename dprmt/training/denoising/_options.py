@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_real
-from dprmt.spectra import LayerReport, denoise_layers, kappa_for
+from dprmt.spectra import BlendMemory, BlendReport, LayerReport, blend_layers, denoise_layers, kappa_for
 
-Method = Literal["none", "paper"]
+Method = Literal["none", "paper", "blend"]
+LayerWeights = Literal["noisy", "least-squares"]
 Loss = Literal["frobenius", "operator", "nuclear"]
 Backend = Literal["auto", "gram", "lanczos", "svd"]
 
@@ -30,20 +31,26 @@ class Denoising:
 
     Parameters
     ----------
-    method : {"none", "paper"}
-        "paper" is Eq. 10; "none" leaves the gradient as it is, without looking at it: a step then reports no layer,
-        but the spectra it is asked for, and tells the optimizer the noise.
+    method : {"none", "paper", "blend"}
+        "paper" is Eq. 10; "blend" is `dprmt.spectra.blend_layers`, whose cosine with the clean gradient is, by an
+        unbiased estimate, never below that of the noisy one; "none" leaves the gradient as it is, without looking at
+        it: a step then reports no layer, but the spectra it is asked for, and tells the optimizer the noise.
     kappa : float
-        The gate κ >= 1, in units of the bulk edge.
+        The gate κ >= 1 of "paper", in units of the bulk edge.
     false_alarm : float, optional
-        Probability in [1e-30, 1 - 1e-6] that a layer of pure noise passes the gate; the gate is then that of
-        `dprmt.spectra.kappa_for` for each shape, in place of ``kappa``.
+        Probability in [1e-30, 1 - 1e-6] that a layer of pure noise passes the gate of "paper"; the gate is then that
+        of `dprmt.spectra.kappa_for` for each shape, in place of ``kappa``.
     norm_correction : bool
         Whether a denoised layer gets the norm of the noisy one.
     loss : {"frobenius", "operator", "nuclear"}
-        The shrinker; the paper's is Frobenius.
+        The shrinker of "paper"; the paper's is Frobenius.
     backend : {"auto", "gram", "lanczos", "svd"}
-        How singular values are found.
+        How "paper" finds singular values.
+    memory : float
+        Decay in [0, 1) of the averages over steps from which "blend" chooses its weights; 0 for a choice from each
+        step alone.
+    layer_weights : {"noisy", "least-squares"}
+        The norm that "blend" gives to a layer: that of the noisy one, or in proportion to the signal it seems to hold.
     exclude : sequence of str
         Names of parameters to leave alone, with the wildcards of `fnmatch`, such as ``"*embeddings*"``.
     spectra : sequence of str
@@ -57,7 +64,8 @@ class Denoising:
 
     References
     ----------
-    Eq. 10 and Algorithm 1 of arXiv:2510.01137v3; appendix H.2 without norm correction.
+    Eq. 10 and Algorithm 1 of arXiv:2510.01137v3; appendix H.2 without norm correction. "blend":
+    ``docs/theory/sure_denoiser.md``.
 
     Examples
     --------
@@ -66,7 +74,7 @@ class Denoising:
     >>> Denoising(method="best")
     Traceback (most recent call last):
     ...
-    dprmt._validation.ParameterError: method must be one of 'none', 'paper', got 'best'
+    dprmt._validation.ParameterError: method must be one of 'none', 'paper', 'blend', got 'best'
     """
 
     method: Method = "paper"
@@ -75,6 +83,8 @@ class Denoising:
     norm_correction: bool = True
     loss: Loss = "frobenius"
     backend: Backend = "auto"
+    memory: float = 0.9
+    layer_weights: LayerWeights = "noisy"
     exclude: Sequence[str] = ()
     spectra: Sequence[str] = ()
 
@@ -87,13 +97,25 @@ class Denoising:
             raise ParameterError("norm_correction", self.norm_correction, "True or False")
         check_choice("loss", self.loss, get_args(Loss))
         check_choice("backend", self.backend, get_args(Backend))
+        check_choice("layer_weights", self.layer_weights, get_args(LayerWeights))
+        check_real("memory", self.memory, low=0.0, high=1.0, high_open=True)
         for name in ("exclude", "spectra"):
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
 
+    def new_memory(self) -> BlendMemory | None:
+        """What `apply` may keep from one step to the next.
+
+        Returns
+        -------
+        BlendMemory or None
+            Empty; None if the method has no use for it or ``memory`` is 0.
+        """
+        return BlendMemory(decay=self.memory) if self.method == "blend" and self.memory else None
+
     def apply(
-        self, gradients: Mapping[str, torch.Tensor], sigma: float
-    ) -> tuple[dict[str, torch.Tensor], dict[str, LayerReport]]:
-        """Denoise a named gradient; nothing is modified.
+        self, gradients: Mapping[str, torch.Tensor], sigma: float, memory: BlendMemory | None = None
+    ) -> tuple[dict[str, torch.Tensor], dict[str, LayerReport | BlendReport]]:
+        """Denoise a named gradient; nothing is modified but the memory.
 
         Parameters
         ----------
@@ -101,12 +123,14 @@ class Denoising:
             The noisy gradient, by parameter.
         sigma : float
             Standard deviation of the noise in one entry of it, >= 0.
+        memory : BlendMemory, optional
+            From `new_memory`, the same at every step of a run; used and brought up to date by method "blend".
 
         Returns
         -------
         gradients : dict of Tensor
             The same names in the same order; what was left alone is the same object.
-        report : dict of LayerReport
+        report : dict of LayerReport or BlendReport
             By name, of the parameters that are not excluded; empty for method "none".
 
         Raises
@@ -116,20 +140,21 @@ class Denoising:
 
         Formal guarantees
         -----------------
-        As `dprmt.spectra.denoise_layers`: a function of the noisy gradient and of the options alone.
+        As `dprmt.spectra.denoise_layers`: a function of the noisy gradient, of those that the memory has seen, and of
+        the options alone.
         """
         if self.method == "none":
             return dict(gradients), {}
         layers = {name: gradient for name, gradient in gradients.items() if not matches(name, self.exclude)}
-        denoised, report = denoise_layers(
-            layers,
-            sigma,
-            self._kappa(),
-            self.norm_correction,
-            loss=self.loss,
-            backend=self.backend,
-        )
+        denoised, report = self._denoise(layers, sigma, memory)
         return {name: denoised.get(name, gradient) for name, gradient in gradients.items()}, report
+
+    def _denoise(
+        self, layers: dict[str, torch.Tensor], sigma: float, memory: BlendMemory | None
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        if self.method == "blend":
+            return blend_layers(layers, sigma, self.norm_correction, layer_weights=self.layer_weights, memory=memory)
+        return denoise_layers(layers, sigma, self._kappa(), self.norm_correction, loss=self.loss, backend=self.backend)
 
     def _kappa(self) -> float | Callable[[tuple[int, int]], float]:
         return self.kappa if self.false_alarm is None else partial(kappa_for, false_alarm=self.false_alarm)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from opacus.optimizers import DPOptimizer
 
 from dprmt._validation import ParameterError, check_real
+from dprmt.spectra import BlendReport, LayerReport
 from dprmt.training.denoising._noise import gradient_noise_std
 from dprmt.training.denoising._options import Denoising, matches
 from dprmt.training.denoising._report import DenoisingReport, LayerSpectrum
@@ -43,7 +44,8 @@ class DenoisingStep:
         The default is the paper's.
     optimizer : torch.optim.Optimizer, optional
         Whoever takes the gradient. A `dprmt.training.optimizers.DPAdamBC` is told the noise variance of each of its
-        parameters: 0 for a denoised layer and σ² for all else, as derived in `dprmt.training.optimizers._adambc`.
+        parameters: 0 for a layer denoised as in the paper, (aσ)² for a blended one in which a is the share of the noisy
+        layer, and σ² for all else, as derived in `dprmt.training.optimizers._adambc`.
 
     Raises
     ------
@@ -52,7 +54,8 @@ class DenoisingStep:
 
     Formal guarantees
     -----------------
-    Post-processing: the new gradient and the report are functions of the released gradient, of σ and of the options.
+    Post-processing: the new gradient and the report are functions of the released gradient, of σ and of the options,
+    and with a memory of the gradients released before.
     With options and σ that do not depend on the private data, the (ε, δ) of the gradient carries over.
 
     References
@@ -84,6 +87,7 @@ class DenoisingStep:
     ) -> None:
         self.parameters = _checked_parameters(named_parameters)
         self.options = options if options is not None else Denoising()
+        self.memory = self.options.new_memory()
         self.last_report: DenoisingReport | None = None
         self.dp_optimizer: DPOptimizer | None = None
         self._sigma = sigma if callable(sigma) else partial(check_real, "sigma", sigma, low=0.0)
@@ -192,7 +196,7 @@ class DenoisingStep:
         sigma = self.sigma
         noisy = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         with _full_precision(noisy):
-            denoised, layers = self.options.apply(noisy, sigma)
+            denoised, layers = self.options.apply(noisy, sigma, self.memory)
             spectra = {
                 name: _spectrum(gradient, denoised[name])
                 for name, gradient in noisy.items()
@@ -201,7 +205,7 @@ class DenoisingStep:
         for name, gradient in denoised.items():
             if gradient is not noisy[name]:
                 self.parameters[name].grad = gradient
-        self._tell_optimizer(sigma, {name for name, layer in layers.items() if layer.denoised})
+        self._tell_optimizer(sigma, {name: _noise_share(layer) for name, layer in layers.items()})
         self.last_report = DenoisingReport(sigma, layers, spectra)
         for observe in self._observers.values():
             observe(noisy, denoised, sigma)
@@ -223,11 +227,16 @@ class DenoisingStep:
         else:
             self._observers[key] = observer
 
-    def _tell_optimizer(self, sigma: float, replaced: set[str]) -> None:
+    def _tell_optimizer(self, sigma: float, shares: Mapping[str, float]) -> None:
         if isinstance(self._optimizer, DPAdamBC):
             known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
             mine = {p: name for name, p in self.parameters.items() if id(p) in known and p.grad is not None}
-            self._optimizer.set_noise_variance({p: 0.0 if name in replaced else sigma**2 for p, name in mine.items()})
+            self._optimizer.set_noise_variance({p: (shares.get(name, 1.0) * sigma) ** 2 for p, name in mine.items()})
+
+
+def _noise_share(layer: LayerReport | BlendReport) -> float:
+    # Of the standard deviation of the noise in an entry, how much DP-AdamBC has to correct for.
+    return layer.noisy_share if isinstance(layer, BlendReport) else float(not layer.denoised)
 
 
 def _full_precision(gradients: Gradients) -> AbstractContextManager[object]:

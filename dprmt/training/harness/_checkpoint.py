@@ -32,6 +32,8 @@ def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
     ------
     ParameterError
         If the tree holds anything else.
+    OSError
+        If it cannot be written; the last checkpoint is still there then.
     """
     tensors: dict[str, torch.Tensor] = {}
     document = _encode(state, "state", tensors)
@@ -39,7 +41,10 @@ def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
     fresh = run / "checkpoint.new"
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
-    save_file(tensors, fresh / _TENSORS)
+    try:
+        save_file(tensors, fresh / _TENSORS)
+    except SafetensorError as error:
+        raise OSError(f"{fresh / _TENSORS}: {error}") from None
     (fresh / _DOCUMENT).write_text(json.dumps(document))
     for name in (_TENSORS, _DOCUMENT):
         _sync(fresh / name)

@@ -11,6 +11,7 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier
+from dprmt.spectra import BlendMemory
 from dprmt.training._private_step import PrivateStep
 from dprmt.training.clipping import make_private
 from dprmt.training.data import TaskData, load_data, per_sample_losses
@@ -23,7 +24,7 @@ from dprmt.training.harness._sampling import charged_sample_rate
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
-from dprmt.training.recipes import Recipe
+from dprmt.training.recipes import DenoisingRecipe, Recipe
 
 Mechanism = DPSGD | RandomizedClipping
 _PROJECTED_NORMS: dict[str, Any] = {"exact": "materialize", "ghost": "ghost"}  # how DP-GRAPE calls the clippings
@@ -49,6 +50,8 @@ class Settings:
         Where the model is.
     denoising : DenoisingStep or None
         Between noise and optimizer, once attached.
+    denoising_memory : BlendMemory or None
+        What the denoiser keeps from step to step; belongs into checkpoints.
     """
 
     recipe: Recipe
@@ -58,6 +61,7 @@ class Settings:
     mechanism: Mechanism
     device: torch.device
     denoising: DenoisingStep | None = None
+    denoising_memory: BlendMemory | None = None
 
     @property
     def inner_optimizer(self) -> torch.optim.Optimizer:
@@ -80,20 +84,16 @@ class Settings:
         if not projected:
             released.before(self.inner_optimizer)
         if wanted.method != "none":
-            loss = "frobenius" if wanted.method == "paper" else wanted.method
-            options = Denoising(
-                kappa=wanted.kappa,
-                false_alarm=wanted.false_alarm,
-                norm_correction=wanted.norm_correction,
-                loss=loss,  # type: ignore[arg-type]
-            )
+            options = _denoising_options(wanted)
             if not projected:
                 self.denoising = DenoisingStep.attach(outer, self.parameters, options)
+                self.denoising_memory = self.denoising.memory
                 return
+            memory = self.denoising_memory = options.new_memory()
 
             def denoise(noisy: dict[str, torch.Tensor], sigma: float) -> Any:
                 released.look()
-                return options.apply(noisy, sigma)
+                return options.apply(noisy, sigma, memory)
 
             outer.denoise = denoise
 
@@ -143,6 +143,22 @@ class Settings:
                 model, self.data, metrics=metrics, batch_size=wanted.batch_size, limit=wanted.limit
             )
         }
+
+
+def _denoising_options(wanted: DenoisingRecipe) -> Denoising:
+    # The recipe has one word where the step has two: for the method, and for the loss of the paper's.
+    shrinkers = {"paper": "frobenius", "operator": "operator", "nuclear": "nuclear"}
+    chosen: dict[str, Any] = {"method": "blend"}
+    if wanted.method in shrinkers:
+        chosen = {"method": "paper", "loss": shrinkers[wanted.method]}
+    return Denoising(
+        **chosen,
+        kappa=wanted.kappa,
+        false_alarm=wanted.false_alarm,
+        norm_correction=wanted.norm_correction,
+        memory=wanted.memory,
+        layer_weights=wanted.layer_weights,  # type: ignore[arg-type]
+    )
 
 
 def build(

@@ -258,6 +258,8 @@ class _Run:
             for name, value in parameters.items():
                 value.copy_(saved[name])
         self.settings.inner_optimizer.load_state_dict(state["optimizer"])
+        if self.settings.denoising_memory is not None:
+            self.settings.denoising_memory.load_state_dict(state["denoising"])
         if (self.path / SPECTRA).exists():
             with np.load(self.path / SPECTRA) as spectra:
                 self.released.restore(dict(spectra), state["step"])
@@ -383,6 +385,8 @@ class _Run:
             "parameters": {name: value.detach() for name, value in self.settings.parameters.items()},
             "optimizer": self.settings.inner_optimizer.state_dict(),
         }
+        if self.settings.denoising_memory is not None:
+            state["denoising"] = self.settings.denoising_memory.state_dict()
         if self.released.changed:
             save_spectra(self.path / SPECTRA, self.released.spectra())
             self.released.changed = False

@@ -286,14 +286,19 @@ class DenoisingRecipe(Section):
 
     Attributes
     ----------
-    method : {"none", "paper", "operator", "nuclear"}
-        Nothing; the Frobenius-optimal shrinker of arXiv:2510.01137v3; or the one for another loss.
+    method : {"none", "paper", "operator", "nuclear", "blend"}
+        Nothing; the Frobenius-optimal shrinker of arXiv:2510.01137v3; the one for another loss; or shrinkers blended
+        by their estimated cosine with the clean gradient, see `dprmt.spectra.blend_layers`, without a gate.
     kappa : float
         The gate in units of the bulk edge, >= 1.
     norm_correction : bool
         Scale a denoised layer back to its noisy norm.
     false_alarm : float or None
         In (0, 1): chance that a layer of pure noise passes the gate; then ``kappa`` is found per shape from it.
+    memory : float
+        In [0, 1): decay of the averages over steps from which "blend" chooses; 0 for each step alone.
+    layer_weights : {"noisy", "least-squares"}
+        The norm that "blend" gives to a layer.
 
     Raises
     ------
@@ -302,10 +307,12 @@ class DenoisingRecipe(Section):
     """
 
     section = "denoising"
-    method: str = checked(choice("none", "paper", "operator", "nuclear"), "none")
+    method: str = checked(choice("none", "paper", "operator", "nuclear", "blend"), "none")
     kappa: float = checked(real(1.0, math.inf), 1.02)
     norm_correction: bool = checked(flag, True)
     false_alarm: float | None = checked(optional(real(1e-30, 1 - 1e-6)), None)
+    memory: float = checked(real(0.0, 1.0, high_open=True), 0.9)
+    layer_weights: str = checked(choice("noisy", "least-squares"), "noisy")
 
 
 @dataclass(frozen=True)

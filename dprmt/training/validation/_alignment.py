@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.spectra import cosine_similarity, denoise_layers
+from dprmt.spectra import BlendMemory, blend_layers, cosine_similarity, denoise_layers
 from dprmt.training.validation._run import GradientStep
 
 KAPPAS = (1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.04, 1.06, 1.08, 1.1)
@@ -57,7 +57,9 @@ class AlignmentStep:
     cosine : float
         Of the noisy gradient.
     corrected, uncorrected : float
-        Improvement(t) of denoising with and without norm correction, at the gate of the measurement.
+        Improvement(t) of the paper's denoiser with and without norm correction, at the gate of the measurement.
+    blended : float
+        Improvement(t) of `dprmt.spectra.blend_layers`, which has no gate.
     layers : tuple of LayerAlignment
         All layers.
     """
@@ -66,6 +68,7 @@ class AlignmentStep:
     cosine: float
     corrected: float
     uncorrected: float
+    blended: float
     layers: tuple[LayerAlignment, ...]
 
 
@@ -91,7 +94,7 @@ class KappaPoint:
     improvement: float
 
 
-def measure_alignment(step: GradientStep, *, kappa: float = 1.02) -> AlignmentStep:
+def measure_alignment(step: GradientStep, *, kappa: float = 1.02, memory: BlendMemory | None = None) -> AlignmentStep:
     """Compare noisy and denoised gradient with the clean one.
 
     Parameters
@@ -99,7 +102,9 @@ def measure_alignment(step: GradientStep, *, kappa: float = 1.02) -> AlignmentSt
     step : GradientStep
         From `private_gradients`.
     kappa : float
-        The gate >= 1 for Improvement(t).
+        The gate >= 1 for Improvement(t) of the paper's denoiser.
+    memory : BlendMemory, optional
+        The same for the steps of a run, in order, if the blended denoiser is to look back over them.
 
     Returns
     -------
@@ -137,6 +142,7 @@ def measure_alignment(step: GradientStep, *, kappa: float = 1.02) -> AlignmentSt
         cosine_similarity(denoise_layers(noisy, step.sigma, kappa, correction)[0], clean)
         for correction in (True, False)
     ]
+    blended = cosine_similarity(blend_layers(noisy, step.sigma, memory=memory)[0], clean)
     ungated, report = denoise_layers(noisy, step.sigma, 1.0)
     layers = tuple(
         LayerAlignment(
@@ -149,7 +155,7 @@ def measure_alignment(step: GradientStep, *, kappa: float = 1.02) -> AlignmentSt
         )
         for name in noisy
     )
-    return AlignmentStep(step.number, before, after[0] - before, after[1] - before, layers)
+    return AlignmentStep(step.number, before, after[0] - before, after[1] - before, blended - before, layers)
 
 
 def kappa_sweep(steps: Sequence[AlignmentStep], kappas: Sequence[float] = KAPPAS) -> list[KappaPoint]:
@@ -183,7 +189,7 @@ def kappa_sweep(steps: Sequence[AlignmentStep], kappas: Sequence[float] = KAPPAS
     Examples
     --------
     >>> layer = LayerAlignment("query", 1.03, clean_square=1.0, noisy_square=4.0, noisy_inner=0.4, denoised_inner=1.0)
-    >>> step = AlignmentStep(0, 0.2, 0.3, 0.3, (layer,))
+    >>> step = AlignmentStep(0, 0.2, 0.3, 0.3, 0.4, (layer,))
     >>> [(point.kappa, point.passing, round(point.improvement, 3)) for point in kappa_sweep([step], (1.02, 1.04))]
     [(1.02, 1.0, 0.3), (1.04, 0.0, 0.0)]
     """
