@@ -39,7 +39,7 @@ def improvement_section(steps: list[AlignmentStep]) -> Section:
         for step in steps
     ]
     table = Table(
-        "Cosine of the whole noisy gradient with the clean one, and what is added by the gate κ = 1.02 and by the blend.",
+        "Cosine of the whole noisy gradient with the clean one, and what gate (κ = 1.02) and blend add to it.",
         ["step", "cosine, noisy", "Improvement(t), gate", "without norm correction", "blend"],
         rows,
     )
