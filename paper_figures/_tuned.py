@@ -25,20 +25,25 @@ def add_training_options(parser: argparse.ArgumentParser, steps: int, sigma: flo
     parser.add_argument("--rates", nargs="+", default=[], metavar="OPTIMIZER=LOW:HIGH", help="other ranges to tune in")
 
 
+def rate_grids(items: Sequence[str], ranges: Mapping[str, tuple[float, float]]) -> dict[str, list[float]]:
+    """The half-power grid of every optimizer: in its range, or in that of an item ``OPTIMIZER=LOW:HIGH``."""
+    chosen = dict(ranges)
+    for item in items:
+        name, _, interval = item.partition("=")
+        low, _, high = interval.partition(":")
+        if name not in chosen:
+            raise SystemExit(f"--rates {item}: the optimizer must be one of {', '.join(chosen)}")
+        chosen[name] = float(low), float(high or low)
+    return {name: half_power_grid(*interval) for name, interval in chosen.items()}
+
+
 def tuned_runs(
     options: argparse.Namespace,
     ranges: Mapping[str, tuple[float, float]],
     train: Callable[[str, float, int, Path], list[GroupRecord]],
 ) -> dict[str, TunedRuns]:
     """Tune on the half-power grid and train, in the named folder or in one that goes away."""
-    chosen = dict(ranges)
-    for item in options.rates:
-        name, _, interval = item.partition("=")
-        low, _, high = interval.partition(":")
-        if name not in chosen:
-            raise SystemExit(f"--rates {item}: the optimizer must be one of {', '.join(chosen)}")
-        chosen[name] = float(low), float(high or low)
-    grids = {name: half_power_grid(*interval) for name, interval in chosen.items()}
+    grids = rate_grids(options.rates, ranges)
     with tempfile.TemporaryDirectory() as scratch:
         return compare_optimizers(train, grids, range(options.seeds), options.folder or scratch)
 

@@ -13,33 +13,44 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dprmt.training.studies.heavy_tail import Curve, Trial, half_power_grid, lowest_loss, run_trials, save_results
+from _tuned import LABELS, rate_grids
 
-OPTIMIZERS = {"gd": "DP-GD", "gdm": "DP-GDM", "adam": "DP-Adam", "adambc": "DP-AdamBC"}
+from dprmt.training.studies.heavy_tail import Curve, Trial, lowest_loss, run_trials, save_results
+
 RATES = {"gd": (0.1, 1.0), "gdm": (0.05, 0.5), "adam": (5e-4, 5e-3), "adambc": (1e-4, 1e-3)}
 SMALL_RATES = {"gd": (0.5, 10.0), "gdm": (0.1, 5.0), "adam": (5e-3, 1e-1), "adambc": (5e-3, 5e-2)}
 STABILITIES = {"gd": (0.1,), "gdm": (0.1,), "adam": (1e-3,), "adambc": (0.01, 0.1, 0.5)}
 
 
-def trials(options: argparse.Namespace, optimizer: str, seed: int) -> Iterator[Trial]:
-    """The grid of one optimizer."""
+def trials(options: argparse.Namespace, optimizer: str) -> Iterator[Trial]:
+    """The grid of one optimizer, on the first seed."""
     small = {"groups": 5, "samples": 128} if options.small else {}
-    low, high = options.rates or (SMALL_RATES if options.small else RATES)[optimizer]
-    for stability in options.stability or STABILITIES[optimizer]:
-        for rate in half_power_grid(low, high):
+    rates = rate_grids(options.rates, SMALL_RATES if options.small else RATES)[optimizer]
+    for stability in stabilities(options.stability)[optimizer]:
+        for rate in rates:
             yield Trial(
                 optimizer,
                 rate,
                 clipping_norm=options.clip,
                 noise_multiplier=options.sigma or (1.25 if options.small else 10.0),
                 stability=stability,
-                seed=seed,
                 precision=options.precision,
                 **small,
             )
+
+
+def stabilities(items: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """γ or γ' to try, by optimizer."""
+    chosen = dict(STABILITIES)
+    for item in items:
+        name, _, values = item.partition("=")
+        if name not in chosen:
+            raise SystemExit(f"--stability {item}: the optimizer must be one of {', '.join(chosen)}")
+        chosen[name] = tuple(float(value) for value in values.split(","))
+    return chosen
 
 
 def show(curve: Curve) -> None:
@@ -48,7 +59,7 @@ def show(curve: Curve) -> None:
     middle = sizes.index(128) if 128 in sizes else len(sizes) // 2
     trial = curve.trial
     print(
-        f"{OPTIMIZERS[trial.optimizer]:<10} seed {trial.seed}  lr {trial.learning_rate:<7g} step {curve.steps[-1]:<5}"
+        f"{LABELS[trial.optimizer]:<10} seed {trial.seed}  lr {trial.learning_rate:<7g} step {curve.steps[-1]:<5}"
         f" ε {curve.epsilon()[-1]:6.1f}  loss {curve.loss[-1]:.3f}, classes of {sizes[-1]}: {loss[-1]:.2f}"
         f"  accuracy of {sizes[middle]}: {100 * accuracy[middle]:5.1f} %, of {sizes[-1]}: {100 * accuracy[-1]:5.1f} %"
     )
@@ -59,20 +70,26 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--export", help="write the chosen curves to this JSON file")
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--steps", type=int, help="default: 1950 (ε = 28 at δ = 1e-5 for σ = 10), 100 if small")
+    parser.add_argument("--steps", type=int, help="default: ε = 28 at δ = 1e-5, for σ = 10 after 1950; 100 if small")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--optimizers", nargs="+", default=list(OPTIMIZERS), choices=list(OPTIMIZERS))
-    parser.add_argument("--rates", nargs=2, type=float, help="range of learning rates instead of the default")
-    parser.add_argument("--stability", nargs="+", type=float, help="γ or γ' in units of the noise")
+    parser.add_argument("--optimizers", nargs="+", default=list(LABELS), choices=list(LABELS))
+    parser.add_argument("--rates", nargs="+", default=[], metavar="OPTIMIZER=LOW:HIGH", help="other ranges to tune in")
+    parser.add_argument(
+        "--stability",
+        nargs="+",
+        default=[],
+        metavar="OPTIMIZER=A,B",
+        help="other γ or γ' to try, in units of the noise",
+    )
     parser.add_argument("--clip", type=float, default=1.0)
     parser.add_argument("--sigma", type=float)
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
     options = parser.parse_args()
-    steps = options.steps or (100 if options.small else 1950)
+    steps = options.steps or (100 if options.small else round(1950 * ((options.sigma or 10) / 10) ** 2))
     every = 5 if options.small else 25
     chosen = []
     for optimizer in options.optimizers:
-        curves = run_trials(trials(options, optimizer, 0), options.folder, steps, record_every=every)
+        curves = run_trials(trials(options, optimizer), options.folder, steps, record_every=every)
         best = lowest_loss(curves)
         others = [replace(best.trial, seed=seed) for seed in range(1, options.seeds)]
         chosen += [best, *run_trials(others, options.folder, steps, record_every=every)]
