@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ pytest.importorskip("torch")
 
 from dprmt._validation import ParameterError
 from dprmt.training.studies import GroupRecord, compare_optimizers
+from dprmt.training.studies.heavy_tail import load_results, read_trial
 
 FIGURES = Path(__file__).parents[2] / "paper_figures"
 
@@ -93,3 +95,26 @@ def test_figures(
     assert all("2 seeds, step 1" in line and " ± " in line for line in lines)
     assert "(edge of the grid)" in lines[0]
     assert "edge" not in lines[1]
+
+
+def test_heavy_tail_runs_are_tuned_on_the_first_seed_and_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results.json"
+    rates = ["--rates", "gd=0.5:1", "gdm=0.1", "adam=1e-3", "adambc=1e-3", "--stability", "adambc=0.1,0.5"]
+    options = ["--small", "--steps", "2", "--seeds", "2", "--export", str(results), *rates]
+    monkeypatch.setattr(sys, "argv", ["heavy_tail_train.py", str(tmp_path / "runs"), *options])
+    monkeypatch.syspath_prepend(str(FIGURES))
+    runpy.run_path(str(FIGURES / "heavy_tail_train.py"), run_name="__main__")
+    assert len(capsys.readouterr().out.strip().splitlines()) == 8
+    curves = load_results(results)
+    assert [(curve.trial.optimizer, curve.trial.seed) for curve in curves] == [
+        (optimizer, seed) for optimizer in ("gd", "gdm", "adam", "adambc") for seed in (0, 1)
+    ]
+    best = {curve.trial.optimizer: curve for curve in curves if curve.trial.seed == 0}
+    tried = [read_trial(tmp_path / "runs", replace(best["gd"].trial, learning_rate=rate)) for rate in (0.5, 1.0)]
+    assert abs(tried[0].loss[-1] - tried[1].loss[-1]) > 1e-3  # else either would do
+    assert best["gd"].loss[-1] == pytest.approx(min(curve.loss[-1] for curve in tried), abs=1e-4)
+    monkeypatch.setattr(sys, "argv", ["heavy_tail_train.py", "unused", "--rates", "sgd=1"])
+    with pytest.raises(SystemExit, match="--rates sgd=1: the optimizer must be one of gd, gdm, adam, adambc"):
+        runpy.run_path(str(FIGURES / "heavy_tail_train.py"), run_name="__main__")
