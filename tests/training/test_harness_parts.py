@@ -297,7 +297,9 @@ def test_linear_schedule_never_reaches_zero():
     assert factors[-1] == pytest.approx(0.1)
 
 
-def test_first_interrupt_asks_second_interrupts():
+def test_first_interrupt_asks_second_interrupts(request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has it ignored
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with Interrupts() as interrupts:
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupts.asked

@@ -82,9 +82,9 @@ def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monke
     seen: list[dict[str, torch.Tensor]] = []
     real = Denoising.apply
 
-    def halved(self, gradients, sigma):
+    def halved(self, gradients, sigma, memory=None):
         seen.append({name: value.clone() for name, value in gradients.items()})
-        _, report = real(self, gradients, sigma)
+        _, report = real(self, gradients, sigma, memory)
         return {name: value / 2 for name, value in gradients.items()}, report
 
     monkeypatch.setattr(Denoising, "apply", halved)
