@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dprmt.training.studies import GroupRecord, TunedRuns, compare_optimizers
+from dprmt.training.studies import GroupRecord, PrivateSettings, TunedRuns, compare_optimizers
 from dprmt.training.studies.heavy_tail import half_power_grid
 
 LABELS = {"gd": "DP-GD", "gdm": "DP-GDM", "adam": "DP-Adam", "adambc": "DP-AdamBC"}
@@ -23,6 +23,21 @@ def add_training_options(parser: argparse.ArgumentParser, steps: int, sigma: flo
     parser.add_argument("--clip", type=float, default=1.0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rates", nargs="+", default=[], metavar="OPTIMIZER=LOW:HIGH", help="other ranges to tune in")
+
+
+def settings(
+    options: argparse.Namespace, optimizer: str, rate: float, seed: int, *, micro_batch: int
+) -> PrivateSettings:
+    """How to train, with γ and γ' as the figures have them."""
+    return PrivateSettings(
+        optimizer,
+        rate,
+        clipping_norm=options.clip,
+        noise_multiplier=options.sigma,
+        stability=1e-3 if optimizer == "adam" else 0.1,
+        micro_batch=micro_batch,
+        seed=seed,
+    )
 
 
 def rate_grids(items: Sequence[str], ranges: Mapping[str, tuple[float, float]]) -> dict[str, list[float]]:

@@ -12,11 +12,11 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from _tuned import add_training_options, panel, show, tuned_runs
+from _tuned import add_training_options, panel, settings, show, tuned_runs
 
 from dprmt._pictures import save_picture
 from dprmt.plots import plot_class_sizes, plot_metric_against_epsilon
-from dprmt.training.studies import GroupRecord, PrivateSettings, train_privately
+from dprmt.training.studies import GroupRecord, train_privately
 from dprmt.training.studies.barcode import barcode_data, barcode_network, digits_images, mnist_images
 
 RANGES = {"gd": (0.5, 5.0), "gdm": (0.1, 1.0), "adam": (1e-3, 1e-2), "adambc": (1e-3, 1e-2)}
@@ -37,17 +37,9 @@ def main() -> None:
     data = barcode_data(*source, MNIST_PLAN if options.images else DIGITS_PLAN, seed=0)
 
     def train(optimizer: str, rate: float, seed: int, folder: Path) -> list[GroupRecord]:
-        settings = PrivateSettings(
-            optimizer,
-            rate,
-            clipping_norm=options.clip,
-            noise_multiplier=options.sigma,
-            stability=1e-3 if optimizer == "adam" else 0.1,
-            micro_batch=100,
-            seed=seed,
-        )
+        chosen = settings(options, optimizer, rate, seed, micro_batch=100)
         network = barcode_network(data.classes, seed=seed)
-        return train_privately(network, data, settings, options.steps, folder, record_every=options.record_every)
+        return train_privately(network, data, chosen, options.steps, folder, record_every=options.record_every)
 
     runs = tuned_runs(options, RANGES, train)
     for kind in ("loss", "accuracy"):

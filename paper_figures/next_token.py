@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from _tuned import add_training_options, panel, show, tuned_runs
+from _tuned import add_training_options, panel, settings, show, tuned_runs
 
 from dprmt._pictures import save_picture
 from dprmt.plots import plot_metric_against_epsilon
-from dprmt.training.studies import GroupRecord, PrivateSettings, train_privately
+from dprmt.training.studies import GroupRecord, train_privately
 from dprmt.training.studies.next_token import (
     HeadData,
     TokenData,
@@ -53,26 +53,18 @@ def train(
     data: TokenData, options: argparse.Namespace, optimizer: str, rate: float, seed: int, folder: Path
 ) -> list[GroupRecord]:
     """One run."""
-    settings = PrivateSettings(
-        optimizer,
-        rate,
-        clipping_norm=options.clip,
-        noise_multiplier=options.sigma,
-        stability=1e-3 if optimizer == "adam" else 0.1,
-        micro_batch=32,
-        seed=seed,
-    )
+    chosen = settings(options, optimizer, rate, seed, micro_batch=32)
     if options.model:
         model = pretrained_gpt2(options.model)
     else:
         model = small_gpt2(data.vocabulary, length=options.length, seed=seed)
     if options.lora:
         return train_privately(
-            with_lora(model, seed=seed), data, settings, options.steps, folder, record_every=options.record_every
+            with_lora(model, seed=seed), data, chosen, options.steps, folder, record_every=options.record_every
         )
     head, features = head_and_features(model, data.ids)
     task = HeadData(features, data)
-    return train_privately(head, task, settings, options.steps, folder, record_every=options.record_every)
+    return train_privately(head, task, chosen, options.steps, folder, record_every=options.record_every)
 
 
 def main() -> None:
