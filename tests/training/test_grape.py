@@ -377,6 +377,27 @@ def test_a_layer_used_twice_has_one_gradient() -> None:
             torch.testing.assert_close(p.summed_grad, expected[name], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("norms", NORMS)
+def test_an_embedding_table_with_padding_that_is_used_twice(norms: str) -> None:
+    class Pairs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(9, 8, padding_idx=1), nn.Linear(8, 8)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.table(tokens)).mean(1) * self.table(tokens[:, :2].flip(1)).sum(1)
+
+    torch.manual_seed(0)
+    net, tokens = Pairs().double(), torch.tensor([[3, 3, 1, 1], [8, 0, 3, 1], [1, 1, 5, 5]])
+    samples = literal_gradients(net, lambda model: model(tokens).square().sum(1))
+    assert samples[2]["table.weight"][1].abs().max() == 0 < net.table.weight.abs().max()
+    step = private(net, norms=norms, noise_multiplier=1.0)
+    step.accumulate(step.model(tokens).square().sum(1), samples=range(3), step=0)
+    expected = clipped_sum([{n: project(step, n, g) for n, g in s.items()} for s in samples], C)
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(p.summed_grad, expected[name], rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # Opacus' own loop leaves it to the user
 def test_opacus_poisson_loader_and_memory_manager_give_the_same_steps() -> None:
     """Opacus' own loop, with physical batches of 3, against the private step; empty batches among them."""
@@ -494,6 +515,9 @@ def tied() -> nn.Module:
     ("model", "options", "argument"),
     [
         (make_net, {"rank": 15}, "rank of up.weight"),
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False)), {}, "model"),
+        (lambda: nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 4)), {}, "model"),
+        (lambda: nn.Sequential(nn.Embedding(9, 4, max_norm=1.0), nn.Linear(4, 4)), {}, "model"),
         (make_net, {"refresh_every": 0}, "refresh_every"),
         (make_net, {"clipping_norm": 0.0}, "clipping_norm"),
         (make_net, {"noise_multiplier": -1.0}, "noise_multiplier"),

@@ -19,9 +19,9 @@ def stack() -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def backward_memory(net: nn.Module, model: nn.Module, tokens: int = 1) -> TensorMemory:
+def backward_memory(model: nn.Module, x: torch.Tensor) -> TensorMemory:
     """Counts a backward pass alone."""
-    losses = model(torch.randn(SIZE, tokens, SIDE, requires_grad=True)).square().sum((1, 2))
+    losses = model(x).square().sum((1, 2))
     with TensorMemory() as memory:
         losses.sum().backward()
     return memory
@@ -83,13 +83,34 @@ def test_no_whole_per_sample_gradient_is_formed(projector: str, norms: str, toke
 
 def test_whole_per_sample_gradients_would_be_seen() -> None:
     """The test above can fail: Opacus' hooks, and the naive order, form B m n."""
-    net = stack()
-    memory = backward_memory(net, GradSampleModule(net, loss_reduction="sum"))
+    x = torch.randn(SIZE, 1, SIDE, requires_grad=True)
+    memory = backward_memory(GradSampleModule(stack(), loss_reduction="sum"), x)
     assert memory.largest >= WHOLE
     assert memory.peak >= LAYERS * WHOLE
     assert step_memory("materialize", 1, order="privatize-then-project").largest >= WHOLE
     assert step_memory("materialize", 1, projector="svd").largest >= WHOLE
     assert step_memory("ghost", 1, projector="svd").largest < WHOLE
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # Opacus' own hooks leave it to the user
+@pytest.mark.parametrize("norms", ["materialize", "ghost", "auto"])
+def test_embedding_tables_cost_what_is_looked_up(norms: str) -> None:
+    """Nothing as large as two tables, let alone one per sample; Opacus' sampler forms those."""
+    rows, tokens = 4096, 4
+    table = rows * RANK * 4
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Embedding(rows, RANK), nn.Linear(RANK, SIDE))
+
+    net, x = network(), torch.randint(0, rows, (SIZE, tokens))
+    private = make_private_projected(
+        net, rank=RANK, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=SIZE, lr=0.1, norms=norms
+    )
+    with TensorMemory(net.parameters()) as memory:
+        private.accumulate(private.model(x).square().sum((1, 2)), samples=range(SIZE), step=0)
+    assert memory.largest <= table
+    whole = backward_memory(GradSampleModule(network(), loss_reduction="sum"), x)
+    assert whole.largest >= SIZE * table
 
 
 @pytest.mark.parametrize("tokens", [1, 8])

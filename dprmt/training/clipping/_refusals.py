@@ -47,7 +47,7 @@ def check_model(model: nn.Module, *, hooked: bool = False) -> None:
         raise ParameterError("model", type(model).__name__, "a model with a trainable parameter")
     _check_shared(model)
     for name, module in model.named_modules():
-        _check_mixes_no_samples(name, module)
+        check_samples_apart(name, module)
     for name, module in trainable_modules(model).items():
         _check_layer(name, module)
 
@@ -66,13 +66,32 @@ def _check_shared(model: nn.Module) -> None:
             raise ParameterError("model", " = ".join(shared), allowed)
 
 
-def _check_mixes_no_samples(name: str, module: nn.Module) -> None:
+def check_samples_apart(name: str, module: nn.Module) -> None:
+    """Raise if what a layer does to one sample depends on the others, trained or not.
+
+    Parameters
+    ----------
+    name : str
+        For the message.
+    module : torch.nn.Module
+        One layer.
+
+    Raises
+    ------
+    ParameterError
+        For batch normalization, running statistics, and tables with an option that depends on the batch.
+    """
+    kind = f"{name}: {type(module).__name__}"
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         allowed = "without batch normalization, which mixes samples: opacus.validators.ModuleValidator.fix replaces it"
-        raise ParameterError("model", f"{name}: {type(module).__name__}", allowed)
+        raise ParameterError("model", kind, allowed)
     if getattr(module, "track_running_stats", False):
         allowed = "without running statistics, which are not private: set track_running_stats=False"
-        raise ParameterError("model", f"{name}: {type(module).__name__}", allowed)
+        raise ParameterError("model", kind, allowed)
+    if isinstance(module, nn.Embedding):
+        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+            if getattr(module, option):
+                raise ParameterError("model", f"{kind} with {option}", f"without {option}, which depends on the batch")
 
 
 def _check_layer(name: str, module: nn.Module) -> None:
@@ -82,10 +101,6 @@ def _check_layer(name: str, module: nn.Module) -> None:
         raise ParameterError("model", kind, f"made of trainable layers of type {supported} and *RMSNorm: freeze others")
     if list(module.buffers()):
         raise ParameterError("model", kind, "without buffers in trainable layers: freeze the layer")
-    if isinstance(module, nn.Embedding):
-        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
-            if getattr(module, option):
-                raise ParameterError("model", f"{kind} with {option}", f"without {option}, which depends on the batch")
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

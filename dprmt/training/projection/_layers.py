@@ -12,6 +12,7 @@ from opacus.grad_sample import GradSampleModule
 from torch import nn
 
 from dprmt._validation import ParameterError, check_count
+from dprmt.training.clipping._refusals import check_samples_apart
 from dprmt.training.projection._ranks import LayerShape, RankRule
 
 
@@ -123,13 +124,15 @@ def check_model(model: nn.Module) -> None:
     Raises
     ------
     ParameterError
-        If it is wrapped already, nothing is trainable, a trainable parameter is shared by two modules, not of real
-        floating dtype, or owned by a module that the hooks cannot treat.
+        If it is wrapped already, mixes samples, nothing is trainable, a trainable parameter is shared by two modules,
+        not of real floating dtype, or owned by a module that the hooks cannot treat.
     """
     if not isinstance(model, nn.Module) or isinstance(model, GradSampleModule):
         raise ParameterError("model", type(model).__name__, "a torch module that no Opacus module wraps")
     if hasattr(model, "autograd_grad_sample_hooks"):
         raise ParameterError("model", "one with Opacus hooks", "without hooks: close the previous private step")
+    for name, module in model.named_modules():
+        check_samples_apart(name, module)
     owned = [
         (name, module, parameter)
         for name, module in model.named_modules()

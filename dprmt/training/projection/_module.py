@@ -13,7 +13,14 @@ from torch import nn
 from dprmt._validation import ParameterError
 from dprmt.training.norms._layer_gradient import full_precision
 from dprmt.training.projection._layers import is_conv1d, is_linear
-from dprmt.training.projection._samplers import Factors, Norms, is_cheaper_as_factors, weight_factors
+from dprmt.training.projection._samplers import (
+    Factors,
+    Lookups,
+    Norms,
+    is_cheaper_as_factors,
+    table_lookups,
+    weight_factors,
+)
 from dprmt.training.projection._subspaces import Subspaces
 
 Sampler = Callable[[nn.Module, list[torch.Tensor], torch.Tensor], dict[nn.Parameter, torch.Tensor]]
@@ -34,7 +41,7 @@ class ProjectedGradSampleModule(GradSampleModule):  # type: ignore[misc]  # opac
     project : bool
         False if gradients are to be projected after the noise: then whole ones are formed.
     norms : {"materialize", "ghost", "auto"}
-        Whether the weights' gradients are formed or kept as factors.
+        Whether the weights' gradients are formed or kept as factors. Embedding tables' are never formed.
 
     Formal guarantees
     -----------------
@@ -59,13 +66,14 @@ class ProjectedGradSampleModule(GradSampleModule):  # type: ignore[misc]  # opac
         self.subspaces = subspaces  # what the hooks need, before the parent adds them
         self.project = project
         self.norms = norms
-        self.factors: dict[nn.Parameter, Factors] = {}
+        self.factors: dict[nn.Parameter, Factors | Lookups] = {}
         self.GRAD_SAMPLERS: dict[type, Any] = {
             kind: partial(_wide, sampler) for kind, sampler in GradSampleModule.GRAD_SAMPLERS.items()
         }
         for module in model.modules():
             if is_linear(module) or is_conv1d(module):
                 self.GRAD_SAMPLERS[type(module)] = self._sample
+        self.GRAD_SAMPLERS[nn.Embedding] = self._sample_table
         super().__init__(model, batch_first=True, loss_reduction="sum", strict=True)
         self.forbid_grad_accumulation()
         self._releases = [
@@ -112,10 +120,20 @@ class ProjectedGradSampleModule(GradSampleModule):  # type: ignore[misc]  # opac
         projector = self.subspaces.projector(weight) if layer is not None and self.project else None
         factors = weight_factors(module, activations, backprops, axis, projector)
         if self.norms == "ghost" or (self.norms == "auto" and is_cheaper_as_factors(factors)):
-            known = self.factors.get(weight)
-            self.factors[weight] = factors if known is None else known.joined(factors)
-            return factors.left.new_zeros(len(factors.left), 0)  # for Opacus' book-keeping of uses
+            return self._keep(weight, factors, factors.left)
         return factors.materialize()
+
+    def _sample_table(
+        self, module: nn.Embedding, activations: list[torch.Tensor], backprops: torch.Tensor
+    ) -> dict[nn.Parameter, torch.Tensor]:
+        # In every mode: whole tables per sample would take more memory than all that projections save.
+        lookups = table_lookups(module, activations[0], backprops)
+        return {module.weight: self._keep(module.weight, lookups, lookups.gradients)}
+
+    def _keep(self, weight: nn.Parameter, factors: Any, like: torch.Tensor) -> torch.Tensor:
+        known = self.factors.get(weight)
+        self.factors[weight] = factors if known is None else known.joined(factors)
+        return like.new_zeros(len(like), 0)  # for Opacus' book-keeping of uses
 
 
 def check_batch(name: str, sizes: set[int], expected: int) -> None:

@@ -2,7 +2,7 @@
 
 With output gradients G (B, T, p) and activations A (B, T, d), the gradient of a Linear's weight is GᵀA, p × d. If p is
 the longer side, Pᵀ(GᵀA) = (GP)ᵀA; if d is, Pᵀ(AᵀG) = (AP)ᵀG. So a projected gradient has factors, too: the projected
-one, (B, T, r), and the other one, (B, T, n).
+one, (B, T, r), and the other one, (B, T, n). An embedding table's gradient is kept as tokens and output gradients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from dprmt._validation import ParameterError
-from dprmt.training.norms import exact_squared_norms, ghost_squared_norms
+from dprmt.training.norms import embedding_squared_norms, exact_squared_norms, ghost_squared_norms
 from dprmt.training.norms._layer_gradient import (
     check_factor,
     full_precision,
@@ -111,6 +111,93 @@ class Factors:
             Concatenated along T.
         """
         return Factors(torch.cat([self.left, other.left], 1), torch.cat([self.right, other.right], 1))
+
+
+@dataclass
+class Lookups:
+    """A micro-batch of per-sample gradients of an embedding table, kept as what was looked up: rows are not formed.
+
+    Parameters
+    ----------
+    tokens : Tensor of int64, shape (B, T)
+        Rows of the table.
+    gradients : Tensor, shape (B, T, p)
+        With respect to what was looked up, at least float32.
+    rows : int
+        V, rows of the table.
+    padding_idx : int or None
+        The row without gradient.
+    """
+
+    tokens: torch.Tensor
+    gradients: torch.Tensor
+    rows: int
+    padding_idx: int | None
+
+    def squared_norms(self) -> torch.Tensor:
+        """‖g_i‖² in memory O(BTp), whatever V.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            float64.
+        """
+        return embedding_squared_norms(self.tokens, self.gradients, padding_idx=self.padding_idx)
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """Σ_i w_i g_i.
+
+        Parameters
+        ----------
+        weights : Tensor, shape (B,)
+            0 leaves a sample out, also one that is not finite.
+
+        Returns
+        -------
+        Tensor, shape (V, p)
+            The sum.
+        """
+        scaled = self.gradients * weights.to(self.gradients.dtype)[:, None, None]
+        scaled = torch.where((weights > 0)[:, None, None], scaled, 0.0).flatten(0, 1)
+        total = scaled.new_zeros(self.rows, scaled.shape[-1]).index_add_(0, self.tokens.flatten(), scaled)
+        if self.padding_idx is not None:
+            total[self.padding_idx] = 0.0
+        return total
+
+    def joined(self, other: Lookups) -> Lookups:
+        """The sum of both gradients: a table that was used twice.
+
+        Parameters
+        ----------
+        other : Lookups
+            Of the same samples and table.
+
+        Returns
+        -------
+        Lookups
+            Concatenated along T.
+        """
+        tokens, gradients = torch.cat([self.tokens, other.tokens], 1), torch.cat([self.gradients, other.gradients], 1)
+        return Lookups(tokens, gradients, self.rows, self.padding_idx)
+
+
+def table_lookups(module: nn.Embedding, tokens: torch.Tensor, gradients: torch.Tensor) -> Lookups:
+    """Per-sample gradients of an embedding table from what the hooks caught.
+
+    Parameters
+    ----------
+    module : torch.nn.Embedding
+        The table.
+    tokens, gradients : Tensor, shapes (B, ...) and (B, ..., p)
+        Its input and the gradients of its output.
+
+    Returns
+    -------
+    Lookups
+        In at least float32.
+    """
+    values = tokens_in_the_middle(gradients, working_dtype(gradients))
+    return Lookups(tokens.reshape(values.shape[:2]).long(), values, module.num_embeddings, module.padding_idx)
 
 
 def weight_factors(
