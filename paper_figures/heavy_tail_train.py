@@ -83,7 +83,7 @@ def main() -> None:
     )
     parser.add_argument("--clip", type=float, default=1.0)
     parser.add_argument("--sigma", type=float)
-    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16", "int8"])
     options = parser.parse_args()
     steps = options.steps or (100 if options.small else round(1950 * ((options.sigma or 10) / 10) ** 2))
     every = 5 if options.small else 25

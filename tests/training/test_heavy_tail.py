@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD
@@ -23,7 +25,9 @@ from dprmt.training.studies import frequency_groups, group_means  # noqa: E402
 from dprmt.training.studies._checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from dprmt.training.studies._lines import append_line, read_lines  # noqa: E402
 from dprmt.training.studies.heavy_tail import (  # noqa: E402
+    ClippedSum,
     Curve,
+    EightBitInputs,
     Trial,
     class_blocks,
     clipped_gradient_sum,
@@ -120,6 +124,56 @@ def test_products_in_bfloat16_change_little() -> None:
     assert half.gradient.dtype == torch.float32
     assert float((half.gradient - full.gradient).norm() / full.gradient.norm()) < 0.02
     assert float((half.losses - full.losses).abs().mean() / full.losses.mean()) < 0.02
+
+
+def test_8_bit_products_are_those_of_the_rounded_inputs() -> None:
+    data = heavy_tail_data(4, 32)
+    weight = 0.3 * torch.randn(15, data.inputs.shape[1], generator=torch.Generator().manual_seed(0))
+    weight[3] = 0.0  # a class without scale
+    inputs = EightBitInputs(data.inputs)
+    assert float((inputs.values() - data.inputs).abs().max()) <= 0.5 / 255 + 1e-7
+    torch.testing.assert_close(inputs.squared_norms(), inputs.values().square().sum(1))
+    eight, full = (clipped_gradient_sum(weight, x, data.labels, 1.0) for x in (inputs, inputs.values().float()))
+    half = clipped_gradient_sum(weight, inputs.values().bfloat16(), data.labels, 1.0)
+
+    def errors(sums: ClippedSum) -> list[float]:
+        return [float((found - exact).norm() / exact.norm()) for found, exact in zip(sums[:2], full[:2], strict=True)]
+
+    assert eight.gradient.dtype == torch.float32
+    assert all(error < 5e-4 < 1e-3 < other for error, other in zip(errors(eight), errors(half), strict=True))
+
+
+@settings(max_examples=25)
+@given(st.floats(1e-3, 1e3), st.floats(0.01, 1.0), st.integers(0, 2**31))
+def test_8_bit_sums_are_sums_of_what_each_sample_adds(C: float, brightness: float, seed: int) -> None:
+    """Nothing about a sample's rounding depends on the others; and each adds at most C, also if cut."""
+    generator = torch.Generator().manual_seed(seed)
+    x = brightness * torch.rand(5, 40, generator=generator)
+    weight, labels = torch.randn(7, 40, generator=generator), torch.arange(5)
+    alone = [clipped_gradient_sum(weight, EightBitInputs(x[i : i + 1]), labels[i : i + 1], C)[0] for i in range(5)]
+    together = clipped_gradient_sum(weight, EightBitInputs(x), labels, C).gradient
+    torch.testing.assert_close(together, sum(alone), rtol=1e-6, atol=1e-6 * C)
+    assert max(float(one.double().norm()) for one in alone) <= C * (1 + 1e-6)
+    for i in range(5):
+        values = EightBitInputs(x[[i]]).values().float()
+        exact = clipped_gradient_sum(weight, values, labels[[i]], C).gradient
+        if float(values.norm()) >= math.sqrt(40) / 2:  # on the lattice
+            assert float((alone[i] - exact).norm()) < 1e-3 * C
+
+
+def test_a_run_with_8_bit_products_is_nearly_that_of_float32(tmp_path: Path) -> None:
+    """Data, start and noise are the same, so the curves stay together; another seed's does not."""
+    exact = run_trial(Trial("adam", 0.02, **SMALL), tmp_path, 20)
+    eight = run_trial(Trial("adam", 0.02, precision="int8", **SMALL), tmp_path, 20)
+    other = run_trial(Trial("adam", 0.02, seed=1, **SMALL), tmp_path, 20)
+    assert eight.loss[-1] == pytest.approx(exact.loss[-1], rel=2e-3)
+    assert other.loss[-1] != pytest.approx(exact.loss[-1], rel=2e-3)
+
+
+def test_8_bit_inputs_are_between_0_and_1() -> None:
+    for bad in (torch.tensor([[1.1]]), torch.tensor([[float("nan")]]), torch.ones(3), torch.ones(1, 2**17)):
+        with pytest.raises(ParameterError, match="inputs"):
+            EightBitInputs(bad)
 
 
 @pytest.mark.gpu

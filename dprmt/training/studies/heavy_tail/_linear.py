@@ -13,9 +13,7 @@ import torch
 
 from dprmt._validation import ParameterError, check_real
 from dprmt.training.norms import clip_factors
-from dprmt.training.norms._clipping import DEFAULT_ROUNDING
-
-_HALF_ROUNDING = 2.0**-8
+from dprmt.training.studies.heavy_tail._products import FloatInputs, Inputs
 
 
 class ClippedSum(NamedTuple):
@@ -87,7 +85,7 @@ def per_sample_gradient_norms(weight: torch.Tensor, inputs: torch.Tensor, labels
 
 def clipped_gradient_sum(
     weight: torch.Tensor,
-    inputs: torch.Tensor,
+    inputs: torch.Tensor | Inputs,
     labels: torch.Tensor,
     clipping_norm: float,
     *,
@@ -99,9 +97,9 @@ def clipped_gradient_sum(
     ----------
     weight : Tensor, shape (c, d)
         W, float32 or float64.
-    inputs : Tensor, shape (n, d)
-        The samples. In bfloat16 both products run in it: three times as fast on a recent processor. This
-        rounds W and the weighted residuals for the product alone; W itself stays as it is.
+    inputs : Tensor, shape (n, d), or Inputs
+        The samples. In bfloat16 both products run in it. This rounds W and the weighted residuals for the product
+        alone; W itself stays as it is. For 8-bit inputs see `EightBitInputs`.
     labels : Tensor of int64, shape (n,)
         Their classes.
     clipping_norm : float
@@ -123,7 +121,7 @@ def clipped_gradient_sum(
     -----------------
     Adding or removing a sample changes the sum by at most C in Frobenius norm, up to the rounding of the sum
     itself; the norm's own rounding is taken off the clip factor (`dprmt.training.norms.clip_factors`), and for
-    bfloat16 that of the residuals (2⁻⁹ per entry) as well.
+    bfloat16 and 8-bit inputs that of the weighted residuals as well.
 
     References
     ----------
@@ -137,19 +135,19 @@ def clipped_gradient_sum(
             [ 0.4242,  0.5656]])
     """
     bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
-    if inputs.ndim != 2 or weight.ndim != 2 or inputs.shape[1] != weight.shape[1]:
-        raise ParameterError("inputs", tuple(inputs.shape), f"of shape (n, {weight.shape[-1]})")
-    if labels.shape != inputs.shape[:1]:
-        raise ParameterError("labels", tuple(labels.shape), f"of shape ({len(inputs)},)")
-    logits = (inputs @ weight.to(inputs.dtype).T).to(weight.dtype)
+    samples = FloatInputs(inputs) if isinstance(inputs, torch.Tensor) else inputs
+    if weight.ndim != 2 or samples.shape[1] != weight.shape[1]:
+        raise ParameterError("inputs", tuple(samples.shape), f"of shape (n, {weight.shape[-1]})")
+    if labels.shape != samples.shape[:1]:
+        raise ParameterError("labels", tuple(labels.shape), f"of shape ({samples.shape[0]},)")
+    logits = samples.logits(weight)
     losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
     correct = logits.argmax(1) == labels
     rows = residuals(logits, labels)
-    x_norms = _squares(inputs) if squared_input_norms is None else squared_input_norms
-    rounding = _HALF_ROUNDING if inputs.dtype == torch.bfloat16 else DEFAULT_ROUNDING
-    factors = clip_factors(_squares(rows) * x_norms, bound, rounding=rounding)
+    x_norms = samples.squared_norms() if squared_input_norms is None else squared_input_norms
+    factors = clip_factors(_squares(rows) * x_norms, bound, rounding=samples.rounding(len(weight)))
     rows.mul_(factors.to(rows.dtype)[:, None])
-    return ClippedSum((rows.to(inputs.dtype).T @ inputs).to(weight.dtype), losses, correct)
+    return ClippedSum(samples.weighted_sum(rows, bound), losses, correct)
 
 
 def gradient_cosines(weight: torch.Tensor, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,8 @@ from dprmt.training.studies._groups import group_means
 from dprmt.training.studies._lines import append_line, read_lines
 from dprmt.training.studies.heavy_tail._data import HeavyTailData, heavy_tail_data
 from dprmt.training.studies.heavy_tail._linear import ClippedSum, clipped_gradient_sum
-from dprmt.training.studies.heavy_tail._trial import Curve, Trial, curve_from_rows
+from dprmt.training.studies.heavy_tail._products import EightBitInputs, FloatInputs, Inputs
+from dprmt.training.studies.heavy_tail._trial import Curve, Precision, Trial, curve_from_rows
 
 _HOPELESS = 1e4  # nats: nothing comes back from there
 
@@ -161,9 +162,9 @@ class _Run:
         n, d = data.inputs.shape
         self.trial, self.sizes, self.step, self.diverged = trial, data.class_sizes, 0, False
         self.lines, self.state = folder / f"{trial.name}.jsonl", folder / f"{trial.name}.safetensors"
-        self.inputs = data.inputs.to(device, torch.bfloat16 if trial.precision == "bfloat16" else torch.float32)
+        self.inputs = _inputs(data.inputs.to(device), trial.precision)
         self.labels, self.groups = data.labels.to(device), data.groups.to(device)
-        self.norms = self.inputs.double().square().sum(1)
+        self.norms = self.inputs.squared_norms()
         self.weight = torch.nn.Parameter(torch.zeros(data.classes, d, device=device))
         deviation = trial.noise_deviation(n)
         self.optimizer = make_optimizer(
@@ -220,3 +221,9 @@ class _Run:
         self.weight.data.copy_(tensors["weight"])
         self.noise.set_state(tensors["noise"])
         self.step, self.diverged = facts["step"], facts["diverged"]
+
+
+def _inputs(values: torch.Tensor, precision: Precision) -> Inputs:
+    if precision == "int8":
+        return EightBitInputs(values)
+    return FloatInputs(values.to(torch.bfloat16 if precision == "bfloat16" else torch.float32))

@@ -13,7 +13,7 @@ from dprmt._validation import check_choice, check_count, check_real
 from dprmt.accounting import DPSGD
 from dprmt.training.optimizers._names import OptimizerName
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "bfloat16", "int8"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +39,9 @@ class Trial:
         Of the inputs and of the noise.
     groups, samples : int
         The instance, as in `heavy_tail_data`.
-    precision : {"float32", "bfloat16"}
-        Of the two matrix products; parameters, noise and moments are float32 in any case.
+    precision : {"float32", "bfloat16", "int8"}
+        Of the two matrix products; parameters, noise and moments are float32 in any case. With "int8" the inputs are
+        multiples of 1/255 and what they are multiplied with keeps 16 bits (`EightBitInputs`).
 
     Raises
     ------
