@@ -8,6 +8,7 @@ from dprmt._plots.heavy_tail import plot_class_blocks as plot_class_blocks
 from dprmt._plots.heavy_tail import plot_class_sizes as plot_class_sizes
 from dprmt._plots.heavy_tail import plot_gradient_cosines as plot_gradient_cosines
 from dprmt._plots.heavy_tail import plot_metric_against_epsilon as plot_metric_against_epsilon
+from dprmt._plots.heavy_tail import plot_metric_against_step as plot_metric_against_step
 from dprmt._plots.phase_transition import plot_overlaps as plot_overlaps
 from dprmt._plots.phase_transition import plot_spike_map as plot_spike_map
 from dprmt._plots.privacy import plot_epsilon_against_steps as plot_epsilon_against_steps
@@ -33,6 +34,7 @@ __all__ = [
     "plot_measured_overlaps",
     "plot_measured_spikes",
     "plot_metric_against_epsilon",
+    "plot_metric_against_step",
     "plot_norm_ratios",
     "plot_overlaps",
     "plot_prediction_errors",

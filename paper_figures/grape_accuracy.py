@@ -5,6 +5,8 @@ Usage: ``python paper_figures/grape_accuracy.py FOLDER [--seeds 5] [--jobs 2] [-
 
 from __future__ import annotations
 
+import math
+
 from _comparison import run_comparison
 
 from dprmt.training.validation import AccuracyCurve
@@ -17,8 +19,10 @@ VARIANTS = {
 
 def table(curves: dict[str, AccuracyCurve]) -> None:
     adam, grape = curves.values()
-    gaps = grape.accuracy[:, -1] - adam.accuracy[:, -1]
-    print(f"DP-GRAPE less DP-Adam: {100 * gaps.mean():+.1f} points, by seed {[round(100 * gap, 1) for gap in gaps]}")
+    gaps = 100 * (grape.accuracy[:, -1] - adam.accuracy[:, -1])
+    error = gaps.std(ddof=1) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
+    by_seed = " ".join(f"{gap:+.1f}" for gap in gaps)
+    print(f"DP-GRAPE less DP-Adam: {gaps.mean():+.1f} points, standard error {error:.1f}, by seed {by_seed}")
 
 
 if __name__ == "__main__":

@@ -61,11 +61,64 @@ def plot_metric_against_epsilon(
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('ε spent', 'training loss')
     """
+    ax = _drawn_curves("epsilon", curves, metric, reference, ax)
+    ax.set_xlabel("ε spent")
+    ax.set_xlim(left=0.0)
+    return finish(ax, title)
+
+
+def plot_metric_against_step(
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    *,
+    metric: str = "training loss",
+    title: str | None = None,
+    reference: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Final loss or accuracy of one frequency group along the effective step, one curve per optimizer.
+
+    Parameters
+    ----------
+    curves : mapping of label to (step, values)
+        As in `plot_metric_against_epsilon`, with `dprmt.training.studies.heavy_tail.Trial.effective_step` > 0.
+    metric, title, reference, ax
+        As in `plot_metric_against_epsilon`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes; the first is logarithmic.
+
+    Raises
+    ------
+    ParameterError
+        If lengths do not match or a number is infinite.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_metric_against_step({"DP-GD": ([0.5, 1.0], [5.5, 4.0])}, ax=Figure().subplots())
+    >>> ax.get_xlabel(), ax.get_xscale()
+    ('effective step', 'log')
+    """
+    ax = _drawn_curves("step", curves, metric, reference, ax)
+    ax.set_xscale("log")
+    ax.set_xlabel("effective step")
+    return finish(ax, title)
+
+
+def _drawn_curves(
+    name: str,
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    metric: str,
+    reference: float | None,
+    ax: Axes | None,
+) -> Axes:
     share = "accuracy" in metric
     drawn = {}
     for label, (spent, values) in curves.items():
-        x = np.ravel(finite_values("epsilon", spent, low=0.0))
-        drawn[label] = x, matching("values", _or_nan("values", values, share), "epsilon", x, draws=True)
+        x = np.ravel(finite_values(name, spent, low=0.0))
+        drawn[label] = x, matching("values", _or_nan("values", values, share), name, x, draws=True)
     ax = axes_or_new(ax)
     if reference is not None:
         ax.axhline(reference, color="0.5", linewidth=1.0)
@@ -79,13 +132,11 @@ def plot_metric_against_epsilon(
         )  # fmt: skip
         if len(y) > 1:
             ax.fill_between(x, y.min(0), y.max(0), color=color, alpha=0.2, linewidth=0)
-    ax.set_xlabel("ε spent")
     ax.set_ylabel(f"{metric} (%)" if share else metric)
     if share:
         ax.set_ylim(-2.0, 104.0)
-    ax.set_xlim(left=0.0)
     ax.legend(frameon=False, fontsize="small", handlelength=3.0)
-    return finish(ax, title)
+    return ax
 
 
 def plot_class_sizes(sizes: Sequence[int], classes: Sequence[int], *, ax: Axes | None = None) -> Axes:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +160,33 @@ def test_8_bit_sums_are_sums_of_what_each_sample_adds(C: float, brightness: floa
         exact = clipped_gradient_sum(weight, values, labels[[i]], C).gradient
         if float(values.norm()) >= math.sqrt(40) / 2:  # on the lattice
             assert float((alone[i] - exact).norm()) < 1e-3 * C
+
+
+@pytest.mark.parametrize(
+    ("name", "stability"), [("gd", 1.0), ("gdm", 1.0), ("adam", 1e-3), ("adam", 1.0), ("adambc", 4.0)]
+)
+def test_the_effective_step_is_how_far_a_small_gradient_moves_the_parameters(name: str, stability: float) -> None:
+    """Under noise of twenty times its size; momentum is ten steps late, which is 2.5 % of 400."""
+    trial = Trial(name, 0.02, noise_multiplier=3.0, stability=stability, groups=2, samples=32)
+    s, T, generator = trial.noise_deviation(64), 400, torch.Generator().manual_seed(0)
+    weight = torch.nn.Parameter(torch.zeros(20_000))
+    optimizer = make_optimizer(name, [weight], lr=0.02, eps=stability * s, noise_variance=s**2, floor=stability * s**2)
+    for _ in range(T):
+        weight.grad = 0.05 * s + s * torch.randn(weight.shape, generator=generator)
+        optimizer.step()
+    moved = float(-weight.detach().mean() / (0.05 * s * T))
+    assert moved == pytest.approx(trial.effective_step, rel=0.05)
+
+
+def test_at_equal_effective_steps_momentum_and_adam_learn_alike(tmp_path: Path) -> None:
+    """While gradient descent is thrown out: its largest stable step is (1 + μ)/(1 - μ) = 19 times smaller."""
+    accuracies = {}
+    for name, stability in {"gd": 1.0, "gdm": 1.0, "adam": 1e-3, "adambc": 0.1}.items():
+        unit = Trial(name, 1.0, stability=stability, groups=5, samples=128, noise_multiplier=2.5)
+        trial = replace(unit, learning_rate=5.0 / unit.effective_step)
+        accuracies[name] = run_trial(trial, tmp_path, 60, record_every=60).accuracy[-1]
+    assert max(accuracies.values()) - min(accuracies[name] for name in ("gdm", "adam", "adambc")) < 0.06
+    assert accuracies["gd"] < min(accuracies[name] for name in ("gdm", "adam", "adambc")) - 0.1
 
 
 def test_a_run_with_8_bit_products_is_nearly_that_of_float32(tmp_path: Path) -> None:
@@ -478,6 +506,9 @@ def test_pictures_show_what_they_are_given() -> None:
     ax = Figure().subplots()
     curves = {"DP-GD": ([0.0, 1.0, 2.0], runs[0]), "DP-AdamBC": ([0.0, 1.0, 2.0], runs)}
     assert plots.plot_metric_against_epsilon(curves, metric="training accuracy", title="rare", ax=ax) is ax
+    ax = Figure().subplots()
+    assert plots.plot_metric_against_step(curves, metric="training accuracy", title="rare", ax=ax) is ax
+    assert (ax.get_xscale(), ax.get_xlabel()) == ("log", "effective step")
     first, second = ax.lines
     np.testing.assert_allclose(first.get_ydata(), 100 * runs[0])
     np.testing.assert_allclose(second.get_ydata(), 100 * runs.mean(0))
@@ -494,6 +525,7 @@ def test_pictures_show_what_they_are_given() -> None:
     assert ax.lines[2].get_ydata().tolist() == [1.0, 2.0]
     for name, draw in (
         ("epsilon", lambda: plots.plot_metric_against_epsilon({"a": ([-1.0], [1.0])}, ax=Figure().subplots())),
+        ("step", lambda: plots.plot_metric_against_step({"a": ([-1.0], [1.0])}, ax=Figure().subplots())),
         ("values", lambda: plots.plot_metric_against_epsilon({"a": ([1.0], [1.0, 2.0])}, ax=Figure().subplots())),
         ("classes", lambda: plots.plot_class_sizes([8, 4], [1], ax=Figure().subplots())),
         ("labels", lambda: plots.plot_gradient_cosines(np.eye(2), [0], ax=Figure().subplots())),

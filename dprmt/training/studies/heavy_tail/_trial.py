@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -96,6 +97,40 @@ class Trial:
             In the units of the gradient.
         """
         return self.noise_multiplier * self.clipping_norm / count
+
+    @property
+    def effective_step(self) -> float:
+        r"""The constant h for which the parameters move by ``h ḡ`` per step where noise outweighs the gradient.
+
+        With the noise's deviation s = σC/n per entry, √v̂ ≈ s in Adam, and v̂ - s² ≈ 0 lies below the floor γ' in
+        DP-AdamBC. So momentum and Adam's family are one method there, with
+
+        - h = η for "gd" and ``η/(1 - μ)`` for "gdm";
+        - ``h = η/(s + γ)`` for "adam" and "adamw", γ = stability·s;
+        - ``h = η/√γ'`` for "adambc", γ' = stability·s².
+
+        It says nothing of entries whose gradient is large against s, where Adam's family takes smaller steps; nor, for
+        "adambc", of floors within the fluctuation of v̂, ``s²√(2(1-β₂)/(1+β₂))`` after many steps.
+
+        Returns
+        -------
+        float
+            h > 0, in the units of the learning rate of gradient descent.
+
+        Examples
+        --------
+        >>> trials = [Trial("gdm", 0.1), Trial("adam", 1e-3, stability=1e-9), Trial("adambc", 5e-4, stability=0.1)]
+        >>> [round(trial.effective_step, 3) for trial in trials]
+        [1.0, 0.819, 1.295]
+        """
+        s = self.noise_deviation(self.groups * self.samples)
+        if self.optimizer == "gd":
+            return self.learning_rate
+        if self.optimizer == "gdm":
+            return self.learning_rate / (1 - self.momentum)
+        return self.learning_rate / (
+            s * (math.sqrt(self.stability) if self.optimizer == "adambc" else 1 + self.stability)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
