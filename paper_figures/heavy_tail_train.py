@@ -3,10 +3,9 @@
 Usage: ``python paper_figures/heavy_tail_train.py FOLDER [--export JSON] [--small] [--steps T] [--seeds N] …``
 
 Without options the paper's instance is tuned on the first seed and trained on all: days on a CPU, so use a GPU or
-choose; on a processor, --precision int8 or bfloat16 takes a half to a third of the time of float32, depending on its
-instructions. With --small, an instance of 640 samples and 31 classes whose noise is as large against the largest class as
-in the paper (σ/s): a minute on two cores. A run that is stopped, in whatever way, goes on where it was when called
-again.
+choose. On a CPU, --precision int8 or bfloat16 takes a half to a third of the time, depending on its instructions. With
+--small, an instance of 640 samples and 31 classes whose noise is as large against the largest class as in the paper
+(σ/s): a minute on two cores. A run that is stopped, in whatever way, goes on where it was when called again.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._run_folder import RunFolder, read_metrics, strict_json
 from dprmt.training.harness._sampling import charged_sample_rate, micro_batches, poisson_batches
 from dprmt.training.harness._schedule import learning_rate_factor
+from dprmt.training.recipes import load_recipe
 
 
 def words_of(generator: torch.Generator, count: int) -> np.ndarray:
@@ -200,6 +201,23 @@ def test_run_folder_refuses_what_would_lose_something(tmp_path):
     RunFolder(tmp_path / "run", resume=True, config="a = 1\n").close()
     RunFolder(tmp_path / "never", resume=False, config="a = 1\n").close()
     assert not (tmp_path / "never").exists()
+
+
+def test_a_run_of_an_earlier_version_lacks_options_that_came_later(tmp_path):
+    now = load_recipe("minilm-docstrings").to_toml()
+    before = "".join(line for line in now.splitlines(True) if not line.startswith(("memory", "layer_weights")))
+    assert before != now
+    folder = RunFolder(tmp_path, resume=False, config=before)
+    folder.write_config()
+    folder.close()
+    RunFolder(tmp_path, resume=True, config=now).close()
+    assert (tmp_path / "config.toml").read_text() == before
+    other = load_recipe("minilm-docstrings").with_changes({"denoising.memory": 0.5}).to_toml()
+    with pytest.raises(ParameterError, match="recipe"):
+        RunFolder(tmp_path, resume=True, config=other)
+    (tmp_path / "config.toml").write_bytes(b"\xff")
+    with pytest.raises(ParameterError, match="recipe"):
+        RunFolder(tmp_path, resume=True, config=now)
 
 
 def test_metrics_are_those_of_the_last_start_that_did_a_step(tmp_path):

@@ -7,6 +7,7 @@ import fcntl
 import json
 import math
 import os
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from dprmt._validation import ParameterError
+from dprmt.training.recipes import recipe_from_dict
 
 CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"
 SUMMARY, MODEL = "summary.json", "model"
@@ -30,7 +32,7 @@ class RunFolder:
     resume : bool
         Whether a run is expected in it.
     config : str
-        The recipe in TOML; that of a run to resume must be the same.
+        The recipe in TOML; that of a run to resume must be the same, options that it does not name at their defaults.
 
     Raises
     ------
@@ -72,7 +74,7 @@ class RunFolder:
             and (not self.path.is_dir() or {item.name for item in self.path.iterdir()} - {_LOCK, CONFIG + _NEW})
         ):
             raise ParameterError("out", str(self.path), "a new or empty folder")
-        if exists and (self.path / CONFIG).read_bytes() != self._config.encode():
+        if exists and _written_out((self.path / CONFIG).read_bytes()) != _written_out(self._config.encode()):
             raise ParameterError("recipe", str(self.path), "the recipe the run was started with (see its config.toml)")
 
     def _unmake(self) -> None:
@@ -106,6 +108,14 @@ class RunFolder:
             (self.path / _LOCK).unlink(missing_ok=True)
             self._unmake()
         self._lock.close()
+
+
+def _written_out(config: bytes) -> bytes:
+    # With the values of options that the version which wrote it did not have yet.
+    try:
+        return recipe_from_dict(tomllib.loads(config.decode())).to_toml().encode()
+    except (ParameterError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return config
 
 
 def write_whole(path: Path, text: str) -> None:
