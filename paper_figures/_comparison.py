@@ -6,24 +6,31 @@ import argparse
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from dprmt._pictures import save_picture
 from dprmt.plots import plot_accuracy_over_steps
 from dprmt.training.recipes import Recipe, load_recipe
 from dprmt.training.validation import AccuracyCurve, compare
 
+Variants: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Changes of the recipe by name of the variant."""
+
 
 def run_comparison(
     description: str,
-    variants: Mapping[str, Mapping[str, Any]],
+    variants: Variants | Callable[[argparse.Namespace], Variants],
     tables: Callable[[dict[str, AccuracyCurve]], None],
     *,
     recipe: str,
     seeds: int,
     changes: Mapping[str, Any],
+    more_options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Train what is not trained yet, print the tables, draw and save on request."""
+    """Train what is not trained yet, print the tables, draw and save on request.
+
+    Variants may be a function of the options, to which ``more_options`` adds some, as argparse takes them.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("folder", type=Path, help="where the runs go; finished ones are not repeated")
     parser.add_argument("--recipe", default=recipe)
@@ -32,10 +39,13 @@ def run_comparison(
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--plot", metavar="OUT.png")
     parser.add_argument("--results", metavar="OUT.json", type=Path)
+    for name, facts in (more_options or {}).items():
+        parser.add_argument(name, **facts)
     options = parser.parse_args()
     steps = {} if options.steps is None else {"training.steps": options.steps}
     chosen = load_recipe(options.recipe).with_changes({**changes, **steps})
-    curves = compare(chosen, variants, range(options.seeds), options.folder, jobs=options.jobs)
+    trained = variants(options) if callable(variants) else variants
+    curves = compare(chosen, trained, range(options.seeds), options.folder, jobs=options.jobs)
     describe(chosen, curves)
     tables(curves)
     if options.plot:
