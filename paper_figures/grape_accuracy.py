@@ -1,8 +1,9 @@
 """DP-GRAPE against DP-Adam on the offline recipe (arXiv:2506.15588: within a point), full fine-tuning, equal ε.
 
-Usage: ``python paper_figures/grape_accuracy.py FOLDER [--seeds 5] [--jobs 2] [--ranks 16 32] [--plot OUT.png]``
+Usage: ``python paper_figures/grape_accuracy.py FOLDER [--seeds N] [--jobs N] [--ranks R …] [--refresh-every F …] …``
 
-The network is 64 wide, so ranks of 16 and 32 keep a quarter and a half of its square layers.
+The network is 64 wide, so ranks of 16 and 32 keep a quarter and a half of its square layers. With F = 100 the subspace
+stays the same over the 60 steps.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ GRAPE = {"optimizer.name": "grape", "optimizer.weight_decay": 0.0}
 
 
 def variants(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """DP-Adam, and DP-GRAPE of every rank."""
-    projected = {f"DP-GRAPE, r = {rank}": GRAPE | {"optimizer.rank": rank} for rank in options.ranks}
+    """DP-Adam, and DP-GRAPE of every rank with every F."""
+    projected = {
+        f"DP-GRAPE, r = {rank}, F = {every}": GRAPE | {"optimizer.rank": rank, "optimizer.refresh_every": every}
+        for rank in options.ranks
+        for every in options.refresh_every
+    }
     return {"DP-Adam": {"optimizer.name": "adam", "optimizer.weight_decay": 0.0}} | projected
 
 
@@ -42,5 +47,8 @@ if __name__ == "__main__":
         recipe="roberta-tiny-docstrings",
         seeds=5,
         changes={"evaluation.every": 5, "denoising.method": "none"},
-        more_options={"--ranks": {"type": int, "nargs": "+", "default": [16, 32]}},
+        more_options={
+            "--ranks": {"type": int, "nargs": "+", "default": [16, 32]},
+            "--refresh-every": {"type": int, "nargs": "+", "default": [10, 100], "metavar": "F"},
+        },
     )

@@ -116,7 +116,7 @@ def test_variants_share_the_noise_within_a_seed(recipe, tmp_path):
     [
         ("denoising_speedup", "the baseline's accuracy"),
         ("randomized_clipping_accuracy", "points against exact"),
-        ("grape_accuracy", "r = 8 less DP-Adam"),
+        ("grape_accuracy", "r = 8, F = 4 less DP-Adam"),
     ],
 )
 def test_scripts_print_their_table_and_draw(recipe, tmp_path, monkeypatch, capsys, script, said):
@@ -126,7 +126,7 @@ def test_scripts_print_their_table_and_draw(recipe, tmp_path, monkeypatch, capsy
     (tmp_path / "recipe.toml").write_text(chosen.to_toml())
     picture, results = tmp_path / "picture.png", tmp_path / "results.json"
     arguments = [f"{script}.py", str(tmp_path / "runs"), "--recipe", str(tmp_path / "recipe.toml"), "--seeds", "2"]
-    arguments += ["--ranks", "3", "8"] if script == "grape_accuracy" else []
+    arguments += ["--ranks", "3", "8", "--refresh-every", "4"] if script == "grape_accuracy" else []
     monkeypatch.setattr(sys, "argv", [*arguments, "--plot", str(picture), "--results", str(results)])
     monkeypatch.syspath_prepend(str(SCRIPTS))
     runpy.run_path(str(SCRIPTS / f"{script}.py"), run_name="__main__")

@@ -44,6 +44,7 @@ def test_moments_at_a_change_of_subspace(at_refresh: str) -> None:
     for step in range(7):
         if step in (3, 6) and at_refresh != "keep":
             adam.m["weight"].zero_()
+            adam.lr = 0.1 / ((0.1 + 0.19 + 0.271) / 3)  # the mean share that the first moment has of its length
             if at_refresh == "reset":
                 adam = LiteralAdam(0.1, (0.9, 0.999), 1e-8)
         set_gradients(layer, step)
@@ -53,6 +54,25 @@ def test_moments_at_a_change_of_subspace(at_refresh: str) -> None:
         optimizer.step()
         torch.testing.assert_close(layer.weight.detach(), expected)
     assert optimizer.state[layer.weight]["exp_avg"].shape == (R, N)
+
+
+@pytest.mark.parametrize("refresh_every", [1, 4, 10, 1000])
+def test_changes_of_subspace_do_not_shorten_the_way(refresh_every: int) -> None:
+    """A small constant gradient under noise moves the weights by ηG/s per step, for s of the projected noise."""
+    m, n, r, s, steps = 40, 30, 8, 1.0, 400
+    torch.manual_seed(0)
+    ways = []
+    for seed in range(6):
+        layer = nn.Linear(n, m, bias=False, dtype=torch.float64)
+        clean, start = 0.1 * torch.randn(m, n, dtype=torch.float64), layer.weight.detach().clone()
+        subspaces = Subspaces(layer, rank=r, refresh_every=refresh_every, seed=seed)
+        optimizer = DPGrape(layer.parameters(), lr=1e-3, subspaces=subspaces)
+        for _ in range(steps):
+            layer.weight.grad = clean + s * torch.randn(m, n, dtype=torch.float64)
+            optimizer.step()
+        unit = 1e-3 / (s * (m / r) ** 0.5) * steps * clean.square().sum()
+        ways.append(float(((start - layer.weight.detach()) * clean).sum() / unit))
+    assert sum(ways) / len(ways) == pytest.approx(1.0, abs=0.15)  # uncorrected: 0.1, 0.23 and 0.41 for the first three
 
 
 def test_a_stale_first_moment_adds_energy_and_no_alignment() -> None:
