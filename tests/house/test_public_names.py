@@ -101,6 +101,7 @@ PRIVACY_CLAIMS = {
     "dprmt.training.recipes": ("DataRecipe",),
     "dprmt.training.studies": ("read_records", "train_privately"),
     "dprmt.training.studies.heavy_tail": (
+        "EightBitInputs",
         "clipped_gradient_sum",
         "epsilon_after",
         "gradient_cosines",

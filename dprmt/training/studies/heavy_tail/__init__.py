@@ -16,8 +16,6 @@ from dprmt.training.studies.heavy_tail._linear import gradient_cosines as gradie
 from dprmt.training.studies.heavy_tail._linear import per_sample_gradient_norms as per_sample_gradient_norms
 from dprmt.training.studies.heavy_tail._linear import residuals as residuals
 from dprmt.training.studies.heavy_tail._products import EightBitInputs as EightBitInputs
-from dprmt.training.studies.heavy_tail._products import FloatInputs as FloatInputs
-from dprmt.training.studies.heavy_tail._products import Inputs as Inputs
 from dprmt.training.studies.heavy_tail._results import load_results as load_results
 from dprmt.training.studies.heavy_tail._results import read_folder as read_folder
 from dprmt.training.studies.heavy_tail._results import save_results as save_results
@@ -36,9 +34,7 @@ __all__ = [
     "CosineByClass",
     "Curve",
     "EightBitInputs",
-    "FloatInputs",
     "HeavyTailData",
-    "Inputs",
     "Trial",
     "class_blocks",
     "clipped_gradient_sum",

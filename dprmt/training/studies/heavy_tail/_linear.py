@@ -97,7 +97,7 @@ def clipped_gradient_sum(
     ----------
     weight : Tensor, shape (c, d)
         W, float32 or float64.
-    inputs : Tensor, shape (n, d), or Inputs
+    inputs : Tensor, shape (n, d), or EightBitInputs
         The samples. In bfloat16 both products run in it. This rounds W and the weighted residuals for the product
         alone; W itself stays as it is. For 8-bit inputs see `EightBitInputs`.
     labels : Tensor of int64, shape (n,)
