@@ -592,6 +592,17 @@ def test_inputs_without_a_batch_axis_are_refused() -> None:
             step.accumulate(step.model(torch.ones(2, 3).long(), flatten).sum(1), samples=range(2), step=0)
 
 
+def test_what_only_concerns_gradients_may_be_frozen() -> None:
+    """A frozen table that is sparse is harmless; one with max_norm is changed by what is looked up."""
+    net = nn.Sequential(nn.Embedding(9, 16, sparse=True), nn.Linear(16, 16))
+    net[0].requires_grad_(False)
+    private(net)
+    net = nn.Sequential(nn.Embedding(9, 16, max_norm=1.0), nn.Linear(16, 16))
+    net[0].requires_grad_(False)
+    with pytest.raises(ParameterError, match="max_norm"):
+        private(net)
+
+
 def test_a_weight_that_changes_its_shape_is_refused() -> None:
     net, data = make_net(), make_data()
     step = private(net)

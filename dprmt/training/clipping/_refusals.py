@@ -89,7 +89,7 @@ def check_samples_apart(name: str, module: nn.Module) -> None:
         allowed = "without running statistics, which are not private: set track_running_stats=False"
         raise ParameterError("model", kind, allowed)
     if isinstance(module, nn.Embedding):
-        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+        for option in ("max_norm", "scale_grad_by_freq", "sparse") if module.weight.requires_grad else ("max_norm",):
             if getattr(module, option):
                 raise ParameterError("model", f"{kind} with {option}", f"without {option}, which depends on the batch")
 
