@@ -19,7 +19,7 @@ from dprmt.plots import plot_class_sizes, plot_metric_against_epsilon
 from dprmt.training.studies import GroupRecord, train_privately
 from dprmt.training.studies.barcode import barcode_data, barcode_network, digits_images, mnist_images
 
-RANGES = {"gd": (0.5, 5.0), "gdm": (0.1, 1.0), "adam": (1e-3, 1e-2), "adambc": (1e-3, 1e-2)}
+RANGES = {"gd": (1.0, 10.0), "gdm": (0.1, 1.0), "adam": (1e-2, 1e-1), "adambc": (5e-3, 5e-2)}
 DIGITS_PLAN = [(10, 100), (20, 20), (40, 5)]
 MNIST_PLAN = [(10, 800), (20, 150), (100, 40), (200, 10)]  # 330 classes; the paper does not print its own plan
 

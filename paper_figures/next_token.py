@@ -33,7 +33,7 @@ from dprmt.training.studies.next_token import (
     word_vocabulary,
 )
 
-RANGES = {"gd": (1.0, 10.0), "gdm": (0.1, 1.0), "adam": (5e-3, 5e-2), "adambc": (5e-3, 5e-2)}
+RANGES = {"gd": (5.0, 50.0), "gdm": (1.0, 10.0), "adam": (1e-2, 1e-1), "adambc": (5e-3, 5e-2)}
 
 
 def tokens(options: argparse.Namespace) -> TokenData:
