@@ -72,9 +72,11 @@ def main() -> None:
 
     save_picture(options.out, draw, size=(13.0, 7.4), panels=(2, 3))
     print(f"at ε = {curves['gd'][0].epsilon()[-1]:.1f}, at the effective step h of the lowest loss over all samples")
+    lowest = {}
     for name, runs in curves.items():
         losses = np.array([np.inf if run.diverged else run.loss[-1] for run in runs]).reshape(options.seeds, -1)
         best = int(losses.mean(0).argmin())
+        lowest[name] = losses[:, best]
         groups = "  ".join(
             f"{sizes[g]}: {final(runs, 'loss', g, options.seeds)[:, best].mean():.2f}"
             f" {100 * final(runs, 'accuracy', g, options.seeds)[:, best].mean():.1f} %"
@@ -82,6 +84,10 @@ def main() -> None:
         )
         spread = losses[:, best].std(ddof=1) if options.seeds > 1 else np.nan
         print(f"{LABELS[name]:<10} h {steps[best]:5.2f}  loss {losses[:, best].mean():.3f} ± {spread:.3f}  {groups}")
+    for name in ("adam", "adambc") if options.seeds > 1 else ():
+        more = lowest[name] - lowest["gdm"]
+        error = more.std(ddof=1) / options.seeds**0.5
+        print(f"{LABELS[name]} less DP-GDM, paired by seed: {more.mean():+.3f}, standard error {error:.3f}")
 
 
 if __name__ == "__main__":
