@@ -21,6 +21,7 @@ def add_training_options(parser: argparse.ArgumentParser, steps: int, sigma: flo
     parser.add_argument("--folder", help="where the runs go; they go on from there when called again")
     parser.add_argument("--sigma", type=float, default=sigma)
     parser.add_argument("--clip", type=float, default=1.0)
+    parser.add_argument("--sample-rate", type=float, default=1.0, help="q of Poisson sampling; 1 is the full batch")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rates", nargs="+", default=[], metavar="OPTIMIZER=LOW:HIGH", help="other ranges to tune in")
 
@@ -34,6 +35,7 @@ def settings(
         rate,
         clipping_norm=options.clip,
         noise_multiplier=options.sigma,
+        sample_rate=options.sample_rate,
         stability=1e-3 if optimizer == "adam" else 0.1,
         micro_batch=micro_batch,
         seed=seed,
@@ -78,7 +80,7 @@ def show(runs: Mapping[str, TunedRuns], group_names: Sequence[str]) -> None:
         cells = "  ".join(f"{name}: {x:.2f} {_with_spread(100 * hits, 100 * s, 1)} %" for name, x, hits, s in groups)
         print(
             f"{LABELS[optimizer]:<10} lr {tuned.learning_rate:g}{edge}, {len(tuned.runs)} seeds, step {last.step},"
-            f" ε {last.epsilon:.1f}, loss {_with_spread(loss, spread, 3)}  {cells}"
+            f" ε {last.epsilon:.3g}, loss {_with_spread(loss, spread, 3)}  {cells}"
         )
 
 

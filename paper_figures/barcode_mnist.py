@@ -37,7 +37,7 @@ def main() -> None:
     data = barcode_data(*source, MNIST_PLAN if options.images else DIGITS_PLAN, seed=0)
 
     def train(optimizer: str, rate: float, seed: int, folder: Path) -> list[GroupRecord]:
-        chosen = settings(options, optimizer, rate, seed, micro_batch=100)
+        chosen = settings(options, optimizer, rate, seed, micro_batch=25)
         network = barcode_network(data.classes, seed=seed)
         return train_privately(network, data, chosen, options.steps, folder, record_every=options.record_every)
 
@@ -60,7 +60,8 @@ def main() -> None:
                 ax.set_axis_off()
 
         save_picture(path, draw, size=(14.0, 7.6), panels=(2, 3))
-    print(f"n = {data.size}, {data.classes} classes, σ = {options.sigma:g}, C = {options.clip:g}, δ = 1e-5")
+    privacy = f"σ = {options.sigma:g}, q = {options.sample_rate:g}, C = {options.clip:g}, δ = 1e-5"
+    print(f"n = {data.size}, {data.classes} classes, {privacy}")
     show(runs, data.group_names)
 
 

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD
 from dprmt.training.studies import GroupRecord, compare_optimizers
 from dprmt.training.studies.heavy_tail import load_results, read_trial
 
@@ -82,7 +83,8 @@ def test_figures(
         "next_token.py": [str(text), "--rows", "8", "--length", "8", "--vocabulary", "6"],
     }
     rates = ["--rates", "gd=0.5:1", "gdm=0.1", "adam=1e-3", "adambc=1e-3"]
-    command = [script, str(picture), *arguments[script], "--steps", "1", "--seeds", "2", "--sigma", "50", *rates]
+    command = [script, str(picture), *arguments[script], "--steps", "1", "--seeds", "2", "--sigma", "50"]
+    command += ["--sample-rate", "0.5", *rates]
     monkeypatch.setattr(sys, "argv", command)
     monkeypatch.syspath_prepend(str(FIGURES))
     script_globals = runpy.run_path(str(FIGURES / script))
@@ -93,6 +95,8 @@ def test_figures(
     lines = [line for line in capsys.readouterr().out.splitlines() if "DP-" in line]
     assert [line.split()[0] for line in lines] == ["DP-GD", "DP-GDM", "DP-Adam", "DP-AdamBC"]
     assert all("2 seeds, step 1" in line and " ± " in line for line in lines)
+    epsilon = DPSGD(50.0, 0.5).epsilon(1, 1e-5).upper
+    assert all(f"ε {epsilon:.3g}," in line for line in lines)
     assert "(edge of the grid)" in lines[0]
     assert "edge" not in lines[1]
 

@@ -1,8 +1,7 @@
 """Private training of any model in micro-batches, with metrics by frequency group; resumable at any point.
 
-Exact per-sample clipping is Opacus' own: ``GradSampleModule`` keeps per-sample gradients and ``DPOptimizer`` clips
-and sums them, one micro-batch at a time, and adds the noise once per step. Tasks with a closed form replace the
-first of the two.
+Clipping is that of `dprmt.training.clipping`, with exact norms: a linear layer's per-sample gradients are never
+formed. Tasks with a closed form bring their sums of clipped gradients along; noise is added in the same way.
 """
 
 from __future__ import annotations
@@ -10,22 +9,20 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from opacus import GradSampleModule
-from opacus.optimizers import DPOptimizer
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting import DPSGD
 from dprmt.training.optimizers import make_optimizer
 from dprmt.training.studies._checkpoint import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
+from dprmt.training.studies._clipping import clipping_of
 from dprmt.training.studies._groups import group_means
 from dprmt.training.studies._lines import append_line, read_lines
-from dprmt.training.studies._task import GroupRecord, Measured, PrivateSettings, Task
+from dprmt.training.studies._task import GroupRecord, PrivateSettings, Task
 
 
 def train_privately(
@@ -45,10 +42,10 @@ def train_privately(
     Parameters
     ----------
     model : Module
-        What to train; parameters that require no gradient are left alone. Its layers must be known to Opacus.
+        What to train; parameters that require no gradient are left alone. Its layers must be those of `make_private`.
         Layers that are trained are put into training mode, others (dropout, say) stay in theirs.
     task : Task
-        The samples. If it has ``clipped_gradients`` (a `ClosedFormTask`), that is used instead of Opacus' hooks.
+        The samples. If it has ``clipped_gradients`` (a `ClosedFormTask`), that is used instead of hooks.
     settings : PrivateSettings
         How. They belong to the folder: another call with others is refused.
     steps : int
@@ -73,13 +70,15 @@ def train_privately(
     Raises
     ------
     ParameterError
-        If a count is out of range or the folder holds a run with other settings.
+        If a count is out of range, the folder holds a run with other settings, or a layer is one that
+        `dprmt.training.clipping.make_private` refuses.
 
     Formal guarantees
     -----------------
     After T steps the trained parameters are as private as ``DPSGD(σ, q)`` says after T steps, add or remove one
-    sample, in exact arithmetic and with noise from torch's generator. The clipped sum is divided by qn, not by
-    the number of samples drawn. The records are not private, but for ε.
+    sample, with the limits that `dprmt.training.clipping.make_private` names and with noise from a seeded generator
+    of torch. The clipped sum is divided by qn, not by the number of samples drawn. The records are not private,
+    but for ε.
 
     Examples
     --------
@@ -110,8 +109,7 @@ def train_privately(
                 saved_at = time.monotonic()
         run.save()
     finally:
-        if isinstance(run.model, GradSampleModule):
-            run.model.to_standard_module()
+        run.clipping.close()
     return read_records(folder)
 
 
@@ -157,8 +155,7 @@ class _Run:
         self.lines, self.state = folder / "records.jsonl", folder / "state.safetensors"
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.device = next(iter(self.trained.values())).device
-        self.expected = settings.sample_rate * task.size
-        deviation = settings.noise_multiplier * settings.clipping_norm / self.expected
+        deviation = settings.noise_multiplier * settings.clipping_norm / (settings.sample_rate * task.size)
         inner = make_optimizer(
             settings.optimizer,
             list(self.trained.values()),
@@ -172,19 +169,11 @@ class _Run:
         self.inner = inner
         if self.state.exists():
             self.load()
-        for module in model.modules():  # Opacus takes per-sample gradients from modules in training mode only
+        for module in model.modules():  # per-sample gradients are taken from modules in training mode only
             if any(p.requires_grad for p in module.parameters(recurse=False)):
                 module.training = True
-        closed = hasattr(task, "clipped_gradients")
-        self.model = model if closed else GradSampleModule(model, loss_reduction="sum")
-        self.optimizer = DPOptimizer(
-            inner,
-            noise_multiplier=settings.noise_multiplier,
-            max_grad_norm=settings.clipping_norm,
-            expected_batch_size=None,
-            loss_reduction="sum",
-            generator=self.noise,
-        )
+        self.model = model
+        self.clipping = clipping_of(model, inner, task, settings, self.noise)
 
     def forward(self, *, record: bool, backward: bool) -> None:
         # All micro-batches of one logical step: clipped sums, metrics, or both. The end is measured on all samples.
@@ -198,38 +187,13 @@ class _Run:
                 with torch.no_grad():
                     now = self.task.measure(self.model, where)
             else:
-                now = self.accumulate(where)
+                now = self.clipping.accumulate(where, self.step)
             measured.append([column.detach() for column in now[1:]])
         if record:
             self.record(measured)
 
-    def accumulate(self, indices: torch.Tensor) -> Measured:
-        # Adds the clipped gradients of a micro-batch to those of the logical step.
-        closed = getattr(self.task, "clipped_gradients", None)
-        if closed is not None:
-            now, sums = closed(self.model, indices, self.settings.clipping_norm)
-            for name, p in self.trained.items():
-                p.summed_grad = sums[name] if p.summed_grad is None else p.summed_grad + sums[name]
-            return now
-        now = self.task.measure(self.model, indices)
-        with warnings.catch_warnings():  # inputs need no gradients, and Opacus' hooks do not need theirs
-            warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
-            now.losses.sum().backward()
-        self.optimizer.clip_and_accumulate()
-        for p in self.trained.values():
-            p.grad_sample = None
-        return now
-
     def advance(self) -> None:
-        for p in self.trained.values():
-            if p.summed_grad is None:  # Poisson sampling drew nobody
-                p.summed_grad = torch.zeros_like(p)
-        self.optimizer.add_noise()
-        for p in self.trained.values():
-            p.grad /= self.expected
-        self.inner.step()
-        for p in self.trained.values():
-            p.grad_sample, p.summed_grad, p.grad = None, None, None
+        self.clipping.step()
         self.step += 1
 
     def record(self, measured: list[list[torch.Tensor]]) -> None:

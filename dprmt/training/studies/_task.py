@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -72,6 +72,7 @@ class Task(Protocol):
         """
 
 
+@runtime_checkable
 class ClosedFormTask(Task, Protocol):
     """A task that knows its sums of clipped gradients by itself.
 
