@@ -3,8 +3,9 @@
 Usage: ``python paper_figures/next_token.py OUT.png TEXT [--model NAME_OR_FOLDER] [--lora] [--steps T] …``
 
 TEXT is a text file, or a csv file with the columns mr and ref (E2E). With --model, a pretrained GPT-2 and its
-tokenizer; without, a small GPT-2 with random weights on a vocabulary of words counted on the text. The output head
-alone is trained, with per-sample clipping in closed form, or with --lora the adapters, by Opacus' hooks.
+tokenizer (`next_token_public.py` makes one); without, a small GPT-2 with random weights on a vocabulary of words
+counted on the text. The output head alone is trained, with per-sample clipping in closed form, or with --lora the
+adapters, by hooks.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ def tokens(options: argparse.Namespace) -> TokenData:
     """The set, cut to --rows sequences."""
     text = Path(options.text).read_text(encoding="utf-8")
     if options.model:
-        encode, size = pretrained_encoder(options.model)
+        encode, size, end = pretrained_encoder(options.model)
     else:
         vocabulary = word_vocabulary(text, options.vocabulary)
-        encode, size = word_encoder(vocabulary), options.vocabulary
+        encode, size, end = word_encoder(vocabulary), options.vocabulary, 0
     if options.text.endswith(".csv"):
-        return e2e_data(options.text, encode, size, length=options.length, rows=options.rows)
+        return e2e_data(options.text, encode, size, length=options.length, end=end, rows=options.rows)
     return text_data(encode(text)[: options.rows * options.length], options.length, size)
 
 
@@ -90,7 +91,8 @@ def main() -> None:
 
     panels = 1 + len(data.group_names)
     save_picture(options.out, draw, size=(3.8 * panels, 7.4), panels=(2, panels))
-    print(f"{data.size} sequences of {data.ids.shape[1]} tokens, {data.vocabulary} different, σ = {options.sigma:g}")
+    privacy = f"σ = {options.sigma:g}, q = {options.sample_rate:g}, C = {options.clip:g}, δ = 1e-5"
+    print(f"{data.size} sequences of {data.ids.shape[1]} tokens, {data.vocabulary} different, {privacy}")
     show(runs, data.group_names)
 
 

@@ -1,8 +1,10 @@
-"""Next-token prediction: the sets, the closed form of the head against autograd, LoRA by Opacus' hooks."""
+"""Next-token prediction: the sets, the closed form of the head against autograd, LoRA, public text."""
 
 from __future__ import annotations
 
 import math
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,15 @@ pytest.importorskip("opacus")
 from dprmt.training.studies import PrivateSettings, train_privately  # noqa: E402
 from dprmt.training.studies.next_token import (  # noqa: E402
     HeadData,
+    byte_pair_tokenizer,
     e2e_data,
     head_and_features,
     pretrained_encoder,
     pretrained_gpt2,
+    public_lines,
     small_gpt2,
     text_data,
+    train_on_public,
     with_lora,
     word_encoder,
     word_vocabulary,
@@ -124,7 +129,7 @@ def test_clipped_gradients_of_the_head_are_those_of_autograd() -> None:
 
 
 class Hooked:
-    """The same task without its closed form: left to Opacus."""
+    """The same task without its closed form: left to hooks."""
 
     def __init__(self, task: HeadData) -> None:
         self.size, self.group_names, self.measure = task.size, task.group_names, task.measure
@@ -180,7 +185,8 @@ def test_pretrained_model_and_tokenizer_from_a_local_folder(tmp_path: Path, monk
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(tmp_path)
     model = small_gpt2(12, layers=1, hidden=8, heads=2)
     model.save_pretrained(tmp_path)
-    encode, size = pretrained_encoder(str(tmp_path))
+    encode, size, end = pretrained_encoder(str(tmp_path))
+    assert end == 0  # it has no token for the end
     assert size == len(word_vocabulary(TEXT, 12)) + 1
     assert encode("the cat flew") == word_encoder(word_vocabulary(TEXT, 12))("the cat flew")
     loaded = pretrained_gpt2(str(tmp_path))
@@ -197,6 +203,12 @@ def test_pretrained_model_and_tokenizer_from_a_local_folder(tmp_path: Path, monk
         ("ids", lambda: text_data([1, 3], 2, 3)),
         ("lowest", lambda: text_data([1, 2], 2, 3, lowest=[5, 10])),
         ("vocabulary", lambda: small_gpt2(0)),
+        ("size", lambda: byte_pair_tokenizer(["a"], 256)),
+        ("paths", lambda: public_lines(["no such file"])),
+        ("epochs", lambda: train_on_public(small_gpt2(12), words(), epochs=0)),
+        ("learning_rate", lambda: train_on_public(small_gpt2(12), words(), learning_rate=0.0)),
+        ("batch", lambda: train_on_public(small_gpt2(12), words(), batch=0)),
+        ("model", lambda: train_on_public(small_gpt2(12).requires_grad_(False), words())),
         ("rank", lambda: with_lora(small_gpt2(5, layers=1, hidden=8, heads=2), rank=0)),
     ],
 )
@@ -204,3 +216,47 @@ def test_bad_input(argument: str, make) -> None:
     with pytest.raises(ParameterError) as caught:
         make()
     assert caught.value.name == argument
+
+
+def test_public_text_is_learnt_in_place_and_by_seed() -> None:
+    data = words()
+    everything = torch.arange(data.size)
+    losses, models = [], []
+    for seed in (0, 0, 1):
+        models.append(small_gpt2(12, hidden=16, length=8))
+        losses.append(train_on_public(models[-1], data, epochs=15, learning_rate=1e-2, batch=4, seed=seed))
+    assert losses[0] == losses[1] != losses[2]
+    start = float(data.measure(small_gpt2(12, hidden=16, length=8), everything).losses.mean().detach())
+    end = float(data.measure(models[0], everything).losses.mean().detach())
+    assert start == pytest.approx(math.log(12), abs=0.1)
+    assert end < losses[0] < 0.5  # the last epoch's mean is taken on the way down
+
+
+def test_last_epochs_loss_is_the_mean_over_all_sequences() -> None:
+    data = words()
+    assert data.size % 5 != 0  # the last batch is smaller
+    model = small_gpt2(12, hidden=16, length=8)
+    start = float(data.measure(model, torch.arange(data.size)).losses.mean().detach())
+    loss = train_on_public(model, data, epochs=1, learning_rate=1e-9, batch=5)
+    assert loss == pytest.approx(start, rel=1e-5)
+    loss = train_on_public(model, data, epochs=3, learning_rate=1e-9, batch=5)
+    assert loss == pytest.approx(start, rel=1e-5)
+
+
+def test_a_model_from_public_text_is_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    public, private, folder = tmp_path / "public.txt", tmp_path / "e2e.csv", tmp_path / "checkpoint"
+    public.write_text("name[Aromi] | Aromi is a pub.\n" * 30)
+    private.write_text(E2E)
+    script = Path(__file__).parents[2] / "paper_figures" / "next_token_public.py"
+    command = [script.name, str(folder), str(public), "--vocabulary", "300", "--length", "128"]
+    monkeypatch.setattr(sys, "argv", [*command, "--layers", "1", "--hidden", "8", "--epochs", "1"])
+    runpy.run_path(str(script), run_name="__main__")
+    encode, size, end = pretrained_encoder(str(folder))
+    data = e2e_data(private, encode, size, length=128, end=end)
+    tokens = data.ids[0][data.counted[0]].tolist()
+    assert tokens == [*encode(" There is a place in the city centre called Alimentum."), end]
+    assert end not in tokens[:-1]
+    assert float(data.measure(pretrained_gpt2(str(folder)), torch.arange(1)).losses.detach()[0]) > 0
+    with pytest.raises(SystemExit):  # a checkpoint is not overwritten
+        runpy.run_path(str(script), run_name="__main__")

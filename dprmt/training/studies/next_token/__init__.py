@@ -9,6 +9,9 @@ from dprmt.training.studies.next_token._models import head_and_features as head_
 from dprmt.training.studies.next_token._models import pretrained_gpt2 as pretrained_gpt2
 from dprmt.training.studies.next_token._models import small_gpt2 as small_gpt2
 from dprmt.training.studies.next_token._models import with_lora as with_lora
+from dprmt.training.studies.next_token._public import byte_pair_tokenizer as byte_pair_tokenizer
+from dprmt.training.studies.next_token._public import public_lines as public_lines
+from dprmt.training.studies.next_token._public import train_on_public as train_on_public
 from dprmt.training.studies.next_token._tokens import TokenData as TokenData
 from dprmt.training.studies.next_token._tokens import e2e_data as e2e_data
 from dprmt.training.studies.next_token._tokens import pretrained_encoder as pretrained_encoder
@@ -19,12 +22,15 @@ from dprmt.training.studies.next_token._tokens import word_vocabulary as word_vo
 __all__ = [
     "HeadData",
     "TokenData",
+    "byte_pair_tokenizer",
     "e2e_data",
     "head_and_features",
     "pretrained_encoder",
     "pretrained_gpt2",
+    "public_lines",
     "small_gpt2",
     "text_data",
+    "train_on_public",
     "with_lora",
     "word_encoder",
     "word_vocabulary",

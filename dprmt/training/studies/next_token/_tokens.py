@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ def word_encoder(vocabulary: Mapping[str, int]) -> Callable[[str], list[int]]:
     return lambda text: [vocabulary.get(word, UNKNOWN) for word in _WORDS.findall(text)]
 
 
-def pretrained_encoder(name_or_folder: str) -> tuple[Callable[[str], list[int]], int]:
+def pretrained_encoder(name_or_folder: str) -> tuple[Callable[[str], list[int]], int, int]:
     """The tokenizer of a pretrained model.
 
     Parameters
@@ -175,6 +176,8 @@ def pretrained_encoder(name_or_folder: str) -> tuple[Callable[[str], list[int]],
         From text to token numbers, without special tokens.
     vocabulary : int
         V.
+    end : int
+        The number of the token that ends a text; 0 if the tokenizer has none.
 
     Examples
     --------
@@ -184,14 +187,16 @@ def pretrained_encoder(name_or_folder: str) -> tuple[Callable[[str], list[int]],
     >>> from dprmt.training.models import byte_tokenizer
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = byte_tokenizer().save_pretrained(folder)
-    ...     encode, vocabulary = pretrained_encoder(folder)
-    >>> encode("a cat"), vocabulary
-    ([68, 224, 70, 68, 87], 260)
+    ...     encode, vocabulary, end = pretrained_encoder(folder)
+    >>> encode("a cat"), vocabulary, end
+    ([68, 224, 70, 68, 87], 260, 2)
     """
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(name_or_folder)
-    return lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]), len(tokenizer)
+    end = tokenizer.eos_token_id
+    encode = partial(tokenizer, add_special_tokens=False)
+    return lambda text: list(encode(text)["input_ids"]), len(tokenizer), UNKNOWN if end is None else int(end)
 
 
 def text_data(ids: Sequence[int], length: int, vocabulary: int, *, lowest: Sequence[int] = _POWERS) -> TokenData:

@@ -1,0 +1,47 @@
+"""A small GPT-2 trained on public text, without privacy, as the checkpoint that `next_token.py --model` starts from.
+
+Usage: ``python paper_figures/next_token_public.py FOLDER TEXT… [--vocabulary V] [--epochs E] …``
+
+TEXT are text files or DART's (json, xml). Where the hub can be reached, ``--model gpt2`` is the better start.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from dprmt.training.studies.next_token import (
+    byte_pair_tokenizer,
+    public_lines,
+    small_gpt2,
+    text_data,
+    train_on_public,
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder")
+    parser.add_argument("text", nargs="+")
+    parser.add_argument("--vocabulary", type=int, default=2000)
+    parser.add_argument("--length", type=int, default=96)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=4)
+    options = parser.parse_args()
+    folder = Path(options.folder)
+    if folder.exists():
+        parser.error(f"{folder} is there already")
+    lines = public_lines(options.text)
+    tokenizer = byte_pair_tokenizer(lines, options.vocabulary)
+    ids = [token for line in tokenizer(lines)["input_ids"] for token in (*line, tokenizer.eos_token_id)]
+    data = text_data(ids, options.length, len(tokenizer))
+    model = small_gpt2(len(tokenizer), layers=options.layers, hidden=options.hidden, length=options.length)
+    loss = train_on_public(model, data, epochs=options.epochs)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    print(f"{len(lines)} lines, {len(ids)} tokens, {len(tokenizer)} different; last epoch's loss {loss:.3f}")
+
+
+if __name__ == "__main__":
+    main()
