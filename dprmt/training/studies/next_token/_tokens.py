@@ -95,7 +95,8 @@ def measured_tokens(
     Measured
         A sequence without counted tokens has loss 0.
     """
-    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+    flat = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+    losses = flat.view(targets.shape)  # classes last is twice as fast
     weights = counted / counted.sum(1, keepdim=True).clamp_min(1)
     return Measured(
         (losses * weights).sum(1),
