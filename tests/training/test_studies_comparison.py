@@ -122,3 +122,28 @@ def test_heavy_tail_runs_are_tuned_on_the_first_seed_and_exported(
     monkeypatch.setattr(sys, "argv", ["heavy_tail_train.py", "unused", "--rates", "sgd=1"])
     with pytest.raises(SystemExit, match="--rates sgd=1: the optimizer must be one of gd, gdm, adam, adambc"):
         runpy.run_path(str(FIGURES / "heavy_tail_train.py"), run_name="__main__")
+
+
+def test_effective_steps_are_the_same_for_every_optimizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "figure.png"
+    options = ["--steps", "2", "--seeds", "2", "--exponents", "0", "1"]
+    monkeypatch.setattr(sys, "argv", ["heavy_tail_effective_step.py", str(tmp_path / "runs"), str(picture), *options])
+    monkeypatch.syspath_prepend(str(FIGURES))
+    script = runpy.run_path(str(FIGURES / "heavy_tail_effective_step.py"))
+    for optimizer in ("gd", "gdm", "adam", "adambc"):
+        trials = script["trials"](optimizer, [1.0, 2**0.5], 2)
+        assert [trial.effective_step for trial in trials] == pytest.approx([1.0, 2**0.5] * 2)
+        assert [trial.seed for trial in trials] == [0, 0, 1, 1]
+    script["main"]()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["DP-GD", "DP-GDM", "DP-Adam", "DP-AdamBC"]
+    adam = [
+        script["run_trials"](script["trials"](name, [1.0, 2**0.5], 2), tmp_path / "runs", 2) for name in ("adam", "gdm")
+    ]
+    losses = np.array([[run.loss[-1] for run in runs] for runs in adam]).reshape(2, 2, 2)  # optimizer, seed, step
+    best = losses.mean(1).argmin(1)
+    paired = losses[0, :, best[0]] - losses[1, :, best[1]]
+    assert f"DP-Adam less DP-GDM, paired by seed: {paired.mean():+.3f}" in lines[5]
