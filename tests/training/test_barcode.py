@@ -216,6 +216,22 @@ def test_steps_that_draw_nobody_still_get_their_noise(tmp_path: Path) -> None:
     assert float(model.weight.detach().abs().min()) > 0
 
 
+def test_the_model_comes_back_as_it_was_given(tmp_path: Path) -> None:
+    model = linear()
+    settings = PrivateSettings("gd", 1.0)
+    train_privately(model, Toy(), settings, 2, tmp_path, progress=False)
+    assert not model._forward_hooks
+    assert not hasattr(model, "autograd_grad_sample_hooks")
+    assert all(getattr(p, "summed_grad", None) is None and p.grad is None for p in model.parameters())
+    train_privately(model, Toy(), settings, 4, tmp_path, progress=False)  # the same object once more
+
+
+def test_layers_that_mix_samples_are_refused(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), linear())
+    with pytest.raises(ParameterError, match="^model"):
+        train_privately(model, Toy(), PrivateSettings("gd", 1.0), 1, tmp_path, progress=False)
+
+
 def test_the_network_learns_frequent_classes_first(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     data = barcode_data(*digits_images(), [(10, 12), (20, 2)])
