@@ -228,7 +228,7 @@ def test_the_model_comes_back_as_it_was_given(tmp_path: Path) -> None:
 
 def test_layers_that_mix_samples_are_refused(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), linear())
-    with pytest.raises(ParameterError, match="^model"):
+    with pytest.raises(ParameterError, match=r"^model"):
         train_privately(model, Toy(), PrivateSettings("gd", 1.0), 1, tmp_path, progress=False)
 
 
