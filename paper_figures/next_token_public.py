@@ -8,6 +8,7 @@ TEXT are text files or DART's (json, xml). Where the hub can be reached, ``--mod
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 
 from dprmt.training.studies.next_token import (
@@ -38,8 +39,12 @@ def main() -> None:
     data = text_data(ids, options.length, len(tokenizer))
     model = small_gpt2(len(tokenizer), layers=options.layers, hidden=options.hidden, length=options.length)
     loss = train_on_public(model, data, epochs=options.epochs)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:  # the folder is there whole or not at all
+        whole = Path(scratch) / folder.name
+        model.save_pretrained(whole)
+        tokenizer.save_pretrained(whole)
+        whole.rename(folder)
     print(f"{len(lines)} lines, {len(ids)} tokens, {len(tokenizer)} different; last epoch's loss {loss:.3f}")
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from dprmt.training.clipping import make_private
+from dprmt.training.clipping import ClippedStep, make_private
 from dprmt.training.clipping._optimizer import NoisySumOptimizer, sum_of
 from dprmt.training.studies._task import ClosedFormTask, Measured, PrivateSettings, Task
 
@@ -40,7 +40,7 @@ def clipping_of(
     task : Task
         The samples; perhaps a `ClosedFormTask`.
     settings : PrivateSettings
-        Clipping norm and noise.
+        Clipping norm, noise and sample rate.
     noise : torch.Generator
         Of the noise.
 
@@ -49,9 +49,27 @@ def clipping_of(
     Clipping
         With no gradients in it yet.
     """
+    expected = settings.sample_rate * task.size
     if isinstance(task, ClosedFormTask):
-        return ClosedFormClipping(model, optimizer, task, settings, noise)
-    return HookedClipping(model, optimizer, task, settings, noise)
+        noisy = NoisySumOptimizer(
+            optimizer,
+            noise_multiplier=settings.noise_multiplier,
+            max_grad_norm=settings.clipping_norm,
+            expected_batch_size=expected,
+            loss_reduction="mean",
+            generator=noise,
+        )
+        return ClosedFormClipping(model, noisy, task)
+    private = make_private(
+        model,
+        optimizer,
+        clipping="ghost",
+        clipping_norm=settings.clipping_norm,
+        noise_multiplier=settings.noise_multiplier,
+        expected_batch_size=expected,
+        noise_generator=noise,
+    )
+    return HookedClipping(private, task)
 
 
 class HookedClipping:
@@ -59,34 +77,15 @@ class HookedClipping:
 
     Parameters
     ----------
-    model, optimizer : Module, Optimizer
-        What is trained, and what trains it.
+    private : ClippedStep
+        Model and optimizer, made private.
     task : Task
         The samples.
-    settings : PrivateSettings
-        Clipping norm and noise.
-    noise : torch.Generator
-        Of the noise.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        task: Task,
-        settings: PrivateSettings,
-        noise: torch.Generator,
-    ) -> None:
-        self._task = task
-        self._private = make_private(
-            model,
-            optimizer,
-            clipping="ghost",
-            clipping_norm=settings.clipping_norm,
-            noise_multiplier=settings.noise_multiplier,
-            expected_batch_size=settings.sample_rate * task.size,
-            noise_generator=noise,
-        )
+    def __init__(self, private: ClippedStep, task: Task) -> None:
+        self._private, self._task = private, task
+        self.step, self.close = private.step, private.close
 
     def accumulate(self, indices: torch.Tensor, step: int) -> Measured:
         """See :class:`Clipping`."""
@@ -94,52 +93,27 @@ class HookedClipping:
         self._private.accumulate(measured.losses, samples=indices, step=step)
         return measured
 
-    def step(self) -> None:
-        """See :class:`Clipping`."""
-        self._private.step()
-
-    def close(self) -> None:
-        """See :class:`Clipping`."""
-        self._private.close()
-
 
 class ClosedFormClipping:
     """Sums of clipped gradients that the task knows by itself.
 
     Parameters
     ----------
-    model, optimizer : Module, Optimizer
-        What is trained, and what trains it.
+    model : Module
+        What is trained.
+    optimizer : NoisySumOptimizer
+        Of its trained parameters.
     task : ClosedFormTask
         The samples.
-    settings : PrivateSettings
-        Clipping norm and noise.
-    noise : torch.Generator
-        Of the noise.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        task: ClosedFormTask,
-        settings: PrivateSettings,
-        noise: torch.Generator,
-    ) -> None:
-        self._model, self._task, self._norm = model, task, settings.clipping_norm
+    def __init__(self, model: torch.nn.Module, optimizer: NoisySumOptimizer, task: ClosedFormTask) -> None:
+        self._model, self._optimizer, self._task = model, optimizer, task
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._optimizer = NoisySumOptimizer(
-            optimizer,
-            noise_multiplier=settings.noise_multiplier,
-            max_grad_norm=settings.clipping_norm,
-            expected_batch_size=settings.sample_rate * task.size,
-            loss_reduction="mean",
-            generator=noise,
-        )
 
     def accumulate(self, indices: torch.Tensor, step: int) -> Measured:
         """See :class:`Clipping`; every step is like the others."""
-        measured, sums = self._task.clipped_gradients(self._model, indices, self._norm)
+        measured, sums = self._task.clipped_gradients(self._model, indices, self._optimizer.max_grad_norm)
         for name, parameter in self._trained.items():
             sum_of(parameter).add_(sums[name])
         return measured
