@@ -10,11 +10,11 @@ from dprmt.accounting._chi2_mixture import chi2_mixture_sf as chi2_mixture_sf
 from dprmt.accounting._compose import Composition as Composition
 from dprmt.accounting._compose import compose as compose
 from dprmt.accounting._envelope import envelope_cdf as envelope_cdf
+from dprmt.accounting._errors import NoRenyiDivergenceError as NoRenyiDivergenceError
 from dprmt.accounting._gaussian_dp import clt_mu as clt_mu
 from dprmt.accounting._gaussian_dp import gdp_epsilon as gdp_epsilon
 from dprmt.accounting._gaussian_dp import gdp_trade_off as gdp_trade_off
 from dprmt.accounting._mechanisms import DPSGD as DPSGD
-from dprmt.accounting._mechanisms import NoRenyiDivergenceError as NoRenyiDivergenceError
 from dprmt.accounting._mechanisms import RandomizedClipping as RandomizedClipping
 from dprmt.accounting._trade_off import TradeOff as TradeOff
 

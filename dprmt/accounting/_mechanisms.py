@@ -12,16 +12,13 @@ from dprmt._validation import check_choice, check_count, check_real
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._compose import compose
+from dprmt.accounting._errors import NoRenyiDivergenceError
 
 if TYPE_CHECKING:
     from dprmt.accounting._trade_off import TradeOff
 
 Analysis = Literal["tight", "envelope"]
 ProbeSharing = Literal["batch", "sample"]
-
-
-class NoRenyiDivergenceError(NotImplementedError):
-    """Rényi accounting was asked for a mechanism that has no finite Rényi divergence."""
 
 
 class _Mechanism:

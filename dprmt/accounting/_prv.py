@@ -15,7 +15,7 @@ from dprmt.accounting._bounds import Direction
 from dprmt.accounting._cells import LossCells, StepPair
 from dprmt.accounting._charged_cells import charged_cells
 from dprmt.accounting._clipping_step import ClippingStep
-from dprmt.accounting._mechanisms import NoRenyiDivergenceError
+from dprmt.accounting._errors import NoRenyiDivergenceError
 from dprmt.accounting._types import Array
 
 
