@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from dprmt.spectra._arrays import (
 from dprmt.spectra._backends import full_spectrum
 from dprmt.spectra._blend_weights import Floats, Moments, fit_weights, members, moments_of, squared_norm
 from dprmt.spectra._denoiser import NEGLIGIBLE, detached, float64_like, in_safe_range, pick, reweight
+from dprmt.spectra._representable import representable
 
 
 def blend(matrix: Array, sigma: float, norm_correction: bool = True) -> Array:
@@ -42,7 +44,8 @@ def blend(matrix: Array, sigma: float, norm_correction: bool = True) -> Array:
         Standard deviation of one entry of the noise, >= 0, in the units of the matrix: σ_DP·C/|B|, not the noise
         multiplier. With 0 there is nothing to remove and the matrix comes back as it is.
     norm_correction : bool
-        Whether the result gets the Frobenius norm of Y. If not, it is the least-squares estimate of X.
+        Whether the result gets the Frobenius norm of Y. If not, it is the least-squares estimate of X; so is a
+        result that would leave the range of its dtype if rescaled.
 
     Returns
     -------
@@ -55,7 +58,8 @@ def blend(matrix: Array, sigma: float, norm_correction: bool = True) -> Array:
     ------
     ParameterError
         If ``matrix`` has fewer than two axes, a zero-length axis, an entry that is not finite or a dtype that is
-        not real floating; if ``sigma`` is negative or not finite.
+        not real floating; if ``sigma`` is negative or not finite; if the result does not fit the dtype, rescaled
+        or not.
 
     Formal guarantees
     -----------------
@@ -95,11 +99,12 @@ def blend(matrix: Array, sigma: float, norm_correction: bool = True) -> Array:
         return array
     stack = array.reshape(-1, *array.shape[-2:])
     spectra = decompose(stack, [σ] * len(stack), ["matrix"] * len(stack))
-    coefficients = single_layer_coefficients(fit_weights(spectra.moments), spectra.moments.gram, norm_correction)
+    weights = fit_weights(spectra.moments)
+    coefficients = single_layer_coefficients(weights, spectra.moments.gram, norm_correction)
     changed = changed_rows(coefficients)
     if not changed:
         return array
-    blended = cast_like(combine(spectra, coefficients, changed), array)
+    blended = cast_like(combine(spectra, coefficients, changed, rescaling(coefficients, weights)), array)
     if len(changed) < len(stack):
         whole = detached(stack) * 1.0
         whole[changed] = blended
@@ -121,6 +126,10 @@ class NoisySpectra:
     """Singular values in units of σ, shape (batch, r), in decreasing order."""
     moments: Moments
     """Estimates, in units of σ²."""
+    dtype: Any
+    """In which the matrices came."""
+    names: Sequence[str]
+    """What error messages call them."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -159,7 +168,7 @@ def decompose(stack: Array, sigmas: Sequence[float], names: Sequence[str]) -> No
     spectrum = full_spectrum(y if m <= n else y.mT, σ * (math.sqrt(m) + math.sqrt(n)))
     scaled = spectrum.values / σ[:, None]
     values = scaled.cpu().numpy() if is_tensor(scaled) else scaled
-    return NoisySpectra(y, unit, spectrum.vectors, values, moments_of(values, shape))
+    return NoisySpectra(y, unit, spectrum.vectors, values, moments_of(values, shape), stack.dtype, names)
 
 
 def norm_ratios(weights: Floats, gram: Floats) -> Floats:
@@ -212,27 +221,57 @@ def changed_rows(coefficients: Floats) -> list[int]:
     return changed
 
 
-def combine(spectra: NoisySpectra, coefficients: Floats, rows: list[int]) -> Array:
+def combine(spectra: NoisySpectra, coefficients: Floats, rows: list[int], unscaled: Floats) -> Array:
     """The combinations ``Σ a_k f_k(Y)`` of some of the matrices.
 
     All members but the first vanish inside most of the bulk, so the others need few singular vectors, and
     rounding of small singular values does not matter.
 
+    Parameters
+    ----------
+    spectra : NoisySpectra
+        The matrices.
+    coefficients : array, shape (batch, members)
+        a_k, after rescaling.
+    rows : list of int
+        Which of the matrices.
+    unscaled : array, shape (batch,)
+        What to multiply a result with that would not fit the dtype in which its matrix came.
+
     Returns
     -------
     array, shape (len(rows), m, n)
-        In the dtype of the computation.
+        In the dtype of the computation; all fit that of the caller's matrices.
+
+    Raises
+    ------
+    ParameterError
+        If one fits neither way, under its name.
     """
     values, a = spectra.values[rows], coefficients[rows]
     shrunk = np.einsum("bk,bkr->br", a[:, 1:], members(values, spectra.shape)[:, 1:])
     factors = shrunk / np.where(values > 0, values, 1)
     kept = int((factors > 0).any(0).sum())  # these come first
-    y, unit, vectors = (pick(x, rows) for x in (spectra.y, to_float64(spectra.unit), spectra.vectors))
-    share = cast_like(float64_like(a[:, 0], y) * unit, y)
+    y, unit, vectors = (pick(x, rows) for x in (spectra.y, spectra.unit, spectra.vectors))
+    share = cast_like(float64_like(a[:, 0], y), y)[:, None, None]
     if kept == 0:
-        return y * share[:, None, None]
-    factors = cast_like(float64_like(factors[:, :kept], y) * unit[:, None], y)
-    result = reweight(y, vectors[..., :kept], factors, out=None)
-    if a[:, 0].any():
-        result += y * share[:, None, None]
-    return result
+        result = y * share
+    else:
+        result = reweight(y, vectors[..., :kept], cast_like(float64_like(factors[:, :kept], y), y), out=None)
+        if a[:, 0].any():
+            result += y * share
+    names = [spectra.names[i] for i in rows]
+    return representable(result, unit, float64_like(unscaled[rows], y), spectra.dtype, names)
+
+
+def rescaling(coefficients: Floats, weights: Floats) -> Floats:
+    """What undoes the rescaling of each row: ``weights/coefficients``, 1 where nothing was rescaled.
+
+    Returns
+    -------
+    array, shape (batch,)
+        Positive.
+    """
+    largest = np.argmax(coefficients, -1)[:, None]
+    before, after = (np.take_along_axis(rows, largest, -1)[:, 0] for rows in (weights, coefficients))
+    return np.where((before > 0) & (after > 0), before / np.where(after > 0, after, 1), 1.0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dprmt._validation import ParameterError, check_choice
 from dprmt.spectra._alignment import norm
-from dprmt.spectra._arrays import Array, array_namespace, cast_like
+from dprmt.spectra._arrays import Array, array_namespace, cast_like, check_finite
 from dprmt.spectra._blend import (
     NoisySpectra,
     changed_rows,
@@ -19,6 +19,7 @@ from dprmt.spectra._blend import (
     decompose,
     identity,
     norm_ratios,
+    rescaling,
     single_layer_coefficients,
 )
 from dprmt.spectra._blend_memory import BlendMemory, LayerKey
@@ -158,12 +159,17 @@ def blend_layers(
     for group, coefficients in zip(groups, chosen, strict=True):
         changed = changed_rows(coefficients)
         if changed:
-            blended = cast_like(combine(group.spectra, coefficients, changed), matrices[group.names[0]])
+            unscaled = np.ones(len(coefficients))  # one layer alone must not leave a scale common to all
+            if layer_weights == "noisy":
+                unscaled = rescaling(coefficients, group.weights)
+            blended = cast_like(combine(group.spectra, coefficients, changed, unscaled), matrices[group.names[0]])
             result.update(zip((group.names[i] for i in changed), blended, strict=True))
         found.update(_reports(group, coefficients, set(changed)))
     for name, matrix in noiseless.items():
         if scale != 1:
-            result[name] = detached(matrix) * scale
+            with np.errstate(over="ignore"):
+                result[name] = detached(matrix) * scale
+            check_finite(f"layers[{name!r}] times {scale:.3g}", result[name])
             found[name] = _unblended(name, matrix, scale)
     if memory is not None:
         for group in groups:

@@ -22,6 +22,7 @@ from dprmt.spectra._arrays import (
     to_float64,
 )
 from dprmt.spectra._backends import Backend, leading_spectrum
+from dprmt.spectra._representable import representable
 from dprmt.spectra._shrinkage import Loss, shrink
 
 _SAFE = 2.0**-40, 2.0**40  # range of largest entries whose squares, and sums of them, are normal in float32
@@ -59,7 +60,8 @@ def denoise(
         κ >= 1, the gate in units of the bulk edge. `kappa_for` gives it for a false-alarm rate.
     norm_correction : bool
         Whether to give the shrunk matrix the Frobenius norm of the noisy one; then improvements of the layers
-        add up to one of the whole gradient (`block_cosine`). False is the paper's ablation.
+        add up to one of the whole gradient (`block_cosine`). False is the paper's ablation. A matrix whose
+        rescaled version would leave the range of its dtype, as large float16 entries can, is not rescaled.
     loss : {"frobenius", "operator", "nuclear"}
         The shrinker. The paper's is Frobenius. Only "nuclear" shrinks values next to the edge to 0, so that a
         matrix that passes the gate may have nothing left to rescale; it is then returned unchanged.
@@ -77,7 +79,7 @@ def denoise(
     ParameterError
         If ``matrix`` has fewer than two axes, a zero-length axis, an entry that is not finite or a dtype that
         is not real floating; if ``sigma`` < 0, ``kappa`` < 1, or either is not finite; if a choice is
-        unknown.
+        unknown; if the result does not fit the dtype, rescaled or not.
 
     Formal guarantees
     -----------------
@@ -132,7 +134,7 @@ class DenoisedStack(NamedTuple):
     changed: list[int]
     """Positions of the matrices that passed the gate."""
     matrices: Array
-    """Their denoised versions, shape (len(changed), m, n), in the dtype of the computation."""
+    """Their denoised versions, shape (len(changed), m, n), computed in float32 or wider; all fit the stack's dtype."""
     top_over_edge: list[float]
     """Top singular value in units of the bulk edge, of every matrix."""
     spikes: list[int]
@@ -159,7 +161,7 @@ def denoise_stack(
     Raises
     ------
     ParameterError
-        If a matrix has an entry that is not finite, under its name.
+        If a matrix has an entry that is not finite, or a result does not fit its dtype, under its name.
     """
     shape = m, n = tuple(stack.shape[-2:])
     y, unit = in_safe_range(stack, names)
@@ -175,13 +177,17 @@ def denoise_stack(
     if norm_correction:
         passed = passed & (norm > 0)
     changed = [i for i, passes in enumerate(passed.tolist()) if passes]
-    weights = η / xp.where(s > 0, s, 1.0) * to_float64(unit)[:, None]
+    weights = η / xp.where(s > 0, s, 1.0)
+    scale = xp.ones_like(norm)
     if norm_correction:
-        weights = weights * (_frobenius_norm(y) / xp.where(norm > 0, norm, 1.0))[:, None]
+        scale = _frobenius_norm(y) / xp.where(norm > 0, norm, 1.0)
+        weights = weights * scale[:, None]
     chosen, vectors, weights = (pick(x, changed) for x in (y, spectrum.vectors, cast_like(weights, y)))
+    matrices = reweight(chosen, vectors, weights, out=chosen if scratch or chosen is not y else None)
+    unit, scale = pick(unit, changed), pick(scale, changed)
     return DenoisedStack(
         changed=changed,
-        matrices=reweight(chosen, vectors, weights, out=chosen if scratch or chosen is not y else None),
+        matrices=representable(matrices, unit, 1 / scale, stack.dtype, [names[i] for i in changed]),
         top_over_edge=(s[:, 0] / b).tolist(),
         spikes=(s > b[:, None]).sum(-1).tolist(),
     )
