@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,11 @@ from torch.utils.data import Dataset
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.data._docstrings import python_version
 from dprmt.training.data._rows import SPLITS, Row, read_rows
+from dprmt.training.data._selection import kept_rows
 from dprmt.training.recipes import DataRecipe
 
+_ONE_ITEM = "one item of the training split"
+_ONE_OF_KEPT = "one of the items kept by data.limit; an item of the table counts as two"
 IGNORED = -100  # label of a position that has no loss
 _MULTIPLE = 8  # padded lengths are multiples of it
 Item = dict[str, Any]
@@ -140,7 +142,7 @@ class TaskData:
         Returns
         -------
         dict
-            Source, sizes of the splits, labels, token limit, and how many training items reach it.
+            Source, sizes of the splits, labels, token limit, how many training items reach it, unit of privacy.
         """
         sizes = {split: len(getattr(self, split)) for split in SPLITS}
         return {**self.summary, "task": self.task, "labels": self.labels, "max_tokens": self.max_tokens, "items": sizes}
@@ -176,7 +178,13 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
     -----------------
     The unit of privacy of a run on these data is one item of ``train``: one row of a table, and for generation
     one pair of input and reference. Someone who contributed several items is protected as a group. The number of
-    training items, the names of the labels and the describing numbers are treated as public.
+    training items kept, from which the sampling rate and the expected batch size are computed, the names of the
+    labels and the describing numbers are treated as public: two neighbouring tables are compared under the numbers
+    of one of them.
+
+    With ``data.fraction`` the choice of rows is each row's own, and the unit stays an item of the table. With
+    ``data.limit`` a row that leaves the table lets another in; the unit is then one item of the kept ones, present
+    or absent, and for an item of the table what is reported must be read as for a group of two.
 
     Examples
     --------
@@ -203,8 +211,10 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
     splits = {}
     for split, rows in found.splits.items():
         numbered = list(enumerate(rows))
-        if split == "train" and data.limit is not None and data.limit < len(rows):
-            numbered = sorted(random.Random(0).sample(numbered, data.limit), key=lambda pair: pair[0])
+        if split == "train":
+            numbered = [numbered[i] for i in kept_rows(rows, fraction=data.fraction, limit=data.limit)]
+            if rows and not numbered:
+                raise ParameterError("data.fraction", data.fraction, "large enough to keep a row")
         if labels is not None:
             items = _classification_items(numbered, labels, tokenizer, data.max_tokens, split)
         else:
@@ -212,6 +222,7 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
         splits[split] = TokenDataset(items, [row for _, row in numbered])
     full = sum(len(item["input_ids"]) == data.max_tokens for item in splits["train"])
     summary = {"source": data.source, "subset": data.subset, "train_items_at_limit": full}
+    summary["unit_of_privacy"] = _ONE_OF_KEPT if data.limit is not None else _ONE_ITEM
     if data.source == "docstrings":
         summary["python"] = python_version()
     return TaskData(

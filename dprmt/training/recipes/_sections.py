@@ -147,8 +147,10 @@ class DataRecipe(Section):
         Column of the label or target text.
     max_tokens : int
         Longer inputs are cut; with generation, prompt and target together.
+    fraction : float or None
+        In (0, 1]: about this part of the training items, every item kept or not by a digest of itself alone.
     limit : int or None
-        At most so many training items, chosen by a fixed permutation.
+        At most so many training items, those with the smallest digests.
 
     Raises
     ------
@@ -157,8 +159,8 @@ class DataRecipe(Section):
 
     Formal guarantees
     -----------------
-    The unit of privacy is that of `dprmt.training.data.load_data`. ``limit`` does not make a run more private: the
-    sampling rate is that of the items kept.
+    The unit of privacy is that of `dprmt.training.data.load_data`: with ``fraction`` still an item of the table, with
+    ``limit`` one of the items kept. Neither makes a run more private: the sampling rate is that of the items kept.
     """
 
     section = "data"
@@ -171,6 +173,7 @@ class DataRecipe(Section):
     inputs: tuple[str, ...] = checked(texts, ())
     target: str | None = checked(optional(text), None)
     max_tokens: int = checked(count(4), 128)
+    fraction: float | None = checked(optional(real(0.0, 1.0, low_open=True)), None)
     limit: int | None = checked(optional(count()), None)
 
     def check_together(self) -> None:
