@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dprmt._files import strict_json
 from dprmt._options import Parser, UsageError
 from dprmt._rounding import round_up
 from dprmt._validation import ParameterError
@@ -108,8 +109,6 @@ def _noise_seed(text: str | None) -> int | None:
 
 def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> None:
     if as_json:
-        from dprmt.training.harness._run_folder import strict_json
-
         document = dataclasses.asdict(result) | {"folder": str(result.folder)}
         sys.stdout.write(strict_json(document) + "\n")
         return
@@ -124,8 +123,6 @@ def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> N
 
 def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
     if as_json:
-        from dprmt.training.harness._run_folder import strict_json
-
         sys.stdout.write(strict_json(dataclasses.asdict(plan)) + "\n")
         return
     numbers = sum(_size(shape) for shape in plan.trainable.values())

@@ -24,7 +24,6 @@ torch = pytest.importorskip("torch")
 from dprmt.training.optimizers import DPAdamBC, make_optimizer  # noqa: E402
 from dprmt.training.studies import frequency_groups, group_means  # noqa: E402
 from dprmt.training.studies._checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
-from dprmt.training.studies._lines import append_line, read_lines  # noqa: E402
 from dprmt.training.studies.heavy_tail import (  # noqa: E402
     ClippedSum,
     Curve,
@@ -458,18 +457,7 @@ def test_group_means_and_frequency_groups() -> None:
             frequency_groups(torch.tensor([5, 100]), lowest)
 
 
-def test_lines_and_checkpoints_survive_what_a_crash_leaves(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    assert read_lines(path) == []
-    append_line(path, {"step": 1})
-    with open(path, "ab") as file:
-        file.write(b'{"step": 2, "lo')
-    assert read_lines(path) == [{"step": 1}]
-    append_line(path, {"step": 3})
-    append_line(path, {"step": 4})
-    assert [row["step"] for row in read_lines(path)] == [1, 3, 4]
-    with pytest.raises(ValueError, match="JSON"):
-        append_line(path, {"loss": math.nan})
+def test_checkpoints_survive_what_a_crash_leaves(tmp_path: Path) -> None:
     state = tmp_path / "a.safetensors"
     save_checkpoint(state, {"w": torch.arange(3)}, {"step": 1})
     with pytest.raises(TypeError):
@@ -477,7 +465,7 @@ def test_lines_and_checkpoints_survive_what_a_crash_leaves(tmp_path: Path) -> No
     tensors, facts = load_checkpoint(state)
     assert tensors["w"].tolist() == [0, 1, 2]
     assert facts == {"step": 1}
-    assert [file.name for file in tmp_path.glob("*.part")] == []
+    assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
 
 
 def test_recipe_names_give_the_optimizers_of_the_paper() -> None:

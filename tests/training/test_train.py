@@ -156,12 +156,12 @@ KILLED = """
         _ledger.PrivacyLedger.charge = dying
     else:
         calls = []
-        sync = _checkpoint._sync
+        sync = _checkpoint.sync
         def dying(path):
             sync(path)
             calls.append(path)
             if len(calls) == 4 * 3 + 3: die()  # four calls per checkpoint: the fourth one is cut short
-        _checkpoint._sync = dying
+        _checkpoint.sync = dying
     _train.train(load_recipe(sys.argv[1]), sys.argv[2], noise_seed=1)
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from dprmt._files import sync
 from dprmt._validation import ParameterError
 
 _TENSORS, _DOCUMENT = "tensors.safetensors", "document.json"
@@ -47,14 +47,14 @@ def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
         raise OSError(f"{fresh / _TENSORS}: {error}") from None
     (fresh / _DOCUMENT).write_text(json.dumps(document))
     for name in (_TENSORS, _DOCUMENT):
-        _sync(fresh / name)
-    _sync(fresh)
+        sync(fresh / name)
+    sync(fresh)
     # At every instant one of `checkpoint` and `checkpoint.previous` is whole.
     shutil.rmtree(previous, ignore_errors=True)
     if current.exists():
         current.rename(previous)
     fresh.rename(current)
-    _sync(run)
+    sync(run)
 
 
 def load_checkpoint(run: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
@@ -125,11 +125,3 @@ def _decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         return {key: _decode(item, tensors) for key, item in content}
     items = [_decode(item, tensors) for item in content]
     return tuple(items) if kind == "tuple" else items
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

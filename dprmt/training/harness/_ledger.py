@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from dprmt._files import append_line
 from dprmt.accounting import DPSGD, RandomizedClipping
-from dprmt.training.harness._run_folder import strict_json, sync
 
 FILE = "privacy.jsonl"
 _EXACT_FOR = 0.5  # seconds an answer may take before it is no longer asked for at every step
@@ -34,12 +33,7 @@ class PrivacyLedger:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
-        content = self._path.read_bytes() if self._path.exists() else b""
-        self._file = self._path.open("ab")
-        sync(folder)
-        if content and not content.endswith(b"\n"):
-            self._file.write(b"\n")
-        self.charged = _count(content)
+        self.charged = charged_steps(folder)
 
     def charge(self, attempt: int, step: int, epsilon: float) -> None:
         """Record one more step, durably.
@@ -55,13 +49,7 @@ class PrivacyLedger:
         """
         self.charged += 1
         entry = {"charged": self.charged, "attempt": attempt, "step": step, "epsilon": epsilon}
-        self._file.write(strict_json(entry).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        append_line(self._path, entry, durably=True)
 
 
 def charged_steps(folder: Path) -> int:

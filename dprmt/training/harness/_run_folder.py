@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from dprmt._files import LEFTOVERS, append_line, read_lines, replacing, write_whole
 from dprmt._validation import ParameterError
 from dprmt.training.recipes import recipe_from_dict
 
 CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"
 SUMMARY, MODEL = "summary.json", "model"
-_LOCK, _NEW = "lock", ".new"
+_LOCK = "lock"
+_OF_A_KILL = (_LOCK, "config.toml.new")  # what a start that was killed may leave; the latter by older versions
 
 
 class RunFolder:
@@ -55,6 +55,8 @@ class RunFolder:
         except OSError as error:
             self._unmake()
             raise ParameterError("out", str(path), f"a folder that can be written to ({error.strerror})") from None
+        for leftover in self.path.glob(LEFTOVERS):
+            leftover.unlink()
         try:
             self._check(resume)  # another process may have been faster
         except ParameterError:
@@ -71,7 +73,7 @@ class RunFolder:
         if (
             not exists
             and self.path.exists()
-            and (not self.path.is_dir() or {item.name for item in self.path.iterdir()} - {_LOCK, CONFIG + _NEW})
+            and (not self.path.is_dir() or not all(map(_left_by_a_kill, self.path.iterdir())))
         ):
             raise ParameterError("out", str(self.path), "a new or empty folder")
         if exists and _written_out((self.path / CONFIG).read_bytes()) != _written_out(self._config.encode()):
@@ -98,9 +100,7 @@ class RunFolder:
 
     def append_metrics(self, entry: dict[str, Any]) -> None:
         """Add one line to ``metrics.jsonl``."""
-        with (self.path / METRICS).open("ab+") as file:
-            torn = file.tell() and file.seek(-1, os.SEEK_END) is not None and file.read(1) != b"\n"
-            file.write((b"\n" if torn else b"") + strict_json(entry).encode() + b"\n")
+        append_line(self.path / METRICS, entry)
 
     def close(self) -> None:
         """Let others in; what was made for a run that was not started disappears."""
@@ -108,6 +108,10 @@ class RunFolder:
             (self.path / _LOCK).unlink(missing_ok=True)
             self._unmake()
         self._lock.close()
+
+
+def _left_by_a_kill(file: Path) -> bool:
+    return file.name in _OF_A_KILL or file.match(LEFTOVERS)
 
 
 def _written_out(config: bytes) -> bytes:
@@ -118,60 +122,10 @@ def _written_out(config: bytes) -> bytes:
         return config
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file, durably, so that a reader sees the old content or the new one."""
-    with _replacing(path) as file:
-        file.write(text.encode())
-
-
 def save_spectra(path: Path, spectra: dict[str, np.ndarray]) -> None:
     """Write ``spectra.npz`` as a whole."""
-    with _replacing(path) as file:
-        np.savez_compressed(file, **spectra)  # type: ignore[arg-type]  # numpy's stub takes an array for a flag
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    fresh = path.with_name(path.name + _NEW)
-    with fresh.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Have the disk keep what was written to a file, or which files a folder has."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def strict_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON that every reader takes: numbers that are not finite, for which JSON has no word, become ``null``.
-
-    Returns
-    -------
-    str
-        Without a line end.
-
-    Examples
-    --------
-    >>> strict_json({"loss": float("nan"), "scores": (1.0, float("inf"))})
-    '{"loss": null, "scores": [1.0, null]}'
-    """
-    return json.dumps(_finite(value), indent=indent, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    with replacing(path) as fresh:
+        np.savez_compressed(fresh, **spectra)  # type: ignore[arg-type]  # numpy's stub takes an array for a flag
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -205,12 +159,7 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     [(1, 1), (2, 2), (3, 2)]
     """
     by_step: dict[int, dict[str, Any]] = {}
-    path = Path(folder) / METRICS
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
-            continue
+    for entry in read_lines(Path(folder) / METRICS):
         by_step[entry["step"]] = entry
     return [by_step[step] for step in sorted(by_step)]
 

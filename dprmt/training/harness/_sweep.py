@@ -13,8 +13,9 @@ from typing import Any
 
 from joblib import Parallel, delayed
 
+from dprmt._files import write_whole
 from dprmt._validation import ParameterError
-from dprmt.training.harness._run_folder import CONFIG, SUMMARY, read_summary, write_whole
+from dprmt.training.harness._run_folder import CONFIG, SUMMARY, read_summary
 from dprmt.training.harness._train import train
 from dprmt.training.recipes import Recipe
 

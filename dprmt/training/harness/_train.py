@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from dprmt import __version__
+from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError
 from dprmt.training.data import per_sample_losses
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
@@ -32,8 +33,6 @@ from dprmt.training.harness._run_folder import (
     SUMMARY,
     RunFolder,
     save_spectra,
-    strict_json,
-    write_whole,
 )
 from dprmt.training.harness._sampling import micro_batches, poisson_batches
 from dprmt.training.harness._schedule import learning_rate_factor, set_learning_rate
@@ -167,10 +166,7 @@ def train(
         try:
             events = Events(Path(out)) if tensorboard and rank == 0 else None
             run = _Run(recipe, Path(out), folder, rank, processes, noise_seed, device, events)
-            try:
-                return run.to_the_end(show_progress)
-            finally:
-                run.close()
+            return run.to_the_end(show_progress)
         finally:
             if folder is not None:
                 folder.close()
@@ -211,11 +207,6 @@ class _Run:
         self.spent = SpentEpsilon(self.settings.mechanism, recipe.privacy.delta, recipe.training.steps)
         self._write_run()
         self.ledger = PrivacyLedger(path) if rank == 0 else None
-
-    def close(self) -> None:
-        """Close the ledger."""
-        if self.ledger is not None:
-            self.ledger.close()
 
     def _watch(self) -> ReleasedGradients:
         training, inner = self.recipe.training, self.settings.inner_optimizer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+
+from dprmt._files import replacing
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
@@ -25,15 +26,9 @@ def save_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor], facts: Mapp
     facts : mapping of str to JSON values
         The rest.
     """
-    scratch = path.with_name(f"{path.name}.{os.getpid()}.part")
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        save_file(contiguous, scratch, metadata={"facts": json.dumps(dict(facts))})
-        with open(scratch, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    with replacing(path) as fresh:
+        save_file(contiguous, fresh, metadata={"facts": json.dumps(dict(facts))})
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

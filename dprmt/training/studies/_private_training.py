@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
+from dprmt._files import append_line, read_lines
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting import DPSGD
 from dprmt.training.optimizers import make_optimizer
 from dprmt.training.studies._checkpoint import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
 from dprmt.training.studies._clipping import clipping_of
 from dprmt.training.studies._groups import group_means
-from dprmt.training.studies._lines import append_line, read_lines
 from dprmt.training.studies._task import GroupRecord, PrivateSettings, Task
 
 
@@ -209,7 +209,7 @@ class _Run:
             "group_loss": group_means(losses, groups, count),
             "group_accuracy": group_means(correct, groups, count),
         }
-        append_line(self.lines, {name: _without_nan(value) for name, value in row.items()})
+        append_line(self.lines, row)
 
     def save(self) -> None:
         tensors, facts = optimizer_tensors(self.inner)
@@ -237,12 +237,6 @@ def _shown(first: int, last: int, progress: bool) -> Iterable[int]:
 
     steps = range(first, last + 1)
     return track(steps, description="steps", console=Console(stderr=True), transient=True, disable=not progress)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_nan(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _record(row: dict[str, Any]) -> GroupRecord:

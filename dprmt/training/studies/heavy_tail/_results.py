@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import dprmt
+from dprmt._files import write_whole
 from dprmt._validation import ParameterError
 from dprmt.training.studies.heavy_tail._run import read_trial
 from dprmt.training.studies.heavy_tail._trial import Curve, Trial
@@ -49,9 +50,7 @@ def save_results(path: str | Path, curves: Sequence[Curve], *, command: str, del
     facts = {"command": command, "dprmt": dprmt.__version__, "torch": torch.__version__, "delta": delta}
     text = json.dumps({"provenance": facts}, indent=1)[:-2] + ',\n "curves": [\n'
     text += ",\n".join("  " + json.dumps(row) for row in rows) + "\n ]\n}\n"
-    scratch = Path(f"{path}.part")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
+    write_whole(Path(path), text)
 
 
 def load_results(path: str | Path) -> list[Curve]:

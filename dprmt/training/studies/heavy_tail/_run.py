@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from dprmt._files import append_line, read_lines
 from dprmt._validation import ParameterError, check_count
 from dprmt.training.optimizers import make_optimizer
 from dprmt.training.studies._checkpoint import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
 from dprmt.training.studies._groups import group_means
-from dprmt.training.studies._lines import append_line, read_lines
 from dprmt.training.studies.heavy_tail._data import HeavyTailData, heavy_tail_data
 from dprmt.training.studies.heavy_tail._linear import ClippedSum, clipped_gradient_sum
 from dprmt.training.studies.heavy_tail._products import EightBitInputs, FloatInputs, Inputs

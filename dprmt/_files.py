@@ -1,0 +1,129 @@
+"""Files that are there whole or not at all, JSON that every reader takes, and JSON lines that outlive a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+LEFTOVERS = ".*.part*"
+"""Pattern of the names of files that a process which was killed was about to put in place."""
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name to write to, with the suffix of ``path``; on leaving, what is there takes the place of ``path``.
+
+    A reader finds the old content or the new one, and the new one is on the disk when this returns. If the body
+    raises, the old one stays.
+
+    Yields
+    ------
+    Path
+        In the same folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(Path(folder, "a.txt")) as fresh:
+    ...         _ = fresh.write_text("whole")
+    ...     [(file.name, file.read_text()) for file in Path(folder).iterdir()]
+    [('a.txt', 'whole')]
+    """
+    fresh = path.with_name(f".{path.stem}.{secrets.token_hex(8)}.part{path.suffix}")
+    try:
+        yield fresh
+        sync(fresh)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file as `replacing` does; text as UTF-8, line ends as they are."""
+    with replacing(path) as fresh:
+        fresh.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def sync(path: Path) -> None:
+    """Have the disk keep what was written to a file, or which files a folder has (on POSIX; nothing elsewhere)."""
+    if os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def strict_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON that every reader takes: numbers that are not finite, for which JSON has no word, become ``null``.
+
+    Returns
+    -------
+    str
+        Without a line end.
+
+    Examples
+    --------
+    >>> strict_json({"loss": float("nan"), "scores": (1.0, float("inf"))})
+    '{"loss": null, "scores": [1.0, null]}'
+    """
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def append_line(path: Path, row: Mapping[str, Any], *, durably: bool = False) -> None:
+    """Add one line of `strict_json` to a file, after ending one that a crash cut short.
+
+    With ``durably``, the line is on the disk when this returns.
+    """
+    with path.open("ab+") as file:
+        torn = file.tell() and file.seek(-1, os.SEEK_END) is not None and file.read(1) != b"\n"
+        file.write((b"\n" if torn else b"") + strict_json(row).encode() + b"\n")
+    if durably:
+        sync(path)
+        sync(path.parent)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    r"""The JSON objects in a file of `append_line`, in order; lines that were cut short are left out.
+
+    Returns
+    -------
+    list of dict
+        Empty if there is no file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "lines.jsonl")
+    ...     _ = file.write_text('{"step": 1}\n{"step": 2, "lo')
+    ...     append_line(file, {"step": 2, "loss": 0.5})
+    ...     read_lines(file)
+    [{'step': 1}, {'step': 2, 'loss': 0.5}]
+    """
+    rows = []
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
