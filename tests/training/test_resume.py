@@ -244,11 +244,11 @@ def test_a_charge_that_does_not_reach_the_disk_stops_the_run_before_the_gradient
 
     def full(self, attempt, step, epsilon):
         if step == 3:
-            monkeypatch.setattr(_ledger.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "disk full")))
+            monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "disk full")))
         try:
             charge(self, attempt, step, epsilon)
         finally:
-            monkeypatch.setattr(_ledger.os, "fsync", real)
+            monkeypatch.setattr(os, "fsync", real)
         moved.append(step)
 
     monkeypatch.setattr(_ledger.PrivacyLedger, "charge", full)
