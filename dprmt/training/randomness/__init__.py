@@ -1,0 +1,5 @@
+"""Noise and coins that an adversary who attacks the generator, or the floating-point numbers, does not see through."""
+
+from dprmt.training.randomness._secure import SecureRandom as SecureRandom
+
+__all__ = ["SecureRandom"]

@@ -1,0 +1,41 @@
+"""A cipher's key stream, from the library `cryptography`."""
+
+from __future__ import annotations
+
+from dprmt._validation import ParameterError
+
+KEY_BYTES = 32
+
+
+class CipherStream:
+    """AES-256 in counter mode, from counter 0: the encryption of zeros.
+
+    Parameters
+    ----------
+    key : bytes
+        32 of them, used for one stream only.
+
+    Raises
+    ------
+    ParameterError
+        If ``cryptography`` is not installed.
+    """
+
+    __slots__ = ("__encryptor",)
+
+    def __init__(self, key: bytes) -> None:
+        try:
+            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+        except ImportError:
+            raise ParameterError("secure", True, "False, or install it: pip install 'dprmt[secure]'") from None
+        self.__encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+
+    def read(self, count: int) -> bytes:
+        """The next bytes of the stream.
+
+        Returns
+        -------
+        bytes
+            ``count`` of them.
+        """
+        return self.__encryptor.update(bytes(count))

@@ -1,0 +1,146 @@
+"""Gaussian noise and Poisson coins from a cryptographic stream."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from typing import NoReturn
+
+import numpy as np
+import torch
+
+from dprmt._validation import ParameterError, check_count, check_real
+from dprmt.training.randomness._cipher import KEY_BYTES, CipherStream
+
+_SUMMANDS = 4  # 2n normals with n = 2: the work of the attack is 2^(53(2n - 1))
+_PIECE = 1 << 17  # entries of noise made at once: 4 MiB of every intermediate
+_LEAST = 2.0**-53  # the smallest uniform number
+
+
+class SecureRandom:
+    """Noise and coins for a deployment whose adversary attacks the random numbers themselves.
+
+    Parameters
+    ----------
+    key : bytes, optional
+        32 secret bytes. By default new ones from the operating system, which is what a run should use: a key given
+        twice gives the same noise twice, and the difference of two releases then shows the data.
+
+    Formal guarantees
+    -----------------
+    *The stream* is AES-256 in counter mode of the library `cryptography`. To whoever has not the key, and cannot tell
+    AES from a random permutation, N blocks of it are uniform up to an advantage of N²/2¹²⁹.
+
+    *The noise* of every entry is half the sum of four normals (Holohan and Braghin 2021, arXiv:2107.10138, section
+    5.1; Opacus does the same), each by Box and Muller's transform of 53-bit numbers in float64, and no two of the
+    four from the same pair of numbers. A single normal in floating point is one of at most 2⁵³ values, and which
+    ones tells the sum before the noise (Mironov 2012; Jin et al. 2021, arXiv:2112.05307); to search the values of a
+    sum of four takes 2¹⁵⁹ steps. Nothing is rejected: how long an entry takes does not depend on its value, up to
+    the hardware's arithmetic. Of N(0, 1), what lies beyond 17.1, with probability below 10⁻⁶⁵, does not occur.
+
+    *The coins* compare 64-bit integers with ⌊q·2⁶⁴⌋: a sample is taken with exactly this probability over 2⁶⁴, never
+    more than q.
+
+    Not covered: memory that somebody reads, other side channels, and the difference between sums of discrete numbers
+    and the normal law, which has no proof here; a discrete mechanism would.
+
+    The key and the state of the stream are in neither ``repr`` nor pickles nor copies: all three are refused, so that
+    no checkpoint can hold them.
+
+    Raises
+    ------
+    ParameterError
+        If the key is not 32 bytes, or the package ``cryptography`` is not installed.
+
+    Examples
+    --------
+    >>> random = SecureRandom()
+    >>> random
+    SecureRandom(key=<secret>)
+    >>> random.normal((2, 3), std=2.0).shape
+    torch.Size([2, 3])
+    >>> random.poisson_sample(4, 1.0), random.poisson_sample(4, 0.0)
+    ([0, 1, 2, 3], [])
+    """
+
+    __slots__ = ("__stream",)
+
+    def __init__(self, key: bytes | None = None) -> None:
+        if key is not None and (not isinstance(key, bytes) or len(key) != KEY_BYTES):
+            raise ParameterError("key", "<hidden>", f"{KEY_BYTES} bytes")
+        self.__stream = CipherStream(secrets.token_bytes(KEY_BYTES) if key is None else key)
+
+    def __repr__(self) -> str:
+        return "SecureRandom(key=<secret>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a SecureRandom holds a secret and cannot be pickled or copied")
+
+    def normal(self, shape: Sequence[int], *, std: float = 1.0, device: torch.device | str = "cpu") -> torch.Tensor:
+        """Independent entries of N(0, std²), made on the CPU.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Of the result.
+        std : float
+            >= 0.
+        device : device
+            Of the result.
+
+        Returns
+        -------
+        Tensor
+            float64: whoever adds it to a sum should do so in float64 and round afterwards.
+
+        Raises
+        ------
+        ParameterError
+            If ``std`` is out of range.
+        """
+        scale = check_real("std", std, low=0.0) / math.sqrt(_SUMMANDS)
+        result = torch.empty(math.prod(shape), dtype=torch.float64)
+        for piece in result.split(_PIECE):
+            piece.copy_(self._sums(len(piece)))
+        return result.mul_(scale).view(tuple(shape)).to(device)
+
+    def poisson_sample(self, size: int, rate: float) -> list[int]:
+        """The numbers below ``size`` whose coins, each with probability ``rate``, fall on heads.
+
+        Parameters
+        ----------
+        size : int
+            >= 0.
+        rate : float
+            In [0, 1].
+
+        Returns
+        -------
+        list of int
+            Increasing.
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range.
+        """
+        count = check_count("size", size, low=0)
+        heads = int(check_real("rate", rate, low=0.0, high=1.0) * 2.0**64)  # exact before it is cut to an integer
+        if heads == 2**64:
+            return list(range(count))
+        words = np.frombuffer(self.__stream.read(8 * count), dtype="<u8")
+        return np.flatnonzero(words < np.uint64(heads)).tolist()
+
+    def _sums(self, count: int) -> torch.Tensor:
+        # Entries i and i + half share their pairs, so that the four numbers of one entry are of four pairs.
+        half = -(-count // 2)
+        radius = torch.sqrt(-2.0 * torch.log(self._uniform(half)))
+        angle = self._uniform(half).mul_(2.0 * math.pi)
+        return torch.cat(((radius * angle.cos()).sum(0), (radius * angle.sin()).sum(0)))[:count]
+
+    def _uniform(self, columns: int) -> torch.Tensor:
+        # In (0, 1], multiples of 2⁻⁵³.
+        words = np.frombuffer(self.__stream.read(8 * _SUMMANDS * columns), dtype="<u8")
+        numbers = ((words >> np.uint64(11)) + np.uint64(1)).astype(np.float64)
+        return torch.from_numpy(numbers.reshape(_SUMMANDS, columns)).mul_(_LEAST)

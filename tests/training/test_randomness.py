@@ -1,0 +1,156 @@
+"""Secure noise and coins: the cipher's known answer, a literal transform, the laws, and no state that could be kept."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import pickle
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("cryptography")
+
+import torch
+from scipy import stats
+
+from dprmt._validation import ParameterError
+from dprmt.training.randomness import SecureRandom
+from dprmt.training.randomness._cipher import CipherStream
+
+KEY = bytes(range(32))
+SIZE = 200_000
+
+
+def test_the_stream_is_aes_256_in_counter_mode() -> None:
+    # NIST's known answer for AES-256: a key of zeros, a block of zeros.
+    assert CipherStream(bytes(32)).read(16).hex() == "dc95c078a2408989ad48a21492842087"
+    stream, pieces = CipherStream(KEY), CipherStream(KEY)
+    assert stream.read(1000) == b"".join(pieces.read(n) for n in (1, 15, 16, 17, 0, 951))
+
+
+def literal_noise(count: int, std: float) -> list[float]:
+    """Entry by entry, with the words in the order in which they are drawn."""
+    half = math.ceil(count / 2)
+    words = np.frombuffer(CipherStream(KEY).read(2 * 4 * half * 8), dtype="<u8")
+    uniform = [((int(word) >> 11) + 1) / 2**53 for word in words]
+    entries = []
+    for i in range(count):
+        total = 0.0
+        for j in range(4):
+            place = j * half + i % half
+            radius = math.sqrt(-2 * math.log(uniform[place]))
+            angle = 2 * math.pi * uniform[4 * half + place]
+            total += radius * (math.cos(angle) if i < half else math.sin(angle))
+        entries.append(std * total / 2)
+    return entries
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 10])
+def test_every_entry_is_half_the_sum_of_four_normals_of_four_pairs(count: int) -> None:
+    found = SecureRandom(KEY).normal((count,), std=3.0)
+    assert found.dtype == torch.float64
+    np.testing.assert_allclose(found.numpy(), literal_noise(count, 3.0), rtol=1e-11, atol=1e-12)
+
+
+def test_noise_has_the_normal_law_and_the_test_would_see_another() -> None:
+    noise = SecureRandom(KEY).normal((SIZE,)).numpy()
+    assert stats.kstest(noise, "norm").pvalue > 1e-3
+    for wrong in (stats.norm(scale=1.03), stats.norm(scale=0.97), stats.norm(loc=0.015), stats.t(12)):
+        assert stats.kstest(noise, wrong.cdf).pvalue < 1e-3
+    # Tails: the numbers beyond 3 and 4 deviations are binomial.
+    for bound in (3.0, 4.0):
+        beyond = int((np.abs(noise) > bound).sum())
+        assert stats.binomtest(beyond, SIZE, 2 * stats.norm.sf(bound)).pvalue > 1e-3
+
+
+def test_entries_are_independent_those_that_share_pairs_too() -> None:
+    noise = SecureRandom(KEY).normal((2, SIZE // 2)).numpy()
+    pairs = {
+        "same pairs": (noise[0, :65536], noise.reshape(-1)[65536:131072]),
+        "neighbours": (noise[0, 1:], noise[0, :-1]),
+    }
+    for name, (left, right) in pairs.items():
+        for f in (lambda x: x, np.square, np.abs):
+            r = np.corrcoef(f(left), f(right))[0, 1]
+            assert abs(r) < 4 / math.sqrt(len(left)), name
+    # What a shared radius would look like: cos and sin of one pair alone, whose squares add up to a constant of it.
+    assert abs(np.corrcoef(noise[0], noise[0] + 0.05 * noise[1])[0, 1]) > 4 / math.sqrt(SIZE // 2)
+
+
+def test_coins_have_the_rate_and_never_more() -> None:
+    rate, size, rounds = 0.01, 5000, 200
+    random = SecureRandom(KEY)
+    draws = [random.poisson_sample(size, rate) for _ in range(rounds)]
+    total = sum(map(len, draws))
+    assert stats.binomtest(total, size * rounds, rate).pvalue > 1e-3
+    assert stats.binomtest(total, size * rounds, 1.05 * rate).pvalue < 1e-3
+    counts = np.bincount(np.concatenate(draws), minlength=size)
+    assert (
+        stats.chisquare(np.bincount(np.minimum(counts, 7), minlength=8), binomial_counts(size, rounds, rate)).pvalue
+        > 1e-3
+    )
+    assert all(draw == sorted(set(draw)) for draw in draws)
+
+
+def binomial_counts(size: int, rounds: int, rate: float) -> np.ndarray:
+    expected = stats.binom(rounds, rate).pmf(np.arange(8))
+    expected[-1] += stats.binom(rounds, rate).sf(7)
+    return size * expected
+
+
+def test_coins_are_the_words_below_the_threshold() -> None:
+    words = np.frombuffer(CipherStream(KEY).read(8 * 400), dtype="<u8")
+    chosen = [i for i, word in enumerate(words) if int(word) < int(0.3 * 2**64)]
+    assert SecureRandom(KEY).poisson_sample(400, 0.3) == chosen
+    assert SecureRandom(KEY).poisson_sample(5, 1.0) == [0, 1, 2, 3, 4]
+    assert SecureRandom(KEY).poisson_sample(0, 0.5) == SecureRandom(KEY).poisson_sample(9, 2.0**-70) == []
+
+
+def test_no_two_generators_and_no_two_calls_agree() -> None:
+    one, other = SecureRandom(), SecureRandom()
+    first = one.normal((50,))
+    assert not (first == other.normal((50,))).any()
+    assert not (first == one.normal((50,))).any()
+    long = SecureRandom(KEY).normal((262_144,))
+    assert not (long[:131_072] == long[131_072:]).any()
+
+
+def test_torch_and_numpy_seeds_have_no_influence() -> None:
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    first = SecureRandom().normal((50,))
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    assert not (first == SecureRandom().normal((50,))).any()
+
+
+def test_the_secret_cannot_be_written_down() -> None:
+    random = SecureRandom(KEY)
+    for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            attempt(random)
+    assert KEY.hex() not in repr(random)
+    assert not hasattr(random, "__dict__")
+    assert not any("state" in name for name in dir(random) if not name.startswith("__"))
+    with pytest.raises(TypeError):
+        torch.save(random, io.BytesIO())
+
+
+def test_bad_arguments_are_refused_without_showing_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in (b"short", "x" * 32, 7):
+        with pytest.raises(ParameterError, match="key must be 32 bytes, got '<hidden>'"):
+            SecureRandom(key)  # type: ignore[arg-type]
+    random = SecureRandom(KEY)
+    for std in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ParameterError, match="std must be"):
+            random.normal((2,), std=std)
+    for size, rate in ((-1, 0.5), (2, -0.1), (2, 1.1), (2, float("nan"))):
+        with pytest.raises(ParameterError):
+            random.poisson_sample(size, rate)
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
+    with pytest.raises(ParameterError, match=r"secure must be False, or install it: pip install 'dprmt\[secure\]'"):
+        SecureRandom()
