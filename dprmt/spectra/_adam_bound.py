@@ -20,6 +20,18 @@ It lies below the printed bound by ``α‖g‖‖s‖h(1 - cos(g, s))``. It stil
 slope c instead of p_min, but its first term is positive only if
 ``cos(g, s) > (p_max - p_min)/(p_max + p_min)``: a preconditioner can turn a direction by that much. So it
 says something about noisy training only as far as the noise evens out Adam's second moments.
+
+The turning is lost by measuring angles in another geometry than the step's. In that of P, with
+``⟨a, b⟩_P = aᵀPb`` and ``cos_P(g, s) = gᵀPs/(‖g‖_P‖s‖_P)``, the first term is no bound but an identity, and
+``(Ps)ᵀH(Ps) <= λ_max(H)·(P^{1/2}s)ᵀP(P^{1/2}s) <= λ_max(H)·p_max·‖s‖_P²``. Hence the P-weighted bound
+
+    ``Δ(s) >= α‖g‖_P‖s‖_P cos_P(g, s) - ½α²λ_max(H)p_max‖s‖_P²``.
+
+It is never below the corrected bound: the first terms compare as above, and ``‖s‖_P² <= p_max‖s‖²``. It is the
+best in its quantities: with e a unit eigenvector of P for p_max, s along e and ``H = λeeᵀ`` attain it at every
+cos_P. For g ≠ 0 and cos_P > 0 it is positive at every step size below ``2‖g‖_P cos_P/(λ_max(H)p_max‖s‖_P)``.
+What improves a step of a given P-norm is therefore its cosine in P's geometry, which is that of the loss as
+Adam sees it, and not the Euclidean one.
 """
 
 from __future__ import annotations
@@ -52,12 +64,19 @@ class AdamImprovement:
         Proposition I.1 as printed.
     printed_bound_applies : bool
         Whether ``gᵀPs >= p_min gᵀs``, the premise that the printed proof needs.
+    weighted_bound : float
+        The best lower bound in terms of the cosine and the norms in the geometry of P, p_max and λ_max(H). Always
+        valid, and never below ``bound``.
+    weighted_cosine : float
+        ``cos_P(g, s) = gᵀPs/(‖g‖_P‖s‖_P)`` in [-1, 1]; 0 if either vector is zero.
     """
 
     improvement: float
     bound: float
     printed_bound: float
     printed_bound_applies: bool
+    weighted_bound: float
+    weighted_cosine: float
 
 
 def adam_improvement_bound(
@@ -68,12 +87,14 @@ def adam_improvement_bound(
     step_size: float,
     largest_curvature: float | None = None,
 ) -> AdamImprovement:
-    """Proposition I.1, corrected: decrease of a quadratic loss in one Adam step, and its lower bound.
+    """Proposition I.1, corrected: decrease of a quadratic loss in one Adam step, and its lower bounds.
 
     ``Δ(s) = αgᵀPs - ½α²(Ps)ᵀH(Ps)`` and
     ``Δ(s) >= α‖g‖‖s‖(½(p_max + p_min)cos(g, s) - ½(p_max - p_min)) - ½α²λ_max(H)p_max²‖s‖²``.
     The printed bound, with ``p_min cos(g, s)`` in place of the bracket, is larger and not always true; the
     head of this module has a counterexample and the missing premise. Both agree if P = p·I or cos(g, s) = 1.
+    The P-weighted bound ``α‖g‖_P‖s‖_P cos_P(g, s) - ½α²λ_max(H)p_max‖s‖_P²``, with norms and cosine in the
+    geometry of P, is always true and never below the first one.
 
     Parameters
     ----------
@@ -110,22 +131,26 @@ def adam_improvement_bound(
     >>> r = adam_improvement_bound(g, s, np.array([1.0, 10.0]), np.eye(2), step_size=1e-3)
     >>> r.bound <= r.improvement < r.printed_bound
     True
-    >>> r.printed_bound_applies
-    False
+    >>> r.printed_bound_applies, r.bound <= r.weighted_bound <= r.improvement
+    (False, True)
     """
     g, s = _vectors(gradient=gradient, direction=direction)
     α = check_real("step_size", step_size, low=0.0, low_open=True)
-    P_s, p_min, p_max = _precondition(preconditioner, s[None])
+    (P_s, P_g), p_min, p_max = _precondition(preconditioner, s[None], g[None])
     image: NamedBlocks = {None: P_s}
     H_P_s, λ_max = _curvature(hessian, P_s, largest_curvature)
     slope = inner(g, image)
+    s_P2, g_P2 = inner(s, image), inner(g, {None: P_g})
     penalty = α * α / 2 * λ_max * p_max**2 * inner(s, s)
     scale, cos = norm(g) * norm(s), cosine(g, s)
+    scale_P = math.sqrt(s_P2) * math.sqrt(g_P2)
     return AdamImprovement(
         improvement=α * slope - α * α / 2 * inner(image, {None: H_P_s}),
         bound=α * scale * ((p_max + p_min) / 2 * cos - (p_max - p_min) / 2) - penalty,
         printed_bound=α * scale * p_min * cos - penalty,
         printed_bound_applies=slope >= p_min * inner(g, s) - _ROUNDING * p_max * scale,
+        weighted_bound=α * slope - α * α / 2 * λ_max * p_max * s_P2,
+        weighted_cosine=max(-1.0, min(1.0, slope / scale_P)) if scale_P > 0 else 0.0,
     )
 
 
@@ -193,18 +218,17 @@ def _vectors(**arguments: Array) -> list[NamedBlocks]:
     return matching_blocks(**arguments)
 
 
-def _precondition(preconditioner: Array, s: Array) -> tuple[Array, float, float]:
-    # P s, p_min and p_max.
-    P = _companion("preconditioner", preconditioner, s, ndims=(1, 2))
-    s = to_float64(s)
+def _precondition(preconditioner: Array, *vectors: Array) -> tuple[list[Array], float, float]:
+    # P v of each vector, p_min and p_max.
+    P = _companion("preconditioner", preconditioner, vectors[0], ndims=(1, 2))
     if P.ndim == 1:
-        p_min, p_max, image = float(P.min()), float(P.max()), P * s
+        p_min, p_max, images = float(P.min()), float(P.max()), [P * to_float64(v) for v in vectors]
     else:
         p_min, p_max = _extreme_eigenvalues("preconditioner", P)
-        image = P @ s
+        images = [P @ to_float64(v) for v in vectors]
     if p_min <= 0:
         raise ParameterError("preconditioner", p_min, "positive definite; its smallest eigenvalue")
-    return image, p_min, p_max
+    return images, p_min, p_max
 
 
 def _curvature(hessian: Any, v: Array, largest_curvature: float | None) -> tuple[Array, float]:

@@ -58,6 +58,39 @@ def test_bound_holds(seed, d, step, spread, diagonal):
     assert result.printed_bound == pytest.approx(literal_printed_bound(g, s, p, H, step), abs=slack)
 
 
+@given(SEEDS, DIMENSIONS, STEPS, SPREADS, st.booleans())
+def test_weighted_bound_holds_and_is_never_below_the_other(seed, d, step, spread, diagonal):
+    """bound <= α‖g‖_P‖s‖_P cos_P - ½α²λ_max(H)p_max‖s‖_P² <= Δ(s), for all g, s, P, H."""
+    rng, g, s, p, H = problem(seed, d, spread)
+    Q = np.eye(d) if diagonal else rotation(rng, d)
+    P = Q * p @ Q.T
+    P = (P + P.T) / 2
+    result = adam_improvement_bound(g, s, p if diagonal else P, H, step)
+    norms, λ = np.sqrt([g @ P @ g, s @ P @ s]), np.linalg.eigvalsh(H)[-1]
+    literal = step * norms[0] * norms[1] * result.weighted_cosine - step**2 / 2 * λ * max(p) * norms[1] ** 2
+    slack = 1e-12 * (abs(result.bound) + abs(result.improvement) + step * spread * np.linalg.norm(g))
+    assert result.weighted_bound == pytest.approx(literal, abs=slack)
+    assert result.weighted_cosine == pytest.approx(g @ P @ s / norms.prod(), abs=1e-12)
+    assert result.bound - slack <= result.weighted_bound <= result.improvement + slack
+
+
+@given(SEEDS, st.integers(2, 6), STEPS, SPREADS)
+def test_weighted_bound_is_attained(seed, d, step, spread):
+    """By s along the top eigenvector e of P and H = λeeᵀ, for every g: so at every cos_P in [-1, 1]."""
+    rng, g, _, p, _ = problem(seed, d, spread)
+    Q = rotation(rng, d)
+    P = Q * p @ Q.T
+    e = Q[:, np.argmax(p)]
+    result = adam_improvement_bound(g, rng.uniform(0.1, 3) * e, (P + P.T) / 2, 0.7 * np.outer(e, e), step)
+    scale = abs(result.improvement) + step * spread * np.linalg.norm(g) + step**2 * spread**2
+    assert result.improvement == pytest.approx(result.weighted_bound, abs=1e-10 * scale)
+
+
+def test_weighted_cosine_of_a_zero_vector():
+    result = adam_improvement_bound(np.array([1.0, 2.0]), np.zeros(2), np.ones(2), np.eye(2), 0.1)
+    assert result.weighted_cosine == result.weighted_bound == result.improvement == 0
+
+
 @given(SEEDS, st.integers(2, 6), STEPS, SPREADS)
 def test_bound_is_attained_by_a_reflection(seed, d, step, spread):
     """For every g and s some P with spectrum in [1, spread] makes the bound an equality at H = 0."""
@@ -89,7 +122,7 @@ def test_all_bounds_are_equalities_for_scalar_preconditioner_and_curvature(seed,
     result = adam_improvement_bound(g, s, np.full(d, p), λ * np.eye(d), step)
     expected = step * p * g @ s - step**2 / 2 * λ * p**2 * s @ s
     scale = step * p * np.linalg.norm(g) * np.linalg.norm(s) + step**2 * λ * p**2 * s @ s
-    for value in (result.improvement, result.bound, result.printed_bound):
+    for value in (result.improvement, result.bound, result.printed_bound, result.weighted_bound):
         assert value == pytest.approx(expected, abs=1e-12 * scale)
     assert result.printed_bound_applies
 
