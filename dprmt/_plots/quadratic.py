@@ -23,8 +23,8 @@ def plot_step_improvement(
     Parameters
     ----------
     methods : mapping of label to mapping
-        By method, arrays of shape (k,): "cosine" in [-1, 1], "improvement", "bound" and "printed_bound", all in one
-        unit. Not private.
+        By method, arrays of shape (k,): "cosine" in [-1, 1], "improvement", "bound", "printed_bound" and, if it is to
+        be drawn, "weighted_bound", all in one unit. Not private.
     printed : bool
         Whether to draw the printed bound too. It is not always true.
     ax : matplotlib axes, optional
@@ -33,7 +33,8 @@ def plot_step_improvement(
     Returns
     -------
     matplotlib.axes.Axes
-        At each cosine an open mark for the step, a dash for the valid bound and a cross for the printed one.
+        At each cosine an open mark for the step, a dash for the valid bound, a cross for the printed one and a point
+        for the P-weighted one.
 
     Raises
     ------
@@ -55,18 +56,20 @@ def plot_step_improvement(
     drawn = {}
     for label, columns in methods.items():
         x = np.ravel(finite_values("cosine", columns["cosine"], low=-1.0, high=1.0))
-        names = ("improvement", "bound", "printed_bound")
+        names = ["improvement", "bound", "printed_bound", *(["weighted_bound"] if "weighted_bound" in columns else [])]
         drawn[label] = x, [matching(name, finite_values(name, columns[name]), "cosine", x) for name in names]
     ax = axes_or_new(ax)
     ax.axhline(0.0, color="0.5", linewidth=1.0)
-    for number, (label, (x, (decrease, bound, as_printed))) in enumerate(drawn.items()):
+    for number, (label, (x, (decrease, bound, as_printed, *weighted))) in enumerate(drawn.items()):
         color, marker = (cycle[number % len(cycle)] for cycle in (PALETTE[1:], MARKERS))
         looks: list[tuple[str, Any, dict[str, Any]]] = [
             (label, decrease, {"marker": marker, "markersize": 5, "markerfacecolor": "none"}),
             (f"{label}, bound", bound, {"marker": "_", "markersize": 9, "markeredgewidth": 1.6}),
             (f"{label}, bound as printed", as_printed, {"marker": "x", "markersize": 4, "markeredgewidth": 0.8}),
         ]
-        for text, values, look in looks if printed else looks[:2]:
+        looks = looks if printed else looks[:2]
+        looks += [(f"{label}, P-weighted bound", values, {"marker": ".", "markersize": 5}) for values in weighted]
+        for text, values, look in looks:
             ax.plot(x, values, color=color, linestyle="none", label=text, **look)
     ax.set_xlabel("cosine of the direction with the gradient")
     ax.set_ylabel("decrease of the loss in one step,\nin units of ‖g‖²/(2λ_max)")

@@ -95,6 +95,7 @@ def test_bound_is_valid_and_the_step_is_worth_more_with_less_noise(layer: LayerQ
     assert {record.method for record in records} == {"adam", "adambc", "denoised"}
     assert all(record.improvement >= record.bound for record in records)
     assert all(record.bound <= record.printed_bound + 1e-12 for record in records)
+    assert all(record.bound <= record.weighted_bound <= record.improvement for record in records)
     cosines = [np.mean([r.cosine for r in records if (r.signal, r.method) == (s, "adam")]) for s in (0.5, 2.0, 6.0)]
     assert cosines == sorted(cosines)
 
@@ -130,6 +131,8 @@ def test_picture_shows_steps_and_both_bounds() -> None:
     drawn = [line for line in ax.lines if not line.get_label().startswith("_")]
     assert [line.get_ydata().tolist() for line in drawn] == [[0.0, 0.0], [1.0, -1.0], [2.0, -2.0]]
     assert len({line.get_marker() for line in drawn}) == 3
+    weighted = {"DP-Adam": {**steps, "weighted_bound": [0.5, -0.5]}}
+    assert plot_step_improvement(weighted, ax=Figure().subplots()).lines[-1].get_ydata().tolist() == [0.5, -0.5]
     assert len(plot_step_improvement({"DP-Adam": steps}, printed=False, ax=Figure().subplots()).lines) == 3
     for name, value in (("cosine", [2.0, 0.1]), ("bound", [1.0])):
         with pytest.raises(ParameterError) as caught:

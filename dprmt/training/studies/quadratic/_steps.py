@@ -29,6 +29,10 @@ class StepRecord(NamedTuple):
     """Proposition I.1 as printed."""
     printed_bound_applies: bool
     """Whether its missing premise holds."""
+    weighted_bound: float
+    """Valid lower bound from norms and cosine in the geometry of the preconditioner."""
+    weighted_cosine: float
+    """cos_P(g, s)."""
 
 
 def one_step_improvements(
@@ -52,7 +56,7 @@ def one_step_improvements(
 
     Note that Proposition I.1 is not true as printed: its lower bound on gᵀPs holds for one vector in the role of
     both, or under a further premise. `dprmt.spectra.adam_improvement_bound` has a counterexample, the corrected
-    sharp bound and the printed one; all are recorded here. At equal norms and equal P ("adam" and "denoised"), both
+    sharp bound, the P-weighted one and the printed one; all are recorded here. At equal norms and equal P ("adam" and "denoised"), both
     bounds increase with the cosine, as Corollary I.2 says.
 
     Parameters
@@ -125,6 +129,7 @@ def one_step_improvements(
                 )
                 unit = float(g.square().sum()) / (2 * λ)
                 values = found.improvement / unit, found.bound / unit, found.printed_bound / unit
+                weighted = found.weighted_bound / unit, found.weighted_cosine
                 cosine = cosine_similarity(s, g)
-                records.append(StepRecord(method, signal, cosine, *values, found.printed_bound_applies))
+                records.append(StepRecord(method, signal, cosine, *values, found.printed_bound_applies, *weighted))
     return records
