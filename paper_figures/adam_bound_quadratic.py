@@ -3,7 +3,7 @@
 Usage: ``python paper_figures/adam_bound_quadratic.py OUT.png``
 
 The layer is the first one of a small network on scikit-learn's digits. Proposition I.1 is not true as printed; drawn
-are the corrected bound (dashes), the printed one (crosses) and the bound in the geometry of the preconditioner (points).
+are the corrected bound (dashes), the printed one (crosses) and that in the geometry of the preconditioner (points).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def test_bound_holds(seed, d, step, spread, diagonal):
 
 @given(SEEDS, DIMENSIONS, STEPS, SPREADS, st.booleans())
 def test_weighted_bound_holds_and_is_never_below_the_other(seed, d, step, spread, diagonal):
-    """bound <= α‖g‖_P‖s‖_P cos_P - ½α²λ_max(H)p_max‖s‖_P² <= Δ(s), for all g, s, P, H."""
+    """Valid: bound <= α‖g‖_P‖s‖_P cos_P - ½α²λ_max(H)p_max‖s‖_P² <= Δ(s), for all g, s, P, H."""
     rng, g, s, p, H = problem(seed, d, spread)
     Q = np.eye(d) if diagonal else rotation(rng, d)
     P = Q * p @ Q.T

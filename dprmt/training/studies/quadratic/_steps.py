@@ -56,8 +56,8 @@ def one_step_improvements(
 
     Note that Proposition I.1 is not true as printed: its lower bound on gᵀPs holds for one vector in the role of
     both, or under a further premise. `dprmt.spectra.adam_improvement_bound` has a counterexample, the corrected
-    sharp bound, the P-weighted one and the printed one; all are recorded here. At equal norms and equal P ("adam" and "denoised"), both
-    bounds increase with the cosine, as Corollary I.2 says.
+    sharp bound, the P-weighted one and the printed one; all are recorded here. At equal norms and equal P ("adam" and
+    "denoised"), the first and the last increase with the cosine, as Corollary I.2 says.
 
     Parameters
     ----------
