@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from dprmt._pictures import save_picture
-from dprmt.plots import plot_accuracy_over_steps
+from dprmt.plots import plot_accuracy_over_steps, save_picture
 from dprmt.training.recipes import Recipe, load_recipe
 from dprmt.training.validation import AccuracyCurve, compare
 

@@ -12,8 +12,7 @@ import sys
 
 import numpy as np
 
-from dprmt._pictures import save_picture
-from dprmt.plots import plot_step_improvement
+from dprmt.plots import plot_step_improvement, save_picture
 from dprmt.training.studies.quadratic import StepRecord, digits_layer, one_step_improvements
 
 LABELS = {"adam": "DP-Adam", "adambc": "DP-AdamBC", "denoised": "DP-Adam, denoised"}

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from _tuned import add_training_options, panel, settings, show, tuned_runs
 
-from dprmt._pictures import save_picture
-from dprmt.plots import plot_class_sizes, plot_metric_against_epsilon
+from dprmt.plots import plot_class_sizes, plot_metric_against_epsilon, save_picture
 from dprmt.training.studies import GroupRecord, train_privately
 from dprmt.training.studies.barcode import barcode_data, barcode_network, digits_images, mnist_images
 

@@ -9,8 +9,7 @@ import sys
 
 import numpy as np
 
-from dprmt._pictures import save_picture
-from dprmt.plots import plot_overlaps, plot_singular_values, plot_spike_map
+from dprmt.plots import plot_overlaps, plot_singular_values, plot_spike_map, save_picture
 from dprmt.spectra import denoise, detection_threshold
 
 SHAPE, SIGMA, DRAWS = (64, 768), 1.0, 20

@@ -16,8 +16,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from dprmt._pictures import save_picture
-from dprmt.plots import plot_spectrum_flattening
+from dprmt.plots import plot_spectrum_flattening, save_picture
 
 BATCH, WARM_UP = 256, 30
 CLIPPING, NOISE = (0.1, 1.0, 10.0), (0.1, 0.5, 2.0)

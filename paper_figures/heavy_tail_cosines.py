@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dprmt._pictures import save_picture
-from dprmt.plots import plot_class_blocks, plot_class_sizes, plot_gradient_cosines
+from dprmt.plots import plot_class_blocks, plot_class_sizes, plot_gradient_cosines, save_picture
 from dprmt.training.studies._checkpoint import load_checkpoint
 from dprmt.training.studies.heavy_tail import (
     Trial,

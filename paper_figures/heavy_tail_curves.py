@@ -15,8 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dprmt._pictures import save_picture
-from dprmt.plots import plot_class_sizes, plot_metric_against_epsilon
+from dprmt.plots import plot_class_sizes, plot_metric_against_epsilon, save_picture
 from dprmt.training.studies.heavy_tail import Curve, load_results
 
 LABELS = {"gd": "DP-GD", "gdm": "DP-GDM", "adam": "DP-Adam", "adambc": "DP-AdamBC"}

@@ -16,8 +16,7 @@ from dataclasses import replace
 import numpy as np
 from _tuned import LABELS
 
-from dprmt._pictures import save_picture
-from dprmt.plots import plot_metric_against_step
+from dprmt.plots import plot_metric_against_step, save_picture
 from dprmt.training.studies.heavy_tail import Curve, Trial, run_trials
 
 STABILITY = {"gd": 0.1, "gdm": 0.1, "adam": 1e-3, "adambc": 0.1}

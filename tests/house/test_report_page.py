@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dprmt._report_page import Picture, Section, Table, plain_numbers, render_page
+from dprmt._files import strict_json
+from dprmt.report._page import Picture, Section, Table, plain_numbers, render_page
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
@@ -94,8 +95,7 @@ def test_tables_have_headers_for_rows_and_columns() -> None:
 
 def test_numbers_become_json() -> None:
     values = {"a": np.float32(0.5), "b": np.array([1.0, math.nan]), "c": (1, math.inf), 2: None, "d": True, "e": "x"}
-    plain = plain_numbers(values)
-    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    plain = json.loads(strict_json(plain_numbers(values)))
     assert plain == {"a": 0.5, "b": [1.0, None], "c": [1, None], "2": None, "d": True, "e": "x"}
     with pytest.raises((TypeError, ValueError)):
-        plain_numbers(object())
+        strict_json(plain_numbers(object()))

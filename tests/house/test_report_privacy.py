@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from functools import cache
 
-from dprmt._report_privacy import (
+from dprmt.accounting import DPSGD, PrivacyBounds
+from dprmt.report._privacy import (
     Row,
     Run,
     privacy_curves,
@@ -15,7 +16,6 @@ from dprmt._report_privacy import (
     privacy_table,
     work,
 )
-from dprmt.accounting import DPSGD, PrivacyBounds
 
 SMALL = Run(name="small", sample_rate=0.05, steps=20, probes=(16,), curve_steps=(5, 20))
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch_file
 
-from dprmt import _spectrum_command, _tensor_files
-from dprmt._matrix_spectrum import matrix_spectrum
-from dprmt._spectrum_tables import printable
-from dprmt.cli import main
+from dprmt import plots
+from dprmt.cli import _tensor_files, main
+from dprmt.cli._matrix_spectrum import matrix_spectrum
+from dprmt.cli._spectrum_tables import printable
 from dprmt.spectra import (
     MarchenkoPastur,
     bulk_edge,
@@ -235,12 +235,12 @@ def test_names_cannot_upset_the_terminal(capsys: pytest.CaptureFixture[str], tmp
 def test_picture_shows_the_matrix_that_stands_out_most(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    figures, save_picture = [], _spectrum_command.save_picture
+    figures, save_picture = [], plots.save_picture
 
     def spy(path, draw, **options):
         save_picture(path, lambda axes: (draw(axes), figures.append(axes[0].figure)), **options)
 
-    monkeypatch.setattr(_spectrum_command, "save_picture", spy)
+    monkeypatch.setattr(plots, "save_picture", spy)
     path, picture = save_arrays(tmp_path / "gradients.npz", ARRAYS), tmp_path / "out.png"
     document = run_json(capsys, path, "--plot", str(picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -406,10 +406,10 @@ def test_failing_to_write_leaves_nothing_behind(
 
     monkeypatch.setattr("os.replace", full)
     arguments = ["--sigma", "1", "--plot", str(matrix_file.parent / "out.png")]
-    assert main(["spectrum", str(matrix_file), *arguments]) == 2
+    assert main(["spectrum", str(matrix_file), *arguments]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == f"dprmt: {arguments[3]!r} could not be written: No space left on device\n"
+    assert captured.err == "dprmt spectrum: [Errno 28] No space left on device\n"
     assert [file.name for file in matrix_file.parent.iterdir()] == ["gradient.npy"]
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._plots.style import MARKERS, PALETTE, axes_or_new, finish
-from dprmt._plots.values import finite_values, matching
+from dprmt.plots._style import MARKERS, PALETTE, axes_or_new, finish
+from dprmt.plots._values import finite_values, matching
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

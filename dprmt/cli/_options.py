@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+_PICTURES = (".png", ".pdf", ".svg")
 
 
 class UsageError(Exception):
@@ -137,3 +142,40 @@ def read_options(namespace: argparse.Namespace, options: tuple[Option, ...]) -> 
         text = getattr(namespace, option.dest)
         values[option.dest] = option.default if text is None else option.read(option.dest, text)
     return values
+
+
+def add_command_with(
+    commands: Commands,
+    name: str,
+    summary: str,
+    options: tuple[Option, ...],
+    run: Callable[[argparse.Namespace], None],
+) -> Parser:
+    """Declare a command with its options and ``--json``."""
+    parser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+    for option in options:
+        option.add_to(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def check_picture_name(command: str, name: str) -> None:
+    """Refuse, before any work, the value of ``--plot`` if no picture could be written there.
+
+    Raises
+    ------
+    UsageError
+        If the suffix is no picture format, or the place is not one for a new file.
+    """
+    path = Path(name)
+    if path.suffix.lower() not in _PICTURES:
+        _refuse_picture(command, "a file name that ends in .png, .pdf or .svg", name)
+    if not path.parent.is_dir() or path.is_dir():
+        _refuse_picture(command, "a file in an existing folder", name)
+    if not os.access(path.parent, os.W_OK):
+        _refuse_picture(command, "a file in a folder that can be written", name)
+
+
+def _refuse_picture(command: str, allowed: str, name: str) -> NoReturn:
+    raise UsageError(f"{command}: --plot must be {allowed}, got {name!r}")

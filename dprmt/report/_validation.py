@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dprmt._report_page import Section
+from dprmt.report._page import Section
 
 if TYPE_CHECKING:
     from dprmt.training.recipes import Recipe
@@ -184,60 +184,3 @@ def setting_numbers(measured: Measurements) -> dict[str, Any]:
         "options": options,
         "private_losses": measured.losses,
     }
-
-
-def validation_sections(measured: Measurements) -> list[Section]:
-    """All sections on real gradients.
-
-    Returns
-    -------
-    list of Section
-        In the order of the page.
-    """
-    from dprmt._report_denoising import improvement_section, kappa_section
-    from dprmt._report_norms import norm_section
-    from dprmt._report_spikes import overlap_section, spike_section
-
-    return [
-        spike_section(measured.spikes),
-        overlap_section(measured.spikes),
-        improvement_section(measured.alignment),
-        kappa_section(measured.alignment),
-        norm_section(measured.norms),
-    ]
-
-
-def by_columns(records: list[Any], names: tuple[str, ...]) -> dict[str, list[Any]]:
-    """Records as columns, which is shorter in JSON.
-
-    Returns
-    -------
-    dict
-        Name to values.
-    """
-    return {name: [getattr(record, name) for record in records] for name in names}
-
-
-def per_cent(value: float, digits: int = 1, *, sign: bool = False) -> str:
-    """A share in per cent.
-
-    Returns
-    -------
-    str
-        With the unit; "none" for NaN.
-    """
-    if not math.isfinite(value):
-        return "none"
-    return f"{number(100 * value, digits, sign=sign)} %"
-
-
-def number(value: float, digits: int, *, sign: bool = False) -> str:
-    """A number with a minus sign that is one, and none before zero.
-
-    Returns
-    -------
-    str
-        With so many digits after the point.
-    """
-    rounded = round(value, digits) + 0.0  # -0.0 + 0.0 is 0.0
-    return f"{rounded:{'+' if sign and rounded else ''}.{digits}f}".replace("-", "−")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._plots.style import LINES, MARKERS, PALETTE, axes_or_new, finish
 from dprmt._validation import ParameterError
+from dprmt.plots._style import LINES, MARKERS, PALETTE, axes_or_new, finish
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

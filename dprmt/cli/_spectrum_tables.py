@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from dprmt._matrix_spectrum import MatrixSpectrum
+from dprmt.cli._matrix_spectrum import MatrixSpectrum
 
 _SPIKES_NAMED = 3  # predicted clean values in a row of the overview
 _SPIKES_LISTED, _BULK_LISTED = 30, 5  # rows of the table of one matrix

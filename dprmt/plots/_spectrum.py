@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._plots.style import PALETTE, axes_or_new, finish
-from dprmt._plots.values import Floats, descending
+from dprmt.plots._style import PALETTE, axes_or_new, finish
+from dprmt.plots._values import Floats, descending
 from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, spike_map
 
 if TYPE_CHECKING:

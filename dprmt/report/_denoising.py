@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dprmt._report_page import Picture, Section, Table
-from dprmt._report_validation import by_columns, number, per_cent
+from dprmt.report._page import Picture, Section, Table
+from dprmt.report._words import by_columns, number, per_cent
 
 if TYPE_CHECKING:
     from dprmt.training.validation import AlignmentStep, KappaPoint

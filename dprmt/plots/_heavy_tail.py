@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._plots.style import LINES, MARKERS, PALETTE, axes_or_new, finish
-from dprmt._plots.values import Floats, finite_values, matching
 from dprmt._validation import ParameterError
+from dprmt.plots._style import LINES, MARKERS, PALETTE, axes_or_new, finish
+from dprmt.plots._values import Floats, finite_values, matching
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table as RichTable
-
-from dprmt._report_page import Picture, Section, Table
 from dprmt.accounting import DPSGD, PrivacyBounds, RandomizedClipping, calibrate_noise_multiplier
+from dprmt.report._page import Picture, Section, Table
 
 
 @dataclass(frozen=True)
@@ -122,22 +120,6 @@ def privacy_table(run: Run, rows: list[Row]) -> Table:
         f" in brackets, extra noise for the ε = {exact} of exact norms."
     )
     return Table(caption, ["clipping", *(f"ε, {label}" for label in _ANALYSES)], cells)
-
-
-def rich_table(table: Table) -> RichTable:
-    """The table for a terminal.
-
-    Returns
-    -------
-    rich.table.Table
-        Numbers to the right.
-    """
-    printed = RichTable(caption=table.caption)
-    for number, name in enumerate(table.header):
-        printed.add_column(name, justify="right" if number else "left")
-    for row in table.rows:
-        printed.add_row(*row)
-    return printed
 
 
 def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBounds]]) -> Section:

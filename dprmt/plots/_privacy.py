@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dprmt._plots.style import LINES, PALETTE, axes_or_new, finish
 from dprmt.accounting import PrivacyBounds, TradeOff, gdp_trade_off
+from dprmt.plots._style import LINES, PALETTE, axes_or_new, finish
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

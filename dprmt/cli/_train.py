@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dprmt._files import strict_json
-from dprmt._options import Parser, UsageError
-from dprmt._rounding import round_up
 from dprmt._validation import ParameterError
+from dprmt.cli._options import Commands, UsageError, add_command_with
+from dprmt.cli._rounding import round_up
 
 if TYPE_CHECKING:
     from dprmt.training.harness import DryRun, TrainingResult
@@ -25,10 +25,10 @@ _MIB = 2.0**20
 _LAYERS_SHOWN = 8
 
 
-def add_command(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Declare ``dprmt train``."""
+def add_command(commands: Commands) -> None:
+    """Declare it."""
     summary = "train a model as a recipe says, with differential privacy, and write down what it cost"
-    parser = commands.add_parser("train", help=summary, description=summary, allow_abbrev=False)
+    parser = add_command_with(commands, "train", summary, (), run_train)
     parser.add_argument("recipe", metavar="RECIPE", help="a .toml file, or the name of a recipe that comes with dprmt")
     parser.add_argument("--out", metavar="DIR", help="the run folder; runs/NAME by default")
     parser.add_argument("--resume", action="store_true", help="continue the run in the folder, with fresh noise")
@@ -43,8 +43,6 @@ def add_command(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--noise-seed", metavar="N", help="repeatable noise, for studies: known noise protects nobody")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, …; a GPU if there is one by default")
     parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard events too")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else")
-    parser.set_defaults(run=run_train)
 
 
 def run_train(namespace: argparse.Namespace) -> None:

@@ -13,11 +13,10 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.progress import track
 
-from dprmt._matrix_spectrum import LARGEST_ENTRY, MatrixSpectrum, is_usable, matrix_spectrum, why_not
-from dprmt._options import Option, Parser, UsageError, read_options, real
-from dprmt._pictures import check_picture_name, save_picture
-from dprmt._spectrum_tables import details, overview, printable
-from dprmt._tensor_files import Reader, UnreadableFileError, open_tensors
+from dprmt.cli._matrix_spectrum import LARGEST_ENTRY, MatrixSpectrum, is_usable, matrix_spectrum, why_not
+from dprmt.cli._options import Commands, Option, UsageError, add_command_with, check_picture_name, read_options, real
+from dprmt.cli._spectrum_tables import details, overview, printable
+from dprmt.cli._tensor_files import Reader, UnreadableFileError, open_tensors
 
 _COMMAND = "dprmt spectrum"
 _MATRIX = "a matrix of real floating-point numbers"
@@ -31,16 +30,13 @@ _SIGMA = Option(
 )
 
 
-def add_command(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Declare ``dprmt spectrum``."""
+def add_command(commands: Commands) -> None:
+    """Declare it."""
     summary = "the singular values of noisy matrices, and which of them stand out from the noise"
-    parser = commands.add_parser("spectrum", help=summary, description=summary, allow_abbrev=False)
+    parser = add_command_with(commands, "spectrum", summary, (_SIGMA,), run_spectrum)
     parser.add_argument("file", metavar="FILE", help="a .npy, .npz, .pt or .safetensors file of matrices")
-    _SIGMA.add_to(parser)
     parser.add_argument("--param", metavar="NAME", help="one matrix only, value by value")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else")
     parser.add_argument("--plot", metavar="OUT", help="write a picture (png, pdf or svg) of one matrix")
-    parser.set_defaults(run=run_spectrum)
 
 
 def run_spectrum(namespace: argparse.Namespace) -> None:
@@ -127,7 +123,7 @@ def _with_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
 
 
 def _draw(path: str, spectrum: MatrixSpectrum, among: int) -> None:
-    from dprmt.plots import plot_singular_values, plot_spectrum_histogram
+    from dprmt.plots import plot_singular_values, plot_spectrum_histogram, save_picture
 
     values, shape, sigma = spectrum.singular_values, spectrum.shape, spectrum.sigma
     shrunk = [spike.shrunk for spike in spectrum.spikes] + [0.0] * (len(values) - len(spectrum.spikes))

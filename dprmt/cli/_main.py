@@ -1,13 +1,16 @@
-"""The command line, ``dprmt``: parses, dispatches, and turns every bad input into one line and exit code 2."""
+"""Parses, dispatches, and turns every bad input into one line and exit code 2."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from dprmt import __version__, _privacy_commands, _report, _spectrum_command, _train_command
-from dprmt._options import Parser, UsageError
+from dprmt import __version__
 from dprmt._validation import ParameterError
+from dprmt.cli import _delta, _epsilon, _noise, _report, _spectrum, _tradeoff, _train
+from dprmt.cli._options import Parser, UsageError
+
+_COMMANDS = (_epsilon, _noise, _delta, _tradeoff, _spectrum, _train, _report)
 
 
 def build_parser() -> Parser:
@@ -16,7 +19,12 @@ def build_parser() -> Parser:
     Returns
     -------
     Parser
-        With one sub-parser per command.
+        An ``argparse`` parser with one sub-parser per command.
+
+    Examples
+    --------
+    >>> build_parser().parse_args(["report", "--out", "page"]).command
+    'report'
     """
     parser = Parser(
         prog="dprmt",
@@ -25,10 +33,8 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"dprmt {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    _privacy_commands.add_commands(commands)
-    _spectrum_command.add_command(commands)
-    _train_command.add_command(commands)
-    _report.add_command(commands)
+    for command in _COMMANDS:
+        command.add_command(commands)
     return parser
 
 
@@ -45,6 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         0; 2 after bad input and 1 where the machine failed (a full disk, say), with one line on stderr; 130 after
         an interrupt.
+
+    Examples
+    --------
+    >>> main(["delta", "--epsilon", "1", "--noise-multiplier", "2", "--sample-rate", "1", "--steps", "1"])
+    δ <= 0.0068... at ε = 1  (exact norms)
+      remove 0.0068... <= δ <= 0.0068...
+      add    0.0068... <= δ <= 0.0068...
+    0
     """
     command = "dprmt"
     try:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._plots.style import LINES, MARKERS, PALETTE, axes_or_new, finish
-from dprmt._plots.values import finite_values, matching, shares
 from dprmt._validation import check_real
+from dprmt.plots._style import LINES, MARKERS, PALETTE, axes_or_new, finish
+from dprmt.plots._values import finite_values, matching, shares
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

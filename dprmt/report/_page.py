@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -134,23 +133,14 @@ def render_page(
 
 
 def plain_numbers(value: Any) -> Any:
-    """The value as JSON can hold it.
-
-    Returns
-    -------
-    object
-        Mappings, lists, strings, numbers, None; numbers that are not finite become None.
-    """
+    """The value in Python's own types, for ``dprmt._files.strict_json``."""
     if isinstance(value, Mapping):
         return {str(key): plain_numbers(entry) for key, entry in value.items()}
-    if isinstance(value, str) or value is None or isinstance(value, (bool, int)):
-        return value
     if hasattr(value, "tolist"):
-        return plain_numbers(value.tolist())
-    if isinstance(value, Sequence):
+        return value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return [plain_numbers(entry) for entry in value]
-    number = float(value)
-    return number if math.isfinite(number) else None
+    return value
 
 
 def _text(text: str) -> str:

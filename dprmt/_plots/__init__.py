@@ -1,1 +1,0 @@
-"""Implementation of :mod:`dprmt.plots`."""

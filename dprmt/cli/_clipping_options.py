@@ -1,0 +1,54 @@
+"""How per-sample norms are taken: from options to a mechanism, and to words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.cli._options import Option, choice, count
+
+_DEFAULTS = {"rank": None, "analysis": "tight", "probe_sharing": "batch"}
+"""Keywords of :class:`RandomizedClipping` beside its number of probes."""
+
+CLIPPING = (
+    Option("--probes", count(low=2, high=10**5), "k, Gaussian probes per layer (>= 2); without it: exact norms"),
+    Option("--rank", count(), "d, only if every parameter's norm is estimated; used by the envelope"),
+    Option("--analysis", choice("tight", "envelope"), "tight (default) or envelope (the published one)"),
+    Option("--probe-sharing", choice("batch", "sample"), "batch (default) or sample: secret probes for every sample"),
+)
+
+
+def clipping_keywords(values: dict[str, Any]) -> dict[str, Any]:
+    """Keywords for ``RandomizedClipping``; empty for exact norms."""
+    if values["probes"] is not None:
+        keywords = {name: default if values[name] is None else values[name] for name, default in _DEFAULTS.items()}
+        return {"probes": values["probes"], **keywords}
+    for name in _DEFAULTS:
+        if values[name] is not None:
+            raise ParameterError(name, values[name], "left out where --probes is not given")
+    return {}
+
+
+def mechanism(values: dict[str, Any]) -> DPSGD | RandomizedClipping:
+    """The mechanism of one step."""
+    keywords = clipping_keywords(values)
+    kind: Any = RandomizedClipping if keywords else DPSGD
+    return kind(values["noise_multiplier"], values["sample_rate"], **keywords)
+
+
+def clipping_details(values: dict[str, Any]) -> dict[str, Any]:
+    """What an answer in JSON says of the analysis."""
+    keywords = clipping_keywords(values)
+    if not keywords:
+        return {"analysis": "exact"}
+    return {"analysis": keywords["analysis"], "probe_sharing": keywords["probe_sharing"]}
+
+
+def clipping_label(values: dict[str, Any]) -> str:
+    """The same in words."""
+    keywords = clipping_keywords(values)
+    if not keywords:
+        return "exact norms"
+    sharing = "secret probes per sample" if keywords["probe_sharing"] == "sample" else "probes shared by the batch"
+    return f"{keywords['probes']} probes, {keywords['analysis']} analysis, {sharing}"

@@ -1,0 +1,42 @@
+"""``dprmt noise``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import calibrate_noise_multiplier
+from dprmt.cli._answers import bounds_document, bounds_lines, print_answer
+from dprmt.cli._clipping_options import CLIPPING, clipping_keywords
+from dprmt.cli._options import Commands, Option, add_command_with, read_options, real
+from dprmt.cli._rounding import round_up
+from dprmt.cli._run_options import DELTA, SAMPLING, composed
+
+_TARGET = Option("--epsilon", real(low=0.0, low_open=True), "target ε, > 0", required=True)
+_OPTIONS = (_TARGET, *SAMPLING, DELTA, *CLIPPING)
+
+
+def add_command(commands: Commands) -> None:
+    """Declare it."""
+    summary = "the smallest noise multiplier for a target (ε, δ)"
+    add_command_with(commands, "noise", summary, _OPTIONS, run_noise)
+
+
+def run_noise(namespace: argparse.Namespace) -> None:
+    """The noise multiplier, and the ε that it gives."""
+    values = read_options(namespace, _OPTIONS)
+    values["noise_multiplier"] = sigma = _calibrated(values)
+    by_direction = composed(values).epsilon_by_direction(values["delta"])
+    document = {"noise_multiplier": sigma, **bounds_document("epsilon", by_direction, values)}
+    lines = bounds_lines("ε", by_direction, f"δ = {values['delta']:g}", values)
+    print_answer(namespace, document, [f"noise multiplier = {round_up(sigma)}", *lines])
+
+
+def _calibrated(values: dict[str, Any]) -> float:
+    target, run = values["epsilon"], (values["delta"], values["sample_rate"], values["steps"])
+    try:
+        return calibrate_noise_multiplier(target, *run, **clipping_keywords(values))
+    except ParameterError as error:
+        name = "epsilon" if error.name == "target_epsilon" else error.name
+        raise ParameterError(name, error.value, error.allowed) from None

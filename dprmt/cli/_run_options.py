@@ -1,0 +1,22 @@
+"""A training run whose privacy is asked for: its options, and the run itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dprmt.accounting import Composition, compose
+from dprmt.cli._clipping_options import mechanism
+from dprmt.cli._options import Option, count, real
+
+NOISE = Option("--noise-multiplier", real(low=1e-3, high=1e6), "σ, noise in units of the clipping norm", required=True)
+SAMPLING = (
+    Option("--sample-rate", real(low=1e-9, high=1.0), "q, in [1e-9, 1]", required=True),
+    Option("--steps", count(high=10**9), "T, an integer in [1, 1e9]", required=True),
+)
+DELTA = Option("--delta", real(low=1e-290, high=1.0, high_open=True), "δ, in [1e-290, 1)", required=True)
+EPSILON = Option("--epsilon", real(low=0.0, high=1e9), "ε, in [0, 1e9]", required=True)
+
+
+def composed(values: dict[str, Any]) -> Composition:
+    """The run that the options describe."""
+    return compose([(mechanism(values), values["steps"])])

