@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
-from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
-from safetensors.torch import load_file
+from peft import LoraConfig, get_peft_model
 from transformers.pytorch_utils import Conv1D
 
 from dprmt._validation import ParameterError
@@ -100,76 +97,3 @@ def _check_untied(network: torch.nn.Module) -> None:
         raise ParameterError(
             "model.untie", False, f"true for full fine-tuning: {' and '.join(sorted(tied))} share one parameter"
         )
-
-
-def save_adapter(network: Any, folder: str | Path) -> None:
-    """Write adapters and further trained modules with PEFT (``adapter_model.safetensors``, ``adapter_config.json``).
-
-    Parameters
-    ----------
-    network : PeftModel
-        The model, not the Opacus module around it.
-    folder : str or Path
-        Created if need be.
-
-    Raises
-    ------
-    ParameterError
-        If the model has no adapters.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from dprmt.training.models import load_model
-    >>> sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    >>> lora = LoraRecipe(rank=2, alpha=4.0, targets=("query",))
-    >>> recipe = ModelRecipe("classification", architecture="bert", tokenizer="bytes", config=sizes, lora=lora)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_adapter(load_model(recipe, labels=2).model, folder)
-    ...     sorted(path.name for path in Path(folder).glob("adapter*"))
-    ['adapter_config.json', 'adapter_model.safetensors']
-    """
-    if not isinstance(network, PeftModel):
-        raise ParameterError("network", type(network).__name__, "a model with adapters")
-    network.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
-
-
-def load_adapter(network: Any, folder: str | Path) -> None:
-    """Read what `save_adapter` wrote into a model of the same recipe, in place.
-
-    Parameters
-    ----------
-    network : PeftModel
-        The model.
-    folder : str or Path
-        What `save_adapter` wrote.
-
-    Raises
-    ------
-    ParameterError
-        If there is no such file, or it does not fit the model, which is then unchanged.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from dprmt.training.models import load_model
-    >>> sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    >>> lora = LoraRecipe(rank=2, alpha=4.0, targets=("query",))
-    >>> recipe = ModelRecipe("classification", architecture="bert", tokenizer="bytes", config=sizes, lora=lora)
-    >>> model, other = (load_model(recipe, labels=2, seed=seed).model for seed in (0, 1))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_adapter(model, folder)
-    ...     load_adapter(other, folder)
-    >>> trained = [(p, dict(other.named_parameters())[n]) for n, p in model.named_parameters() if p.requires_grad]
-    >>> all(torch.equal(mine, read) for mine, read in trained)
-    True
-    """
-    path = Path(folder) / "adapter_model.safetensors"
-    if not isinstance(network, PeftModel) or not path.is_file():
-        raise ParameterError("folder", str(folder), "what save_adapter wrote, for a model with adapters")
-    values = load_file(path)
-    own = get_peft_model_state_dict(network, save_embedding_layers=False)
-    shapes = {name: tuple(value.shape) for name, value in values.items()}
-    if shapes != {name: tuple(value.shape) for name, value in own.items()}:
-        raise ParameterError("folder", str(folder), "adapters of the names and shapes of this model")
-    set_peft_model_state_dict(network, values)

@@ -1,0 +1,112 @@
+"""Adapters are files that PEFT and Transformers read without this package."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForSequenceClassification, BertConfig, BertModel
+
+from dprmt._validation import ParameterError
+from dprmt.training.models import byte_tokenizer, load_adapter, load_model, save_adapter
+from dprmt.training.recipes import LoraRecipe, ModelRecipe
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A checkpoint of an encoder, as on the hub."""
+    torch.manual_seed(3)
+    folder = tmp_path / "base"
+    BertModel(BertConfig(**SIZES, vocab_size=260, pad_token_id=0), add_pooling_layer=False).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def trained(base: Path, pooling: str, seed: int = 0, **keys: Any) -> torch.nn.Module:
+    options: dict[str, Any] = {"rank": 2, "alpha": 4.0, "targets": ("query", "output.dense")} | keys
+    recipe = ModelRecipe("classification", source=str(base), pooling=pooling, lora=LoraRecipe(**options))
+    model = load_model(recipe, labels=3, seed=seed).model
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def batch() -> dict[str, torch.Tensor]:
+    ids = torch.randint(4, 260, (3, 7), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+# "encoder.encoder.…" is a name written out from the start, as seen in the whole classifier.
+WHOLE_NAME = "encoder.encoder.layer.1.attention.self.value"
+WHOLE = {"targets": (WHOLE_NAME,), "also_train": ("encoder.embeddings.LayerNorm",)}
+
+
+@pytest.mark.parametrize("keys", [{}, {"also_train": ("embeddings.LayerNorm",)}, WHOLE])
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_what_the_card_says_gives_the_same_logits_without_this_package(
+    keys: dict[str, Any], base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, folder = trained(base, "mean", **keys), tmp_path / "adapter"
+    save_adapter(model, folder)
+    with torch.no_grad():
+        expected = model(**batch()).logits
+    for name in [name for name in sys.modules if name.partition(".")[0] == "dprmt"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    code = (folder / "README.md").read_text(encoding="utf-8").split("```python")[1].split("```")[0]
+    scope: dict[str, Any] = {"FOLDER": str(folder)}
+    exec(code, scope)
+    with torch.no_grad():
+        torch.testing.assert_close(scope["logits"](**batch()), expected)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert config["auto_mapping"]["base_model_class"] == "BertModel"
+    assert config["auto_mapping"]["parent_library"].startswith("transformers.")
+    assert "dprmt" not in (folder / "adapter_config.json").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_without_pooling_of_our_own_peft_reads_it_as_it_is(base: Path, tmp_path: Path) -> None:
+    model, folder = trained(base, "native"), tmp_path / "adapter"
+    save_adapter(model, folder)
+    torch.manual_seed(0)
+    plain = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)
+    plain.bert.pooler.load_state_dict(model.get_base_model().bert.pooler.state_dict())  # not in the checkpoint
+    read = PeftModel.from_pretrained(plain, folder).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(read(**batch()).logits, model(**batch()).logits)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "native"])
+def test_what_is_read_is_what_was_written(pooling: str, base: Path, tmp_path: Path) -> None:
+    model, other = trained(base, pooling), trained(base, pooling, seed=1)
+    save_adapter(model, tmp_path / "adapter")
+    load_adapter(other, tmp_path / "adapter")
+    values = dict(other.named_parameters())
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert torch.equal(parameter, values[name]), name
+
+
+def test_without_its_head_a_mean_pooled_adapter_is_refused(base: Path, tmp_path: Path) -> None:
+    model = trained(base, "mean")
+    save_adapter(model, tmp_path / "adapter")
+    (tmp_path / "adapter" / "classifier.safetensors").unlink()
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    with pytest.raises(ParameterError, match="folder must be adapters of the names and shapes"):
+        load_adapter(model, tmp_path / "adapter")
+    assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
