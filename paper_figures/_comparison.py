@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from dprmt.plots import plot_accuracy_over_steps, save_picture
 from dprmt.training.recipes import Recipe, load_recipe
-from dprmt.training.validation import AccuracyCurve, compare
+from studies import AccuracyCurve, compare
 
 Variants: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Changes of the recipe by name of the variant."""

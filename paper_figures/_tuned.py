@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dprmt.training.studies import GroupRecord, PrivateSettings, TunedRuns, compare_optimizers
-from dprmt.training.studies.heavy_tail import half_power_grid
+from heavy_tail import half_power_grid
+from studies import GroupRecord, PrivateSettings, TunedRuns, compare_optimizers
 
 LABELS = {"gd": "DP-GD", "gdm": "DP-GDM", "adam": "DP-Adam", "adambc": "DP-AdamBC"}
 

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 from dprmt.plots import plot_step_improvement, save_picture
-from dprmt.training.studies.quadratic import StepRecord, digits_layer, one_step_improvements
+from quadratic import StepRecord, digits_layer, one_step_improvements
 
 LABELS = {"adam": "DP-Adam", "adambc": "DP-AdamBC", "denoised": "DP-Adam, denoised"}
 COLUMNS = ("cosine", "weighted_cosine", "improvement", "weighted_bound", "bound", "printed_bound")

@@ -12,11 +12,11 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from _tuned import add_training_options, panel, settings, show, tuned_runs
 
+from _tuned import add_training_options, panel, settings, show, tuned_runs
+from barcode import barcode_data, barcode_network, digits_images, mnist_images
 from dprmt.plots import plot_class_sizes, plot_metric_against_epsilon, save_picture
-from dprmt.training.studies import GroupRecord, train_privately
-from dprmt.training.studies.barcode import barcode_data, barcode_network, digits_images, mnist_images
+from studies import GroupRecord, train_privately
 
 RANGES = {"gd": (1.0, 10.0), "gdm": (0.1, 1.0), "adam": (1e-2, 1e-1), "adambc": (5e-3, 5e-2)}
 DIGITS_PLAN = [(10, 100), (20, 20), (40, 5)]

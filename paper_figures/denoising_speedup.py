@@ -11,8 +11,7 @@ Usage: ``python paper_figures/denoising_speedup.py FOLDER [--seeds 5] [--jobs 2]
 from __future__ import annotations
 
 from _comparison import run_comparison
-
-from dprmt.training.validation import AccuracyCurve, speedups
+from studies import AccuracyCurve, speedups
 
 VARIANTS = {
     "DP-LoRA": {"denoising.method": "none"},

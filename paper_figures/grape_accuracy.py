@@ -13,8 +13,7 @@ import math
 from typing import Any
 
 from _comparison import run_comparison
-
-from dprmt.training.validation import AccuracyCurve
+from studies import AccuracyCurve
 
 GRAPE = {"optimizer.name": "grape", "optimizer.weight_decay": 0.0}
 

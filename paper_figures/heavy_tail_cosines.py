@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from dprmt.plots import plot_class_blocks, plot_class_sizes, plot_gradient_cosines, save_picture
-from dprmt.training.studies._checkpoint import load_checkpoint
-from dprmt.training.studies.heavy_tail import (
+from heavy_tail import (
     Trial,
     class_blocks,
     cosine_by_class,
@@ -24,6 +23,7 @@ from dprmt.training.studies.heavy_tail import (
     heavy_tail_data,
     run_trial,
 )
+from studies._checkpoint import load_checkpoint
 
 STEPS = (0, 30, 100)
 TRIAL = Trial("adambc", 0.01, noise_multiplier=1.25, stability=0.1, groups=5, samples=128)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dprmt.plots import plot_class_sizes, plot_metric_against_epsilon, save_picture
-from dprmt.training.studies.heavy_tail import Curve, load_results
+from heavy_tail import Curve, load_results
 
 LABELS = {"gd": "DP-GD", "gdm": "DP-GDM", "adam": "DP-Adam", "adambc": "DP-AdamBC"}
 # Published for C = 1, σ = 10 at ε = 28: loss of the classes of 8 samples; accuracy of those of 1024, 128 and 8.

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from _tuned import LABELS
 
+from _tuned import LABELS
 from dprmt.plots import plot_metric_against_step, save_picture
-from dprmt.training.studies.heavy_tail import Curve, Trial, run_trials
+from heavy_tail import Curve, Trial, run_trials
 
 STABILITY = {"gd": 0.1, "gdm": 0.1, "adam": 1e-3, "adambc": 0.1}
 LIMIT = 8.0  # nats: what oscillates above is not worth the axis

@@ -17,8 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from _tuned import LABELS, rate_grids
-
-from dprmt.training.studies.heavy_tail import Curve, Trial, lowest_loss, run_trials, save_results
+from heavy_tail import Curve, Trial, lowest_loss, run_trials, save_results
 
 RATES = {"gd": (0.1, 1.0), "gdm": (0.05, 0.5), "adam": (5e-4, 5e-3), "adambc": (1e-4, 1e-3)}
 SMALL_RATES = {"gd": (0.5, 10.0), "gdm": (0.1, 5.0), "adam": (5e-3, 1e-1), "adambc": (5e-3, 5e-2)}

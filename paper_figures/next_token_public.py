@@ -1,4 +1,4 @@
-"""A small GPT-2 trained on public text, without privacy, as the checkpoint that `next_token.py --model` starts from.
+"""A small GPT-2 from public text, without privacy: the checkpoint that `next_token_curves.py --model` starts from.
 
 Usage: ``python paper_figures/next_token_public.py FOLDER TEXT… [--vocabulary V] [--epochs E] …``
 
@@ -11,7 +11,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from dprmt.training.studies.next_token import (
+from next_token import (
     byte_pair_tokenizer,
     public_lines,
     small_gpt2,

@@ -6,8 +6,7 @@ Usage: ``python paper_figures/randomized_clipping_accuracy.py FOLDER [--seeds 3]
 from __future__ import annotations
 
 from _comparison import run_comparison
-
-from dprmt.training.validation import AccuracyCurve
+from studies import AccuracyCurve
 
 VARIANTS = {
     "exact": {"privacy.clipping": "ghost"},

@@ -80,7 +80,7 @@ def plot_metric_against_step(
     Parameters
     ----------
     curves : mapping of label to (step, values)
-        As in `plot_metric_against_epsilon`, with `dprmt.training.studies.heavy_tail.Trial.effective_step` > 0.
+        As in `plot_metric_against_epsilon`, with `heavy_tail.Trial.effective_step` > 0.
     metric, title, reference, ax
         As in `plot_metric_against_epsilon`.
 

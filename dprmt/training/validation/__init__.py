@@ -11,8 +11,6 @@ from dprmt.training.validation._alignment import KappaPoint as KappaPoint
 from dprmt.training.validation._alignment import LayerAlignment as LayerAlignment
 from dprmt.training.validation._alignment import kappa_sweep as kappa_sweep
 from dprmt.training.validation._alignment import measure_alignment as measure_alignment
-from dprmt.training.validation._comparison import accuracy_curve as accuracy_curve
-from dprmt.training.validation._comparison import compare as compare
 from dprmt.training.validation._demo import RecipeExperiment as RecipeExperiment
 from dprmt.training.validation._demo import recipe_experiment as recipe_experiment
 from dprmt.training.validation._norm_ratio import NormRatios as NormRatios
@@ -21,9 +19,6 @@ from dprmt.training.validation._run import Experiment as Experiment
 from dprmt.training.validation._run import GradientStep as GradientStep
 from dprmt.training.validation._run import RunOptions as RunOptions
 from dprmt.training.validation._run import private_gradients as private_gradients
-from dprmt.training.validation._speedup import AccuracyCurve as AccuracyCurve
-from dprmt.training.validation._speedup import Speedup as Speedup
-from dprmt.training.validation._speedup import speedups as speedups
 from dprmt.training.validation._spikes import Agreement as Agreement
 from dprmt.training.validation._spikes import Spike as Spike
 from dprmt.training.validation._spikes import agreement as agreement
@@ -31,7 +26,6 @@ from dprmt.training.validation._spikes import measure_spikes as measure_spikes
 
 __all__ = [
     "KAPPAS",
-    "AccuracyCurve",
     "Agreement",
     "AlignmentStep",
     "Experiment",
@@ -41,16 +35,12 @@ __all__ = [
     "NormRatios",
     "RecipeExperiment",
     "RunOptions",
-    "Speedup",
     "Spike",
-    "accuracy_curve",
     "agreement",
-    "compare",
     "kappa_sweep",
     "measure_alignment",
     "measure_norm_ratios",
     "measure_spikes",
     "private_gradients",
     "recipe_experiment",
-    "speedups",
 ]

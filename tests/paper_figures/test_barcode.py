@@ -1,0 +1,270 @@
+"""Digits with barcodes: the set, the files it is read from, and private training against a literal loop."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("opacus")
+
+from barcode import (  # noqa: E402
+    BarcodeData,
+    barcode_data,
+    barcode_network,
+    digits_images,
+    mnist_images,
+    with_barcode,
+)
+from studies import Measured, PrivateSettings, read_records, train_privately  # noqa: E402
+
+PLAN = [(10, 4), (12, 2), (30, 1)]
+
+
+def blank_images(per_digit: int = 6) -> tuple:
+    """Black images with the digit as brightness in the middle, so that classes can be told."""
+    digits = torch.arange(10).repeat(per_digit)
+    images = torch.zeros(len(digits), 28, 28)
+    images[:, 14, 14] = digits / 10
+    return images, digits
+
+
+def test_every_class_is_one_digit_with_one_barcode() -> None:
+    data = barcode_data(*blank_images(), PLAN, seed=2)
+    assert data.size == 40 + 24 + 30
+    assert data.classes == 52
+    assert data.images.shape == (94, 1, 28, 28)
+    assert data.labels.bincount().tolist() == [4] * 10 + [2] * 12 + [1] * 30
+    assert data.groups.bincount().tolist() == [40, 24, 30]
+    powers = 2 ** torch.arange(9, -1, -1)
+    codes = (data.images[:, 0, 0, :10].long() * powers).sum(1)
+    digits = (10 * data.images[:, 0, 14, 14]).round().long()
+    kinds = {}
+    for label, digit, code in zip(data.labels.tolist(), digits.tolist(), codes.tolist(), strict=True):
+        assert kinds.setdefault(label, (digit, code)) == (digit, code)
+        assert (code == 0) == (label < 10)
+    assert len(set(kinds.values())) == 52
+    rest = data.images.clone()
+    rest[:, 0, 0, :10] = 0
+    rest[:, 0, 14, 14] = 0
+    assert float(rest.abs().max()) == 0.0
+
+
+def test_images_of_a_class_are_drawn_without_repetition() -> None:
+    images, digits = blank_images()
+    images[:, 20, 20] = torch.arange(len(digits)) / 100  # their numbers
+    data = barcode_data(images, digits, [(10, 6), (40, 3)])
+    for label in range(data.classes):
+        chosen = data.images[data.labels == label][:, 0, 20, 20].tolist()
+        assert len(set(chosen)) == len(chosen)
+    again = barcode_data(images, digits, [(10, 6), (40, 3)])
+    assert torch.equal(again.images, data.images)
+
+
+def test_with_barcode_copies() -> None:
+    images = torch.zeros(2, 28, 28)
+    assert with_barcode(images, 1023)[:, 0, :10].sum() == 20
+    assert images.sum() == 0
+    with pytest.raises(ParameterError, match="code"):
+        with_barcode(images, 1024)
+
+
+def idx(array: np.ndarray) -> bytes:
+    """The idx format, as MNIST comes."""
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
+
+
+def test_mnist_files_are_read(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pixels, digits = rng.integers(0, 256, (7, 28, 28)), rng.integers(0, 10, 7)
+    (tmp_path / "images").write_bytes(idx(pixels))
+    (tmp_path / "labels.gz").write_bytes(gzip.compress(idx(digits)))
+    images, labels = mnist_images(tmp_path / "images", tmp_path / "labels.gz")
+    np.testing.assert_allclose(images.numpy(), pixels / 255, rtol=1e-6)
+    assert images.dtype == torch.float32
+    assert labels.tolist() == digits.tolist()
+    (tmp_path / "short").write_bytes(idx(pixels)[:-1])
+    (tmp_path / "text").write_text("not an idx file")
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(idx(digits))[:-9])
+    (tmp_path / "few").write_bytes(idx(digits[:5]))
+    for first, second, name in (
+        ("short", "labels.gz", "images"),
+        ("text", "labels.gz", "images"),
+        ("labels.gz", "labels.gz", "images"),
+        ("images", "cut.gz", "labels"),
+        ("images", "few", "labels"),
+    ):
+        with pytest.raises(ParameterError) as caught:
+            mnist_images(tmp_path / first, tmp_path / second)
+        assert caught.value.name == name
+
+
+def test_digits_are_upscaled_as_documented() -> None:
+    sklearn_datasets = pytest.importorskip("sklearn.datasets")
+    images, labels = digits_images()
+    original = sklearn_datasets.load_digits()
+    np.testing.assert_allclose(images[:, 3:26:3, 3:26:3], original.images / 16)
+    np.testing.assert_allclose(images[:, 2:26, 2:26].mean((1, 2)), original.images.mean((1, 2)) / 16, rtol=1e-5)
+    assert images[:, :2].abs().max() == images[:, :, 26:].abs().max() == 0
+    assert labels.tolist() == original.target.tolist()
+
+
+def test_network_is_that_of_the_paper() -> None:
+    network = barcode_network(330, seed=1)
+    assert sum(p.numel() for p in network.parameters()) == 832 + 80_100 + 1600 * 330 + 330
+    again, other = (barcode_network(330, seed=seed).state_dict() for seed in (1, 2))
+    assert all(torch.equal(p, again[name]) for name, p in network.state_dict().items())
+    assert not torch.equal(network.state_dict()["0.weight"], other["0.weight"])
+
+
+class Toy:
+    """Eight points in two classes, for a linear layer."""
+
+    size, group_names = 8, ("many", "few")
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.x = torch.randn(8, 3, generator=generator)
+        self.y = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
+
+    def measure(self, model, indices) -> Measured:
+        logits, y = model(self.x[indices]), self.y[indices]
+        losses = torch.nn.functional.cross_entropy(logits, y, reduction="none")
+        return Measured(losses, losses, logits.argmax(1) == y, y)
+
+
+def linear() -> torch.nn.Module:
+    layer = torch.nn.Linear(3, 2)
+    torch.nn.init.zeros_(layer.weight)
+    torch.nn.init.zeros_(layer.bias)
+    return layer
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.4])
+def test_training_is_dp_sgd_literally(rate: float, tmp_path: Path) -> None:
+    task, C, σ, steps = Toy(), 0.6, 0.5, 4
+    settings = PrivateSettings("gd", 0.7, C, σ, sample_rate=rate, micro_batch=3, seed=5)
+    model = linear()
+    train_privately(model, task, settings, steps, tmp_path, progress=False)
+    noise, draws = torch.Generator().manual_seed(10), torch.Generator().manual_seed(11)
+    expected = linear()
+    clipped = 0
+    for _ in range(steps):
+        drawn = range(8) if rate == 1 else torch.nonzero(torch.rand(8, generator=draws) < rate)[:, 0].tolist()
+        sums = [torch.zeros_like(p) for p in expected.parameters()]
+        for i in drawn:
+            loss = task.measure(expected, torch.tensor([i])).losses[0]
+            gradients = torch.autograd.grad(loss, list(expected.parameters()))
+            norm = float(torch.cat([g.flatten() for g in gradients]).norm())
+            clipped += norm > C
+            for total, g in zip(sums, gradients, strict=True):
+                total += g * min(1.0, C / norm)
+        with torch.no_grad():
+            for p, total in zip(expected.parameters(), sums, strict=True):
+                z = torch.normal(0.0, σ * C, p.shape, generator=noise)
+                p -= 0.7 * (total + z) / (8 * rate)  # the expected size, not the drawn one
+    assert clipped > 3
+    for p, q in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+
+
+def test_records_have_groups_and_epsilon(tmp_path: Path) -> None:
+    task = Toy()
+    settings = PrivateSettings("adambc", 0.05, noise_multiplier=2.0, micro_batch=5)
+    records = train_privately(linear(), task, settings, 3, tmp_path, progress=False)
+    assert [record.step for record in records] == [0, 1, 2, 3]
+    assert records[0].epsilon == 0.0
+    assert records[3].epsilon == DPSGD(2.0, 1.0).epsilon(3, 1e-5).upper
+    assert records[0].group_loss == pytest.approx((math.log(2), math.log(2)))
+    assert records[0].group_accuracy == (1.0, 0.0)  # ties go to class 0
+    assert read_records(tmp_path) == records
+    for record in records:
+        mixed = (6 * record.group_loss[0] + 2 * record.group_loss[1]) / 8
+        assert record.loss == pytest.approx(mixed, rel=1e-6)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_training_in_pieces_and_micro_batches_is_the_same(rate: float, tmp_path: Path) -> None:
+    results = []
+    for name, pieces, micro in (("a", (6,), 8), ("b", (2, 3, 6), 8), ("c", (6,), 2)):
+        settings = PrivateSettings("adam", 0.05, sample_rate=rate, micro_batch=micro, seed=1)
+        for steps in pieces:
+            model = linear()
+            train_privately(model, Toy(), settings, steps, tmp_path / name, progress=False)
+        results.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(results[0], results[1])
+    torch.testing.assert_close(results[0], results[2], rtol=1e-5, atol=1e-6)
+    with pytest.raises(ParameterError, match="settings"):
+        train_privately(
+            linear(), Toy(), PrivateSettings("adam", 0.1, sample_rate=rate), 7, tmp_path / "a", progress=False
+        )
+
+
+def test_steps_that_draw_nobody_still_get_their_noise(tmp_path: Path) -> None:
+    settings = PrivateSettings("gd", 1.0, noise_multiplier=1.0, sample_rate=1e-9)
+    model = linear()
+    records = train_privately(model, Toy(), settings, 2, tmp_path, progress=False)
+    assert math.isnan(records[0].loss)
+    assert float(model.weight.detach().abs().min()) > 0
+
+
+def test_the_model_comes_back_as_it_was_given(tmp_path: Path) -> None:
+    model = linear()
+    settings = PrivateSettings("gd", 1.0)
+    train_privately(model, Toy(), settings, 2, tmp_path, progress=False)
+    assert not model._forward_hooks
+    assert not hasattr(model, "autograd_grad_sample_hooks")
+    assert all(getattr(p, "summed_grad", None) is None and p.grad is None for p in model.parameters())
+    train_privately(model, Toy(), settings, 4, tmp_path, progress=False)  # the same object once more
+
+
+def test_layers_that_mix_samples_are_refused(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), linear())
+    with pytest.raises(ParameterError, match=r"^model"):
+        train_privately(model, Toy(), PrivateSettings("gd", 1.0), 1, tmp_path, progress=False)
+
+
+def test_the_network_learns_frequent_classes_first(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    data = barcode_data(*digits_images(), [(10, 12), (20, 2)])
+    settings = PrivateSettings("adam", 5e-3, noise_multiplier=0.2, stability=1e-3, micro_batch=80)
+    records = train_privately(barcode_network(data.classes), data, settings, 12, tmp_path, progress=False)
+    assert records[-1].group_accuracy[0] > 0.5
+    assert records[-1].group_accuracy[0] > records[-1].group_accuracy[1] + 0.2
+    assert records[-1].loss < records[0].loss - 0.5
+
+
+@pytest.mark.parametrize(
+    ("argument", "make"),
+    [
+        ("plan", lambda: barcode_data(*blank_images(), [(9, 4)])),
+        ("plan", lambda: barcode_data(*blank_images(), [(10, 4), (5, 4)])),
+        ("plan", lambda: barcode_data(*blank_images(), [(10, 7)])),
+        ("plan", lambda: barcode_data(*blank_images(), [(10, 4), (10_231, 1)])),
+        ("images", lambda: barcode_data(torch.zeros(3, 28), torch.zeros(3), PLAN)),
+        ("classes", lambda: barcode_network(0)),
+        ("sample_rate", lambda: PrivateSettings("gd", 0.1, sample_rate=1.5)),
+        ("micro_batch", lambda: PrivateSettings("gd", 0.1, micro_batch=0)),
+        ("delta", lambda: train_privately(linear(), Toy(), PrivateSettings("gd", 0.1), 1, "unused", delta=0.0)),
+    ],
+)
+def test_bad_input(argument: str, make) -> None:
+    with pytest.raises(ParameterError) as caught:
+        make()
+    assert caught.value.name == argument
+
+
+def test_the_set_is_a_task() -> None:
+    data = barcode_data(*blank_images(), PLAN)
+    assert isinstance(data, BarcodeData)
+    now = data.measure(barcode_network(data.classes), torch.tensor([0, 50, 93]))
+    assert now.item_groups.tolist() == [0, 1, 2]
+    assert now.losses.shape == (3,)

@@ -1,0 +1,136 @@
+"""Accuracy curves, speedups in the form of the paper's Table 1, and the scripts that compare trained runs."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprmt._validation import ParameterError
+from dprmt.plots import plot_accuracy_over_steps
+from dprmt.training.harness import read_metrics
+from studies import AccuracyCurve, accuracy_curve, compare, speedups
+from studies._speedup import first_crossing
+from tests.training.tiny_recipe import recipe_in, write_data
+
+SCRIPTS = Path(__file__).parents[2] / "paper_figures"
+
+
+def curve(accuracy, steps=(10, 20, 30, 40), epsilon=(1.0, 1.5, 1.9, 2.2)) -> AccuracyCurve:
+    return AccuracyCurve(steps, epsilon, accuracy)
+
+
+def test_speedup_by_hand():
+    """The method reaches 0.60 between steps 20 (0.5) and 30 (0.7): at 25, with ε half way from 1.5 to 1.9."""
+    (row,) = speedups(curve([[0.1, 0.2, 0.4, 0.6]]), curve([[0.3, 0.5, 0.7, 0.65]]), [40])
+    assert row.steps_needed == pytest.approx(25)
+    assert row.speedup == pytest.approx(15 / 40)
+    assert row.epsilon_saved == pytest.approx(2.2 - 1.7)
+
+
+def test_a_method_that_never_gets_there_has_no_speedup():
+    (row,) = speedups(curve([[0.1, 0.2, 0.4, 0.6]]), curve([[0.1, 0.2, 0.4, 0.59]]), [40])
+    assert (row.steps_needed, row.speedup, row.epsilon_saved) == (None, None, None)
+
+
+def test_means_and_spreads_are_over_runs():
+    (row,) = speedups(curve([[0.1, 0.2, 0.3, 0.4], [0.3, 0.4, 0.5, 0.6]]), curve([[0.6] * 4]), [30])
+    assert row.baseline == pytest.approx((0.4, np.sqrt(0.02)))
+    assert row.method == pytest.approx((0.6, 0.0))
+    assert row.steps_needed == 10  # the first evaluation is all that is known
+
+
+values = st.lists(st.floats(0, 1), min_size=2, max_size=8)
+
+
+@given(values=values, target=st.floats(0, 1))
+def test_first_crossing_is_on_the_curve_and_is_the_first(values, target):
+    steps = np.arange(1.0, len(values) + 1)
+    place = first_crossing(steps, np.array(values), target)
+    if place is None:
+        assert max(values) < target
+        return
+    assert np.interp(place, steps, values) >= target - 1e-12
+    assert all(value < target for step, value in zip(steps, values, strict=True) if step < place)
+
+
+@given(values=values)
+def test_a_method_compared_with_itself_saves_nothing_where_it_rises(values):
+    rising = np.maximum.accumulate(np.array(values)) + 0.01 * np.arange(len(values))
+    steps = list(range(1, len(values) + 1))
+    own = AccuracyCurve(steps, steps, [rising])
+    for row in speedups(own, own, steps):
+        assert row.speedup == pytest.approx(0, abs=1e-9)
+        assert row.epsilon_saved == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (lambda: curve([[0.1, 0.2]]), "accuracy"),
+        (lambda: curve([]), "accuracy"),
+        (lambda: AccuracyCurve([2, 1], [1, 1], [[0, 0]]), "steps"),
+        (lambda: AccuracyCurve([1, 2], [1], [[0, 0]]), "epsilon"),
+        (lambda: speedups(curve([[0] * 4]), curve([[0] * 4]), [15]), "milestones"),
+        (lambda: speedups(curve([[0] * 4]), AccuracyCurve([1, 2], [1, 2], [[0, 0]]), [10]), "steps"),
+        (lambda: plot_accuracy_over_steps([1, 2], {}), "accuracy"),
+        (lambda: plot_accuracy_over_steps([1, 2], {"a": [[0.1]]}), "accuracy"),
+    ],
+)
+def test_bad_input_is_named(build, name):
+    with pytest.raises(ParameterError, match=name):
+        build()
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_data(folder)
+    return recipe_in(folder, **{"training.steps": 4, "evaluation.every": 2})
+
+
+def test_variants_share_the_noise_within_a_seed(recipe, tmp_path):
+    variants = {"a": {}, "same": {"optimizer.schedule": "linear"}, "slow": {"optimizer.learning_rate": 1e-6}}
+    curves = compare(recipe, variants, [0, 1], tmp_path)
+    assert curves["a"].accuracy.shape == (2, 2)
+    assert curves["a"].steps.tolist() == [2, 4]
+    assert np.array_equal(curves["a"].accuracy, curves["same"].accuracy)  # the same training under another name
+    runs = {path: read_metrics(path) for path in sorted(tmp_path.glob("*/*")) if (path / "metrics.jsonl").exists()}
+    assert len(runs) == 6
+    first = [run[0]["noisy_gradient_norm"] for run in runs.values()]
+    assert len(set(first)) == 2  # by seed alone: the first gradient is the same whatever the learning rate
+    with pytest.raises(ParameterError, match="same steps"):
+        accuracy_curve([next(iter(runs)), tmp_path])
+    with pytest.raises(ParameterError, match="seeds"):
+        compare(recipe, variants, [1, 1], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("denoising_speedup", "the baseline's accuracy"),
+        ("randomized_clipping_accuracy", "points against exact"),
+        ("grape_accuracy", "r = 8, F = 4 less DP-Adam"),
+    ],
+)
+def test_scripts_print_their_table_and_draw(recipe, tmp_path, monkeypatch, capsys, script, said):
+    full = {"model.finetune": "full", "model.lora": None, "training.steps": 10}
+    full |= {"privacy.probes": 8, "privacy.noise_multiplier": 3.0}
+    chosen = recipe if script == "denoising_speedup" else recipe.with_changes(full)
+    (tmp_path / "recipe.toml").write_text(chosen.to_toml())
+    picture, results = tmp_path / "picture.png", tmp_path / "results.json"
+    arguments = [f"{script}.py", str(tmp_path / "runs"), "--recipe", str(tmp_path / "recipe.toml"), "--seeds", "2"]
+    arguments += ["--ranks", "3", "8", "--refresh-every", "4"] if script == "grape_accuracy" else []
+    monkeypatch.setattr(sys, "argv", [*arguments, "--plot", str(picture), "--results", str(results)])
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    runpy.run_path(str(SCRIPTS / f"{script}.py"), run_name="__main__")
+    assert said in capsys.readouterr().out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    curves = json.loads(results.read_text())["curves"]
+    assert all(len(values["accuracy"]) == 2 for values in curves.values())

@@ -1,0 +1,597 @@
+"""The heavy-tail study: closed forms against autograd, runs against a literal loop, resume, and the order it shows."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD
+
+torch = pytest.importorskip("torch")
+
+from dprmt.training.optimizers import DPAdamBC, make_optimizer  # noqa: E402
+from heavy_tail import (  # noqa: E402
+    ClippedSum,
+    Curve,
+    EightBitInputs,
+    Trial,
+    class_blocks,
+    clipped_gradient_sum,
+    cosine_by_class,
+    gradient_cosines,
+    half_power_grid,
+    heavy_tail_data,
+    load_results,
+    lowest_loss,
+    per_sample_gradient_norms,
+    read_trial,
+    run_trial,
+    run_trials,
+    save_results,
+)
+from studies import frequency_groups, group_means  # noqa: E402
+from studies._checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
+
+SMALL = {"groups": 5, "samples": 128, "noise_multiplier": 1.25}  # σ/s as in the paper's instance
+
+
+def example(seed: int = 0, dtype=torch.float64) -> tuple:
+    """Weights with some signal, inputs and labels of a small instance."""
+    data = heavy_tail_data(groups=3, samples=8, dimension=10, seed=seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    return torch.randn(7, 10, generator=generator).to(dtype), data.inputs.to(dtype), data.labels
+
+
+def autograd_gradients(weight, inputs, labels):
+    """The gradient of every sample's loss, one backward pass each."""
+    rows = []
+    for x, y in zip(inputs, labels, strict=True):
+        W = weight.clone().requires_grad_()
+        (-torch.log_softmax(W @ x, 0)[y]).backward()
+        rows.append(W.grad)
+    return torch.stack(rows)
+
+
+def test_the_papers_instance_has_the_papers_numbers() -> None:
+    data = heavy_tail_data(dimension=1)
+    assert len(data.labels) == 8192
+    assert data.classes == 255
+    assert data.class_sizes == (1024, 512, 256, 128, 64, 32, 16, 8)
+    counts = data.labels.bincount()
+    assert counts.unique(return_counts=True)[1].tolist() == [128, 64, 32, 16, 8, 4, 2, 1]
+    for group, size in enumerate(data.class_sizes):
+        assert set(counts[data.labels[data.groups == group]].tolist()) == {size}
+    # n + s dimensions are the default, inputs are uniform and do not depend on the device or on the call
+    small = heavy_tail_data(3, 8, seed=5)
+    assert small.inputs.shape == (24, 32)
+    assert torch.equal(small.inputs, heavy_tail_data(3, 8, seed=5).inputs)
+    assert not torch.equal(small.inputs, heavy_tail_data(3, 8, seed=6).inputs)
+    big = heavy_tail_data(4, 64, seed=1).inputs.numpy().ravel()
+    from scipy.stats import kstest
+
+    assert kstest(big, "uniform").pvalue > 0.01
+    assert kstest(big, "uniform", args=(0, 1.02)).pvalue < 1e-4
+
+
+def test_norms_and_clipped_sum_are_those_of_autograd() -> None:
+    weight, inputs, labels = example()
+    gradients = autograd_gradients(weight, inputs, labels)
+    norms = gradients.flatten(1).norm(dim=1)
+    torch.testing.assert_close(per_sample_gradient_norms(weight, inputs, labels), norms, rtol=1e-12, atol=0)
+    C = float(norms.median())
+    assert int((norms < C).sum()) > 3  # some are clipped and some are not
+    factors = torch.clamp((1 - 2**-13) * C / norms, max=1.0)  # less the margin for rounding
+    expected = (gradients * factors[:, None, None]).sum(0)
+    found = clipped_gradient_sum(weight, inputs, labels, C)
+    torch.testing.assert_close(found.gradient, expected, rtol=1e-9, atol=1e-12)
+    logits = inputs @ weight.T
+    torch.testing.assert_close(found.losses, torch.nn.functional.cross_entropy(logits, labels, reduction="none"))
+    assert torch.equal(found.correct, logits.argmax(1) == labels)
+    wrong = (gradients * (C / norms)[:, None, None]).sum(0)  # normalised rather than clipped
+    assert float((found.gradient - wrong).norm() / wrong.norm()) > 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_removing_a_sample_changes_the_sum_by_at_most_the_clipping_norm(dtype) -> None:
+    weight, inputs, labels = example(dtype=torch.float32)
+    inputs, C = inputs.to(dtype), 0.5
+    rows = [
+        clipped_gradient_sum(weight, inputs[i : i + 1], labels[i : i + 1], C).gradient.double().norm()
+        for i in range(len(labels))
+    ]
+    rounding = 2.0**-8 if dtype == torch.bfloat16 else 1e-6  # of the sum itself, in its dtype
+    assert max(rows) <= C * (1 + rounding)
+    assert min(rows) > 0.98 * C  # all are clipped here, and by no more than needed
+
+
+def test_products_in_bfloat16_change_little() -> None:
+    data = heavy_tail_data(4, 32)
+    weight = 0.3 * torch.randn(15, data.inputs.shape[1], generator=torch.Generator().manual_seed(0))
+    full = clipped_gradient_sum(weight, data.inputs.bfloat16().float(), data.labels, 1.0)
+    half = clipped_gradient_sum(weight, data.inputs.bfloat16(), data.labels, 1.0)
+    assert half.gradient.dtype == torch.float32
+    assert float((half.gradient - full.gradient).norm() / full.gradient.norm()) < 0.02
+    assert float((half.losses - full.losses).abs().mean() / full.losses.mean()) < 0.02
+
+
+def test_8_bit_products_are_those_of_the_rounded_inputs() -> None:
+    data = heavy_tail_data(4, 32)
+    weight = 0.3 * torch.randn(15, data.inputs.shape[1], generator=torch.Generator().manual_seed(0))
+    weight[3] = 0.0  # a class without scale
+    inputs = EightBitInputs(data.inputs)
+    assert float((inputs.values() - data.inputs).abs().max()) <= 0.5 / 255 + 1e-7
+    torch.testing.assert_close(inputs.squared_norms(), inputs.values().square().sum(1))
+    eight, full = (clipped_gradient_sum(weight, x, data.labels, 1.0) for x in (inputs, inputs.values().float()))
+    half = clipped_gradient_sum(weight, inputs.values().bfloat16(), data.labels, 1.0)
+
+    def errors(sums: ClippedSum) -> list[float]:
+        return [float((found - exact).norm() / exact.norm()) for found, exact in zip(sums[:2], full[:2], strict=True)]
+
+    assert eight.gradient.dtype == torch.float32
+    assert all(error < 5e-4 < 1e-3 < other for error, other in zip(errors(eight), errors(half), strict=True))
+
+
+@settings(max_examples=25)
+@given(st.floats(1e-3, 1e3), st.floats(0.01, 1.0), st.integers(0, 2**31))
+def test_8_bit_sums_are_sums_of_what_each_sample_adds(C: float, brightness: float, seed: int) -> None:
+    """Nothing about a sample's rounding depends on the others; and each adds at most C, also if cut."""
+    generator = torch.Generator().manual_seed(seed)
+    x = brightness * torch.rand(5, 40, generator=generator)
+    weight, labels = torch.randn(7, 40, generator=generator), torch.arange(5)
+    alone = [clipped_gradient_sum(weight, EightBitInputs(x[i : i + 1]), labels[i : i + 1], C)[0] for i in range(5)]
+    together = clipped_gradient_sum(weight, EightBitInputs(x), labels, C).gradient
+    torch.testing.assert_close(together, sum(alone), rtol=1e-6, atol=1e-6 * C)
+    assert max(float(one.double().norm()) for one in alone) <= C * (1 + 1e-6)
+    for i in range(5):
+        values = EightBitInputs(x[[i]]).values().float()
+        exact = clipped_gradient_sum(weight, values, labels[[i]], C).gradient
+        if float(values.norm()) >= math.sqrt(40) / 2:  # on the lattice
+            assert float((alone[i] - exact).norm()) < 1e-3 * C
+
+
+@pytest.mark.parametrize(
+    ("name", "stability"), [("gd", 1.0), ("gdm", 1.0), ("adam", 1e-3), ("adam", 1.0), ("adambc", 4.0)]
+)
+def test_the_effective_step_is_how_far_a_small_gradient_moves_the_parameters(name: str, stability: float) -> None:
+    """Under noise of twenty times its size; momentum is ten steps late, which is 2.5 % of 400."""
+    trial = Trial(name, 0.02, noise_multiplier=3.0, stability=stability, groups=2, samples=32)
+    s, T, generator = trial.noise_deviation(64), 400, torch.Generator().manual_seed(0)
+    weight = torch.nn.Parameter(torch.zeros(20_000))
+    optimizer = make_optimizer(name, [weight], lr=0.02, eps=stability * s, noise_variance=s**2, floor=stability * s**2)
+    for _ in range(T):
+        weight.grad = 0.05 * s + s * torch.randn(weight.shape, generator=generator)
+        optimizer.step()
+    moved = float(-weight.detach().mean() / (0.05 * s * T))
+    assert moved == pytest.approx(trial.effective_step, rel=0.05)
+
+
+def test_at_equal_effective_steps_momentum_and_adam_learn_alike(tmp_path: Path) -> None:
+    """While gradient descent is thrown out: its largest stable step is (1 + μ)/(1 - μ) = 19 times smaller."""
+    accuracies = {}
+    for name, stability in {"gd": 1.0, "gdm": 1.0, "adam": 1e-3, "adambc": 0.1}.items():
+        unit = Trial(name, 1.0, stability=stability, groups=5, samples=128, noise_multiplier=2.5)
+        trial = replace(unit, learning_rate=5.0 / unit.effective_step)
+        accuracies[name] = run_trial(trial, tmp_path, 60, record_every=60).accuracy[-1]
+    assert max(accuracies.values()) - min(accuracies[name] for name in ("gdm", "adam", "adambc")) < 0.06
+    assert accuracies["gd"] < min(accuracies[name] for name in ("gdm", "adam", "adambc")) - 0.1
+
+
+def test_a_run_with_8_bit_products_is_nearly_that_of_float32(tmp_path: Path) -> None:
+    """Data, start and noise are the same, so the curves stay together; another seed's does not."""
+    exact = run_trial(Trial("adam", 0.02, **SMALL), tmp_path, 20)
+    eight = run_trial(Trial("adam", 0.02, precision="int8", **SMALL), tmp_path, 20)
+    other = run_trial(Trial("adam", 0.02, seed=1, **SMALL), tmp_path, 20)
+    assert eight.loss[-1] == pytest.approx(exact.loss[-1], rel=2e-3)
+    assert other.loss[-1] != pytest.approx(exact.loss[-1], rel=2e-3)
+
+
+def test_8_bit_inputs_are_between_0_and_1() -> None:
+    for bad in (torch.tensor([[1.1]]), torch.tensor([[float("nan")]]), torch.ones(3), torch.ones(1, 2**17)):
+        with pytest.raises(ParameterError, match="inputs"):
+            EightBitInputs(bad)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_gpu_gives_the_same_sum_and_runs(tmp_path: Path) -> None:
+    weight, inputs, labels = example(dtype=torch.float32)
+    there = clipped_gradient_sum(weight.cuda(), inputs.cuda(), labels.cuda(), 0.5).gradient.cpu()
+    torch.testing.assert_close(there, clipped_gradient_sum(weight, inputs, labels, 0.5).gradient, rtol=1e-4, atol=1e-5)
+    trial = Trial("adambc", 0.05, groups=3, samples=8)
+    run_trial(trial, tmp_path, 2, device="cuda")
+    assert run_trial(trial, tmp_path, 4, device="cuda").steps[-1] == 4
+
+
+def test_cosines_are_those_of_materialised_gradients() -> None:
+    weight, inputs, labels = example()
+    flat = autograd_gradients(weight, inputs, labels).flatten(1)
+    unit = flat / flat.norm(dim=1, keepdim=True)
+    cosines = gradient_cosines(weight, inputs, labels)
+    torch.testing.assert_close(cosines, unit @ unit.T, rtol=0, atol=1e-12)
+    found = cosine_by_class(cosines, labels)
+    pairs = [(i, j) for i in range(len(labels)) for j in range(len(labels)) if i != j]
+    for value, same in ((found.within, True), (found.across, False)):
+        chosen = [float(cosines[i, j]) for i, j in pairs if (labels[i] == labels[j]) == same]
+        assert value == pytest.approx(np.mean(chosen), rel=1e-12)
+    assert found.within > 0.5 > abs(found.across)
+
+
+def test_class_blocks_are_those_of_autograd() -> None:
+    weight, inputs, labels = example()
+
+    def loss(W):
+        return torch.nn.functional.cross_entropy(inputs @ W.T, labels)
+
+    blocks = class_blocks(weight, inputs, labels)
+    torch.testing.assert_close(blocks.gradient, torch.func.grad(loss)(weight), rtol=1e-10, atol=1e-14)
+    hessian = torch.autograd.functional.hessian(loss, weight)
+    traces = torch.stack([hessian[k, :, k].trace() for k in range(7)])
+    torch.testing.assert_close(blocks.hessian_trace, traces, rtol=1e-10, atol=1e-14)
+    p, own = (inputs @ weight.T).softmax(1), torch.nn.functional.one_hot(labels, 7).double()
+    for k in range(7):
+        mean = p[labels == k, k].mean()
+        assert float(blocks.frequency[k]) == int((labels == k).sum()) / 24
+        assert float(blocks.probability[k]) == pytest.approx(float(mean), rel=1e-12)
+        centre = -(1 - mean) * own[:, k] @ inputs / 24
+        torch.testing.assert_close(blocks.predicted_gradient[k], centre, rtol=1e-10, atol=1e-14)
+        trace = mean * (1 - mean) * float(inputs[labels == k].square().sum()) / 24
+        assert float(blocks.predicted_hessian_trace[k]) == pytest.approx(float(trace), rel=1e-10)
+
+
+def test_class_blocks_grow_with_the_frequency() -> None:
+    data = heavy_tail_data(6, 64)
+    weight = torch.zeros(63, data.inputs.shape[1])
+    blocks = class_blocks(weight, data.inputs, data.labels)
+    frequency = blocks.frequency.log().numpy()
+    slope = np.polyfit(frequency, blocks.predicted_hessian_trace.log().numpy(), 1)[0]
+    assert slope == pytest.approx(1.0, abs=0.02)
+    slope = np.polyfit(frequency, blocks.predicted_gradient.norm(dim=1).log().numpy(), 1)[0]
+    assert slope == pytest.approx(1.0, abs=0.05)
+    ratio = float((blocks.gradient[0] - blocks.predicted_gradient[0]).norm() / blocks.gradient[0].norm())
+    assert ratio < 0.1  # O(1/c)
+
+
+def literal_run(trial: Trial, steps: int) -> np.ndarray:
+    """Algorithms 1 and 2 in float64, with the noise of the run."""
+    data = heavy_tail_data(trial.groups, trial.samples, seed=trial.seed)
+    n, C, σ = len(data.labels), trial.clipping_norm, trial.noise_multiplier
+    X, Y = data.inputs.double(), torch.nn.functional.one_hot(data.labels).double()
+    W = torch.zeros(data.classes, X.shape[1], dtype=torch.float64)
+    b, m, v = torch.zeros_like(W), torch.zeros_like(W), torch.zeros_like(W)
+    β1, β2 = trial.betas
+    generator = torch.Generator().manual_seed(2**20 + trial.seed)
+    for t in range(1, steps + 1):
+        total = torch.zeros_like(W)
+        for x, residual in zip(X, torch.softmax(X @ W.T, 1) - Y, strict=True):
+            g = torch.outer(residual, x)
+            total += g / max(1.0, float(g.norm()) / ((1 - 2**-13) * C))
+        g̃ = (total + σ * C * torch.randn(W.shape, generator=generator)) / n
+        if trial.optimizer in ("gd", "gdm"):
+            b = (trial.momentum if trial.optimizer == "gdm" else 0.0) * b + g̃
+            W = W - trial.learning_rate * b
+            continue
+        m, v = β1 * m + (1 - β1) * g̃, β2 * v + (1 - β2) * g̃**2
+        m̂, v̂ = m / (1 - β1**t), v / (1 - β2**t)
+        Φ = (σ * C / n) ** 2
+        if trial.optimizer == "adam":
+            W = W - trial.learning_rate * m̂ / (v̂.sqrt() + trial.stability * Φ**0.5)
+        else:
+            W = W - trial.learning_rate * m̂ / (v̂ - Φ).clamp_min(trial.stability * Φ).sqrt()
+    return W.numpy()
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("gd", 1.0), ("gdm", 0.5), ("adam", 0.05), ("adambc", 0.05)])
+def test_a_run_is_the_printed_algorithm(optimizer: str, rate: float, tmp_path: Path) -> None:
+    trial = Trial(optimizer, rate, noise_multiplier=2.0, stability=0.3, groups=3, samples=8, seed=4)
+    curve = run_trial(trial, tmp_path, 6, record_every=2, device="cpu")
+    weight = load_checkpoint(tmp_path / f"{trial.name}.safetensors")[0]["weight"].numpy()
+    expected = literal_run(trial, 6)
+    np.testing.assert_allclose(weight, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    assert curve.steps == (0, 2, 4, 6)
+    data = heavy_tail_data(3, 8, seed=4)
+    logits = data.inputs.double().numpy() @ expected.T
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(24), data.labels]
+    assert curve.loss[-1] == pytest.approx(losses.mean(), rel=1e-3)
+    for group in range(3):
+        assert curve.group_loss[-1][group] == pytest.approx(losses[data.groups == group].mean(), rel=1e-3)
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("gd", 1.0), ("gdm", 0.5), ("adam", 0.01), ("adambc", 0.01)])
+def test_the_clipping_norm_is_a_learning_rate_while_every_sample_is_clipped(
+    optimizer: str, rate: float, tmp_path: Path
+) -> None:
+    # Gradient and noise are in proportion to C then, and so are γ and √γ': Adam's step does not change at all.
+    def run(clipping_norm: float, rate: float) -> Curve:
+        trial = Trial(optimizer, rate, clipping_norm, noise_multiplier=2.0, stability=0.3, groups=4, samples=32)
+        return run_trial(trial, tmp_path, 8, record_every=8, device="cpu")
+
+    small = run(0.1, rate)
+    scale = 10.0 if optimizer in ("gd", "gdm") else 1.0
+    assert run(1.0, rate / scale).loss[-1] == pytest.approx(small.loss[-1], rel=1e-5)
+    if scale > 1:
+        assert run(1.0, rate).loss[-1] != pytest.approx(small.loss[-1], rel=1e-3)
+    # Gradients have norms of up to √(d/3)·√2, about 10: beyond, nothing is clipped and C is noise alone.
+    assert run(100.0, rate / (10 * scale)).loss[-1] != pytest.approx(small.loss[-1], rel=1e-2)
+
+
+def test_epsilon_is_that_of_the_full_batch_gaussian_mechanism() -> None:
+    trial = Trial("gd", 1.0, noise_multiplier=10.0)
+    curve = Curve(trial, (1,), (0, 10, 1000), (1.0,) * 3, (0.0,) * 3, ((1.0,),) * 3, ((0.0,),) * 3)
+    assert curve.epsilon(1e-5)[0] == 0.0
+    assert curve.epsilon(1e-5)[2] == DPSGD(10.0, 1.0).epsilon(1000, 1e-5).upper
+    assert curve.epsilon(1e-6)[1] > curve.epsilon(1e-5)[1]
+
+
+@pytest.mark.parametrize("optimizer", ["gdm", "adambc"])
+def test_a_run_in_pieces_is_the_run_in_one(optimizer: str, tmp_path: Path) -> None:
+    trial = Trial(optimizer, 0.5, groups=3, samples=8)
+    whole = run_trial(trial, tmp_path / "one", 7, record_every=1)
+    for steps in (2, 3, 7):
+        pieces = run_trial(trial, tmp_path / "pieces", steps, record_every=1)
+    assert pieces == whole
+    states = [load_checkpoint(tmp_path / name / f"{trial.name}.safetensors")[0] for name in ("one", "pieces")]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_kill_9_at_any_point_changes_nothing(tmp_path: Path) -> None:
+    trial = Trial("adambc", 0.01, groups=4, samples=32)
+    script = textwrap.dedent(
+        f"""
+        import time
+        from heavy_tail import Trial, run_trial
+        trial = Trial("adambc", 0.01, groups=4, samples=32)
+        slowly = lambda step, loss: time.sleep(0.02)
+        options = dict(record_every=1, checkpoint_seconds=0.1, device="cpu", on_step=slowly)
+        run_trial(trial, {str(tmp_path / "killed")!r}, 100000, **options)
+        """
+    )
+    state = tmp_path / "killed" / f"{trial.name}.safetensors"
+    process = subprocess.Popen([sys.executable, "-c", script])
+    while not state.exists() or load_checkpoint(state)[1]["step"] < 12:
+        assert process.poll() is None
+        time.sleep(0.005)
+    time.sleep(0.05)  # into the steps after a checkpoint
+    process.kill()
+    process.wait()
+    reached = load_checkpoint(state)[1]["step"]
+    assert read_trial(tmp_path / "killed", trial).steps[-1] >= reached
+    with open(state.with_suffix(".jsonl"), "ab") as file:
+        file.write(b'{"step": 3, "loss"')  # a line cut short
+    resumed = run_trial(trial, tmp_path / "killed", reached + 5, record_every=1, device="cpu")
+    whole = run_trial(trial, tmp_path / "whole", reached + 5, record_every=1, device="cpu")
+    last = dict(zip(resumed.steps, resumed.loss, strict=True))
+    assert {step: last[step] for step in whole.steps} == dict(zip(whole.steps, whole.loss, strict=True))
+
+
+def test_divergence_ends_a_run_and_is_not_chosen(tmp_path: Path) -> None:
+    bad = run_trial(Trial("gd", 1e8, groups=3, samples=8), tmp_path, 50, record_every=1)
+    assert bad.diverged
+    assert len(bad.steps) < 50
+    good = run_trial(Trial("gd", 1.0, groups=3, samples=8), tmp_path, 5)
+    assert lowest_loss([bad, good]) is good
+    assert read_trial(tmp_path, bad.trial) == bad
+    with pytest.raises(ParameterError, match="curves"):
+        lowest_loss([bad])
+
+
+def test_results_file_keeps_the_curves(tmp_path: Path) -> None:
+    curve = run_trial(Trial("adambc", 0.05, groups=3, samples=8), tmp_path, 4, record_every=2)
+    save_results(tmp_path / "r.json", [curve], command="by hand")
+    (found,) = load_results(tmp_path / "r.json")
+    assert found.trial == curve.trial
+    assert found.steps == curve.steps
+    np.testing.assert_allclose(found.group_loss, curve.group_loss, rtol=1e-4)
+    facts = json.loads((tmp_path / "r.json").read_text())
+    assert facts["provenance"]["command"] == "by hand"
+    assert facts["curves"][0]["epsilon"][-1] == pytest.approx(curve.epsilon()[-1], rel=1e-4)
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(ParameterError, match="save_results"):
+        load_results(tmp_path / "other.json")
+
+
+def best_small(optimizer: str, rates: list[float], folder: Path, seed: int = 0, stability: float = 0.1) -> Curve:
+    """The best of a few learning rates on the small instance, after 100 steps."""
+    chosen = [Trial(optimizer, rate, stability=stability, seed=seed, **SMALL) for rate in rates]
+    return lowest_loss(run_trials(chosen, folder, 100, record_every=100))
+
+
+def test_gradient_descent_leaves_the_rare_classes_behind(tmp_path: Path) -> None:
+    """In seconds what the paper shows in days: each at its best learning rate, σ/s as there."""
+    gd = best_small("gd", [0.5, 1.0, 5.0], tmp_path)
+    bc = best_small("adambc", [0.01, 0.05], tmp_path)
+    assert gd.group_accuracy[-1][0] > 0.95
+    assert bc.group_accuracy[-1][0] > 0.9
+    assert gd.group_accuracy[-1][-1] < 0.1
+    assert bc.group_accuracy[-1][-1] > 0.7
+    assert gd.group_loss[-1][-1] > math.log(31) > 1.5 > bc.group_loss[-1][-1]
+
+
+@pytest.mark.slow
+def test_order_of_the_optimizers_over_seeds(tmp_path: Path) -> None:
+    """DP-GD last by far, DP-GDM behind the two of the Adam family, by the loss of the rarest classes."""
+    rare = {"gd": [], "gdm": [], "adam": [], "adambc": []}
+    grids = {"gd": (0.5, 10.0), "gdm": (0.1, 5.0), "adam": (5e-3, 1e-1), "adambc": (5e-3, 5e-2)}
+    for seed in range(3):
+        for optimizer, (low, high) in grids.items():
+            stabilities = {"adam": [1e-3], "adambc": [0.05, 0.1, 0.5]}.get(optimizer, [0.1])
+            curves = [best_small(optimizer, half_power_grid(low, high), tmp_path, seed, s) for s in stabilities]
+            rare[optimizer].append(lowest_loss(curves).group_loss[-1][-1])
+    means = {optimizer: np.mean(losses) for optimizer, losses in rare.items()}
+    assert means["gd"] > 2 * means["gdm"]
+    assert means["gdm"] > max(means["adam"], means["adambc"])
+
+
+def test_half_power_grid() -> None:
+    assert half_power_grid(1e2, 1e3) == [100.0, 500.0, 1000.0]
+    assert half_power_grid(2.0, 60.0) == [5.0, 10.0, 50.0]
+    with pytest.raises(ParameterError, match="high"):
+        half_power_grid(2.0, 4.0)
+    with pytest.raises(ParameterError, match="low"):
+        half_power_grid(0.0, 4.0)
+
+
+def test_group_means_and_frequency_groups() -> None:
+    values, groups = torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.tensor([2, 0, 2, 0])
+    assert group_means(values, groups, 3)[::2] == [5.0, 2.5]
+    assert math.isnan(group_means(values, groups, 3)[1])
+    with pytest.raises(ParameterError, match="groups"):
+        group_means(values, groups, 2)
+    with pytest.raises(ParameterError, match="groups"):
+        group_means(values, groups[:3], 3)
+    assert frequency_groups(torch.tensor([5, 100, 10]), [10, 5]).tolist() == [1, 0, 0]
+    for lowest in ([], [5, 10], [50, 10]):
+        with pytest.raises(ParameterError, match="lowest"):
+            frequency_groups(torch.tensor([5, 100]), lowest)
+
+
+def test_checkpoints_survive_what_a_crash_leaves(tmp_path: Path) -> None:
+    state = tmp_path / "a.safetensors"
+    save_checkpoint(state, {"w": torch.arange(3)}, {"step": 1})
+    with pytest.raises(TypeError):
+        save_checkpoint(state, {"w": torch.zeros(3)}, {"step": {1, 2}})
+    tensors, facts = load_checkpoint(state)
+    assert tensors["w"].tolist() == [0, 1, 2]
+    assert facts == {"step": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_recipe_names_give_the_optimizers_of_the_paper() -> None:
+    def made(name: str, **options):
+        return make_optimizer(name, [torch.nn.Parameter(torch.zeros(2))], lr=0.1, **options)
+
+    assert type(made("gd")) is type(made("gdm")) is torch.optim.SGD
+    assert made("gd", momentum=0.9).defaults["momentum"] == 0.0
+    assert made("gdm", momentum=0.8).defaults["momentum"] == 0.8
+    assert made("gdm").defaults["dampening"] == 0.0
+    assert not made("gdm").defaults["nesterov"]
+    assert type(made("adam")) is torch.optim.Adam
+    assert made("adam", eps=1e-3).defaults["eps"] == 1e-3
+    assert type(made("adamw", weight_decay=0.1)) is torch.optim.AdamW
+    bc = made("adambc", noise_variance=0.25, floor=0.01, betas=(0.8, 0.9))
+    assert isinstance(bc, DPAdamBC)
+    assert (bc.defaults["noise_variance"], bc.defaults["floor"], bc.defaults["betas"]) == (0.25, 0.01, (0.8, 0.9))
+
+
+def test_pictures_show_what_they_are_given() -> None:
+    from matplotlib.figure import Figure
+
+    from dprmt import plots
+
+    runs = np.array([[0.0, 0.5, 0.9], [0.2, 0.7, 1.0]])
+    ax = Figure().subplots()
+    curves = {"DP-GD": ([0.0, 1.0, 2.0], runs[0]), "DP-AdamBC": ([0.0, 1.0, 2.0], runs)}
+    assert plots.plot_metric_against_epsilon(curves, metric="training accuracy", title="rare", ax=ax) is ax
+    ax = Figure().subplots()
+    assert plots.plot_metric_against_step(curves, metric="training accuracy", title="rare", ax=ax) is ax
+    assert (ax.get_xscale(), ax.get_xlabel()) == ("log", "effective step")
+    first, second = ax.lines
+    np.testing.assert_allclose(first.get_ydata(), 100 * runs[0])
+    np.testing.assert_allclose(second.get_ydata(), 100 * runs.mean(0))
+    (band,) = ax.collections
+    assert band.get_paths()[0].get_extents().y1 == pytest.approx(100.0)
+    assert (first.get_linestyle(), first.get_marker()) != (second.get_linestyle(), second.get_marker())
+    assert ax.get_title() == "rare"
+    ax = plots.plot_class_sizes([8, 4, 2], [1, 2, 4], ax=Figure().subplots())
+    assert ax.lines[0].get_ydata().tolist() == [8, 4, 4, 2, 2, 2, 2]
+    ax = plots.plot_gradient_cosines(np.eye(4), [0, 0, 0, 1], ax=Figure().subplots())
+    np.testing.assert_array_equal(ax.images[0].get_array(), np.eye(4))
+    assert {line.get_ydata()[0] for line in ax.lines} >= {2.5}
+    ax = plots.plot_class_blocks([0.5, 0.25], [2.0, 1.5], [2.0, 1.0], quantity="norm", ax=Figure().subplots())
+    assert ax.lines[2].get_ydata().tolist() == [1.0, 2.0]
+    for name, draw in (
+        ("epsilon", lambda: plots.plot_metric_against_epsilon({"a": ([-1.0], [1.0])}, ax=Figure().subplots())),
+        ("step", lambda: plots.plot_metric_against_step({"a": ([-1.0], [1.0])}, ax=Figure().subplots())),
+        ("values", lambda: plots.plot_metric_against_epsilon({"a": ([1.0], [1.0, 2.0])}, ax=Figure().subplots())),
+        ("classes", lambda: plots.plot_class_sizes([8, 4], [1], ax=Figure().subplots())),
+        ("labels", lambda: plots.plot_gradient_cosines(np.eye(2), [0], ax=Figure().subplots())),
+        ("cosines", lambda: plots.plot_gradient_cosines([[2.0]], [0], ax=Figure().subplots())),
+        ("frequency", lambda: plots.plot_class_blocks([0.0], [1.0], [1.0], quantity="n", ax=Figure().subplots())),
+    ):
+        with pytest.raises(ParameterError) as caught:
+            draw()
+        assert caught.value.name == name
+
+
+def test_figure_script_draws_a_results_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    import runpy
+
+    curves = [
+        run_trial(Trial(optimizer, 0.5, groups=3, samples=8, seed=seed), tmp_path, 2, record_every=1)
+        for optimizer in ("gd", "adambc")
+        for seed in (0, 1)
+    ]
+    save_results(tmp_path / "r.json", curves, command="test")
+    script = str(Path(__file__).parents[2] / "paper_figures" / "heavy_tail_curves.py")
+    monkeypatch.setattr(sys, "argv", [script, str(tmp_path / "out.png"), str(tmp_path / "r.json")])
+    runpy.run_path(script, run_name="__main__")
+    for name in ("out.png", "out-accuracy.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out.count("DP-AdamBC") == 2
+
+
+def test_published_results_files_can_be_drawn() -> None:
+    """The measured rows that the figure script draws are there, whole and from the instance they claim."""
+    folder = Path(__file__).parents[2] / "paper_figures" / "results"
+    expected = {path: {"gd", "gdm", "adam", "adambc"} for path in folder.glob("heavy_tail*.json")}
+    for path, optimizers in (expected | {folder / "longer_steps.json": {"adam", "adambc"}}).items():
+        curves = load_results(path)
+        assert {curve.trial.optimizer for curve in curves} == optimizers
+        for curve in curves:
+            assert len(curve.steps) == len(curve.loss) == len(curve.group_loss) == len(curve.group_accuracy) > 5
+            assert curve.loss[0] == pytest.approx(math.log(2**curve.trial.groups - 1), rel=1e-3)
+            for loss, parts in zip(curve.loss, curve.group_loss, strict=True):
+                assert loss == pytest.approx(np.mean(parts), rel=1e-3)  # all groups have s samples
+
+
+@pytest.mark.parametrize(
+    ("argument", "options"),
+    [
+        ("name", {"name": "sgd"}),
+        ("lr", {"name": "gd", "lr": -1.0}),
+        ("momentum", {"name": "gdm", "momentum": 1.0}),
+        ("betas", {"name": "adam", "betas": (0.9,)}),
+        ("eps", {"name": "adamw", "eps": -1e-8}),
+        ("weight_decay", {"name": "gd", "weight_decay": math.nan}),
+        ("noise_variance", {"name": "adambc", "floor": 1.0}),
+        ("floor", {"name": "adambc", "noise_variance": 1.0}),
+    ],
+)
+def test_make_optimizer_refuses(argument: str, options: dict) -> None:
+    with pytest.raises(ParameterError) as caught:
+        make_optimizer(params=[torch.nn.Parameter(torch.zeros(2))], **{"lr": 0.1, **options})
+    assert caught.value.name == argument
+
+
+@pytest.mark.parametrize(
+    ("argument", "make"),
+    [
+        ("samples", lambda: heavy_tail_data(4, 12)),
+        ("groups", lambda: heavy_tail_data(0, 8)),
+        ("clipping_norm", lambda: clipped_gradient_sum(*example(), 0.0)),
+        ("labels", lambda: clipped_gradient_sum(*example()[:2], torch.zeros(3, dtype=torch.int64), 1.0)),
+        ("inputs", lambda: clipped_gradient_sum(example()[0][:, :5], *example()[1:], 1.0)),
+        ("labels", lambda: class_blocks(*example()[:2], example()[2] + 1)),
+        ("optimizer", lambda: Trial("sgd", 1.0)),
+        ("learning_rate", lambda: Trial("gd", 0.0)),
+        ("noise_multiplier", lambda: Trial("gd", 1.0, noise_multiplier=-1.0)),
+        ("precision", lambda: Trial("gd", 1.0, precision="float16")),
+        ("data", lambda: run_trial(Trial("gd", 1.0, groups=3, samples=8), "unused", 1, data=heavy_tail_data(2, 8))),
+    ],
+)
+def test_bad_input(argument: str, make) -> None:
+    with pytest.raises(ParameterError) as caught:
+        make()
+    assert caught.value.name == argument

@@ -1,0 +1,269 @@
+"""Next-token prediction: the sets, the closed form of the head against autograd, LoRA, public text."""
+
+from __future__ import annotations
+
+import math
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from dprmt._validation import ParameterError
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("opacus")
+
+from next_token import (  # noqa: E402
+    HeadData,
+    byte_pair_tokenizer,
+    e2e_data,
+    head_and_features,
+    pretrained_encoder,
+    pretrained_gpt2,
+    public_lines,
+    small_gpt2,
+    text_data,
+    train_on_public,
+    with_lora,
+    word_encoder,
+    word_vocabulary,
+)
+from studies import PrivateSettings, train_privately  # noqa: E402
+
+TEXT = "the cat sat on the mat , and the dog sat on the cat . " * 12
+E2E = (
+    "mr,ref\n"
+    '"name[Alimentum], area[city centre]",There is a place in the city centre called Alimentum.\n'
+    '"name[Zizzi]",Zizzi is a pub.\n'
+)
+
+
+def words(length: int = 8, size: int = 12):
+    vocabulary = word_vocabulary(TEXT, size)
+    return text_data(word_encoder(vocabulary)(TEXT), length, size, lowest=[40, 20, 0])
+
+
+def test_vocabulary_and_encoder() -> None:
+    vocabulary = word_vocabulary(TEXT, 5)
+    assert vocabulary == {"the": 1, "cat": 2, "on": 3, "sat": 4}
+    assert word_encoder(vocabulary)("on the roof, cat") == [3, 1, 0, 0, 2]
+    with pytest.raises(ParameterError, match="size"):
+        word_vocabulary(TEXT, 1)
+
+
+def test_text_is_cut_and_grouped_by_what_is_predicted() -> None:
+    data = words()
+    ids = word_encoder(word_vocabulary(TEXT, 12))(TEXT)
+    assert data.ids.flatten().tolist() == ids[: 8 * (len(ids) // 8)]
+    assert not data.counted[:, 0].any()
+    assert data.counted[:, 1:].all()
+    counts = torch.bincount(data.ids[:, 1:].flatten(), minlength=12)
+    for token, count in enumerate(counts.tolist()):
+        low, high = {"40 times or more": (40, 10**9), "20 to 39 times": (20, 39), "0 to 19 times": (0, 19)}[
+            data.group_names[int(data.token_groups[token])]
+        ]
+        assert low <= count <= high
+
+
+def test_e2e_predicts_the_reference_alone(tmp_path: Path) -> None:
+    path = tmp_path / "e2e.csv"
+    path.write_text(E2E)
+    vocabulary = word_vocabulary(E2E, 60)
+    encode = word_encoder(vocabulary)
+    data = e2e_data(path, encode, 60, length=40, end=0)
+    names = {number: word for word, number in vocabulary.items()} | {0: "."}
+    spoken = [" ".join(names[i] for i in row[keep].tolist()) for row, keep in zip(data.ids, data.counted, strict=True)]
+    assert spoken == ["There is a place in the city centre called Alimentum . .", "Zizzi is a pub . ."]
+    prompt = encode("name[Zizzi] |")
+    assert data.ids[1, : len(prompt)].tolist() == prompt
+    assert e2e_data(path, encode, 60, length=40, rows=1).size == 1
+    short = e2e_data(path, encode, 60, length=4)
+    assert short.ids.shape == (2, 4)
+    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "empty.csv").write_text("mr,ref\n")
+    for name in ("bad.csv", "empty.csv"):
+        with pytest.raises(ParameterError, match="path"):
+            e2e_data(tmp_path / name, encode, 60)
+
+
+def test_measured_losses_are_those_of_a_loop() -> None:
+    data, model = words(), small_gpt2(12, layers=1, hidden=8, heads=2).eval()
+    indices = torch.tensor([3, 0])
+    now = data.measure(model, indices)
+    losses, groups, right = [], [], []
+    for row in data.ids[indices]:
+        for t in range(1, 8):
+            p = model(input_ids=row[None, :t]).logits[0, -1].detach().softmax(0)
+            losses.append(-math.log(float(p[row[t]])))
+            groups.append(int(data.token_groups[row[t]]))
+            right.append(int(p.argmax()) == int(row[t]))
+    assert now.item_losses.tolist() == pytest.approx(losses, rel=1e-4)
+    assert now.item_groups.tolist() == groups
+    assert now.item_correct.tolist() == right
+    assert now.losses.tolist() == pytest.approx([sum(losses[:7]) / 7, sum(losses[7:]) / 7], rel=1e-4)
+
+
+def test_clipped_gradients_of_the_head_are_those_of_autograd() -> None:
+    data = words()
+    data.counted[1, 4:] = False  # sequences of different length
+    data.counted[2] = False  # and one that counts nothing
+    head, features = head_and_features(small_gpt2(12, layers=1, hidden=8, heads=2, seed=1), data.ids)
+    task, indices = HeadData(features, data), torch.tensor([0, 1, 2, 5])
+    head.weight.data *= 20
+    gradients = []
+    for i in indices:
+        loss = task.measure(head, i[None]).losses[0]
+        gradients.append(torch.autograd.grad(loss, head.weight)[0])
+    norms = torch.stack([g.norm() for g in gradients])
+    C = float(norms.sort().values[2])  # clips one
+    factors = [min(1.0, (1 - 2**-13) * C / max(float(n), 1e-9)) for n in norms]  # less the margin for rounding
+    expected = sum(g * factor for g, factor in zip(gradients, factors, strict=True))
+    measured, sums = task.clipped_gradients(head, indices, C)
+    torch.testing.assert_close(sums["weight"], expected, rtol=1e-4, atol=1e-6)
+    assert float((sum(gradients) - expected).norm() / expected.norm()) > 1e-3
+    torch.testing.assert_close(measured.losses, task.measure(head, indices).losses.detach())
+    with pytest.raises(ParameterError, match="model"):
+        task.clipped_gradients(torch.nn.Linear(8, 12), indices, C)
+
+
+class Hooked:
+    """The same task without its closed form: left to hooks."""
+
+    def __init__(self, task: HeadData) -> None:
+        self.size, self.group_names, self.measure = task.size, task.group_names, task.measure
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "learning_rate", "sample_rate", "tolerance"), [("adambc", 0.02, 1.0, 1e-2), ("gd", 2.0, 0.4, 1e-3)]
+)
+def test_closed_form_trains_like_the_hooks(
+    optimizer: str, learning_rate: float, sample_rate: float, tolerance: float, tmp_path: Path
+) -> None:
+    data = words()
+    model = small_gpt2(12, layers=1, hidden=8, heads=2)
+    settings = PrivateSettings(
+        optimizer, learning_rate, 0.5, noise_multiplier=0.5, sample_rate=sample_rate, micro_batch=7
+    )
+    weights, records = [], []
+    for name in ("closed", "hooked"):
+        head, features = head_and_features(model, data.ids)
+        task = HeadData(features, data)
+        used = task if name == "closed" else Hooked(task)
+        records.append(train_privately(head, used, settings, 4, tmp_path / name, progress=False))
+        weights.append(head.weight.detach())
+    torch.testing.assert_close(*weights, rtol=tolerance, atol=1e-4)
+    assert records[0][-1].loss == pytest.approx(records[1][-1].loss, rel=1e-3)
+    assert records[0][-1].loss != records[0][0].loss
+
+
+def test_head_is_a_copy(tmp_path: Path) -> None:
+    model = small_gpt2(12, layers=1, hidden=8, heads=2)
+    ids = words().ids
+    head, features = head_and_features(model, ids, batch=5)
+    torch.testing.assert_close(head(features), model(input_ids=ids).logits)
+    head.weight.data.zero_()
+    assert float(model.lm_head.weight.detach().abs().max()) > 0
+
+
+def test_lora_trains_the_adapters_and_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    data = words()
+    model = with_lora(small_gpt2(12, layers=1, hidden=8, heads=2), rank=2).eval()  # as a pretrained one comes
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    settings = PrivateSettings("adam", 0.05, noise_multiplier=0.3, micro_batch=8)
+    records = train_privately(model, data, settings, 3, tmp_path, progress=False)
+    for name, p in model.named_parameters():
+        assert torch.equal(p, before[name]) == ("lora_" not in name)
+    assert len(records) == 4
+    assert set(records[-1].group_loss) != set(records[0].group_loss)
+
+
+def test_pretrained_model_and_tokenizer_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    tokenizer = Tokenizer(WordLevel({"<unk>": 0, **word_vocabulary(TEXT, 12)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(tmp_path)
+    model = small_gpt2(12, layers=1, hidden=8, heads=2)
+    model.save_pretrained(tmp_path)
+    encode, size, end = pretrained_encoder(str(tmp_path))
+    assert end == 0  # it has no token for the end
+    assert size == len(word_vocabulary(TEXT, 12)) + 1
+    assert encode("the cat flew") == word_encoder(word_vocabulary(TEXT, 12))("the cat flew")
+    loaded = pretrained_gpt2(str(tmp_path))
+    assert not loaded.training
+    ids = torch.tensor([encode("the cat sat")])
+    torch.testing.assert_close(loaded(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("argument", "make"),
+    [
+        ("length", lambda: text_data([1, 2], 1, 3)),
+        ("ids", lambda: text_data([1], 2, 3)),
+        ("ids", lambda: text_data([1, 3], 2, 3)),
+        ("lowest", lambda: text_data([1, 2], 2, 3, lowest=[5, 10])),
+        ("vocabulary", lambda: small_gpt2(0)),
+        ("size", lambda: byte_pair_tokenizer(["a"], 256)),
+        ("paths", lambda: public_lines(["no such file"])),
+        ("epochs", lambda: train_on_public(small_gpt2(12), words(), epochs=0)),
+        ("learning_rate", lambda: train_on_public(small_gpt2(12), words(), learning_rate=0.0)),
+        ("batch", lambda: train_on_public(small_gpt2(12), words(), batch=0)),
+        ("model", lambda: train_on_public(small_gpt2(12).requires_grad_(False), words())),
+        ("rank", lambda: with_lora(small_gpt2(5, layers=1, hidden=8, heads=2), rank=0)),
+    ],
+)
+def test_bad_input(argument: str, make) -> None:
+    with pytest.raises(ParameterError) as caught:
+        make()
+    assert caught.value.name == argument
+
+
+def test_public_text_is_learnt_in_place_and_by_seed() -> None:
+    data = words()
+    everything = torch.arange(data.size)
+    losses, models = [], []
+    for seed in (0, 0, 1):
+        models.append(small_gpt2(12, hidden=16, length=8))
+        losses.append(train_on_public(models[-1], data, epochs=15, learning_rate=1e-2, batch=4, seed=seed))
+    assert losses[0] == losses[1] != losses[2]
+    start = float(data.measure(small_gpt2(12, hidden=16, length=8), everything).losses.mean().detach())
+    end = float(data.measure(models[0], everything).losses.mean().detach())
+    assert start == pytest.approx(math.log(12), abs=0.1)
+    assert end < losses[0] < 0.5  # the last epoch's mean is taken on the way down
+
+
+def test_last_epochs_loss_is_the_mean_over_all_sequences() -> None:
+    data = words()
+    assert data.size % 5 != 0  # the last batch is smaller
+    model = small_gpt2(12, hidden=16, length=8)
+    start = float(data.measure(model, torch.arange(data.size)).losses.mean().detach())
+    loss = train_on_public(model, data, epochs=1, learning_rate=1e-9, batch=5)
+    assert loss == pytest.approx(start, rel=1e-5)
+    loss = train_on_public(model, data, epochs=3, learning_rate=1e-9, batch=5)
+    assert loss == pytest.approx(start, rel=1e-5)
+
+
+def test_a_model_from_public_text_is_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    public, private, folder = tmp_path / "public.txt", tmp_path / "e2e.csv", tmp_path / "checkpoint"
+    public.write_text("name[Aromi] | Aromi is a pub.\n" * 30)
+    private.write_text(E2E)
+    script = Path(__file__).parents[2] / "paper_figures" / "next_token_public.py"
+    command = [script.name, str(folder), str(public), "--vocabulary", "300", "--length", "128"]
+    monkeypatch.setattr(sys, "argv", [*command, "--layers", "1", "--hidden", "8", "--epochs", "1"])
+    runpy.run_path(str(script), run_name="__main__")
+    encode, size, end = pretrained_encoder(str(folder))
+    data = e2e_data(private, encode, size, length=128, end=end)
+    tokens = data.ids[0][data.counted[0]].tolist()
+    assert tokens == [*encode(" There is a place in the city centre called Alimentum."), end]
+    assert end not in tokens[:-1]
+    assert float(data.measure(pretrained_gpt2(str(folder)), torch.arange(1)).losses.detach()[0]) > 0
+    with pytest.raises(SystemExit):  # a checkpoint is not overwritten
+        runpy.run_path(str(script), run_name="__main__")
