@@ -350,7 +350,8 @@ def test_kill_9_at_any_point_changes_nothing(tmp_path: Path) -> None:
     trial = Trial("adambc", 0.01, groups=4, samples=32)
     script = textwrap.dedent(
         f"""
-        import time
+        import sys, time
+        sys.path.insert(0, {str(Path(__file__).parents[2] / "paper_figures")!r})
         from heavy_tail import Trial, run_trial
         trial = Trial("adambc", 0.01, groups=4, samples=32)
         slowly = lambda step, loss: time.sleep(0.02)
