@@ -1,0 +1,144 @@
+"""What a script found for one published figure or table, how it is stored, and what it amounts to."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+Scale = Literal["small", "paper"]
+RESULTS = Path(__file__).with_name("results")
+PACKAGES = ("numpy", "scipy", "torch", "transformers", "peft", "opacus")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of ours, beside the published one if there is one.
+
+    ``tolerance`` is how far apart the two may be, in the row's unit, for them to agree; it is part of the item, not
+    chosen afterwards. A row that tests a statement instead of a number has ``claim`` and ``holds``.
+    """
+
+    label: str
+    ours: float
+    published: float | None = None
+    tolerance: float | None = None
+    unit: str = ""
+    claim: str = ""
+    holds: bool | None = None
+
+    def agrees(self) -> bool | None:
+        """None where nothing is compared."""
+        if self.claim:
+            return self.holds
+        if self.published is None or self.tolerance is None:
+            return None
+        return math.isfinite(self.ours) and abs(self.ours - self.published) <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one run of an item gives."""
+
+    rows: tuple[Row, ...]
+    differs: str
+    """One sentence: what is not as in the paper."""
+    model: str = ""
+    data: str = ""
+    seeds: int = 1
+    pictures: tuple[str, ...] = ()
+    """File names beside the result."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A published figure or table that this repository can make again."""
+
+    name: str
+    """Its entry in ``published.toml``, or a name of its own for what only this package has."""
+    title: str
+    measure: Callable[[Scale, Path], Found]
+    """Gets the scale and the folder for pictures."""
+    scales: tuple[Scale, ...] = ("small",)
+    form_only: bool = False
+    """Whether model and data are others than the paper's, so that its numbers are no yardstick."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A result as it lies on disk."""
+
+    item: str
+    scale: Scale
+    form_only: bool
+    found: Found
+    command: str
+    wall_seconds: float
+    cpu_seconds: float
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def state(self) -> str:
+        """In words, from the numbers alone."""
+        verdicts = [verdict for verdict in (row.agrees() for row in self.found.rows) if verdict is not None]
+        if self.form_only and not verdicts:
+            return "form only"
+        agreement = "reproduced" if all(verdicts) else f"differs in {verdicts.count(False)} of {len(verdicts)}"
+        if not verdicts:
+            agreement = "shown"
+        where = {"paper": "", "small": " at small scale"}[self.scale]
+        return f"{agreement}{where}" + (", other model or data" if self.form_only else "")
+
+
+def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
+    """Measure and store; an interrupted run leaves the earlier result as it was."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wall, cpu = time.perf_counter(), time.process_time()
+    found = item.measure(scale, folder)
+    stored = Stored(
+        item.name,
+        scale,
+        item.form_only,
+        found,
+        f"python -m paper_figures run {item.name} --scale {scale}",
+        round(time.perf_counter() - wall, 1),
+        round(time.process_time() - cpu, 1),
+        _versions(),
+    )
+    save(stored, folder)
+    return stored
+
+
+def save(stored: Stored, folder: Path = RESULTS) -> None:
+    path = folder / f"{stored.item}.json"
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(asdict(stored), indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+    partial.replace(path)
+
+
+def load(name: str, folder: Path = RESULTS) -> Stored | None:
+    """The stored result, or None if there is none of this kind."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return None
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if "found" not in content:  # the raw runs of a study have files of their own form
+        return None
+    found = content.pop("found")
+    rows, pictures = tuple(Row(**row) for row in found.pop("rows")), tuple(found.pop("pictures"))
+    return Stored(found=Found(rows, pictures=pictures, **found), **content)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("dprmt", *PACKAGES):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

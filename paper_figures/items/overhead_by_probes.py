@@ -1,0 +1,60 @@
+"""What every analysis of randomized clipping charges, by probes and noise; not in any paper as one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dprmt.accounting import DPSGD, RandomizedClipping
+from paper_figures._picture import STYLES, picture
+from paper_figures._reproduction import Found, Item, Row, Scale
+
+RATE, STEPS, DELTA = 2000 / 67349, 400, 1e-5
+PROBES = (8, 16, 32, 64, 128)
+NOISE = (0.779078, 1.0, 2.0)
+ANALYSES: dict[str, dict[str, Any]] = {
+    "published": {"analysis": "envelope"},
+    "hutchinson": {},
+    "secret": {"probe_sharing": "sample"},
+}
+NAMES = {"published": "published analysis", "hutchinson": "tight analysis", "secret": "tight, secret probes"}
+
+
+def measure(scale: Scale, folder: Path) -> Found:
+    exact = {sigma: DPSGD(sigma, RATE).epsilon(STEPS, DELTA).upper for sigma in NOISE}
+    epsilon = {
+        (sigma, method): [
+            RandomizedClipping(sigma, RATE, probes=k, **options).epsilon(STEPS, DELTA).upper for k in PROBES
+        ]
+        for sigma in NOISE
+        for method, options in ANALYSES.items()
+    }
+
+    def draw(axes: np.ndarray) -> None:
+        for ax, sigma in zip(axes, NOISE, strict=True):
+            for method in ANALYSES:
+                excess = 100 * (np.array(epsilon[sigma, method]) / exact[sigma] - 1)
+                ax.plot(PROBES, excess, marker="o", markersize=4, label=NAMES[method], **STYLES[method])
+            ax.set_xscale("log", base=2)
+            ax.set_yscale("log")
+            ax.set_xticks(PROBES, [str(k) for k in PROBES])
+            ax.set(title=f"σ = {sigma:g}, exact ε = {exact[sigma]:.2f}", xlabel="probes k")
+        axes[0].set_ylabel("ε above that of exact norms, % (upper bounds)")
+        axes[0].legend(frameon=False)
+
+    rows = [Row(f"σ = {sigma:g}: exact norms", exact[sigma], unit="ε") for sigma in NOISE]
+    rows += [
+        Row(f"σ = {sigma:g}: k = {k}, {NAMES[method]}", value, unit="ε")
+        for (sigma, method), values in epsilon.items()
+        for k, value in zip(PROBES, values, strict=True)
+    ]
+    return Found(
+        rows,
+        differs=f"Not in a paper. q = 2000/67349, T = {STEPS}, δ = {DELTA:g}; certified upper bounds.",
+        pictures=[picture(folder / "overhead-by-probes.png", draw, panels=3)],
+    )
+
+
+ITEM = Item("overhead-by-probes", "ε of randomized clipping by analysis, probes and noise", measure, scales=("paper",))

@@ -1,0 +1,121 @@
+"""The published numbers, the stored results beside them, and the page that shows both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paper_figures.__main__ import main
+from paper_figures._page import PAGE, page
+from paper_figures._published import names, published
+from paper_figures._reproduction import Found, Item, Row, Scale, Stored, load, run, save
+from paper_figures.items import ITEMS
+from paper_figures.items.generation_counts import TABLES, ahead
+
+
+def stored(*rows: Row, scale: Scale = "small", form_only: bool = False) -> Stored:
+    return Stored("item", scale, form_only, Found(rows, differs="Nothing."), "command", 1.0, 1.0)
+
+
+def test_published_numbers_are_found_by_their_labels() -> None:
+    item = published("noise-multiplier")
+    assert item.number("noise_multiplier", method="exact") == 4.073
+    assert item.setting["epsilon"] == 0.7
+
+
+@pytest.mark.parametrize("labels", [{}, {"method": "exakt"}])
+def test_a_number_that_is_not_there_is_an_error(labels: dict[str, str]) -> None:
+    with pytest.raises(KeyError, match="noise-multiplier"):
+        published("noise-multiplier").number("noise_multiplier", **labels)
+
+
+def test_every_entry_says_where_it_stands() -> None:
+    assert len(names()) > 30
+    assert all(published(name).document and published(name).place for name in names())
+
+
+def test_spreads_and_accuracies_of_the_glue_table_are_percentages() -> None:
+    rows = published("speedup").rows
+    assert len(rows) == 16
+    assert all(0 <= row[key] <= 100 for row in rows for key in ("baseline", "denoised", "baseline_spread"))
+    assert sum("speedup" not in row for row in rows) == 1  # the one that the paper prints as not applicable
+
+
+def test_the_counts_in_the_text_are_not_those_of_the_tables() -> None:
+    assert ahead(TABLES[50]) == 48
+    assert ahead(TABLES[400]) == 33
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([Row("a", 1.0, 1.05, tolerance=0.1)], "reproduced at small scale"),
+        ([Row("a", 1.0, 1.2, tolerance=0.1), Row("b", 1.0, 1.0, tolerance=0.1)], "differs in 1 of 2 at small scale"),
+        ([Row("a", float("nan"), 1.2, tolerance=0.1)], "differs in 1 of 1 at small scale"),
+        ([Row("a", 1.0, claim="> 2", holds=False)], "differs in 1 of 1 at small scale"),
+        ([Row("a", 1.0)], "shown at small scale"),
+    ],
+)
+def test_the_state_follows_from_the_numbers(rows: list[Row], expected: str) -> None:
+    assert stored(*rows).state() == expected
+
+
+def test_other_data_is_named_whatever_the_numbers_say() -> None:
+    assert stored(Row("a", 1.0, 2.0), form_only=True).state() == "form only"
+    assert stored(Row("a", 1.0, claim="> 0", holds=True), form_only=True).state().endswith("other model or data")
+
+
+def test_a_result_comes_back_as_it_was_stored(tmp_path: Path) -> None:
+    item = Item("toy", "Toy", lambda scale, folder: Found([Row("a", 2.0, 2.0, tolerance=0.0)], "Nothing."))
+    made = run(item, "small", tmp_path)
+    again = load("toy", tmp_path)
+    assert again == made
+    assert again is not None
+    assert again.versions["dprmt"]
+
+
+def test_an_interrupted_run_keeps_the_earlier_result(tmp_path: Path) -> None:
+    def interrupted(scale: Scale, folder: Path) -> Found:
+        raise KeyboardInterrupt
+
+    save(replace(stored(Row("a", 1.0)), item="toy"), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run(Item("toy", "Toy", interrupted), "small", tmp_path)
+    kept = load("toy", tmp_path)
+    assert kept is not None
+    assert kept.found.rows == [Row("a", 1.0)]
+
+
+def test_the_page_is_the_one_that_the_results_make() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_every_picture_of_the_page_is_there() -> None:
+    results = [load(name) for name in ITEMS]
+    pictures = [picture for result in results if result is not None for picture in result.found.pictures]
+    assert pictures
+    assert all((PAGE.parents[1] / "paper_figures" / "results" / picture).exists() for picture in pictures)
+
+
+@pytest.mark.parametrize("name", ["generation-counts", "adam-bound"])
+def test_a_cheap_item_gives_what_is_stored(name: str, tmp_path: Path) -> None:
+    kept, made = load(name), run(ITEMS[name], ITEMS[name].scales[-1], tmp_path)
+    assert kept is not None
+    for ours, before in zip(made.found.rows, kept.found.rows, strict=True):
+        assert (ours.label, ours.agrees()) == (before.label, before.agrees())
+        assert ours.ours == pytest.approx(before.ours, rel=1e-6)
+
+
+@pytest.mark.parametrize("arguments", [["run", "nothing"], ["run", "noise-multiplier", "--scale", "small"]])
+def test_what_cannot_be_run_is_refused_in_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_list_has_a_state_for_every_item(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines} == {*names(), *ITEMS}
+    assert all(len(line.split()) > 1 for line in lines)
