@@ -6,11 +6,13 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
+
+from dprmt._files import strict_json, write_whole
 
 Scale = Literal["small", "paper"]
 RESULTS = Path(__file__).with_name("results")
@@ -46,14 +48,18 @@ class Row:
 class Found:
     """What one run of an item gives."""
 
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
     differs: str
     """One sentence: what is not as in the paper."""
     model: str = ""
     data: str = ""
     seeds: int = 1
-    pictures: tuple[str, ...] = ()
+    pictures: Sequence[str] = ()
     """File names beside the result."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(self.rows))
+        object.__setattr__(self, "pictures", tuple(self.pictures))
 
 
 @dataclass(frozen=True)
@@ -115,10 +121,7 @@ def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
 
 
 def save(stored: Stored, folder: Path = RESULTS) -> None:
-    path = folder / f"{stored.item}.json"
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(asdict(stored), indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
-    partial.replace(path)
+    write_whole(folder / f"{stored.item}.json", strict_json(asdict(stored), indent=1) + "\n")
 
 
 def load(name: str, folder: Path = RESULTS) -> Stored | None:
@@ -130,8 +133,8 @@ def load(name: str, folder: Path = RESULTS) -> Stored | None:
     if "found" not in content:  # the raw runs of a study have files of their own form
         return None
     found = content.pop("found")
-    rows, pictures = tuple(Row(**row) for row in found.pop("rows")), tuple(found.pop("pictures"))
-    return Stored(found=Found(rows, pictures=pictures, **found), **content)
+    rows = [Row(**row) for row in found.pop("rows")]
+    return Stored(found=Found(rows, **found), **content)
 
 
 def _versions() -> dict[str, str]:

@@ -85,7 +85,7 @@ def test_an_interrupted_run_keeps_the_earlier_result(tmp_path: Path) -> None:
         run(Item("toy", "Toy", interrupted), "small", tmp_path)
     kept = load("toy", tmp_path)
     assert kept is not None
-    assert kept.found.rows == [Row("a", 1.0)]
+    assert list(kept.found.rows) == [Row("a", 1.0)]
 
 
 def test_the_page_is_the_one_that_the_results_make() -> None:
