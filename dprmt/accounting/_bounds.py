@@ -23,6 +23,9 @@ class PrivacyBounds:
         The quantity is at most this. Report this one.
     direction : {"remove", "add"} or None
         The adjacency direction that decides, where that is known.
+    is_narrow : bool
+        Whether the interval is as narrow as was asked. Where it is not, the bounds hold all the same, and
+        ``estimate`` is kept near ``upper``.
 
     Examples
     --------
@@ -36,19 +39,20 @@ class PrivacyBounds:
     estimate: float
     upper: float
     direction: Direction | None = field(default=None, compare=False)
+    is_narrow: bool = field(default=True, compare=False)
 
     def __iter__(self) -> Iterator[float]:
         return iter((self.lower, self.estimate, self.upper))
 
-    def as_dict(self) -> dict[str, float]:
-        """The three numbers by name.
+    def as_dict(self) -> dict[str, float | bool]:
+        """The three numbers by name, and whether the interval is as narrow as asked.
 
         Returns
         -------
         dict
             For JSON.
         """
-        return {"lower": self.lower, "estimate": self.estimate, "upper": self.upper}
+        return {"lower": self.lower, "estimate": self.estimate, "upper": self.upper, "is_narrow": self.is_narrow}
 
 
 def worst_of(by_direction: dict[Direction, PrivacyBounds]) -> PrivacyBounds:
@@ -60,9 +64,11 @@ def worst_of(by_direction: dict[Direction, PrivacyBounds]) -> PrivacyBounds:
         Bounds on the maximum.
     """
     name = max(by_direction, key=lambda direction: by_direction[direction].upper)
+    lower = max(bounds.lower for bounds in by_direction.values())
     return PrivacyBounds(
-        lower=max(bounds.lower for bounds in by_direction.values()),
+        lower=lower,
         estimate=max(bounds.estimate for bounds in by_direction.values()),
         upper=by_direction[name].upper,
         direction=name,
+        is_narrow=all(bounds.is_narrow or bounds.upper <= lower for bounds in by_direction.values()),
     )

@@ -35,6 +35,11 @@ class ClippingStep:
         """See :class:`dprmt.accounting._engine.Step`: larger where the tail of Z is so heavy that it decides."""
         return 1e-2 if self.probes is not None and self.probes <= 6 else 1e-4
 
+    @property
+    def is_exact(self) -> bool:
+        """See :class:`dprmt.accounting._engine.Step`."""
+        return self.probes is None
+
     def norm_ratio(self, bins: int, tail: float) -> NormRatioBins:
         """The law of X under which the step is analysed.
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting._bounds import Direction, PrivacyBounds, worst_of
 from dprmt.accounting._clipping_step import ClippingStep
-from dprmt.accounting._engine import Schedule, is_narrow, solve
+from dprmt.accounting._engine import Schedule, interval, solve
 from dprmt.accounting._questions import DeltaAtEpsilon, EpsilonAtDelta, Question
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Composition:
         Parameters
         ----------
         epsilon : float
-            In [0, 1e9].
+            In [0, 1e13].
         tolerance : float
             Wanted relative width of the interval.
 
@@ -113,7 +113,7 @@ class Composition:
         dict
             Keys ``"remove"`` and ``"add"``.
         """
-        epsilon = check_real("epsilon", epsilon, low=0.0, high=1e9)
+        epsilon = check_real("epsilon", epsilon, low=0.0, high=1e13)
         return self._ask(DeltaAtEpsilon(epsilon), tolerance)
 
     def trade_off(self, alpha: ArrayLike) -> TradeOff:
@@ -146,13 +146,12 @@ class Composition:
         """Bounds by the first analysis; where they stay wide, the upper one may come from another valid one."""
         bounds = solve(self.schedule(), question, direction, tolerance)
         for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
-            if is_narrow(bounds, question, tolerance):
+            if bounds.is_narrow:
                 break
             schedule = [(_fallback(mechanism, choice), steps) for mechanism, steps in self.phases]
             upper = solve(schedule, question, direction, tolerance).upper
             if upper < bounds.upper:
-                estimate = min(bounds.estimate, upper)
-                bounds = PrivacyBounds(min(bounds.lower, upper), estimate, upper, direction)
+                bounds = interval(min(bounds.lower, upper), upper, direction, question, tolerance)
         return bounds
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import fft
-from scipy.special import logsumexp
 
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._types import Array
@@ -34,7 +33,14 @@ def log_mgf(phases: Phases, tilts: Array) -> Array:
     for pmf, steps in phases:
         support = pmf.mass > 0
         exponent = np.multiply.outer(tilts, pmf.losses[support]) + np.log(pmf.mass[support])
-        total = total + steps * logsumexp(exponent, axis=-1)
+        total = total + steps * _log_sum_exp(exponent)
+    return total
+
+
+def _log_sum_exp(exponent: Array) -> Array:
+    """Over the last axis; scipy's own spends more on dispatch than on the sum."""
+    peak = exponent.max(axis=-1, keepdims=True)
+    total: Array = peak[..., 0] + np.log(np.exp(exponent - peak).sum(axis=-1))
     return total
 
 
@@ -141,7 +147,7 @@ def window(phases: Phases, tilt: float) -> Window:
 def _tilted_mass(pmf: LossPMF, tilt: float) -> Array:
     with np.errstate(divide="ignore"):
         exponent = np.log(pmf.mass) + tilt * pmf.losses
-    weights: Array = np.exp(exponent - logsumexp(exponent))
+    weights: Array = np.exp(exponent - _log_sum_exp(exponent))
     return weights
 
 

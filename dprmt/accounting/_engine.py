@@ -22,8 +22,11 @@ _LARGEST_LOSS = 1e12
 LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 """Bias per step that rounding of the losses' grid may cause in the composed loss (F3)."""
 _FIRST_MESH, _FIRST_BINS = 0.04, 64
-_MAX_REFINEMENTS = 3
+_MAX_REFINEMENTS = 5  # of exact norms; each level of randomized clipping costs four times the one before
+_MAX_REFINEMENTS_OF_A_LAW = 3
+_LEAST_GAIN = 0.95  # two levels in a row that narrow less than this are the last; widths may stall once, then fall
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
+_WIDE_ESTIMATE_AT = 0.95  # where the interval stays wide, the lower side is most often what falls short
 
 
 class Step(Protocol):
@@ -32,6 +35,11 @@ class Step(Protocol):
     @property
     def tail_share(self) -> float:
         """Share of δ, over all steps, that may be charged for mass cut off at the ends of each law."""
+        ...
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the sensitivity is one number, so that a step is cheap to discretize."""
         ...
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
@@ -64,44 +72,52 @@ def solve(schedule: Schedule, question: Question, direction: Direction, toleranc
     Returns
     -------
     PrivacyBounds
-        Always valid; as narrow as asked unless refinement stopped helping.
+        Always valid; as narrow as asked unless refinement stopped helping, see ``is_narrow``.
     """
-    best = PrivacyBounds(0.0, 0.0, math.inf, direction)
-    width = math.inf
-    for level in range(_MAX_REFINEMENTS + 1):
-        found = _solve_at_level(schedule, question, direction, level)
-        best = _intersection(best, found)
-        gap = best.upper - best.lower
-        if is_narrow(best, question, tolerance) or (level > 0 and not gap < 0.7 * width):
+    best = interval(0.0, math.inf, direction, question, tolerance)
+    stalled = 0
+    for level in range(1 + _most_refinements(schedule)):
+        lower, upper = _solve_at_level(schedule, question, direction, level)
+        found = _intersection(best, lower, upper, question, tolerance)
+        gained = found.upper - found.lower < _LEAST_GAIN * (best.upper - best.lower)
+        best, stalled = found, 0 if gained else stalled + 1
+        if best.is_narrow or stalled == 2:
             break
-        width = gap
         question = question.sharpened(best)
     return best
 
 
-def is_narrow(bounds: PrivacyBounds, question: Question, tolerance: float) -> bool:
-    """Whether the interval is no wider than asked.
+def _most_refinements(schedule: Schedule) -> int:
+    exact = all(step.is_exact for step, _ in schedule)
+    return _MAX_REFINEMENTS if exact else _MAX_REFINEMENTS_OF_A_LAW
+
+
+def interval(lower: float, upper: float, direction: Direction, question: Question, tolerance: float) -> PrivacyBounds:
+    """Bounds with an estimate between them, and whether they are no further apart than asked.
 
     Returns
     -------
-    bool
-        False where the upper bound is infinite.
+    PrivacyBounds
+        Not narrow where ``upper`` is infinite.
     """
-    if not math.isfinite(bounds.upper):
-        return False
-    return bounds.upper - bounds.lower <= tolerance * question.unit(bounds.upper)
+    if not math.isfinite(upper):
+        return PrivacyBounds(lower, upper, upper, direction, is_narrow=False)
+    is_narrow = upper - lower <= tolerance * question.unit(upper)
+    estimate = lower + (_ESTIMATE_AT if is_narrow else _WIDE_ESTIMATE_AT) * (upper - lower)
+    return PrivacyBounds(lower, estimate, upper, direction, is_narrow)
 
 
-def _intersection(first: PrivacyBounds, second: PrivacyBounds) -> PrivacyBounds:
-    lower, upper = max(first.lower, second.lower), min(first.upper, second.upper)
+def _intersection(
+    first: PrivacyBounds, lower: float, upper: float, question: Question, tolerance: float
+) -> PrivacyBounds:
+    lower, upper = max(first.lower, lower), min(first.upper, upper)
     if lower > upper * (1.0 + 1e-9) + 1e-300:
         raise InconsistentBoundsError(f"a lower bound, {lower!r}, exceeds an upper one, {upper!r}: please report this")
-    lower = min(lower, upper)
-    estimate = lower + _ESTIMATE_AT * (upper - lower) if math.isfinite(upper) else upper
-    return PrivacyBounds(lower, estimate, upper, second.direction)
+    assert first.direction is not None
+    return interval(min(lower, upper), upper, first.direction, question, tolerance)
 
 
-def _solve_at_level(schedule: Schedule, question: Question, direction: Direction, level: int) -> PrivacyBounds:
+def _solve_at_level(schedule: Schedule, question: Question, direction: Direction, level: int) -> tuple[float, float]:
     answer: dict[Side, float] = {}
     sides: tuple[Side, Side] = ("upper", "lower")
     tail = _tail(schedule, question.small)
@@ -109,7 +125,7 @@ def _solve_at_level(schedule: Schedule, question: Question, direction: Direction
     for side, pairs in zip(sides, _pairs(schedule, tail, level), strict=True):
         loss, around = _compose(pairs, question, direction, side, level, tail)
         answer[side] = question.read(DeltaCurve(loss, around), side, drift)
-    return PrivacyBounds(answer["lower"], answer["lower"], answer["upper"], direction)
+    return answer["lower"], answer["upper"]
 
 
 def whole_loss(schedule: Schedule, direction: Direction, level: int) -> dict[Side, ComposedLoss]:
@@ -155,8 +171,17 @@ def _compose(
         if span.size <= _MAX_WINDOW:
             break
         mesh *= 1.1 * span.size / _MAX_WINDOW
+    else:
+        return _nothing_known(side), 0.0
     around = 0.0 if isinstance(question, WholeCurve) else question.around(phases, tilt)
     return composed(phases, tilt, span), around
+
+
+def _nothing_known(side: Side) -> ComposedLoss:
+    """What bounds every loss on one side."""
+    nowhere = np.zeros(1)
+    infinite = 1.0 if side == "upper" else 0.0
+    return ComposedLoss(nowhere, nowhere, tilt=0.0, log_scale=0.0, infinite=infinite, error=0.0)
 
 
 def _directed(ends: tuple[float, float], direction: Direction) -> tuple[float, float]:

@@ -71,7 +71,7 @@ class _Mechanism:
         steps : int
             Number of steps, in [1, 1e9].
         epsilon : float
-            In [0, 1e9].
+            In [0, 1e13].
         tolerance : float
             Wanted relative width of the interval.
 

@@ -7,7 +7,6 @@ follows from the curve T(t) = E Φ(Z/σ - t). Section 5 of ``docs/theory/randomi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -35,7 +34,7 @@ def inflection_shift(t: Array) -> Array:
         Positive.
     """
     root = np.sqrt(t**2 + 12.0)
-    value: Array = np.where(t >= 0, (t + root) / 2, 6.0 / (root - t))
+    value: Array = np.where(t >= 0, (t + root) / 2, 6.0 / (root + np.abs(t)))
     return value
 
 
@@ -132,7 +131,7 @@ class SecretUpperPair:
             t is -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
         """
         target = log_shift_ratio(nodes, self.sample_rate)
-        top, cap = float(self.shift.max()) + 80.0, self._cap
+        top, cap = float(self.shift.max()) + 80.0, self._cap(0.0)
         grid = np.concatenate([np.linspace(-40.0, 40.0, 400), np.geomspace(40.0, top, 200)[1:]])
         grid = np.append(cap, grid[grid > cap])
         table, _ = self.log_ratio(grid)
@@ -146,20 +145,32 @@ class SecretUpperPair:
         with np.errstate(invalid="ignore"):
             miss = np.where(inside, np.abs(self.log_ratio(t)[0] - target), 0.0)
         t = np.maximum.accumulate(np.where(target <= table[0], cap, np.where(target >= table[-1], grid[-1], t)))
+        if self.below > 0.0:
+            cap = self._cap(float(t[-1]))
+            t, miss = np.maximum(t, cap), np.where(t < cap, 0.0, miss)
         return np.where(np.isneginf(target), -np.inf, t), miss
 
-    @cached_property
-    def _cap(self) -> float:
-        """The t below which the bound is 1 or constant, so that only the loss log(1 - q) is left (C6)."""
+    def _cap(self, last: float) -> float:
+        """The t below which T̂ is 1 or constant, so that only the loss log(1 - q) is left, with β of ``last`` (C6)."""
         smallest = float(self.shift.min()) / _SQRT3
-        low = max(smallest - 3.0 / smallest, -40.0)
-        if self._curve(np.array([low]))[1][0] > 0.0:
+        low, high = max(smallest - 3.0 / smallest, -40.0), float(self.shift.max()) + 40.0
+        if not self._reaches_one(np.array([low]), last)[0]:
             return low
-        high = float(self.shift.max()) + 40.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self._curve(np.array([middle]))[1][0] <= 0.0 else (low, middle)
+        for _ in range(10):
+            t = np.linspace(low, high, 33)
+            place = int(np.count_nonzero(self._reaches_one(t, last)))
+            low, high = float(t[max(place - 1, 0)]), float(t[min(place, 32)])
         return high
+
+    def _reaches_one(self, t: Array, last: float) -> Array:
+        _, rest = self._curve(t)
+        reached: Array = rest + self.below - self._leftover(np.maximum(t, last)) <= 0.0
+        return reached
+
+    def _leftover(self, last: Array) -> Array:
+        """β of (C3): what norm ratios below the smallest atom add at thresholds up to ``last``."""
+        value: Array = self.below * (1.0 + 0.2 * (2.0 + np.abs(last)))
+        return value
 
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes.
@@ -172,7 +183,7 @@ class SecretUpperPair:
         q = self.sample_rate
         t, miss = self.thresholds(nodes)
         finite = np.isfinite(t)
-        leftover = self.below * (1.0 + 0.2 * (2.0 + abs(float(t[-1]))))
+        leftover = float(self._leftover(t[-1]))
         curve, rest = np.ones(t.size), np.zeros(t.size)
         value, complement = self._curve(t[finite])
         curve[finite] = np.minimum(value + leftover, 1.0)

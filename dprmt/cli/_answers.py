@@ -50,6 +50,6 @@ def print_answer(namespace: argparse.Namespace, document: dict[str, Any], lines:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _finite(bounds: PrivacyBounds) -> dict[str, float | None]:
+def _finite(bounds: PrivacyBounds) -> dict[str, float | bool | None]:
     # JSON has no infinity: null says that nothing finite could be certified.
     return {name: value if math.isfinite(value) else None for name, value in bounds.as_dict().items()}

@@ -14,7 +14,7 @@ SAMPLING = (
     Option("--steps", count(high=10**9), "T, an integer in [1, 1e9]", required=True),
 )
 DELTA = Option("--delta", real(low=1e-290, high=1.0, high_open=True), "δ, in [1e-290, 1)", required=True)
-EPSILON = Option("--epsilon", real(low=0.0, high=1e9), "ε, in [0, 1e9]", required=True)
+EPSILON = Option("--epsilon", real(low=0.0, high=1e13), "ε, in [0, 1e13]", required=True)
 
 
 def composed(values: dict[str, Any]) -> Composition:

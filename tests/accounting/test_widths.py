@@ -1,0 +1,96 @@
+"""The accountant keeps its tolerance, or says that it does not."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting._bounds import PrivacyBounds, worst_of
+from dprmt.accounting._engine import _nothing_known, interval
+from dprmt.accounting._questions import EpsilonAtDelta
+from dprmt.accounting._secret_pair import SecretUpperPair, inflection_shift
+from dprmt.accounting._solve import DeltaCurve
+
+TOLERANCE = 1e-3
+
+
+def width(bounds: PrivacyBounds) -> float:
+    return (bounds.upper - bounds.lower) / max(1.0, bounds.upper)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "steps", "delta", "low", "high"),
+    [
+        pytest.param(DPSGD(0.406531, 64 / 42000), 400, 1e-5, 6.69985, 6.69999, id="refinement used to stop at 3%"),
+        pytest.param(DPSGD(0.6, 0.01), 2000, 1e-5, 9.95349, 9.95362, id="σ = 0.6"),
+        pytest.param(DPSGD(0.4, 0.01), 100, 1e-5, 12.2226, 12.2249, id="σ = 0.4"),
+    ],
+)
+def test_as_narrow_as_asked(mechanism, steps: int, delta: float, low: float, high: float) -> None:
+    """Settings that used to stay wide; each holds an independently narrowed interval of the truth."""
+    bounds = mechanism.epsilon(steps, delta, tolerance=TOLERANCE)
+    assert bounds.lower <= high
+    assert low <= bounds.upper
+    assert width(bounds) <= TOLERANCE
+    assert bounds.is_narrow
+
+
+def test_a_wide_answer_says_so() -> None:
+    """With an estimate near the upper bound, which is where the truth most often is."""
+    question = EpsilonAtDelta(1e-5)
+    wide = interval(1.0, 2.0, "remove", question, TOLERANCE)
+    assert not wide.is_narrow
+    assert wide.estimate >= 1.9
+    narrow = interval(1.9999, 2.0, "add", question, TOLERANCE)
+    assert narrow.is_narrow
+    assert narrow.estimate < 1.99998
+    assert not interval(1.0, math.inf, "add", question, TOLERANCE).is_narrow
+    assert worst_of({"remove": narrow, "add": interval(0.1, 0.5, "add", question, TOLERANCE)}).is_narrow
+    assert not worst_of({"remove": wide, "add": narrow}).is_narrow
+    assert wide.as_dict()["is_narrow"] is False
+
+
+def test_an_upper_epsilon_is_accepted_as_a_question() -> None:
+    """`epsilon` may answer 1e12; `delta` used to stop at 1e9."""
+    bounds = RandomizedClipping(1.0, 0.5, 2).epsilon(1000, 1e-10)
+    assert bounds.upper > 1e9
+    if math.isfinite(bounds.upper):
+        assert RandomizedClipping(1.0, 0.5, 2).delta(1000, bounds.upper).lower <= 1e-10
+
+
+def test_where_no_window_is_long_enough_nothing_is_claimed() -> None:
+    upper, lower = (DeltaCurve(_nothing_known(side), 0.0) for side in ("upper", "lower"))
+    assert upper.epsilon_above(1e-3) == math.inf
+    assert upper.delta_bounds(3.0)[1] == 1.0
+    assert lower.epsilon_below(1e-3) == 0.0
+    assert lower.delta_bounds(3.0)[0] == 0.0
+
+
+@pytest.mark.parametrize("below", [0.0, 1e-6, 0.02, 0.05])
+def test_no_threshold_lies_where_the_capped_curve_is_one(below: float) -> None:
+    """(C6) with its β: between losses log(1 - q) and log(1 - q + q R(c)) there is no outcome."""
+    atoms = np.array([0.3, 0.6, 1.0, 1.4])
+    pair = SecretUpperPair(1 / (0.3 * np.sqrt(atoms)), np.full(4, (1 - below) / 4), 0.9, below)
+    t, _ = pair.thresholds(np.linspace(-2.2, 12.0, 400))
+    finite = t[np.isfinite(t)]
+    value = np.array([_majorant(pair, s) for s in finite]) + below * (1 + 0.2 * (2 + abs(finite[-1])))
+    assert np.all(value <= 1 + 1e-9)
+    assert np.any(value > 1 - 1e-6)  # the cap is no larger than it has to be
+
+
+def _majorant(pair: SecretUpperPair, t: float) -> float:
+    value, _ = pair._curve(np.array([t]))
+    return float(value[0])
+
+
+def test_the_inflection_of_huge_thresholds_does_not_warn() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        star = inflection_shift(np.array([-1e150, -1e9, 0.0, 1e9, 1e150]))
+    assert np.all(star > 0)
+    assert star[1] == pytest.approx(3e-9, rel=1e-12)
+    assert star[3] == pytest.approx(1e9, rel=1e-12)
