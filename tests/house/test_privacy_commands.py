@@ -15,7 +15,7 @@ from dprmt.cli import main
 
 RUN = ["--noise-multiplier", "1.1", "--sample-rate", "0.02", "--steps", "50"]
 EPSILON = ["epsilon", *RUN, "--delta", "1e-5"]
-BOUNDS = {"lower", "estimate", "upper"}
+BOUNDS = {"lower", "estimate", "upper", "is_narrow"}
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
