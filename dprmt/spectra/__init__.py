@@ -22,6 +22,8 @@ from dprmt.spectra._divergence import spectral_divergence as spectral_divergence
 from dprmt.spectra._layers import LayerReport as LayerReport
 from dprmt.spectra._layers import denoise_layers as denoise_layers
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur as MarchenkoPastur
+from dprmt.spectra._noise_gain import NoiseGain as NoiseGain
+from dprmt.spectra._noise_gain import noise_gain_bound as noise_gain_bound
 from dprmt.spectra._noise_level import estimate_sigma as estimate_sigma
 from dprmt.spectra._phase_transition import bulk_edge as bulk_edge
 from dprmt.spectra._phase_transition import detection_threshold as detection_threshold
@@ -44,6 +46,7 @@ __all__ = [
     "BlockCosine",
     "LayerReport",
     "MarchenkoPastur",
+    "NoiseGain",
     "StepComparison",
     "TopSingularValue",
     "TracyWidom",
@@ -64,6 +67,7 @@ __all__ = [
     "improvement",
     "kappa_for",
     "layer_improvements",
+    "noise_gain_bound",
     "predicted_spectrum",
     "shrink",
     "spectral_divergence",
