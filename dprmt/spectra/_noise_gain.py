@@ -149,7 +149,7 @@ def noise_gain_bound(
         The diagonal of P >= 0 in a step Ps, for Adam ``1/(√v̂ + ε)``; then PHP takes the place of H.
     probes : int
         Products with random vectors, >= 1, from which the trace of an operator is estimated; with 32, ``upper`` is
-        1.9 times the estimate.
+        twice the estimate.
     seed : int
         Of the random vectors, >= 0.
     failure : float
