@@ -1,29 +1,35 @@
-"""One file a published figure or table; each has an ``ITEM``."""
+"""One file a published figure or table, or a group of the same runs."""
 
 from paper_figures._reproduction import Item
 from paper_figures.items import (
+    accuracy_low_budget,
     adam_bound,
     efficiency,
     envelope,
     estimator_error,
     generation_counts,
+    grape_accuracy,
     heavy_tail,
     noise_multiplier,
     overhead_by_probes,
     singular_values,
     spectral_entropy,
+    speedup,
 )
 
-_FILES = (
-    noise_multiplier,
-    efficiency,
-    estimator_error,
-    envelope,
-    overhead_by_probes,
-    singular_values,
-    spectral_entropy,
-    generation_counts,
-    adam_bound,
-    heavy_tail,
+_ALL = (
+    noise_multiplier.ITEM,
+    efficiency.ITEM,
+    estimator_error.ITEM,
+    envelope.ITEM,
+    accuracy_low_budget.ITEM,
+    overhead_by_probes.ITEM,
+    singular_values.ITEM,
+    spectral_entropy.ITEM,
+    speedup.ITEM,
+    generation_counts.ITEM,
+    adam_bound.ITEM,
+    *heavy_tail.ITEMS,
+    grape_accuracy.ITEM,
 )
-ITEMS: dict[str, Item] = {item.name: item for item in (file.ITEM for file in _FILES)}
+ITEMS: dict[str, Item] = {item.name: item for item in _ALL}
