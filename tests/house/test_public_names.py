@@ -73,7 +73,7 @@ PROMISED = {
         "exact_squared_norms",
         "ghost_squared_norms",
     },
-    "dprmt.training.clipping": {"make_private", "register_norm_samplers"},
+    "dprmt.training.clipping": {"make_private", "plan_private", "register_norm_samplers"},
     "dprmt.training.denoising": {"DenoisingStep"},
     "dprmt.training.harness": {"train"},
     "dprmt.cli": {"main"},
@@ -86,13 +86,26 @@ PROMISED = {
 # What makes the privacy, or says how much there is, or what it reads and writes is not covered by it.
 PRIVACY_CLAIMS = {
     "dprmt.accounting": ("DPSGD", "RandomizedClipping", "calibrate_noise_multiplier", "compose"),
-    "dprmt.training.clipping": ("ClippedStep", "NormSamplers", "make_private", "register_norm_samplers"),
+    "dprmt.training.clipping": (
+        "ClippedStep",
+        "NormSamplers",
+        "make_private",
+        "plan_private",
+        "register_norm_samplers",
+    ),
     "dprmt.training.data": ("load_data",),
     "dprmt.training.denoising": ("DenoisingEvaluation", "DenoisingReport", "DenoisingStep", "gradient_noise_std"),
     "dprmt.training.evaluation": ("evaluate_classification", "evaluate_generation"),
     "dprmt.training.harness": ("dry_run", "load_trained", "read_metrics", "read_summary", "sweep", "train"),
     "dprmt.training.models": ("byte_tokenizer",),
-    "dprmt.training.norms": ("HutchPlusPlus", "Hutchinson", "NormRecord", "ProbeGenerator", "clip_factors"),
+    "dprmt.training.norms": (
+        "HutchPlusPlus",
+        "Hutchinson",
+        "NormEstimator",
+        "NormRecord",
+        "ProbeGenerator",
+        "clip_factors",
+    ),
     "dprmt.training.optimizers": ("DPAdamBC", "DPGrape", "make_optimizer"),
     "dprmt.training.projection": (
         "EnergyShare",

@@ -15,7 +15,7 @@ from dprmt._validation import ParameterError, check_count
 from dprmt.training.clipping._contributions import Contribution, PerSampleGradients
 from dprmt.training.clipping._forward_guard import ForwardGuard, without_hook_warning
 from dprmt.training.clipping._per_sample_gradients import grad_samplers
-from dprmt.training.clipping._plan import Plan
+from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.clipping._refusals import trainable_modules
 from dprmt.training.clipping._samplers import NormSamplers
 from dprmt.training.clipping._step_log import StepLog
@@ -190,7 +190,7 @@ class EstimatedStep(ClippedStep):
         The hooks.
     optimizer : DPOptimizerFastGradientClipping
         Of this folder.
-    plan : Plan
+    policy : NormPolicy
         How norms are obtained.
     probe_sharing : {"batch", "sample"}
         Of the estimator.
@@ -200,10 +200,10 @@ class EstimatedStep(ClippedStep):
         self,
         model: GradSampleModuleFastGradientClipping,
         optimizer: DPOptimizerFastGradientClipping,
-        plan: Plan,
+        policy: NormPolicy,
         probe_sharing: str,
     ) -> None:
-        self._samplers = NormSamplers(model, plan, probe_sharing, keep=True)
+        self._samplers = NormSamplers(model, policy, probe_sharing, keep=True)
         super().__init__(model, optimizer, self._samplers.record, self._samplers.guard, self._samplers.log)
 
     @property

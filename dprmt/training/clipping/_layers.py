@@ -13,8 +13,8 @@ from dprmt._validation import ParameterError
 from dprmt.training.clipping._contributions import EmbeddingRows, PerSampleGradients
 from dprmt.training.clipping._linear_layer import LinearLayer, sum_over_tokens
 from dprmt.training.clipping._per_sample_gradients import GradSampler
-from dprmt.training.clipping._plan import Layer, Measured, Plan, Samples
-from dprmt.training.norms import Hutchinson, LayerRecord, embedding_squared_norms
+from dprmt.training.clipping._policy import Layer, Measured, NormPolicy, Samples
+from dprmt.training.norms import EmbeddingNormEstimator, LayerRecord, NormEstimator, embedding_squared_norms
 
 
 @dataclass(frozen=True)
@@ -26,23 +26,25 @@ class EmbeddingLayer:
 
     name: str
     module: nn.Embedding
-    plan: Plan
+    policy: NormPolicy
 
     @property
-    def _estimator(self) -> Hutchinson | None:
-        estimator = self.plan.estimator
-        return estimator if self.plan.estimate_all and isinstance(estimator, Hutchinson) else None
+    def _estimator(self) -> EmbeddingNormEstimator | None:
+        estimator = self.policy.estimator
+        return estimator if self.policy.estimate_all and isinstance(estimator, EmbeddingNormEstimator) else None
 
     def records(self) -> list[LayerRecord]:
         """See :class:`Layer`."""
         if self._estimator is None:
             return [LayerRecord(self.name, "exact")]
         rows, columns = self.module.num_embeddings, self.module.embedding_dim
-        return [self._estimator.layer_record(self.name, rows, columns, tokens=self.plan.tokens)]
+        return [self._estimator.layer_record(self.name, rows, columns, tokens=self.policy.tokens)]
 
     def terms(self, tokens: int) -> int:
         """See :class:`Layer`."""
-        return tokens + self.module.embedding_dim
+        if self._estimator is None:
+            return tokens + self.module.embedding_dim
+        return self._estimator.terms(tokens, 1, self.module.embedding_dim)
 
     def measure(
         self, activations: Sequence[torch.Tensor], gradients: torch.Tensor, step: int, samples: Samples
@@ -67,40 +69,43 @@ class SmallLayer:
 
     name: str
     module: nn.Module
-    plan: Plan
+    policy: NormPolicy
     sampler: GradSampler = field(repr=False)
 
     def records(self) -> list[LayerRecord]:
         """See :class:`Layer`."""
-        if not (self.plan.estimate_all and isinstance(self.plan.estimator, Hutchinson)):
+        if self._estimator is None:
             return [LayerRecord(self.name, "exact")]
         return [
-            self.plan.estimator.layer_record(f"{self.name}.{name}", 1, parameter.numel())
+            self._estimator.layer_record(f"{self.name}.{name}", 1, parameter.numel())
             for name, parameter in self.module.named_parameters(recurse=False)
             if parameter.requires_grad
         ]
 
     def terms(self, tokens: int) -> int:
         """See :class:`Layer`."""
-        return max(parameter.numel() for parameter in self.module.parameters(recurse=False)) if self._estimates else 1
+        if self._estimator is None:
+            return 1
+        sizes = [parameter.numel() for parameter in self.module.parameters(recurse=False)]
+        return max(self._estimator.terms(1, 1, size) for size in sizes)
 
     @property
-    def _estimates(self) -> bool:
-        return self.plan.estimate_all and self.plan.estimator is not None
+    def _estimator(self) -> NormEstimator | None:
+        return self.policy.estimator if self.policy.estimate_all else None
 
     def measure(
         self, activations: Sequence[torch.Tensor], gradients: torch.Tensor, step: int, samples: Samples
     ) -> Measured:
         """See :class:`Layer`."""
         formed = PerSampleGradients(self.sampler(self.module, list(activations), gradients))
-        if not self._estimates or self.plan.estimator is None:
+        if self._estimator is None:
             return formed.squared_norms(), formed
         names = {parameter: name for name, parameter in self.module.named_parameters(recurse=False)}
         norms = []
         for parameter, value in formed.values.items():
             row = value.reshape(len(value), 1, -1)
             norms.append(
-                self.plan.estimator.squared_norms(
+                self._estimator.squared_norms(
                     torch.ones_like(row[..., :1]),
                     row,
                     layer=f"{self.name}.{names[parameter]}",
@@ -118,7 +123,7 @@ def _bias_alone(
 
 
 def plan_layers(
-    modules: Mapping[str, nn.Module], plan: Plan, samplers: Mapping[type[nn.Module], GradSampler]
+    modules: Mapping[str, nn.Module], policy: NormPolicy, samplers: Mapping[type[nn.Module], GradSampler]
 ) -> list[Layer]:
     """How each module's norms are obtained.
 
@@ -126,7 +131,7 @@ def plan_layers(
     ----------
     modules : mapping of str to Module
         The trainable ones.
-    plan : Plan
+    policy : NormPolicy
         The choice for all.
     samplers : mapping
         Per-sample gradients by type.
@@ -139,20 +144,21 @@ def plan_layers(
     Raises
     ------
     ParameterError
-        If everything is to be estimated by something else than Hutchinson.
+        If everything is to be estimated by what cannot estimate embedding tables.
     """
-    if plan.estimate_all and not isinstance(plan.estimator, Hutchinson):
-        raise ParameterError("estimate_all", True, "False unless norms are Hutchinson's: only they earn a finite rank")
-    return [_plan_layer(name, module, plan, samplers[type(module)]) for name, module in modules.items()]
+    if policy.estimate_all and not isinstance(policy.estimator, EmbeddingNormEstimator):
+        allowed = "False unless norms are Hutchinson's or of an estimator that can do embeddings as well"
+        raise ParameterError("estimate_all", True, allowed)
+    return [_plan_layer(name, module, policy, samplers[type(module)]) for name, module in modules.items()]
 
 
-def _plan_layer(name: str, module: nn.Module, plan: Plan, sampler: GradSampler) -> Layer:
+def _plan_layer(name: str, module: nn.Module, policy: NormPolicy, sampler: GradSampler) -> Layer:
     if isinstance(module, nn.Embedding):
-        return EmbeddingLayer(name, module, plan)
+        return EmbeddingLayer(name, module, policy)
     if isinstance(module, (nn.Linear, Conv1D)):
         if not module.weight.requires_grad:
-            return SmallLayer(name, module, plan, _bias_alone)
+            return SmallLayer(name, module, policy, _bias_alone)
         sizes = tuple(module.weight.shape)
         d, p = sizes if isinstance(module, Conv1D) else sizes[::-1]
-        return LinearLayer(name, module, plan, d, p)
-    return SmallLayer(name, module, plan, sampler)
+        return LinearLayer(name, module, policy, d, p)
+    return SmallLayer(name, module, policy, sampler)

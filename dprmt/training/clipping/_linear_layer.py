@@ -11,8 +11,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from dprmt.training.clipping._contributions import LinearFactors, PerSampleGradients
-from dprmt.training.clipping._plan import Estimator, Measured, Plan, Samples
-from dprmt.training.norms import Hutchinson, HutchPlusPlus, LayerRecord, ghost_squared_norms, rounding_margin
+from dprmt.training.clipping._policy import Measured, NormPolicy, Samples
+from dprmt.training.norms import LayerRecord, NormEstimator, ghost_squared_norms, rounding_margin
 from dprmt.training.norms._layer_gradient import full_precision, layer_gradient, tokens_in_the_middle, working_dtype
 
 
@@ -22,7 +22,7 @@ class LinearLayer:
 
     name: str
     module: nn.Module
-    plan: Plan
+    policy: NormPolicy
     in_features: int
     out_features: int
 
@@ -33,28 +33,23 @@ class LinearLayer:
         return bias if bias is not None and bias.requires_grad else None
 
     @property
-    def estimator(self) -> Estimator | None:
+    def estimator(self) -> NormEstimator | None:
         """None if the norm is exact."""
-        return self.plan.estimates(self.in_features, self.out_features)
+        return self.policy.estimates(self.in_features, self.out_features)
 
     def records(self) -> list[LayerRecord]:
         """See :class:`Layer`."""
-        if isinstance(self.estimator, Hutchinson):
-            return [
-                self.estimator.layer_record(
-                    self.name,
-                    self.in_features,
-                    self.out_features,
-                    bias=self.bias is not None,
-                    tokens=self.plan.tokens,
-                )
-            ]
-        return [self.estimator.layer_record(self.name) if self.estimator else LayerRecord(self.name, "exact")]
+        if self.estimator is None:
+            return [LayerRecord(self.name, "exact")]
+        sizes = self.in_features, self.out_features
+        biased = self.bias is not None
+        return [self.estimator.layer_record(self.name, *sizes, bias=biased, tokens=self.policy.tokens)]
 
     def terms(self, tokens: int) -> int:
         """See :class:`Layer`."""
-        chain = tokens + self.in_features + self.out_features + 1
-        return 2 * chain if isinstance(self.estimator, HutchPlusPlus) else chain
+        if self.estimator is not None:
+            return self.estimator.terms(tokens, self.in_features, self.out_features)
+        return tokens + self.in_features + self.out_features + 1
 
     def measure(
         self, activations: Sequence[torch.Tensor], gradients: torch.Tensor, step: int, samples: Samples
@@ -67,7 +62,7 @@ class LinearLayer:
                 activations[0], gradients, layer=self.name, step=step, samples=samples, bias=biased
             )
             return norms, factors
-        tokens = self.plan.tokens or math.prod(gradients.shape[1:-1])  # public if given: not the batch's padding
+        tokens = self.policy.tokens or math.prod(gradients.shape[1:-1])  # public if given: not the batch's padding
         if self.in_features * self.out_features <= 2 * tokens**2:
             formed = self._formed(factors)
             return formed.squared_norms(), formed

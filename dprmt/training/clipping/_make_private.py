@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
-from typing import Literal, SupportsIndex, TypeAlias
+from typing import SupportsIndex
 
 import torch
-from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
 
-from dprmt._validation import ParameterError, check_choice, check_count, check_real
-from dprmt.training._generators import secret_generator
-from dprmt.training.clipping._clipped_step import ClippedStep, EstimatedStep, ExactStep
-from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
-from dprmt.training.clipping._plan import Estimator, Plan
-from dprmt.training.clipping._refusals import check_model, check_optimizer
-from dprmt.training.norms import Hutchinson, HutchPlusPlus, ProbeGenerator
-from dprmt.training.norms._probes import SEED_BYTES
-
-Clipping: TypeAlias = Literal["exact", "ghost", "hutchinson", "hutch++"]
-CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++")
+from dprmt._validation import check_real
+from dprmt.training.clipping._clipped_step import ClippedStep
+from dprmt.training.clipping._plan import Clipping, plan_private
+from dprmt.training.norms import NormEstimator, ProbeGenerator, ProbeSharing
 
 
 def make_private(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    clipping: Clipping,
+    clipping: Clipping | NormEstimator,
     clipping_norm: float,
     noise_multiplier: float,
     expected_batch_size: float,
     probes: SupportsIndex = 32,
     sketch: SupportsIndex | None = None,
-    probe_sharing: Literal["sample", "batch"] = "sample",
+    probe_sharing: ProbeSharing = "sample",
     tokens: SupportsIndex | None = None,
     estimate_all: bool = False,
     probe_generator: ProbeGenerator | None = None,
@@ -48,10 +38,11 @@ def make_private(
         normalizations over single samples. Every layer's inputs and outputs have the sample as first axis.
     optimizer : torch.optim.Optimizer
         Of all the trainable parameters.
-    clipping : {"exact", "ghost", "hutchinson", "hutch++"}
+    clipping : {"exact", "ghost", "hutchinson", "hutch++"} or NormEstimator
         "exact" forms all per-sample gradients (``GradSampleModule``). The others obtain norms within
         ``GradSampleModuleFastGradientClipping``: exactly, by the cheaper of tokens' Gram matrices and the layer's
-        per-sample gradients, or by estimates in O(k(T + d + p)) memory per sample.
+        per-sample gradients, or by estimates in O(k(T + d + p)) memory per sample. An estimator of one's own brings
+        its own ``probes``, ``sketch``, ``probe_sharing`` and ``probe_generator``.
     clipping_norm : float
         C > 0.
     noise_multiplier : float
@@ -136,74 +127,18 @@ def make_private(
     >>> private.record.mechanism(noise_multiplier=1.0, sample_rate=0.01).probes
     8
     """
-    check_choice("clipping", clipping, CLIPPINGS)
-    bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
-    noise = check_real("noise_multiplier", noise_multiplier, low=0.0)
-    size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)
-    check_choice("probe_sharing", probe_sharing, ("sample", "batch"))
-    largest = None if tokens is None else check_count("tokens", tokens)
-    if sketch is not None and clipping != "hutch++":
-        raise ParameterError("sketch", sketch, f"None for clipping={clipping!r}")
-    if estimate_all and clipping != "hutchinson":
-        raise ParameterError("estimate_all", True, f"False for clipping={clipping!r}: no finite rank may be claimed")
-    estimator = _estimator(clipping, probes, sketch, probe_sharing, lambda: _generator(probe_generator, distributed))
-    check_model(model)
-    check_optimizer(model, optimizer)
-    if distributed:
-        _check_process_group()
-        _same_parameters(model)
-    noisy = (DistributedNoisySumOptimizer if distributed else NoisySumOptimizer)(
-        optimizer,
-        noise_multiplier=noise,
-        max_grad_norm=bound,
-        expected_batch_size=size,
-        loss_reduction="mean",
-        generator=_noise_generator(optimizer) if noise_generator is None else noise_generator,
+    check_real("noise_multiplier", noise_multiplier, low=0.0)
+    plan = plan_private(
+        model,
+        clipping=clipping,
+        clipping_norm=clipping_norm,
+        expected_batch_size=expected_batch_size,
+        probes=probes,
+        sketch=sketch,
+        probe_sharing=probe_sharing,
+        tokens=tokens,
+        estimate_all=estimate_all,
+        probe_generator=probe_generator,
+        distributed=distributed,
     )
-    if clipping == "exact":
-        return ExactStep(GradSampleModule(model, loss_reduction="sum"), noisy, probe_sharing)
-    hooks = GradSampleModuleFastGradientClipping(model, loss_reduction="sum", max_grad_norm=bound)
-    return EstimatedStep(hooks, noisy, Plan(estimator, estimate_all, largest), probe_sharing)
-
-
-def _estimator(
-    clipping: Clipping,
-    probes: SupportsIndex,
-    sketch: SupportsIndex | None,
-    probe_sharing: Literal["sample", "batch"],
-    generator: Callable[[], ProbeGenerator],
-) -> Estimator | None:
-    count = check_count("probes", probes, low=2)
-    width = None if sketch is None else check_count("sketch", sketch)
-    if clipping == "hutchinson":
-        return Hutchinson(count, probe_sharing, generator())
-    if clipping == "hutch++":
-        return HutchPlusPlus(count, width, probe_sharing, generator())
-    return None
-
-
-def _generator(given: ProbeGenerator | None, distributed: bool) -> ProbeGenerator:
-    if given is not None or not distributed:
-        return given or ProbeGenerator()
-    _check_process_group()
-    seed = [secrets.token_bytes(SEED_BYTES)]
-    torch.distributed.broadcast_object_list(seed, src=0)
-    return ProbeGenerator(seed[0])
-
-
-def _check_process_group() -> None:
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        raise ParameterError("distributed", True, "False without torch.distributed.init_process_group")
-
-
-def _same_parameters(model: torch.nn.Module) -> None:
-    with torch.no_grad():
-        for value in (*model.parameters(), *model.buffers()):
-            torch.distributed.broadcast(value, src=0)
-
-
-def _noise_generator(optimizer: torch.optim.Optimizer) -> torch.Generator:
-    devices = {value.device for group in optimizer.param_groups for value in group["params"] if value.requires_grad}
-    if len(devices) > 1:
-        raise ParameterError("model", sorted(map(str, devices)), "on one device")
-    return secret_generator(devices.pop())
+    return plan.privatize(optimizer, noise_multiplier=noise_multiplier, noise_generator=noise_generator)

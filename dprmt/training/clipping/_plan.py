@@ -1,75 +1,267 @@
-"""What is decided for a whole model, and what every kind of layer can do."""
+"""What is decided before the noise is: which norms, of which layers, and what the accountant is told of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Literal, SupportsIndex, TypeAlias
 
 import torch
-from torch import nn
+from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
 
-from dprmt.training.clipping._contributions import Contribution
-from dprmt.training.norms import Hutchinson, HutchPlusPlus, LayerRecord
-from dprmt.training.norms._probes import SampleId
+from dprmt._validation import ParameterError, check_choice, check_count, check_real
+from dprmt.training._generators import secret_generator
+from dprmt.training.clipping._clipped_step import ClippedStep, EstimatedStep, ExactStep
+from dprmt.training.clipping._layers import plan_layers
+from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
+from dprmt.training.clipping._per_sample_gradients import grad_samplers
+from dprmt.training.clipping._policy import NormPolicy
+from dprmt.training.clipping._refusals import check_model, check_optimizer, trainable_modules
+from dprmt.training.norms import (
+    Hutchinson,
+    HutchPlusPlus,
+    LayerRecord,
+    NormEstimator,
+    NormRecord,
+    ProbeGenerator,
+    ProbeSharing,
+)
 
-Estimator: TypeAlias = Hutchinson | HutchPlusPlus
-Samples: TypeAlias = Sequence[SampleId] | torch.Tensor | None
-Measured: TypeAlias = tuple[torch.Tensor, Contribution]
+Clipping: TypeAlias = Literal["exact", "ghost", "hutchinson", "hutch++"]
+CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++")
+SEED_BYTES = 32
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be done for a whole model.
+class ClippingPlan:
+    """How a model's gradients will be clipped, before it is known how much noise they get; from :func:`plan_private`.
 
     Parameters
     ----------
-    estimator : Hutchinson or HutchPlusPlus, optional
-        None: exact norms everywhere.
-    estimate_all : bool
-        Whether layers whose exact norm is cheaper are estimated too, so that a finite rank may be claimed.
-    tokens : int, optional
-        The largest possible T.
+    model : Module
+        Without hooks yet.
+    record : NormRecord
+        What the accountant is told.
+    clipping_norm, expected_batch_size : float
+        C and L.
+    policy : NormPolicy
+        How norms are obtained.
+    form : bool
+        Whether per-sample gradients are formed in any case ("exact").
+    distributed : bool
+        Whether a process group shares each logical batch.
+
+    Examples
+    --------
+    Plan, mechanism, σ, private model:
+
+    >>> from dprmt.accounting import calibrate_noise_multiplier
+    >>> from dprmt.training.clipping import plan_private
+    >>> network = torch.nn.Linear(40, 40)
+    >>> plan = plan_private(network, clipping="ghost", clipping_norm=1.0, expected_batch_size=20.0)
+    >>> plan.record.mechanism(noise_multiplier=1.0, sample_rate=0.01)
+    DPSGD(noise_multiplier=1.0, sample_rate=0.01)
+    >>> sigma = calibrate_noise_multiplier(target_epsilon=2.0, delta=1e-5, sample_rate=0.01, steps=100)
+    >>> private = plan.privatize(torch.optim.SGD(network.parameters(), lr=0.1), noise_multiplier=sigma)
+    >>> private.close()
     """
 
-    estimator: Estimator | None = None
-    estimate_all: bool = False
-    tokens: int | None = None
+    model: torch.nn.Module
+    record: NormRecord
+    clipping_norm: float
+    expected_batch_size: float
+    policy: NormPolicy
+    form: bool
+    distributed: bool
 
-    def estimates(self, rows: int, columns: int) -> Estimator | None:
-        """The estimator for a layer of this shape, or None if its norm is to be exact.
+    def noise_variance(self, noise_multiplier: float) -> float:
+        """(σC/L)², the noise's variance in one entry of the gradient: what `DPAdamBC` and `DPGrape` ask for.
 
-        The per-sample gradient has rows × columns numbers, an estimate needs k(T + rows + columns): with
-        min(rows, columns) <= k the exact norm needs less memory and fewer operations.
+        Parameters
+        ----------
+        noise_multiplier : float
+            σ >= 0.
 
         Returns
         -------
-        Hutchinson or HutchPlusPlus or None
-            By the shape alone.
+        float
+            In the units of the squared gradient.
+
+        Raises
+        ------
+        ParameterError
+            If σ is negative or not finite.
         """
-        if self.estimator is None:
-            return None
-        return self.estimator if self.estimate_all or min(rows, columns) > self.estimator.probes else None
+        noise = check_real("noise_multiplier", noise_multiplier, low=0.0)
+        return (noise * self.clipping_norm / self.expected_batch_size) ** 2
+
+    def privatize(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        noise_multiplier: float,
+        noise_generator: torch.Generator | None = None,
+    ) -> ClippedStep:
+        """Put hooks on the model and noise before the optimizer.
+
+        Parameters
+        ----------
+        optimizer : torch.optim.Optimizer
+            Of all the model's trainable parameters.
+        noise_multiplier : float
+            σ >= 0.
+        noise_generator : torch.Generator, optional
+            As in :func:`make_private`.
+
+        Returns
+        -------
+        ClippedStep
+            As from :func:`make_private`, with its guarantee; its record is this plan's.
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range, or the model is not as it was when the plan was made.
+        """
+        noise = check_real("noise_multiplier", noise_multiplier, low=0.0)
+        check_model(self.model)
+        check_optimizer(self.model, optimizer)
+        if _records(self.model, self.policy, self.form) != list(self.record.layers):
+            raise ParameterError("model", type(self.model).__name__, "as it was planned: trainable layers have changed")
+        if self.distributed:
+            _same_parameters(self.model)
+        noisy = (DistributedNoisySumOptimizer if self.distributed else NoisySumOptimizer)(
+            optimizer,
+            noise_multiplier=noise,
+            max_grad_norm=self.clipping_norm,
+            expected_batch_size=self.expected_batch_size,
+            loss_reduction="mean",
+            generator=_noise_generator(optimizer) if noise_generator is None else noise_generator,
+        )
+        sharing = self.record.probe_sharing
+        if self.form:
+            return ExactStep(GradSampleModule(self.model, loss_reduction="sum"), noisy, sharing)
+        hooks = GradSampleModuleFastGradientClipping(self.model, loss_reduction="sum", max_grad_norm=self.clipping_norm)
+        return EstimatedStep(hooks, noisy, self.policy, sharing)
 
 
-class Layer(Protocol):
-    """A module with trainable parameters, and how the norms of its per-sample gradients are obtained."""
+def plan_private(
+    model: torch.nn.Module,
+    *,
+    clipping: Clipping | NormEstimator,
+    clipping_norm: float,
+    expected_batch_size: float,
+    probes: SupportsIndex = 32,
+    sketch: SupportsIndex | None = None,
+    probe_sharing: ProbeSharing = "sample",
+    tokens: SupportsIndex | None = None,
+    estimate_all: bool = False,
+    probe_generator: ProbeGenerator | None = None,
+    distributed: bool = False,
+) -> ClippingPlan:
+    """Decide how norms will be obtained, so that the accountant can be asked for σ before anything is made private.
 
-    @property
-    def name(self) -> str:
-        """Of the module, by which its probes are drawn."""
+    Parameters
+    ----------
+    model, clipping, clipping_norm, expected_batch_size, probes, sketch, probe_sharing, tokens, estimate_all,
+    probe_generator, distributed
+        As in :func:`make_private`.
 
-    @property
-    def module(self) -> nn.Module:
-        """The module."""
+    Returns
+    -------
+    ClippingPlan
+        ``.record`` for the accountant, ``.privatize(optimizer, noise_multiplier=...)`` for the private step.
 
-    def records(self) -> list[LayerRecord]:
-        """What the accountant is told."""
+    Raises
+    ------
+    ParameterError
+        As :func:`make_private` does; the model is as it was.
 
-    def terms(self, tokens: int) -> int:
-        """The longest chain of additions, see ``rounding_margin``, at T tokens."""
+    Formal guarantees
+    -----------------
+    ``record.mechanism(σ, q)`` is the mechanism of every step of ``privatize(optimizer, noise_multiplier=σ)`` under
+    Poisson sampling with rate q, with the limits that :func:`make_private` names.
 
-    def measure(
-        self, activations: Sequence[torch.Tensor], gradients: torch.Tensor, step: int, samples: Samples
-    ) -> Measured:
-        """Squared norms, shape (B,) and float64, and what their weighted sum can be formed from."""
+    Examples
+    --------
+    >>> plan = plan_private(
+    ...     torch.nn.Linear(40, 40), clipping="hutchinson", clipping_norm=1.0, expected_batch_size=20.0, probes=8
+    ... )
+    >>> plan.record.mechanism(noise_multiplier=1.0, sample_rate=0.01).probes, plan.noise_variance(5.0)
+    (8, 0.0625)
+    """
+    bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
+    size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)
+    largest = None if tokens is None else check_count("tokens", tokens)
+    if distributed:
+        _check_process_group()
+    if isinstance(clipping, NormEstimator):
+        estimator: NormEstimator | None = clipping
+        sharing = clipping.probe_sharing
+    else:
+        _check_words(clipping, probes, sketch, probe_sharing, estimate_all)
+        generator = _shared_generator() if distributed and probe_generator is None else probe_generator
+        estimator, sharing = _estimator(clipping, probes, sketch, probe_sharing, generator), probe_sharing
+    check_model(model)
+    policy, form = NormPolicy(estimator, estimate_all, largest), clipping == "exact"
+    return ClippingPlan(
+        model, NormRecord(_records(model, policy, form), sharing), bound, size, policy, form, bool(distributed)
+    )
+
+
+def _check_words(
+    clipping: Clipping, probes: SupportsIndex, sketch: SupportsIndex | None, probe_sharing: str, estimate_all: bool
+) -> None:
+    check_choice("clipping", clipping, CLIPPINGS)
+    check_choice("probe_sharing", probe_sharing, ("sample", "batch"))
+    check_count("probes", probes, low=2)
+    if sketch is not None and clipping != "hutch++":
+        raise ParameterError("sketch", sketch, f"None for clipping={clipping!r}")
+    if estimate_all and clipping != "hutchinson":
+        raise ParameterError("estimate_all", True, f"False for clipping={clipping!r}: no finite rank may be claimed")
+
+
+def _estimator(
+    clipping: Clipping,
+    probes: SupportsIndex,
+    sketch: SupportsIndex | None,
+    probe_sharing: ProbeSharing,
+    generator: ProbeGenerator | None,
+) -> NormEstimator | None:
+    secret = ProbeGenerator() if generator is None else generator
+    count, width = check_count("probes", probes, low=2), None if sketch is None else check_count("sketch", sketch)
+    if clipping == "hutchinson":
+        return Hutchinson(count, probe_sharing, secret)
+    return HutchPlusPlus(count, width, probe_sharing, secret) if clipping == "hutch++" else None
+
+
+def _records(model: torch.nn.Module, policy: NormPolicy, form: bool) -> list[LayerRecord]:
+    modules = trainable_modules(model)
+    if form:
+        return [LayerRecord(name, "exact") for name in modules]
+    layers = plan_layers(modules, policy, grad_samplers(list(modules.values())))
+    return [record for layer in layers for record in layer.records()]
+
+
+def _shared_generator() -> ProbeGenerator:
+    seed = [secrets.token_bytes(SEED_BYTES)]
+    torch.distributed.broadcast_object_list(seed, src=0)
+    return ProbeGenerator(seed[0])
+
+
+def _check_process_group() -> None:
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise ParameterError("distributed", True, "False without torch.distributed.init_process_group")
+
+
+def _same_parameters(model: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for value in (*model.parameters(), *model.buffers()):
+            torch.distributed.broadcast(value, src=0)
+
+
+def _noise_generator(optimizer: torch.optim.Optimizer) -> torch.Generator:
+    devices = {value.device for group in optimizer.param_groups for value in group["params"] if value.requires_grad}
+    if len(devices) > 1:
+        raise ParameterError("model", sorted(map(str, devices)), "on one device")
+    return secret_generator(devices.pop())

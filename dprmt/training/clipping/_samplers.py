@@ -16,10 +16,10 @@ from dprmt.training.clipping._contributions import Contribution
 from dprmt.training.clipping._forward_guard import ForwardGuard, without_hook_warning
 from dprmt.training.clipping._layers import SmallLayer, plan_layers
 from dprmt.training.clipping._per_sample_gradients import grad_samplers
-from dprmt.training.clipping._plan import Layer, Plan, Samples
+from dprmt.training.clipping._policy import Layer, NormPolicy, Samples
 from dprmt.training.clipping._refusals import check_model, trainable_modules
 from dprmt.training.clipping._step_log import StepLog
-from dprmt.training.norms import Hutchinson, HutchPlusPlus, NormRecord, clip_factors, rounding_margin
+from dprmt.training.norms import NormEstimator, NormRecord, clip_factors, rounding_margin
 
 UNKNOWN_TOKENS = 65_000  # additions per entry that the default margin, 2⁻¹³ in float32, is for
 
@@ -31,7 +31,7 @@ class NormSamplers:
     ----------
     hooks : GradSampleHooksFastGradientClipping
         Opacus' hooks (``GradSampleModuleFastGradientClipping`` is one).
-    plan : Plan
+    policy : NormPolicy
         How norms are obtained.
     probe_sharing : {"batch", "sample"}
         Of the estimator; for the record.
@@ -51,6 +51,7 @@ class NormSamplers:
     >>> from opacus.optimizers import DPOptimizerFastGradientClipping
     >>> from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
     >>> from dprmt.training.clipping import register_norm_samplers
+    >>> from dprmt.training.norms import Hutchinson
     >>> network = torch.nn.Linear(40, 40)
     >>> model = GradSampleModuleFastGradientClipping(network, max_grad_norm=1.0)
     >>> optimizer = DPOptimizerFastGradientClipping(
@@ -71,17 +72,17 @@ class NormSamplers:
     """
 
     def __init__(
-        self, hooks: GradSampleHooksFastGradientClipping, plan: Plan, probe_sharing: str, *, keep: bool = False
+        self, hooks: GradSampleHooksFastGradientClipping, policy: NormPolicy, probe_sharing: str, *, keep: bool = False
     ) -> None:
         modules = trainable_modules(hooks._module)
-        self._plan, self._keep, self._hooks = plan, keep, hooks
-        self._layers = plan_layers(modules, plan, grad_samplers(list(modules.values())))
+        self._policy, self._keep, self._hooks = policy, keep, hooks
+        self._layers = plan_layers(modules, policy, grad_samplers(list(modules.values())))
         self._by_module = {layer.module: layer for layer in self._layers}
         records = [record for layer in self._layers for record in layer.records()]
         self._record = NormRecord(records, probe_sharing)  # type: ignore[arg-type]
         double = all(p.dtype == torch.float64 for p in hooks._module.parameters() if p.requires_grad)
         self._dtype = torch.float64 if double else torch.float32
-        self._terms = self._longest_chain(plan.tokens) if plan.tokens else UNKNOWN_TOKENS
+        self._terms = self._longest_chain(policy.tokens) if policy.tokens else UNKNOWN_TOKENS
         self._at: tuple[int, Samples] | None = None
         self._squared: torch.Tensor | None = None
         self._kept: list[Contribution] = []
@@ -183,11 +184,11 @@ class NormSamplers:
         if isinstance(layer, SmallLayer):
             return
         tokens = max(math.prod(gradients.shape[1:-1]), 1)
-        if self._plan.tokens is not None and tokens > self._plan.tokens:
-            raise ParameterError("tokens", self._plan.tokens, f"the largest number of tokens, at least {tokens}")
+        if self._policy.tokens is not None and tokens > self._policy.tokens:
+            raise ParameterError("tokens", self._policy.tokens, f"the largest number of tokens, at least {tokens}")
         if layer.terms(tokens) > self._terms:
             allowed = f"given, as {layer.name} adds more than {UNKNOWN_TOKENS} numbers"
-            raise ParameterError("tokens", self._plan.tokens, allowed)
+            raise ParameterError("tokens", self._policy.tokens, allowed)
 
     def _clipping_factors(self) -> torch.Tensor:
         """In place of Opacus' C/(norm + 1e-6): with the rounding margin, and over this backward pass only."""
@@ -200,7 +201,7 @@ class NormSamplers:
 
 def register_norm_samplers(
     hooks: GradSampleHooksFastGradientClipping,
-    norms: Hutchinson | HutchPlusPlus,
+    norms: NormEstimator,
     *,
     tokens: SupportsIndex | None = None,
     estimate_all: bool = False,
@@ -213,7 +214,7 @@ def register_norm_samplers(
     ----------
     hooks : GradSampleModuleFastGradientClipping or GradSampleHooksFastGradientClipping
         Around the model, made with ``use_ghost_clipping=True``. Other models of the process keep Opacus' samplers.
-    norms : Hutchinson or HutchPlusPlus
+    norms : NormEstimator
         The estimator, with its probes.
     tokens : int, optional
         The largest possible T, known without looking at the data: bounds the rank and the rounding margin. By
@@ -242,6 +243,7 @@ def register_norm_samplers(
     Examples
     --------
     >>> from opacus.grad_sample import GradSampleModuleFastGradientClipping
+    >>> from dprmt.training.norms import Hutchinson
     >>> model = GradSampleModuleFastGradientClipping(torch.nn.Linear(40, 40), max_grad_norm=1.0)
     >>> samplers = register_norm_samplers(model, Hutchinson(probes=8), tokens=5)
     >>> losses = model(torch.ones(2, 5, 40)).sum((1, 2))
@@ -250,15 +252,15 @@ def register_norm_samplers(
     ...     model.get_clipping_coef().shape
     torch.Size([2])
     >>> samplers.record.layers
-    (LayerRecord(layer='model', method='hutchinson', probes=8, rank=5),)
+    (LayerRecord(layer='model', method='hutchinson', probes=8, rank=5, sketch=None),)
     >>> samplers.remove()
     """
     if not isinstance(hooks, GradSampleHooksFastGradientClipping):
         raise ParameterError("hooks", type(hooks).__name__, "Opacus' GradSampleModuleFastGradientClipping")
     if not hooks.use_ghost_clipping or "NORM_SAMPLERS" in hooks.__dict__:
         raise ParameterError("hooks", type(hooks).__name__, "with use_ghost_clipping=True and no norm samplers yet")
-    if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
-        raise ParameterError("norms", type(norms).__name__, "Hutchinson or HutchPlusPlus")
+    if not isinstance(norms, NormEstimator):
+        raise ParameterError("norms", type(norms).__name__, "a NormEstimator, such as Hutchinson(probes=32)")
     largest = None if tokens is None else check_count("tokens", tokens)
     check_model(hooks._module, hooked=True)
-    return NormSamplers(hooks, Plan(norms, estimate_all, largest), norms.probe_sharing)
+    return NormSamplers(hooks, NormPolicy(norms, estimate_all, largest), norms.probe_sharing)

@@ -13,7 +13,7 @@ from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier
 from dprmt.spectra import BlendMemory
 from dprmt.training._private_step import PrivateStep
-from dprmt.training.clipping import make_private
+from dprmt.training.clipping import ClippingPlan, plan_private
 from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation
@@ -202,10 +202,11 @@ def build(
     loaded.model.to(device)
     check_gradients_arrive(loaded.model, lambda: _made_up_losses(loaded, data, device))
     rate = sample_rate(recipe, data)
-    private = _make_private(recipe, loaded, randomness, processes, noise_multiplier or 1.0)
-    sigma = noise_multiplier or find_noise_multiplier(recipe, private.record, rate)
-    _set_noise_multiplier(private, sigma, recipe)
-    return Settings(recipe, loaded, data, private, private.record.mechanism(sigma, rate), device)
+    plan = _plan(recipe, loaded, randomness, processes)
+    sigma = noise_multiplier or find_noise_multiplier(recipe, plan.record, rate)
+    mechanism = plan.record.mechanism(sigma, rate)
+    private = _make_private(recipe, loaded, randomness, processes, plan, sigma)
+    return Settings(recipe, loaded, data, private, mechanism, device)
 
 
 def find_noise_multiplier(recipe: Recipe, record: NormRecord, rate: float) -> float:
@@ -245,17 +246,27 @@ def sample_rate(recipe: Recipe, data: TaskData) -> float:
     return charged_sample_rate(recipe.training.batch_size, len(data.train))
 
 
-def _make_private(
-    recipe: Recipe, loaded: LoadedModel, randomness: Randomness, processes: int, sigma: float
-) -> PrivateStep:
+def _plan(recipe: Recipe, loaded: LoadedModel, randomness: Randomness, processes: int) -> ClippingPlan:
     privacy: Any = recipe.privacy  # the recipe has checked its words
-    optimizer: Any = recipe.optimizer
-    common: dict[str, Any] = {
-        "clipping_norm": privacy.clipping_norm,
-        "noise_multiplier": sigma,
-        "expected_batch_size": recipe.training.batch_size,
-        "noise_generator": randomness.generator("noise", next(loaded.model.parameters()).device),
-    }
+    return plan_private(
+        loaded.model,
+        clipping=privacy.clipping,
+        clipping_norm=privacy.clipping_norm,
+        expected_batch_size=recipe.training.batch_size,
+        probes=privacy.probes,
+        sketch=privacy.sketch,
+        probe_sharing=privacy.probe_sharing,
+        tokens=recipe.data.max_tokens,
+        probe_generator=ProbeGenerator(randomness.derive("probes")),
+        distributed=processes > 1,
+    )
+
+
+def _make_private(
+    recipe: Recipe, loaded: LoadedModel, randomness: Randomness, processes: int, plan: ClippingPlan, sigma: float
+) -> PrivateStep:
+    privacy, optimizer = recipe.privacy, recipe.optimizer
+    noise_generator = randomness.generator("noise", next(loaded.model.parameters()).device)
     if optimizer.name == "grape":
         from dprmt.training.projection import make_private_projected
 
@@ -268,48 +279,30 @@ def _make_private(
             # A gradient has no more singular vectors than its shorter side: a head with two labels has two.
             rank=optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n),
             refresh_every=optimizer.refresh_every,
-            projector=optimizer.projector,
+            projector=optimizer.projector,  # type: ignore[arg-type]  # the recipe has checked its words
             lr=optimizer.learning_rate,
             betas=optimizer.betas,
             eps=optimizer.eps,
             weight_decay=optimizer.weight_decay,
             norms=_PROJECTED_NORMS[privacy.clipping],
             seed=recipe.training.seed,
-            **common,
+            clipping_norm=privacy.clipping_norm,
+            noise_multiplier=sigma,
+            expected_batch_size=recipe.training.batch_size,
+            noise_generator=noise_generator,
         )
-    parameters = [value for value in loaded.model.parameters() if value.requires_grad]
     inner = make_optimizer(
-        optimizer.name,
-        parameters,
+        optimizer.name,  # type: ignore[arg-type]
+        [value for value in loaded.model.parameters() if value.requires_grad],
         lr=optimizer.learning_rate,
         momentum=optimizer.momentum,
         betas=optimizer.betas,
         eps=optimizer.eps,
         floor=optimizer.floor,
-        noise_variance=0.0,  # set with σ
+        noise_variance=plan.noise_variance(sigma),
         weight_decay=optimizer.weight_decay,
     )
-    return make_private(
-        loaded.model,
-        inner,
-        clipping=privacy.clipping,
-        probes=privacy.probes,
-        sketch=privacy.sketch,
-        probe_sharing=privacy.probe_sharing,
-        tokens=recipe.data.max_tokens,
-        probe_generator=ProbeGenerator(randomness.derive("probes")),
-        distributed=processes > 1,
-        **common,
-    )
-
-
-def _set_noise_multiplier(private: PrivateStep, sigma: float, recipe: Recipe) -> None:
-    outer: Any = private.optimizer
-    outer.noise_multiplier = sigma
-    variance = (sigma * recipe.privacy.clipping_norm / recipe.training.batch_size) ** 2
-    for group in outer.original_optimizer.param_groups:
-        if "noise_variance" in group:
-            group["noise_variance"] = variance
+    return plan.privatize(inner, noise_multiplier=sigma, noise_generator=noise_generator)
 
 
 def load(recipe: Recipe) -> tuple[LoadedModel, TaskData]:

@@ -12,12 +12,16 @@ function                           memory               norm
 :func:`hutchpp_squared_norms`      k(T + d + p)         times h + (1-h) Σ λ_i χ²_i(k)/k
 =================================  ===================  =========================================
 
-:class:`Hutchinson` and :class:`HutchPlusPlus` add the probes of a training run, :func:`clip_factors` turns
-norms into clip factors, and :class:`NormRecord` tells the accountant what was done.
+:class:`Hutchinson` and :class:`HutchPlusPlus` add the probes of a training run; they are :class:`NormEstimator`, as
+anything with these methods. :func:`clip_factors` turns norms into clip factors, and :class:`NormRecord` tells the
+accountant what was done.
 """
 
 from dprmt.training.norms._clipping import clip_factors as clip_factors
 from dprmt.training.norms._clipping import rounding_margin as rounding_margin
+from dprmt.training.norms._estimator import EmbeddingNormEstimator as EmbeddingNormEstimator
+from dprmt.training.norms._estimator import NormEstimator as NormEstimator
+from dprmt.training.norms._estimator import ProbeSharing as ProbeSharing
 from dprmt.training.norms._exact import bias_squared_norms as bias_squared_norms
 from dprmt.training.norms._exact import embedding_squared_norms as embedding_squared_norms
 from dprmt.training.norms._exact import exact_squared_norms as exact_squared_norms
@@ -32,11 +36,14 @@ from dprmt.training.norms._record import LayerRecord as LayerRecord
 from dprmt.training.norms._record import NormRecord as NormRecord
 
 __all__ = [
+    "EmbeddingNormEstimator",
     "HutchPlusPlus",
     "Hutchinson",
     "LayerRecord",
+    "NormEstimator",
     "NormRecord",
     "ProbeGenerator",
+    "ProbeSharing",
     "bias_squared_norms",
     "cheaper_side",
     "clip_factors",

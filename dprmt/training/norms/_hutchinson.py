@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, SupportsIndex, TypeAlias
+from typing import SupportsIndex
 
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_count
+from dprmt.training.norms._estimator import ProbeSharing
 from dprmt.training.norms._exact import embedding_squared_norms
 from dprmt.training.norms._layer_gradient import (
     LayerGradient,
@@ -22,8 +23,6 @@ from dprmt.training.norms._layer_gradient import (
 )
 from dprmt.training.norms._probes import ProbeGenerator, SampleId, draw_probes
 from dprmt.training.norms._record import LayerRecord
-
-ProbeSharing: TypeAlias = Literal["batch", "sample"]
 
 
 def hutchinson_squared_norms(
@@ -158,7 +157,7 @@ class Hutchinson:
     >>> norms.squared_norms(torch.ones(2, 5, 4), torch.ones(2, 5, 3), layer="head", step=0, samples=[17, 4]).shape
     torch.Size([2])
     >>> norms.layer_record("head", in_features=4, out_features=3)
-    LayerRecord(layer='head', method='hutchinson', probes=8, rank=3)
+    LayerRecord(layer='head', method='hutchinson', probes=8, rank=3, sketch=None)
     """
 
     probes: int = 32
@@ -168,6 +167,36 @@ class Hutchinson:
     def __post_init__(self) -> None:
         check_count("probes", self.probes, low=2)
         check_choice("probe_sharing", self.probe_sharing, ("batch", "sample"))
+
+    def is_cheaper(self, in_features: int, out_features: int) -> bool:
+        """Whether an estimate needs less memory and fewer operations than the exact norm: min(d, p) > k.
+
+        Parameters
+        ----------
+        in_features, out_features : int
+            d and p: the gradient has dp numbers, an estimate needs k(T + d + p).
+
+        Returns
+        -------
+        bool
+            By the shape alone.
+        """
+        return min(in_features, out_features) > self.probes
+
+    def terms(self, tokens: int, in_features: int, out_features: int) -> int:
+        """The longest chain of additions, see :func:`rounding_margin`.
+
+        Parameters
+        ----------
+        tokens, in_features, out_features : int
+            T, d and p.
+
+        Returns
+        -------
+        int
+            T + d + p + 1.
+        """
+        return tokens + in_features + out_features + 1
 
     def squared_norms(
         self,

@@ -9,7 +9,8 @@ from typing import SupportsIndex
 import torch
 
 from dprmt._validation import check_choice, check_count
-from dprmt.training.norms._hutchinson import ProbeSharing, cheaper_side, check_probes
+from dprmt.training.norms._estimator import ProbeSharing
+from dprmt.training.norms._hutchinson import cheaper_side, check_probes
 from dprmt.training.norms._layer_gradient import (
     LayerGradient,
     Side,
@@ -132,7 +133,7 @@ class HutchPlusPlus:
     >>> norms.squared_norms(torch.ones(2, 5, 4), torch.ones(2, 5, 3), layer="head", step=0).round(decimals=3)
     tensor([300., 300.], dtype=torch.float64)
     >>> norms.layer_record("head")
-    LayerRecord(layer='head', method='hutch++', probes=4, rank=None)
+    LayerRecord(layer='head', method='hutch++', probes=4, rank=None, sketch=4)
     """
 
     probes: int = 32
@@ -145,6 +146,36 @@ class HutchPlusPlus:
         if self.sketch is not None:
             check_count("sketch", self.sketch)
         check_choice("probe_sharing", self.probe_sharing, ("batch", "sample"))
+
+    def is_cheaper(self, in_features: int, out_features: int) -> bool:
+        """Whether an estimate needs less memory and fewer operations than the exact norm: min(d, p) > k.
+
+        Parameters
+        ----------
+        in_features, out_features : int
+            d and p: the gradient has dp numbers, an estimate needs k(T + d + p).
+
+        Returns
+        -------
+        bool
+            By the shape alone.
+        """
+        return min(in_features, out_features) > self.probes
+
+    def terms(self, tokens: int, in_features: int, out_features: int) -> int:
+        """The longest chain of additions, see :func:`rounding_margin`.
+
+        Parameters
+        ----------
+        tokens, in_features, out_features : int
+            T, d and p.
+
+        Returns
+        -------
+        int
+            Twice that of `Hutchinson`: the head's basis is a product of products.
+        """
+        return 2 * (tokens + in_features + out_features + 1)
 
     def squared_norms(
         self,
@@ -190,17 +221,27 @@ class HutchPlusPlus:
         )
         return hutchpp_squared_norms(activations, gradients, sketch, probes, side=side, bias=bias)
 
-    def layer_record(self, layer: str) -> LayerRecord:
+    def layer_record(
+        self,
+        layer: str,
+        in_features: int | None = None,
+        out_features: int | None = None,
+        *,
+        bias: bool = False,
+        tokens: int | None = None,
+    ) -> LayerRecord:
         """What the accountant must know of a layer treated this way.
 
         Parameters
         ----------
         layer : str
             The layer's name.
+        in_features, out_features, bias, tokens
+            Not used: the same for every shape.
 
         Returns
         -------
         LayerRecord
-            Without a rank: the head is exact.
+            With probes and sketch; without a rank, since the head is exact.
         """
-        return LayerRecord(layer, "hutch++", self.probes, None)
+        return LayerRecord(layer, "hutch++", self.probes, None, self.sketch or self.probes)

@@ -18,12 +18,15 @@ class LayerRecord:
     ----------
     layer : str
         Its name, by which its probes are drawn.
-    method : {"exact", "hutchinson", "hutch++"}
-        Ghost norms are exact.
+    method : {"exact", "hutchinson", "hutch++", "unknown"}
+        The law of the norm; ghost norms are exact. "unknown" is for estimators whose law nobody has written down:
+        there is no ε for them.
     probes : int or None
-        k >= 2; None for exact norms.
+        k >= 2 for "hutchinson" and "hutch++"; None else.
     rank : int or None
-        The largest possible rank of a sample's gradient, if the whole norm is estimated.
+        The largest possible rank of a sample's gradient, if the whole norm is Hutchinson's.
+    sketch : int or None
+        s >= 1, columns of Hutch++'s sketch; None if nothing is claimed of it.
 
     Raises
     ------
@@ -33,23 +36,27 @@ class LayerRecord:
     Examples
     --------
     >>> LayerRecord("norm.weight", "exact")
-    LayerRecord(layer='norm.weight', method='exact', probes=None, rank=None)
+    LayerRecord(layer='norm.weight', method='exact', probes=None, rank=None, sketch=None)
     """
 
     layer: str
-    method: Literal["exact", "hutchinson", "hutch++"]
+    method: Literal["exact", "hutchinson", "hutch++", "unknown"]
     probes: int | None = None
     rank: int | None = None
+    sketch: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.layer, str) or not self.layer:
             raise ParameterError("layer", self.layer, "a name that is not empty")
-        check_choice("method", self.method, ("exact", "hutchinson", "hutch++"))
-        if self.method == "exact":
-            if self.probes is not None:
-                raise ParameterError("probes", self.probes, "None for an exact norm")
-        else:
+        check_choice("method", self.method, ("exact", "hutchinson", "hutch++", "unknown"))
+        if self.method in ("hutchinson", "hutch++"):
             check_count("probes", self.probes, low=2)  # type: ignore[arg-type]
+        elif self.probes is not None:
+            raise ParameterError("probes", self.probes, f"None for an {self.method} norm")
+        if self.sketch is not None:
+            if self.method != "hutch++":
+                raise ParameterError("sketch", self.sketch, f"None for {self.method}")
+            check_count("sketch", self.sketch)
         if self.rank is not None:
             if self.method != "hutchinson":
                 raise ParameterError("rank", self.rank, f"None for {self.method}: part of the norm is exact")
@@ -73,8 +80,9 @@ class NormRecord:
     by Hutchinson and every layer's rank is bounded; probes of "sample" mode only if that mode ran. All
     estimated layers have the same k: for different ones the tight analysis holds with the smallest (χ²(k)/k
     falls in the convex order as k grows), but the envelope, with which the accountant may answer instead, is
-    proved for equal k only (``docs/theory/randomized_clipping.md``, E2 to E4). The record is as true as what
-    it was given: that the layers are all the trainable parameters is for the caller to check.
+    proved for equal k only (``docs/theory/randomized_clipping.md``, E2 to E4). A layer whose law is unknown has no
+    mechanism. The record is as true as what it was given: that the layers are all the trainable parameters is for
+    the caller to check.
 
     Raises
     ------
@@ -113,6 +121,13 @@ class NormRecord:
         return next((record.probes for record in self.layers if record.probes is not None), None)
 
     @property
+    def sketch(self) -> int | None:
+        """The smallest sketch; None if there is an estimated layer without one, whose law is Hutchinson's."""
+        estimated = [record.sketch for record in self.layers if record.method != "exact"]
+        known = [sketch for sketch in estimated if sketch is not None]
+        return min(known) if known and len(known) == len(estimated) else None
+
+    @property
     def every_parameter_estimated(self) -> bool:
         """Whether no part of any norm is exact."""
         return all(record.method == "hutchinson" for record in self.layers)
@@ -149,8 +164,12 @@ class NormRecord:
         Raises
         ------
         ParameterError
-            If an argument is out of its range.
+            If an argument is out of its range, or the law of a layer's norm is unknown.
         """
+        for record in self.layers:
+            if record.method == "unknown":
+                allowed = "estimated with a law that the accountant knows: there is no ε for this one"
+                raise ParameterError("layers", record.layer, allowed)
         if self.probes is None:
             return DPSGD(noise_multiplier, sample_rate)
         return RandomizedClipping(
