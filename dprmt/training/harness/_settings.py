@@ -205,7 +205,7 @@ def build(
     plan = _plan(recipe, loaded, randomness, processes)
     sigma = noise_multiplier or find_noise_multiplier(recipe, plan.record, rate)
     mechanism = plan.record.mechanism(sigma, rate)
-    private = _make_private(recipe, loaded, randomness, processes, plan, sigma)
+    private = _make_private(recipe, loaded, randomness, plan, sigma)
     return Settings(recipe, loaded, data, private, mechanism, device)
 
 
@@ -248,6 +248,11 @@ def sample_rate(recipe: Recipe, data: TaskData) -> float:
 
 def _plan(recipe: Recipe, loaded: LoadedModel, randomness: Randomness, processes: int) -> ClippingPlan:
     privacy: Any = recipe.privacy  # the recipe has checked its words
+    if recipe.optimizer.name == "grape":
+        if privacy.clipping not in _PROJECTED_NORMS:
+            raise ParameterError("privacy.clipping", privacy.clipping, "'exact' or 'ghost' with optimizer 'grape'")
+        if processes > 1:
+            raise ParameterError("optimizer.name", "grape", f"another one in {processes} processes")
     return plan_private(
         loaded.model,
         clipping=privacy.clipping,
@@ -263,17 +268,13 @@ def _plan(recipe: Recipe, loaded: LoadedModel, randomness: Randomness, processes
 
 
 def _make_private(
-    recipe: Recipe, loaded: LoadedModel, randomness: Randomness, processes: int, plan: ClippingPlan, sigma: float
+    recipe: Recipe, loaded: LoadedModel, randomness: Randomness, plan: ClippingPlan, sigma: float
 ) -> PrivateStep:
     privacy, optimizer = recipe.privacy, recipe.optimizer
     noise_generator = randomness.generator("noise", next(loaded.model.parameters()).device)
     if optimizer.name == "grape":
         from dprmt.training.projection import make_private_projected
 
-        if privacy.clipping not in _PROJECTED_NORMS:
-            raise ParameterError("privacy.clipping", privacy.clipping, "'exact' or 'ghost' with optimizer 'grape'")
-        if processes > 1:
-            raise ParameterError("optimizer.name", "grape", f"another one in {processes} processes")
         return make_private_projected(
             loaded.model,
             # A gradient has no more singular vectors than its shorter side: a head with two labels has two.
