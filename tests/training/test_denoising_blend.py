@@ -13,8 +13,7 @@ pytest.importorskip("opacus")
 from dprmt._validation import ParameterError  # noqa: E402
 from dprmt.spectra import BlendMemory, blend_layers, bulk_edge, denoise_layers  # noqa: E402
 from dprmt.training.denoising import Denoising, DenoisingStep  # noqa: E402
-from dprmt.training.harness import _train as harness  # noqa: E402
-from dprmt.training.harness import read_metrics, train  # noqa: E402
+from dprmt.training.harness import Run, read_metrics, train  # noqa: E402
 from dprmt.training.harness._checkpoint import load_checkpoint  # noqa: E402
 from dprmt.training.optimizers import DPAdamBC  # noqa: E402
 from tests.training.tiny_recipe import STEPS, recipe_in, write_data  # noqa: E402
@@ -114,15 +113,15 @@ def test_the_memory_outlives_the_process(changes: dict[str, Any], tmp_path: Path
     write_data(tmp_path)
     blend = {"denoising.method": "blend", "denoising.memory": 0.5, "training.checkpoint_every": 2}
     recipe = recipe_in(tmp_path, **blend, **changes)
-    real, begins = harness._Run._one_step, []
+    real, begins = Run._one_step, []
 
     def step(self: Any, number: int, batch: list[int]) -> Any:
-        begins.append((self.attempt, number, self.settings.denoising_memory.state_dict()))
+        begins.append((self.attempt, number, self.prepared.denoising_memory.state_dict()))
         if (self.attempt, number) == (1, 4):
             raise RuntimeError("power cut")
         return real(self, number, batch)
 
-    monkeypatch.setattr(harness._Run, "_one_step", step)
+    monkeypatch.setattr(Run, "_one_step", step)
     with pytest.raises(RuntimeError, match="power cut"):
         train(recipe, tmp_path / "run")
     saved = load_checkpoint(tmp_path / "run")

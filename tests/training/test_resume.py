@@ -16,10 +16,10 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.cli import main
-from dprmt.training.harness import _ledger, load_trained, read_metrics, read_summary, train
+from dprmt.training.harness import Run, _ledger, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness import _train as harness
 from dprmt.training.harness._ledger import charged_steps
-from dprmt.training.harness._settings import Settings
+from dprmt.training.harness._recipe_task import RecipeTask
 from tests.training.tiny_recipe import STEPS, recipe_in, write_data, write_rows
 
 GRAPE = {
@@ -41,24 +41,24 @@ def folder(tmp_path_factory) -> Path:
 def stop_before(monkeypatch, last: int) -> list[dict[str, Any]]:
     """Make the first start die before a step; record the optimizer as it is at the beginning of this step."""
     seen: list[dict[str, Any]] = []
-    real = harness._Run._one_step
+    real = Run._one_step
 
     def step(self, number, batch):
         if number == last:
-            inner = self.settings.inner_optimizer
+            inner = self.prepared.inner_optimizer
             subspaces = getattr(inner, "subspaces", None)
             seen.append(
                 {
                     "state": copy.deepcopy(inner.state_dict()),
                     "projectors": [subspaces.projector(layer.weight) for layer in subspaces or ()],
-                    "parameters": {name: value.detach().clone() for name, value in self.settings.parameters.items()},
+                    "parameters": {name: value.detach().clone() for name, value in self.prepared.parameters.items()},
                 }
             )
             if self.attempt == 1:
                 raise RuntimeError("power cut")
         return real(self, number, batch)
 
-    monkeypatch.setattr(harness._Run, "_one_step", step)
+    monkeypatch.setattr(Run, "_one_step", step)
     return seen
 
 
@@ -176,7 +176,7 @@ def test_a_kill_while_resuming_neither_charges_nor_repeats_randomness(folder, ha
     secrets, real = [], harness.fresh_randomness
     monkeypatch.setattr(harness, "fresh_randomness", lambda *a: secrets.append(real(*a).secret) or real(*a))
     with monkeypatch.context() as patch:
-        patch.setattr(harness, "PrivacyLedger", power_cut)
+        patch.setattr(Run, "_remaining_steps", power_cut)
         with pytest.raises(RuntimeError, match="power cut"):
             train(recipe_in(folder), tmp_path / "run", resume=True, noise_seed=3)
     assert charged_steps(tmp_path / "run") == 3
@@ -198,7 +198,7 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before(folder, halfway, tmp
 def test_a_run_that_was_killed_before_its_summary_is_scored_when_resumed(folder, tmp_path, monkeypatch):
     recipe = recipe_in(folder, **{"evaluation.every": 2, "training.steps": 2})
     with monkeypatch.context() as patch:
-        patch.setattr(harness._Run, "_finish", power_cut)
+        patch.setattr(harness._FolderRun, "_finished", power_cut)
         with pytest.raises(RuntimeError, match="power cut"):
             train(recipe, tmp_path / "run")
     with pytest.raises(ParameterError, match="finished run"):
@@ -213,7 +213,7 @@ def test_a_run_of_which_every_charged_step_is_lost_still_ends(folder, tmp_path, 
     changes = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0, "training.steps": 1}
     recipe = recipe_in(folder, **changes)
     with monkeypatch.context() as patch:
-        patch.setattr(harness._Run, "_checkpoint", power_cut)
+        patch.setattr(Run, "_checkpoint", power_cut)
         with pytest.raises(RuntimeError, match="power cut"):
             train(recipe, tmp_path / "run")
     result = train(recipe, tmp_path / "run", resume=True)
@@ -223,14 +223,14 @@ def test_a_run_of_which_every_charged_step_is_lost_still_ends(folder, tmp_path, 
 
 def test_a_signal_during_an_evaluation_stops_after_it(folder, tmp_path, monkeypatch):
     recipe = recipe_in(folder, **{"evaluation.every": 2})
-    real = Settings.evaluate
+    real = RecipeTask.score
 
     def interrupted(self):
         os.kill(os.getpid(), signal.SIGTERM)
         return real(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Settings, "evaluate", interrupted)
+        patch.setattr(RecipeTask, "score", interrupted)
         stopped = train(recipe, tmp_path / "run")
     assert (stopped.finished, stopped.steps, stopped.charged) == (False, 2, 2)
     assert "evaluation" in read_metrics(tmp_path / "run")[-1]

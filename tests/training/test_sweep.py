@@ -11,7 +11,7 @@ import joblib
 import pytest
 
 from dprmt._validation import ParameterError
-from dprmt.training.harness import _sweep, read_summary, sweep
+from dprmt.training.harness import Run, _sweep, read_summary, sweep
 from tests.training.tiny_recipe import recipe_in, write_data
 
 GRID = {"denoising.kappa": [1.01, 1.1], "training.seed": [0, 1]}
@@ -40,9 +40,7 @@ def test_every_combination_is_run_once(recipe, tmp_path, monkeypatch):
 
 def test_an_interrupted_run_is_continued(recipe, tmp_path, monkeypatch):
     grid = {"training.seed": [0]}
-    from dprmt.training.harness import _train
-
-    real = _train._Run._one_step
+    real = Run._one_step
 
     def failing(self, step, batch):
         if step == 2:
@@ -50,7 +48,7 @@ def test_an_interrupted_run_is_continued(recipe, tmp_path, monkeypatch):
         return real(self, step, batch)
 
     with monkeypatch.context() as patched:
-        patched.setattr(_train._Run, "_one_step", failing)
+        patched.setattr(Run, "_one_step", failing)
         with pytest.raises(RuntimeError, match="power cut"):
             sweep(recipe, grid, tmp_path / "sweep", jobs=1)
     (run,) = sweep(recipe, grid, tmp_path / "sweep", jobs=1)

@@ -23,7 +23,8 @@ from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.harness._dry_run import _saved_bytes, activation_bytes
 from dprmt.training.harness._ledger import charged_steps
 from dprmt.training.harness._randomness import fresh_randomness
-from dprmt.training.harness._settings import build, load
+from dprmt.training.harness._recipe_task import load
+from dprmt.training.harness._recipe_task import prepare_recipe as build
 from dprmt.training.recipes import load_recipe
 from tests.training.tiny_recipe import STEPS, recipe_in, write_data
 
@@ -213,16 +214,16 @@ def test_killed_and_resumed_it_tells_the_true_epsilon(folder, tmp_path, where):
 
 def test_with_a_target_lost_steps_are_not_made_up_for(folder, tmp_path, monkeypatch):
     recipe = recipe_in(folder, **TARGET).with_changes({"training.checkpoint_every": 2})
-    from dprmt.training.harness import _train
+    from dprmt.training.harness import Run
 
-    real = _train._Run._one_step
+    real = Run._one_step
 
     def failing(self, step, batch):
         if step == 4 and self.attempt == 1:
             raise RuntimeError("power cut")
         return real(self, step, batch)
 
-    monkeypatch.setattr(_train._Run, "_one_step", failing)
+    monkeypatch.setattr(Run, "_one_step", failing)
     with pytest.raises(RuntimeError, match="power cut"):
         train(recipe, tmp_path / "run")
     result = train(recipe, tmp_path / "run", resume=True)  # step 3 was charged, and is lost
@@ -254,11 +255,11 @@ def test_resumed_noise_is_fresh_and_optimizer_state_continues(folder, tmp_path, 
 
 
 def _one_step_asking_to_stop_after(monkeypatch, last: int):
-    from dprmt.training.harness import _train
+    from dprmt.training.harness import _observers
 
-    real = _train.RunProgress.update
+    real = _observers.RunProgress.update
     holder: dict[str, Any] = {}
-    enter = _train.Interrupts.__enter__
+    enter = _observers.Interrupts.__enter__
 
     def entered(self):
         holder["interrupts"] = self
@@ -269,9 +270,9 @@ def _one_step_asking_to_stop_after(monkeypatch, last: int):
         if step == last:
             holder["interrupts"].asked = True
 
-    monkeypatch.setattr(_train.Interrupts, "__enter__", entered)
-    monkeypatch.setattr(_train.RunProgress, "update", update)
-    return _train.RunProgress, "update", real
+    monkeypatch.setattr(_observers.Interrupts, "__enter__", entered)
+    monkeypatch.setattr(_observers.RunProgress, "update", update)
+    return _observers.RunProgress, "update", real
 
 
 def test_a_parameter_that_does_not_move_stops_the_run(folder, tmp_path):

@@ -15,8 +15,9 @@ from dprmt.accounting import DPSGD, RandomizedClipping
 from dprmt.training.denoising import Denoising
 from dprmt.training.harness import load_trained, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint
+from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._randomness import fresh_randomness
-from dprmt.training.harness._settings import Settings, build, load
+from dprmt.training.harness._recipe_task import load, prepare_recipe
 from dprmt.training.recipes import Recipe
 from tests.training.tiny_recipe import recipe_in, write_data
 
@@ -32,8 +33,8 @@ def folder(tmp_path_factory) -> Path:
     return path
 
 
-def built(recipe: Recipe, processes: int = 1) -> Settings:
-    return build(recipe, *load(recipe), torch.device("cpu"), fresh_randomness(1, 1), processes)
+def built(recipe: Recipe, processes: int = 1) -> Prepared:
+    return prepare_recipe(recipe, *load(recipe), torch.device("cpu"), fresh_randomness(1, 1), processes)
 
 
 @pytest.mark.parametrize(

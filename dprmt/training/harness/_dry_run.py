@@ -12,8 +12,9 @@ import torch
 
 from dprmt.training.data import TaskData, per_sample_losses
 from dprmt.training.harness._ledger import describe_mechanism
+from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._randomness import fresh_randomness
-from dprmt.training.harness._settings import Settings, build, load, made_up_batch
+from dprmt.training.harness._recipe_task import load, made_up_batch, prepare_recipe
 from dprmt.training.models import LoadedModel
 from dprmt.training.recipes import Recipe
 
@@ -102,23 +103,23 @@ def dry_run(recipe: Recipe) -> DryRun:
     """
     loaded, data = load(recipe)
     activations = activation_bytes(loaded, data)
-    settings = build(recipe, loaded, data, torch.device("cpu"), fresh_randomness(None, 1))
+    prepared = prepare_recipe(recipe, loaded, data, torch.device("cpu"), fresh_randomness(None, 1))
     steps = recipe.training.steps
     marks = sorted({max(1, steps * part // _CURVE) for part in range(1, _CURVE + 1)} | {1})
-    mechanism = settings.mechanism
+    mechanism = prepared.mechanism
     return DryRun(
         mechanism=describe_mechanism(mechanism),
         noise_std=mechanism.noise_multiplier * recipe.privacy.clipping_norm / recipe.training.batch_size,
         epsilon_after={mark: mechanism.epsilon(mark, recipe.privacy.delta).upper for mark in marks},
-        samples=len(settings.data.train),
+        samples=prepared.task.size,
         sample_rate=mechanism.sample_rate,
-        trainable={name: tuple(value.shape) for name, value in settings.parameters.items()},
-        clipping=[vars(layer) for layer in settings.private.record.layers],
-        memory=estimate_memory(settings, activations),
+        trainable={name: tuple(value.shape) for name, value in prepared.parameters.items()},
+        clipping=[vars(layer) for layer in prepared.private.record.layers],
+        memory=estimate_memory(prepared, activations),
     )
 
 
-def estimate_memory(settings: Settings, activations: int) -> dict[str, int]:
+def estimate_memory(prepared: Prepared, activations: int) -> dict[str, int]:
     """Bytes that a step needs, by part.
 
     * ``model``: parameters and buffers.
@@ -130,7 +131,7 @@ def estimate_memory(settings: Settings, activations: int) -> dict[str, int]:
 
     Parameters
     ----------
-    settings : Settings
+    prepared : Prepared
         The run.
     activations : int
         Bytes that autograd keeps for one sample.
@@ -140,11 +141,11 @@ def estimate_memory(settings: Settings, activations: int) -> dict[str, int]:
     dict of str to int
         The parts and their ``total``. Workspace of kernels and the allocator's slack come on top.
     """
-    recipe, model = settings.recipe, settings.loaded.model
-    trainable = sum(value.numel() for value in settings.parameters.values())
+    settings, model = prepared.settings, prepared.model
+    trainable = sum(value.numel() for value in prepared.parameters.values())
     stored = sum(value.numel() * value.element_size() for value in [*model.parameters(), *model.buffers()])
-    samples = recipe.training.micro_batch_size
-    exact = recipe.privacy.clipping == "exact" and recipe.optimizer.name != "grape"
+    samples = settings.training.micro_batch_size
+    exact = settings.privacy.clipping == "exact" and settings.optimizer.name != "grape"
     parts = {
         "model": stored,
         "optimizer": 16 * trainable,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dprmt._validation import ParameterError
+from dprmt.training.harness._observer import Observer, StepRecord
+
+if TYPE_CHECKING:
+    from dprmt.training.harness._loop import Run
 
 
-class Events:
+class Events(Observer):
     """Writes the numbers of ``metrics.jsonl`` as TensorBoard scalars, private ones under ``private/``.
 
     Parameters
@@ -33,14 +37,15 @@ class Events:
         self._folder = folder / "tensorboard"
         self._writer: Any = None  # made with the first step: before, the folder may not be that of a run
 
-    def write(self, entry: dict[str, Any]) -> None:
+    def after_step(self, run: Run, record: StepRecord) -> None:
         """Write one step."""
+        entry = record.entry()
         self._writer = self._writer or self._make(str(self._folder))
         for name, value in _scalars(entry):
             if name not in ("step", "attempt") and math.isfinite(value):
                 self._writer.add_scalar(name, value, entry["step"])
 
-    def close(self) -> None:
+    def end(self, run: Run) -> None:
         """Write all that is left."""
         if self._writer is not None:
             self._writer.close()

@@ -1,46 +1,33 @@
-"""The training loop: draw, clip, charge, noise, denoise, move, write down."""
+"""Runs in a folder: open it, prepare, go through the loop, and write down what came out."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
-import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from dprmt import __version__
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError
-from dprmt.training.data import per_sample_losses
-from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._events import Events
-from dprmt.training.harness._guard import check_parameters_moved, snapshot
-from dprmt.training.harness._interrupts import Interrupts
-from dprmt.training.harness._ledger import PrivacyLedger, SpentEpsilon, charged_steps, describe_mechanism
-from dprmt.training.harness._processes import from_first, process_group, summed, wait_for_all
-from dprmt.training.harness._progress import RunProgress
-from dprmt.training.harness._randomness import fresh_randomness
-from dprmt.training.harness._released import ReleasedGradients
-from dprmt.training.harness._run_folder import (
-    MODEL,
-    RUN,
-    SPECTRA,
-    SUMMARY,
-    RunFolder,
-    save_spectra,
-)
-from dprmt.training.harness._sampling import micro_batches, poisson_batches
-from dprmt.training.harness._schedule import learning_rate_factor, set_learning_rate
-from dprmt.training.harness._settings import build, load, usable_device
+from dprmt.training.harness._ledger import describe_mechanism
+from dprmt.training.harness._loop import Run
+from dprmt.training.harness._observer import Observer
+from dprmt.training.harness._observers import MetricsFile, MovedParameters, ProgressBar, SpectraFile, StopOnSignal
+from dprmt.training.harness._place import FolderPlace
+from dprmt.training.harness._prepare import Prepared, prepare
+from dprmt.training.harness._processes import from_first, process_group
+from dprmt.training.harness._randomness import Randomness, fresh_randomness
+from dprmt.training.harness._recipe_task import RecipeTask, load, prepare_recipe, usable_device
+from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder
+from dprmt.training.harness._task import Task
 from dprmt.training.harness._trained import save_trained
-from dprmt.training.recipes import Recipe
-
-_MOVED_AFTER = 10  # steps after which a parameter that has not moved stops the run
+from dprmt.training.recipes import Recipe, Settings
 
 
 @dataclass(frozen=True)
@@ -69,6 +56,15 @@ class TrainingResult:
     charged: int
     epsilon: float
     evaluation: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a run in a folder: what a `Prepared` is made from, beside model and task."""
+
+    randomness: Randomness
+    processes: int
+    noise_multiplier: float | None
 
 
 def train(
@@ -160,252 +156,247 @@ def train(
     >>> result.finished, result.steps, round(result.epsilon, 1), sorted(result.evaluation)
     (True, 2, 3.9, ['accuracy', 'loss', 'samples'])
     """
+    place = usable_device(device)
+
+    def prepared(start: Start) -> Prepared:
+        loaded, data = load(recipe)
+        return prepare_recipe(recipe, loaded, data, place, start.randomness, start.processes, start.noise_multiplier)
+
+    def finish(run: Run) -> None:
+        assert isinstance(run.prepared.task, RecipeTask)
+        save_trained(run.prepared.task.loaded, Path(out) / MODEL)
+
+    return _in_folder(
+        recipe.to_toml(),
+        out,
+        prepared,
+        finish,
+        resume=resume,
+        noise_seed=noise_seed,
+        show_progress=show_progress,
+        observers=lambda: [Events(Path(out))] if tensorboard else [],
+    )
+
+
+def train_task(
+    model: torch.nn.Module,
+    task: Task,
+    settings: Settings,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    noise_seed: int | None = None,
+    tokens: int | None = None,
+    show_progress: bool = False,
+    observers: Sequence[Observer] = (),
+) -> TrainingResult:
+    """Train any model on any task, in place and in a run folder as `train` keeps it, but for ``model/``.
+
+    Parameters
+    ----------
+    model : Module
+        What is trained, on its device and in training mode; its layers must be those of
+        `dprmt.training.clipping.make_private`, or what the task's own private step takes.
+    task : Task
+        On what.
+    settings : Settings
+        How.
+    out, resume, noise_seed, show_progress
+        As for `train`.
+    tokens : int, optional
+        Length of the longest sample, if it is known without looking at the data.
+    observers : sequence of Observer
+        Who looks on, in the first process, beside those that write the folder.
+
+    Returns
+    -------
+    TrainingResult
+        Also when a signal or an observer stopped the run.
+
+    Raises
+    ------
+    ParameterError
+        As `train` does.
+
+    Formal guarantees
+    -----------------
+    Those of `train`, with the task's samples in place of the recipe's; and as far as its own private step keeps them,
+    if it has one.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dprmt.training.harness import ItemTask
+    >>> def losses(model, labels):
+    ...     return torch.nn.functional.cross_entropy(model(torch.eye(4)[labels]), labels, reduction="none")
+    >>> settings = Settings(
+    ...     privacy={"noise_multiplier": 1.0, "delta": 1e-5},
+    ...     optimizer={"name": "adam", "learning_rate": 0.1},
+    ...     training={"batch_size": 10, "steps": 2},
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     task = ItemTask([0, 1, 2] * 10, torch.tensor, losses)
+    ...     result = train_task(torch.nn.Linear(4, 3), task, settings, Path(folder, "run"))
+    >>> result.finished, round(result.epsilon, 1)
+    (True, 4.8)
+    """
+
+    def prepared(start: Start) -> Prepared:
+        return prepare(
+            model,
+            task,
+            settings,
+            start.randomness,
+            processes=start.processes,
+            noise_multiplier=start.noise_multiplier,
+            tokens=tokens,
+        )
+
+    return _in_folder(
+        settings.to_toml(),
+        out,
+        prepared,
+        lambda run: None,
+        resume=resume,
+        noise_seed=noise_seed,
+        show_progress=show_progress,
+        observers=lambda: list(observers),
+    )
+
+
+def _in_folder(
+    config: str,
+    out: str | os.PathLike[str],
+    prepared: Callable[[Start], Prepared],
+    finish: Callable[[Run], None],
+    *,
+    resume: bool,
+    noise_seed: int | None,
+    show_progress: bool,
+    observers: Callable[[], Sequence[Observer]],
+) -> TrainingResult:
     with process_group() as (rank, processes):
-        folder = _open_folder(recipe, out, resume, rank)
-        events = None
+        folder = _open_folder(config, out, resume, rank)
         try:
-            events = Events(Path(out)) if tensorboard and rank == 0 else None
-            run = _Run(recipe, Path(out), folder, rank, processes, noise_seed, device, events)
-            return run.to_the_end(show_progress)
+            start = _FolderRun(Path(out), folder, rank, processes, noise_seed, observers() if rank == 0 else ())
+            return start.to_the_end(prepared, finish, show_progress)
         finally:
             if folder is not None:
                 folder.close()
-            if events is not None:
-                events.close()
 
 
-class _Run:
-    """One start of a run: set up, then :meth:`to_the_end`."""
+class _FolderRun:
+    """One start of a run in a folder: what was there before, the loop, and what is there afterwards."""
 
     def __init__(
         self,
-        recipe: Recipe,
         path: Path,
         folder: RunFolder | None,
         rank: int,
         processes: int,
         noise_seed: int | None,
-        device: str | torch.device | None,
-        events: Events | None,
+        observers: Sequence[Observer],
     ) -> None:
-        self.events = events
-        self.recipe, self.path, self.folder = recipe, path, folder
-        self.rank, self.processes = rank, processes
-        self.device = usable_device(device)
-        self.document = from_first(_read_run(path))
-        self.attempt = int(self.document.get("starts", 0)) + 1
-        self.randomness = from_first(fresh_randomness(noise_seed, self.attempt))
-        sigma = self.document.get("noise_multiplier")
-        self.settings = build(recipe, *load(recipe), self.device, self.randomness, processes, sigma)
-        self._check_mechanism()
-        self.released = self._watch()
-        self.scores: dict[str, Any] = {}
-        self.scored: int | None = None  # the step after which the scores were taken
-        self.before = snapshot(self.settings.loaded.model)
-        self.done = self._restore()
-        self._check_charged()
-        self.spent = SpentEpsilon(self.settings.mechanism, recipe.privacy.delta, recipe.training.steps)
-        self._write_run()
-        self.ledger = PrivacyLedger(path) if rank == 0 else None
+        self._path, self._folder, self._rank, self._processes = path, folder, rank, processes
+        self._more = observers
+        self._document = from_first(_read_run(path))
+        self._attempt = int(self._document.get("starts", 0)) + 1
+        self._randomness = from_first(fresh_randomness(noise_seed, self._attempt))
 
-    def _watch(self) -> ReleasedGradients:
-        training, inner = self.recipe.training, self.settings.inner_optimizer
-        released = ReleasedGradients(self.settings.parameters, training.spectra_layers, training.spectra_every)
-        self.settings.attach_denoising(released)
-        released.after(inner)
-        return released
+    def to_the_end(
+        self, make: Callable[[Start], Prepared], finish: Callable[[Run], None], show_progress: bool
+    ) -> TrainingResult:
+        prepared = make(Start(self._randomness, self._processes, self._document.get("noise_multiplier")))
+        try:
+            self._check_mechanism(prepared)
+            moved = MovedParameters(prepared.model)
+            run = self._run(prepared)
+            run.observers = [*self._observers(), moved, ProgressBar(show_progress and self._rank == 0)]
+            self._check_charged(run)
+            self._write_run(prepared)
+            for _ in run.steps():
+                pass
+            if run.stopped:
+                return self._result(run, finished=False)
+            if run.done:  # else all steps that were charged are lost
+                moved.check(run)
+            run.evaluate()
+            return self._finished(run, finish)
+        finally:
+            prepared.close()
 
-    def _check_mechanism(self) -> None:
+    def _run(self, prepared: Prepared) -> Run:
+        return Run(
+            prepared,
+            self._randomness,
+            FolderPlace(self._path, writes=self._rank == 0),
+            attempt=self._attempt,
+            rank=self._rank,
+            processes=self._processes,
+        )
+
+    def _observers(self) -> list[Observer]:
+        if self._folder is None:
+            return [StopOnSignal()]
+        files = [MetricsFile(self._folder), SpectraFile(self._folder)]
+        return [StopOnSignal(), *files, *self._more]
+
+    def _check_mechanism(self, prepared: Prepared) -> None:
         # ε of all starts together is computed for one mechanism: it has to be that of every step charged so far.
-        settings, former = self.settings, self.document
+        former, task = self._document, prepared.task
         if not former:
             return
         now = {
-            "step": describe_mechanism(settings.mechanism),
-            "samples": len(settings.data.train),
-            "labels": list(settings.data.labels) if settings.data.labels is not None else None,
+            "step": describe_mechanism(prepared.mechanism),
+            "samples": task.size,
+            "labels": list(task.labels) if task.labels is not None else None,
         }
         for key, value in now.items():
             if former.get(key) != value:
                 allowed = f"as at the run's first start ({key}: {former.get(key)})"
                 raise ParameterError("data, model and version of dprmt", value, allowed)
 
-    def _check_charged(self) -> None:
+    def _check_charged(self, run: Run) -> None:
         # Steps that the parameters have seen were charged before: if they are gone from the ledger, ε is unknown.
-        charged = from_first(charged_steps(self.path))
-        if charged < self.done or (charged and not self.document):
-            what = f"{charged} steps charged, {self.done} done" if self.document else "no run.json"
-            raise ParameterError("resume", f"{self.path}: {what}", "given for a run whose record is complete")
+        if run.charged < run.done or (run.charged and not self._document):
+            what = f"{run.charged} steps charged, {run.done} done" if self._document else "no run.json"
+            raise ParameterError("resume", f"{self._path}: {what}", "given for a run whose record is complete")
 
-    def _restore(self) -> int:
-        # Number of steps that the parameters have seen. All processes continue from the first one's checkpoint.
-        state = from_first(load_checkpoint(self.path) if self.rank == 0 else None)
-        if state is None:
-            return 0
-        parameters, saved = self.settings.parameters, state["parameters"]
-        if {name: value.shape for name, value in parameters.items()} != {n: v.shape for n, v in saved.items()}:
-            raise ParameterError("resume", str(self.path), "given for a run of the same model: its parameters differ")
-        with torch.no_grad():
-            for name, value in parameters.items():
-                value.copy_(saved[name])
-        self.settings.inner_optimizer.load_state_dict(state["optimizer"])
-        if self.settings.denoising_memory is not None:
-            self.settings.denoising_memory.load_state_dict(state["denoising"])
-        if (self.path / SPECTRA).exists():
-            with np.load(self.path / SPECTRA) as spectra:
-                self.released.restore(dict(spectra), state["step"])
-        return int(state["step"])
-
-    def _write_run(self) -> None:
-        if self.folder is None:
+    def _write_run(self, prepared: Prepared) -> None:
+        if self._folder is None:
             return
-        settings, privacy = self.settings, self.recipe.privacy
-        self.folder.write_config()
-        self.document = {
+        self._folder.write_config()
+        self._document = {
             "dprmt": __version__,
-            "starts": self.attempt,
-            "noise_multiplier": settings.mechanism.noise_multiplier,
-            "sample_rate": settings.mechanism.sample_rate,
-            "delta": privacy.delta,
-            "step": describe_mechanism(settings.mechanism),
-            "noise_is_secret": self.randomness.is_secret and bool(self.document.get("noise_is_secret", True)),
-            "samples": len(settings.data.train),
-            "labels": settings.data.labels,
-            "processes": self.processes,
-            "trainable_parameters": sum(value.numel() for value in settings.parameters.values()),
+            "starts": self._attempt,
+            "noise_multiplier": prepared.mechanism.noise_multiplier,
+            "sample_rate": prepared.mechanism.sample_rate,
+            "delta": prepared.settings.privacy.delta,
+            "step": describe_mechanism(prepared.mechanism),
+            "noise_is_secret": self._randomness.is_secret and bool(self._document.get("noise_is_secret", True)),
+            "samples": prepared.task.size,
+            "labels": prepared.task.labels,
+            "processes": self._processes,
+            "trainable_parameters": sum(value.numel() for value in prepared.parameters.values()),
         }
-        write_whole(self.path / RUN, strict_json(self.document, indent=1) + "\n")
+        write_whole(self._path / RUN, strict_json(self._document, indent=1) + "\n")
 
-    def to_the_end(self, show_progress: bool) -> TrainingResult:
-        total = self.recipe.training.steps
-        batches = poisson_batches(
-            len(self.settings.data.train),
-            self.settings.mechanism.sample_rate,
-            total - self.done,
-            self.randomness.generator("sampling"),
-        )
-        show = show_progress and self.rank == 0
-        with Interrupts() as interrupts, RunProgress(total, self.done, show) as progress:
-            if not self.randomness.is_secret:
-                progress.note("The noise seed is known: this run has no privacy towards whoever knows it.")
-            for step, batch in enumerate(batches, start=self.done + 1):
-                if from_first(interrupts.asked):
-                    self._checkpoint()
-                    return self._result(finished=False)
-                if not self._may_charge():
-                    progress.note(
-                        f"ends at step {step - 1}: steps lost to interruptions used up the rest of the target ε"
-                    )
-                    break
-                entry = self._one_step(step, batch)
-                if self.folder is not None:
-                    self.folder.append_metrics(entry)
-                if self.events is not None:
-                    self.events.write(entry)
-                if step % self.recipe.training.checkpoint_every == 0 or step == total:
-                    self._checkpoint()
-                if step == min(_MOVED_AFTER, total):
-                    self._check_moved()
-                progress.update(step, entry["private"]["loss"], entry["epsilon"], entry["noisy_gradient_norm"])
-        self._checkpoint()
-        return self._finish()
+    def _result(self, run: Run, *, finished: bool) -> TrainingResult:
+        return TrainingResult(self._path, finished, run.done, run.charged, run.epsilon(), run.scores)
 
-    def _may_charge(self) -> bool:
-        # With a target, σ was chosen for so many steps: a repeated step takes the place of a later one.
-        charged = self.ledger.charged if self.ledger is not None else 0
-        return self.recipe.privacy.target_epsilon is None or from_first(charged) < self.recipe.training.steps
-
-    def _one_step(self, step: int, batch: list[int]) -> dict[str, Any]:
-        started = time.perf_counter()
-        optimizer, training = self.recipe.optimizer, self.recipe.training
-        rate = optimizer.learning_rate * learning_rate_factor(optimizer.schedule, step, training.steps)
-        set_learning_rate(self.settings.inner_optimizer, rate)
-        loss = self._accumulate(step, batch)
-        epsilon = self._charge(step)
-        self.released.step = step
-        self.settings.private.step()
-        self.done = step
-        entry: dict[str, Any] = {
-            "step": step,
-            "attempt": self.attempt,
-            "epsilon": epsilon,
-            "learning_rate": rate,
-            "noisy_gradient_norm": self.released.norm,
-            **self.settings.denoising_summary(),
-            "seconds": time.perf_counter() - started,
-            "private": {"loss": loss, "batch_size": len(batch)},
-        }
-        every = self.recipe.evaluation.every
-        if every is not None and (step % every == 0 or step == training.steps):
-            entry["evaluation"] = self._evaluate()
-        return entry
-
-    def _evaluate(self) -> dict[str, Any]:
-        self.scores, self.scored = self.settings.evaluate(), self.done
-        return self.scores
-
-    def _accumulate(self, step: int, batch: list[int]) -> float | None:
-        # The mean loss of the logical batch over all processes; None if Poisson sampling drew nobody.
-        data, private = self.settings.data, self.settings.private
-        private.model.train()
-        total = torch.zeros((), dtype=torch.float64)
-        for piece in micro_batches(batch, self.recipe.training.micro_batch_size, self.rank, self.processes):
-            inputs = self.settings.collate([data.train[position] for position in piece])
-            samples = inputs.pop("sample_id")
-            losses = per_sample_losses(private.model, inputs)
-            private.accumulate(losses, samples=samples, step=step)
-            total += losses.detach().double().sum().cpu()
-        return float(summed(total)) / len(batch) if batch else None
-
-    def _charge(self, step: int) -> float:
-        epsilon = math.nan
-        if self.ledger is not None:
-            epsilon = self.spent.after(self.ledger.charged + 1)
-            self.ledger.charge(self.attempt, step, epsilon)
-        wait_for_all()
-        return epsilon
-
-    def _check_moved(self) -> None:
-        check_parameters_moved(self.settings.loaded.model, self.before)
-
-    def _checkpoint(self) -> None:
-        if self.folder is None:
-            return
-        state = {
-            "step": self.done,
-            "parameters": {name: value.detach() for name, value in self.settings.parameters.items()},
-            "optimizer": self.settings.inner_optimizer.state_dict(),
-        }
-        if self.settings.denoising_memory is not None:
-            state["denoising"] = self.settings.denoising_memory.state_dict()
-        if self.released.changed:
-            save_spectra(self.path / SPECTRA, self.released.spectra())
-            self.released.changed = False
-        save_checkpoint(self.path, state)
-
-    def _result(self, *, finished: bool) -> TrainingResult:
-        charged = from_first(self.ledger.charged if self.ledger is not None else 0)
-        return TrainingResult(
-            self.path, finished, self.done, charged, self.spent.after(charged, exactly=True), self.scores
-        )
-
-    def _finish(self) -> TrainingResult:
-        if self.done:  # else all steps that were charged are lost
-            self._check_moved()
-        if self.scored != self.done:
-            self._evaluate()
-        result = self._result(finished=True)
-        if self.folder is not None:
-            save_trained(self.settings.loaded, self.path / MODEL)
+    def _finished(self, run: Run, finish: Callable[[Run], None]) -> TrainingResult:
+        result = self._result(run, finished=True)
+        if self._folder is not None:
+            finish(run)
             summary = {
                 "steps": result.steps,
                 "charged": result.charged,
                 "epsilon": result.epsilon,
-                "delta": self.recipe.privacy.delta,
-                "noise_is_secret": self.document["noise_is_secret"],
+                "delta": run.prepared.settings.privacy.delta,
+                "noise_is_secret": self._document["noise_is_secret"],
                 "evaluation": result.evaluation,
             }
-            write_whole(self.path / SUMMARY, strict_json(summary, indent=1) + "\n")
+            write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")
         return result
 
 
@@ -418,12 +409,12 @@ def _read_run(path: Path) -> dict[str, Any]:
     return document
 
 
-def _open_folder(recipe: Recipe, out: str | os.PathLike[str], resume: bool, rank: int) -> RunFolder | None:
+def _open_folder(config: str, out: str | os.PathLike[str], resume: bool, rank: int) -> RunFolder | None:
     # In the first process; what is wrong with the folder is said in all of them.
     folder, problem = None, None
     if rank == 0:
         try:
-            folder = RunFolder(out, resume=resume, config=recipe.to_toml())
+            folder = RunFolder(out, resume=resume, config=config)
         except ParameterError as error:
             problem = error.name, error.value, error.allowed
     problem = from_first(problem)

@@ -4,6 +4,7 @@
 """
 
 from dprmt.training.recipes._recipe import Recipe as Recipe
+from dprmt.training.recipes._recipe import Settings as Settings
 from dprmt.training.recipes._recipe import builtin_recipes as builtin_recipes
 from dprmt.training.recipes._recipe import load_recipe as load_recipe
 from dprmt.training.recipes._recipe import recipe_from_dict as recipe_from_dict
@@ -25,6 +26,7 @@ __all__ = [
     "OptimizerRecipe",
     "PrivacyRecipe",
     "Recipe",
+    "Settings",
     "TrainingRecipe",
     "builtin_recipes",
     "load_recipe",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dprmt._validation import ParameterError, check_choice
 from dprmt.training.recipes._fields import Section, checked, read_section, subsection, text
@@ -29,8 +29,101 @@ _SPLITS = ("train", "validation", "test")
 _LIBRARY = "library"
 
 
+class Document(Section):
+    """Sections that are changed by dotted names and written as TOML."""
+
+    def with_changes(self, changes: Mapping[str, Any]) -> Self:
+        """A copy with some keys changed, for sweeps and command-line overrides.
+
+        Parameters
+        ----------
+        changes : mapping
+            New values by dotted name, such as ``{"optimizer.learning_rate": 1e-3, "model.lora.rank": 8}``.
+            ``None`` takes a key away. All changes are made before anything is checked.
+
+        Returns
+        -------
+        Recipe or Settings
+            The changed one, checked as a whole.
+
+        Raises
+        ------
+        ParameterError
+            If a name is unknown or the result is not a valid recipe.
+        """
+        values = self.to_dict()
+        for name, value in changes.items():
+            *path, key = name.split(".")
+            place = values
+            for step in path:
+                place = place.setdefault(step, {})
+                if not isinstance(place, dict):
+                    raise ParameterError(name, value, "absent: no such key")
+            if value is None:
+                place.pop(key, None)
+            else:
+                place[key] = value
+        changed: Self = read_section(type(self), values)
+        return changed
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sections as nested tables of plain values, without the absent ones.
+
+        Returns
+        -------
+        dict
+            What `recipe_from_dict` takes.
+        """
+        return _plain(dataclasses.asdict(self))  # type: ignore[call-overload]  # subclasses are dataclasses
+
+    def to_toml(self) -> str:
+        """The recipe as TOML, with every value written out; `load_recipe` reads it back to an equal one.
+
+        Returns
+        -------
+        str
+            The text of the file.
+        """
+        return "\n".join(_toml_table("", self.to_dict())).lstrip("\n") + "\n"
+
+
 @dataclass(frozen=True)
-class Recipe(Section):
+class Settings(Document):
+    """How to train, whatever is trained: what a `Recipe` says beside its model and its data.
+
+    Attributes
+    ----------
+    privacy, optimizer, training
+        The required sections; tables become sections.
+    denoising, evaluation
+        With defaults for everything; the denoiser's is none.
+
+    Raises
+    ------
+    ParameterError
+        If a key is unknown or missing, or a value is of the wrong type or outside its range; it names
+        ``section.key``.
+
+    Examples
+    --------
+    >>> settings = Settings(
+    ...     privacy={"noise_multiplier": 1.0, "delta": 1e-5},
+    ...     optimizer={"name": "adam", "learning_rate": 0.1},
+    ...     training={"batch_size": 10, "steps": 2},
+    ... )
+    >>> settings == Settings(**settings.to_dict())
+    True
+    """
+
+    privacy: PrivacyRecipe = checked(subsection(PrivacyRecipe))
+    optimizer: OptimizerRecipe = checked(subsection(OptimizerRecipe))
+    training: TrainingRecipe = checked(subsection(TrainingRecipe))
+    denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), factory=DenoisingRecipe)
+    evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), factory=EvaluationRecipe)
+
+
+@dataclass(frozen=True)
+class Recipe(Document):
     """All that determines a training run, checked.
 
     Attributes
@@ -76,58 +169,10 @@ class Recipe(Section):
         if self.model.task == "generation" and len(self.data.inputs) != 1:
             raise ParameterError("data.inputs", self.data.inputs, "one column if model.task is 'generation'")
 
-    def with_changes(self, changes: Mapping[str, Any]) -> Recipe:
-        """A copy with some keys changed, for sweeps and command-line overrides.
-
-        Parameters
-        ----------
-        changes : mapping
-            New values by dotted name, such as ``{"optimizer.learning_rate": 1e-3, "model.lora.rank": 8}``.
-            ``None`` takes a key away. All changes are made before anything is checked.
-
-        Returns
-        -------
-        Recipe
-            The changed recipe, checked as a whole.
-
-        Raises
-        ------
-        ParameterError
-            If a name is unknown or the result is not a valid recipe.
-        """
-        values = self.to_dict()
-        for name, value in changes.items():
-            *path, key = name.split(".")
-            place = values
-            for step in path:
-                place = place.setdefault(step, {})
-                if not isinstance(place, dict):
-                    raise ParameterError(name, value, "absent: no such key")
-            if value is None:
-                place.pop(key, None)
-            else:
-                place[key] = value
-        return recipe_from_dict(values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The sections as nested tables of plain values, without the absent ones.
-
-        Returns
-        -------
-        dict
-            What `recipe_from_dict` takes.
-        """
-        return _plain(dataclasses.asdict(self))
-
-    def to_toml(self) -> str:
-        """The recipe as TOML, with every value written out; `load_recipe` reads it back to an equal one.
-
-        Returns
-        -------
-        str
-            The text of the file.
-        """
-        return "\n".join(_toml_table("", self.to_dict())).lstrip("\n") + "\n"
+    @property
+    def settings(self) -> Settings:
+        """All but name, model and data."""
+        return Settings(self.privacy, self.optimizer, self.training, self.denoising, self.evaluation)
 
 
 def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:

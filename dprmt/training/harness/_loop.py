@@ -1,0 +1,234 @@
+"""The loop: draw, clip, charge, noise, denoise, move, look on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from dprmt._validation import ParameterError
+from dprmt.training.harness._ledger import SpentEpsilon
+from dprmt.training.harness._observer import Observer, StepRecord
+from dprmt.training.harness._place import Place
+from dprmt.training.harness._prepare import Prepared
+from dprmt.training.harness._processes import from_first, summed, wait_for_all
+from dprmt.training.harness._randomness import Randomness
+from dprmt.training.harness._released import ReleasedGradients
+from dprmt.training.harness._sampling import poisson_batches
+from dprmt.training.harness._schedule import learning_rate_factor, set_learning_rate
+
+
+class Run:
+    """One start of a run: every private training of the package goes through :meth:`steps`.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        Model, task, settings and private step.
+    randomness : Randomness
+        Of this start.
+    place : Place
+        Where it is charged and kept: a folder, or memory.
+    attempt : int
+        Number of this start.
+    rank, processes : int
+        This process, and how many work together.
+
+    Attributes
+    ----------
+    done : int
+        Steps that the parameters have seen.
+    total : int
+        Steps of the whole run.
+    released : ReleasedGradients
+        What is seen of the noisy gradients.
+    scores : dict
+        The last ones that were taken.
+    stopped : bool
+        Whether an observer ended it.
+
+    Raises
+    ------
+    ParameterError
+        If the state that ``place`` holds is that of another model.
+
+    Formal guarantees
+    -----------------
+    A logical step is charged at ``place`` before its noise is added and its gradient used; the batches are those of a
+    Poisson sampler whose exact rate is the mechanism's; with a target ε no more steps are charged than it was computed
+    for. What is released is then covered by ``epsilon()``, which is as durable as the place.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        randomness: Randomness,
+        place: Place,
+        *,
+        attempt: int = 1,
+        rank: int = 0,
+        processes: int = 1,
+    ) -> None:
+        self.prepared, self.randomness, self.place = prepared, randomness, place
+        self.attempt, self.rank, self.processes = attempt, rank, processes
+        settings = prepared.settings
+        self.total, self.stopped = settings.training.steps, False
+        self.observers: list[Observer] = []
+        self.released = ReleasedGradients(
+            prepared.parameters, settings.training.spectra_layers, settings.training.spectra_every
+        )
+        prepared.attach_denoising(self.released)
+        self.released.after(prepared.inner_optimizer)
+        self.scores: dict[str, Any] = {}
+        self._scored: int | None = None  # the step after which the scores were taken
+        self.done = self._restore()
+        self._spent = SpentEpsilon(prepared.mechanism, settings.privacy.delta, self.total)
+
+    @property
+    def charged(self) -> int:
+        """Steps charged over all starts, at least ``done``."""
+        return from_first(self.place.charged)
+
+    def epsilon(self) -> float:
+        """Upper bound of ε for all charged steps, exactly for their number."""
+        return self._spent.after(self.charged, exactly=True)
+
+    def stop(self) -> None:
+        """End the run before the next step is charged; for observers."""
+        self.stopped = True
+
+    def evaluate(self) -> dict[str, Any]:
+        """Scores after the steps that were done, taken once."""
+        if self._scored != self.done:
+            self.scores, self._scored = self.prepared.task.score(), self.done
+        return self.scores
+
+    def steps(self) -> Iterator[StepRecord]:
+        """Do the steps that are left, each when it is asked for.
+
+        Yields
+        ------
+        StepRecord
+            After the optimizer has moved and the observers have seen it.
+        """
+        with ExitStack() as stack:
+            for observer in self.observers:
+                observer.start(self)
+                stack.callback(observer.end, self)
+            if not self.randomness.is_secret:
+                self._say("The noise seed is known: this run has no privacy towards whoever knows it.")
+            yield from self._remaining_steps()
+            self._checkpoint()
+
+    def _remaining_steps(self) -> Iterator[StepRecord]:
+        every, task = self.prepared.settings.training.checkpoint_every, self.prepared.task
+        coins = self.randomness.generator("sampling")
+        batches = poisson_batches(task.size, self.prepared.mechanism.sample_rate, self.total - self.done, coins)
+        for step, batch in enumerate(batches, start=self.done + 1):
+            for observer in self.observers:
+                observer.before_step(self, step)
+            if self._all_stop():
+                return
+            if not self._may_charge():
+                self._say(f"ends at step {step - 1}: steps lost to interruptions used up the rest of the target ε")
+                return
+            record = self._one_step(step, batch)
+            if record is None:
+                return
+            for observer in self.observers:
+                observer.after_step(self, record)
+            if step % every == 0 or step == self.total:
+                self._checkpoint()
+            yield record
+
+    def _all_stop(self) -> bool:
+        self.stopped = from_first(self.stopped)
+        return self.stopped
+
+    def _may_charge(self) -> bool:
+        # With a target, σ was chosen for so many steps: a repeated step takes the place of a later one.
+        return self.prepared.settings.privacy.target_epsilon is None or self.charged < self.total
+
+    def _one_step(self, step: int, batch: list[int]) -> StepRecord | None:
+        started = time.perf_counter()
+        settings, private = self.prepared.settings, self.prepared.private
+        rate = settings.optimizer.learning_rate
+        rate *= learning_rate_factor(settings.optimizer.schedule, step, self.total)
+        set_learning_rate(self.prepared.inner_optimizer, rate)
+        loss = self._accumulate(step, batch)
+        for observer in self.observers:
+            observer.measured(self, step)
+        if self._all_stop():
+            return None
+        epsilon = self._charge(step)
+        self.released.step = step
+        private.step()
+        self.done = step
+        every = settings.evaluation.every
+        scored = every is not None and (step % every == 0 or step == self.total)
+        return StepRecord(
+            step=step,
+            attempt=self.attempt,
+            epsilon=epsilon,
+            learning_rate=rate,
+            noisy_gradient_norm=self.released.norm,
+            denoising=self.prepared.denoising_summary(),
+            seconds=time.perf_counter() - started,
+            loss=loss,
+            batch_size=len(batch),
+            evaluation=self.evaluate() if scored else None,
+        )
+
+    def _accumulate(self, step: int, batch: Sequence[int]) -> float | None:
+        # The mean loss of the logical batch over all processes; None if Poisson sampling drew nobody.
+        task, private = self.prepared.task, self.prepared.private
+        total = torch.zeros((), dtype=torch.float64)
+        share = batch[self.rank :: self.processes]
+        for piece in task.pieces(share, self.prepared.settings.training.micro_batch_size):
+            total += task.accumulate(private, piece, step).double().sum().cpu()
+        return float(summed(total)) / len(batch) if batch else None
+
+    def _charge(self, step: int) -> float:
+        epsilon = math.nan
+        if self.rank == 0:
+            if self.place.states_epsilon:
+                epsilon = self._spent.after(self.place.charged + 1)
+            self.place.charge(self.attempt, step, epsilon)
+        wait_for_all()
+        return epsilon
+
+    def _checkpoint(self) -> None:
+        for observer in self.observers:
+            observer.before_checkpoint(self)
+        state = {
+            "step": self.done,
+            "parameters": {name: value.detach() for name, value in self.prepared.parameters.items()},
+            "optimizer": self.prepared.inner_optimizer.state_dict(),
+        }
+        if self.prepared.denoising_memory is not None:
+            state["denoising"] = self.prepared.denoising_memory.state_dict()
+        self.place.save(state)
+
+    def _restore(self) -> int:
+        # Number of steps that the parameters have seen. All processes continue from the first one's checkpoint.
+        state = from_first(self.place.load() if self.rank == 0 else None)
+        if state is None:
+            return 0
+        parameters, saved = self.prepared.parameters, state["parameters"]
+        if {name: value.shape for name, value in parameters.items()} != {n: v.shape for n, v in saved.items()}:
+            raise ParameterError("resume", str(self.place), "given for a run of the same model: its parameters differ")
+        with torch.no_grad():
+            for name, value in parameters.items():
+                value.copy_(saved[name])
+        self.prepared.inner_optimizer.load_state_dict(state["optimizer"])
+        if self.prepared.denoising_memory is not None:
+            self.prepared.denoising_memory.load_state_dict(state["denoising"])
+        return int(state["step"])
+
+    def _say(self, text: str) -> None:
+        for observer in self.observers:
+            observer.note(self, text)

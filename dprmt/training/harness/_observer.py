@@ -1,0 +1,98 @@
+"""What looks on while a run trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dprmt.training.harness._loop import Run
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What one step was like.
+
+    Attributes
+    ----------
+    step : int
+        Its number, from 1.
+    attempt : int
+        Number of the start of the run.
+    epsilon : float
+        Upper bound of ε after it, for all steps ever charged; NaN where the run is not told it at every step.
+    learning_rate : float
+        Of the step.
+    noisy_gradient_norm : float
+        Over all trainable parameters, before denoising.
+    denoising : dict
+        How many matrices were replaced, out of how many; empty without a denoiser.
+    seconds : float
+        It took.
+    loss : float or None
+        Mean over the batch; None if Poisson sampling drew nobody. **Private.**
+    batch_size : int
+        As it was drawn. **Private.**
+    evaluation : dict or None
+        Scores after the step, if they were taken.
+    """
+
+    step: int
+    attempt: int
+    epsilon: float
+    learning_rate: float
+    noisy_gradient_norm: float
+    denoising: dict[str, Any]
+    seconds: float
+    loss: float | None
+    batch_size: int
+    evaluation: dict[str, Any] | None = None
+
+    def entry(self) -> dict[str, Any]:
+        """As a line of ``metrics.jsonl``."""
+        entry: dict[str, Any] = {
+            "step": self.step,
+            "attempt": self.attempt,
+            "epsilon": self.epsilon,
+            "learning_rate": self.learning_rate,
+            "noisy_gradient_norm": self.noisy_gradient_norm,
+            **self.denoising,
+            "seconds": self.seconds,
+            "private": {"loss": self.loss, "batch_size": self.batch_size},
+        }
+        return entry if self.evaluation is None else entry | {"evaluation": self.evaluation}
+
+
+class Observer:
+    """Does nothing at any moment of a run; subclasses look, or end it by ``run.stop()``.
+
+    Examples
+    --------
+    >>> class Losses(Observer):
+    ...     def __init__(self):
+    ...         self.private_losses = []
+    ...
+    ...     def after_step(self, run, record):
+    ...         self.private_losses.append(record.loss)
+    """
+
+    def start(self, run: Run) -> None:
+        """Before the first step of this start; ``run.done`` steps were done by earlier ones."""
+
+    def before_step(self, run: Run, step: int) -> None:
+        """Before a batch is drawn. ``run.stop()`` ends the run here."""
+
+    def measured(self, run: Run, step: int) -> None:
+        """After the batch went through the model, before the step is charged. ``run.stop()`` ends the run here."""
+
+    def after_step(self, run: Run, record: StepRecord) -> None:
+        """After the optimizer has moved."""
+
+    def before_checkpoint(self, run: Run) -> None:
+        """Before the state is written."""
+
+    def note(self, run: Run, text: str) -> None:
+        """Hear a sentence about the run."""
+
+    def end(self, run: Run) -> None:
+        """After the last step of this start, whatever ended it, errors included."""

@@ -1,0 +1,102 @@
+"""The observers of a run in a folder: metrics, spectra, progress, moved parameters, signals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from dprmt.training.harness._guard import check_parameters_moved, snapshot
+from dprmt.training.harness._interrupts import Interrupts
+from dprmt.training.harness._observer import Observer, StepRecord
+from dprmt.training.harness._progress import RunProgress
+from dprmt.training.harness._run_folder import SPECTRA, RunFolder, save_spectra
+
+if TYPE_CHECKING:
+    from dprmt.training.harness._loop import Run
+
+_MOVED_AFTER = 10  # steps after which a parameter that has not moved stops the run
+
+
+class MetricsFile(Observer):
+    """``metrics.jsonl``: a line per step."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def after_step(self, run: Run, record: StepRecord) -> None:
+        self._folder.append_metrics(record.entry())
+
+
+class SpectraFile(Observer):
+    """``spectra.npz``: what :class:`ReleasedGradients` keeps, as old as the checkpoint."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._path = folder.path / SPECTRA
+
+    def start(self, run: Run) -> None:
+        if self._path.exists():
+            with np.load(self._path) as spectra:
+                run.released.restore(dict(spectra), run.done)
+
+    def before_checkpoint(self, run: Run) -> None:
+        if run.released.changed:
+            save_spectra(self._path, run.released.spectra())
+            run.released.changed = False
+
+
+class MovedParameters(Observer):
+    """Raises if a trainable parameter is after ten steps where it was before the run's first start."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._before = snapshot(model)  # before a checkpoint is restored
+
+    def check(self, run: Run) -> None:
+        """Raise unless every parameter has moved."""
+        check_parameters_moved(run.prepared.model, self._before)
+
+    def after_step(self, run: Run, record: StepRecord) -> None:
+        if record.step == min(_MOVED_AFTER, run.total):
+            self.check(run)
+
+
+class ProgressBar(Observer):
+    """A bar on stderr, with loss, ε and the noisy gradient's norm."""
+
+    def __init__(self, show: bool) -> None:
+        self._show = show
+        self._bar: RunProgress | None = None
+
+    def start(self, run: Run) -> None:
+        self._bar = RunProgress(run.total, run.done, self._show)
+        self._bar.__enter__()
+
+    def after_step(self, run: Run, record: StepRecord) -> None:
+        if self._bar is not None:
+            self._bar.update(record.step, record.loss, record.epsilon, record.noisy_gradient_norm)
+
+    def note(self, run: Run, text: str) -> None:
+        if self._bar is not None:
+            self._bar.note(text)
+
+    def end(self, run: Run) -> None:
+        if self._bar is not None:
+            self._bar.__exit__()
+
+
+class StopOnSignal(Observer):
+    """The first SIGINT or SIGTERM ends the run between two steps."""
+
+    def __init__(self) -> None:
+        self._interrupts = Interrupts()
+
+    def start(self, run: Run) -> None:
+        self._interrupts.__enter__()
+
+    def before_step(self, run: Run, step: int) -> None:
+        if self._interrupts.asked:
+            run.stop()
+
+    def end(self, run: Run) -> None:
+        self._interrupts.__exit__()

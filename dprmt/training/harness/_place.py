@@ -1,0 +1,85 @@
+"""Where a run is charged and kept: a folder, or memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
+from dprmt.training.harness._ledger import PrivacyLedger
+
+
+class Place(Protocol):
+    """Charges and checkpoints of a run."""
+
+    states_epsilon: bool
+    """Whether every charge is told ε, which takes the accountant's time."""
+
+    @property
+    def charged(self) -> int:
+        """Steps charged so far, over all starts."""
+
+    def charge(self, attempt: int, step: int, epsilon: float) -> None:
+        """Record one more step; what is recorded is as durable as the place when this returns."""
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Keep the state of the run."""
+
+    def load(self) -> dict[str, Any] | None:
+        """The state that was kept last, if any."""
+
+
+class FolderPlace:
+    """A run folder: ``privacy.jsonl`` and ``checkpoint/``. Other processes than the first read nothing there.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+    writes : bool
+        Whether this is the first process.
+    """
+
+    states_epsilon = True
+
+    def __init__(self, path: Path, writes: bool) -> None:
+        self._path, self._ledger = path, PrivacyLedger(path) if writes else None
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    @property
+    def charged(self) -> int:
+        return self._ledger.charged if self._ledger is not None else 0
+
+    def charge(self, attempt: int, step: int, epsilon: float) -> None:
+        assert self._ledger is not None  # only the first process charges
+        self._ledger.charge(attempt, step, epsilon)
+
+    def save(self, state: dict[str, Any]) -> None:
+        if self._ledger is not None:
+            save_checkpoint(self._path, state)
+
+    def load(self) -> dict[str, Any] | None:
+        return load_checkpoint(self._path)
+
+
+class Memory:
+    """Counts what is charged, and forgets it with the process: for runs on public data whose parameters go nowhere."""
+
+    states_epsilon = False
+
+    def __init__(self) -> None:
+        self.charged = 0
+
+    def __str__(self) -> str:
+        return "memory"
+
+    def charge(self, attempt: int, step: int, epsilon: float) -> None:
+        self.charged += 1
+
+    def save(self, state: dict[str, Any]) -> None:
+        pass
+
+    def load(self) -> dict[str, Any] | None:
+        return None

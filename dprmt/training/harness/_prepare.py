@@ -1,0 +1,252 @@
+"""From a model, a task and settings to a run that can take its first step: plan, mechanism, σ, private model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier
+from dprmt.spectra import BlendMemory
+from dprmt.training._private_step import PrivateStep
+from dprmt.training.denoising import Denoising, DenoisingStep
+from dprmt.training.harness._randomness import Randomness
+from dprmt.training.harness._released import ReleasedGradients
+from dprmt.training.harness._sampling import charged_sample_rate
+from dprmt.training.harness._task import Plan, Task
+from dprmt.training.norms import NormRecord, ProbeGenerator
+from dprmt.training.optimizers import make_optimizer
+from dprmt.training.recipes import DenoisingRecipe, Settings
+
+Mechanism = DPSGD | RandomizedClipping
+_PROJECTED_NORMS: dict[str, Any] = {"exact": "materialize", "ghost": "ghost"}  # how DP-GRAPE calls the clippings
+
+
+@dataclass
+class Prepared:
+    """A run before its first step.
+
+    Attributes
+    ----------
+    model : Module
+        What is trained.
+    task : Task
+        On what.
+    settings : Settings
+        How.
+    private : PrivateStep
+        Clipping, noise and optimizer.
+    mechanism : DPSGD or RandomizedClipping
+        One step, for the accountant; its sample rate is that of the coins that are thrown.
+    denoising : DenoisingStep or None
+        Between noise and optimizer, once attached.
+    denoising_memory : BlendMemory or None
+        What the denoiser keeps from step to step; belongs into checkpoints.
+    """
+
+    model: torch.nn.Module
+    task: Task
+    settings: Settings
+    private: PrivateStep
+    mechanism: Mechanism
+    denoising: DenoisingStep | None = None
+    denoising_memory: BlendMemory | None = None
+
+    @property
+    def inner_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer inside Opacus' one."""
+        optimizer: torch.optim.Optimizer = self.private.optimizer.original_optimizer
+        return optimizer
+
+    @property
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Trainable parameters by name."""
+        return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+    def attach_denoising(self, released: ReleasedGradients) -> None:
+        """Put the denoiser between noise and optimizer, if there is one, and the observer before it.
+
+        DP-GRAPE's weights are denoised where their noise is, in the subspace; its other parameters are not denoised.
+        """
+        wanted, outer = self.settings.denoising, self.private.optimizer
+        projected = self.settings.optimizer.name == "grape" and wanted.method != "none"
+        if not projected:
+            released.before(self.inner_optimizer)
+        if wanted.method != "none":
+            options = denoising_options(wanted)
+            if not projected:
+                self.denoising = DenoisingStep.attach(outer, self.parameters, options)
+                self.denoising_memory = self.denoising.memory
+                return
+            memory = self.denoising_memory = options.new_memory()
+
+            def denoise(noisy: dict[str, torch.Tensor], sigma: float) -> Any:
+                released.look()
+                return options.apply(noisy, sigma, memory)
+
+            outer.denoise = denoise
+
+    def denoising_summary(self) -> dict[str, Any]:
+        """How many matrices the last step replaced, out of how many; empty without a denoiser."""
+        if self.settings.denoising.method == "none":
+            return {}
+        if self.denoising is None:
+            layers: Any = getattr(self.private.optimizer, "report", {})
+        else:
+            layers = self.denoising.last_report.layers if self.denoising.last_report is not None else {}
+        return {"denoised_layers": sum(layer.denoised for layer in layers.values()), "matrices": len(layers)}
+
+    def close(self) -> None:
+        """Leave the model without hooks."""
+        if self.denoising is not None:
+            self.denoising.detach()
+        close = getattr(self.private, "close", None)
+        if close is not None:
+            close()
+
+
+def denoising_options(wanted: DenoisingRecipe) -> Denoising:
+    """The step's options: the recipe has one word where the step has two, for the method, and for its loss."""
+    shrinkers = {"paper": "frobenius", "operator": "operator", "nuclear": "nuclear"}
+    chosen: dict[str, Any] = {"method": "blend"}
+    if wanted.method in shrinkers:
+        chosen = {"method": "paper", "loss": shrinkers[wanted.method]}
+    return Denoising(
+        **chosen,
+        kappa=wanted.kappa,
+        false_alarm=wanted.false_alarm,
+        norm_correction=wanted.norm_correction,
+        memory=wanted.memory,
+        layer_weights=wanted.layer_weights,  # type: ignore[arg-type]
+    )
+
+
+def prepare(
+    model: torch.nn.Module,
+    task: Task,
+    settings: Settings,
+    randomness: Randomness,
+    *,
+    processes: int = 1,
+    noise_multiplier: float | None = None,
+    tokens: int | None = None,
+) -> Prepared:
+    """Find the noise multiplier and make the steps private.
+
+    Parameters
+    ----------
+    model : Module
+        What is trained, on its device.
+    task : Task
+        On what.
+    settings : Settings
+        How.
+    randomness : Randomness
+        Of this start of the run.
+    processes : int
+        How many processes work together.
+    noise_multiplier : float, optional
+        σ if it is known already, from an earlier start.
+    tokens : int, optional
+        Length of the longest sample, if it is known without looking at the data.
+
+    Returns
+    -------
+    Prepared
+        Ready for the first step.
+
+    Raises
+    ------
+    ParameterError
+        If the settings do not fit the task or the model.
+    """
+    rate = sample_rate(settings, task.size)
+    plan = _plan(model, task, settings, randomness, processes, tokens)
+    sigma = noise_multiplier or find_noise_multiplier(settings, plan.record, rate)
+    mechanism = plan.record.mechanism(sigma, rate)
+    return Prepared(model, task, settings, _private_step(model, settings, randomness, plan, sigma), mechanism)
+
+
+def find_noise_multiplier(settings: Settings, record: NormRecord, rate: float) -> float:
+    """The σ that was asked for, or the smallest that keeps the target ε."""
+    privacy, steps = settings.privacy, settings.training.steps
+    if privacy.noise_multiplier is not None:
+        return privacy.noise_multiplier
+    assert privacy.target_epsilon is not None  # there is exactly one of both
+    options: dict[str, Any] = {"rank": record.rank, "probe_sharing": record.probe_sharing}
+    if record.probes is None:
+        options = {}
+    return calibrate_noise_multiplier(privacy.target_epsilon, privacy.delta, rate, steps, record.probes, **options)
+
+
+def sample_rate(settings: Settings, size: int) -> float:
+    """Probability of a sample to be in a logical batch: what sampler and accountant are told."""
+    if settings.training.batch_size > size:
+        allowed = f"at most the size of the training set, {size}"
+        raise ParameterError("training.batch_size", settings.training.batch_size, allowed)
+    return charged_sample_rate(settings.training.batch_size, size)
+
+
+def _plan(
+    model: torch.nn.Module, task: Task, settings: Settings, randomness: Randomness, processes: int, tokens: int | None
+) -> Plan:
+    privacy = settings.privacy
+    if settings.optimizer.name == "grape":
+        if privacy.clipping not in _PROJECTED_NORMS:
+            raise ParameterError("privacy.clipping", privacy.clipping, "'exact' or 'ghost' with optimizer 'grape'")
+        if processes > 1:
+            raise ParameterError("optimizer.name", "grape", f"another one in {processes} processes")
+    return task.plan(
+        model,
+        clipping=privacy.clipping,
+        clipping_norm=privacy.clipping_norm,
+        expected_batch_size=settings.training.batch_size,
+        probes=privacy.probes,
+        sketch=privacy.sketch,
+        probe_sharing=privacy.probe_sharing,
+        tokens=tokens,
+        probe_generator=ProbeGenerator(randomness.derive("probes")),
+        distributed=processes > 1,
+    )
+
+
+def _private_step(
+    model: torch.nn.Module, settings: Settings, randomness: Randomness, plan: Plan, sigma: float
+) -> PrivateStep:
+    privacy, optimizer = settings.privacy, settings.optimizer
+    parameters = [value for value in model.parameters() if value.requires_grad]
+    noise_generator = randomness.generator("noise", parameters[0].device)
+    if optimizer.name == "grape":
+        from dprmt.training.projection import make_private_projected
+
+        return make_private_projected(
+            model,
+            # A gradient has no more singular vectors than its shorter side: a head with two labels has two.
+            rank=optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n),
+            refresh_every=optimizer.refresh_every,
+            projector=optimizer.projector,  # type: ignore[arg-type]  # the recipe has checked its words
+            lr=optimizer.learning_rate,
+            betas=optimizer.betas,
+            eps=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+            norms=_PROJECTED_NORMS[privacy.clipping],
+            seed=settings.training.seed,
+            clipping_norm=privacy.clipping_norm,
+            noise_multiplier=sigma,
+            expected_batch_size=settings.training.batch_size,
+            noise_generator=noise_generator,
+        )
+    inner = make_optimizer(
+        optimizer.name,  # type: ignore[arg-type]
+        parameters,
+        lr=optimizer.learning_rate,
+        momentum=optimizer.momentum,
+        betas=optimizer.betas,
+        eps=optimizer.eps,
+        floor=optimizer.floor,
+        noise_variance=plan.noise_variance(sigma),
+        weight_decay=optimizer.weight_decay,
+    )
+    return plan.privatize(inner, noise_multiplier=sigma, noise_generator=noise_generator)

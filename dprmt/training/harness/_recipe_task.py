@@ -1,0 +1,168 @@
+"""From a recipe to model, data and device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dprmt._validation import ParameterError
+from dprmt.training._private_step import PrivateStep
+from dprmt.training.data import TaskData, load_data, per_sample_losses
+from dprmt.training.evaluation import evaluate_classification, evaluate_generation
+from dprmt.training.harness._guard import check_gradients_arrive
+from dprmt.training.harness._prepare import Prepared, prepare
+from dprmt.training.harness._randomness import Randomness
+from dprmt.training.harness._task import Task
+from dprmt.training.models import LoadedModel, load_model, load_tokenizer
+from dprmt.training.recipes import EvaluationRecipe, Recipe
+
+
+@dataclass
+class RecipeTask(Task):
+    """The data of a recipe, for its model.
+
+    Attributes
+    ----------
+    loaded : LoadedModel
+        Model and tokenizer.
+    data : TaskData
+        Training, validation and test sets.
+    evaluation : EvaluationRecipe
+        How the model is scored.
+    device : torch.device
+        Where the model is.
+    """
+
+    loaded: LoadedModel
+    data: TaskData
+    evaluation: EvaluationRecipe
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        self.size = len(self.data.train)
+        self.labels = self.data.labels
+
+    def collate(self, items: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """A micro-batch on the device of the model, ``sample_id`` included."""
+        return {name: value.to(self.device) for name, value in self.data.collate(items).items()}
+
+    def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
+        """See `Task`."""
+        inputs = self.collate([self.data.train[position] for position in positions])
+        samples = inputs.pop("sample_id")
+        private.model.train()  # scores leave it in evaluation mode
+        losses = per_sample_losses(private.model, inputs)
+        private.accumulate(losses, samples=samples, step=step)
+        return losses.detach()
+
+    def score(self) -> dict[str, Any]:
+        """On the validation set. For generation, ``"skipped"`` says which metrics could not be computed, and why."""
+        if not len(self.data.validation):
+            return {}
+        wanted, model = self.evaluation, self.loaded.model
+        if self.data.task == "generation":
+            result = evaluate_generation(model, self.loaded.tokenizer, self.data, "validation", settings=wanted)
+            return {**result.scores, **({"skipped": result.skipped} if result.skipped else {})}
+        metrics = wanted.metrics or ("accuracy",)
+        return {
+            **evaluate_classification(
+                model, self.data, metrics=metrics, batch_size=wanted.batch_size, limit=wanted.limit
+            )
+        }
+
+
+def prepare_recipe(
+    recipe: Recipe,
+    loaded: LoadedModel,
+    data: TaskData,
+    device: torch.device,
+    randomness: Randomness,
+    processes: int = 1,
+    noise_multiplier: float | None = None,
+) -> Prepared:
+    """A recipe's run before its first step, once it is known that every trainable parameter gets a gradient."""
+    loaded.model.to(device)
+    check_gradients_arrive(loaded.model, lambda: _made_up_losses(loaded, data, device))
+    return prepare(
+        loaded.model,
+        RecipeTask(loaded, data, recipe.evaluation, device),
+        recipe.settings,
+        randomness,
+        processes=processes,
+        noise_multiplier=noise_multiplier,
+        tokens=recipe.data.max_tokens,
+    )
+
+
+def load(recipe: Recipe) -> tuple[LoadedModel, TaskData]:
+    """Model with tokenizer, and data, of a recipe; refused if the model cannot read texts as long as the recipe's."""
+    tokenizer = load_tokenizer(recipe.model)
+    data = load_data(recipe.data, tokenizer, recipe.model.task)
+    labels = len(data.labels) if data.labels is not None else None
+    loaded = load_model(recipe.model, labels=labels, seed=recipe.training.seed, tokenizer=tokenizer)
+    longest = loaded.longest_input
+    if longest is not None and recipe.data.max_tokens > longest:
+        raise ParameterError("data.max_tokens", recipe.data.max_tokens, f"at most {longest}, the model's longest input")
+    return loaded, data
+
+
+def usable_device(name: str | torch.device | None) -> torch.device:
+    """The device to train on; under ``torchrun``, this process' own GPU.
+
+    Parameters
+    ----------
+    name : str or device or None
+        None for a GPU if there is one.
+
+    Returns
+    -------
+    torch.device
+        One that computes.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such device.
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if device.type == "cuda":
+            own = int(os.environ.get("LOCAL_RANK", torch.cuda.current_device()))
+            device = torch.device("cuda", own if device.index is None else device.index)
+            torch.cuda.set_device(device)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:80] or type(error).__name__
+        raise ParameterError("device", str(name), f"a device that computes here ({reason})") from None
+    return device
+
+
+def made_up_batch(loaded: LoadedModel, data: TaskData, samples: int, tokens: int) -> dict[str, torch.Tensor]:
+    """A batch of random tokens: looking at it costs no privacy.
+
+    Returns
+    -------
+    dict of Tensor
+        As ``data.collate`` returns it.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shape = (samples, tokens)
+    vocabulary = int(loaded.model.config.vocab_size)
+    batch = {
+        "input_ids": torch.randint(vocabulary, shape, generator=generator),
+        "attention_mask": torch.ones(shape, dtype=torch.long),
+    }
+    if data.pair_types:
+        batch["token_type_ids"] = torch.zeros(shape, dtype=torch.long)
+    if data.labels is None:
+        return batch | {"labels": batch["input_ids"]}
+    return batch | {"labels": torch.randint(len(data.labels), (samples,), generator=generator)}
+
+
+def _made_up_losses(loaded: LoadedModel, data: TaskData, device: torch.device) -> torch.Tensor:
+    batch = made_up_batch(loaded, data, samples=4, tokens=min(16, data.max_tokens))
+    return per_sample_losses(loaded.model, {name: value.to(device) for name, value in batch.items()})

@@ -1,0 +1,153 @@
+"""What is trained on: samples, their losses, and scores."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from dprmt.training._private_step import PrivateStep
+from dprmt.training.clipping import plan_private
+from dprmt.training.harness._sampling import micro_batches
+from dprmt.training.norms import NormRecord
+
+
+class Plan(Protocol):
+    """How gradients will be clipped, before it is known how much noise they get."""
+
+    @property
+    def record(self) -> NormRecord:
+        """What the accountant is told."""
+
+    def noise_variance(self, noise_multiplier: float) -> float:
+        """(σC/L)², of the noise in one entry of the gradient."""
+
+    def privatize(
+        self, optimizer: torch.optim.Optimizer, *, noise_multiplier: float, noise_generator: torch.Generator
+    ) -> PrivateStep:
+        """The private step, with hooks on the model and noise before the optimizer."""
+
+
+class Task(ABC):
+    """A training set, as the loop sees it: numbers of samples, and what becomes of some of them.
+
+    Attributes
+    ----------
+    size : int
+        Number of samples; one of them is the unit of privacy.
+    labels : tuple of str or None
+        Names of the classes, for the record of a run.
+
+    Examples
+    --------
+    See `ItemTask`, which is one.
+    """
+
+    size: int
+    labels: tuple[str, ...] | None = None
+
+    @abstractmethod
+    def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
+        """Send a micro-batch through ``private.model`` and add its clipped gradients to the sum of the step.
+
+        Parameters
+        ----------
+        private : PrivateStep
+            Of :meth:`plan`.
+        positions : sequence of int
+            Which samples, in [0, size).
+        step : int
+            Number of the logical step.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            Their losses, without graph. **Private.**
+        """
+
+    def plan(self, model: torch.nn.Module, **options: Any) -> Plan:
+        """How the gradients of these samples will be clipped.
+
+        Parameters
+        ----------
+        model : Module
+            What is trained.
+        **options
+            Those of `dprmt.training.clipping.plan_private`.
+
+        Returns
+        -------
+        Plan
+            By default that of `dprmt.training.clipping.plan_private`.
+        """
+        return plan_private(model, **options)
+
+    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
+        """One process' share of a logical batch as micro-batches; by default in its order.
+
+        Returns
+        -------
+        list of sequence of int
+            Each of at most ``largest`` samples.
+        """
+        return micro_batches(batch, largest)
+
+    def score(self) -> dict[str, Any]:
+        """Scores of the model as it is now, on data that is not trained on.
+
+        Returns
+        -------
+        dict
+            JSON values; empty, as by default, if there is nothing to evaluate on.
+        """
+        return {}
+
+
+@dataclass
+class ItemTask(Task):
+    """Samples that are collated into batches, of which a function gives the losses.
+
+    Attributes
+    ----------
+    items : sequence
+        The training set; one item is the unit of privacy.
+    collate : callable
+        From a list of items to the batch that ``losses`` takes.
+    losses : callable
+        From (model, batch) to each sample's own loss, shape (B,), with its graph.
+    length : callable or None
+        Of an item: micro-batches are then formed of items of similar length.
+
+    Examples
+    --------
+    >>> import torch
+    >>> def losses(model, labels):
+    ...     return torch.nn.functional.cross_entropy(model(torch.eye(4)[labels]), labels, reduction="none")
+    >>> task = ItemTask([0, 1, 2, 1], torch.tensor, losses)
+    >>> task.size, task.pieces([0, 2, 3], 2)
+    (4, [[0, 2], [3]])
+    """
+
+    items: Sequence[Any]
+    collate: Callable[[list[Any]], Any]
+    losses: Callable[[torch.nn.Module, Any], torch.Tensor]
+    length: Callable[[Any], int] | None = None
+
+    @property
+    def size(self) -> int:  # type: ignore[override]  # what is an attribute may be computed
+        """Number of items."""
+        return len(self.items)
+
+    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
+        """See `Task`."""
+        length = self.length
+        return micro_batches(batch if length is None else sorted(batch, key=lambda i: length(self.items[i])), largest)
+
+    def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
+        """See `Task`."""
+        losses = self.losses(private.model, self.collate([self.items[i] for i in positions]))
+        private.accumulate(losses, samples=positions, step=step)
+        return losses.detach()
