@@ -51,11 +51,11 @@ def built(recipe: Recipe, processes: int = 1) -> Prepared:
 def test_the_optimizer_gets_its_options(folder, name, expected):
     options = {"learning_rate": 0.3, "momentum": 0.7, "betas": [0.8, 0.95], "eps": 1e-3, "floor": 1e-2}
     options |= {"weight_decay": 0.2, "rank": 3, "refresh_every": 7, "projector": "stiefel", "name": name}
-    settings = built(recipe_in(folder, **{f"optimizer.{key}": value for key, value in options.items()}))
-    (group,) = settings.inner_optimizer.param_groups
+    prepared = built(recipe_in(folder, **{f"optimizer.{key}": value for key, value in options.items()}))
+    (group,) = prepared.inner_optimizer.param_groups
     assert {key: group[key] for key in expected} == expected
     if name == "grape":
-        subspaces = settings.inner_optimizer.subspaces
+        subspaces = prepared.inner_optimizer.subspaces
         assert (subspaces.refresh_every, subspaces.kind, {layer.rank for layer in subspaces}) == (7, "stiefel", {3})
 
 
@@ -72,8 +72,8 @@ def test_grape_refuses_what_it_cannot_do(folder):
 
 
 def test_grape_with_singular_vectors_takes_as_many_as_a_layer_has(folder):
-    settings = built(recipe_in(folder, **GRAPE, **{"optimizer.projector": "svd"}))
-    ranks = {layer.name: layer.rank for layer in settings.inner_optimizer.subspaces}
+    prepared = built(recipe_in(folder, **GRAPE, **{"optimizer.projector": "svd"}))
+    ranks = {layer.name: layer.rank for layer in prepared.inner_optimizer.subspaces}
     assert ranks.pop("classifier.weight") == 2  # two labels
     assert set(ranks.values()) == {3}
 
@@ -91,10 +91,10 @@ def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monke
     monkeypatch.setattr(Denoising, "apply", halved)
     changes = {"training.batch_size": 1, "training.steps": 8, "training.spectra_every": 1, "denoising.method": "paper"}
     train(recipe_in(folder, **GRAPE, **changes), tmp_path / "run", noise_seed=1)
-    settings = built(recipe_in(folder, **GRAPE, **changes))
-    subspaces = settings.inner_optimizer.subspaces
+    prepared = built(recipe_in(folder, **GRAPE, **changes))
+    subspaces = prepared.inner_optimizer.subspaces
     released = sum(layer.rank * layer.n for layer in subspaces)
-    released += sum(value.numel() for value in settings.parameters.values() if value not in subspaces)
+    released += sum(value.numel() for value in prepared.parameters.values() if value not in subspaces)
     entries = read_metrics(tmp_path / "run")
     empty = [entry for entry in entries if entry["private"]["batch_size"] == 0]
     assert empty
@@ -122,13 +122,13 @@ def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monke
 )
 def test_the_target_is_met_by_the_mechanism_that_is_charged(folder, changes, mechanism):
     target = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 1.0, "training.steps": 4}
-    settings = built(recipe_in(folder, **target, **changes))
-    assert type(settings.mechanism) is mechanism
-    if isinstance(settings.mechanism, RandomizedClipping):
-        assert settings.mechanism.probe_sharing == settings.recipe.privacy.probe_sharing
-        assert (settings.mechanism.probes, settings.mechanism.rank) == (32, None)
-    assert 0.99 < settings.mechanism.epsilon(4, 1e-4).upper <= 1.0
-    assert settings.private.optimizer.noise_multiplier == settings.mechanism.noise_multiplier
+    prepared = built(recipe_in(folder, **target, **changes))
+    assert type(prepared.mechanism) is mechanism
+    if isinstance(prepared.mechanism, RandomizedClipping):
+        assert prepared.mechanism.probe_sharing == prepared.settings.privacy.probe_sharing
+        assert (prepared.mechanism.probes, prepared.mechanism.rank) == (32, None)
+    assert 0.99 < prepared.mechanism.epsilon(4, 1e-4).upper <= 1.0
+    assert prepared.private.optimizer.noise_multiplier == prepared.mechanism.noise_multiplier
 
 
 @pytest.mark.parametrize(("architecture", "dtype"), [("gpt2", "float32"), ("qwen3", "bfloat16")])

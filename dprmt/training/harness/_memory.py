@@ -65,7 +65,7 @@ def run_in_memory(
     >>> with run_in_memory(torch.nn.Linear(4, 3), task, settings) as run:
     ...     steps = [record.step for record in run.steps()]
     >>> steps, round(run.epsilon(), 1)
-    ([1, 2], 4.8)
+    ([1, 2], 3.9)
     """
     drawn = fresh_randomness(noise_seed, 1) if randomness is None else randomness
     prepared = prepare(model, task, settings, drawn, tokens=tokens)

@@ -238,7 +238,7 @@ def train_task(
     ...     task = ItemTask([0, 1, 2] * 10, torch.tensor, losses)
     ...     result = train_task(torch.nn.Linear(4, 3), task, settings, Path(folder, "run"))
     >>> result.finished, round(result.epsilon, 1)
-    (True, 4.8)
+    (True, 3.9)
     """
 
     def prepared(start: Start) -> Prepared:
