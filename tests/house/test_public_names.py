@@ -96,7 +96,17 @@ PRIVACY_CLAIMS = {
     "dprmt.training.data": ("load_data",),
     "dprmt.training.denoising": ("DenoisingEvaluation", "DenoisingReport", "DenoisingStep", "gradient_noise_std"),
     "dprmt.training.evaluation": ("evaluate_classification", "evaluate_generation"),
-    "dprmt.training.harness": ("dry_run", "load_trained", "read_metrics", "read_summary", "sweep", "train"),
+    "dprmt.training.harness": (
+        "Run",
+        "dry_run",
+        "load_trained",
+        "read_metrics",
+        "read_summary",
+        "sweep",
+        "train",
+        "run_in_memory",
+        "train_task",
+    ),
     "dprmt.training.models": ("byte_tokenizer",),
     "dprmt.training.norms": (
         "HutchPlusPlus",

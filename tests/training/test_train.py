@@ -72,8 +72,8 @@ def test_run_folder_tells_the_whole_story(folder, tmp_path):
     trained_model = load_trained(tmp_path / "run").model
     for name, value in parameters(tmp_path / "run").items():
         assert torch.equal(dict(trained_model.named_parameters())[name], value)
-    adapter = load_file(tmp_path / "run" / "model" / "adapter_model.safetensors")
-    assert len(adapter) == len(parameters(tmp_path / "run"))
+    released = [load_file(path) for path in (tmp_path / "run" / "model").glob("*.safetensors")]  # adapter and head
+    assert sum(map(len, released)) == len(parameters(tmp_path / "run"))
     assert not [path for path in (tmp_path / "run").rglob("*") if path.suffix in (".pt", ".pkl", ".bin", ".new")]
 
 

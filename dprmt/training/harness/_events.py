@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dprmt._validation import ParameterError
-from dprmt.training.harness._observer import Observer, StepRecord
-
-if TYPE_CHECKING:
-    from dprmt.training.harness._loop import Run
+from dprmt.training.harness._observer import Observer, RunView, StepRecord
 
 
 class Events(Observer):
@@ -37,7 +34,7 @@ class Events(Observer):
         self._folder = folder / "tensorboard"
         self._writer: Any = None  # made with the first step: before, the folder may not be that of a run
 
-    def after_step(self, run: Run, record: StepRecord) -> None:
+    def after_step(self, run: RunView, record: StepRecord) -> None:
         """Write one step."""
         entry = record.entry()
         self._writer = self._writer or self._make(str(self._folder))
@@ -45,7 +42,7 @@ class Events(Observer):
             if name not in ("step", "attempt") and math.isfinite(value):
                 self._writer.add_scalar(name, value, entry["step"])
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunView) -> None:
         """Write all that is left."""
         if self._writer is not None:
             self._writer.close()

@@ -61,6 +61,14 @@ class Run:
     A logical step is charged at ``place`` before its noise is added and its gradient used; the batches are those of a
     Poisson sampler whose exact rate is the mechanism's; with a target ε no more steps are charged than it was computed
     for. What is released is then covered by ``epsilon()``, which is as durable as the place.
+
+    Examples
+    --------
+    Made by `dprmt.training.harness.run_in_memory`, or for a folder by `dprmt.training.harness.train`; see there.
+
+    >>> from dprmt.training.harness import run_in_memory
+    >>> with run_in_memory(model, task, settings) as run:  # doctest: +SKIP
+    ...     norms = [record.noisy_gradient_norm for record in run.steps()]
     """
 
     def __init__(

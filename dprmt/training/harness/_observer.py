@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from dprmt.training.harness._loop import Run
+from dprmt.training.harness._prepare import Prepared
+from dprmt.training.harness._released import ReleasedGradients
+
+
+class RunView(Protocol):
+    """What observers see of a `Run`."""
+
+    @property
+    def prepared(self) -> Prepared:
+        """Model, task, settings and private step."""
+
+    @property
+    def released(self) -> ReleasedGradients:
+        """What is seen of the noisy gradients."""
+
+    @property
+    def done(self) -> int:
+        """Steps that the parameters have seen."""
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run."""
+
+    @property
+    def charged(self) -> int:
+        """Steps charged over all starts."""
+
+    def stop(self) -> None:
+        """End the run before the next step is charged."""
 
 
 @dataclass(frozen=True)
@@ -76,23 +103,23 @@ class Observer:
     ...         self.private_losses.append(record.loss)
     """
 
-    def start(self, run: Run) -> None:
+    def start(self, run: RunView) -> None:
         """Before the first step of this start; ``run.done`` steps were done by earlier ones."""
 
-    def before_step(self, run: Run, step: int) -> None:
+    def before_step(self, run: RunView, step: int) -> None:
         """Before a batch is drawn. ``run.stop()`` ends the run here."""
 
-    def measured(self, run: Run, step: int) -> None:
+    def measured(self, run: RunView, step: int) -> None:
         """After the batch went through the model, before the step is charged. ``run.stop()`` ends the run here."""
 
-    def after_step(self, run: Run, record: StepRecord) -> None:
+    def after_step(self, run: RunView, record: StepRecord) -> None:
         """After the optimizer has moved."""
 
-    def before_checkpoint(self, run: Run) -> None:
+    def before_checkpoint(self, run: RunView) -> None:
         """Before the state is written."""
 
-    def note(self, run: Run, text: str) -> None:
+    def note(self, run: RunView, text: str) -> None:
         """Hear a sentence about the run."""
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunView) -> None:
         """After the last step of this start, whatever ended it, errors included."""

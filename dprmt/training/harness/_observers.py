@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 
 from dprmt.training.harness._guard import check_parameters_moved, snapshot
 from dprmt.training.harness._interrupts import Interrupts
-from dprmt.training.harness._observer import Observer, StepRecord
+from dprmt.training.harness._observer import Observer, RunView, StepRecord
 from dprmt.training.harness._progress import RunProgress
 from dprmt.training.harness._run_folder import SPECTRA, RunFolder, save_spectra
-
-if TYPE_CHECKING:
-    from dprmt.training.harness._loop import Run
 
 _MOVED_AFTER = 10  # steps after which a parameter that has not moved stops the run
 
@@ -25,7 +20,7 @@ class MetricsFile(Observer):
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
 
-    def after_step(self, run: Run, record: StepRecord) -> None:
+    def after_step(self, run: RunView, record: StepRecord) -> None:
         self._folder.append_metrics(record.entry())
 
 
@@ -35,12 +30,12 @@ class SpectraFile(Observer):
     def __init__(self, folder: RunFolder) -> None:
         self._path = folder.path / SPECTRA
 
-    def start(self, run: Run) -> None:
+    def start(self, run: RunView) -> None:
         if self._path.exists():
             with np.load(self._path) as spectra:
                 run.released.restore(dict(spectra), run.done)
 
-    def before_checkpoint(self, run: Run) -> None:
+    def before_checkpoint(self, run: RunView) -> None:
         if run.released.changed:
             save_spectra(self._path, run.released.spectra())
             run.released.changed = False
@@ -52,11 +47,11 @@ class MovedParameters(Observer):
     def __init__(self, model: torch.nn.Module) -> None:
         self._before = snapshot(model)  # before a checkpoint is restored
 
-    def check(self, run: Run) -> None:
+    def check(self, run: RunView) -> None:
         """Raise unless every parameter has moved."""
         check_parameters_moved(run.prepared.model, self._before)
 
-    def after_step(self, run: Run, record: StepRecord) -> None:
+    def after_step(self, run: RunView, record: StepRecord) -> None:
         if record.step == min(_MOVED_AFTER, run.total):
             self.check(run)
 
@@ -68,19 +63,19 @@ class ProgressBar(Observer):
         self._show = show
         self._bar: RunProgress | None = None
 
-    def start(self, run: Run) -> None:
+    def start(self, run: RunView) -> None:
         self._bar = RunProgress(run.total, run.done, self._show)
         self._bar.__enter__()
 
-    def after_step(self, run: Run, record: StepRecord) -> None:
+    def after_step(self, run: RunView, record: StepRecord) -> None:
         if self._bar is not None:
             self._bar.update(record.step, record.loss, record.epsilon, record.noisy_gradient_norm)
 
-    def note(self, run: Run, text: str) -> None:
+    def note(self, run: RunView, text: str) -> None:
         if self._bar is not None:
             self._bar.note(text)
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunView) -> None:
         if self._bar is not None:
             self._bar.__exit__()
 
@@ -91,12 +86,12 @@ class StopOnSignal(Observer):
     def __init__(self) -> None:
         self._interrupts = Interrupts()
 
-    def start(self, run: Run) -> None:
+    def start(self, run: RunView) -> None:
         self._interrupts.__enter__()
 
-    def before_step(self, run: Run, step: int) -> None:
+    def before_step(self, run: RunView, step: int) -> None:
         if self._interrupts.asked:
             run.stop()
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunView) -> None:
         self._interrupts.__exit__()

@@ -43,7 +43,18 @@ class Task(ABC):
 
     Examples
     --------
-    See `ItemTask`, which is one.
+    `ItemTask` is one. Another, on four points of a line:
+
+    >>> class Line(Task):
+    ...     size, points = 4, torch.arange(4.0)[:, None]
+    ...
+    ...     def accumulate(self, private, positions, step):
+    ...         x = self.points[list(positions)]
+    ...         losses = (private.model(x) - 2 * x).square().sum(1)
+    ...         private.accumulate(losses, samples=positions, step=step)
+    ...         return losses.detach()
+    >>> Line().pieces([0, 1, 3], 2)
+    [[0, 1], [3]]
     """
 
     size: int
@@ -123,7 +134,6 @@ class ItemTask(Task):
 
     Examples
     --------
-    >>> import torch
     >>> def losses(model, labels):
     ...     return torch.nn.functional.cross_entropy(model(torch.eye(4)[labels]), labels, reduction="none")
     >>> task = ItemTask([0, 1, 2, 1], torch.tensor, losses)
