@@ -22,11 +22,6 @@ def replacing(path: Path) -> Iterator[Path]:
     A reader finds the old content or the new one, and the new one is on the disk when this returns. If the body
     raises, the old one stays.
 
-    Yields
-    ------
-    Path
-        In the same folder.
-
     Examples
     --------
     >>> import tempfile
@@ -66,11 +61,6 @@ def sync(path: Path) -> None:
 def strict_json(value: Any, *, indent: int | None = None) -> str:
     """JSON that every reader takes: numbers that are not finite, for which JSON has no word, become ``null``.
 
-    Returns
-    -------
-    str
-        Without a line end.
-
     Examples
     --------
     >>> strict_json({"loss": float("nan"), "scores": (1.0, float("inf"))})
@@ -102,11 +92,6 @@ def append_line(path: Path, row: Mapping[str, Any], *, durably: bool = False) ->
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     r"""The JSON objects in a file of `append_line`, in order; lines that were cut short are left out.
-
-    Returns
-    -------
-    list of dict
-        Empty if there is no file.
 
     Examples
     --------

@@ -45,18 +45,7 @@ def check_real(
     low_open: bool = False,
     high_open: bool = False,
 ) -> float:
-    """Return ``value`` as a finite float within the interval, or raise.
-
-    Returns
-    -------
-    float
-        The checked value.
-
-    Raises
-    ------
-    ParameterError
-        If the value is not a real number, is not finite, or lies outside the interval.
-    """
+    """Return ``value`` as a finite float within the interval, or raise."""
     allowed = f"a finite number in {'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
     if math.isinf(low) and math.isinf(high):
         allowed = "a finite number"
@@ -74,18 +63,7 @@ def check_real(
 
 
 def check_count(name: str, value: SupportsIndex, *, low: int = 1, high: int | None = None) -> int:
-    """Return ``value`` as an int within ``[low, high]``, or raise.
-
-    Returns
-    -------
-    int
-        The checked value.
-
-    Raises
-    ------
-    ParameterError
-        If the value is not an integer or lies outside the range.
-    """
+    """Return ``value`` as an int within ``[low, high]``, or raise."""
     allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
     try:
         number = operator.index(value)
@@ -97,18 +75,7 @@ def check_count(name: str, value: SupportsIndex, *, low: int = 1, high: int | No
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
-    """Return ``value`` if it is one of ``choices``, or raise.
-
-    Returns
-    -------
-    str
-        The checked value.
-
-    Raises
-    ------
-    ParameterError
-        If the value is none of the choices.
-    """
+    """Return ``value`` if it is one of ``choices``, or raise."""
     if value not in choices:
         raise ParameterError(name, value, "one of " + ", ".join(repr(c) for c in choices))
     return value

@@ -72,24 +72,12 @@ class MatrixSpectrum:
         return float(self.singular_values[0]) / self.bulk_edge
 
     def predicted(self) -> Floats:
-        """Singular values by the law of the noise, given as many spikes.
-
-        Returns
-        -------
-        array, shape (min(m, n),)
-            The spikes as they are, then the quantiles of the Marchenko–Pastur law.
-        """
+        """Singular values by the law of the noise, given as many spikes."""
         signals = np.array([spike.signal for spike in self.spikes])
         return np.asarray(predicted_spectrum(signals, self.shape, self.sigma))
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in types that JSON knows.
-
-        Returns
-        -------
-        dict
-            By attribute name, without ``sigma``.
-        """
+        """All of it in types that JSON knows."""
         return {
             "name": self.name,
             "shape": list(self.shape),
@@ -102,20 +90,6 @@ class MatrixSpectrum:
 
 def matrix_spectrum(name: str, matrix: NDArray[Any], sigma: float) -> MatrixSpectrum:
     """Singular values of a matrix, in float64, and what they say at this noise level.
-
-    Parameters
-    ----------
-    name : str
-        Of the matrix.
-    matrix : array, shape (m, n)
-        Real floating point, of entries up to 1e100.
-    sigma : float
-        Standard deviation of one entry of the noise, > 0, in the units of the matrix.
-
-    Returns
-    -------
-    MatrixSpectrum
-        With one spike per value above the bulk edge.
 
     Examples
     --------
@@ -133,11 +107,6 @@ def matrix_spectrum(name: str, matrix: NDArray[Any], sigma: float) -> MatrixSpec
 def why_not(array: NDArray[Any]) -> str | None:
     """What keeps an array from being a matrix with a spectrum, in words; None if nothing does.
 
-    Returns
-    -------
-    str or None
-        To follow the name of the array.
-
     Examples
     --------
     >>> why_not(np.zeros(3)), why_not(np.zeros((2, 3)))
@@ -151,13 +120,7 @@ def why_not(array: NDArray[Any]) -> str | None:
 
 
 def is_usable(matrix: NDArray[Any]) -> bool:
-    """Whether all entries are finite and far from overflow.
-
-    Returns
-    -------
-    bool
-        False also for NaN.
-    """
+    """Whether all entries are finite and far from overflow."""
     largest = float(np.abs(matrix).max())
     return math.isfinite(largest) and largest <= LARGEST_ENTRY
 

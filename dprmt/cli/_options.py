@@ -23,13 +23,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise instead of exiting.
-
-        Raises
-        ------
-        UsageError
-            Always.
-        """
+        """Raise instead of exiting."""
         raise UsageError(f"{self.prog}: {message}")
 
 
@@ -68,13 +62,7 @@ class Option:
 
 
 def real(**limits: Any) -> Callable[[str, str], float]:
-    """A reader of finite numbers within limits, see :func:`dprmt._validation.check_real`.
-
-    Returns
-    -------
-    callable
-        For :class:`Option`.
-    """
+    """A reader of finite numbers within limits, see :func:`dprmt._validation.check_real`."""
 
     def read(name: str, text: str) -> float:
         try:
@@ -86,13 +74,7 @@ def real(**limits: Any) -> Callable[[str, str], float]:
 
 
 def count(low: int = 1, high: int | None = None) -> Callable[[str, str], int]:
-    """A reader of integers within limits.
-
-    Returns
-    -------
-    callable
-        For :class:`Option`.
-    """
+    """A reader of integers within limits."""
 
     def read(name: str, text: str) -> int:
         try:
@@ -104,13 +86,7 @@ def count(low: int = 1, high: int | None = None) -> Callable[[str, str], int]:
 
 
 def choice(*choices: str) -> Callable[[str, str], str]:
-    """A reader of one of several words.
-
-    Returns
-    -------
-    callable
-        For :class:`Option`.
-    """
+    """A reader of one of several words."""
 
     def read(name: str, text: str) -> str:
         return check_choice(name, text, choices)
@@ -130,13 +106,7 @@ def _allowed(error: ValueError, check: Callable[..., Any], **limits: Any) -> str
 
 
 def read_options(namespace: argparse.Namespace, options: tuple[Option, ...]) -> dict[str, Any]:
-    """Values of all options, checked.
-
-    Returns
-    -------
-    dict
-        By attribute name.
-    """
+    """Values of all options, checked."""
     values = {}
     for option in options:
         text = getattr(namespace, option.dest)
@@ -161,13 +131,7 @@ def add_command_with(
 
 
 def check_picture_name(command: str, name: str) -> None:
-    """Refuse, before any work, the value of ``--plot`` if no picture could be written there.
-
-    Raises
-    ------
-    UsageError
-        If the suffix is no picture format, or the place is not one for a new file.
-    """
+    """Refuse, before any work, the value of ``--plot`` if no picture could be written there."""
     path = Path(name)
     if path.suffix.lower() not in _PICTURES:
         _refuse_picture(command, "a file name that ends in .png, .pdf or .svg", name)

@@ -9,11 +9,6 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 def round_up(value: float, digits: int = 6) -> str:
     """The shortest decimal of ``digits`` significant digits that is not below ``value``.
 
-    Returns
-    -------
-    str
-        ``"inf"`` for infinity.
-
     Examples
     --------
     >>> round_up(4.6390002, 4), round_up(2.5, 4)
@@ -24,11 +19,6 @@ def round_up(value: float, digits: int = 6) -> str:
 
 def round_down(value: float, digits: int = 6) -> str:
     """The shortest decimal of ``digits`` significant digits that is not above ``value``.
-
-    Returns
-    -------
-    str
-        ``"inf"`` for infinity.
 
     Examples
     --------

@@ -59,11 +59,6 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
 
     with the matrices in the order of the file, singular values in decreasing order, one spike per value above the bulk
     edge, and the names of the arrays that are no matrices.
-
-    Raises
-    ------
-    UsageError
-        If the file, the name in it or the place of the picture is not usable.
     """
     sigma = read_options(namespace, (_SIGMA,))["sigma"]
     if namespace.plot is not None:

@@ -19,11 +19,6 @@ _UNLIMITED = 100_000  # columns
 def printable(name: str) -> str:
     r"""The name with a replacement for every character that could upset a terminal or a picture.
 
-    Returns
-    -------
-    str
-        Of the same length.
-
     Examples
     --------
     >>> printable("layer.0\x1b[2J")
@@ -33,13 +28,7 @@ def printable(name: str) -> str:
 
 
 def overview(spectra: Sequence[MatrixSpectrum]) -> str:
-    """One line per matrix. Names come last, so that a narrow terminal breaks nothing but them.
-
-    Returns
-    -------
-    str
-        Lines that end in a newline.
-    """
+    """One line per matrix. Names come last, so that a narrow terminal breaks nothing but them."""
     table = _table("shape", "edge", "threshold", "top", "top/edge", "spikes")
     table.add_column("clean")
     table.add_column("matrix")
@@ -66,13 +55,7 @@ def overview(spectra: Sequence[MatrixSpectrum]) -> str:
 
 
 def details(spectrum: MatrixSpectrum) -> str:
-    """One line per singular value of one matrix: its spikes, and the first and the last of its bulk.
-
-    Returns
-    -------
-    str
-        Lines that end in a newline.
-    """
+    """One line per singular value of one matrix: its spikes, and the first and the last of its bulk."""
     table = _table("", "observed", "/ edge", "noise", "clean", "shrunk", "left overlap", "right overlap")
     rows = _listed(len(spectrum.spikes), len(spectrum.singular_values))
     noise = spectrum.predicted()

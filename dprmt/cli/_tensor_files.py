@@ -25,15 +25,7 @@ _PICKLED = ("pickle", "Python objects", "weights_only")
 
 
 class UnreadableFileError(ValueError):
-    """A file that cannot be read as named arrays.
-
-    Parameters
-    ----------
-    allowed : str
-        What it should have been.
-    reason : str
-        What is wrong with it; may be empty.
-    """
+    """A file that cannot be read as named arrays."""
 
     def __init__(self, allowed: str, reason: str = "") -> None:
         self.allowed, self.reason = allowed, reason
@@ -45,23 +37,6 @@ def open_tensors(path: Path) -> dict[str, Reader]:
 
     The array of a ``.npy`` file, and a lone tensor in a ``.pt`` file, go by the file's name without suffix. Nested
     mappings and lists in a ``.pt`` file give dotted names, and what is no tensor is left out.
-
-    Parameters
-    ----------
-    path : Path
-        The file; its suffix tells the format.
-
-    Returns
-    -------
-    dict of str to callable
-        In the order of the file. The functions return NumPy arrays: bfloat16 widened to float32, and types that NumPy
-        lacks as ``void``, without the numbers.
-
-    Raises
-    ------
-    UnreadableFileError
-        If the file does not exist, is of another format, is damaged, could only be read by running code in it, or is a
-        ``.pt`` file and torch is not installed. So do the functions.
 
     Examples
     --------

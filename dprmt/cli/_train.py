@@ -46,15 +46,7 @@ def add_command(commands: Commands) -> None:
 
 
 def run_train(namespace: argparse.Namespace) -> None:
-    """``dprmt train``.
-
-    Raises
-    ------
-    UsageError
-        If the recipe or an option cannot be used, or the packages for training are not installed.
-    KeyboardInterrupt
-        If a signal stopped the run, after its state was saved.
-    """
+    """``dprmt train``."""
     try:
         from dprmt.training.harness import SilentParameterError, dry_run, train
         from dprmt.training.recipes import load_recipe

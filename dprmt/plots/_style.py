@@ -18,13 +18,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def axes_or_new(ax: Axes | None) -> Axes:
-    """The given axes, or those of a new figure of the current backend.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Where to draw.
-    """
+    """The given axes, or those of a new figure of the current backend."""
     if ax is not None:
         return ax
     from matplotlib import pyplot
@@ -35,13 +29,7 @@ def axes_or_new(ax: Axes | None) -> Axes:
 
 
 def finish(ax: Axes, title: str | None = None) -> Axes:
-    """Light grid and no box; the title if there is one.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes.
-    """
+    """Light grid and no box; the title if there is one."""
     ax.grid(True, color="0.9", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)

@@ -11,18 +11,7 @@ Floats = NDArray[np.float64]
 
 
 def finite_values(name: str, values: ArrayLike, *, low: float = -np.inf, high: float = np.inf) -> Floats:
-    """The values as a non-empty array of finite floats within ``[low, high]``.
-
-    Returns
-    -------
-    array of float64
-        Of the shape of ``values``.
-
-    Raises
-    ------
-    ParameterError
-        With the first offending value.
-    """
+    """The values as a non-empty array of finite floats within ``[low, high]``."""
     allowed = "finite numbers"
     allowed += f" >= {low:g}" if low > -np.inf else ""
     allowed += f" and <= {high:g}" if high < np.inf else ""
@@ -39,18 +28,7 @@ def finite_values(name: str, values: ArrayLike, *, low: float = -np.inf, high: f
 
 
 def descending(name: str, values: ArrayLike) -> Floats:
-    """The values, numbers >= 0 along one axis, in decreasing order.
-
-    Returns
-    -------
-    array of shape (k,)
-        Sorted copy.
-
-    Raises
-    ------
-    ParameterError
-        If they are not that.
-    """
+    """The values, numbers >= 0 along one axis, in decreasing order."""
     array = finite_values(name, values, low=0.0)
     if array.ndim != 1:
         raise ParameterError(name, array.shape, "an array of shape (k,)")
@@ -58,18 +36,7 @@ def descending(name: str, values: ArrayLike) -> Floats:
 
 
 def matching(name: str, values: Floats, other_name: str, other: Floats, *, draws: bool = False) -> Floats:
-    """The values, of the shape (k,) of ``other`` or, if draws are allowed, of shape (draws, k).
-
-    Returns
-    -------
-    array
-        ``values``.
-
-    Raises
-    ------
-    ParameterError
-        If they have another shape.
-    """
+    """The values, of the shape (k,) of ``other`` or, if draws are allowed, of shape (draws, k)."""
     if values.ndim not in ((1, 2) if draws else (1,)) or values.shape[-1] != len(other):
         count = len(other)
         allowed = f"({count},) or (draws, {count})" if draws else f"({count},)"
@@ -78,18 +45,7 @@ def matching(name: str, values: Floats, other_name: str, other: Floats, *, draws
 
 
 def shares(name: str, values: ArrayLike, count: int) -> Floats:
-    """The values as ``count`` shares in [0, 1], or NaN for a share of nothing.
-
-    Returns
-    -------
-    array, shape (count,)
-        As given.
-
-    Raises
-    ------
-    ParameterError
-        If they are not that.
-    """
+    """The values as ``count`` shares in [0, 1], or NaN for a share of nothing."""
     array = np.asarray(values, dtype=np.float64)
     if array.shape != (count,):
         raise ParameterError(name, array.shape, f"of shape ({count},), one share per gate")

@@ -17,13 +17,7 @@ _GATE = 1.02
 
 
 def improvement_section(steps: list[AlignmentStep]) -> Section:
-    """Improvement(t) of the paper's denoiser with and without norm correction, and of the blended one.
-
-    Returns
-    -------
-    Section
-        For the page.
-    """
+    """Improvement(t) of the paper's denoiser with and without norm correction, and of the blended one."""
     from dprmt.plots import plot_improvement_over_steps
 
     def draw(ax: Any) -> None:
@@ -53,13 +47,7 @@ def improvement_section(steps: list[AlignmentStep]) -> Section:
 
 
 def improvement_sentence(steps: Sequence[AlignmentStep]) -> str:
-    """What denoising did along the run.
-
-    Returns
-    -------
-    str
-        With the numbers computed, and other words if it did harm or norm correction did.
-    """
+    """What denoising did along the run."""
     corrected, uncorrected = (np.array([getattr(s, name) for s in steps]) for name in ("corrected", "uncorrected"))
     before, gain, without = (
         float(np.mean([s.cosine for s in steps])),
@@ -85,13 +73,7 @@ def improvement_sentence(steps: Sequence[AlignmentStep]) -> str:
 
 
 def blend_sentence(steps: Sequence[AlignmentStep]) -> str:
-    """What blending shrinkers, in place of the gate, did along the run.
-
-    Returns
-    -------
-    str
-        With the numbers computed, and other words if it did harm.
-    """
+    """What blending shrinkers, in place of the gate, did along the run."""
     gain, gated = (float(np.mean([getattr(s, name) for s in steps])) for name in ("blended", "corrected"))
     verdict = "no worse than doing nothing" if gain >= 0 else "worse than doing nothing"
     against = "above" if gain > gated else "not above"
@@ -103,13 +85,7 @@ def blend_sentence(steps: Sequence[AlignmentStep]) -> str:
 
 
 def kappa_section(steps: list[AlignmentStep]) -> Section:
-    """The gate κ: who passes, who gains.
-
-    Returns
-    -------
-    Section
-        For the page.
-    """
+    """The gate κ: who passes, who gains."""
     from dprmt.plots import plot_kappa_sweep, plot_layer_improvement
     from dprmt.training.validation import kappa_sweep
 
@@ -145,13 +121,7 @@ def kappa_section(steps: list[AlignmentStep]) -> Section:
 
 
 def kappa_sentence(points: Sequence[KappaPoint]) -> str:
-    """What the sweep says of the paper's gate.
-
-    Returns
-    -------
-    str
-        With the numbers computed.
-    """
+    """What the sweep says of the paper's gate."""
     paper = min(points, key=lambda point: abs(point.kappa - _GATE))
     best = max(points, key=lambda point: point.improvement)
     if paper.passing == 0:

@@ -100,24 +100,7 @@ code { background: var(--soft); padding: .1rem .3rem; border-radius: .2rem; over
 def render_page(
     title: str, introduction: Sequence[str], sections: Sequence[Section], *, warning: str | None = None
 ) -> str:
-    """The page, with its pictures inside and nothing to be fetched.
-
-    Parameters
-    ----------
-    title : str
-        Heading.
-    introduction : sequence of str
-        Paragraphs.
-    sections : sequence of Section
-        In order; the first sentence of each stands out.
-    warning : str, optional
-        In a box.
-
-    Returns
-    -------
-    str
-        HTML.
-    """
+    """The page, with its pictures inside and nothing to be fetched."""
     body = [f"<h1>{escape(title)}</h1>", *(f"<p>{_text(text)}</p>" for text in introduction)]
     if warning:
         body.append(f'<p class="warning" role="note">{escape(warning)}</p>')

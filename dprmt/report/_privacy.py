@@ -47,13 +47,7 @@ def work(run: Run) -> int:
 
 
 def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[Row]:
-    """The table's lines: exact norms first, then one per number of probes.
-
-    Returns
-    -------
-    list of Row
-        In the order of ``run.probes``.
-    """
+    """The table's lines: exact norms first, then one per number of probes."""
     exact = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(run.steps, run.delta)
     advance()
     rows = [Row(None, {"exact": exact}, {})]
@@ -78,13 +72,7 @@ def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[R
 
 
 def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict[str, list[PrivacyBounds]]:
-    """ε along the run for exact norms and each analysis.
-
-    Returns
-    -------
-    dict
-        Label to one bound per entry of ``run.curve_steps``.
-    """
+    """ε along the run for exact norms and each analysis."""
     mechanisms = {"exact norms": DPSGD(run.noise_multiplier, run.sample_rate)}
     names = {"published": "envelope (published)", "tight": "tight", "tight, secret probes": "tight, secret probes"}
     for label, options in _ANALYSES.items():
@@ -100,13 +88,7 @@ def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict
 
 
 def privacy_table(run: Run, rows: list[Row]) -> Table:
-    """The rows as a table: certified upper bounds, and the extra noise that makes up for random norms.
-
-    Returns
-    -------
-    Table
-        Of text.
-    """
+    """The rows as a table: certified upper bounds, and the extra noise that makes up for random norms."""
     exact = _three_decimals(rows[0].epsilon["exact"].upper)
     cells = [["exact norms", *[exact] * len(_ANALYSES)]]
     for row in rows[1:]:
@@ -123,13 +105,7 @@ def privacy_table(run: Run, rows: list[Row]) -> Table:
 
 
 def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBounds]]) -> Section:
-    """Table, picture and sentence.
-
-    Returns
-    -------
-    Section
-        For the page.
-    """
+    """Table, picture and sentence."""
     from dprmt.plots import plot_epsilon_against_steps
 
     def draw(ax: Any) -> None:
@@ -160,13 +136,7 @@ def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBou
 
 
 def privacy_sentence(run: Run, rows: list[Row]) -> str:
-    """What the table says, in words.
-
-    Returns
-    -------
-    str
-        With the numbers computed.
-    """
+    """What the table says, in words."""
     exact = rows[0].epsilon["exact"].upper
     row = rows[-1] if len(rows) < 3 else rows[2]
     over = {label: row.epsilon[label].upper / exact - 1 for label in _ANALYSES}

