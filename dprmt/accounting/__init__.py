@@ -11,6 +11,7 @@ from dprmt.accounting._compose import Composition as Composition
 from dprmt.accounting._compose import compose as compose
 from dprmt.accounting._envelope import envelope_cdf as envelope_cdf
 from dprmt.accounting._errors import NoRenyiDivergenceError as NoRenyiDivergenceError
+from dprmt.accounting._flat_spectrum import FlatSpectrum as FlatSpectrum
 from dprmt.accounting._gaussian_dp import clt_mu as clt_mu
 from dprmt.accounting._gaussian_dp import gdp_epsilon as gdp_epsilon
 from dprmt.accounting._gaussian_dp import gdp_trade_off as gdp_trade_off
@@ -21,6 +22,7 @@ from dprmt.accounting._trade_off import TradeOff as TradeOff
 __all__ = [
     "DPSGD",
     "Composition",
+    "FlatSpectrum",
     "NoRenyiDivergenceError",
     "PrivacyBounds",
     "RandomizedClipping",

@@ -12,6 +12,7 @@ from dprmt.accounting._mechanisms import (
     ProbeSharing,
     RandomizedClipping,
     check_clipping,
+    check_sketch,
 )
 
 _SMALLEST, _LARGEST = 1e-2, 1e6
@@ -27,6 +28,8 @@ def calibrate_noise_multiplier(
     rank: int | None = None,
     analysis: Analysis = "tight",
     probe_sharing: ProbeSharing = "batch",
+    sketch: int | None = None,
+    power_iteration: bool = False,
     tolerance: float = 2e-4,
 ) -> float:
     """The noise multiplier for a target (ε, δ): a root search that ends on the private side.
@@ -43,7 +46,7 @@ def calibrate_noise_multiplier(
         Number of steps, in [1, 1e9].
     probes : int or None
         k of randomized clipping; ``None`` for exact norms.
-    rank, analysis, probe_sharing
+    rank, analysis, probe_sharing, sketch, power_iteration
         As in :class:`RandomizedClipping`.
     tolerance : float
         Largest relative excess of the result over the smallest noise multiplier found sufficient.
@@ -76,12 +79,13 @@ def calibrate_noise_multiplier(
     check_real("tolerance", tolerance, low=1e-6, high=1.0)
     if probes is not None:
         check_clipping(probes, rank, analysis, probe_sharing)
+    check_sketch(sketch, power_iteration, probes, rank, analysis)
 
     def epsilon(noise_multiplier: float) -> float:
         if probes is None:
             return DPSGD(noise_multiplier, sample_rate).epsilon(steps, delta).upper
         mechanism = RandomizedClipping(
-            noise_multiplier, sample_rate, probes, rank=rank, analysis=analysis, probe_sharing=probe_sharing
+            noise_multiplier, sample_rate, probes, rank, analysis, probe_sharing, sketch, power_iteration
         )
         return mechanism.epsilon(steps, delta).upper
 

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from dprmt.accounting._cells import StepPair
+from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._nonconvex_slack import step_slack
-from dprmt.accounting._norm_ratio import NormRatioBins, envelope, exact_norm, rank_one
+from dprmt.accounting._norm_ratio import NormRatioBins, envelope, exact_norm, half_exact, tight
 from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._secret_pair import SecretLowerPair, SecretUpperPair
+from dprmt.accounting._sketch_law import probe_copies
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class ClippingStep:
     rank: int | None = None
     analysis: str = "exact"
     secret: bool = False
+    sketch: int | None = None
+    power_iteration: bool = False
 
     @property
     def convex_from(self) -> float:
@@ -53,8 +57,24 @@ class ClippingStep:
         fine_below = 0.0 if self.secret else self.convex_from
         tail = min(tail, 1e-3)
         if self.analysis == "tight":
-            return rank_one(self.probes, tail, bins, fine_below)
+            return tight(self.tight_law(), tail, bins, fine_below)
+        if self.analysis == "flat":
+            assert self.sketch is not None
+            return half_exact(self.probes * self.sketch, tail, 2 * bins)
         return envelope(self.probes, self.rank, tail, bins, fine_below)
+
+    def tight_law(self) -> GammaMixture:
+        """The law of X that no spectrum exceeds in E g(X), g convex: (T3), with a sketch (H4).
+
+        Returns
+        -------
+        GammaMixture
+            Of one component without a sketch.
+        """
+        assert self.probes is not None
+        if self.sketch is None:
+            return GammaMixture.single(self.probes)
+        return GammaMixture.of_copies(self.probes, *probe_copies(self.sketch, self.power_iteration))
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """See :class:`dprmt.accounting._engine.Step`.
@@ -75,8 +95,7 @@ class ClippingStep:
         x, mass = law.spread(self.convex_from)
         revealed = RevealedPair(self._shift(x), mass, self.sample_rate, law.below)
         if self.analysis == "tight":
-            assert self.probes is not None
-            slack = step_slack(self.noise_multiplier, self.probes, self.sample_rate, revealed.total_variation())
+            slack = step_slack(self.noise_multiplier, self.tight_law(), self.sample_rate, revealed.total_variation())
             revealed = RevealedPair(revealed.shift, mass, self.sample_rate, law.below, slack)
         x, mass = law.concentrate(self.convex_from)
         return revealed, RevealedPair(self._shift(x), mass, self.sample_rate)

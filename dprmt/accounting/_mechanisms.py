@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from numpy.typing import ArrayLike
 
-from dprmt._validation import check_choice, check_count, check_real
+from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._compose import compose
@@ -21,7 +21,7 @@ Analysis = Literal["tight", "envelope"]
 ProbeSharing = Literal["batch", "sample"]
 
 
-class _Mechanism:
+class Mechanism:
     """The questions every mechanism answers; see :class:`Composition` for sequences of mechanisms."""
 
     def step(self) -> ClippingStep:
@@ -181,7 +181,7 @@ class _Mechanism:
 
 
 @dataclass(frozen=True)
-class DPSGD(_Mechanism):
+class DPSGD(Mechanism):
     """DP-SGD with exact per-sample norms: the Poisson-subsampled Gaussian mechanism.
 
     Parameters
@@ -229,7 +229,7 @@ class DPSGD(_Mechanism):
 
 
 @dataclass(frozen=True)
-class RandomizedClipping(_Mechanism):
+class RandomizedClipping(Mechanism):
     """DP-SGD whose per-sample norms are Hutchinson or Hutch++ estimates with Gaussian probes.
 
     Parameters
@@ -248,6 +248,12 @@ class RandomizedClipping(_Mechanism):
         stochastic order's envelope of all spectra (theory §2), the published analysis.
     probe_sharing : {"batch", "sample"}
         "batch": probes may be shared by all samples of a step and become known. "sample": see below.
+    sketch : int or None
+        s, columns of the Gaussian sketch in Hutch++, ≥ 3; ``None`` for Hutchinson's estimator, and where one layer has
+        no sketch. Of layers that differ, the smallest s and the smallest k count. For the tight analysis only.
+    power_iteration : bool
+        Whether each layer's head is a basis of MᵀMS (3s + k products) rather than of MᵀS' (2s + k); claimed by default
+        of none. The ε without the claim holds for both.
 
     Formal guarantees
     -----------------
@@ -256,15 +262,20 @@ class RandomizedClipping(_Mechanism):
 
     * the entries of P_l are independent N(0, 1/k), fresh at each step and independent between layers; layers
       whose norm is exact are added as they are, and then ``rank`` stays ``None``;
+    * with a sketch, it is Gaussian, independent of the probes, fresh at each step and independent between layers
+      like them; the probes are applied to what the head leaves, M(I - QQᵀ). Layers that are exact count as such. The
+      bound holds for every spectrum (theory §9), so nothing is asked of the gradients;
     * ``probe_sharing="batch"``: all micro-batches of one logical step use the same P_l. Nothing about the
-      probes needs to be kept secret.
+      probes (and sketch) needs to be kept secret.
     * ``probe_sharing="sample"``: every sample has its own probes (and sketch, for Hutch++), independent of
       everything else, drawn afresh at each step from a cryptographically strong or secretly seeded generator
       keyed by the sample's identity and the step, never by its position in a batch; they are used for that
       sample's norm only, never logged, stored or released, and neither are the norms or clip factors.
 
     ``lower`` bounds the privacy of the worst case of the stated analysis from below: for "tight" that is the
-    mechanism itself (a rank-one gradient attains it), for "envelope" the envelope.
+    mechanism itself (a rank-one gradient attains it), for "envelope" the envelope, and with a sketch the law that is
+    charged, which no gradient need attain: see
+    :class:`FlatSpectrum`.
 
     Raises
     ------
@@ -277,6 +288,9 @@ class RandomizedClipping(_Mechanism):
     >>> bounds = mechanism.epsilon(steps=400, delta=1e-5)
     >>> 1.34 < bounds.lower < bounds.upper < 1.36
     True
+    >>> sketched = RandomizedClipping(noise_multiplier=2.0, sample_rate=0.03, probes=32, sketch=32)
+    >>> sketched.epsilon(steps=400, delta=1e-5).upper < 1.29
+    True
     """
 
     noise_multiplier: float
@@ -285,10 +299,13 @@ class RandomizedClipping(_Mechanism):
     rank: int | None = None
     analysis: Analysis = "tight"
     probe_sharing: ProbeSharing = "batch"
+    sketch: int | None = None
+    power_iteration: bool = False
 
     def __post_init__(self) -> None:
         check_noise_and_rate(self.noise_multiplier, self.sample_rate)
         check_clipping(self.probes, self.rank, self.analysis, self.probe_sharing)
+        check_sketch(self.sketch, self.power_iteration, self.probes, self.rank, self.analysis)
 
     def step(self) -> ClippingStep:
         """One step under the chosen analysis.
@@ -306,7 +323,8 @@ class RandomizedClipping(_Mechanism):
         Returns
         -------
         tuple of ClippingStep
-            The first is sometimes better for few probes and little noise, the second without subsampling.
+            The first is sometimes better for few probes and little noise, the second without subsampling. A sketch does
+        not enter the first, which holds for every head.
         """
         others = (self._step("envelope", self.probe_sharing), self._step(self.analysis, "batch"))
         return tuple(step for step in others if step != self.step())
@@ -319,6 +337,8 @@ class RandomizedClipping(_Mechanism):
             rank=None if self.rank is None else int(self.rank),
             analysis=analysis,
             secret=probe_sharing == "sample",
+            sketch=None if self.sketch is None or analysis == "envelope" else int(self.sketch),
+            power_iteration=bool(self.power_iteration) and analysis != "envelope",
         )
 
     def rdp(self, orders: float | Sequence[float]) -> NoReturn:
@@ -362,3 +382,26 @@ def check_clipping(probes: int, rank: int | None, analysis: str, probe_sharing: 
         check_count("rank", rank, low=1)
     check_choice("analysis", analysis, ("tight", "envelope"))
     check_choice("probe_sharing", probe_sharing, ("batch", "sample"))
+
+
+def check_sketch(
+    sketch: int | None, power_iteration: bool, probes: int | None, rank: int | None, analysis: str
+) -> None:
+    """Raise unless a sketch's width is in range and nothing else contradicts a sketch.
+
+    Raises
+    ------
+    ParameterError
+        Naming the argument.
+    """
+    if sketch is None:
+        if power_iteration:
+            raise ParameterError("power_iteration", power_iteration, "left out where there is no sketch")
+        return
+    check_count("sketch", sketch, low=3, high=10**4)
+    if probes is None:
+        raise ParameterError("sketch", sketch, "left out where no probes are given")
+    if analysis == "envelope":
+        raise ParameterError("analysis", analysis, "'tight' where there is a sketch, which the envelope cannot credit")
+    if rank is not None:
+        raise ParameterError("rank", rank, "left out where there is a sketch: part of the norm is exact then")

@@ -10,20 +10,21 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammainc, log_ndtr
+from scipy.special import log_ndtr
 
+from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._types import Array
 
 
-def step_slack(noise_multiplier: float, probes: int, sample_rate: float, total_variation: float) -> float:
+def step_slack(noise_multiplier: float, law: GammaMixture, sample_rate: float, total_variation: float) -> float:
     """Probability to charge to an infinite loss per step, in both adjacency directions: q·η/(1 - q·TV).
 
     Parameters
     ----------
     noise_multiplier : float
         σ.
-    probes : int
-        k.
+    law : GammaMixture
+        Law of the norm ratio X.
     sample_rate : float
         q.
     total_variation : float
@@ -34,14 +35,14 @@ def step_slack(noise_multiplier: float, probes: int, sample_rate: float, total_v
     float
         An upper bound on the slack, at most 1.
     """
-    eta = tangent_excess(noise_multiplier, probes)
+    eta = tangent_excess(noise_multiplier, law.coarser())
     room = 1.0 - sample_rate * total_variation
     return min(1.0, sample_rate * eta / room) if room > 0 else 1.0
 
 
 @lru_cache(maxsize=256)
-def tangent_excess(noise_multiplier: float, probes: int) -> float:
-    """An upper bound on η(σ, k) = max_ε E[(tangent - h_ε)(X); X < x₀(ε)], X = χ²(k)/k.
+def tangent_excess(noise_multiplier: float, law: GammaMixture) -> float:
+    """An upper bound on η = max_ε E[(tangent - h_ε)(X); X < x₀(ε)] under a law of X.
 
     Returns
     -------
@@ -51,15 +52,15 @@ def tangent_excess(noise_multiplier: float, probes: int) -> float:
 
     Examples
     --------
-    >>> 2.0e-8 < tangent_excess(0.5, 32) < 2.4e-8
+    >>> 2.0e-8 < tangent_excess(0.5, GammaMixture.single(32)) < 2.4e-8
     True
     """
     low = np.concatenate([np.linspace(0.0, 20.0, 101), np.geomspace(20.0, 1e4, 101)[1:]])
     shift = np.sqrt(6.0 + 2.0 * np.sqrt(9.0 + low[-1] ** 2))
-    beyond = 0.2 * shift * gammainc(probes / 2, probes / 2 / (noise_multiplier * shift) ** 2)
+    beyond = float(0.2 * shift * law.cdf(1.0 / (noise_multiplier * shift) ** 2))
     low, high = low[:-1], low[1:]
     for _ in range(12):  # halve the intervals that could still hold the maximum by more than a tenth
-        attained, bound = _excess_on_intervals(low, high, noise_multiplier, probes)
+        attained, bound = _excess_on_intervals(low, high, noise_multiplier, law)
         loose = bound > 1.1 * np.max(attained)
         if not np.any(loose):
             break
@@ -67,16 +68,16 @@ def tangent_excess(noise_multiplier: float, probes: int) -> float:
         middle = (low[loose] + high[loose]) / 2
         low, high = np.concatenate([low[loose], middle]), np.concatenate([middle, high[loose]])
         beyond = max(beyond, settled)
-    _, bound = _excess_on_intervals(low, high, noise_multiplier, probes)
+    _, bound = _excess_on_intervals(low, high, noise_multiplier, law)
     return float(max(np.max(bound), beyond)) * (1.0 + 1e-9)
 
 
-def _excess_on_intervals(low: Array, high: Array, noise_multiplier: float, probes: int) -> tuple[Array, Array]:
+def _excess_on_intervals(low: Array, high: Array, noise_multiplier: float, law: GammaMixture) -> tuple[Array, Array]:
     """The expected excess at the left end of each ε interval, and a bound over all of it (T6)."""
     shift = np.sqrt(6.0 + 2.0 * np.sqrt(9.0 + np.stack([low, high]) ** 2))
     inflection = 1.0 / (noise_multiplier * shift[0]) ** 2
     slope = _steepest_slope(np.stack([low, high]), shift, noise_multiplier)
-    excess, reach = _expected_excess(low, inflection, slope[0], noise_multiplier, probes)
+    excess, reach = _expected_excess(low, inflection, slope[0], noise_multiplier, law)
     return excess, excess + (slope[1] - slope[0]) * reach
 
 
@@ -95,15 +96,13 @@ def _hockey_stick(epsilon: Array, shift: Array) -> Array:
 
 
 def _expected_excess(
-    epsilon: Array, inflection: Array, slope: Array, noise_multiplier: float, probes: int
+    epsilon: Array, inflection: Array, slope: Array, noise_multiplier: float, law: GammaMixture
 ) -> tuple[Array, Array]:
     """Upper bounds on E[(tangent - h)(X); X < x₀] and on E[(x₀ - X)₊], per ε."""
     # Left of x₀ the function h is concave, so replacing it by chords over bins bounds it from below.
-    shape = probes / 2
-    fractions = np.append(0.0, np.linspace(0.0, 1.0, 97)[1:] ** min(1.0, 2.0 / shape))
+    fractions = np.append(0.0, np.linspace(0.0, 1.0, 97)[1:] ** min(1.0, 4.0 / law.dof[0]))
     x = inflection[:, None] * fractions
-    cumulative = gammainc(shape, shape * x)
-    first_moment = gammainc(shape + 1, shape * x)
+    cumulative, first_moment = law.cdf(x), law.partial_mean(x)
     mass, moment = np.diff(cumulative, axis=1), np.diff(first_moment, axis=1)
     with np.errstate(divide="ignore"):
         h = _hockey_stick(epsilon[:, None], 1.0 / (noise_multiplier * np.sqrt(np.maximum(x, 1e-280))))

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import gammainc, gammaincc, gammaincinv
+from scipy.special import gammaincc, gammaincinv
 
 from dprmt.accounting._envelope import ENVELOPE_MARGIN, envelope_cdf, envelope_switch
+from dprmt.accounting._gamma_mixture import LARGEST_DOF, GammaMixture
 from dprmt.accounting._types import Array
-
-_LARGEST_DOF = 10**5
 
 
 @dataclass(frozen=True)
@@ -96,13 +95,13 @@ def exact_norm() -> NormRatioBins:
     return NormRatioBins(left=one, right=one, mass=one, mean=one, below=0.0)
 
 
-def rank_one(probes: int, tail: float, bins: int, fine_below: float) -> NormRatioBins:
-    """X = χ²(k)/k: a gradient of rank one in one layer.
+def tight(law: GammaMixture, tail: float, bins: int, fine_below: float) -> NormRatioBins:
+    """The law that is least concentrated among all spectra (T3): χ²(k)/k, or its mixture for a sketch (H4).
 
     Parameters
     ----------
-    probes : int
-        k.
+    law : GammaMixture
+        The law of X.
     tail : float
         Largest probability left below the first bin.
     bins : int
@@ -115,11 +114,36 @@ def rank_one(probes: int, tail: float, bins: int, fine_below: float) -> NormRati
     NormRatioBins
         The law.
     """
-    right_end = float(gammaincinv(probes / 2, 1.0 - 1e-9) / (probes / 2))
-    edges = _edges(probes, tail, bins, fine_below, right_end)
+    edges = _edges(law, tail, bins, fine_below, law.upper_quantile(1e-9))
     left, right = edges, np.append(edges[1:], np.inf)
-    mass, first_moment = _gamma_increments(probes / 2, left, right)
-    return _from_moments(left, right, mass, first_moment, _left_tail(probes, edges[0]))
+    return _from_moments(left, right, *law.increments(left, right), _left_tail(law, edges[0]))
+
+
+def half_exact(probes: int, tail: float, bins: int) -> NormRatioBins:
+    """X = ½ + ½ χ²(ν)/ν: half of the squared norm is known.
+
+    Parameters
+    ----------
+    probes : int
+        ν, at most ``LARGEST_DOF``.
+    tail, bins
+        As in :func:`tight`.
+
+    Returns
+    -------
+    NormRatioBins
+        The law.
+    """
+    law = tight(GammaMixture.single(probes), tail, bins, fine_below=0.0)
+    left, right, mean = ((1.0 + end) / 2 for end in (law.left, law.right, law.mean))
+    lowest = np.array([0.5])
+    return NormRatioBins(
+        left=np.append(lowest, left),
+        right=np.append(left[:1], right),
+        mass=np.append(law.below, law.mass),
+        mean=np.append(np.nan, mean),
+        below=0.0,
+    )
 
 
 def envelope(probes: int, rank: int | None, tail: float, bins: int, fine_below: float) -> NormRatioBins:
@@ -138,21 +162,22 @@ def envelope(probes: int, rank: int | None, tail: float, bins: int, fine_below: 
     NormRatioBins
         The law.
     """
-    if rank is not None and probes * rank > _LARGEST_DOF:
+    if rank is not None and probes * rank > LARGEST_DOF:
         rank = None
     if rank == 1:
-        return rank_one(probes, tail, bins, fine_below)
-    edges = _edges(probes, tail, bins, fine_below, 1.0)
+        return tight(GammaMixture.single(probes), tail, bins, fine_below)
+    law = GammaMixture.single(probes)
+    edges = _edges(law, tail, bins, fine_below, 1.0)
     left, right = edges[:-1], edges[1:]
-    mass, first_moment = _gamma_increments(probes / 2, left, right)
+    mass, first_moment = law.increments(left, right)
     if rank is None:
         one, rest = np.ones(1), np.array([gammaincc(probes / 2, probes / 2)])
         parts = [(left, right, mass, first_moment), (one, one, rest, rest)]
     else:
         parts = [(left, right, mass, first_moment), *_beyond_one(probes, rank, bins)]
     left, right, mass, first_moment = (np.concatenate(column) for column in zip(*parts, strict=True))
-    law = _from_moments(left, right, mass, first_moment, _left_tail(probes, edges[0]))
-    return law if rank is None else replace(law, margin=ENVELOPE_MARGIN)
+    found = _from_moments(left, right, mass, first_moment, _left_tail(law, edges[0]))
+    return found if rank is None else replace(found, margin=ENVELOPE_MARGIN)
 
 
 def _beyond_one(probes: int, rank: int, bins: int) -> list[tuple[Array, Array, Array, Array]]:
@@ -166,40 +191,24 @@ def _beyond_one(probes: int, rank: int, bins: int) -> list[tuple[Array, Array, A
     left, right = outer, np.append(outer[1:], np.inf)
     return [
         (hump[:-1], hump[1:], hump_mass, np.full(hump_mass.size, np.nan)),
-        (left, right, *_gamma_increments(shape, left, right)),
+        (left, right, *GammaMixture.single(probes * rank).increments(left, right)),
     ]
 
 
-def _edges(probes: int, tail: float, bins: int, fine_below: float, right_end: float) -> Array:
-    """Log-spaced bin ends from the ``tail`` quantile of χ²(k)/k to ``right_end``, with ``fine_below`` among them."""
-    start = float(gammaincinv(probes / 2, tail) / (probes / 2))
-    start = max(start, 1e-290)
+def _edges(law: GammaMixture, tail: float, bins: int, fine_below: float, right_end: float) -> Array:
+    """Log-spaced bin ends from the ``tail`` quantile of the law to ``right_end``, with ``fine_below`` among them."""
+    start = max(law.lower_quantile(tail), 1e-290)
     if fine_below <= start:
         return np.geomspace(start, right_end, bins + 1)
     if fine_below >= right_end:
         return np.geomspace(start, right_end, 4 * bins + 1)
-    mass_below = float(gammainc(probes / 2, probes / 2 * fine_below))
-    fine_bins = bins // 4 if mass_below < 1e3 * tail else 4 * bins
+    fine_bins = bins // 4 if _left_tail(law, fine_below) < 1e3 * tail else 4 * bins
     fine = np.geomspace(start, fine_below, fine_bins + 1)
     return np.concatenate([fine, np.geomspace(fine_below, right_end, bins + 1)[1:]])
 
 
-def _left_tail(probes: int, x: float) -> float:
-    return float(gammainc(probes / 2, probes / 2 * x))
-
-
-def _gamma_increments(shape: float, left: Array, right: Array) -> tuple[Array, Array]:
-    """P(left < X ≤ right) and E[X; left < X ≤ right] for X ~ Gamma(shape) with mean 1."""
-    # E[X; X ≤ x] = P(shape + 1, shape·x). Each difference is taken on the side where it does not cancel.
-
-    def increments(a: float) -> Array:
-        lo, hi = shape * left, shape * right
-        small = right <= 1.0
-        up = gammainc(a, hi) - gammainc(a, lo)
-        down = gammaincc(a, lo) - gammaincc(a, hi)
-        return np.maximum(np.where(small, up, down), 0.0)
-
-    return increments(shape), increments(shape + 1.0)
+def _left_tail(law: GammaMixture, x: float) -> float:
+    return float(law.cdf(np.array([x]))[0])
 
 
 def _from_moments(left: Array, right: Array, mass: Array, first_moment: Array, below: float) -> NormRatioBins:

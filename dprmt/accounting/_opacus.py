@@ -13,7 +13,7 @@ from opacus.accountants import IAccountant, register_accountant
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting._bounds import PrivacyBounds
 from dprmt.accounting._compose import compose
-from dprmt.accounting._mechanisms import DPSGD, Analysis, ProbeSharing, RandomizedClipping, check_clipping
+from dprmt.accounting._mechanisms import DPSGD, Analysis, ProbeSharing, RandomizedClipping, check_clipping, check_sketch
 
 NAME = "randomized_clipping"
 
@@ -29,7 +29,7 @@ class ClippingConfiguration:
     ----------
     probes : int or None
         k, number of probes per layer; ``None`` if every norm is exact.
-    rank, analysis, probe_sharing
+    rank, analysis, probe_sharing, sketch, power_iteration
         As in :class:`dprmt.accounting.RandomizedClipping`.
 
     Raises
@@ -42,9 +42,12 @@ class ClippingConfiguration:
     rank: int | None = None
     analysis: Analysis = "tight"
     probe_sharing: ProbeSharing = "batch"
+    sketch: int | None = None
+    power_iteration: bool = False
 
     def __post_init__(self) -> None:
         check_clipping(2 if self.probes is None else self.probes, self.rank, self.analysis, self.probe_sharing)
+        check_sketch(self.sketch, self.power_iteration, self.probes, self.rank, self.analysis)
 
     def mechanism(self, noise_multiplier: float, sample_rate: float) -> DPSGD | RandomizedClipping:
         """The mechanism of one step.
@@ -62,7 +65,14 @@ class ClippingConfiguration:
         if self.probes is None:
             return DPSGD(noise_multiplier, sample_rate)
         return RandomizedClipping(
-            noise_multiplier, sample_rate, self.probes, self.rank, self.analysis, self.probe_sharing
+            noise_multiplier,
+            sample_rate,
+            self.probes,
+            self.rank,
+            self.analysis,
+            self.probe_sharing,
+            self.sketch,
+            self.power_iteration,
         )
 
 
@@ -147,8 +157,9 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         tolerance : float
             As in ``RandomizedClipping.epsilon``.
         **stated
-            ``probes``, ``rank``, ``analysis``, ``probe_sharing``: replace what was registered, for this call. Opacus
-            hands on what ``make_private_with_epsilon`` gets; any other name is an error, not ignored.
+            ``probes``, ``rank``, ``analysis``, ``probe_sharing``, ``sketch``, ``power_iteration``: replace what was
+            registered, for this call. Opacus hands on what ``make_private_with_epsilon`` gets; any other name is an
+            error, not ignored.
 
         Returns
         -------
@@ -248,6 +259,8 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
     def _check_same_configuration(self, state_dict: Mapping[str, Any]) -> None:
         here = None if self.configuration is None else asdict(self.configuration)
         there = state_dict.get("configuration", "missing")
+        if isinstance(there, dict):
+            there = {"sketch": None, "power_iteration": False, **there}  # states saved before there were sketches
         if here != there:
             allowed = (
                 f"that of this accountant, {here!r}: steps taken under another one cannot be accounted for together "
@@ -262,6 +275,8 @@ def register(
     rank: int | None = None,
     analysis: Analysis = "tight",
     probe_sharing: ProbeSharing = "batch",
+    sketch: int | None = None,
+    power_iteration: bool = False,
     name: str = NAME,
 ) -> type[RandomizedClippingAccountant]:
     """State how norms are computed, and register an Opacus accountant for it.
@@ -270,7 +285,7 @@ def register(
     ----------
     probes : int or None
         k, number of Gaussian probes per layer; ``None`` if every norm is exact.
-    rank, analysis, probe_sharing
+    rank, analysis, probe_sharing, sketch, power_iteration
         As in :class:`dprmt.accounting.RandomizedClipping`.
     name : str
         What ``PrivacyEngine(accountant=...)`` calls it. Registering a name again replaces it for engines made
@@ -303,7 +318,7 @@ def register(
     """
     if not isinstance(name, str) or not name or name in _BUILT_IN:
         raise ParameterError("name", name, f"a non-empty string, none of {', '.join(map(repr, _BUILT_IN))}")
-    configuration = ClippingConfiguration(probes, rank, analysis, probe_sharing)
+    configuration = ClippingConfiguration(probes, rank, analysis, probe_sharing, sketch, power_iteration)
     members = {"configuration": configuration, "_name": name, "__doc__": RandomizedClippingAccountant.__doc__}
     accountant = type("RandomizedClippingAccountant", (RandomizedClippingAccountant,), members)
     register_accountant(name, accountant, force=True)

@@ -6,9 +6,15 @@ from typing import Any
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, RandomizedClipping
-from dprmt.cli._options import Option, choice, count
+from dprmt.cli._options import Option, choice, count, yes_or_no
 
-_DEFAULTS = {"rank": None, "analysis": "tight", "probe_sharing": "batch"}
+_DEFAULTS = {
+    "rank": None,
+    "analysis": "tight",
+    "probe_sharing": "batch",
+    "sketch": None,
+    "power_iteration": False,
+}
 """Keywords of :class:`RandomizedClipping` beside its number of probes."""
 
 CLIPPING = (
@@ -16,6 +22,8 @@ CLIPPING = (
     Option("--rank", count(), "d, only if every parameter's norm is estimated; used by the envelope"),
     Option("--analysis", choice("tight", "envelope"), "tight (default) or envelope (the published one)"),
     Option("--probe-sharing", choice("batch", "sample"), "batch (default) or sample: secret probes for every sample"),
+    Option("--sketch", count(low=3, high=10**4), "s, columns of the sketch of Hutch++ (>= 3); without it: Hutchinson"),
+    Option("--power-iteration", yes_or_no, "yes if every sketch is of MᵀMS (3s + k products), else no (default)"),
 )
 
 
@@ -42,7 +50,8 @@ def clipping_details(values: dict[str, Any]) -> dict[str, Any]:
     keywords = clipping_keywords(values)
     if not keywords:
         return {"analysis": "exact"}
-    return {"analysis": keywords["analysis"], "probe_sharing": keywords["probe_sharing"]}
+    sketched = ("sketch", "power_iteration") if keywords["sketch"] is not None else ()
+    return {name: keywords[name] for name in ("analysis", "probe_sharing", *sketched)}
 
 
 def clipping_label(values: dict[str, Any]) -> str:
@@ -51,4 +60,5 @@ def clipping_label(values: dict[str, Any]) -> str:
     if not keywords:
         return "exact norms"
     sharing = "secret probes per sample" if keywords["probe_sharing"] == "sample" else "probes shared by the batch"
-    return f"{keywords['probes']} probes, {keywords['analysis']} analysis, {sharing}"
+    sketch = "" if keywords["sketch"] is None else f" and a sketch of {keywords['sketch']}"
+    return f"{keywords['probes']} probes{sketch}, {keywords['analysis']} analysis, {sharing}"

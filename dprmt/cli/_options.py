@@ -94,6 +94,17 @@ def choice(*choices: str) -> Callable[[str, str], str]:
     return read
 
 
+def yes_or_no(name: str, text: str) -> bool:
+    """A reader of a claim that is made or not; for :class:`Option`.
+
+    Returns
+    -------
+    bool
+        Whether it is made.
+    """
+    return check_choice(name, text, ("yes", "no")) == "yes"
+
+
 def _allowed(error: ValueError, check: Callable[..., Any], **limits: Any) -> str:
     """The allowed range in words, also where the text was not even a number."""
     if isinstance(error, ParameterError):

@@ -15,6 +15,7 @@ from scipy.special import gammaincc, gammaincinv, gammaln, log_ndtr, ndtr
 from dprmt.accounting import DPSGD, RandomizedClipping
 from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._engine import discretize_step
+from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._nonconvex_slack import tangent_excess
 
 DIRECTIONS = ("remove", "add")
@@ -284,7 +285,7 @@ def test_the_slack_is_the_largest_expected_excess_of_the_tangent(sigma, probes):
 
         tangent = h(edge) + sigma**2 / 2 * edge**3 * density * (inflection - x[left])
         largest = max(largest, float(mass[left] @ (tangent - h(mu[left]))))
-    eta = tangent_excess(sigma, probes)
+    eta = tangent_excess(sigma, GammaMixture.single(probes))
     assert eta >= largest * (1 - 1e-6)
     assert eta <= 1.15 * largest or eta > 1e-2
 

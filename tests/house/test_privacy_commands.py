@@ -47,6 +47,31 @@ def test_epsilon_of_randomized_clipping(capsys: pytest.CaptureFixture[str], anal
     assert (document["analysis"], document["probe_sharing"]) == (analysis, sharing)
 
 
+def test_epsilon_with_a_sketch(capsys: pytest.CaptureFixture[str]) -> None:
+    document = run_json(capsys, *EPSILON, "--probes", "16", "--sketch", "16", "--power-iteration", "yes")
+    mechanism = RandomizedClipping(1.1, 0.02, 16, sketch=16, power_iteration=True)
+    assert document["epsilon"] == mechanism.epsilon(50, 1e-5).as_dict()
+    assert (document["sketch"], document["power_iteration"]) == (16, True)
+    assert main([*EPSILON, "--probes", "16", "--sketch", "16"]) == 0
+    assert "16 probes and a sketch of 16, tight analysis" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--sketch", "16"], "--sketch must be left out where --probes is not given"),
+        (["--probes", "16", "--sketch", "2"], "--sketch must be an integer in [3, 10000], got 2"),
+        (["--probes", "16", "--sketch", "16", "--analysis", "envelope"], "--analysis must be 'tight' where"),
+        (["--probes", "16", "--power-iteration", "yes"], "--power-iteration must be left out"),
+    ],
+)
+def test_a_wrong_sketch_is_one_line(capsys: pytest.CaptureFixture[str], options: list[str], said: str) -> None:
+    assert main([*EPSILON, *options]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
 def test_noise_never_exceeds_the_target(capsys: pytest.CaptureFixture[str]) -> None:
     document = run_json(capsys, "noise", "--epsilon", "1", "--delta", "1e-5", *RUN[2:])
     assert 0.98 < document["epsilon"]["upper"] <= 1.0

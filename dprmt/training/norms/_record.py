@@ -94,7 +94,7 @@ class NormRecord:
     >>> head = LayerRecord("head", "hutchinson", probes=32, rank=10)
     >>> NormRecord([head], "sample").mechanism(noise_multiplier=1.0, sample_rate=0.01)
     RandomizedClipping(noise_multiplier=1.0, sample_rate=0.01, probes=32, rank=10, analysis='tight',
-    probe_sharing='sample')
+    probe_sharing='sample', sketch=None, power_iteration=False)
     >>> NormRecord([head, LayerRecord("norm", "exact")], "batch").rank is None
     True
     """

@@ -1,0 +1,62 @@
+"""Hutch++ as Hutchinson's estimator with randomly many probes: the law of J in X ~ χ²(Jk)/(Jk), (H4)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from dprmt.accounting._sketch_bounds import residual_tail
+from dprmt.accounting._types import Array
+
+_ROOM = 1e-3
+"""Relative margin of each threshold: room for the rounding of Q (a gap of the theory, §9)."""
+_NEGLIGIBLE = 1e-30
+_RATIO = 1.05
+
+
+@lru_cache(maxsize=64)
+def probe_copies(sketch: int, power_iteration: bool) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """A law of J such that E g(X) ≤ E g(χ²(Jk)/(Jk)) for every convex g, every spectrum and every k.
+
+    Parameters
+    ----------
+    sketch : int
+        s ≥ 3.
+    power_iteration : bool
+        Whether the sketch is of MᵀMS; otherwise the law holds for both kinds.
+
+    Returns
+    -------
+    copies : tuple of int
+        Values of J, increasing.
+    weights : tuple of float
+        Their probabilities; sum 1.
+
+    Examples
+    --------
+    >>> copies, weights = probe_copies(32, power_iteration=True)
+    >>> 20 < 1 / sum(weight / j for j, weight in zip(copies, weights))
+    True
+    """
+    at, bound = _tails(sketch, power_iteration)
+    # P(J ≤ j) ≤ bound: between two points of ``at`` the larger bound counts, so the mass goes to the smallest J.
+    copies = np.append(1, at[:-1] + 1)
+    weights = np.diff(np.append(0.0, np.maximum.accumulate(bound)))
+    keep = weights > 0
+    return tuple(copies[keep].tolist()), tuple(weights[keep].tolist())
+
+
+def _tails(sketch: int, power_iteration: bool) -> tuple[Array, Array]:
+    """Values of j, and bounds on P(m > 1/(j+1)) there; the last one is 1."""
+    at: list[int] = []
+    bound: list[float] = []
+    j = 1
+    while not bound or bound[-1] < 1.0:
+        tail = residual_tail((1.0 - _ROOM) / (j + 1), sketch, power_iteration)
+        if at and tail < _NEGLIGIBLE:  # one atom is enough for all that practically never happens
+            at, bound = [], []
+        at.append(j)
+        bound.append(tail)
+        j = max(j + 1, int(j * _RATIO))
+    return np.array(at), np.array(bound)

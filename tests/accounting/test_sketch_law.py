@@ -1,0 +1,170 @@
+"""The law of J for Hutch++: its two bounds against oracles, the simulated residual, and the accountant built on it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+from scipy.special import gammainc
+
+from dprmt.accounting._sketch_bounds import ratio_tail, residual_tail
+from dprmt.accounting._sketch_law import probe_copies
+
+# ------------------------------------------------------------------------------------------ bounds of a ratio's tail
+
+
+def exact_ratio_tail(scale: float, terms: int, dof: int) -> mpmath.mpf:
+    """P(c·χ²(n) ≥ χ²(ν)) to 30 digits."""
+    with mpmath.workdps(40):
+        c = mpmath.mpf(scale)
+        return mpmath.betainc(mpmath.mpf(dof) / 2, mpmath.mpf(terms) / 2, 0, c / (1 + c), regularized=True)
+
+
+def hinge_by_quadrature(scale: float, terms: int, dof: int) -> mpmath.mpf:
+    """E(V - a)₊/(1 - a), V = c·χ²(n)/χ²(ν), as ∫ P(V > v) dv / (1 - a)."""
+    a = 1 - mpmath.mpf(2) / dof
+    tail = mpmath.quad(lambda v: exact_ratio_tail(float(scale / v), terms, dof), [a, 1, 2, 8, 64, mpmath.inf])
+    return tail / (1 - a)
+
+
+@pytest.mark.parametrize(("scale", "terms", "dof"), [(0.3, 4, 14), (0.05, 2, 9), (1.3, 8, 32), (0.02, 1, 6)])
+def test_the_hinge_is_the_one_of_mpmath(scale: float, terms: int, dof: int) -> None:
+    """Never below it, and within 1e-8 of it."""
+    with mpmath.workdps(20):
+        exact = float(hinge_by_quadrature(scale, terms, dof))
+    found = float(ratio_tail(np.array([scale]), np.array([float(terms)]), np.array([float(dof)])).hinge[0])
+    assert exact * (1 - 1e-12) <= found <= exact * (1 + 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("scale", "terms", "dof"), [(0.3, 4, 14), (0.05, 2, 9), (1.3, 8, 32), (0.5, 1, 2), (4 / 3, 12, 32)]
+)
+def test_the_tangent_bound_is_valid_and_tight(scale: float, terms: int, dof: int) -> None:
+    """Between E ψ̂, by quadrature, and that plus what the closed form gives away beyond the inflection."""
+    flex = dof - 2.0
+
+    def majorant(y: float) -> float:
+        beyond = stats.chi2.cdf(flex, dof) + stats.chi2.pdf(flex, dof) * (scale * y - flex)
+        return float(stats.chi2.cdf(scale * y, dof) if scale * y <= flex else beyond)
+
+    exact = integrate.quad(lambda y: majorant(y) * stats.chi2.pdf(y, terms), 0, 400, limit=400, points=[flex / scale])[
+        0
+    ]
+    found = float(ratio_tail(np.array([scale]), np.array([float(terms)]), np.array([float(dof)])).tangent[0])
+    assert exact * (1 - 1e-6) <= found <= 2.0 * exact
+
+
+weights = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8)
+
+
+@settings(max_examples=25, deadline=None)
+@given(weights, st.floats(0.02, 1.5), st.integers(3, 24))
+def test_ratio_bounds_hold_for_unequal_weights(b: list[float], scale: float, dof: int) -> None:
+    """Both bounds hold for every b in [0, 1] of the given sum: by simulation, four standard errors."""
+    rng = np.random.default_rng(5)
+    squares = rng.standard_normal((4000, len(b))) ** 2
+    frequency = float(np.mean(stats.chi2.cdf(scale * (squares @ np.array(b)), dof)))
+    error = float(np.std(stats.chi2.cdf(scale * (squares @ np.array(b)), dof))) / np.sqrt(4000)
+    bounds = ratio_tail(np.array([scale]), np.array([sum(b)]), np.array([float(dof)]))
+    assert frequency - 4 * error <= min(float(bounds.hinge[0]), float(bounds.tangent[0])) + 1e-12
+
+
+# ------------------------------------------------------------------------------------------ the residual, simulated
+
+
+def residual_shares(spectrum: np.ndarray, sketch: int, power_iteration: bool, draws: int, seed: int = 3) -> np.ndarray:
+    """Squared singular values of M(I - QQᵀ) over ‖M‖², largest first, M diagonal; shape (draws, d)."""
+    rng = np.random.default_rng(seed)
+    share = spectrum / spectrum.sum()
+    gauss = rng.standard_normal((draws, share.size, sketch))
+    image = (share if power_iteration else np.sqrt(share))[:, None] * gauss
+    basis = np.linalg.qr(image).Q
+    left = np.sqrt(share)[:, None] * (np.eye(share.size) - basis @ basis.transpose(0, 2, 1))
+    return np.clip(np.linalg.svd(left, compute_uv=False) ** 2, 0.0, None)
+
+
+def spectra(sketch: int) -> dict[str, np.ndarray]:
+    """Flat, spiked, decaying, and those that the two bounds find worst: b shares above x, others just below it."""
+    s = sketch
+    found = {f"flat {n}": np.ones(n) for n in (2, s + 1, 2 * s, 4 * s)}
+    found |= {f"power {p}": np.arange(1.0, 60.0) ** -p for p in (0.5, 1.0, 2.0)}
+    found |= {f"spike {top}": np.append(top, np.full(2 * s, (1 - top) / (2 * s))) for top in (0.4, 0.5, 0.6, 0.9)}
+    found |= {f"edge {n}": np.append(np.full(n, 1.05), np.full(3, 0.95)) for n in (2, s // 2, s)}
+    found |= {f"two halves {r}": np.append([0.5, 0.4], np.full(r, 0.1 / r)) for r in (1, s)}
+    return found
+
+
+@pytest.mark.parametrize("power_iteration", [False, True])
+@pytest.mark.parametrize("sketch", [3, 4, 8])
+def test_no_spectrum_leaves_more_than_the_bound(sketch: int, power_iteration: bool) -> None:
+    """P(m > 1/(j+1)) of the real estimator, for every j, four standard errors."""
+    draws = 800
+    for name, spectrum in spectra(sketch).items():
+        largest = residual_shares(spectrum, sketch, power_iteration, draws)[:, 0]
+        for j in range(1, 2 * sketch):
+            frequency = float(np.mean(largest > 1 / (j + 1) + 1e-9))
+            error = np.sqrt(frequency * (1 - frequency) / draws)
+            assert frequency - 4 * error <= residual_tail(1 / (j + 1), sketch, power_iteration), (name, j)
+
+
+def test_a_bound_for_more_columns_is_refuted() -> None:
+    """Power: the bounds for wider sketches are exceeded by what a sketch of 3 really leaves."""
+    largest = residual_shares(np.append([0.55], np.full(20, 0.45 / 20)), 3, False, 4000)[:, 0]
+    frequency = float(np.mean(largest > 0.5))
+    assert residual_tail(0.5, 6, False) < frequency < residual_tail(0.5, 3, False)
+    certain = residual_shares(np.ones(4), 3, True, 10)[:, 0]
+    assert np.all(certain > 0.24)
+    assert residual_tail(0.24, 12, True) < 1e-3 < residual_tail(0.24, 3, True) == 1.0
+
+
+# ------------------------------------------------------------------------------------------ the law
+
+
+@cache
+def moments(sketch: int, power_iteration: bool) -> tuple[float, float]:
+    copies, weight = probe_copies(sketch, power_iteration)
+    return sum(weight), sum(mass / number for number, mass in zip(copies, weight, strict=True))
+
+
+@pytest.mark.parametrize("sketch", [3, 4, 8, 16, 33, 64, 300])
+def test_the_law_is_a_law_and_one_pass_is_never_charged_less(sketch: int) -> None:
+    """Weights sum to 1, J increases, and the claim of a power iteration only helps."""
+    for power_iteration in (False, True):
+        copies, weight = probe_copies(sketch, power_iteration)
+        assert sum(weight) == pytest.approx(1.0, abs=1e-12)
+        assert copies[0] == 1
+        assert list(copies) == sorted(set(copies))
+        assert min(weight) > 0
+    assert moments(sketch, True)[1] <= moments(sketch, False)[1] <= 1.0
+
+
+@pytest.mark.parametrize(("sketch", "least"), [(8, 4.4), (16, 9.0), (32, 20.0), (64, 45.0)])
+def test_what_the_law_is_worth(sketch: int, least: float) -> None:
+    """1/E(1/J), the factor by which a sketch multiplies the probes to first order; at most the 4s of flat spectra."""
+    assert least < 1 / moments(sketch, True)[1] < 4 * sketch
+
+
+def test_more_columns_are_worth_more() -> None:
+    worth = [1 / moments(sketch, False)[1] for sketch in (3, 5, 8, 12, 16, 24, 32, 40, 48, 64, 128)]
+    assert worth == sorted(worth)
+
+
+@pytest.mark.parametrize("power_iteration", [False, True])
+@pytest.mark.parametrize(("sketch", "probes"), [(4, 2), (8, 4), (16, 2)])
+def test_convex_functions_of_the_simulated_ratio_are_covered(sketch: int, probes: int, power_iteration: bool) -> None:
+    """E(t - X)₊ of the real estimator is at most the mixture's, for every spectrum tried."""
+    copies, weight = probe_copies(sketch, power_iteration)
+    shape = np.array(copies) * probes / 2
+    rng = np.random.default_rng(11)
+    for name, spectrum in spectra(sketch).items():
+        left = residual_shares(spectrum, sketch, power_iteration, 800)
+        x = 1.0 - left.sum(axis=1) + (left * rng.chisquare(probes, left.shape) / probes).sum(axis=1)
+        for t in (0.25, 0.5, 0.75, 1.0):
+            value = np.maximum(t - x, 0.0)
+            charged = float((t * gammainc(shape, shape * t) - gammainc(shape + 1, shape * t)) @ np.array(weight))
+            assert value.mean() - 4 * value.std() / np.sqrt(x.size) <= charged, (name, t)
