@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow test-gpu lint format bench docs clean
+.PHONY: demo test test-slow test-gpu lint format bench audit docs clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,9 @@ test-gpu: $(VENV)/.dev
 
 bench: $(VENV)/.dev  ## speed and memory, as ratios within one run
 	$(BIN)/python -m benchmarks
+
+audit: $(VENV)/.dev  ## distinguishing games against the training code, and planted bugs that they must find
+	OMP_NUM_THREADS=1 $(BIN)/python -m audits
 
 docs: $(VENV)/.dev
 	$(PIP) -e '.[docs]'

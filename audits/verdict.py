@@ -1,0 +1,71 @@
+"""A game's scores against the code's claim."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from audits.bounds import best_threshold, evidence, middle_threshold
+from audits.game import Game, canary_lengths, play
+from dprmt.accounting import DPSGD
+
+DELTAS = (0.01, 0.03, 0.1, 0.2)
+CONFIDENCE = 0.99  # of every bound
+TIGHT = 0.7
+_LENGTHS = 800
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a game showed.
+
+    Attributes
+    ----------
+    shown, claimed : tuple of float
+        ε at every δ asked for: what the attack proves to be needed, and the accountant's upper bound.
+    mu, claimed_mu : float
+        The same for μ; ∞ is claimed where the step is not Gaussian differential privacy with one μ.
+    law : float or None
+        p-value of the lengths of the clipped canary.
+    """
+
+    shown: tuple[float, ...]
+    claimed: tuple[float, ...]
+    mu: float
+    claimed_mu: float
+    law: float | None
+
+    @property
+    def share(self) -> float:
+        """The largest part of the claim that was shown to be needed."""
+        return max(shown / claimed for shown, claimed in zip(self.shown, self.claimed, strict=True) if claimed > 0)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the claim was refuted."""
+        refuted = any(shown > claimed for shown, claimed in zip(self.shown, self.claimed, strict=True))
+        return refuted or self.mu > self.claimed_mu
+
+    @property
+    def other_law(self) -> bool:
+        """Whether clipped gradients are of other lengths than the accountant takes them to be."""
+        return self.law is not None and self.law < 1e-4
+
+
+def judge(game: Game, trials: int, seed: int = 0, *, deltas: tuple[float, ...] = DELTAS) -> Verdict:
+    """Play, choose thresholds on a third of the trials, and bound the error rates on the rest."""
+    without, inside = play(game, trials, seed)
+    third = trials // 3
+    shown = []
+    for delta in deltas:
+        threshold = best_threshold(without[:third], inside[:third], delta, CONFIDENCE)
+        shown.append(evidence(without[third:], inside[third:], threshold, CONFIDENCE).epsilon(delta))
+    claim = game.claim()
+    middle = middle_threshold(without[:third], inside[:third])
+    one_mu = isinstance(claim, DPSGD) and game.sample_rate == 1.0
+    return Verdict(
+        tuple(shown),
+        tuple(claim.epsilon(game.steps, delta).upper for delta in deltas),
+        evidence(without[third:], inside[third:], middle, CONFIDENCE).mu(),
+        game.steps**0.5 / game.noise_multiplier if one_mu else float("inf"),
+        game.law(canary_lengths(game, _LENGTHS)) if game.law is not None else None,
+    )
