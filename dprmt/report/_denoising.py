@@ -11,7 +11,7 @@ from dprmt.report._page import Picture, Section, Table
 from dprmt.report._words import by_columns, number, per_cent
 
 if TYPE_CHECKING:
-    from dprmt.training.validation import AlignmentStep, KappaPoint
+    from dprmt.report.measurements import AlignmentStep, KappaPoint
 
 _GATE = 1.02
 
@@ -87,7 +87,7 @@ def blend_sentence(steps: Sequence[AlignmentStep]) -> str:
 def kappa_section(steps: list[AlignmentStep]) -> Section:
     """The gate κ: who passes, who gains."""
     from dprmt.plots import plot_kappa_sweep, plot_layer_improvement
-    from dprmt.training.validation import kappa_sweep
+    from dprmt.report.measurements import kappa_sweep
 
     points = kappa_sweep(steps)
     layers = [layer for step in steps for layer in step.layers]

@@ -10,7 +10,7 @@ from dprmt.report._page import Picture, Section, Table
 from dprmt.report._words import per_cent
 
 if TYPE_CHECKING:
-    from dprmt.training.validation import NormRatios
+    from dprmt.report.measurements import NormRatios
 
 _LEVELS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4)
 

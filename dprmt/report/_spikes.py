@@ -13,7 +13,7 @@ from dprmt.report._words import by_columns, number, per_cent
 from dprmt.spectra import TopSingularValue, bulk_edge
 
 if TYPE_CHECKING:
-    from dprmt.training.validation import Agreement, Spike
+    from dprmt.report.measurements import Agreement, Spike
 
 TOLERANCE = 0.05  # on singular values, relative, for 95 % of the matrices
 OVERLAP_TOLERANCE = 0.1  # on squared overlaps, absolute, for 95 %
@@ -70,7 +70,7 @@ def spike_section(spikes: list[Spike]) -> Section:
 
 def spike_sentence(spikes: Sequence[Spike]) -> str:
     """What the singular values above the threshold say."""
-    from dprmt.training.validation import agreement
+    from dprmt.report.measurements import agreement
 
     above = [spike for spike in spikes if spike.signal_over_threshold > 1]
     if not above:
@@ -97,7 +97,7 @@ def spike_sentence(spikes: Sequence[Spike]) -> str:
 
 def below_sentence(spikes: Sequence[Spike]) -> str:
     """What the singular values below the threshold say, and what the size of the matrices explains of it."""
-    from dprmt.training.validation import agreement
+    from dprmt.report.measurements import agreement
 
     below = [spike for spike in spikes if spike.signal_over_threshold <= 1]
     if not below:
@@ -156,7 +156,7 @@ def overlap_section(spikes: list[Spike]) -> Section:
 
 def overlap_sentence(spikes: Sequence[Spike]) -> str:
     """What the overlaps above the threshold say."""
-    from dprmt.training.validation import agreement
+    from dprmt.report.measurements import agreement
 
     above = [spike for spike in spikes if spike.signal_over_threshold > 1]
     if not above:
@@ -203,7 +203,7 @@ def _scales_sentence(spikes: Sequence[Spike]) -> str:
 
 
 def _ranges(spikes: Sequence[Spike]) -> list[tuple[str, Agreement]]:
-    from dprmt.training.validation import agreement
+    from dprmt.report.measurements import agreement
 
     result = []
     for low, high in _RANGES:
@@ -215,7 +215,7 @@ def _ranges(spikes: Sequence[Spike]) -> list[tuple[str, Agreement]]:
 
 
 def _summary(spikes: Sequence[Spike]) -> dict[str, Any] | None:
-    from dprmt.training.validation import agreement
+    from dprmt.report.measurements import agreement
 
     return vars(agreement(spikes)) if spikes else None
 

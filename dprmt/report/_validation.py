@@ -1,8 +1,7 @@
-"""The report on real gradients: measurements of `dprmt.training.validation` put into sections of the page."""
+"""The report on real gradients: measurements of `dprmt.report.measurements` put into sections of the page."""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import math
 from collections.abc import Callable
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from dprmt.report._page import Section
 
 if TYPE_CHECKING:
+    from dprmt.report.measurements import AlignmentStep, NormRatios, RecipeExperiment, Spike
     from dprmt.training.recipes import Recipe
-    from dprmt.training.validation import AlignmentStep, NormRatios, RecipeExperiment, Spike
 
 _NEEDED = {
     "torch": "torch",
@@ -89,25 +88,25 @@ def left_out_section(missing: list[str]) -> Section:
 
 def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lambda _: None) -> Measurements:
     """Train by the recipe's first steps and measure."""
-    from dprmt.spectra import BlendMemory
-    from dprmt.training.validation import (
+    from dprmt.report.measurements import (
         measure_alignment,
         measure_norm_ratios,
         measure_spikes,
         private_gradients,
         recipe_experiment,
     )
+    from dprmt.spectra import BlendMemory
 
     setting = recipe_experiment(recipe, steps=sizes.steps, advance=lambda: advance(1))
     spikes, alignment, losses, memory = [], [], [], BlendMemory()
-    for step in private_gradients(setting.experiment, setting.options):
+    for step in private_gradients(setting.experiment, setting.settings, steps=setting.steps):
         spikes += measure_spikes(step, draws=sizes.noise_draws, noise_scales=NOISE_SCALES, seed=step.number)
         alignment.append(measure_alignment(step, memory=memory))
         losses.append(step.loss)
         advance(8)
     norms = measure_norm_ratios(
         setting.experiment,
-        samples=min(sizes.samples, len(setting.experiment.items)),
+        samples=min(sizes.samples, setting.experiment.task.size),
         draws=sizes.probe_draws,
         probes=sizes.probes,
     )
@@ -117,18 +116,18 @@ def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lam
 
 def setting_sentences(measured: Measurements) -> list[str]:
     """What was run."""
-    setting, options = measured.setting, measured.setting.options
+    setting, privacy, training = measured.setting, measured.setting.settings.privacy, measured.setting.settings.training
     matrices = {spike.layer for spike in measured.spikes}
     shapes = sorted({spike.shape for spike in measured.spikes})
-    spent = f"ε = {setting.target_epsilon:g}" if setting.target_epsilon else f"σ = {options.noise_multiplier:g}"
+    spent = f"ε = {setting.target_epsilon:g}" if setting.target_epsilon else f"σ = {privacy.noise_multiplier:g}"
     finite = [loss for loss in measured.losses if math.isfinite(loss)]
     course = f" The training loss went from {finite[0]:.3f} to {finite[-1]:.3f}." if len(finite) > 1 else ""
     return [
         (
-            f"Recipe {setting.experiment.name}: the first {len(measured.alignment)} of its {setting.recipe_steps} steps"
-            f" of DP-SGD on {len(setting.experiment.items)} training items, expected batch {options.expected_batch}"
-            f" (q = {setting.sample_rate:.4f}), clipping norm {options.clipping_norm:g}, noise multiplier"
-            f" {options.noise_multiplier:.3f} (the whole recipe: {spent} at δ = {setting.delta:g}), with denoising."
+            f"Recipe {setting.experiment.name}: the first {len(measured.alignment)} of its {training.steps} steps"
+            f" of DP-SGD on {setting.experiment.task.size} training items, expected batch {training.batch_size}"
+            f" (q = {setting.sample_rate:.4f}), clipping norm {privacy.clipping_norm:g}, noise multiplier"
+            f" {privacy.noise_multiplier:.3f} (the whole recipe: {spent} at δ = {privacy.delta:g}), with denoising."
             f" Measured on {len(matrices)} matrices of shapes {', '.join(f'{m} × {n}' for m, n in shapes)} at each"
             " step."
             f"{course}"
@@ -139,18 +138,24 @@ def setting_sentences(measured: Measurements) -> list[str]:
 def setting_numbers(measured: Measurements) -> dict[str, Any]:
     """The same for ``numbers.json``."""
     setting = measured.setting
+    privacy, training = setting.settings.privacy, setting.settings.training
     options = {
-        field.name: getattr(setting.options, field.name)
-        for field in dataclasses.fields(setting.options)
-        if field.name != "denoising"
+        "noise_multiplier": privacy.noise_multiplier,
+        "clipping_norm": privacy.clipping_norm,
+        "clipping": privacy.clipping,
+        "expected_batch": training.batch_size,
+        "steps": setting.steps,
+        "learning_rate": setting.settings.optimizer.learning_rate,
+        "micro_batch": training.micro_batch_size,
+        "seed": 0,
     }
     return {
         "recipe": setting.experiment.name,
-        "items": len(setting.experiment.items),
+        "items": setting.experiment.task.size,
         "sample_rate": setting.sample_rate,
         "target_epsilon": setting.target_epsilon,
-        "delta": setting.delta,
-        "recipe_steps": setting.recipe_steps,
+        "delta": privacy.delta,
+        "recipe_steps": training.steps,
         "options": options,
         "private_losses": measured.losses,
     }

@@ -31,7 +31,7 @@ ROOMS = (
     "heavy_tail",
     "next_token",
     "quadratic",
-    "dprmt.training.validation",
+    "dprmt.report.measurements",
 )
 
 PROMISED = {
@@ -139,7 +139,7 @@ PRIVACY_CLAIMS = {
         "run_trials",
     ),
     "next_token": ("word_vocabulary",),
-    "dprmt.training.validation": (
+    "dprmt.report.measurements": (
         "agreement",
         "kappa_sweep",
         "measure_alignment",

@@ -188,7 +188,7 @@ def test_numbers_are_printed_with_a_minus_sign_and_no_negative_zero() -> None:
 
 
 def spike(**changes: Any) -> Any:
-    from dprmt.training.validation import Spike
+    from dprmt.report.measurements import Spike
 
     fields: dict[str, Any] = {"layer": "query", "step": 3, "shape": (8, 64), "noise_scale": 1.0, "gap": 0.5}
     fields |= {"signal_over_threshold": 2.0, "predicted": 1.5, "single": 1.5, "mean": 1.51, "deviation": 0.02}
@@ -220,7 +220,7 @@ def test_singular_value_sentences() -> None:
 def test_improvement_and_gate_sentences() -> None:
     pytest.importorskip("opacus")
     from dprmt.report._denoising import blend_sentence, improvement_sentence, kappa_sentence
-    from dprmt.training.validation import AlignmentStep, KappaPoint
+    from dprmt.report.measurements import AlignmentStep, KappaPoint
 
     def steps(corrected: float, uncorrected: float, blended: float = 0.0) -> list[Any]:
         return [AlignmentStep(i, 0.1, corrected, uncorrected, blended, ()) for i in range(3)]
@@ -246,7 +246,7 @@ def test_improvement_and_gate_sentences() -> None:
 def test_norm_sentences() -> None:
     pytest.importorskip("opacus")
     from dprmt.report._norms import law_sentence, norm_sentence
-    from dprmt.training.validation import NormRatios
+    from dprmt.report.measurements import NormRatios
 
     curve = np.linspace(0.1, 0.9, 5)
     norms = NormRatios(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dprmt._validation import ParameterError, check_real
+from dprmt.report.measurements._run import GradientStep
 from dprmt.spectra import BlendMemory, blend_layers, cosine_similarity, denoise_layers
-from dprmt.training.validation._run import GradientStep
 
 KAPPAS = (1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.04, 1.06, 1.08, 1.1)
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting import chi2_mixture_cdf, envelope_cdf
+from dprmt.report.measurements._run import Experiment
 from dprmt.training.norms import ProbeGenerator, cheaper_side, hutchinson_squared_norms
-from dprmt.training.validation._run import Experiment
 
 Floats = NDArray[np.float64]
 
@@ -125,16 +125,17 @@ def measure_norm_ratios(
     >>> model = torch.nn.Linear(4, 3)
     >>> def losses(model, labels):
     ...     return torch.nn.functional.cross_entropy(model(torch.eye(4)[labels]), labels, reduction="none")
-    >>> experiment = Experiment("toy", model, [0, 1, 2], torch.tensor, losses, length=lambda item: 1)
+    >>> from dprmt.training.harness import ItemTask
+    >>> experiment = Experiment("toy", model, ItemTask([0, 1, 2], torch.tensor, losses))
     >>> norms = measure_norm_ratios(experiment, samples=3, draws=50, probes=8)
     >>> norms.rank, norms.distance <= norms.band
     (1, True)
     """
-    count = check_count("samples", samples, high=len(experiment.items))
+    count = check_count("samples", samples, high=experiment.task.size)
     check_count("draws", draws)
     check_count("probes", probes, low=2)
     check_real("error", error, low=0.0, high=1.0, low_open=True, high_open=True)
-    items = [experiment.items[i * len(experiment.items) // count] for i in range(count)]
+    items = [experiment.task.items[i * experiment.task.size // count] for i in range(count)]
     factors = _factors(experiment, items)
     spectra = _squared_singular_values(factors)
     totals = spectra.sum(1)
@@ -179,7 +180,7 @@ class _Factors:
 def _factors(experiment: Experiment, items: list[Any]) -> list[_Factors]:
     # One forward and backward pass over all samples at once.
     with _recorded(experiment.model) as record:
-        losses = experiment.losses(experiment.model, experiment.collate(items))
+        losses = experiment.task.losses(experiment.model, experiment.task.collate(items))
         losses.sum().backward()
     experiment.model.zero_grad(set_to_none=True)
     if not record:

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError, check_count, check_real
+from dprmt.report.measurements._run import GradientStep
 from dprmt.spectra import bulk_edge, detection_threshold, spike_map, vector_overlaps
-from dprmt.training.validation._run import GradientStep
 
 Floats = NDArray[np.float64]
 

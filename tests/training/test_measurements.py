@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import chi2_mixture_cdf
+from dprmt.accounting import DPSGD, chi2_mixture_cdf
 from dprmt.spectra import bulk_edge, denoise_layers, detection_threshold, improvement, spike_map, vector_overlaps
 
 torch = pytest.importorskip("torch")
@@ -19,13 +19,9 @@ for _package in ("opacus", "transformers", "peft", "datasets"):
 
 from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
 
-from dprmt.training.data import per_sample_losses  # noqa: E402
-from dprmt.training.denoising import Denoising  # noqa: E402
-from dprmt.training.recipes import recipe_from_dict  # noqa: E402
-from dprmt.training.validation import (  # noqa: E402
+from dprmt.report.measurements import (  # noqa: E402
     Experiment,
     GradientStep,
-    RunOptions,
     agreement,
     kappa_sweep,
     measure_alignment,
@@ -34,6 +30,11 @@ from dprmt.training.validation import (  # noqa: E402
     private_gradients,
     recipe_experiment,
 )
+from dprmt.training.data import per_sample_losses  # noqa: E402
+from dprmt.training.harness import ItemTask  # noqa: E402
+from dprmt.training.harness._randomness import fresh_randomness  # noqa: E402
+from dprmt.training.harness._sampling import charged_sample_rate, poisson_batches  # noqa: E402
+from dprmt.training.recipes import Settings, recipe_from_dict  # noqa: E402
 
 
 def tiny_bert(items: int = 40, seed: int = 0) -> Experiment:
@@ -71,10 +72,18 @@ def tiny_bert(items: int = 40, seed: int = 0) -> Experiment:
             "labels": torch.tensor([item["labels"] for item in batch]),
         }
 
-    return Experiment("tiny", model, data, collate, per_sample_losses, lambda item: len(item["input_ids"]))
+    return Experiment("tiny", model, ItemTask(data, collate, per_sample_losses, lambda item: len(item["input_ids"])))
 
 
-OPTIONS: dict[str, Any] = {"noise_multiplier": 0.5, "expected_batch": 15, "steps": 2, "micro_batch": 6}
+def settings(**changes: Any) -> Settings:
+    """Two steps of an expected 15 of 40 samples."""
+    sections: dict[str, Any] = {
+        "privacy": {"noise_multiplier": 0.5, "delta": 1e-5, "clipping": "ghost"},
+        "optimizer": {"name": "adamw", "learning_rate": 1e-3},
+        "training": {"batch_size": 15, "steps": 2, "micro_batch_size": 6},
+        "denoising": {"method": "paper"},
+    }
+    return Settings(**sections).with_changes({key.replace("__", "."): value for key, value in changes.items()})
 
 
 # --- the run ---------------------------------------------------------------------------------------------------
@@ -83,14 +92,14 @@ OPTIONS: dict[str, Any] = {"noise_multiplier": 0.5, "expected_batch": 15, "steps
 @pytest.mark.parametrize("clipping", ["exact", "ghost"])
 def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: Any) -> None:
     """Against per-sample gradients one by one, of the samples that the same generator draws."""
-    experiment, options = tiny_bert(), RunOptions(**OPTIONS, clipping_norm=0.7, clipping=clipping)
-    generator = torch.Generator().manual_seed(options.seed)
-    drawn = (torch.rand(40, generator=generator) < 15 / 40).nonzero().flatten().tolist()
+    experiment, options = tiny_bert(), settings(privacy__clipping_norm=0.7, privacy__clipping=clipping)
+    rate = charged_sample_rate(15, 40)
+    (drawn,) = poisson_batches(40, rate, 1, fresh_randomness(0, 1).generator("sampling"))
     trained = {name: p for name, p in experiment.model.named_parameters() if p.requires_grad}
     expected = {name: torch.zeros_like(p) for name, p in trained.items()}
     losses = []
     for i in drawn:
-        loss = per_sample_losses(experiment.model, experiment.collate([experiment.items[i]])).sum()
+        loss = per_sample_losses(experiment.model, experiment.task.collate([experiment.task.items[i]])).sum()
         grads = torch.autograd.grad(loss, list(trained.values()))
         norm = math.sqrt(sum(float(g.double().square().sum()) for g in grads))
         for name, g in zip(trained, grads, strict=True):
@@ -107,15 +116,15 @@ def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: A
 
 
 def test_noise_has_the_stated_law_and_the_run_follows_the_seed() -> None:
-    steps = list(private_gradients(tiny_bert(), RunOptions(**{**OPTIONS, "steps": 6})))
+    steps = list(private_gradients(tiny_bert(), settings(training__steps=6)))
     noise = np.concatenate([(s.noisy[n] - s.clean[n]).numpy().ravel() / s.sigma for s in steps for n in s.clean])
     assert stats.kstest(noise, stats.norm.cdf).pvalue > 1e-3
     spread = 4.5 / math.sqrt(2 * len(noise))
     assert np.std(noise) == pytest.approx(1.0, rel=spread)
     for wrong in (0.9, 1.1):
         assert np.std(noise) != pytest.approx(wrong, rel=spread)
-    again = list(private_gradients(tiny_bert(), RunOptions(**OPTIONS)))
-    other = list(private_gradients(tiny_bert(), RunOptions(**OPTIONS, seed=1)))
+    again = list(private_gradients(tiny_bert(), settings()))
+    other = list(private_gradients(tiny_bert(), settings(), seed=1))
     for name in steps[0].clean:
         assert torch.equal(steps[1].noisy[name], again[1].noisy[name])
         assert not torch.equal(steps[1].noisy[name], other[1].noisy[name])
@@ -124,18 +133,18 @@ def test_noise_has_the_stated_law_and_the_run_follows_the_seed() -> None:
 def test_the_run_trains_and_takes_its_hooks_away_even_if_it_is_left_early() -> None:
     experiment = tiny_bert()
     before = {name: p.detach().clone() for name, p in experiment.model.named_parameters()}
-    run = private_gradients(experiment, RunOptions(**OPTIONS))
+    run = private_gradients(experiment, settings())
     next(run)
     run.close()
     for name, p in experiment.model.named_parameters():
         assert torch.equal(p, before[name]) != p.requires_grad
     assert all(not m._forward_hooks and not m._backward_hooks for m in experiment.model.modules())
-    assert len(list(private_gradients(experiment, RunOptions(**OPTIONS)))) == 2
+    assert len(list(private_gradients(experiment, settings()))) == 2
 
 
 def test_a_batch_of_nobody_is_noise_alone() -> None:
     experiment = tiny_bert(items=3)
-    options = RunOptions(noise_multiplier=0.5, expected_batch=1, steps=8, micro_batch=2)
+    options = settings(training__batch_size=1, training__steps=8)
     empty = [step for step in private_gradients(experiment, options) if step.samples == 0]
     assert empty
     for step in empty:
@@ -146,18 +155,18 @@ def test_a_batch_of_nobody_is_noise_alone() -> None:
         assert measure_alignment(step).corrected == 0
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [{"noise_multiplier": 0.0}, {"steps": 0}, {"clipping": "hutchinson"}, {"seed": -1}, {"learning_rate": math.nan}],
-)
-def test_bad_options_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(ParameterError, match=next(iter(bad))):
-        RunOptions(**{**OPTIONS, **bad})
+def test_a_run_without_a_denoiser_to_look_at_is_refused() -> None:
+    with pytest.raises(ParameterError, match=r"denoising\.method"):
+        next(private_gradients(tiny_bert(), settings(denoising__method="none")))
+
+
+def test_no_more_steps_than_asked_for() -> None:
+    assert [step.number for step in private_gradients(tiny_bert(), settings(training__steps=5), steps=2)] == [0, 1]
 
 
 def test_an_expected_batch_beyond_the_data_is_refused() -> None:
-    with pytest.raises(ParameterError, match="items"):
-        next(private_gradients(tiny_bert(items=5), RunOptions(**OPTIONS)))
+    with pytest.raises(ParameterError, match=r"training\.batch_size"):
+        next(private_gradients(tiny_bert(items=5), settings()))
 
 
 # --- singular values ---------------------------------------------------------------------------------------------
@@ -308,8 +317,8 @@ def test_norms_and_law_are_those_of_samples_taken_one_by_one() -> None:
     norms = measure_norm_ratios(experiment, samples=6, draws=1, probes=4)
     layers = [m for m in experiment.model.modules() if isinstance(m, torch.nn.Linear) and m.weight.requires_grad]
     laws, ranks, leading = [], [], []
-    for item in experiment.items:
-        loss = per_sample_losses(experiment.model, experiment.collate([item])).sum()
+    for item in experiment.task.items:
+        loss = per_sample_losses(experiment.model, experiment.task.collate([item])).sum()
         grads = torch.autograd.grad(loss, [p for layer in layers for p in (layer.weight, layer.bias)])
         squares = []
         for weight, bias in zip(grads[::2], grads[1::2], strict=True):
@@ -343,12 +352,11 @@ def test_bad_norm_measurements_are_refused() -> None:
 def test_a_recipe_becomes_an_experiment(tmp_path: Any) -> None:
     recipe = recipe_from_dict(tiny_recipe(tmp_path))
     setting = recipe_experiment(recipe, steps=2)
-    assert setting.sample_rate == 8 / 24
-    assert setting.recipe_steps == 3
-    assert setting.options.steps == 2
-    assert setting.options.noise_multiplier == 0.4
-    assert setting.options.denoising == Denoising("paper")
-    steps = list(private_gradients(setting.experiment, setting.options))
+    assert setting.sample_rate == charged_sample_rate(8, 24) > 8 / 24
+    assert (setting.settings.training.steps, setting.steps) == (3, 2)
+    assert setting.settings.privacy.noise_multiplier == 0.4
+    assert setting.settings.denoising.method == "paper"
+    steps = list(private_gradients(setting.experiment, setting.settings, steps=setting.steps))
     assert len(steps) == 2
     assert len(measure_spikes(steps[0])) == 9  # two layers with two adapters of two matrices each, and the head
 
@@ -378,3 +386,16 @@ def tiny_recipe(folder: Any) -> dict[str, Any]:
         "optimizer": {"name": "adamw", "learning_rate": 1e-2},
         "training": {"batch_size": 8, "micro_batch_size": 4, "steps": 3},
     }
+
+
+def test_a_target_is_met_by_the_charged_rate(tmp_path: Any) -> None:
+    values = tiny_recipe(tmp_path)
+    values["privacy"] = {"delta": 1e-3, "target_epsilon": 3.0}
+    setting = recipe_experiment(recipe_from_dict(values), steps=1)
+    sigma = setting.settings.privacy.noise_multiplier
+    assert 2.99 < DPSGD(sigma, setting.sample_rate).epsilon(3, 1e-3).upper <= 3.0
+
+
+def test_a_recipe_in_a_subspace_is_refused(tmp_path: Any) -> None:
+    with pytest.raises(ParameterError, match=r"optimizer\.name"):
+        recipe_experiment(recipe_from_dict(tiny_recipe(tmp_path)).with_changes({"optimizer.name": "grape"}))

@@ -1,0 +1,44 @@
+"""Theory against measurement on real gradients: what `dprmt report` computes. It **reads clean gradients**.
+
+`private_gradients` trains with DP-SGD and hands out, at every step, the clean and the noisy gradient of each layer.
+`measure_spikes`, `measure_alignment` and `measure_norm_ratios` compare them with what the theory predicts. Their
+results are private if the data are: for data that are public anyway, such as the docstrings of the standard library.
+"""
+
+from dprmt.report.measurements._alignment import KAPPAS as KAPPAS
+from dprmt.report.measurements._alignment import AlignmentStep as AlignmentStep
+from dprmt.report.measurements._alignment import KappaPoint as KappaPoint
+from dprmt.report.measurements._alignment import LayerAlignment as LayerAlignment
+from dprmt.report.measurements._alignment import kappa_sweep as kappa_sweep
+from dprmt.report.measurements._alignment import measure_alignment as measure_alignment
+from dprmt.report.measurements._demo import RecipeExperiment as RecipeExperiment
+from dprmt.report.measurements._demo import recipe_experiment as recipe_experiment
+from dprmt.report.measurements._norm_ratio import NormRatios as NormRatios
+from dprmt.report.measurements._norm_ratio import measure_norm_ratios as measure_norm_ratios
+from dprmt.report.measurements._run import Experiment as Experiment
+from dprmt.report.measurements._run import GradientStep as GradientStep
+from dprmt.report.measurements._run import private_gradients as private_gradients
+from dprmt.report.measurements._spikes import Agreement as Agreement
+from dprmt.report.measurements._spikes import Spike as Spike
+from dprmt.report.measurements._spikes import agreement as agreement
+from dprmt.report.measurements._spikes import measure_spikes as measure_spikes
+
+__all__ = [
+    "KAPPAS",
+    "Agreement",
+    "AlignmentStep",
+    "Experiment",
+    "GradientStep",
+    "KappaPoint",
+    "LayerAlignment",
+    "NormRatios",
+    "RecipeExperiment",
+    "Spike",
+    "agreement",
+    "kappa_sweep",
+    "measure_alignment",
+    "measure_norm_ratios",
+    "measure_spikes",
+    "private_gradients",
+    "recipe_experiment",
+]

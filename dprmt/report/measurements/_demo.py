@@ -1,0 +1,99 @@
+"""The experiment of `dprmt report`: the first steps of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dprmt._validation import ParameterError
+from dprmt.report.measurements._run import Experiment
+from dprmt.training.data import load_data, per_sample_losses
+from dprmt.training.harness import ItemTask, run_in_memory
+from dprmt.training.models import load_model, load_tokenizer
+from dprmt.training.recipes import Recipe, Settings
+
+
+@dataclass(frozen=True)
+class RecipeExperiment:
+    """A recipe as an experiment.
+
+    Attributes
+    ----------
+    experiment : Experiment
+        Model and data.
+    settings : Settings
+        The recipe's, with the noise multiplier of its whole length, and the denoiser of the report.
+    steps : int
+        How many of the recipe's steps are run.
+    sample_rate : float
+        q, the probability of an item to be in a batch.
+    target_epsilon : float or None
+        What the whole recipe spends; None if the recipe fixes the noise.
+    """
+
+    experiment: Experiment
+    settings: Settings
+    steps: int
+    sample_rate: float
+    target_epsilon: float | None
+
+
+def recipe_experiment(
+    recipe: Recipe, *, steps: int = 12, advance: Callable[[], None] = lambda: None
+) -> RecipeExperiment:
+    """Load model and data of a classification recipe, and calibrate its noise.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Which does not train in a subspace.
+    steps : int
+        How many of its steps to run; no more than it has.
+    advance : callable
+        Called after each of the two parts of the work.
+
+    Returns
+    -------
+    RecipeExperiment
+        Ready to run.
+
+    Raises
+    ------
+    ParameterError
+        If something cannot be loaded, or the recipe is of another kind.
+
+    Examples
+    --------
+    >>> from dprmt.training.recipes import load_recipe
+    >>> recipe_experiment(load_recipe("qwen3-0.6b-e2e"))
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: model.task must be 'classification' for the validation report, got 'generation'
+    """
+    if recipe.model.task != "classification":
+        raise ParameterError("model.task", recipe.model.task, "'classification' for the validation report")
+    if recipe.optimizer.name == "grape":
+        raise ParameterError("optimizer.name", "grape", "one that trains whole weights, for the validation report")
+    tokenizer = load_tokenizer(recipe.model)
+    data = load_data(recipe.data, tokenizer, recipe.model.task)
+    assert data.labels is not None  # it classifies
+    loaded = load_model(recipe.model, labels=len(data.labels), seed=recipe.training.seed, tokenizer=tokenizer)
+    advance()
+    task = ItemTask(data.train, data.collate, per_sample_losses, _length)
+    with run_in_memory(loaded.model, task, recipe.settings) as run:  # not a step of it: for its noise multiplier
+        mechanism = run.prepared.mechanism
+    advance()
+    changes = {"privacy.target_epsilon": None, "privacy.noise_multiplier": mechanism.noise_multiplier}
+    settings = recipe.settings.with_changes({**changes, "denoising": {"method": "paper"}, "evaluation.every": None})
+    return RecipeExperiment(
+        Experiment(recipe.name, loaded.model, task),
+        settings,
+        min(steps, recipe.training.steps),
+        mechanism.sample_rate,
+        recipe.privacy.target_epsilon,
+    )
+
+
+def _length(item: Any) -> int:
+    return len(item["input_ids"])
