@@ -7,16 +7,29 @@ that span those of degree < m and ``f_j(s) = s^{n-m} exp(-s²/2) p_j(s²)``,
     P(s₁ <= t) = Pf A(t) / Pf A(∞),    A_jk(t) = ∫∫_{[0,t]²} sgn(y - x) f_j(x) f_k(y) dx dy,
 
 bordered for odd m by the column ``c_j(t) = ∫_0^t f_j``. In powers of s² (Chiani 2014) A is too
-ill-conditioned for floats; in the Laguerre polynomials orthonormal for the weight ``x^{n-m} e^{-x}`` its
-condition number is only about 5 m. And since ``Pf² = det``, the tail is ``P(s₁ > t) = 1 - √det(1 - E)`` with
-``E = A(∞)⁻¹ (A(∞) - A(t))``, which involves integrals beyond t only: it keeps its relative accuracy when
-small.
+ill-conditioned for floats; here the p_j are the Laguerre polynomials orthonormal for the weight ``x^{n-m} e^{-x}``.
+Since ``Pf² = det``, the tail is ``P(s₁ > t) = 1 - √det(1 - E)`` with ``E = A(∞)⁻¹ (A(∞) - A(t))``, which involves
+integrals beyond t only: it keeps its relative accuracy when small.
+
+**The inverse is tridiagonal.** With x = s² and α = n - m, ``f_j ds = ½g_j dx`` for ``g_j = x^{(α-1)/2} e^{-x/2} p_j``,
+and ``(x g_q)' = g_{Nq}`` for ``Nq = xq' + ½(α + 1 - x)q``. Integration by parts makes N skew in the basis p_j, and it
+raises degrees by one, so ``N p_j = ½b_{j-1}p_{j-1} - ½b_j p_{j+1}``, ``b_j = √((j+1)(j+1+α))``. And
+``∫∫ sgn(y - x) ½g_i(x) ½(y g_j)'(y) = -½∫ x g_i g_j = -½δ_ij``: A times the matrix of N is -½I. For even m nothing is
+lost by cutting both off at m, since ``A_{im} = 0`` for i < m; so A(∞)⁻¹ has the entries b_j below the diagonal and -b_j
+above it. For odd m, ``∫ (x g_j)' = 0`` says that N takes c(∞) to 0, and bordering adds ``±1/c_{m-1}(∞)`` in the corner.
+From the generating function of Laguerre polynomials, ``c_j(∞) = 0`` for odd j, and for even j it is a product of ratios
+from ``c_0 = √(B((α+1)/2, ½)/2)`` on.
+
+**Few nodes beyond the bulk.** With the values F (m × K) of all f_j at the K nodes of a quadrature on [t, ∞),
+``A(∞) - A(t) = U M Uᵀ`` has rank K + 1 at most (K + 2 for odd m), and ``det(1 - A⁻¹UMUᵀ) = det(1 - M UᵀA⁻¹U)`` costs
+O(mK²) operations. Beyond the edge K = 128 is enough for every m.
 """
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -26,7 +39,7 @@ from dprmt._validation import ParameterError, check_real
 from dprmt.spectra._arrays import check_shape
 
 LARGEST_SIDE = 1024
-"""The shorter side up to which the law is offered; there it takes seconds."""
+"""The shorter side up to which the law is offered."""
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _REACH = 9.0
@@ -54,9 +67,8 @@ class TopSingularValue:
 
     Notes
     -----
-    The first use of a shape costs O(m³) (1 ms for 16 × 768, half a second for 768 × 3072) and is remembered;
-    then a tail probability costs about a fifth of that. Relative accuracy 1e-11 or better, also of small
-    tails (1e-8 for a longer side of 10⁸).
+    A tail probability costs O(m) operations beyond the bulk, and O(m³) well inside it. Relative accuracy 1e-11 or
+    better, also of small tails (1e-8 for a longer side of 10⁸).
 
     References
     ----------
@@ -146,12 +158,66 @@ def _upper_tail(t: float, m: int, n: int) -> float:
     # P(s₁ > t) for σ = 1.
     if t <= 0:
         return 1.0
-    inverse, ends = _whole_line(m, n)
+    nodes = _TailNodes.beyond(t, m, n)
+    E = _small_ratio(nodes, m, n) if nodes.number + 2 < m else _full_ratio(t, m, n)
+    return min(1.0, -math.expm1(0.5 * _log_det_one_minus(E)))
+
+
+def _full_ratio(t: float, m: int, n: int) -> Floats:
+    # E itself.
     lowest, highest = _range(m, n)
     beyond, d = _pairings(m, n, max(t, lowest), max(t + _REACH, highest))
-    c = ends - d
-    difference = _bordered(beyond + np.outer(c, d) - np.outer(d, c), d)
-    return min(1.0, -math.expm1(0.5 * _log_det_one_minus(inverse @ difference)))
+    c = _totals(m, n) - d
+    return _solve(_bordered(beyond + np.outer(c, d) - np.outer(d, c), d), m, n)
+
+
+class _TailNodes(NamedTuple):
+    """Gauss–Legendre panels from t to where all f_j are negligible."""
+
+    positions: Floats
+    """Shape (panels, 16)."""
+    half: float
+    """Half the width of a panel."""
+
+    @classmethod
+    def beyond(cls, t: float, m: int, n: int) -> _TailNodes:
+        a, b = math.sqrt(m), math.sqrt(n)
+        scale = (1 / a + 1 / b) ** (1 / 3) / 2  # of an Airy function at the edge
+        end = max(t, a + b) + 16 * scale  # |Ai(16)| < 1e-19
+        width = 2.1 * scale if t > a + b - 4 * scale else min(2.1 * scale, 1 / max(1.0, a / 4))
+        low = max(t, b - a - _REACH)
+        panels = math.ceil((end - low) / width)
+        half = (end - low) / panels / 2
+        return cls((low + half * (2 * np.arange(panels) + 1))[:, None] + half * _NODES, half)
+
+    @property
+    def number(self) -> int:
+        return int(self.positions.size)
+
+    def weights(self) -> Floats:
+        return np.tile(self.half * _WEIGHTS, len(self.positions))
+
+    def running_integrals(self) -> Floats:
+        # The matrix from values at the nodes to the integrals up to each node.
+        panels = len(self.positions)
+        earlier = np.kron(np.tri(panels, k=-1), np.ones((len(_NODES), 1)) * _WEIGHTS)
+        return self.half * (earlier + np.kron(np.eye(panels), _running_integral()))
+
+
+def _small_ratio(nodes: _TailNodes, m: int, n: int) -> Floats:
+    # M UᵀA⁻¹U, which has the determinant of E in 1 - E.
+    F = _weighted_laguerre(nodes.positions, m, n).reshape(m, -1)
+    unit = 2.0 ** math.frexp(float(abs(F).max()))[1]  # balances small entries against those of c, of order 1
+    w = unit * nodes.weights()
+    ordered = unit * w * nodes.running_integrals().T
+    F = F / unit
+    K, odd = nodes.number, m % 2
+    U, M = np.zeros((m + odd, K + 1 + odd)), np.zeros((K + 1 + odd,) * 2)
+    U[:m, :K], U[:m, K] = F, _totals(m, n) - F @ w
+    M[:K, :K], M[:K, K], M[K, :K] = ordered - ordered.T, -w, w
+    if odd:
+        U[m, K + 1], M[:K, K + 1], M[K + 1, :K] = 1.0, w, -w
+    return np.asarray(M @ (U.T @ _solve(U, m, n)))
 
 
 def _log_det_one_minus(E: Floats) -> float:
@@ -165,11 +231,28 @@ def _log_det_one_minus(E: Floats) -> float:
     return float(log_det) if sign > 0 else -math.inf
 
 
+def _solve(B: Floats, m: int, n: int) -> Floats:
+    # A(∞)⁻¹ B.
+    j = np.arange(1, m)
+    b = np.sqrt(j * (j + float(n - m)))[:, None]
+    result = np.zeros_like(B)
+    result[1:m] = b * B[: m - 1]
+    result[: m - 1] -= b * B[1:m]
+    if m % 2:
+        corner = _totals(m, n)[m - 1]
+        result[m - 1] -= B[m] / corner
+        result[m] += B[m - 1] / corner
+    return result
+
+
 @lru_cache(maxsize=16)
-def _whole_line(m: int, n: int) -> tuple[Floats, Floats]:
-    # A(∞)⁻¹ and c(∞).
-    A, c = _pairings(m, n, *_range(m, n))
-    return np.asarray(np.linalg.inv(_bordered(A, c)), dtype=np.float64), c
+def _totals(m: int, n: int) -> Floats:
+    # c(∞).
+    α, i = float(n - m), np.arange((m - 1) // 2)
+    ratios = ((α + 1) / 2 + i) / (i + 1) * np.sqrt((2 * i + 1) / (2 * i + 1 + α) * ((2 * i + 2) / (2 * i + 2 + α)))
+    totals = np.zeros(m)
+    totals[::2] = np.cumprod([math.sqrt(scipy.special.beta((α + 1) / 2, 0.5) / 2), *ratios])
+    return totals
 
 
 def _range(m: int, n: int) -> tuple[float, float]:
@@ -211,13 +294,11 @@ def _running_integral() -> Floats:
 
 
 def _weighted_laguerre(s: Floats, m: int, n: int) -> Floats:
-    # ``s^{n-m} e^{-s²/2} p_j(s²)`` for j < m up to a common factor, p_j orthonormal for ``x^{n-m}
-    # e^{-x}``.
-    # The three-term recurrence keeps a running logarithm per node, since the first functions underflow
-    # where the last ones do not.
+    # ``s^{n-m} e^{-s²/2} p_j(s²)`` for j < m, p_j orthonormal for ``x^{n-m} e^{-x}``. The three-term recurrence keeps a
+    # running logarithm per node, since the first functions underflow where the last ones do not.
     α, x = n - m, s * s
     peak = math.sqrt(α)
-    log_scale = (α * np.log(s / peak) if α else 0.0) - (s - peak) * (s + peak) / 2
+    log_scale = (α * np.log(s / peak) if α else 0.0) - (s - peak) * (s + peak) / 2 + _log_peak(α)
     values = np.empty((m, *s.shape))
     previous, current = np.zeros_like(s), np.ones_like(s)
     for k in range(m):
@@ -227,3 +308,11 @@ def _weighted_laguerre(s: Floats, m: int, n: int) -> Floats:
         excess = np.where(np.abs(current) > 1e80, np.abs(current), 1.0)
         previous, current, log_scale = previous / excess, current / excess, log_scale + np.log(excess)
     return values
+
+
+def _log_peak(α: int) -> float:
+    # Logarithm of ``s^α e^{-s²/2}/√Γ(α+1)`` at its maximum, s = √α.
+    if α < 50:
+        return 0.5 * ((α * math.log(α) if α else 0.0) - α - math.lgamma(α + 1))
+    stirling = 1 / (12 * α) - 1 / (360 * α**3) + 1 / (1260 * α**5) - 1 / (1680 * α**7)
+    return -0.5 * (0.5 * math.log(2 * math.pi * α) + stirling)

@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 
 from dprmt._validation import ParameterError
 from dprmt.spectra._phase_transition import bulk_edge
-from dprmt.spectra._top_singular_value import TopSingularValue, _log_det_one_minus
+from dprmt.spectra._top_singular_value import (
+    TopSingularValue,
+    _bordered,
+    _full_ratio,
+    _log_det_one_minus,
+    _pairings,
+    _range,
+    _small_ratio,
+    _solve,
+    _TailNodes,
+    _totals,
+)
 from tests.spectra.simulation import exceedance_counts
 
 CASES = json.loads((Path(__file__).parent / "oracles" / "top_singular_value.json").read_text())
@@ -81,6 +92,26 @@ def test_describes_simulated_noise(shape):
     for p in (0.5, 0.1, 0.01):
         assert rate_deviation(shape, law.isf(p), p, 100_000, 12) < 3.5
         assert rate_deviation(shape, wrong.isf(p), p, 100_000, 12) > 3.5
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 3), (4, 9), (5, 9), (16, 768), (33, 40), (1, 10**4)])
+def test_closed_forms_of_the_whole_line(shape):
+    """A(∞)⁻¹, tridiagonal, and c(∞), against quadrature over the whole line."""
+    m, n = shape
+    A, c = _pairings(m, n, *_range(m, n))
+    np.testing.assert_allclose(_totals(m, n), c, rtol=0, atol=2e-11 * abs(c).max())
+    np.testing.assert_allclose(_solve(_bordered(A, c), m, n), np.eye(m + m % 2), rtol=0, atol=2e-11)
+
+
+@pytest.mark.parametrize("shape", [(132, 133), (133, 500), (180, 180)])
+@pytest.mark.parametrize("factor", [0.98, 1.0, 1.03, 1.2])
+def test_few_nodes_give_the_same_determinant(shape, factor):
+    """det(1 - E) from E, m × m, and from the few nodes of a quadrature beyond t, to 1e-11 of the tail."""
+    t = factor * bulk_edge(shape, 1.0)
+    nodes = _TailNodes.beyond(t, *shape)
+    assert nodes.number + 2 < min(shape) or factor < 1
+    few, full = (_log_det_one_minus(E) for E in (_small_ratio(nodes, *shape), _full_ratio(t, *shape)))
+    assert few == pytest.approx(full, rel=1e-11)
 
 
 def test_small_determinants_keep_relative_accuracy():
