@@ -9,8 +9,12 @@ gives the upper tail.
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, lru_cache
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dprmt._validation import check_real
 from dprmt.spectra._arrays import (
@@ -21,6 +25,7 @@ from dprmt.spectra._arrays import (
     check_finite,
     check_nonempty,
     check_shape,
+    is_tensor,
     to_float64,
 )
 from dprmt.spectra._noise_scales import noise_scales
@@ -115,7 +120,7 @@ class MarchenkoPastur:
         float or array
             Of the shape of ``x``, in [0, 1].
         """
-        return cast_like(self._probabilities(_checked("x", x))[0], x)
+        return cast_like(in_blocks(lambda s: self._probability(s, below=True), _checked("x", x)), x)
 
     def sf(self, x: Array) -> Array:
         """Probability of a singular value above ``x``, accurate up to the edge where ``1 - cdf`` is not.
@@ -125,7 +130,7 @@ class MarchenkoPastur:
         float or array
             Of the shape of ``x``, in [0, 1].
         """
-        return cast_like(self._probabilities(_checked("x", x))[1], x)
+        return cast_like(in_blocks(lambda s: self._probability(s, below=False), _checked("x", x)), x)
 
     def ppf(self, q: Array) -> Array:
         """Quantile function: the singular value with ``cdf`` equal to ``q``.
@@ -148,14 +153,19 @@ class MarchenkoPastur:
         p = as_array("q", q)
         check_nonempty("q", p)
         check_finite("q", p, low=0.0, high=1.0)
-        p = to_float64(p)
+        return cast_like(self.sigma * in_blocks(self._unit_quantile, to_float64(p)), q)
+
+    def _unit_quantile(self, p: Array) -> Array:
+        # For σ = 1, each half from its edge.
         xp = array_namespace(p)
         lower, upper = self._unit.lower_edge.high, self._unit.upper_edge.high
         width = 2 * self._unit.threshold.high
-        rise = width * xp.sin(self._from_lower_edge.inverse(xp.where(p <= 0.5, p, 0.5)) / 2)
-        fall = width * xp.sin(self._from_upper_edge.inverse(xp.where(p > 0.5, 1 - p, 0.5)) / 2)
-        low_half, high_half = xp.sqrt(lower**2 + rise**2), xp.sqrt((upper - fall) * (upper + fall))
-        return cast_like(self.sigma * xp.where(p <= 0.5, low_half, high_half), q)
+        low_half = p <= 0.5
+        rise = width * xp.sin(self._from_lower_edge.inverse(p[low_half]) / 2)
+        fall = width * xp.sin(self._from_upper_edge.inverse(1 - p[~low_half]) / 2)
+        result = xp.empty_like(p)
+        result[low_half], result[~low_half] = xp.sqrt(lower**2 + rise**2), xp.sqrt((upper - fall) * (upper + fall))
+        return result
 
     def _edge_roots(self, values: Array) -> tuple[Array, Array]:
         # √(s² - b₋²) and √(b₊² - s²), 0 outside the support.
@@ -167,14 +177,17 @@ class MarchenkoPastur:
         from_lower = xp.sqrt(above) * xp.sqrt(s + edges.lower_edge.high)
         return from_lower, xp.sqrt(below) * xp.sqrt(s + edges.upper_edge.high)
 
-    def _probabilities(self, values: Array) -> tuple[Array, Array]:
-        # Probability at or below and above, each accurate where it is small.
+    def _probability(self, values: Array, *, below: bool) -> Array:
+        # Probability at or below, or above, from the nearer edge: accurate where it is small.
         xp = array_namespace(values)
         from_lower, from_upper = self._edge_roots(values)
-        θ, φ = 2 * xp.atan2(from_lower, from_upper), 2 * xp.atan2(from_upper, from_lower)
-        below, above = self._from_lower_edge.mass(θ), self._from_upper_edge.mass(φ)
-        small = θ < φ
-        return xp.where(small, below, 1 - above), xp.where(small, 1 - below, above)
+        near = from_lower < from_upper
+        far = ~near
+        low = self._from_lower_edge.mass(2 * xp.atan2(from_lower[near], from_upper[near]))
+        high = self._from_upper_edge.mass(2 * xp.atan2(from_upper[far], from_lower[far]))
+        result = xp.empty_like(values)
+        result[near], result[far] = (low, 1 - high) if below else (1 - low, high)
+        return result
 
 
 class _Tail(NamedTuple):
@@ -203,19 +216,70 @@ class _Tail(NamedTuple):
         return 2 / math.pi * xp.where(apart, xp.sin(angle) ** 2 / xp.where(apart, distance2, 1.0), 1.0)
 
     def inverse(self, mass: Array) -> Array:
-        # The angle with the given mass <= 1/2, by Newton's method between the logarithms of the two.
+        # The angle with the given mass <= 1/2, by Newton's method between the logarithms of the two, which converges
+        # quadratically: after a step of 1e-9 the error is one of rounding.
         xp = array_namespace(mass)
         target = xp.where(mass > 0, mass, 0.5)
-        angle = xp.clip((6 * math.pi * target) ** (1 / 3), 0.0, math.pi / 2)
+        angle = self._start(target)
         for _ in range(_NEWTON_STEPS):
             reached = self.mass(angle)
             slope = angle * self.density(angle) / reached
             new = xp.clip(angle * xp.exp(xp.log(target / reached) / slope), 0.0, math.pi)
-            done = bool(xp.all(abs(new - angle) <= 1e-15 * angle))
+            done = bool(xp.all(abs(new - angle) <= 1e-9 * angle))
             angle = new
             if done:
                 break
         return xp.where(mass > 0, angle, 0.0)
+
+    def _start(self, target: Array) -> Array:
+        # Within a few 1e-6 where it is not too small, from a table if there are enough points to pay for it.
+        xp = array_namespace(target)
+        cubic = xp.clip((6 * math.pi * target) ** (1 / 3), 0.0, math.pi / 2)
+        if len(target) < _TABLE:
+            return cubic
+        masses, angles = (target.new_tensor(t) if is_tensor(target) else t for t in _table(self))
+        place = xp.clip(xp.searchsorted(masses, target), 1, len(masses) - 1)
+        low, high = masses[place - 1], masses[place]
+        share = xp.clip((target - low) / (high - low), 0.0, 1.0)
+        start = angles[place - 1] + share * (angles[place] - angles[place - 1])
+        return xp.where(target > masses[0], start, cubic)
+
+
+_TABLE = 2**11
+
+
+@lru_cache(maxsize=16)
+def _table(tail: _Tail) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    # Masses and angles, close together in the logarithm.
+    angles = np.geomspace(1e-4, math.pi, _TABLE)
+    masses = tail.mass(angles)
+    kept = np.flatnonzero(np.diff(masses, prepend=0.0) > 0)
+    return masses[kept], angles[kept]
+
+
+_BLOCK = 2**14  # entries whose temporaries stay in the processor's cache
+
+
+def in_blocks(function: Callable[[Array], Array], values: Array) -> Array:
+    """An elementwise function of an array, block by block on the CPU.
+
+    Parameters
+    ----------
+    function : callable
+        From one axis to one axis.
+    values : array
+        Any shape.
+
+    Returns
+    -------
+    array
+        Of the shape of ``values``.
+    """
+    xp, flat = array_namespace(values), values.reshape(-1)
+    if len(flat) <= _BLOCK or (is_tensor(values) and values.device.type != "cpu"):
+        return function(flat).reshape(values.shape)
+    blocks = [function(flat[start : start + _BLOCK]) for start in range(0, len(flat), _BLOCK)]
+    return xp.concatenate(blocks).reshape(values.shape)
 
 
 _NEWTON_STEPS = 50
@@ -231,19 +295,33 @@ def _checked(name: str, x: Array) -> Array:
 def _minus_sin(x: Array) -> Array:
     # ``x - sin x`` for x >= 0, without cancellation.
     xp = array_namespace(x)
-    series = sum_ = x**3 / 6
-    for k in range(2, 10):
-        series = -series * x**2 / ((2 * k) * (2 * k + 1))
-        sum_ = sum_ + series
-    return xp.where(x < 1, sum_, x - xp.sin(x))
+    z = x * x
+    return xp.where(z < 1, x * z * _horner(_MINUS_SIN, z), x - xp.sin(x))
 
 
 def _minus_atan(x: Array) -> Array:
     # ``x - atan x``, without cancellation.
     xp = array_namespace(x)
-    small = abs(x) < 0.4
-    z = xp.where(small, x, 0.0)
-    series = 0.0 * z
-    for k in range(20, 0, -1):
-        series = 1 / (2 * k + 1) - z**2 * series
-    return xp.where(small, z**3 * series, x - xp.atan(x))
+    z = x * x
+    small = z < 0.16
+    return xp.where(small, x * z * _horner(_MINUS_ATAN, xp.where(small, z, 0.0)), x - xp.atan(x))
+
+
+def _horner(coefficients: list[float], z: Array) -> Array:
+    total = coefficients[-1] * z
+    for coefficient in coefficients[-2:0:-1]:
+        total += coefficient
+        total *= z
+    return total + coefficients[0]
+
+
+def _economised(taylor: NDArray[np.float64], high: float, degree: int) -> list[float]:
+    # A power series as the polynomial of lower degree that interpolates it at the Chebyshev points of [0, high].
+    points = high / 2 * (1 + np.polynomial.chebyshev.chebpts1(degree + 1))
+    values = np.polynomial.polynomial.polyval(points, taylor)
+    fit = np.polynomial.Polynomial.fit(points, values, degree, domain=[0, high])
+    return fit.convert().coef.tolist()  # type: ignore[no-any-return]
+
+
+_MINUS_SIN = _economised(np.array([(-1) ** k / math.factorial(2 * k + 3) for k in range(12)]), 1.0, 8)
+_MINUS_ATAN = _economised(np.array([(-1) ** k / (2 * k + 3) for k in range(24)]), 0.16, 11)

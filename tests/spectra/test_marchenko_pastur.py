@@ -141,3 +141,19 @@ def test_bad_parameters_are_refused():
             MarchenkoPastur((16, 768), sigma)
     with pytest.raises(ParameterError, match=r"^shape must be a pair"):
         MarchenkoPastur((16, 0), 1.0)
+
+
+@pytest.mark.parametrize("shape", [(768, 3072), (512, 512), (1, 10), (200, 201)])
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+def test_many_points_are_the_points_one_by_one(shape, library):
+    """Arrays that are worked on in blocks, with a table of starts, against single numbers."""
+    law = MarchenkoPastur(shape, sigma=0.7)
+    p = np.random.default_rng(0).random((3, 7000)) ** 3
+    p[0, :4] = 0.0, 1.0, 1e-30, 1 - 1e-15
+    picked = np.unravel_index(np.r_[0:6, 100:21_000:400], p.shape)
+    x = np.asarray(law.ppf(library(p)))
+    assert x.shape == p.shape
+    np.testing.assert_allclose(x[picked], [law.ppf(float(q)) for q in p[picked]], rtol=1e-14)
+    for function in (law.cdf, law.sf):
+        values = np.asarray(function(library(x)))
+        np.testing.assert_allclose(values[picked], [function(float(s)) for s in x[picked]], rtol=1e-14, atol=1e-16)
