@@ -320,7 +320,7 @@ def _economised(taylor: NDArray[np.float64], high: float, degree: int) -> list[f
     points = high / 2 * (1 + np.polynomial.chebyshev.chebpts1(degree + 1))
     values = np.polynomial.polynomial.polyval(points, taylor)
     fit = np.polynomial.Polynomial.fit(points, values, degree, domain=[0, high])
-    return fit.convert().coef.tolist()  # type: ignore[no-any-return]
+    return fit.convert().coef.tolist()
 
 
 _MINUS_SIN = _economised(np.array([(-1) ** k / math.factorial(2 * k + 3) for k in range(12)]), 1.0, 8)
