@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from dprmt.spectra._layers import denoise_layers
-from dprmt.spectra._shrinkage import shrink
+from dprmt.spectra import MarchenkoPastur, denoise_layers, kappa_for, shrink
 
 SIGMA = 0.01
 REPEATS = 9
@@ -35,6 +35,12 @@ CASES = (
     Case("144 LoRA layers", 144, (16, 768), (2.0, 1.2, 0.8), limit=0.2),
     Case("dense layer, 3 spikes", 1, (768, 3072), (3.0, 2.0, 1.3), limit=0.1),
     Case("dense layer, noise", 1, (768, 3072), (), limit=0.1),
+    Case("dense layer, 60 spikes", 1, (768, 3072), tuple(np.linspace(3.0, 1.2, 60)), limit=0.4),
+    Case("square, 3 spikes", 1, (512, 512), (3.0, 2.0, 1.3), limit=0.5),
+    Case("square, 200 spikes", 1, (512, 512), tuple(np.linspace(3.0, 1.2, 200)), limit=1.1),
+    Case("square, all spikes", 1, (600, 600), tuple(np.linspace(5.0, 2.0, 600)), limit=1.1),
+    Case("square, far spikes", 1, (512, 512), tuple(np.linspace(50.0, 12.0, 200)), limit=1.1),
+    Case("small square", 1, (300, 300), tuple(np.linspace(3.0, 1.2, 100)), limit=1.1),
 )
 
 
@@ -42,7 +48,7 @@ def noisy_layers(case: Case) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     m, n = case.shape
     draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
-    signal = torch.tensor(case.signals) * (m**0.5 + n**0.5)
+    signal = torch.tensor(case.signals, dtype=torch.float32) * (m**0.5 + n**0.5)
     layers = {}
     for i in range(case.count):
         left, right = (torch.linalg.qr(draw(side, len(case.signals)))[0] for side in case.shape)
@@ -89,6 +95,25 @@ def measure(case: Case) -> str:
     return f"{case.name:22} {shape:>14} {times} {error:8.1e} {svd_error:9.1e}{verdict}"
 
 
+def measure_laws() -> None:
+    """Print the time of what a gate and a histogram of singular values need, in milliseconds."""
+    points = np.random.default_rng(0).random(10**6)
+    law = MarchenkoPastur((768, 3072), sigma=1.0)
+    values = law.ppf(points)
+    kappa_for((767, 3071), 1e-3)  # libraries loaded
+    work = {
+        "kappa_for, first call, 768x3072": (lambda: kappa_for((768, 3072), 1e-3), 200),
+        "Marchenko-Pastur cdf, 1e6 points": (lambda: law.cdf(values), 100),
+        "Marchenko-Pastur ppf, 1e6 points": (lambda: law.ppf(points), 300),
+    }
+    print(f"\n{'one thread, CPU time':34} {'ms':>7} {'limit':>6}")
+    for name, (function, limit) in work.items():
+        start = time.process_time()
+        function()
+        spent = 1e3 * (time.process_time() - start)
+        print(f"{name:34} {spent:7.1f} {limit:6d}{'' if spent <= limit else '  <- over the limit'}")
+
+
 def main() -> None:
     """Print one line per case."""
     threads = torch.get_num_threads()
@@ -97,6 +122,7 @@ def main() -> None:
     print(f"{'float32, one thread':22} {columns}")
     for case in CASES:
         print(measure(case))
+    measure_laws()
     torch.set_num_threads(threads)
 
 

@@ -3,13 +3,15 @@
 A shrunk matrix is ``Σ η_i u_i v_iᵀ = U diag(η/s) Uᵀ Y``: the vectors of one side suffice, and only those of
 values above the edge, since all others are shrunk to 0. With r <= c the two sides of the matrix:
 
-===========  ==========================================  =============================================
+===========  ==========================================  ===============================================
 backend      method                                      chosen by "auto"
-===========  ==========================================  =============================================
+===========  ==========================================  ===============================================
 "gram"       eigendecomposition of the r × r matrix YYᵀ  r <= 128, all matrices of a stack in one call
 "lanczos"    Lanczos iteration on YYᵀ, certified         r > 128, matrix by matrix
-"svd"        full singular value decomposition           when the others are not accurate enough
-===========  ==========================================  =============================================
+"svd"        full singular value decomposition           when the others are not accurate enough, or not faster:
+                                                         float32 on the CPU with c < 3r/2, 96 < r <= 400 or with
+                                                         more spikes than a Lanczos iteration pays for
+===========  ==========================================  ===============================================
 
 **Accuracy.** Forming YYᵀ squares the singular values: an error of ε·s₁² (ε of the product's dtype) becomes,
 next to the edge b, a relative error of ``ε·(s₁/b)²``. Relative error of the norm-corrected estimate on 16×768
@@ -19,6 +21,8 @@ data use a float32 product up to R = 10 and a float64 one beyond, which loses to
 exceeds the ratio of the two ε, 5e8; float64 data use a float64 product up to R = 100, then a full SVD. Off
 the CPU, where the hardware may round float32 products to TF32, they are formed in float64. Eigenvalue
 problems are always solved in float64.
+
+Which product will do is seen before anything is diagonalized: ``s₁² >= ‖GGv‖/‖Gv‖`` for ``G = YYᵀ`` and any v.
 
 **Completeness.** A Lanczos run can miss a value. Here it ends only with a proof that it has not: k Ritz
 values of an orthonormal basis above b² mean that at least k eigenvalues are, and a Cholesky factorization of
@@ -46,6 +50,7 @@ from dprmt.spectra._arrays import Array, array_namespace, is_tensor, to_float64
 Backend: TypeAlias = Literal["auto", "gram", "lanczos", "svd"]
 
 GRAM_LIMIT = 128  # longest short side for which the Gram matrix is diagonalized in full
+_SVD_SIDES = 96, 400  # shorter sides of nearly square float32 matrices that are decomposed in full
 _FLOAT32_RANGE = 10.0  # largest s₁/b for a float32 product
 _FLOAT64_RANGE = {4: 1e8, 8: 1e2}  # the same for a float64 product, by bytes per entry of the data
 _RESIDUAL = {4: 1e-6, 8: 1e-11}  # of a Ritz pair, in units of b², by bytes per entry of the data
@@ -98,14 +103,28 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     ([[5.0, 3.0]], [[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])
     """
     if backend == "auto":
-        backend = "gram" if stack.shape[-2] <= GRAM_LIMIT else "lanczos"
+        backend = _chosen(stack)
     if backend == "svd":
-        return _trim(*_full_svd(stack, edges), edges)
+        return _trim(*_full_svd(stack, edges, math.inf), edges)
     if backend == "gram":
         return _trim(*_escalate(stack, edges, _solvers(stack, _full_eigh)), edges)
     solvers = _solvers(stack, _certified_lanczos)
     one_by_one = ((stack[i : i + 1], edges[i : i + 1]) for i in range(len(stack)))
     return _concatenate([_trim(*_escalate(y, edge, solvers), edge) for y, edge in one_by_one])
+
+
+def _chosen(stack: Array) -> Backend:
+    size = stack.shape[-2]
+    if _svd_is_fast(stack) and _SVD_SIDES[0] < size <= _SVD_SIDES[1]:
+        return "svd"
+    return "gram" if size <= GRAM_LIMIT else "lanczos"
+
+
+def _svd_is_fast(stack: Array) -> bool:
+    # Nearly square float32 matrices: an eigendecomposition in float64 costs as much.
+    r, c = stack.shape[-2:]
+    on_cpu = not is_tensor(stack) or stack.device.type == "cpu"
+    return bool(on_cpu and stack.dtype.itemsize == 4 and 2 * c < 3 * r)
 
 
 def full_spectrum(stack: Array, edges: Array) -> LeadingSpectrum:
@@ -133,14 +152,15 @@ def full_spectrum(stack: Array, edges: Array) -> LeadingSpectrum:
     return LeadingSpectrum(*_escalate(stack, edges, _solvers(stack, _full_eigh)[-2:]))
 
 
-_Solver: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
-# (stack, edges) to values in decreasing order, shape (batch, q), and vectors, shape (batch, r, q)
+_Solver: TypeAlias = Callable[[Array, Array, float], tuple[Array, Array]]
+# (stack, edges, largest) to values in decreasing order, shape (batch, q), and vectors, shape (batch, r, q). Of matrices
+# with s₁ > largest·b, where it is not accurate, it may only say so: by an infinite value.
 
 
 def _solvers(stack: Array, diagonalize: _Solver) -> list[tuple[_Solver, float]]:
     # What to try in turn, each with the largest s₁/b for which it is accurate.
-    def in_float64(y: Array, edges: Array) -> tuple[Array, Array]:
-        values, vectors = diagonalize(to_float64(y), edges)
+    def in_float64(y: Array, edges: Array, largest: float) -> tuple[Array, Array]:
+        values, vectors = diagonalize(to_float64(y), edges, largest)
         return values, _as_dtype_of(y, vectors)
 
     size = stack.dtype.itemsize
@@ -155,7 +175,7 @@ def _solvers(stack: Array, diagonalize: _Solver) -> list[tuple[_Solver, float]]:
 def _escalate(stack: Array, edges: Array, solvers: list[tuple[_Solver, float]]) -> tuple[Array, Array]:
     # The first solver, then the others for those matrices that are out of its range.
     (solve, largest), *others = solvers
-    values, vectors = solve(stack, edges)
+    values, vectors = solve(stack, edges, largest)
     far = values[:, 0] > largest * edges
     if bool(far.all()) and others:
         return _escalate(stack, edges, others)
@@ -164,22 +184,46 @@ def _escalate(stack: Array, edges: Array, solvers: list[tuple[_Solver, float]]) 
     return values, vectors
 
 
-def _full_svd(stack: Array, edges: Array) -> tuple[Array, Array]:
+def _full_svd(stack: Array, edges: Array, largest: float) -> tuple[Array, Array]:
     vectors, values, _ = array_namespace(stack).linalg.svd(stack, full_matrices=False)
     return to_float64(values), vectors
 
 
-def _full_eigh(stack: Array, edges: Array) -> tuple[Array, Array]:
-    eigenvalues, eigenvectors = array_namespace(stack).linalg.eigh(_gram(stack))
-    return _from_eigenpairs(eigenvalues, eigenvectors, stack)
+def _full_eigh(stack: Array, edges: Array, largest: float) -> tuple[Array, Array]:
+    xp, gram = array_namespace(stack), _gram(stack)
+    least = _least_top_eigenvalue(gram)
+    near = least <= (largest * edges) ** 2
+    if bool(near.all()):
+        eigenvalues, eigenvectors = xp.linalg.eigh(gram)
+        return _from_eigenpairs(eigenvalues, eigenvectors, stack)
+    values, vectors = to_float64(xp.zeros_like(stack[..., 0])), xp.zeros_like(stack[..., : stack.shape[-2]])
+    values[:, 0] = math.inf
+    if bool(near.any()):
+        eigenvalues, eigenvectors = xp.linalg.eigh(gram[near])
+        values[near], vectors[near] = _from_eigenpairs(eigenvalues, eigenvectors, stack)
+    return values, vectors
 
 
-def _certified_lanczos(stack: Array, edges: Array) -> tuple[Array, Array]:
+def _least_top_eigenvalue(gram: Array) -> Array:
+    # A lower bound of the top eigenvalue of each matrix, less a safe allowance for rounding.
+    xp = array_namespace(gram)
+    column = xp.argmax(xp.linalg.norm(gram, 2, -1), -1)
+    vector = gram[range(len(gram)), column][..., None]
+    before, after = (xp.linalg.norm(x[..., 0], 2, -1) for x in (vector, gram @ vector))
+    return after / xp.clip(before, _TINY, None) * (1 - 1e-9)
+
+
+def _certified_lanczos(stack: Array, edges: Array, largest: float) -> tuple[Array, Array]:
     # For a stack of one matrix.
-    gram = _gram(stack)[0]
-    pairs = lanczos(gram, float(edges[0]) ** 2, _RESIDUAL[stack.dtype.itemsize])
+    gram = _gram(stack)
+    least = _least_top_eigenvalue(gram)
+    if bool(least > (largest * edges) ** 2):
+        return least[:, None] + math.inf, stack[..., :1]
+    pairs = lanczos(gram[0], float(edges[0]) ** 2, _RESIDUAL[stack.dtype.itemsize])
+    if pairs is None and _svd_is_fast(stack):
+        return _full_svd(stack, edges, largest)
     if pairs is None:
-        pairs = array_namespace(stack).linalg.eigh(gram)
+        pairs = array_namespace(stack).linalg.eigh(gram[0])
     return _from_eigenpairs(pairs[0][None], pairs[1][None], stack)
 
 
@@ -201,7 +245,8 @@ def lanczos(matrix: Array, threshold: float, residual: float) -> tuple[Array, Ar
     -------
     (array, shape (q,), array, shape (r, q)) or None
         Eigenvalues in increasing order and orthonormal eigenvectors: all above the threshold, and the largest
-        Ritz value below it. None if no proof was found in a basis of bounded size.
+        Ritz value below it. None if no proof was found in a basis of bounded size, or none is to be expected since
+        more than half of the Ritz values are above the threshold.
 
     Examples
     --------
@@ -222,19 +267,33 @@ def lanczos(matrix: Array, threshold: float, residual: float) -> tuple[Array, Ar
         for earlier in (done[-2:], done):  # the three-term recurrence, then what rounding left of the others
             vector = vector - (earlier @ vector) @ earlier
         if k % _CHECK_EVERY == _CHECK_EVERY - 1:
-            pairs = _proven_ritz_pairs(matrix, done.T, images[: k + 1].T, threshold, residual)
+            θ, S = _ritz_pairs(done.T, images[: k + 1].T)
+            if int((θ > threshold).sum()) > _crowded(k + 1, size):
+                return None  # so many that the basis would grow too far
+            pairs = _proven(θ, S, matrix, done.T, images[: k + 1].T, threshold, residual)
             if pairs is not None:
                 return pairs
     return None
 
 
-def _proven_ritz_pairs(
-    matrix: Array, basis: Array, images: Array, threshold: float, residual: float
+def _crowded(steps: int, size: int) -> float:
+    # Above how many spikes among so many Ritz values a full decomposition is taken for cheaper.
+    if steps < size // 42:
+        return math.inf
+    return steps * (0.8 if steps <= _CHECK_EVERY else 0.5)
+
+
+def _ritz_pairs(basis: Array, images: Array) -> tuple[Array, Array]:
+    projected = basis.T @ images
+    θ, S = array_namespace(projected).linalg.eigh((projected + projected.T) / 2)
+    return θ, S
+
+
+def _proven(
+    θ: Array, S: Array, matrix: Array, basis: Array, images: Array, threshold: float, residual: float
 ) -> tuple[Array, Array] | None:
     # The Ritz pairs above the threshold and one more, if they are accurate and certainly all there are.
     xp = array_namespace(matrix)
-    projected = basis.T @ images
-    θ, S = xp.linalg.eigh((projected + projected.T) / 2)
     spikes = int((θ > threshold).sum())
     θ, S = θ[-spikes - 1 :], S[:, -spikes - 1 :]
     U = basis @ S

@@ -141,13 +141,53 @@ def test_lanczos_survives_an_exhausted_krylov_space(matrix):
     assert int((spectrum.values > 0.5).sum()) == count
 
 
+def proven(matrix, basis, threshold, residual):
+    θ, S = _backends._ritz_pairs(basis, matrix @ basis)
+    return _backends._proven(θ, S, matrix, basis, matrix @ basis, threshold, residual)
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+@pytest.mark.parametrize("strengths", [(1.2, 3.0), (12.0, 50.0)])
+@pytest.mark.parametrize("shape", [(120, 130), (200, 200), (420, 420), (200, 900)])
+def test_many_spikes(shape, strengths, library):
+    """Half of the singular values above the edge, near it or far: decomposed in full, by another way per shape."""
+    rng = np.random.default_rng(5)
+    values = np.concatenate([np.linspace(*strengths, shape[0] // 2), np.linspace(0, 0.9, shape[0] - shape[0] // 2)])
+    matrix = with_singular_values(rng, values, shape[1]).astype(np.float32)
+    spectrum = leading_spectrum(library(matrix[None]), library(np.array([1.0])))
+    assert_same_spectrum(matrix, spectrum, 1.0, 1e-5)
+
+
+def test_lanczos_gives_up_early_where_spikes_crowd(monkeypatch):
+    """Within a few steps, not after a basis of half the space."""
+    steps = []
+    monkeypatch.setattr(
+        _backends, "_ritz_pairs", lambda B, A, f=_backends._ritz_pairs: steps.append(B.shape[1]) or f(B, A)
+    )
+    values = np.concatenate([np.linspace(2, 9, 200), np.linspace(0, 0.9, 200)])
+    assert lanczos(with_eigenvalues(np.random.default_rng(0), values), 1.0, 1e-8) is None
+    assert steps[-1] <= 24
+
+
+@given(SEEDS, st.integers(1, 8))
+def test_least_top_eigenvalue_is_a_lower_bound(seed, size):
+    """Never above the top eigenvalue, and not below a third of it at these sizes."""
+    rng = np.random.default_rng(seed)
+    factors = rng.standard_normal((3, size, 5))
+    gram = factors @ factors.mT
+    top = np.linalg.eigvalsh(gram)[:, -1]
+    least = _backends._least_top_eigenvalue(gram)
+    assert (least <= top).all()
+    assert (least >= top / 3).all()
+
+
 def test_no_proof_without_an_orthonormal_basis():
     """Ritz values bound eigenvalues from below only then; a slight skew already shifts them."""
     matrix = np.diag([3.0, 3.0, 0.5, 0.1])
     basis = np.eye(4)[:, :3]
-    assert _backends._proven_ritz_pairs(matrix, basis, matrix @ basis, 1.0, 1e-6) is not None
+    assert proven(matrix, basis, 1.0, 1e-6) is not None
     basis[0, 1] = 1e-9
-    assert _backends._proven_ritz_pairs(matrix, basis, matrix @ basis, 1.0, 1e-6) is None
+    assert proven(matrix, basis, 1.0, 1e-6) is None
 
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(np.float32, 1e-9), (np.float64, 1e-15)])
