@@ -107,15 +107,21 @@ def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) ->
     # slopes, which are kept between 0 and the total mass. Equation (D2).
     total = float(dots.sum())
     chord_slope = np.cumsum(dots)[:-1]
-    drop = _drops(mass * width, share)
+    drop = drops(mass * width, share)
     from scipy.optimize import isotonic_regression  # on use: a third of the room's import time
 
     convex: Array = isotonic_regression(chord_slope - np.diff(drop) / width, weights=width).x
     return np.clip(convex, 0.0, total)
 
 
-def _drops(moment: Array, share: Array) -> Array:
-    """How far V lies below U at each node, so that it lies below U in every cell."""
+def drops(moment: Array, share: Array) -> Array:
+    """How far V lies below U at each node, so that it lies below U in every cell (D2).
+
+    Returns
+    -------
+    ndarray, shape (n + 1,)
+        For n cells with ``moment`` = mass · width and ``share`` of the right node.
+    """
     # Inside a cell of mass p and width w, U lies above the curve with all of p at the cell's mean of u
     # (Jensen), whose kink is p·r(1-r)·w below the chord, r being the share of the right node. It is enough that
     # r·(right drop) + (1-r)·(left drop) reaches that gap. Each node takes the larger gap of its two cells, but at
