@@ -15,6 +15,9 @@ from scipy import fft
 from dprmt.accounting._types import Array
 
 _EPS = float(np.finfo(np.float64).eps)
+_TILT_STEP = 7.0  # standard scores between the centres of tilted transforms
+_LOG_NOTHING = -120.0  # powers below it are left out of a transform, and charged
+_LOG_FOLDED = -50.0  # mass outside the window of a tilted transform
 
 
 @dataclass(frozen=True)
@@ -76,23 +79,117 @@ def chernoff_window(measure: GridMeasure, copies: int, log_outside: float, log_w
     GridWindow
         By Chernoff's bound (R4); at least 16 long.
     """
-    index = measure.index.astype(np.float64)
-    center = float(measure.mass @ index) / measure.total()
-    offset = index - center
-    deviation = max(float(np.sqrt(measure.mass @ offset**2 / measure.total())), 1e-3)
-    theta = np.exp(np.linspace(-9.0, 6.0, 91)) / deviation / np.sqrt(copies)
+    center = _mean(measure)
     bounds = []
     for sign in (1.0, -1.0):
-        exponent = sign * np.multiply.outer(theta, offset)
-        peak = exponent.max(axis=1)
-        weight = np.exp(exponent - peak[:, None]) * measure.mass
-        sums = weight.sum(axis=1)
-        log_moment = np.maximum(np.log(copies * (weight @ index) / sums) + log_weight, 0.0) if sign > 0 else 0.0
-        cumulant = copies * (np.log(sums) + peak)
-        bounds.append(float(np.min((cumulant + log_moment - log_outside) / theta)))
+        theta = sign * _tilts(measure, copies)
+        cumulant, mean = _cumulants(measure, copies, theta)
+        log_moment = 0.0
+        if sign > 0:
+            log_moment = np.maximum(np.log(np.maximum(mean + copies * center, 1e-300)) + log_weight, 0.0)
+        bounds.append(float(np.min((cumulant + log_moment - log_outside) / np.abs(theta))))
     first = max(int(np.floor(copies * center - bounds[1])) - 1, copies * int(measure.index[0]))
     last = min(int(np.ceil(copies * center + bounds[0])) + 1, copies * int(measure.index[-1]))
     return GridWindow(first, max(last - first + 1, 16))
+
+
+def _mean(measure: GridMeasure) -> float:
+    return float(measure.mass @ measure.index) / measure.total()
+
+
+def _tilts(measure: GridMeasure, copies: int) -> Array:
+    """Candidates for |θ|, around the inverse deviation of the sum."""
+    variance = float(measure.mass @ (measure.index - _mean(measure)) ** 2) / measure.total()
+    tilts: Array = np.exp(np.linspace(-9.0, 6.0, 91)) / max(float(np.sqrt(copies * variance)), 1e-3)
+    return tilts
+
+
+def _cumulants(measure: GridMeasure, copies: int, theta: Array) -> tuple[Array, Array]:
+    """Log E e^{θS} of the centred sum S, mass included, and the mean of S under that tilt."""
+    occupied = measure.mass > 0
+    offset = measure.index[occupied] - _mean(measure)
+    exponent = np.multiply.outer(theta, offset) + np.log(measure.mass[occupied])
+    peak = exponent.max(axis=1)
+    weight = np.exp(exponent - peak[:, None])
+    sums = weight.sum(axis=1)
+    return copies * (np.log(sums) + peak), copies * (weight @ offset) / sums
+
+
+def sum_on_grid(
+    measure: GridMeasure, copies: int, log_outside: float, weight: float, enough: float
+) -> tuple[int, Array, Array]:
+    """Masses of the sum of ``copies``, and a bound on the error of each.
+
+    Parameters
+    ----------
+    measure : GridMeasure
+        Law of one summand; its total may be below 1.
+    copies : int
+        Number of summands, ≥ 1.
+    log_outside : float
+        Logarithm of what may lie outside the grid on each side: mass, and E[sum; outside] · ``weight`` above.
+    weight : float
+        Ratio that one grid point stands for.
+    enough : float
+        If the errors' sum is below it, with ``weight`` and without, no tilted transform is computed.
+
+    Returns
+    -------
+    first : int
+        The first point.
+    mass, error : ndarray, shape (n,)
+        On consecutive points.
+    """
+    window = _fast(chernoff_window(measure, copies, log_outside, float(np.log(weight))))
+    mass, rounding = power_convolution(measure, copies, window)
+    error = np.full(mass.size, rounding + 2.0 * np.exp(log_outside))
+    points = window.first + np.arange(window.size)
+    if float(error @ np.maximum(points * weight, 1.0)) <= enough:
+        return window.first, mass, error
+    for exponent in np.arange(1, int(np.sqrt(-2 * log_outside) / _TILT_STEP) + 1) * _TILT_STEP:
+        for sign in (1.0, -1.0):
+            _improve(mass, error, window, measure, copies, _tilt(measure, copies, sign, exponent**2 / 2))
+    return window.first, mass, error
+
+
+def _fast(window: GridWindow) -> GridWindow:
+    return GridWindow(window.first, int(fft.next_fast_len(window.size, real=True)))
+
+
+def _tilt(measure: GridMeasure, copies: int, sign: float, exponent: float) -> float:
+    """The θ at which the sum, tilted by e^{θ·sum}, sits where Chernoff's exponent is about that large."""
+    theta = sign * _tilts(measure, copies)
+    cumulant, mean = _cumulants(measure, copies, theta)
+    reached = theta * mean - cumulant + copies * np.log(measure.total())
+    return float(theta[min(int(np.searchsorted(reached, exponent)), theta.size - 1)])
+
+
+def _improve(
+    mass: Array, error: Array, window: GridWindow, measure: GridMeasure, copies: int, tilt: float
+) -> None:
+    """Where the transform of the tilted measure knows the masses better, take them from there."""
+    center = round(float(measure.mass @ measure.index) / measure.total())
+    exponents = tilt * (measure.index - center)
+    peak = float(exponents.max())
+    weights = np.exp(exponents - peak) * measure.mass
+    total = float(weights.sum())
+    tilted = GridMeasure(measure.index, weights / total)
+    span = _fast(chernoff_window(tilted, copies, _LOG_FOLDED, -np.inf))
+    found, rounding = power_convolution(tilted, copies, span)
+    low, high = max(window.first, span.first), min(window.first + window.size, span.first + span.size)
+    if low >= high:
+        return
+    points = np.arange(low, high)
+    log_factor = copies * (np.log(total) + peak) - tilt * (points - copies * center)
+    factor = np.exp(np.minimum(log_factor, 700.0))
+    found = found[low - span.first : high - span.first]
+    # Each tilted mass is off by some roundings of its exponent, and so is the factor.
+    relative = 8 * _EPS * (copies * (2.0 + float(np.abs(exponents).max())) + np.abs(log_factor))
+    known = factor * (rounding + 2.0 * np.exp(_LOG_FOLDED) + relative * found)
+    here = slice(low - window.first, high - window.first)
+    better = known < error[here]
+    mass[here] = np.where(better, factor * found, mass[here])
+    error[here] = np.where(better, known, error[here])
 
 
 def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> tuple[Array, float]:
@@ -115,20 +212,25 @@ def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> 
         Bound on the rounding error of each of them.
     """
     size, total = window.size, measure.total()
-    center = round(float(measure.mass @ measure.index) / total)
-    plain, plain_error = _plain(measure, center, size)
-    distance, distance_error = _distance_from_total(measure, center, size)
+    center = round(_mean(measure))
+    plain = fft.rfft(np.bincount((measure.index - center) % size, weights=measure.mass, minlength=size))
+    plain_error = _unit(size) * total
+    # Most frequencies leave nothing of the power.
+    log_bound = copies * np.log(np.abs(plain) + plain_error)
+    kept = np.flatnonzero(log_bound > _LOG_NOTHING)
+    distance, distance_error = _distance_from_total(measure, center, size, kept)
     # Whichever is known more accurately, as a distance from ``total`` or as it is.
-    near = distance_error < plain_error
-    distance = np.where(near, distance, plain - total)
+    distance = np.where(distance_error < plain_error, distance, plain[kept] - total)
     error_of_one = np.minimum(distance_error, plain_error)
     log_transform = _complex_log1p(distance / total)
     modulus = total * np.exp(log_transform.real)
     power = np.exp(copies * (np.log(total) + log_transform))
-    power_error = copies * error_of_one * (modulus + error_of_one) ** (copies - 1)
+    power_error = copies * error_of_one * np.exp((copies - 1) * np.log(modulus + error_of_one))
     power_error += 8 * _EPS * (2.0 + copies * np.abs(log_transform)) * np.abs(power)
-    error = 2.0 * float(np.sum(power_error + _unit(size) * np.abs(power))) / size
-    mass = np.roll(fft.irfft(power, size), copies * center - window.first)
+    error = 2.0 * float(np.sum(power_error + _unit(size) * np.abs(power))) / size + 2.0 * np.exp(_LOG_NOTHING)
+    spectrum = np.zeros(plain.size, dtype=np.complex128)
+    spectrum[kept] = power
+    mass = np.roll(fft.irfft(spectrum, size), copies * center - window.first)
     return np.maximum(mass, 0.0), error
 
 
@@ -137,22 +239,17 @@ def _unit(size: int) -> float:
     return 8 * _EPS * float(np.log2(size))
 
 
-def _plain(measure: GridMeasure, center: int, size: int) -> tuple[Array, Array]:
-    """Σ mass · e^{-iω(index - center)}, and its error, the same everywhere."""
-    folded = np.bincount((measure.index - center) % size, weights=measure.mass, minlength=size)
-    transform = fft.rfft(folded)
-    return transform, np.full(transform.size, _unit(size) * measure.total())
-
-
-def _distance_from_total(measure: GridMeasure, center: int, size: int) -> tuple[Array, Array]:
-    """The same minus Σ mass, as (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error, small where ω is."""
+def _distance_from_total(
+    measure: GridMeasure, center: int, size: int, frequencies: NDArray[np.int64]
+) -> tuple[Array, Array]:
+    """Σ mass · (e^{-iω(index - center)} - 1) as (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error, small where ω is."""
     offset = measure.index - center
     low, curve = _put_call_curve(offset, measure.mass)
     folded = np.bincount((low + np.arange(curve.size)) % size, weights=curve, minlength=size)
-    omega = 2.0 * np.pi * np.arange(size // 2 + 1) / size
+    omega = 2.0 * np.pi * frequencies / size
     shift = -2.0 * np.sin(omega / 2.0) ** 2 - 1j * np.sin(omega)  # e^{-iω} - 1 without cancellation
     first_moment = float(measure.mass @ offset)
-    distance = shift * (first_moment + shift * fft.rfft(folded))
+    distance = shift * (first_moment + shift * fft.rfft(folded)[frequencies])
     absolute_moment = float(measure.mass @ np.abs(offset))
     sums = 4 * measure.mass.size * _EPS
     error = np.abs(shift) * (sums * absolute_moment + np.abs(shift) * (_unit(size) + sums) * float(curve.sum()))

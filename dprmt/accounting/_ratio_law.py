@@ -119,13 +119,25 @@ def never_more_private(cells: RatioCells, slack: float) -> RatioLaw:
     RatioLaw
         On the nodes.
     """
-    to_right = cells.mass * (cells.means() - cells.nodes[:-1]) / np.diff(cells.nodes)
-    mass = np.append(cells.mass - to_right, 0.0) + np.append(0.0, to_right)
+    mass = spread(cells).mass
     mass[0] += cells.mass_above
-    mass, cut = _without_excess(cells.nodes, np.maximum(mass, 0.0))
+    mass, cut = _without_excess(cells.nodes, mass)
     mass = (1.0 - slack) * mass
     mass[0] += slack
     return RatioLaw(cells.nodes, mass, min(cells.moment_above + cut + slack, 1.0))
+
+
+def spread(cells: RatioCells) -> RatioLaw:
+    """Send every cell's mass to its ends, keeping mass and mean.
+
+    Returns
+    -------
+    RatioLaw
+        On the nodes; nothing of what lies above the last.
+    """
+    to_right = cells.mass * (cells.means() - cells.nodes[:-1]) / np.diff(cells.nodes)
+    mass = np.append(cells.mass - to_right, 0.0) + np.append(0.0, to_right)
+    return RatioLaw(cells.nodes, np.maximum(mass, 0.0), 0.0)
 
 
 def never_less_private(cells: RatioCells) -> RatioLaw:

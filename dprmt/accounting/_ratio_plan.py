@@ -15,6 +15,7 @@ from dprmt.accounting._cells import StepPair
 from dprmt.accounting._ratio_law import ratio_cells
 from dprmt.accounting._types import Array
 
+_LARGE = 5.0  # losses beyond which nodes are further and further apart
 _LARGEST_LOSS = 500.0  # e^500 squared is still a number
 _POINTS = 2**17  # of a linear grid, beyond which large ratios become jumps
 _MOST_POINTS = 2**21
@@ -79,23 +80,26 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
     boundary, mesh = float(np.exp(high)), _mesh(ratio, mass, np.exp(high), copies, fineness, tail)
     if (2 * boundary + copies) / mesh > _POINTS:
         beyond = np.cumsum(mass[::-1])[::-1] * copies <= _JUMPS
-        boundary = min(float(ratio[beyond].min(initial=boundary)), boundary)
+        boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 8), boundary)
         mesh = _mesh(ratio, mass, boundary, copies, fineness, tail)
         mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / _MOST_POINTS)
     losses = _graded_losses(low, high, min(deviation, 3.0) * _SPACING * fineness)
     middle = float(np.log(boundary))
     light = np.unique(np.rint(np.exp(losses[losses < middle]) / mesh).astype(np.int64))
     light = np.unique(np.concatenate([[0], light, [int(np.ceil(boundary / mesh))]]))
-    heavy = np.exp(losses[losses > np.log((light[-1] + 0.5) * mesh)]) if boundary < np.exp(high) else np.empty(0)
+    heavy = np.empty(0)
+    if boundary < np.exp(high):
+        heavy = np.exp(_graded_losses(float(np.log(light[-1] * mesh)), high, 2 * min(deviation, 3.0) * _SPACING * fineness))
+        heavy = heavy[1:]
     return RatioPlan(mesh, light, heavy)
 
 
 def _graded_losses(low: float, high: float, spacing: float) -> Array:
     """From ``low`` to ``high`` and past it, in steps that grow with the loss where it is large."""
-    inner = np.arange(low, min(high, 20.0) + spacing, spacing)
+    inner = np.arange(low, min(high, max(low, _LARGE)) + spacing, spacing)
     if high <= inner[-1]:
         return inner
-    growth = 1.0 + spacing / 20.0
+    growth = 1.0 + spacing / inner[-1]
     count = int(np.ceil(np.log(high / inner[-1]) / np.log(growth))) + 1
     return np.concatenate([inner, inner[-1] * growth ** np.arange(1, count + 1)])
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import fft
+from numpy.typing import NDArray
 from scipy.special import comb
 from scipy.stats import binom
 
-from dprmt.accounting._power_convolution import GridMeasure, GridWindow, chernoff_window, power_convolution
-from dprmt.accounting._ratio_law import RatioCells, RatioLaw, merged, never_more_private
+from dprmt.accounting._power_convolution import GridMeasure, sum_on_grid
+from dprmt.accounting._ratio_law import RatioCells, RatioLaw, merged, spread
 from dprmt.accounting._types import Array
 
 _MOST_JUMPS = 12
 _OUTSIDE = 1e-9  # mass outside the window of the FFT, relative to the tail that may be charged
+_ENOUGH = 3.0  # rounding, relative to the same, below which one FFT will do
 
 
 @dataclass(frozen=True)
@@ -125,63 +126,40 @@ def _parts(
     small: GridMeasure, jumps: RatioLaw, mesh: float, copies: int, most: int, tail: float, above: bool
 ) -> list[_Charged]:
     """The sums with 0, 1, … jumps; each is C(t, j) times so many light summands convolved with j jumps."""
-    log_outside = float(np.log(tail * _OUTSIDE))
-    log_weight = float(np.log(mesh / copies))
     parts = []
     several = None
     for number in range(most + 1):
-        lights = copies - number
         if number:
-            several = jumps if several is None else _convolved(several, jumps, above)
+            several = jumps if several is None else _convolved(several, jumps, above, 400)
         ways = float(comb(copies, number))
-        base = _light_sum(small, mesh, lights, log_outside, log_weight) if lights else _nothing(mesh)
-        parts.append(_with_jumps(base, several, ways, mesh, copies, above))
+        share = ways * float(several.mass.sum()) if several is not None else 1.0
+        light, outside = _light_law(small, mesh, copies - number, copies, tail, _ENOUGH * tail / max(share, 1e-300), above)
+        parts.append(_with_jumps(light, outside, several, ways, copies, above))
     return parts
 
 
-@dataclass(frozen=True)
-class _LightSum:
-    index: Array
-    mass: Array
-    error: float  # of each point
-    outside: float  # mass, and first moment over t, folded into the window
-
-
-def _nothing(mesh: float) -> _LightSum:
-    del mesh
-    return _LightSum(np.zeros(1), np.ones(1), 0.0, 0.0)
-
-
-def _light_sum(small: GridMeasure, mesh: float, lights: int, log_outside: float, log_weight: float) -> _LightSum:
-    del mesh
-    reach = chernoff_window(small, lights, log_outside, log_weight)
-    window = GridWindow(reach.first, int(fft.next_fast_len(reach.size, real=True)))
-    mass, error = power_convolution(small, lights, window)
-    index = window.first + np.arange(window.size, dtype=np.float64)
-    return _LightSum(index, mass, error, 2.0 * float(np.exp(log_outside)))
+def _light_law(
+    small: GridMeasure, mesh: float, lights: int, copies: int, tail: float, enough: float, above: bool
+) -> tuple[RatioLaw, float]:
+    """Sum of ``lights`` summands without jumps, no mass too small (or too large); what may lie outside the grid."""
+    if not lights:
+        return RatioLaw(np.zeros(1), np.ones(1), 0.0), 0.0
+    log_outside = float(np.log(tail * _OUTSIDE))
+    first, mass, error = sum_on_grid(small, lights, log_outside, mesh / copies, enough)
+    ratio = (first + np.arange(mass.size, dtype=np.float64)) * mesh
+    return RatioLaw(ratio, mass + error if above else np.maximum(mass - error, 0.0), 0.0), 2.0 * tail * _OUTSIDE
 
 
 def _with_jumps(
-    base: _LightSum, jumps: RatioLaw | None, ways: float, mesh: float, copies: int, above: bool
+    light: RatioLaw, outside: float, jumps: RatioLaw | None, ways: float, copies: int, above: bool
 ) -> _Charged:
-    value = base.index * mesh
-    points = base.mass.size
-    if not above:
-        mass = np.maximum(base.mass - base.error - base.outside, 0.0)
-        light = RatioLaw(value, mass, 0.0)
-        if jumps is None:
-            return _Charged(light, 0.0, 0.0)
-        law = _convolved(_coarser(light, above), jumps, above)
-        return _Charged(RatioLaw(law.ratio, ways * law.mass, 0.0), 0.0, 0.0)
-    light = RatioLaw(value, base.mass, 0.0)
+    """``outside`` bounds the Q-mass, and the P-mass without jumps, that the light sum leaves out."""
     if jumps is None:
-        lost = base.error * float(value.sum()) / copies + base.outside
-        return _Charged(light, lost, base.error * points + base.outside)
-    law = _convolved(_coarser(light, above), jumps, above)
+        return _Charged(light, outside, outside)
+    law = _convolved(_coarser(light, above), jumps, above, 2000)
     jump_mass, jump_moment = float(jumps.mass.sum()), float(jumps.mass @ jumps.ratio)
-    misplaced = base.error * points + base.outside
-    lost = jump_mass * (base.error * float(value.sum()) / copies + base.outside) + jump_moment * misplaced / copies
-    return _Charged(RatioLaw(law.ratio, ways * law.mass, 0.0), ways * lost, ways * jump_mass * misplaced)
+    lost = ways * outside * (jump_mass + jump_moment / copies)
+    return _Charged(RatioLaw(law.ratio, ways * law.mass, 0.0), lost, ways * outside * jump_mass)
 
 
 def _coarser(law: RatioLaw, above: bool) -> RatioLaw:
@@ -191,29 +169,32 @@ def _coarser(law: RatioLaw, above: bool) -> RatioLaw:
         return law
     center = float(law.mass @ law.ratio) / total
     deviation = max(float(np.sqrt(law.mass @ (law.ratio - center) ** 2 / total)), 1e-300)
-    offsets = np.concatenate([np.linspace(0.0, 6.0, 91), np.geomspace(6.0, 1e6, 300)[1:]]) * deviation
+    offsets = np.concatenate([np.linspace(0.0, 6.0, 61), np.geomspace(6.0, 1e6, 240)[1:]]) * deviation
     nodes = center + np.concatenate([-offsets[::-1], offsets[1:]])
     first, last = float(law.ratio[0]), float(law.ratio[-1])
-    inside = nodes[(nodes > first) & (nodes < last)]
-    return _regrouped(law, np.concatenate([[first], inside, [last]]), above)
+    nodes = np.concatenate([[first], nodes[(nodes > first) & (nodes < last)], [last]])
+    place = np.searchsorted(nodes, law.ratio, side="right") - 1
+    return _regrouped(law, np.clip(place, 0, nodes.size - 2), nodes, above)
 
 
-def _convolved(first: RatioLaw, second: RatioLaw, above: bool) -> RatioLaw:
-    """The law of a sum of two independent ratios, on nodes in geometric progression."""
+def _convolved(first: RatioLaw, second: RatioLaw, above: bool, most: int) -> RatioLaw:
+    """The law of a sum of two independent ratios, on at most so many nodes in geometric progression."""
     ratio = np.add.outer(first.ratio, second.ratio).ravel()
     mass = np.multiply.outer(first.mass, second.mass).ravel()
     low, high = float(ratio.min()), float(ratio.max())
-    if not high > low:
-        return RatioLaw(ratio[:1], mass.sum(keepdims=True), 0.0)
-    nodes = np.geomspace(low, high, int(np.clip(200 * np.log(high / low), 200, 4000)))
-    nodes[0], nodes[-1] = low, high
-    return _regrouped(RatioLaw(ratio, mass, 0.0), nodes, above)
+    if not high > low * (1.0 + 1e-9):
+        return RatioLaw(np.array([low]), np.array([mass.sum()]), 0.0)
+    span = float(np.log(high / low))
+    count = int(np.clip(most / 10 * span, 100, most))
+    nodes = low * np.exp(span / count * np.arange(count + 1))
+    nodes[-1] = max(nodes[-1], high)
+    place = (np.log(ratio / low) * (count / span)).astype(np.int64)
+    return _regrouped(RatioLaw(ratio, mass, 0.0), np.clip(place, 0, count - 1), nodes, above)
 
 
-def _regrouped(law: RatioLaw, nodes: Array, above: bool) -> RatioLaw:
-    """Spread to nodes that cover the law, or merge between them."""
-    place = np.clip(np.searchsorted(nodes, law.ratio, side="right") - 1, 0, nodes.size - 2)
+def _regrouped(law: RatioLaw, place: NDArray[np.int64], nodes: Array, above: bool) -> RatioLaw:
+    """Spread to the ends of the cells in which the atoms lie, or merge in them."""
     mass = np.bincount(place, weights=law.mass, minlength=nodes.size - 1)
     moment = np.bincount(place, weights=law.mass * law.ratio, minlength=nodes.size - 1)
     cells = RatioCells(nodes, mass, moment, 0.0, 0.0)
-    return never_more_private(cells, 0.0) if above else merged(cells)
+    return spread(cells) if above else merged(cells)
