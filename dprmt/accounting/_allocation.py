@@ -6,6 +6,7 @@ law of one unsampled step's ratio under Q: (R1) of ``docs/theory/random_allocati
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,7 +14,14 @@ import numpy as np
 
 from dprmt.accounting._cells import LossCells, StepPair
 from dprmt.accounting._clipping_step import ClippingStep
-from dprmt.accounting._ratio_law import RatioCells, RatioLaw, merged, never_less_private, never_more_private, ratio_cells
+from dprmt.accounting._ratio_law import (
+    RatioCells,
+    RatioLaw,
+    merged,
+    never_less_private,
+    never_more_private,
+    ratio_cells,
+)
 from dprmt.accounting._ratio_plan import RatioPlan, ratio_plan
 from dprmt.accounting._ratio_sum import SumLaw, sum_from_above, sum_from_below
 from dprmt.accounting._types import Array
@@ -44,7 +52,7 @@ class AllocationEpoch:
 
     @property
     def probes(self) -> int | None:
-        """k of the step."""
+        """K of the step."""
         return self.step.probes
 
     @property
@@ -57,6 +65,11 @@ class AllocationEpoch:
         """See :class:`dprmt.accounting._engine.Step`."""
         return self.step.tail_share
 
+    @property
+    def is_exact(self) -> bool:
+        """See :class:`dprmt.accounting._engine.Step`."""
+        return self.step.is_exact
+
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """See :class:`dprmt.accounting._engine.Step`.
 
@@ -65,7 +78,8 @@ class AllocationEpoch:
         upper, lower : StepPair
             Both pairs.
         """
-        return _pairs(self.step, self.steps, bins, tail)
+        # The same for many lengths of a run: powers of two.
+        return _pairs(self.step, self.steps, bins, 2.0 ** math.floor(math.log2(tail)))
 
 
 @lru_cache(maxsize=16)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
-from dprmt._validation import ParameterError, check_count, check_real
+from dprmt._validation import ParameterError, check_real
 from dprmt.accounting._mechanisms import (
     DPSGD,
     Analysis,
@@ -14,6 +15,7 @@ from dprmt.accounting._mechanisms import (
     check_clipping,
     check_sketch,
 )
+from dprmt.accounting._sampling import Sampling, checked_sample_rate, run_length
 
 _SMALLEST, _LARGEST = 1e-2, 1e6
 
@@ -21,8 +23,8 @@ _SMALLEST, _LARGEST = 1e-2, 1e6
 def calibrate_noise_multiplier(
     target_epsilon: float,
     delta: float,
-    sample_rate: float,
-    steps: int,
+    sample_rate: float = 0.0,
+    steps: int | None = None,
     probes: int | None = None,
     *,
     rank: int | None = None,
@@ -30,6 +32,10 @@ def calibrate_noise_multiplier(
     probe_sharing: ProbeSharing = "batch",
     sketch: int | None = None,
     power_iteration: bool = False,
+    sampling: Sampling = "poisson",
+    steps_per_epoch: int | None = None,
+    participations: int = 1,
+    epochs: int | None = None,
     tolerance: float = 2e-4,
 ) -> float:
     """The noise multiplier for a target (ε, δ): a root search that ends on the private side.
@@ -41,13 +47,17 @@ def calibrate_noise_multiplier(
     delta : float
         In [1e-290, 1).
     sample_rate : float
-        q in [1e-9, 1].
-    steps : int
+        q in [1e-9, 1]; left out for random allocation.
+    steps : int or None
         Number of steps, in [1, 1e9].
     probes : int or None
         k of randomized clipping; ``None`` for exact norms.
     rank, analysis, probe_sharing, sketch, power_iteration
         As in :class:`RandomizedClipping`.
+    sampling, steps_per_epoch, participations
+        As in :class:`DPSGD`.
+    epochs : int or None
+        For random allocation, instead of ``steps``.
     tolerance : float
         Largest relative excess of the result over the smallest noise multiplier found sufficient.
 
@@ -71,21 +81,29 @@ def calibrate_noise_multiplier(
     >>> sigma = calibrate_noise_multiplier(2.0, 1e-5, sample_rate=0.01, steps=1000)
     >>> DPSGD(sigma, 0.01).epsilon(1000, 1e-5).upper <= 2.0
     True
+    >>> calibrate_noise_multiplier(2.0, 1e-5, sampling="allocation", steps_per_epoch=100, epochs=10) < sigma
+    True
     """
     target = check_real("target_epsilon", target_epsilon, low=0.0, low_open=True)
     check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
-    check_real("sample_rate", sample_rate, low=1e-9, high=1.0)
-    check_count("steps", steps, high=10**9)
+    rate = checked_sample_rate(sampling, sample_rate, steps_per_epoch, participations)
+    steps = run_length(steps, epochs, steps_per_epoch)
     check_real("tolerance", tolerance, low=1e-6, high=1.0)
     if probes is not None:
         check_clipping(probes, rank, analysis, probe_sharing)
     check_sketch(sketch, power_iteration, probes, rank, analysis)
 
+    batches: dict[str, Any] = {
+        "sampling": sampling,
+        "steps_per_epoch": steps_per_epoch,
+        "participations": participations,
+    }
+
     def epsilon(noise_multiplier: float) -> float:
         if probes is None:
-            return DPSGD(noise_multiplier, sample_rate).epsilon(steps, delta).upper
+            return DPSGD(noise_multiplier, rate, **batches).epsilon(steps, delta).upper
         mechanism = RandomizedClipping(
-            noise_multiplier, sample_rate, probes, rank, analysis, probe_sharing, sketch, power_iteration
+            noise_multiplier, rate, probes, rank, analysis, probe_sharing, sketch, power_iteration, **batches
         )
         return mechanism.epsilon(steps, delta).upper
 

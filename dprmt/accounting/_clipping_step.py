@@ -44,6 +44,11 @@ class ClippingStep:
         """See :class:`dprmt.accounting._engine.Step`."""
         return self.probes is None
 
+    @property
+    def steps(self) -> int:
+        """One."""
+        return 1
+
     def norm_ratio(self, bins: int, tail: float) -> NormRatioBins:
         """The law of X under which the step is analysed.
 

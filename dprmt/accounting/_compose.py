@@ -30,6 +30,14 @@ class Mechanism(Protocol):
         """One step under each of two other valid analyses, or none."""
         ...
 
+    def schedule(self, step: ClippingStep, steps: int) -> Schedule:
+        """So many steps of it, each like ``step``."""
+        ...
+
+    def check_steps(self, steps: int) -> int:
+        """Refuse a number of steps that it cannot be run for."""
+        ...
+
 
 class Composition:
     """Adaptive composition of mechanisms; made by :func:`compose`.
@@ -37,7 +45,7 @@ class Composition:
     Parameters
     ----------
     phases : sequence of (mechanism, steps)
-        In any order: it does not matter for the result.
+        In any order: it does not matter for the result. Steps of random allocation come in whole epochs.
 
     Raises
     ------
@@ -136,7 +144,7 @@ class Composition:
         list of (step, count)
             One entry per phase.
         """
-        return [(mechanism.step(), steps) for mechanism, steps in self.phases]
+        return [unit for mechanism, steps in self.phases for unit in mechanism.schedule(mechanism.step(), steps)]
 
     def _ask(self, question: Question, tolerance: float) -> dict[Direction, PrivacyBounds]:
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
@@ -148,7 +156,11 @@ class Composition:
         for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
             if bounds.is_narrow:
                 break
-            schedule = [(_fallback(mechanism, choice), steps) for mechanism, steps in self.phases]
+            schedule = [
+                unit
+                for mechanism, steps in self.phases
+                for unit in mechanism.schedule(_fallback(mechanism, choice), steps)
+            ]
             upper = solve(schedule, question, direction, tolerance).upper
             if upper < bounds.upper:
                 bounds = interval(min(bounds.lower, upper), upper, direction, question, tolerance)
@@ -179,6 +191,9 @@ def compose(phases: Sequence[tuple[Mechanism, int]]) -> Composition:
     >>> run = compose([(DPSGD(4.0, 0.01), 100), (RandomizedClipping(1.0, 0.01, probes=32), 900)])
     >>> run.epsilon(delta=1e-5).upper < 2.4
     True
+    >>> shuffled = DPSGD(1.0, sampling="allocation", steps_per_epoch=100)
+    >>> compose([(DPSGD(4.0, 0.01), 100), (shuffled, 900)]).epsilon(delta=1e-5).upper < 1.9
+    True
     """
     return Composition(phases)
 
@@ -195,4 +210,4 @@ def _checked_phase(phase: tuple[Mechanism, int]) -> tuple[Mechanism, int]:
         raise ParameterError("phases", phase, "a list of (mechanism, steps)") from None
     if not hasattr(mechanism, "fallback_steps"):
         raise ParameterError("phases", mechanism, "a list of (mechanism, steps), with a DPSGD or RandomizedClipping")
-    return mechanism, check_count("steps", steps, high=10**9)
+    return mechanism, mechanism.check_steps(check_count("steps", steps, high=10**9))

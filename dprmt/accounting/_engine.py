@@ -19,8 +19,7 @@ from dprmt.accounting._solve import DeltaCurve
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
 _LARGEST_LOSS = 1e12
-LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
-"""Bias per step that rounding of the losses' grid may cause in the composed loss (F3)."""
+_LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _FIRST_MESH, _FIRST_BINS = 0.04, 64
 _MAX_REFINEMENTS = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_REFINEMENTS_OF_A_LAW = 3
@@ -40,6 +39,11 @@ class Step(Protocol):
     @property
     def is_exact(self) -> bool:
         """Whether the sensitivity is one number, so that a step is cheap to discretize."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that it stands for: each adds its rounding."""
         ...
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
@@ -121,11 +125,22 @@ def _solve_at_level(schedule: Schedule, question: Question, direction: Direction
     answer: dict[Side, float] = {}
     sides: tuple[Side, Side] = ("upper", "lower")
     tail = _tail(schedule, question.small)
-    drift = LOSS_DRIFT * sum(steps for _, steps in schedule)
+    drift = loss_drift(schedule)
     for side, pairs in zip(sides, _pairs(schedule, tail, level), strict=True):
         loss, around = _compose(pairs, question, direction, side, level, tail)
         answer[side] = question.read(DeltaCurve(loss, around), side, drift)
     return answer["lower"], answer["upper"]
+
+
+def loss_drift(schedule: Schedule) -> float:
+    """Bias that rounding of the losses' grid, step by step, may cause in the composed loss (F3).
+
+    Returns
+    -------
+    float
+        A shift of ε.
+    """
+    return _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
 
 
 def whole_loss(schedule: Schedule, direction: Direction, level: int) -> dict[Side, ComposedLoss]:

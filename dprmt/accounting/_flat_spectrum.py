@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from dprmt._validation import check_count
 from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._gamma_mixture import LARGEST_DOF
+from dprmt.accounting._mechanism import Mechanism
 from dprmt.accounting._mechanisms import (
-    Mechanism,
     ProbeSharing,
     check_clipping,
     check_noise_and_rate,

@@ -3,181 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
-
-from numpy.typing import ArrayLike
+from dataclasses import dataclass, field
+from typing import Literal, NoReturn
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
-from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._clipping_step import ClippingStep
-from dprmt.accounting._compose import compose
 from dprmt.accounting._errors import NoRenyiDivergenceError
-
-if TYPE_CHECKING:
-    from dprmt.accounting._trade_off import TradeOff
+from dprmt.accounting._mechanism import Mechanism
+from dprmt.accounting._sampling import Sampling
 
 Analysis = Literal["tight", "envelope"]
 ProbeSharing = Literal["batch", "sample"]
-
-
-class Mechanism:
-    """The questions every mechanism answers; see :class:`Composition` for sequences of mechanisms."""
-
-    def step(self) -> ClippingStep:
-        """One step under the chosen analysis."""
-        raise NotImplementedError
-
-    def fallback_steps(self) -> tuple[ClippingStep, ...]:
-        """One step under analyses that are valid as well and may be tighter where the first one is not."""
-        return ()
-
-    def epsilon(self, steps: int, delta: float, *, tolerance: float = 1e-3) -> PrivacyBounds:
-        """ε of ``steps`` steps at ``delta``, the larger of both adjacency directions.
-
-        Parameters
-        ----------
-        steps : int
-            Number of steps, in [1, 1e9].
-        delta : float
-            In [1e-290, 1).
-        tolerance : float
-            Wanted width of the interval, absolute for ε ≤ 1 and relative beyond.
-
-        Returns
-        -------
-        PrivacyBounds
-            With the deciding direction's name; ``upper`` may be ∞ where no finite ε could be certified.
-        """
-        return compose([(self, steps)]).epsilon(delta, tolerance=tolerance)
-
-    def epsilon_by_direction(
-        self, steps: int, delta: float, *, tolerance: float = 1e-3
-    ) -> dict[Direction, PrivacyBounds]:
-        """ε for removing and for adding one sample. Arguments as in :meth:`epsilon`.
-
-        Returns
-        -------
-        dict
-            Keys ``"remove"`` and ``"add"``.
-        """
-        return compose([(self, steps)]).epsilon_by_direction(delta, tolerance=tolerance)
-
-    def delta(self, steps: int, epsilon: float, *, tolerance: float = 1e-2) -> PrivacyBounds:
-        """δ of ``steps`` steps at ``epsilon``, the larger of both adjacency directions.
-
-        Parameters
-        ----------
-        steps : int
-            Number of steps, in [1, 1e9].
-        epsilon : float
-            In [0, 1e13].
-        tolerance : float
-            Wanted relative width of the interval.
-
-        Returns
-        -------
-        PrivacyBounds
-            With the deciding direction's name.
-        """
-        return compose([(self, steps)]).delta(epsilon, tolerance=tolerance)
-
-    def trade_off(self, steps: int, alpha: ArrayLike) -> TradeOff:
-        """The trade-off function α ↦ β of ``steps`` steps: the smaller of both adjacency directions.
-
-        Parameters
-        ----------
-        steps : int
-            Number of steps, in [1, 1e9].
-        alpha : array_like
-            False positive rates in [0, 1].
-
-        Returns
-        -------
-        TradeOff
-            Bounds on the smallest false negative rate; the safe side is the lower one.
-        """
-        return compose([(self, steps)]).trade_off(alpha)
-
-    def to_prv(
-        self,
-        direction: Direction = "remove",
-        *,
-        largest_loss: float | None = None,
-        tail: float = 1e-12,
-        bins: int = 128,
-    ) -> Any:
-        """One step as a privacy random variable of the prv-accountant package (``pip install 'dprmt[interop]'``).
-
-        Parameters
-        ----------
-        direction : {"remove", "add"}
-            Adjacency direction: compose each and take the larger ε.
-        largest_loss : float or None
-            Losses above it are charged to ``pm_inf``; choose prv-accountant's ``eps_max`` larger. ``None`` takes the
-            smallest that charges about ``tail``.
-        tail : float
-            Mass that may be cut off, per step, where the laws of sensitivity and loss end.
-        bins : int
-            Number of bins for the law of the sensitivity.
-
-        Returns
-        -------
-        prv_accountant.PrivacyRandomVariable
-            One step.
-
-        Formal guarantees
-        -----------------
-        It dominates the step in its direction; see ``dprmt.accounting._prv.to_prv``, also for prv-accountant's limits.
-
-        Examples
-        --------
-        >>> prv = DPSGD(1.0, 0.03).to_prv()
-        >>> bool(0 < prv.pm_inf < 2e-12)
-        True
-        """
-        from dprmt.accounting._prv import to_prv
-
-        return to_prv(self.step(), direction, largest_loss=largest_loss, tail=tail, bins=bins)
-
-    def to_pld(
-        self,
-        discretization: float = 1e-4,
-        *,
-        largest_loss: float | None = None,
-        tail: float = 1e-12,
-        bins: int = 128,
-    ) -> Any:
-        """One step as a privacy loss distribution of the dp-accounting package (``pip install 'dprmt[interop]'``).
-
-        Parameters
-        ----------
-        discretization : float
-            Spacing of the losses; equal to that of whatever the result is composed with.
-        largest_loss : float or None
-            Losses above it are charged to the infinite mass. ``None`` takes the smallest that charges about ``tail``.
-        tail : float
-            Mass that may be cut off, per step, where the laws of sensitivity and loss end.
-        bins : int
-            Number of bins for the law of the sensitivity.
-
-        Returns
-        -------
-        dp_accounting.pld.privacy_loss_distribution.PrivacyLossDistribution
-            One step, both directions, pessimistic.
-
-        Formal guarantees
-        -----------------
-        Both directions dominate the step, up to rounding; see ``dprmt.accounting._pld.to_pld``.
-
-        Examples
-        --------
-        >>> DPSGD(1.0, 0.03).to_pld(1e-3).self_compose(400).get_epsilon_for_delta(1e-5) < 3.86
-        True
-        """
-        from dprmt.accounting._pld import to_pld
-
-        return to_pld(self.step(), discretization, largest_loss=largest_loss, tail=tail, bins=bins)
 
 
 @dataclass(frozen=True)
@@ -189,15 +25,25 @@ class DPSGD(Mechanism):
     noise_multiplier : float
         σ, standard deviation of the noise in units of the clipping norm; > 0.
     sample_rate : float
-        q, probability with which each sample enters a batch; in [1e-9, 1].
+        q, probability with which each sample enters a batch, by a coin of its own; in [1e-9, 1]. Left out for random
+        allocation, for which it becomes ``participations / steps_per_epoch``.
+    sampling : {"poisson", "allocation"}
+        "allocation": in every epoch each sample takes part in exactly one step, chosen uniformly, independently of the
+        other samples and of other epochs.
+    steps_per_epoch : int or None
+        t, number of steps of an epoch of random allocation.
+    participations : int
+        r: the epoch is cut into r blocks of steps, as equal as can be, and each sample takes part once in each block.
 
     Formal guarantees
     -----------------
     Every ``upper`` bounds the privacy of adaptive composition under add/remove adjacency (the larger of both
-    directions), provided batches are drawn by Poisson sampling, each sample's contribution is clipped to norm
+    directions), provided batches are drawn as ``sampling`` says (a shuffle that is cut into batches of a fixed size is
+    neither, and not covered), each sample's contribution is clipped to norm
     C by its exact norm, Gaussian noise of standard deviation σC is added to the sum, and anything else, the
     normalisation by the *expected* batch size included, is post-processing. Discretization, truncation and
-    rounding are charged to it (``docs/theory/randomized_clipping.md``, §6).
+    rounding are charged to it (``docs/theory/randomized_clipping.md``, §6; for random allocation
+    ``docs/theory/random_allocation.md``).
 
     Raises
     ------
@@ -209,13 +55,20 @@ class DPSGD(Mechanism):
     >>> bounds = DPSGD(noise_multiplier=1.0, sample_rate=0.01).epsilon(steps=1000, delta=1e-5)
     >>> 1.82 < bounds.lower < bounds.upper < 1.83
     True
+    >>> shuffled = DPSGD(1.0, sampling="allocation", steps_per_epoch=100)
+    >>> shuffled.epsilon(epochs=10, delta=1e-5).upper < 1.75
+    True
     """
 
     noise_multiplier: float
-    sample_rate: float
+    sample_rate: float = 0.0
+    sampling: Sampling = field(default="poisson", kw_only=True)
+    steps_per_epoch: int | None = field(default=None, kw_only=True)
+    participations: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_noise_and_rate(self.noise_multiplier, self.sample_rate)
+        check_noise(self.noise_multiplier)
+        self.check_sampling()
 
     def step(self) -> ClippingStep:
         """One step with Z = 1.
@@ -225,7 +78,7 @@ class DPSGD(Mechanism):
         ClippingStep
             The step.
         """
-        return ClippingStep(float(self.noise_multiplier), float(self.sample_rate))
+        return ClippingStep(float(self.noise_multiplier), self.step_rate())
 
 
 @dataclass(frozen=True)
@@ -237,7 +90,8 @@ class RandomizedClipping(Mechanism):
     noise_multiplier : float
         σ, standard deviation of the noise in units of the clipping norm; > 0.
     sample_rate : float
-        q, probability with which each sample enters a batch; in [1e-9, 1].
+        q, probability with which each sample enters a batch, by a coin of its own; in [1e-9, 1]. Left out for random
+        allocation, for which it becomes ``participations / steps_per_epoch``.
     probes : int
         k, number of Gaussian probe vectors per layer; ≥ 2.
     rank : int or None
@@ -254,6 +108,8 @@ class RandomizedClipping(Mechanism):
     power_iteration : bool
         Whether each layer's head is a basis of MᵀMS (3s + k products) rather than of MᵀS' (2s + k); claimed by default
         of none. The ε without the claim holds for both.
+    sampling, steps_per_epoch, participations
+        As in :class:`DPSGD`.
 
     Formal guarantees
     -----------------
@@ -294,16 +150,20 @@ class RandomizedClipping(Mechanism):
     """
 
     noise_multiplier: float
-    sample_rate: float
-    probes: int
+    sample_rate: float = 0.0
+    probes: int = 0
     rank: int | None = None
     analysis: Analysis = "tight"
     probe_sharing: ProbeSharing = "batch"
     sketch: int | None = None
     power_iteration: bool = False
+    sampling: Sampling = field(default="poisson", kw_only=True)
+    steps_per_epoch: int | None = field(default=None, kw_only=True)
+    participations: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_noise_and_rate(self.noise_multiplier, self.sample_rate)
+        check_noise(self.noise_multiplier)
+        self.check_sampling()
         check_clipping(self.probes, self.rank, self.analysis, self.probe_sharing)
         check_sketch(self.sketch, self.power_iteration, self.probes, self.rank, self.analysis)
 
@@ -332,7 +192,7 @@ class RandomizedClipping(Mechanism):
     def _step(self, analysis: str, probe_sharing: str) -> ClippingStep:
         return ClippingStep(
             noise_multiplier=float(self.noise_multiplier),
-            sample_rate=float(self.sample_rate),
+            sample_rate=self.step_rate(),
             probes=int(self.probes),
             rank=None if self.rank is None else int(self.rank),
             analysis=analysis,
@@ -365,8 +225,19 @@ def check_noise_and_rate(noise_multiplier: float, sample_rate: float) -> None:
     ParameterError
         Naming the argument.
     """
-    check_real("noise_multiplier", noise_multiplier, low=1e-3, high=1e6)
+    check_noise(noise_multiplier)
     check_real("sample_rate", sample_rate, low=1e-9, high=1.0)
+
+
+def check_noise(noise_multiplier: float) -> None:
+    """Raise unless σ is in range.
+
+    Raises
+    ------
+    ParameterError
+        Naming the argument.
+    """
+    check_real("noise_multiplier", noise_multiplier, low=1e-3, high=1e6)
 
 
 def check_clipping(probes: int, rank: int | None, analysis: str, probe_sharing: str) -> None:

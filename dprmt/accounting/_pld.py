@@ -11,6 +11,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from scipy.signal import lfilter
 
 from dprmt._validation import ParameterError, check_count, check_real
+from dprmt.accounting._allocation import AllocationEpoch
 from dprmt.accounting._charged_cells import charged_cells
 from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._discretization import LossPMF, from_above
@@ -22,7 +23,7 @@ _BULK = 1.0  # beyond this loss the exact curve is taken at wider and wider step
 
 
 def to_pld(
-    step: ClippingStep,
+    step: ClippingStep | AllocationEpoch,
     discretization: float = 1e-4,
     *,
     largest_loss: float | None = None,
@@ -33,7 +34,7 @@ def to_pld(
 
     Parameters
     ----------
-    step : ClippingStep
+    step : ClippingStep or AllocationEpoch
         One step, see ``DPSGD.step`` and ``RandomizedClipping.step``.
     discretization : float
         Spacing of the losses, in [1e-7, 1]; equal to that of whatever the result is composed with. The relative error

@@ -84,7 +84,7 @@ def chernoff_window(measure: GridMeasure, copies: int, log_outside: float, log_w
     for sign in (1.0, -1.0):
         theta = sign * _tilts(measure, copies)
         cumulant, mean = _cumulants(measure, copies, theta)
-        log_moment = 0.0
+        log_moment = np.zeros(theta.size)
         if sign > 0:
             log_moment = np.maximum(np.log(np.maximum(mean + copies * center, 1e-300)) + log_weight, 0.0)
         bounds.append(float(np.min((cumulant + log_moment - log_outside) / np.abs(theta))))
@@ -164,9 +164,7 @@ def _tilt(measure: GridMeasure, copies: int, sign: float, exponent: float) -> fl
     return float(theta[min(int(np.searchsorted(reached, exponent)), theta.size - 1)])
 
 
-def _improve(
-    mass: Array, error: Array, window: GridWindow, measure: GridMeasure, copies: int, tilt: float
-) -> None:
+def _improve(mass: Array, error: Array, window: GridWindow, measure: GridMeasure, copies: int, tilt: float) -> None:
     """Where the transform of the tilted measure knows the masses better, take them from there."""
     center = round(float(measure.mass @ measure.index) / measure.total())
     exponents = tilt * (measure.index - center)
@@ -257,7 +255,7 @@ def _distance_from_total(
 
 
 def _put_call_curve(offset: NDArray[np.int64], mass: Array) -> tuple[int, Array]:
-    """E(offset - l - 1)+ at l = 0, 1, … and E(l + 1 - offset)+ at l = …, -2, -1, from the first l on; sums of positives."""
+    """E(offset - l - 1)+ at l = 0, 1, … and E(l + 1 - offset)+ at l = …, -2, -1; the first l, and the values."""
     low, high = min(int(offset[0]), 0), max(int(offset[-1]), 0)
     knots = np.union1d(offset, [low, 0, high])
     weight = np.bincount(np.searchsorted(knots, offset), weights=mass, minlength=knots.size)

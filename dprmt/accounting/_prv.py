@@ -11,6 +11,7 @@ from prv_accountant import PoissonSubsampledGaussianMechanism, PrivacyRandomVari
 from prv_accountant.privacy_random_variables import PrivacyRandomVariableTruncated
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
+from dprmt.accounting._allocation import AllocationEpoch
 from dprmt.accounting._bounds import Direction
 from dprmt.accounting._cells import LossCells, StepPair
 from dprmt.accounting._charged_cells import charged_cells
@@ -20,7 +21,7 @@ from dprmt.accounting._types import Array
 
 
 def to_prv(
-    step: ClippingStep,
+    step: ClippingStep | AllocationEpoch,
     direction: Direction = "remove",
     *,
     largest_loss: float | None = None,
@@ -31,7 +32,7 @@ def to_prv(
 
     Parameters
     ----------
-    step : ClippingStep
+    step : ClippingStep or AllocationEpoch
         One step, see ``DPSGD.step`` and ``RandomizedClipping.step``.
     direction : {"remove", "add"}
         Adjacency direction; prv-accountant knows one per object, so compose each and take the larger ε.
@@ -89,7 +90,7 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
 
     Parameters
     ----------
-    step : ClippingStep
+    step : ClippingStep or AllocationEpoch
         The step.
     pair : StepPair
         Its upper pair.
@@ -104,7 +105,9 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
         If all of the mass lies above ``largest_loss``.
     """
 
-    def __init__(self, step: ClippingStep, pair: StepPair, direction: Direction, largest_loss: float) -> None:
+    def __init__(
+        self, step: ClippingStep | AllocationEpoch, pair: StepPair, direction: Direction, largest_loss: float
+    ) -> None:
         self.direction, self.largest_loss = direction, largest_loss
         self._step, self._pair = step, pair
         self._low, self._high = _support(step.sample_rate, direction, largest_loss)

@@ -13,7 +13,7 @@ from dprmt.accounting._cells import StepPair
 from dprmt.accounting._discretization import drops
 from dprmt.accounting._types import Array
 
-_LARGEST_LOSS = 500.0  # e^500 squared is still a number
+_UNDERFLOW = 1e-290  # Q-masses below it say nothing of the ratio: their P-mass counts as lost
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
 
 
@@ -122,6 +122,7 @@ def never_more_private(cells: RatioCells, slack: float) -> RatioLaw:
     mass = spread(cells).mass
     mass[0] += cells.mass_above
     mass, cut = _without_excess(cells.nodes, mass)
+    cut += float(cells.moment[cells.mass < _UNDERFLOW].sum())
     mass = (1.0 - slack) * mass
     mass[0] += slack
     return RatioLaw(cells.nodes, mass, min(cells.moment_above + cut + slack, 1.0))
@@ -158,7 +159,7 @@ def never_less_private(cells: RatioCells) -> RatioLaw:
     mass, drop = _with_mean_kept(cells.mass, width, share)
     to_right = mass * share
     dots = np.append(mass - to_right, 0.0) + np.append(0.0, to_right)
-    # Slopes from the left end and, beyond the middle, from the right: masses in both tails keep their relative accuracy.
+    # Slopes from the left end and, beyond the middle, from the right: masses in both tails stay relatively accurate.
     tilt = np.diff(drop) / width
     middle = int(np.clip(np.searchsorted(cells.nodes, 1.0), 1, width.size - 1))
     below = _convex(np.cumsum(dots)[:middle] - tilt[:middle], width[:middle])

@@ -16,7 +16,7 @@ from dprmt.accounting._ratio_law import ratio_cells
 from dprmt.accounting._types import Array
 
 _LARGE = 5.0  # losses beyond which nodes are further and further apart
-_LARGEST_LOSS = 500.0  # e^500 squared is still a number
+_LARGEST_LOSS = 300.0  # e^300 squared is still a number
 _POINTS = 2**17  # of a linear grid, beyond which large ratios become jumps
 _MOST_POINTS = 2**21
 _JUMPS = 0.02  # expected number of jumps in an epoch
@@ -89,7 +89,9 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
     light = np.unique(np.concatenate([[0], light, [int(np.ceil(boundary / mesh))]]))
     heavy = np.empty(0)
     if boundary < np.exp(high):
-        heavy = np.exp(_graded_losses(float(np.log(light[-1] * mesh)), high, 2 * min(deviation, 3.0) * _SPACING * fineness))
+        heavy = np.exp(
+            _graded_losses(float(np.log(light[-1] * mesh)), high, 2 * min(deviation, 3.0) * _SPACING * fineness)
+        )
         heavy = heavy[1:]
     return RatioPlan(mesh, light, heavy)
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import comb
-from scipy.stats import binom
+from scipy.special import bdtrc, comb
 
 from dprmt.accounting._power_convolution import GridMeasure, sum_on_grid
 from dprmt.accounting._ratio_law import RatioCells, RatioLaw, merged, spread
@@ -76,11 +75,11 @@ def sum_from_above(law: RatioLaw, light: int, mesh: float, copies: int, tail: fl
     light_moment = float(small.mass @ small.index) * mesh
     most = _most_jumps(copies, jump_mass, jump_moment, tail)
     parts = _parts(small, jumps, mesh, copies, most, tail, above=True)
-    beyond = float(binom.sf(most, copies, jump_mass)) if jumps.mass.size else 0.0
+    beyond = _more_than(most, copies, jump_mass)
     lost = law.lost + sum(part.lost for part in parts)
     if beyond > 0:  # to W = 0: its P-mass, E[V_1; more than ``most`` jumps], is lost
-        lost += light_moment * float(binom.sf(most, copies - 1, jump_mass))
-        lost += jump_moment * float(binom.sf(most - 1, copies - 1, jump_mass))
+        lost += light_moment * _more_than(most, copies - 1, jump_mass)
+        lost += jump_moment * _more_than(most - 1, copies - 1, jump_mass)
     unclear = beyond + sum(part.unclear for part in parts)
     return _joined(parts, copies, lost, unclear)
 
@@ -116,10 +115,18 @@ def _most_jumps(copies: int, jump_mass: float, jump_moment: float, tail: float) 
     """So many that the P-mass of more is a hundredth of ``tail``."""
     if jump_mass == 0.0:
         return 0
-    numbers = np.arange(_MOST_JUMPS + 1)
-    rest = binom.sf(numbers, copies - 1, jump_mass) + jump_moment * binom.sf(numbers - 1, copies - 1, jump_mass)
-    enough = rest <= 1e-2 * tail
-    return min(int(np.argmax(enough)) if enough.any() else _MOST_JUMPS, copies)
+    for number in range(min(_MOST_JUMPS, copies)):
+        rest = _more_than(number, copies - 1, jump_mass)
+        if rest + jump_moment * _more_than(number - 1, copies - 1, jump_mass) <= 1e-2 * tail:
+            return number
+    return min(_MOST_JUMPS, copies)
+
+
+def _more_than(number: int, copies: int, probability: float) -> float:
+    """P(a binomial variable exceeds ``number``)."""
+    if number < 0 or number >= copies:
+        return 1.0 if number < 0 else 0.0
+    return float(bdtrc(number, copies, probability))
 
 
 def _parts(
@@ -133,7 +140,9 @@ def _parts(
             several = jumps if several is None else _convolved(several, jumps, above, 400)
         ways = float(comb(copies, number))
         share = ways * float(several.mass.sum()) if several is not None else 1.0
-        light, outside = _light_law(small, mesh, copies - number, copies, tail, _ENOUGH * tail / max(share, 1e-300), above)
+        light, outside = _light_law(
+            small, mesh, copies - number, copies, tail, _ENOUGH * tail / max(share, 1e-300), above
+        )
         parts.append(_with_jumps(light, outside, several, ways, copies, above))
     return parts
 

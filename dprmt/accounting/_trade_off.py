@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from dprmt._validation import ParameterError
 from dprmt.accounting._bounds import Direction
 from dprmt.accounting._composition import ComposedLoss
-from dprmt.accounting._engine import LOSS_DRIFT, Schedule, whole_loss
+from dprmt.accounting._engine import Schedule, loss_drift, whole_loss
 from dprmt.accounting._types import Array
 
 _LEVEL = 1  # refinement of the discretization
@@ -63,7 +63,7 @@ def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
     if not np.all((alpha >= 0) & (alpha <= 1)):
         raise ParameterError("alpha", alpha.tolist(), "numbers in [0, 1]")
     directions: tuple[Direction, Direction] = ("remove", "add")
-    drift = LOSS_DRIFT * sum(steps for _, steps in schedule)
+    drift = loss_drift(schedule)
     bands = [whole_loss(schedule, direction, _LEVEL) for direction in directions]
     lower = np.min([_beta(band["upper"], alpha, drift, safe=True) for band in bands], axis=0)
     upper = np.min([_beta(band["lower"], alpha, drift, safe=False) for band in bands], axis=0)

@@ -1,0 +1,237 @@
+"""What every mechanism can be asked; see :class:`Composition` for sequences of mechanisms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import ArrayLike
+
+from dprmt._validation import check_count, check_real
+from dprmt.accounting._allocation import AllocationEpoch
+from dprmt.accounting._bounds import Direction, PrivacyBounds
+from dprmt.accounting._clipping_step import ClippingStep
+from dprmt.accounting._compose import Composition, compose
+from dprmt.accounting._engine import Schedule
+from dprmt.accounting._sampling import Sampling, check_steps, checked_sample_rate, run_length, schedule_of
+
+if TYPE_CHECKING:
+    from dprmt.accounting._trade_off import TradeOff
+
+
+class Mechanism:
+    """The questions every mechanism answers; see :class:`Composition` for sequences of mechanisms."""
+
+    sample_rate: float
+    sampling: Sampling = "poisson"
+    steps_per_epoch: int | None = None
+    participations: int = 1
+
+    def step(self) -> ClippingStep:
+        """One step under the chosen analysis."""
+        raise NotImplementedError
+
+    def fallback_steps(self) -> tuple[ClippingStep, ...]:
+        """One step under analyses that are valid as well and may be tighter where the first one is not."""
+        return ()
+
+    def schedule(self, step: ClippingStep, steps: int) -> Schedule:
+        """What is composed for so many steps, each like ``step``: steps, or epochs of random allocation."""
+        return schedule_of(step, steps, self.steps_per_epoch, self.participations)
+
+    def check_steps(self, steps: int) -> int:
+        """Refuse part of an epoch of random allocation."""
+        return check_steps(steps, self.steps_per_epoch)
+
+    def epsilon(
+        self,
+        steps: int | None = None,
+        delta: float | None = None,
+        *,
+        epochs: int | None = None,
+        tolerance: float = 1e-3,
+    ) -> PrivacyBounds:
+        """ε of ``steps`` steps at ``delta``, the larger of both adjacency directions.
+
+        Parameters
+        ----------
+        steps : int or None
+            Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``.
+        delta : float
+            In [1e-290, 1).
+        epochs : int or None
+            For random allocation, instead of ``steps``.
+        tolerance : float
+            Wanted width of the interval, absolute for ε ≤ 1 and relative beyond.
+
+        Returns
+        -------
+        PrivacyBounds
+            With the deciding direction's name; ``upper`` may be ∞ where no finite ε could be certified.
+        """
+        delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
+        return self._run(steps, epochs).epsilon(delta, tolerance=tolerance)
+
+    def epsilon_by_direction(
+        self,
+        steps: int | None = None,
+        delta: float | None = None,
+        *,
+        epochs: int | None = None,
+        tolerance: float = 1e-3,
+    ) -> dict[Direction, PrivacyBounds]:
+        """ε for removing and for adding one sample. Arguments as in :meth:`epsilon`.
+
+        Returns
+        -------
+        dict
+            Keys ``"remove"`` and ``"add"``.
+        """
+        delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
+        return self._run(steps, epochs).epsilon_by_direction(delta, tolerance=tolerance)
+
+    def delta(
+        self,
+        steps: int | None = None,
+        epsilon: float | None = None,
+        *,
+        epochs: int | None = None,
+        tolerance: float = 1e-2,
+    ) -> PrivacyBounds:
+        """δ of ``steps`` steps at ``epsilon``, the larger of both adjacency directions.
+
+        Parameters
+        ----------
+        steps : int or None
+            Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``.
+        epsilon : float
+            In [0, 1e13].
+        epochs : int or None
+            For random allocation, instead of ``steps``.
+        tolerance : float
+            Wanted relative width of the interval.
+
+        Returns
+        -------
+        PrivacyBounds
+            With the deciding direction's name.
+        """
+        epsilon = check_real("epsilon", epsilon, low=0.0, high=1e13)
+        return self._run(steps, epochs).delta(epsilon, tolerance=tolerance)
+
+    def trade_off(self, steps: int | None = None, alpha: ArrayLike = (), *, epochs: int | None = None) -> TradeOff:
+        """The trade-off function α ↦ β of ``steps`` steps: the smaller of both adjacency directions.
+
+        Parameters
+        ----------
+        steps : int or None
+            Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``.
+        alpha : array_like
+            False positive rates in [0, 1].
+        epochs : int or None
+            For random allocation, instead of ``steps``.
+
+        Returns
+        -------
+        TradeOff
+            Bounds on the smallest false negative rate; the safe side is the lower one.
+        """
+        return self._run(steps, epochs).trade_off(alpha)
+
+    def _run(self, steps: int | None, epochs: int | None) -> Composition:
+        return compose([(self, run_length(steps, epochs, self.steps_per_epoch))])
+
+    def _unit(self) -> ClippingStep | AllocationEpoch:
+        """One step, or one epoch of random allocation: what other packages' accountants compose."""
+        if self.steps_per_epoch is None or self.steps_per_epoch == 1:
+            return self.step()
+        check_count("participations", self.participations, high=1)
+        return AllocationEpoch(self.step(), int(self.steps_per_epoch))
+
+    def check_sampling(self) -> None:
+        """Raise unless the sampling is in order; write down the rate that random allocation implies."""
+        rate = checked_sample_rate(self.sampling, self.sample_rate, self.steps_per_epoch, self.participations)
+        object.__setattr__(self, "sample_rate", rate)
+
+    def step_rate(self) -> float:
+        """The sample rate of the step that the engine sees: 1 where the epoch does the sampling."""
+        return float(self.sample_rate) if self.steps_per_epoch is None else 1.0
+
+    def to_prv(
+        self,
+        direction: Direction = "remove",
+        *,
+        largest_loss: float | None = None,
+        tail: float = 1e-12,
+        bins: int = 128,
+    ) -> Any:
+        """One step, or epoch of random allocation, as a privacy random variable of prv-accountant (``dprmt[interop]``).
+
+        Parameters
+        ----------
+        direction : {"remove", "add"}
+            Adjacency direction: compose each and take the larger ε.
+        largest_loss : float or None
+            Losses above it are charged to ``pm_inf``; choose prv-accountant's ``eps_max`` larger. ``None`` takes the
+            smallest that charges about ``tail``.
+        tail : float
+            Mass that may be cut off, per step, where the laws of sensitivity and loss end.
+        bins : int
+            Number of bins for the law of the sensitivity.
+
+        Returns
+        -------
+        prv_accountant.PrivacyRandomVariable
+            One step.
+
+        Formal guarantees
+        -----------------
+        It dominates the step in its direction; see ``dprmt.accounting._prv.to_prv``, also for prv-accountant's limits.
+
+        Examples
+        --------
+        >>> prv = DPSGD(1.0, 0.03).to_prv()
+        >>> bool(0 < prv.pm_inf < 2e-12)
+        True
+        """
+        from dprmt.accounting._prv import to_prv
+
+        return to_prv(self._unit(), direction, largest_loss=largest_loss, tail=tail, bins=bins)
+
+    def to_pld(
+        self,
+        discretization: float = 1e-4,
+        *,
+        largest_loss: float | None = None,
+        tail: float = 1e-12,
+        bins: int = 128,
+    ) -> Any:
+        """One step, or epoch of random allocation, as a distribution of dp-accounting (``dprmt[interop]``).
+
+        Parameters
+        ----------
+        discretization : float
+            Spacing of the losses; equal to that of whatever the result is composed with.
+        largest_loss : float or None
+            Losses above it are charged to the infinite mass. ``None`` takes the smallest that charges about ``tail``.
+        tail : float
+            Mass that may be cut off, per step, where the laws of sensitivity and loss end.
+        bins : int
+            Number of bins for the law of the sensitivity.
+
+        Returns
+        -------
+        dp_accounting.pld.privacy_loss_distribution.PrivacyLossDistribution
+            One step, both directions, pessimistic.
+
+        Formal guarantees
+        -----------------
+        Both directions dominate the step, up to rounding; see ``dprmt.accounting._pld.to_pld``.
+
+        Examples
+        --------
+        >>> DPSGD(1.0, 0.03).to_pld(1e-3).self_compose(400).get_epsilon_for_delta(1e-5) < 3.86
+        True
+        """
+        from dprmt.accounting._pld import to_pld
+
+        return to_pld(self._unit(), discretization, largest_loss=largest_loss, tail=tail, bins=bins)

@@ -1,0 +1,300 @@
+"""Random allocation: bounds against quadrature, Monte Carlo and independent numbers; statements of the theory page."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import gammaincinv, ndtr, roots_hermite, roots_legendre
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier, compose
+
+# ------------------------------------------------------------------------------------- independent numbers
+
+
+def allocated(sigma, steps_per_epoch, probes=None, **options):
+    batches = {"sampling": "allocation", "steps_per_epoch": steps_per_epoch}
+    if probes is None:
+        return DPSGD(sigma, **batches, **options)
+    return RandomizedClipping(sigma, probes=probes, **batches, **options)
+
+
+CASES = [(1.0, 33, 12, 1e-5), (2.0, 100, 10, 1e-5), (1.0, 1000, 5, 1e-6)]
+
+
+@pytest.mark.parametrize(
+    ("case", "remove", "add"),
+    [(CASES[0], 3.5116, 3.1039), (CASES[1], 0.60311, 0.59947), (CASES[2], 0.37696, 0.35884)],
+)
+def test_exact_norms_at_the_check_values(case, remove, add):
+    """§6 of the theory page, to ±0.0003."""
+    sigma, steps, epochs, delta = case
+    found = allocated(sigma, steps).epsilon_by_direction(epochs=epochs, delta=delta)
+    for direction, value in (("remove", remove), ("add", add)):
+        assert found[direction].lower - 3e-4 <= value <= found[direction].upper + 3e-4
+        assert found[direction].is_narrow
+
+
+@pytest.mark.parametrize(
+    ("case", "analysis", "value", "accuracy"),
+    [
+        (CASES[0], "tight", 4.404, 1e-2),
+        (CASES[0], "envelope", 4.517, 1e-2),
+        (CASES[1], "tight", 0.635, 2e-3),
+        (CASES[1], "envelope", 0.660, 2e-3),
+        (CASES[2], "tight", 0.834, 2e-3),
+        (CASES[2], "envelope", 0.836, 2e-3),
+    ],
+)
+def test_randomized_clipping_at_the_check_values(case, analysis, value, accuracy):
+    """§6 of the theory page."""
+    sigma, steps, epochs, delta = case
+    found = allocated(sigma, steps, 32, analysis=analysis).epsilon(epochs=epochs, delta=delta)
+    assert found.is_narrow
+    assert found.lower - accuracy <= value <= found.upper + accuracy
+    secret = allocated(sigma, steps, 32, analysis=analysis, probe_sharing="sample").epsilon(epochs=epochs, delta=delta)
+    assert secret.upper < found.upper
+
+
+# ------------------------------------------------------------------------------------------- by quadrature
+
+
+def put(strike, shift):
+    """E(strike - V)+ for V = exp(μy - μ²/2), y ~ N(0, 1): Black and Scholes' formula."""
+    positive = np.maximum(strike, 1e-300)
+    d = np.log(positive) / shift
+    return np.where(strike > 0, strike * ndtr(d + shift / 2) - ndtr(d - shift / 2), 0.0)
+
+
+def legendre(points, low=-12.0, high=12.0):
+    """Nodes and weights for expectations under N(0, 1), as one fine rule: the integrand has a kink in places."""
+    x, w = roots_legendre(points)
+    y = (low + high) / 2 + (high - low) / 2 * x
+    return y, w * (high - low) / 2 * np.exp(-(y**2) / 2) / np.sqrt(2 * np.pi)
+
+
+def ratios(shifts, masses, points):
+    y, w = legendre(points)
+    values = np.exp(np.multiply.outer(shifts, y) - np.asarray(shifts)[:, None] ** 2 / 2)
+    return values.ravel(), np.multiply.outer(masses, w).ravel()
+
+
+def delta_by_quadrature(epsilon, steps, shifts, masses, points):
+    """δ of one epoch in both directions, by (R1): an integral over all steps but one, no convolution."""
+    value, weight = ratios(shifts, masses, points)
+    sums, weights = np.zeros(1), np.ones(1)
+    for _ in range(steps - 1):
+        sums, weights = np.add.outer(sums, value).ravel(), np.multiply.outer(weights, weight).ravel()
+
+    def put_of_mean(strike):
+        last = sum(mass * put(steps * strike - sums, shift) for shift, mass in zip(shifts, masses, strict=True))
+        return weights @ last / steps
+
+    alpha = math.exp(epsilon)
+    return {"remove": 1.0 - alpha + put_of_mean(alpha), "add": alpha * put_of_mean(1.0 / alpha)}
+
+
+@pytest.mark.parametrize(
+    ("sigma", "steps", "points", "epsilon"),
+    [(1.0, 2, 4000, 2.0), (0.5, 2, 4000, 5.0), (3.0, 2, 4000, 0.5), (1.0, 3, 500, 1.0), (0.7, 3, 1200, 2.0)],
+)
+def test_one_epoch_of_few_steps_by_direct_integration(sigma, steps, points, epsilon):
+    """δ lies in the certified interval, which is narrow, in both directions."""
+    shifts = np.array([1.0 / sigma])
+    truth = delta_by_quadrature(epsilon, steps, shifts, np.ones(1), points)
+    finer = delta_by_quadrature(epsilon, steps, shifts, np.ones(1), points + points // 7)
+    bounds = compose([(allocated(sigma, steps), steps)]).delta_by_direction(epsilon)
+    for direction, value in truth.items():
+        slack = 10 * abs(finer[direction] - value)
+        assert slack < 1e-3 * value
+        found = bounds[direction]
+        assert found.lower - slack <= value <= found.upper + slack
+        assert found.upper - found.lower < 0.02 * value
+
+
+def test_one_epoch_of_four_steps_by_direct_integration():
+    """The same in three dimensions, by Gauss and Hermite."""
+    sigma, steps, epsilon = 1.5, 4, 0.8
+    x, w = roots_hermite(60)
+    shift = 1.0 / sigma
+    value, mass = np.exp(shift * np.sqrt(2) * x - shift**2 / 2), w / np.sqrt(np.pi)
+    sums = np.add.outer(np.add.outer(value, value), value).ravel()
+    masses = np.multiply.outer(np.multiply.outer(mass, mass), mass).ravel()
+    alpha = math.exp(epsilon)
+    truth = {
+        "remove": 1 - alpha + masses @ put(steps * alpha - sums, shift) / steps,
+        "add": alpha * (masses @ put(steps / alpha - sums, shift)) / steps,
+    }
+    bounds = compose([(allocated(sigma, steps), steps)]).delta_by_direction(epsilon)
+    for direction, value in truth.items():
+        assert bounds[direction].lower * (1 - 1e-3) <= value <= bounds[direction].upper * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 5])
+def test_spread_spectra_are_never_above_the_charged_curve(copies):
+    """(R1) with (T3): d equal singular values have X = χ²(kd)/(kd); d = 1 attains the bound, larger d stay below."""
+    probes, sigma, epsilon = 8, 1.5, 1.0
+    levels, weights = roots_legendre(48)
+    x = gammaincinv(probes * copies / 2, (levels + 1) / 2) / (probes * copies / 2)
+    shifts, masses = 1.0 / (sigma * np.sqrt(x)), weights / 2
+    truth = delta_by_quadrature(epsilon, 2, shifts, masses, 200)
+    charged = compose([(allocated(sigma, 2, probes), 2)]).delta_by_direction(epsilon)
+    for direction, value in truth.items():
+        assert value <= charged[direction].upper * (1 + 1e-3)
+        if copies == 1:
+            assert value >= charged[direction].lower * (1 - 1e-3)
+        else:
+            assert value < 0.99 * charged[direction].lower
+
+
+# ------------------------------------------------------------------------------------------- by simulation
+
+
+def simulated_delta(rng, sigma, steps, epochs, epsilon, samples):
+    """δ of the remove direction by drawing the mechanism's own outcomes: mean and its standard error."""
+    shift = 1.0 / sigma
+    loss = np.zeros(samples)
+    for _ in range(epochs):
+        y = rng.standard_normal((samples, steps))
+        y[:, 0] += shift  # by symmetry the sample's step may be the first
+        loss += np.log(np.mean(np.exp(shift * y - shift**2 / 2), axis=1))
+    gain = np.maximum(-np.expm1(epsilon - loss), 0.0)
+    return gain.mean(), gain.std() / np.sqrt(samples)
+
+
+def test_simulation_agrees_and_would_notice_five_percent():
+    """E(W - α)+ of two epochs by Monte Carlo; the same test rejects δ at σ wrong by 3 %."""
+    rng = np.random.default_rng(5)
+    sigma, steps, epochs, epsilon = 1.0, 20, 2, 0.4
+    mean, error = simulated_delta(rng, sigma, steps, epochs, epsilon, 400_000)
+
+    def is_rejected(bounds):
+        return mean + 4 * error < bounds.lower or mean - 4 * error > bounds.upper
+
+    assert not is_rejected(compose([(allocated(sigma, steps), 40)]).delta_by_direction(epsilon)["remove"])
+    for wrong in (0.97, 1.03):
+        assert is_rejected(compose([(allocated(wrong * sigma, steps), 40)]).delta_by_direction(epsilon)["remove"])
+
+
+# ------------------------------------------------------------------------------------------- what must hold
+
+
+def test_one_step_an_epoch_is_no_sampling():
+    """With t = 1: the same bounds as with every sample in every step."""
+    assert allocated(3.0, 1).epsilon(epochs=50, delta=1e-5) == DPSGD(3.0, 1.0).epsilon(50, 1e-5)
+
+
+@settings(max_examples=5)
+@given(
+    sigma=st.floats(0.6, 6.0),
+    steps=st.integers(2, 400),
+    epochs=st.integers(1, 20),
+    log_delta=st.floats(-9.0, -3.0),
+)
+def test_more_steps_and_fewer_epochs_are_more_private(sigma, steps, epochs, log_delta):
+    """ε falls with t, grows with the epochs (§5), and every interval is in order."""
+    delta = 10.0**log_delta
+
+    def epsilon(length, count):
+        return allocated(sigma, length).epsilon(epochs=count, delta=delta)
+
+    here = epsilon(steps, epochs)
+    assert 0 <= here.lower <= here.estimate <= here.upper < math.inf
+    assert epsilon(2 * steps, epochs).lower <= here.upper
+    assert here.lower <= epsilon(steps, epochs + 1).upper
+    assert here.upper - here.lower <= 1e-3 * max(1.0, here.upper)
+
+
+def test_epsilon_vanishes_as_epochs_grow_longer():
+    """One epoch, t → ∞ at fixed σ."""
+    found = [allocated(1.0, steps).epsilon(epochs=1, delta=1e-6).upper for steps in (10, 1000, 100_000)]
+    assert found[0] > 3 * found[1] > 9 * found[2] > 0
+
+
+@pytest.mark.parametrize(("sigma", "steps"), [(0.5, 100_000), (0.5, 2), (2.0, 100_000), (5.0, 7)])
+def test_intervals_are_narrow_at_the_ends(sigma, steps):
+    """1e-3 for σ ≥ 0.5 and t up to 1e5."""
+    assert allocated(sigma, steps).epsilon(epochs=3, delta=1e-6).is_narrow
+
+
+def test_small_delta_needs_tilted_transforms():
+    """At δ = 1e-40 untilted FFTs know nothing; bounds stay narrow, and in order of δ."""
+    found = allocated(1.5, 50).epsilon(epochs=4, delta=1e-40)
+    assert found.upper - found.lower < 0.02 * found.upper
+    assert found.lower > allocated(1.5, 50).epsilon(epochs=4, delta=1e-20).upper
+
+
+def test_participations_are_blocks():
+    """(R1'): 2 of 10 steps are one of 5, twice; 3 of 10 are blocks of 3, 3 and 4."""
+    twice = allocated(1.0, 10, participations=2).epsilon(epochs=3, delta=1e-5)
+    assert twice == allocated(1.0, 5).epsilon(epochs=6, delta=1e-5)
+    thrice = allocated(1.0, 10, participations=3).epsilon(epochs=1, delta=1e-5)
+    blocks = compose([(allocated(1.0, 3), 6), (allocated(1.0, 4), 4)]).epsilon(delta=1e-5)
+    assert thrice == blocks
+    assert allocated(1.0, 10, participations=10).epsilon(epochs=1, delta=1e-5) == DPSGD(1.0, 1.0).epsilon(10, 1e-5)
+
+
+def test_phases_of_both_samplings_compose():
+    """An order of phases does not matter, and nothing is cheaper than a part of it."""
+    poisson, epochs = (DPSGD(4.0, 0.01), 100), (allocated(1.0, 100), 900)
+    both = compose([poisson, epochs]).epsilon(delta=1e-5)
+    assert both == compose([epochs, poisson]).epsilon(delta=1e-5)
+    assert both.upper > compose([epochs]).epsilon(delta=1e-5).lower
+    assert both.is_narrow
+
+
+def test_calibration_and_inversion():
+    """The noise multiplier meets its target and little less would not; δ inverts ε."""
+    options = {"sampling": "allocation", "steps_per_epoch": 50, "epochs": 4}
+    for probes in (None, 16):
+        sigma = calibrate_noise_multiplier(1.0, 1e-5, probes=probes, **options)
+        assert allocated(sigma, 50, probes).epsilon(epochs=4, delta=1e-5).upper <= 1.0
+        assert allocated(0.99 * sigma, 50, probes).epsilon(epochs=4, delta=1e-5).lower > 1.0
+    found = allocated(1.0, 50).delta(epochs=4, epsilon=1.5)
+    inverse = brentq(lambda e: allocated(1.0, 50).delta(epochs=4, epsilon=e).estimate - found.estimate, 1.4, 1.6)
+    assert abs(inverse - 1.5) < 1e-3
+
+
+def test_trade_off_lies_between_its_bounds():
+    """Of one epoch: f(α) from δ(ε) by duality, and above that of no sampling."""
+    alpha = np.array([0.01, 0.1, 0.5])
+    mechanism = allocated(1.0, 10)
+    band = mechanism.trade_off(epochs=1, alpha=alpha)
+    epsilons = np.linspace(0.0, 2.0, 6)
+    deltas = np.array([mechanism.delta(epochs=1, epsilon=e).upper for e in epsilons])
+    dual = np.max(1 - deltas - np.exp(epsilons) * alpha[:, None], axis=1)
+    assert np.all(dual <= band.upper + 1e-9)
+    assert np.all(band.lower > DPSGD(1.0, 1.0).trade_off(1, alpha).upper)
+
+
+# -------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: allocated(1.0, 33).epsilon(40, 1e-5), "steps must be whole epochs of random allocation"),
+        (lambda: compose([(allocated(1.0, 33), 20), (allocated(1.0, 33), 13)]), "steps must be whole epochs"),
+        (lambda: allocated(1.0, 3, participations=4), r"participations must be an integer in \[1, 3\], got 4"),
+        (lambda: allocated(1.0, 3, sample_rate=0.1), "sample_rate must be left out"),
+        (lambda: DPSGD(1.0, sampling="allocation"), "steps_per_epoch must be given"),
+        (lambda: DPSGD(1.0, 0.1, steps_per_epoch=10), "steps_per_epoch must be left out"),
+        (lambda: DPSGD(1.0, 0.1, participations=2), "participations must be left out"),
+        (lambda: DPSGD(1.0, 0.1, sampling="shuffle"), "sampling must be"),
+        (lambda: DPSGD(1.0, 0.1).epsilon(epochs=3, delta=1e-5), "epochs must be left out"),
+        (lambda: allocated(1.0, 33).epsilon(33, 1e-5, epochs=1), "epochs must be left out"),
+        (lambda: allocated(1.0, 33).epsilon(delta=1e-5), "steps must be given"),
+        (lambda: DPSGD(1.0), "sample_rate must be"),
+        (lambda: RandomizedClipping(1.0, 0.1), "probes must be"),
+        (lambda: allocated(1.0, 10, participations=2).to_pld(), "participations must be"),
+    ],
+)
+def test_bad_input_is_one_sentence(call, message):
+    """A partial epoch, too many participations, and samplers mixed up."""
+    with pytest.raises(ParameterError, match=message):
+        call()
