@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting._allocation import AllocationEpoch
@@ -56,9 +56,9 @@ def run_length(steps: int | None, epochs: int | None, steps_per_epoch: int | Non
         Unless exactly one of the two is given, and epochs only where an epoch has a length.
     """
     if epochs is None:
-        if steps is None:
+        if steps is None and steps_per_epoch is not None:
             raise ParameterError("steps", None, "given, or epochs for random allocation")
-        return check_steps(check_count("steps", steps, high=10**9), steps_per_epoch)
+        return check_steps(check_count("steps", cast("int", steps), high=10**9), steps_per_epoch)
     if steps is not None:
         raise ParameterError("epochs", epochs, "left out where a number of steps is given")
     if steps_per_epoch is None:
