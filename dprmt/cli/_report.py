@@ -13,7 +13,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table as RichTable
 
-from dprmt.cli._options import Commands
+from dprmt.cli._options import Commands, UsageError
 
 if TYPE_CHECKING:
     from dprmt.report import Progress, Report, Table
@@ -34,6 +34,8 @@ def add_command(commands: Commands) -> None:
 
 def run_report(namespace: argparse.Namespace) -> None:
     """Write the page, and print its sentences."""
+    if not namespace.out:  # would be the current folder
+        raise UsageError("dprmt report: --out must be the name of a folder, got ''")
     from dprmt.report import write_report
 
     console = Console()

@@ -54,14 +54,19 @@ def run_train(namespace: argparse.Namespace) -> None:
         raise UsageError(f"{_COMMAND}: needs {error.name}; install dprmt[train]") from None
     try:
         recipe = load_recipe(namespace.recipe).with_changes(dict(map(_change, namespace.set)))
+        seed = _noise_seed(namespace.noise_seed)
+        out = str(Path("runs") / recipe.name) if namespace.out is None else namespace.out
         if namespace.dry_run:
-            _print_dry_run(dry_run(recipe), recipe, as_json=namespace.json)
+            # Without --out or --resume no folder is meant: a plan can be asked for beside a run.
+            looked_at = out if namespace.out is not None or namespace.resume else None
+            options = {"resume": namespace.resume, "noise_seed": seed, "device": namespace.device}
+            _print_dry_run(dry_run(recipe, out=looked_at, **options), recipe, as_json=namespace.json)
             return
         result = train(
             recipe,
-            namespace.out or str(Path("runs") / recipe.name),
+            out,
             resume=namespace.resume,
-            noise_seed=_noise_seed(namespace.noise_seed),
+            noise_seed=seed,
             device=namespace.device,
             show_progress=not namespace.json,
             tensorboard=namespace.tensorboard,
@@ -86,7 +91,7 @@ def _change(text: str) -> tuple[str, Any]:
         return key.strip(), None
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # also a number with more digits than Python reads
         return key.strip(), value.strip()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,11 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from dprmt._validation import ParameterError
 from dprmt.training.data import TaskData, per_sample_losses
 from dprmt.training.harness._ledger import describe_mechanism
 from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._randomness import fresh_randomness
-from dprmt.training.harness._recipe_task import load, made_up_batch, prepare_recipe
+from dprmt.training.harness._recipe_task import load, made_up_batch, prepare_recipe, usable_device
+from dprmt.training.harness._run_folder import RunFolder
 from dprmt.training.models import LoadedModel
 from dprmt.training.recipes import Recipe
 
@@ -53,13 +56,23 @@ class DryRun:
     memory: dict[str, int]
 
 
-def dry_run(recipe: Recipe) -> DryRun:
+def dry_run(
+    recipe: Recipe,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    noise_seed: int | None = None,
+    device: str | None = None,
+) -> DryRun:
     r"""Set a run up, on the CPU, and say what it would do.
 
     Parameters
     ----------
     recipe : Recipe
         What would be trained.
+    out, resume, noise_seed, device
+        Options of :func:`dprmt.training.harness.train`, which are checked as it does. A folder is made, and taken away
+        again; without ``out`` none is looked at.
 
     Returns
     -------
@@ -69,7 +82,7 @@ def dry_run(recipe: Recipe) -> DryRun:
     Raises
     ------
     ParameterError
-        If the recipe cannot be used, as :func:`dprmt.training.harness.train` does.
+        If the recipe or an option cannot be used, as :func:`dprmt.training.harness.train` does.
 
     Formal guarantees
     -----------------
@@ -101,6 +114,12 @@ def dry_run(recipe: Recipe) -> DryRun:
     >>> {steps: round(epsilon, 1) for steps, epsilon in planned.epsilon_after.items()}
     {1: 3.0, 2: 3.9}
     """
+    usable_device(device)
+    fresh_randomness(noise_seed, 1)
+    if out is not None:
+        RunFolder(out, resume=resume, config=recipe.to_toml()).close()
+    elif resume:
+        raise ParameterError("resume", True, "False without a folder")
     loaded, data = load(recipe)
     activations = activation_bytes(loaded, data)
     prepared = prepare_recipe(recipe, loaded, data, torch.device("cpu"), fresh_randomness(None, 1))

@@ -42,7 +42,7 @@ class RunFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, resume: bool, config: str) -> None:
-        self.path = Path(path)
+        self.path = _named(path)
         self._config = config
         self._made: list[Path] = []
         try:
@@ -108,6 +108,13 @@ class RunFolder:
             (self.path / _LOCK).unlink(missing_ok=True)
             self._unmake()
         self._lock.close()
+
+
+def _named(path: str | os.PathLike[str]) -> Path:
+    # An empty name would be the current folder.
+    if os.fspath(path) == "":
+        raise ParameterError("out", "", "the name of a folder")
+    return Path(path)
 
 
 def _left_by_a_kill(file: Path) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 
 Check = Callable[[str, Any], Any]
+_LARGEST = 2**32 - 1
 
 
 def checked(check: Check, default: Any = MISSING, *, factory: Any = MISSING, hash: bool | None = None) -> Any:
@@ -35,8 +36,15 @@ class Section:
 
 
 def count(low: int = 1, high: int | None = None) -> Check:
-    """An integer in ``[low, high]``."""
-    return lambda name, value: check_count(name, value, low=low, high=high)
+    """An integer in ``[low, high]``, and in 32 bits, which torch and the accountants take."""
+
+    def check(name: str, value: Any) -> int:
+        number = check_count(name, value, low=low, high=high)
+        if number > _LARGEST:
+            raise ParameterError(name, value, f"an integer in [{low}, {_LARGEST}]")
+        return number
+
+    return check
 
 
 def real(low: float, high: float, *, low_open: bool = False, high_open: bool = False) -> Check:
@@ -94,6 +102,14 @@ def text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ParameterError(name, value, "a non-empty string")
     return value
+
+
+def folder_name(name: str, value: object) -> str:
+    """A string that can name a folder, and no other than one inside the folder where it is made."""
+    given = text(name, value)
+    if not given.isprintable() or given in (".", "..") or any(sign in given for sign in r"\/:") or len(given) > 200:
+        raise ParameterError(name, value, "a name without path: runs/NAME is where the run goes by default")
+    return given
 
 
 def texts(name: str, value: object) -> tuple[str, ...]:

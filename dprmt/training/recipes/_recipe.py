@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dprmt._validation import ParameterError, check_choice
-from dprmt.training.recipes._fields import Section, checked, read_section, subsection, text
+from dprmt.training.recipes._fields import Section, checked, folder_name, read_section, subsection
 from dprmt.training.recipes._sections import (
     DataRecipe,
     DenoisingRecipe,
@@ -153,7 +153,7 @@ class Recipe(Document):
     dprmt._validation.ParameterError: privacy.delta must be a finite number in (0, 1), got 2
     """
 
-    name: str = checked(text)
+    name: str = checked(folder_name)
     model: ModelRecipe = checked(subsection(ModelRecipe))
     data: DataRecipe = checked(subsection(DataRecipe))
     privacy: PrivacyRecipe = checked(subsection(PrivacyRecipe))
