@@ -206,13 +206,16 @@ def test_recipes_do_not_change() -> None:
 
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+FOLDER_NAMES = ANY_TEXT.filter(
+    lambda name: name.isprintable() and name not in (".", "..") and not set(name) & set("/\\:") and len(name) <= 200
+)
 SIZES = st.one_of(
     st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False, allow_infinity=False), ANY_TEXT
 )
 
 
 @given(
-    name=ANY_TEXT,
+    name=FOLDER_NAMES,
     targets=st.lists(ANY_TEXT, min_size=1, unique=True),
     rate=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
     sizes=st.dictionaries(ANY_TEXT, SIZES),
