@@ -173,12 +173,23 @@ def never_less_private(cells: RatioCells) -> RatioLaw:
 
 
 def _with_mean_kept(mass: Array, width: Array, share: Array) -> tuple[Array, Array]:
-    """Drops at the nodes, none at the last one; for that, masses at the upper end may have to be left out."""
-    drop = drops(mass * width, share)
-    while drop[-1] > 0.0:
-        mass = np.where(np.arange(mass.size) == np.flatnonzero(mass)[-1], 0.0, mass)
+    """Drops at the nodes that leave a convex minorant with the same mass and mean; masses that allow none left out."""
+    while True:
         drop = drops(mass * width, share)
-    return mass, drop
+        crossed = drop > _room(mass, width, share) * (1.0 + 1e-9)  # there is no room at either end
+        beside = (crossed[1:] | crossed[:-1]) & (mass > 0)
+        if not beside.any():
+            return mass, drop
+        mass = np.where(beside, 0.0, mass)
+
+
+def _room(mass: Array, width: Array, share: Array) -> Array:
+    """How far the interpolated put function of the spread law lies above max(0, its last tangent), at each node."""
+    to_right = mass * share
+    dots = np.append(mass - to_right, 0.0) + np.append(0.0, to_right)
+    puts = np.append(0.0, np.cumsum(np.cumsum(dots)[:-1] * width))
+    calls = np.append(np.cumsum(np.cumsum(dots[::-1])[:-1] * width[::-1])[::-1], 0.0)
+    return np.minimum(puts, calls)
 
 
 def _convex(slope: Array, width: Array) -> Array:

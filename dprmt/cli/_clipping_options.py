@@ -7,6 +7,7 @@ from typing import Any
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, RandomizedClipping
 from dprmt.cli._options import Option, choice, count, yes_or_no
+from dprmt.cli._sampling_options import batch_keywords
 
 _DEFAULTS = {
     "rank": None,
@@ -42,23 +43,25 @@ def mechanism(values: dict[str, Any]) -> DPSGD | RandomizedClipping:
     """The mechanism of one step."""
     keywords = clipping_keywords(values)
     kind: Any = RandomizedClipping if keywords else DPSGD
-    return kind(values["noise_multiplier"], values["sample_rate"], **keywords)
+    return kind(values["noise_multiplier"], **batch_keywords(values), **keywords)
 
 
 def clipping_details(values: dict[str, Any]) -> dict[str, Any]:
     """What an answer in JSON says of the analysis."""
     keywords = clipping_keywords(values)
+    sampled = {} if values["sampling"] in (None, "poisson") else {"sampling": values["sampling"]}
     if not keywords:
-        return {"analysis": "exact"}
+        return {"analysis": "exact", **sampled}
     sketched = ("sketch", "power_iteration") if keywords["sketch"] is not None else ()
-    return {name: keywords[name] for name in ("analysis", "probe_sharing", *sketched)}
+    return {**{name: keywords[name] for name in ("analysis", "probe_sharing", *sketched)}, **sampled}
 
 
 def clipping_label(values: dict[str, Any]) -> str:
     """The same in words."""
     keywords = clipping_keywords(values)
+    sampled = "" if values["sampling"] in (None, "poisson") else ", random allocation"
     if not keywords:
-        return "exact norms"
+        return f"exact norms{sampled}"
     sharing = "secret probes per sample" if keywords["probe_sharing"] == "sample" else "probes shared by the batch"
     sketch = "" if keywords["sketch"] is None else f" and a sketch of {keywords['sketch']}"
-    return f"{keywords['probes']} probes{sketch}, {keywords['analysis']} analysis, {sharing}"
+    return f"{keywords['probes']} probes{sketch}, {keywords['analysis']} analysis, {sharing}{sampled}"

@@ -7,7 +7,8 @@ import argparse
 from dprmt.cli._answers import bounds_document, bounds_lines, print_answer
 from dprmt.cli._clipping_options import CLIPPING
 from dprmt.cli._options import Commands, add_command_with, read_options
-from dprmt.cli._run_options import DELTA, NOISE, SAMPLING, composed
+from dprmt.cli._run_options import DELTA, NOISE, composed
+from dprmt.cli._sampling_options import SAMPLING
 
 _OPTIONS = (NOISE, *SAMPLING, DELTA, *CLIPPING)
 

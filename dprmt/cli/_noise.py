@@ -11,7 +11,8 @@ from dprmt.cli._answers import bounds_document, bounds_lines, print_answer
 from dprmt.cli._clipping_options import CLIPPING, clipping_keywords
 from dprmt.cli._options import Commands, Option, add_command_with, read_options, real
 from dprmt.cli._rounding import round_up
-from dprmt.cli._run_options import DELTA, SAMPLING, composed
+from dprmt.cli._run_options import DELTA, composed
+from dprmt.cli._sampling_options import SAMPLING, batch_keywords, run_keywords
 
 _TARGET = Option("--epsilon", real(low=0.0, low_open=True), "target ε, > 0", required=True)
 _OPTIONS = (_TARGET, *SAMPLING, DELTA, *CLIPPING)
@@ -34,9 +35,9 @@ def run_noise(namespace: argparse.Namespace) -> None:
 
 
 def _calibrated(values: dict[str, Any]) -> float:
-    target, run = values["epsilon"], (values["delta"], values["sample_rate"], values["steps"])
+    keywords = {**batch_keywords(values), **run_keywords(values), **clipping_keywords(values)}
     try:
-        return calibrate_noise_multiplier(target, *run, **clipping_keywords(values))
+        return calibrate_noise_multiplier(values["epsilon"], values["delta"], **keywords)
     except ParameterError as error:
         name = "epsilon" if error.name == "target_epsilon" else error.name
         raise ParameterError(name, error.value, error.allowed) from None

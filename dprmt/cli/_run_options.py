@@ -6,17 +6,14 @@ from typing import Any
 
 from dprmt.accounting import Composition, compose
 from dprmt.cli._clipping_options import mechanism
-from dprmt.cli._options import Option, count, real
+from dprmt.cli._options import Option, real
+from dprmt.cli._sampling_options import number_of_steps
 
 NOISE = Option("--noise-multiplier", real(low=1e-3, high=1e6), "σ, noise in units of the clipping norm", required=True)
-SAMPLING = (
-    Option("--sample-rate", real(low=1e-9, high=1.0), "q, in [1e-9, 1]", required=True),
-    Option("--steps", count(high=10**9), "T, an integer in [1, 1e9]", required=True),
-)
 DELTA = Option("--delta", real(low=1e-290, high=1.0, high_open=True), "δ, in [1e-290, 1)", required=True)
 EPSILON = Option("--epsilon", real(low=0.0, high=1e13), "ε, in [0, 1e13]", required=True)
 
 
 def composed(values: dict[str, Any]) -> Composition:
     """The run that the options describe."""
-    return compose([(mechanism(values), values["steps"])])
+    return compose([(mechanism(values), number_of_steps(values))])

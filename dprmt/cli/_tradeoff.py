@@ -11,7 +11,8 @@ from dprmt.accounting import TradeOff, clt_mu
 from dprmt.cli._answers import print_answer
 from dprmt.cli._clipping_options import CLIPPING, clipping_details, clipping_label
 from dprmt.cli._options import Commands, Option, add_command_with, check_picture_name, count, read_options
-from dprmt.cli._run_options import NOISE, SAMPLING, composed
+from dprmt.cli._run_options import NOISE, composed
+from dprmt.cli._sampling_options import SAMPLING
 
 _POINTS = Option("--points", count(low=2, high=100_001), "number of false positive rates (default 101)", default=101)
 _OPTIONS = (NOISE, *SAMPLING, *CLIPPING, _POINTS)
@@ -43,7 +44,7 @@ def _draw(path: str, band: TradeOff, values: dict[str, Any]) -> None:
     from dprmt.plots import plot_trade_off, save_picture
 
     mu = None
-    if values["probes"] is None:
+    if values["probes"] is None and values["sample_rate"] is not None:
         mu = clt_mu(values["noise_multiplier"], values["sample_rate"], values["steps"])
     save_picture(path, lambda ax: plot_trade_off({clipping_label(values): band}, gaussian_mu=mu, ax=ax))
 
