@@ -16,16 +16,13 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import nn
-
-if TYPE_CHECKING:
-    from dprmt.training.projection._samplers import Factors
 
 METHODS = ("DP-Adam", "ghost", "DP-GRAPE", "DP-GRAPE ghost")
 LABELS = 10
@@ -103,7 +100,8 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 
-    from dprmt.training.projection import at_most, make_private_projected
+    from dprmt.training.clipping import make_private_projected
+    from dprmt.training.subspaces import at_most
 
     noise = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": case.batch}
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -113,7 +111,7 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
 
         def step(losses: torch.Tensor) -> int:
             losses.mean().backward()
-            formed = formed_bytes(model, {})
+            formed = sum(p.grad_sample.nbytes for p in model.parameters() if p.requires_grad and p.ndim == 2)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             return formed
@@ -132,12 +130,12 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
         return module, step
     private = make_private_projected(
         model, rank=at_most(case.rank), clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=case.batch,
-        lr=1e-4, norms="materialize" if method == "DP-GRAPE" else "ghost", seed=0,
+        lr=1e-4, clipping="exact" if method == "DP-GRAPE" else "ghost", seed=0,
     )  # fmt: skip
 
     def step(losses: torch.Tensor) -> int:
         losses.sum().backward()
-        formed = formed_bytes(model, private.model.factors)
+        formed = sum(map(kept_bytes, private._samplers.measured()[1]))
         private.optimizer.step()
         private.optimizer.zero_grad()
         return formed
@@ -155,15 +153,20 @@ def formula(case: Case, method: str, model: nn.Module) -> int:
     return 0 if method == "ghost" else 4 * case.batch * case.tokens * sum(min(case.rank, m) + n for m, n in shapes)
 
 
-def formed_bytes(model: nn.Module, factors: Mapping[nn.Parameter, Factors]) -> int:
-    """Bytes of the weights' per-sample gradients, formed or kept as factors."""
-    formed = sum(p.grad_sample.nbytes for p in model.parameters() if p.requires_grad and p.ndim == 2)
-    return formed + sum(factor.left.nbytes + factor.right.nbytes for factor in factors.values())
+def kept_bytes(contribution: Any) -> int:
+    """Bytes of a layer's weights' per-sample gradients, formed or kept as factors."""
+    total = 0
+    for part in getattr(contribution, "parts", [contribution]):
+        if hasattr(part, "values"):
+            total += sum(value.nbytes for p, value in part.values.items() if p.ndim == 2)
+        elif hasattr(part, "activations"):
+            total += part.activations.nbytes + part.gradients.nbytes
+    return total
 
 
 def measure(case: Case, method: str) -> dict[str, object]:
     """One line of the table, in this process."""
-    from dprmt.training.projection import TensorMemory
+    from dprmt.training.clipping import TensorMemory
 
     torch.set_num_threads(1)
     model, x, scores = build(case)

@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from dprmt.accounting import calibrate_noise_multiplier
-from dprmt.training.projection import make_private_projected
+from dprmt.training.clipping import make_private_projected
 
 EPSILON, DELTA, RATE, STEPS, CLIPPING, RANK = 2.0, 1e-4, 0.1, 100, 1.0, 16
 TRAIN, GRID = 1400, (6e-3, 2e-2, 6e-2)

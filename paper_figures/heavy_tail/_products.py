@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.norms._clipping import DEFAULT_ROUNDING
+from dprmt.training.norms import DEFAULT_ROUNDING
 
 _LEVELS = 32512  # the largest whole number that 256 h + l can be either sign of
 _LONGEST = 2**17 - 1  # terms of a sum of products of two 8-bit numbers that surely fit into 32 bits

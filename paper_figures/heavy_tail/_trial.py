@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from dprmt._validation import check_choice, check_count, check_real
 from dprmt.accounting import DPSGD
-from dprmt.training.optimizers._names import OptimizerName
+from dprmt.training.optimizers import OptimizerName
 
 Precision = Literal["float32", "bfloat16", "int8"]
 

@@ -6,8 +6,7 @@ from typing import Protocol
 
 import torch
 
-from dprmt.training.clipping import ClippedStep, make_private
-from dprmt.training.clipping._optimizer import NoisySumOptimizer, sum_of
+from dprmt.training.clipping import ClippedStep, NoisySumOptimizer, make_private, sum_of
 from studies._task import ClosedFormTask, Measured, PrivateSettings, Task
 
 

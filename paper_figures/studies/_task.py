@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 
 from dprmt._validation import check_count, check_real
-from dprmt.training.optimizers._names import OptimizerName
+from dprmt.training.optimizers import OptimizerName
 
 
 class Measured(NamedTuple):

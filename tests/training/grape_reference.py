@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from dprmt.training.projection import ProjectedStep
+from dprmt.training.clipping import ClippedStep
 
 Data = tuple[torch.Tensor, torch.Tensor]
 
@@ -60,7 +60,7 @@ def literal_gradients(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor
     return result
 
 
-def project(private: ProjectedStep, name: str, gradient: torch.Tensor) -> torch.Tensor:
+def project(private: ClippedStep, name: str, gradient: torch.Tensor) -> torch.Tensor:
     """Pᵀ times the gradient, the longer side first; unprojected parameters as they are."""
     layers = {layer.name: layer for layer in private.subspaces}
     if name not in layers:
@@ -69,7 +69,7 @@ def project(private: ProjectedStep, name: str, gradient: torch.Tensor) -> torch.
     return private.subspaces.projector(layers[name].weight).to(gradient.dtype).T @ matrix
 
 
-def lift(private: ProjectedStep, name: str, step: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+def lift(private: ClippedStep, name: str, step: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """P times a step, lying as the weight does."""
     layers = {layer.name: layer for layer in private.subspaces}
     if name not in layers:

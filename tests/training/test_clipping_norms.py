@@ -22,7 +22,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, RandomizedClipping, chi2_mixture_cdf, envelope_cdf
 from dprmt.training.clipping import NormSamplers, make_private, register_norm_samplers
-from dprmt.training.clipping._layers import plan_layers
+from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.norms import Hutchinson, HutchPlusPlus, LayerRecord, ProbeGenerator, ghost_squared_norms
 
@@ -288,8 +288,8 @@ def test_ghost_norms_are_not_too_small_where_their_terms_cancel() -> None:
     signs = torch.tensor([1.0, -1.0]).repeat(4)[:, None]
     activations, outputs = 30 * common + own, signs * torch.randn(64, 1, 200, generator=generator)
     truth = (activations.double().transpose(1, 2) @ outputs.double()).square().sum((1, 2))
-    layer = plan_layers({"layer": nn.Linear(200, 200, bias=False)}, NormPolicy(tokens=8), {nn.Linear: None})[0]
-    allowed, _ = layer.measure([activations], outputs, 0, None)
+    layer = plan_layers({"layer": nn.Linear(200, 200, bias=False)}, NormPolicy(tokens=8))[0]
+    allowed, _ = layer.measure([([activations], outputs)], 0, None)
     assert bool((ghost_squared_norms(activations, outputs) < truth * (1 - 1e-6)).any())
     assert bool((allowed >= truth).all())
     assert float((allowed / truth).max()) < 1.1

@@ -187,6 +187,50 @@ def literal_squared_norm(
     return sum(total.values())
 
 
+class Twice(nn.Module):
+    """Uses its layers two times, and has one that nobody knows."""
+
+    class Scale(nn.Module):
+        """A layer of somebody else's."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.linspace(0.5, 2.0, 12))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.gain * x
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer, self.scale = nn.Embedding(VOCAB, 12, padding_idx=3), nn.Linear(12, 12), self.Scale()
+        self.norm = nn.LayerNorm(12)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.scale(self.norm(self.layer(self.table(tokens))))
+        return self.norm(self.layer(torch.tanh(self.scale(hidden)))) + self.table(tokens.flip(1))
+
+
+@pytest.mark.parametrize(("clipping", "sharing"), VARIANTS)
+def test_a_layer_used_twice_has_one_gradient(clipping: str, sharing: str) -> None:
+    """Its norm is that of the sum over its uses; against a plain backward pass for every sample."""
+    torch.manual_seed(0)
+    model, x = Twice().double().train(), inputs("embedding")
+    one_by_one = gradients_one_by_one(model, x)
+    norms = [
+        math.sqrt(literal_squared_norm(model, g, clipping, sharing, sample, step=4))
+        for g, sample in zip(one_by_one, IDS, strict=True)
+    ]
+    bound = sorted(norms)[2]
+    before = trained(model)
+    step = private(model, clipping, clipping_norm=bound, probe_sharing=sharing, tokens=2 * T)
+    step.accumulate(losses(step.model, x), samples=IDS, step=4)
+    step.step()
+    factors = [min(1.0, (1 - step.rounding) * bound / norm) for norm in norms]
+    for name, value in moved(model, before).items():
+        expected = sum(c * g[name] for c, g in zip(factors, one_by_one, strict=True))
+        torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-8)
+
+
 @pytest.mark.parametrize(("clipping", "sharing"), VARIANTS)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_noiseless_sum_is_the_literal_one(name: str, clipping: str, sharing: str) -> None:

@@ -35,7 +35,7 @@ from opacus.schedulers import ExponentialGradClip, ExponentialNoise  # noqa: E40
 from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping  # noqa: E402
 
-from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer  # noqa: E402
+from dprmt.training.clipping import DistributedNoisySumOptimizer  # noqa: E402
 from dprmt.training.denoising import (  # noqa: E402
     Denoising,
     DenoisingEvaluation,

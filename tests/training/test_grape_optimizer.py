@@ -11,7 +11,7 @@ from torch import nn
 
 from dprmt._validation import ParameterError
 from dprmt.training.optimizers import DPAdamBC, DPGrape
-from dprmt.training.projection import EnergyShare, Subspaces
+from dprmt.training.subspaces import EnergyShare, Subspaces
 from tests.training.grape_reference import LiteralAdam
 
 M, N, R = 10, 4, 3

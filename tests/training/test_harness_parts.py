@@ -20,7 +20,7 @@ from scipy import stats
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD
-from dprmt.training._generators import secret_generator
+from dprmt.training.clipping import secret_generator
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._guard import (
     SilentParameterError,

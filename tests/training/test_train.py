@@ -169,7 +169,7 @@ KILLED = """
 
 def test_a_step_is_on_the_disk_before_its_noisy_gradient_is_used(folder, tmp_path, monkeypatch):
     """When noise is about to be added, the ledger's file names this step already."""
-    from dprmt.training.clipping._optimizer import NoisySumOptimizer
+    from dprmt.training.clipping import NoisySumOptimizer
 
     real, on_disk = NoisySumOptimizer.add_noise, []
 

@@ -8,14 +8,14 @@ no norm would account for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from dprmt.training.clipping._optimizer import sum_of
-from dprmt.training.norms._layer_gradient import full_precision, sum_of_squares, tokens_in_the_middle
+from dprmt.training.norms import full_precision, sum_of_squares, tokens_in_the_middle
 
 
 class Contribution(Protocol):
@@ -35,43 +35,37 @@ class Contribution(Protocol):
 
 @dataclass(frozen=True)
 class PerSampleGradients:
-    """Gradients that were formed, each of shape (B, *parameter)."""
+    """Gradients that were formed, each of shape (B, *sum)."""
 
     values: Mapping[torch.nn.Parameter, torch.Tensor]
 
     def squared_norms(self) -> torch.Tensor:
-        """Exact ones, of what is stored.
-
-        Returns
-        -------
-        Tensor, shape (B,)
-            float64.
-        """
+        """Exact ones, of what is stored: shape (B,), float64."""
         return torch.stack([sum_of_squares(value) for value in self.values.values()]).sum(0)
 
     def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
         """See :class:`Contribution`."""
         for parameter, value in self.values.items():
-            total = sum_of(parameter)
+            total = sum_of(parameter, value.shape[1:])
             with full_precision(total.device):
                 matrix = value[kept].flatten(1).to(total.dtype)
                 total += (factors.to(matrix) @ matrix).view_as(total)
 
 
 @dataclass(frozen=True)
-class LinearFactors:
+class Factors:
     """Activations and output gradients of a linear layer.
 
     Parameters
     ----------
     weight : Parameter
-        Of shape (p, d), or (d, p) if ``inputs_first``.
+        Whose sum is GᵀA (p × d), or AᵀG (d × p) if ``inputs_first``, as ``transformers``' ``Conv1D`` has it.
     bias : Parameter or None
         Of shape (p,).
     inputs_first : bool
-        Whether the weight is stored as in ``transformers``' ``Conv1D``.
+        See ``weight``.
     activations, gradients : Tensor
-        Shapes (B, ..., d) and (B, ..., p).
+        A and G, of shapes (B, ..., d) and (B, ..., p).
     """
 
     weight: torch.nn.Parameter
@@ -82,7 +76,8 @@ class LinearFactors:
 
     def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
         """See :class:`Contribution`."""
-        total = sum_of(self.weight)
+        sizes = self.gradients.shape[-1], self.activations.shape[-1]
+        total = sum_of(self.weight, sizes[::-1] if self.inputs_first else sizes)
         left = tokens_in_the_middle(self.activations[kept], total.dtype)
         right = tokens_in_the_middle(self.gradients[kept], total.dtype) * factors.to(total)[:, None, None]
         with full_precision(total.device):
@@ -94,20 +89,40 @@ class LinearFactors:
 
 @dataclass(frozen=True)
 class EmbeddingRows:
-    """Tokens, and gradients of their embeddings."""
+    """The rows of a table that a batch's samples have gradients in, each sample's own.
+
+    Parameters
+    ----------
+    weight : Parameter
+        The table.
+    owners, tokens : Tensor of integers, shape (R,)
+        Whose row, and of which token.
+    rows : Tensor, shape (R, p)
+        Gradients.
+    """
 
     weight: torch.nn.Parameter
-    padding_idx: int | None
+    owners: torch.Tensor
     tokens: torch.Tensor
-    gradients: torch.Tensor
+    rows: torch.Tensor
 
     def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
         """See :class:`Contribution`."""
         total = sum_of(self.weight)
-        values = tokens_in_the_middle(self.gradients[kept], total.dtype) * factors.to(total)[:, None, None]
-        rows = self.tokens[kept].reshape(-1)
-        values = values.flatten(0, 1)
-        if self.padding_idx is not None:
-            real = rows != self.padding_idx
-            rows, values = rows[real], values[real]
-        total.index_add_(0, rows, values)
+        owners, tokens, rows = self.owners, self.tokens, self.rows
+        if isinstance(kept, torch.Tensor):
+            used = kept.to(owners.device)[owners]
+            owners, tokens, rows = (kept.cumsum(0) - 1).to(owners)[owners[used]], tokens[used], rows[used]
+        total.index_add_(0, tokens, rows.to(total.dtype) * factors.to(total)[owners, None])
+
+
+@dataclass(frozen=True)
+class Together:
+    """Several contributions of one layer."""
+
+    parts: Sequence[Contribution]
+
+    def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
+        """See :class:`Contribution`."""
+        for part in self.parts:
+            part.add_to_sums(factors, kept)

@@ -1,4 +1,4 @@
-"""Counts the uses of every trainable layer, since a second use would add to gradients whose norms were taken apart."""
+"""Counts the uses of every trainable layer: a layer's norm is that of the sum over its uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dprmt._validation import ParameterError
 
 
 class ForwardGuard:
-    """Refuses a layer's second use between two calls of :meth:`finish`, and gives position embeddings a batch axis.
+    """Counts uses of layers between two calls of :meth:`finish`, and gives position embeddings a batch axis.
 
     Some models look up position embeddings for one sample and let the sum broadcast them, (1, T, d) to (B, T, d):
     their gradient would arrive summed over samples. Integers with a first axis of length 1 are repeated to the
@@ -39,6 +39,10 @@ class ForwardGuard:
             self._handles.append(module.register_forward_hook(self._counter(name), prepend=True))
             if isinstance(module, nn.Embedding):
                 self._handles.append(module.register_forward_pre_hook(self._expand))
+
+    def uses(self, name: str) -> int:
+        """How often a layer was used since the last :meth:`finish`."""
+        return self._uses[name]
 
     def check(self) -> None:
         """Raise unless a forward pass in training mode is waiting for its backward pass.
@@ -96,9 +100,8 @@ class ForwardGuard:
             if not (module.training and torch.is_grad_enabled()):
                 return
             self._uses[name] += 1
-            if self._uses[name] > 1:
-                allowed = "used once per forward pass: freeze layers used several times, switch off checkpointing"
-                raise ParameterError("model", f"{name} used again", allowed)
+            for parameter in _trainable(module):
+                parameter._forward_counter = 0  # Opacus' own hook, which runs next, would refuse a second use
 
         return count
 

@@ -7,8 +7,8 @@ from typing import SupportsIndex
 import torch
 
 from dprmt._validation import check_real
-from dprmt.training.clipping._clipped_step import ClippedStep
 from dprmt.training.clipping._plan import Clipping, plan_private
+from dprmt.training.clipping._step import ClippedStep
 from dprmt.training.norms import NormEstimator, ProbeGenerator, ProbeSharing
 
 

@@ -2,44 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from opacus.optimizers import DPOptimizerFastGradientClipping
 from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
 from opacus.optimizers.optimizer import _check_processed_flag, _generate_noise, _mark_as_processed
 
 
-def sum_of(parameter: torch.nn.Parameter) -> torch.Tensor:
+def sum_of(parameter: torch.nn.Parameter, shape: Sequence[int] | None = None) -> torch.Tensor:
     """The parameter's sum of clipped gradients, to be added to in place; zeros before anything was added.
+
+    Parameters
+    ----------
+    parameter : Parameter
+        Whose sum.
+    shape : sequence of int, optional
+        Of the sum, if it is not the parameter's: of a weight in a subspace.
 
     Returns
     -------
     Tensor
-        Of the parameter's shape, float64 if the parameter is, else float32.
+        float64 if the parameter is, else float32.
+
+    Examples
+    --------
+    >>> weight = torch.nn.Parameter(torch.ones(2, 3))
+    >>> _ = sum_of(weight).add_(1.0)
+    >>> weight.summed_grad.sum()
+    tensor(6.)
     """
     if getattr(parameter, "summed_grad", None) is None:
         dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-        parameter.summed_grad = torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
+        size = tuple(parameter.shape if shape is None else shape)
+        parameter.summed_grad = torch.zeros(size, dtype=dtype, device=parameter.device)
     return parameter.summed_grad
 
 
 class _NoisySum:
-    """What both optimizers below change in Opacus': where the sum comes from, and its dtype."""
+    """What both optimizers below change in Opacus': where the sum comes from, its shape and its dtype."""
+
+    params: list[torch.nn.Parameter]
+    noise_multiplier: float
+    max_grad_norm: float
+    generator: torch.Generator | None
+    secure_mode: bool
+    collect: Callable[[], None] | None = None
+    """Adds what a backward pass outside of ``ClippedStep.accumulate`` left: Opacus' own loop has no other call."""
 
     def accumulate(self) -> None:
-        """Nothing is left to add; without a sample the sum is zero."""
-        for parameter in self.params:  # type: ignore[attr-defined]
-            sum_of(parameter)
+        """Add what is left to add; without a sample the sum is zero."""
+        if self.collect is not None:
+            self.collect()
+        for parameter in self.params:
+            sum_of(parameter, self.released_shape(parameter))
 
     def add_noise(self) -> None:
         """Noise in the sum's dtype; what the parameter's dtype rounds away is rounded after the noise."""
-        for parameter in self.params:  # type: ignore[attr-defined]
+        for parameter in self.params:
             _check_processed_flag(parameter.summed_grad)
-            parameter.grad = self._noisy_sum(parameter.summed_grad).to(parameter.dtype)
+            self.release(parameter, self._noisy_sum(parameter.summed_grad))
             _mark_as_processed(parameter.summed_grad)
 
+    def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
+        """Of what is released for a parameter."""
+        return parameter.shape
+
+    def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
+        """Put the noisy sum where the optimizer looks for it."""
+        parameter.grad = noisy.to(parameter.dtype)
+
     def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
-        std = self.noise_multiplier * self.max_grad_norm  # type: ignore[attr-defined]
-        generator, secure = self.generator, self.secure_mode  # type: ignore[attr-defined]
+        std = self.noise_multiplier * self.max_grad_norm
+        generator, secure = self.generator, self.secure_mode
         return total + _generate_noise(std=std, reference=total, generator=generator, secure_mode=secure)
 
 
@@ -47,6 +82,21 @@ class NoisySumOptimizer(_NoisySum, DPOptimizerFastGradientClipping):  # type: ig
     """``DPOptimizerFastGradientClipping`` over the sums of :func:`sum_of`, divided by the expected batch size once.
 
     Opacus' own ``DPOptimizer`` divides by the expected batch size times the number of micro-batches.
+
+    Formal guarantees
+    -----------------
+    A step gives the inner optimizer (sum + N(0, σ²C²))/L. What the sum is worth is for whoever forms it.
+
+    Examples
+    --------
+    >>> weight = torch.nn.Parameter(torch.zeros(2))
+    >>> optimizer = NoisySumOptimizer(
+    ...     torch.optim.SGD([weight], lr=1.0), noise_multiplier=0.0, max_grad_norm=1.0, expected_batch_size=4
+    ... )
+    >>> _ = sum_of(weight).add_(1.0)
+    >>> _ = optimizer.step()
+    >>> weight.detach()
+    tensor([-0.2500, -0.2500])
     """
 
 
@@ -57,6 +107,17 @@ class DistributedNoisySumOptimizer(_NoisySum, DistributedDPOptimizerFastGradient
     reduced in their own dtype inside ``add_noise``: rounding to bfloat16 before another rank's noise arrives
     would be rounding of something that is not private yet, and a step hook sees the gradient that is used.
     ``expected_batch_size`` is that of all processes together.
+
+    Formal guarantees
+    -----------------
+    Those of :class:`NoisySumOptimizer`, for the sum over all processes.
+
+    Examples
+    --------
+    Within a process group, as :class:`NoisySumOptimizer`:
+
+    >>> issubclass(DistributedNoisySumOptimizer, DPOptimizerFastGradientClipping)
+    True
     """
 
     def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Literal, SupportsIndex, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import torch
-from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
+from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
-from dprmt.training._generators import secret_generator
-from dprmt.training.clipping._clipped_step import ClippedStep, EstimatedStep, ExactStep
-from dprmt.training.clipping._layers import plan_layers
+from dprmt.training.clipping._generators import secret_generator
+from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
-from dprmt.training.clipping._per_sample_gradients import grad_samplers
-from dprmt.training.clipping._policy import NormPolicy
+from dprmt.training.clipping._policy import Layer, NormPolicy
+from dprmt.training.clipping._projected_optimizer import (
+    Denoiser,
+    DistributedProjectedSumOptimizer,
+    ProjectedSumOptimizer,
+)
 from dprmt.training.clipping._refusals import check_model, check_optimizer, trainable_modules
+from dprmt.training.clipping._samplers import NormSamplers
+from dprmt.training.clipping._step import ClippedStep
 from dprmt.training.norms import (
+    DEFAULT_ROUNDING,
     Hutchinson,
     HutchPlusPlus,
-    LayerRecord,
     NormEstimator,
     NormRecord,
     ProbeGenerator,
     ProbeSharing,
 )
+from dprmt.training.optimizers import DPGrape
+from dprmt.training.subspaces import Subspaces
 
 Clipping: TypeAlias = Literal["exact", "ghost", "hutchinson", "hutch++"]
 CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++")
@@ -46,8 +53,8 @@ class ClippingPlan:
         C and L.
     policy : NormPolicy
         How norms are obtained.
-    form : bool
-        Whether per-sample gradients are formed in any case ("exact").
+    subspaces : Subspaces or None
+        What is clipped and noised in projected coordinates.
     distributed : bool
         Whether a process group shares each logical batch.
 
@@ -63,7 +70,8 @@ class ClippingPlan:
     DPSGD(noise_multiplier=1.0, sample_rate=0.01)
     >>> sigma = calibrate_noise_multiplier(target_epsilon=2.0, delta=1e-5, sample_rate=0.01, steps=100)
     >>> private = plan.privatize(torch.optim.SGD(network.parameters(), lr=0.1), noise_multiplier=sigma)
-    >>> private.close()
+    >>> private.close() is network
+    True
     """
 
     model: torch.nn.Module
@@ -71,7 +79,7 @@ class ClippingPlan:
     clipping_norm: float
     expected_batch_size: float
     policy: NormPolicy
-    form: bool
+    subspaces: Subspaces | None
     distributed: bool
 
     def noise_variance(self, noise_multiplier: float) -> float:
@@ -101,17 +109,24 @@ class ClippingPlan:
         *,
         noise_multiplier: float,
         noise_generator: torch.Generator | None = None,
+        secure_mode: bool = False,
+        denoise: Denoiser | None = None,
     ) -> ClippedStep:
         """Put hooks on the model and noise before the optimizer.
 
         Parameters
         ----------
         optimizer : torch.optim.Optimizer
-            Of all the model's trainable parameters.
+            Of all the model's trainable parameters; a `DPGrape` of the plan's subspaces, if it has any.
         noise_multiplier : float
             σ >= 0.
         noise_generator : torch.Generator, optional
             As in :func:`make_private`.
+        secure_mode : bool
+            As in Opacus.
+        denoise : callable, optional
+            With `DPGrape` only: ``dprmt.spectra.denoise_layers`` or a ``functools.partial`` of it, applied to the noisy
+            matrices of the subspaces before the moments.
 
         Returns
         -------
@@ -126,23 +141,35 @@ class ClippingPlan:
         noise = check_real("noise_multiplier", noise_multiplier, low=0.0)
         check_model(self.model)
         check_optimizer(self.model, optimizer)
-        if _records(self.model, self.policy, self.form) != list(self.record.layers):
+        self._check_subspaces(optimizer, denoise)
+        layers = _layers(self.model, self.policy, self.subspaces)
+        if [record for layer in layers for record in layer.records()] != list(self.record.layers):
             raise ParameterError("model", type(self.model).__name__, "as it was planned: trainable layers have changed")
         if self.distributed:
-            _same_parameters(self.model)
-        noisy = (DistributedNoisySumOptimizer if self.distributed else NoisySumOptimizer)(
-            optimizer,
-            noise_multiplier=noise,
-            max_grad_norm=self.clipping_norm,
-            expected_batch_size=self.expected_batch_size,
-            loss_reduction="mean",
-            generator=_noise_generator(optimizer) if noise_generator is None else noise_generator,
-        )
-        sharing = self.record.probe_sharing
-        if self.form:
-            return ExactStep(GradSampleModule(self.model, loss_reduction="sum"), noisy, sharing)
-        hooks = GradSampleModuleFastGradientClipping(self.model, loss_reduction="sum", max_grad_norm=self.clipping_norm)
-        return EstimatedStep(hooks, noisy, self.policy, sharing)
+            _same_start(self.model, optimizer)
+        generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
+        noisy = self._noisy(optimizer, denoise, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
+        bound, sharing = self.clipping_norm, self.record.probe_sharing
+        hooks = GradSampleModuleFastGradientClipping(self.model, loss_reduction="sum", max_grad_norm=bound)
+        # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
+        floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
+        return ClippedStep(hooks, noisy, NormSamplers(hooks, layers, self.policy, sharing, floor=floor, keep=True))
+
+    def _check_subspaces(self, optimizer: torch.optim.Optimizer, denoise: Denoiser | None) -> None:
+        if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:
+            allowed = "a DPGrape of the plan's subspaces: its rules are SGD, Adam with weight decay, and AdamBC"
+            raise ParameterError("optimizer", type(optimizer).__name__, allowed)
+        if denoise is not None and not isinstance(optimizer, DPGrape):
+            raise ParameterError("denoise", denoise, "None without DPGrape: dprmt.training.denoising is for the others")
+
+    def _noisy(
+        self, optimizer: torch.optim.Optimizer, denoise: Denoiser | None, **options: Any
+    ) -> NoisySumOptimizer | DistributedNoisySumOptimizer:
+        options |= {"max_grad_norm": self.clipping_norm, "expected_batch_size": self.expected_batch_size}
+        if not isinstance(optimizer, DPGrape):
+            return (DistributedNoisySumOptimizer if self.distributed else NoisySumOptimizer)(optimizer, **options)
+        kind = DistributedProjectedSumOptimizer if self.distributed else ProjectedSumOptimizer
+        return kind(optimizer, projected=self.subspaces is not None, denoise=denoise, **options)
 
 
 def plan_private(
@@ -157,6 +184,7 @@ def plan_private(
     tokens: SupportsIndex | None = None,
     estimate_all: bool = False,
     probe_generator: ProbeGenerator | None = None,
+    subspaces: Subspaces | None = None,
     distributed: bool = False,
 ) -> ClippingPlan:
     """Decide how norms will be obtained, so that the accountant can be asked for σ before anything is made private.
@@ -166,6 +194,8 @@ def plan_private(
     model, clipping, clipping_norm, expected_batch_size, probes, sketch, probe_sharing, tokens, estimate_all,
     probe_generator, distributed
         As in :func:`make_private`.
+    subspaces : Subspaces, optional
+        Of weights whose gradients are clipped and noised in projected coordinates: see `make_private_projected`.
 
     Returns
     -------
@@ -203,10 +233,9 @@ def plan_private(
         generator = _shared_generator() if distributed and probe_generator is None else probe_generator
         estimator, sharing = _estimator(clipping, probes, sketch, probe_sharing, generator), probe_sharing
     check_model(model)
-    policy, form = NormPolicy(estimator, estimate_all, largest), clipping == "exact"
-    return ClippingPlan(
-        model, NormRecord(_records(model, policy, form), sharing), bound, size, policy, form, bool(distributed)
-    )
+    policy = NormPolicy(estimator, estimate_all, largest, form=clipping == "exact")
+    records = [record for layer in _layers(model, policy, subspaces) for record in layer.records()]
+    return ClippingPlan(model, NormRecord(records, sharing), bound, size, policy, subspaces, bool(distributed))
 
 
 def _check_words(
@@ -235,12 +264,8 @@ def _estimator(
     return HutchPlusPlus(count, width, probe_sharing, secret) if clipping == "hutch++" else None
 
 
-def _records(model: torch.nn.Module, policy: NormPolicy, form: bool) -> list[LayerRecord]:
-    modules = trainable_modules(model)
-    if form:
-        return [LayerRecord(name, "exact") for name in modules]
-    layers = plan_layers(modules, policy, grad_samplers(list(modules.values())))
-    return [record for layer in layers for record in layer.records()]
+def _layers(model: torch.nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> list[Layer]:
+    return plan_layers(trainable_modules(model), policy, subspaces)
 
 
 def _shared_generator() -> ProbeGenerator:
@@ -254,10 +279,14 @@ def _check_process_group() -> None:
         raise ParameterError("distributed", True, "False without torch.distributed.init_process_group")
 
 
-def _same_parameters(model: torch.nn.Module) -> None:
+def _same_start(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     with torch.no_grad():
         for value in (*model.parameters(), *model.buffers()):
             torch.distributed.broadcast(value, src=0)
+    if isinstance(optimizer, DPGrape):
+        state = [optimizer.subspaces.state_dict()]
+        torch.distributed.broadcast_object_list(state, src=0)
+        optimizer.subspaces.load_state_dict(state[0])
 
 
 def _noise_generator(optimizer: torch.optim.Optimizer) -> torch.Generator:

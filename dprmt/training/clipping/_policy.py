@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from dprmt.training.clipping._contributions import Contribution
-from dprmt.training.norms import LayerRecord, NormEstimator
-from dprmt.training.norms._probes import SampleId
+from dprmt.training.norms import LayerRecord, NormEstimator, SampleId, tokens_in_the_middle
 
 Samples: TypeAlias = Sequence[SampleId] | torch.Tensor | None
+Use: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]
+"""A layer's inputs in one of its uses, and the gradients of its output."""
 Measured: TypeAlias = tuple[torch.Tensor, Contribution]
 
 
@@ -29,27 +30,27 @@ class NormPolicy:
         Whether layers whose exact norm is cheaper are estimated too, so that a finite rank may be claimed.
     tokens : int, optional
         The largest possible T.
+    form : bool
+        Whether per-sample gradients are formed even where Gram matrices are smaller.
     """
 
     estimator: NormEstimator | None = None
     estimate_all: bool = False
     tokens: int | None = None
+    form: bool = False
 
     def estimates(self, rows: int, columns: int) -> NormEstimator | None:
-        """The estimator for a layer of this shape, or None if its norm is to be exact.
-
-        Returns
-        -------
-        NormEstimator or None
-            By the shape alone.
-        """
+        """The estimator for a layer of this shape, by the shape alone; None if its norm is to be exact."""
         if self.estimator is None:
             return None
         return self.estimator if self.estimate_all or self.estimator.is_cheaper(rows, columns) else None
 
 
 class Layer(Protocol):
-    """A module with trainable parameters, and how the norms of its per-sample gradients are obtained."""
+    """A module with trainable parameters: how its gradients are normed, and summed once clip factors are known.
+
+    A new kind of layer is a class with these members, and a line in `_layer_kinds`.
+    """
 
     @property
     def name(self) -> str:
@@ -62,10 +63,25 @@ class Layer(Protocol):
     def records(self) -> list[LayerRecord]:
         """What the accountant is told."""
 
+    def tokens(self, gradients: torch.Tensor) -> int:
+        """T of one use, as far as the rounding or the rank depends on it; else 1."""
+
     def terms(self, tokens: int) -> int:
         """The longest chain of additions, see ``rounding_margin``, at T tokens."""
 
-    def measure(
-        self, activations: Sequence[torch.Tensor], gradients: torch.Tensor, step: int, samples: Samples
-    ) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
         """Squared norms, shape (B,) and float64, and what their weighted sum can be formed from."""
+
+
+def joined(uses: Sequence[Use]) -> tuple[torch.Tensor, torch.Tensor]:
+    """First inputs and output gradients of all uses, one after the other along T: a layer has one gradient."""
+    if len(uses) == 1:
+        inputs, gradients = uses[0]
+        return inputs[0], gradients
+    several = [tokens_in_the_middle(gradients, gradients.dtype) for _, gradients in uses]
+    shapes = [
+        (*gradients.shape[:2], -1) if inputs[0].is_floating_point() else gradients.shape[:2]
+        for (inputs, _), gradients in zip(uses, several, strict=True)
+    ]
+    activations = [inputs[0].reshape(shape) for (inputs, _), shape in zip(uses, shapes, strict=True)]
+    return torch.cat(activations, 1), torch.cat(several, 1)

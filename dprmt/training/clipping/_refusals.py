@@ -11,7 +11,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping._per_sample_gradients import CONVOLUTIONS, INDEPENDENT_NORMALIZATIONS, is_rms_norm
+from dprmt.training.clipping._per_sample_gradients import CONVOLUTIONS, INDEPENDENT_NORMALIZATIONS, is_replayable
 
 SUPPORTED = (nn.Linear, Conv1D, nn.Embedding, *CONVOLUTIONS, *INDEPENDENT_NORMALIZATIONS)
 
@@ -97,8 +97,9 @@ def check_samples_apart(name: str, module: nn.Module) -> None:
 def _check_layer(name: str, module: nn.Module) -> None:
     kind = f"{name}: {type(module).__name__}"
     supported = ", ".join(layer.__name__ for layer in SUPPORTED)
-    if type(module) not in SUPPORTED and not is_rms_norm(module):
-        raise ParameterError("model", kind, f"made of trainable layers of type {supported} and *RMSNorm: freeze others")
+    if type(module) not in SUPPORTED and not is_replayable(module):
+        allowed = f"made of trainable layers of type {supported}, or of one input and no parts: freeze others"
+        raise ParameterError("model", kind, allowed)
     if list(module.buffers()):
         raise ParameterError("model", kind, "without buffers in trainable layers: freeze the layer")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import SupportsIndex
@@ -14,9 +13,8 @@ from torch import nn
 from dprmt._validation import ParameterError, check_count
 from dprmt.training.clipping._contributions import Contribution
 from dprmt.training.clipping._forward_guard import ForwardGuard, without_hook_warning
-from dprmt.training.clipping._layers import SmallLayer, plan_layers
-from dprmt.training.clipping._per_sample_gradients import grad_samplers
-from dprmt.training.clipping._policy import Layer, NormPolicy, Samples
+from dprmt.training.clipping._layer_kinds import plan_layers
+from dprmt.training.clipping._policy import Layer, NormPolicy, Samples, Use
 from dprmt.training.clipping._refusals import check_model, trainable_modules
 from dprmt.training.clipping._step_log import StepLog
 from dprmt.training.norms import NormEstimator, NormRecord, clip_factors, rounding_margin
@@ -31,10 +29,14 @@ class NormSamplers:
     ----------
     hooks : GradSampleHooksFastGradientClipping
         Opacus' hooks (``GradSampleModuleFastGradientClipping`` is one).
+    layers : sequence of Layer
+        The model's trainable ones.
     policy : NormPolicy
-        How norms are obtained.
+        By which they were chosen.
     probe_sharing : {"batch", "sample"}
         Of the estimator; for the record.
+    floor : float
+        The least rounding margin.
     keep : bool
         Whether what norms are computed from is kept for the sum.
 
@@ -72,24 +74,31 @@ class NormSamplers:
     """
 
     def __init__(
-        self, hooks: GradSampleHooksFastGradientClipping, policy: NormPolicy, probe_sharing: str, *, keep: bool = False
+        self,
+        hooks: GradSampleHooksFastGradientClipping,
+        layers: Sequence[Layer],
+        policy: NormPolicy,
+        probe_sharing: str,
+        *,
+        floor: float = 0.0,
+        keep: bool = False,
     ) -> None:
-        modules = trainable_modules(hooks._module)
-        self._policy, self._keep, self._hooks = policy, keep, hooks
-        self._layers = plan_layers(modules, policy, grad_samplers(list(modules.values())))
+        self._policy, self._keep, self._hooks, self._floor = policy, keep, hooks, floor
+        self._layers = list(layers)
         self._by_module = {layer.module: layer for layer in self._layers}
         records = [record for layer in self._layers for record in layer.records()]
         self._record = NormRecord(records, probe_sharing)  # type: ignore[arg-type]
         double = all(p.dtype == torch.float64 for p in hooks._module.parameters() if p.requires_grad)
         self._dtype = torch.float64 if double else torch.float32
-        self._terms = self._longest_chain(policy.tokens) if policy.tokens else UNKNOWN_TOKENS
+        self._terms = self._longest_chain(policy)
         self._at: tuple[int, Samples] | None = None
+        self._uses: dict[Layer, list[Use]] = {}
         self._squared: torch.Tensor | None = None
         self._kept: list[Contribution] = []
         self._size: int | None = None
         self.log = StepLog()
-        self.guard = ForwardGuard(hooks._module, modules)
-        hooks.NORM_SAMPLERS = {type(module): self._sample for module in modules.values()}
+        self.guard = ForwardGuard(hooks._module, {layer.name: layer.module for layer in self._layers})
+        hooks.NORM_SAMPLERS = {type(layer.module): self._sample for layer in self._layers}
         hooks.get_clipping_coef = self._clipping_factors
 
     @property
@@ -100,7 +109,12 @@ class NormSamplers:
     @property
     def rounding(self) -> float:
         """ρ of ``clip_factors``: of the largest possible sums, the same for all samples whatever the batch."""
-        return rounding_margin(self._terms, dtype=self._dtype)
+        return max(rounding_margin(self._terms, dtype=self._dtype), self._floor)
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether a backward pass has left something."""
+        return self._squared is not None or bool(self._uses)
 
     @contextmanager
     def at(self, *, step: SupportsIndex, samples: Samples = None) -> Iterator[None]:
@@ -127,6 +141,8 @@ class NormSamplers:
         if samples is None and self._record.probe_sharing == "sample" and self._record.probes is not None:
             raise ParameterError("samples", None, "the identities of all samples of the micro-batch")
         self.guard.check()
+        if self.has_measured:
+            raise ParameterError("losses", "a second backward pass", "given after what an earlier one left is summed")
         self._size = None if samples is None else len(samples)
         self.log.enter(number, samples)
         self._at = (number, samples)
@@ -134,17 +150,24 @@ class NormSamplers:
             with without_hook_warning():
                 yield
         finally:
-            self._at, self._squared, self._kept = None, None, []
-            self.guard.finish()
+            self._at = None
+            self.forget()
+
+    def forget(self) -> None:
+        """Let go of a backward pass, or of a forward pass that is not followed by one."""
+        self._uses, self._squared, self._kept, self._size = {}, None, [], None
+        self.guard.finish()
 
     def measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:
-        """Within :meth:`at`, after the backward pass: squared norms over all layers, and what they are of.
+        """After the backward pass: squared norms over all layers, and what they are of.
 
         Returns
         -------
         tuple of Tensor, shape (B,), and list of Contribution
             (None, []) if no layer was reached. Norms of sample mode are secret.
         """
+        for layer in list(self._uses):  # a use whose output the losses do not depend on has no gradient
+            self._measure(layer)
         return self._squared, self._kept
 
     def remove(self) -> None:
@@ -153,37 +176,54 @@ class NormSamplers:
             self._hooks.__dict__.pop(name, None)
         self.guard.remove()
 
-    def _longest_chain(self, tokens: int) -> int:
-        return max(layer.terms(tokens) for layer in self._layers)
+    def _longest_chain(self, policy: NormPolicy) -> int:
+        if policy.tokens is None and any(layer.terms(1) != layer.terms(2) for layer in self._layers):
+            return UNKNOWN_TOKENS
+        return max(layer.terms(policy.tokens or 1) for layer in self._layers)
 
     def _sample(
         self, module: nn.Module, activations: Sequence[torch.Tensor], gradients: torch.Tensor
     ) -> dict[nn.Parameter, torch.Tensor]:
-        """What Opacus calls for each layer; the norm of all its parameters is given for the first."""
+        """What Opacus calls for each use of a layer; the norm of all its parameters is given for the first."""
         layer = self._by_module[module]
-        if self._at is None:
+        if self._at is None and not (self._keep and self._needs_no_names):
             raise ParameterError(
                 "step", None, "given before the backward pass: with samplers.at(step=..., samples=...)"
             )
-        self._check_shape(layer, activations[0], gradients)
-        squared, contribution = layer.measure(activations, gradients, *self._at)
-        self._squared = squared if self._squared is None else self._squared + squared.to(self._squared.device)
+        if self._keep and len(gradients) == 0:
+            return {}
+        self._check_size(layer, activations[0], gradients)
+        self._uses.setdefault(layer, []).append((activations, gradients))
+        complete = len(self._uses[layer]) >= self.guard.uses(layer.name)
+        squared = self._measure(layer) if complete else torch.zeros(len(gradients), device=gradients.device)
         if self._keep:
-            self._kept.append(contribution)
+            return {}
         parameters = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
         norms = {parameter: torch.zeros_like(squared) for parameter in parameters}
         norms[parameters[0]] = squared.sqrt()
         return norms
 
-    def _check_shape(self, layer: Layer, activations: torch.Tensor, gradients: torch.Tensor) -> None:
+    @property
+    def _needs_no_names(self) -> bool:
+        return all(record.method == "exact" for record in self._record.layers)
+
+    def _measure(self, layer: Layer) -> torch.Tensor:
+        uses = self._uses.pop(layer)
+        self._check_tokens(layer, sum(layer.tokens(gradients) for _, gradients in uses))
+        squared, contribution = layer.measure(uses, *(self._at or (0, None)))
+        self._squared = squared if self._squared is None else self._squared + squared.to(self._squared.device)
+        if self._keep:
+            self._kept.append(contribution)
+        return squared
+
+    def _check_size(self, layer: Layer, activations: torch.Tensor, gradients: torch.Tensor) -> None:
         size = len(gradients) if self._size is None else self._size
         if len(activations) != size or len(gradients) != size:
             shapes = f"{layer.name}: inputs {tuple(activations.shape)}, outputs {tuple(gradients.shape)}"
             raise ParameterError("samples", shapes, f"the first axis of every trainable layer, here {size}")
         self._size = size
-        if isinstance(layer, SmallLayer):
-            return
-        tokens = max(math.prod(gradients.shape[1:-1]), 1)
+
+    def _check_tokens(self, layer: Layer, tokens: int) -> None:
         if self._policy.tokens is not None and tokens > self._policy.tokens:
             raise ParameterError("tokens", self._policy.tokens, f"the largest number of tokens, at least {tokens}")
         if layer.terms(tokens) > self._terms:
@@ -263,4 +303,5 @@ def register_norm_samplers(
         raise ParameterError("norms", type(norms).__name__, "a NormEstimator, such as Hutchinson(probes=32)")
     largest = None if tokens is None else check_count("tokens", tokens)
     check_model(hooks._module, hooked=True)
-    return NormSamplers(hooks, NormPolicy(norms, estimate_all, largest), norms.probe_sharing)
+    policy = NormPolicy(norms, estimate_all, largest)
+    return NormSamplers(hooks, plan_layers(trainable_modules(hooks._module), policy), policy, norms.probe_sharing)

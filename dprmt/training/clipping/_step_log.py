@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dprmt._validation import ParameterError
 from dprmt.training.clipping._policy import Samples
-from dprmt.training.norms._probes import sample_names
+from dprmt.training.norms import sample_names
 
 
 class StepLog:

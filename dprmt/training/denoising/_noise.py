@@ -8,7 +8,7 @@ from opacus.optimizers.ddpoptimizer import DistributedDPOptimizer
 from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer
+from dprmt.training.clipping import DistributedNoisySumOptimizer
 
 _REFUSED = {
     AdaClipDPOptimizer: "its clipping norm is already that of the next step when the gradient is there",

@@ -10,18 +10,18 @@ import torch
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier
 from dprmt.spectra import BlendMemory
-from dprmt.training._private_step import PrivateStep
+from dprmt.training.clipping import PrivateStep
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import charged_sample_rate
 from dprmt.training.harness._task import Plan, Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
-from dprmt.training.optimizers import make_optimizer
+from dprmt.training.optimizers import DPGrape, make_optimizer
 from dprmt.training.recipes import DenoisingRecipe, Settings
+from dprmt.training.subspaces import Subspaces
 
 Mechanism = DPSGD | RandomizedClipping
-_PROJECTED_NORMS: dict[str, Any] = {"exact": "materialize", "ghost": "ghost"}  # how DP-GRAPE calls the clippings
 
 
 @dataclass
@@ -166,7 +166,10 @@ def prepare(
     plan = _plan(model, task, settings, randomness, processes, tokens)
     sigma = noise_multiplier or find_noise_multiplier(settings, plan.record, rate)
     mechanism = plan.record.mechanism(sigma, rate)
-    return Prepared(model, task, settings, _private_step(model, settings, randomness, plan, sigma), mechanism)
+    inner = _optimizer(model, settings, plan, sigma)
+    noise = randomness.generator("noise", next(model.parameters()).device)
+    private = plan.privatize(inner, noise_multiplier=sigma, noise_generator=noise)
+    return Prepared(model, task, settings, private, mechanism)
 
 
 def find_noise_multiplier(settings: Settings, record: NormRecord, rate: float) -> float:
@@ -192,12 +195,8 @@ def sample_rate(settings: Settings, size: int) -> float:
 def _plan(
     model: torch.nn.Module, task: Task, settings: Settings, randomness: Randomness, processes: int, tokens: int | None
 ) -> Plan:
-    privacy = settings.privacy
-    if settings.optimizer.name == "grape":
-        if privacy.clipping not in _PROJECTED_NORMS:
-            raise ParameterError("privacy.clipping", privacy.clipping, "'exact' or 'ghost' with optimizer 'grape'")
-        if processes > 1:
-            raise ParameterError("optimizer.name", "grape", f"another one in {processes} processes")
+    privacy, subspaces = settings.privacy, _subspaces(settings, model)
+    projected = {} if subspaces is None else {"subspaces": subspaces}  # a task's own plan may not know them
     return task.plan(
         model,
         clipping=privacy.clipping,
@@ -209,36 +208,38 @@ def _plan(
         tokens=tokens,
         probe_generator=ProbeGenerator(randomness.derive("probes")),
         distributed=processes > 1,
+        **projected,
     )
 
 
-def _private_step(
-    model: torch.nn.Module, settings: Settings, randomness: Randomness, plan: Plan, sigma: float
-) -> PrivateStep:
-    privacy, optimizer = settings.privacy, settings.optimizer
-    parameters = [value for value in model.parameters() if value.requires_grad]
-    noise_generator = randomness.generator("noise", parameters[0].device)
-    if optimizer.name == "grape":
-        from dprmt.training.projection import make_private_projected
+def _subspaces(settings: Settings, model: torch.nn.Module) -> Subspaces | None:
+    optimizer = settings.optimizer
+    if optimizer.name != "grape":
+        return None
+    return Subspaces(
+        model,
+        # A gradient has no more singular vectors than its shorter side: a head with two labels has two.
+        rank=optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n),
+        refresh_every=optimizer.refresh_every,
+        projector=optimizer.projector,  # type: ignore[arg-type]  # the recipe has checked its words
+        seed=settings.training.seed,
+    )
 
-        return make_private_projected(
-            model,
-            # A gradient has no more singular vectors than its shorter side: a head with two labels has two.
-            rank=optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n),
-            refresh_every=optimizer.refresh_every,
-            projector=optimizer.projector,  # type: ignore[arg-type]  # the recipe has checked its words
-            lr=optimizer.learning_rate,
+
+def _optimizer(model: torch.nn.Module, settings: Settings, plan: Plan, sigma: float) -> torch.optim.Optimizer:
+    optimizer, variance = settings.optimizer, plan.noise_variance(sigma)
+    parameters = [value for value in model.parameters() if value.requires_grad]
+    if plan.subspaces is not None:
+        return DPGrape(
+            parameters,
+            optimizer.learning_rate,
+            subspaces=plan.subspaces,
             betas=optimizer.betas,
             eps=optimizer.eps,
             weight_decay=optimizer.weight_decay,
-            norms=_PROJECTED_NORMS[privacy.clipping],
-            seed=settings.training.seed,
-            clipping_norm=privacy.clipping_norm,
-            noise_multiplier=sigma,
-            expected_batch_size=settings.training.batch_size,
-            noise_generator=noise_generator,
+            noise_variance=variance,
         )
-    inner = make_optimizer(
+    return make_optimizer(
         optimizer.name,  # type: ignore[arg-type]
         parameters,
         lr=optimizer.learning_rate,
@@ -246,7 +247,6 @@ def _private_step(
         betas=optimizer.betas,
         eps=optimizer.eps,
         floor=optimizer.floor,
-        noise_variance=plan.noise_variance(sigma),
+        noise_variance=variance,
         weight_decay=optimizer.weight_decay,
     )
-    return plan.privatize(inner, noise_multiplier=sigma, noise_generator=noise_generator)

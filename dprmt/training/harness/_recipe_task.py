@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training._private_step import PrivateStep
+from dprmt.training.clipping import PrivateStep
 from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation
 from dprmt.training.harness._guard import check_gradients_arrive

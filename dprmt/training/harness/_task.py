@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import torch
 
-from dprmt.training._private_step import PrivateStep
-from dprmt.training.clipping import plan_private
+from dprmt.training.clipping import PrivateStep, plan_private
 from dprmt.training.harness._sampling import micro_batches
 from dprmt.training.norms import NormRecord
+from dprmt.training.subspaces import Subspaces
 
 
 class Plan(Protocol):
@@ -21,6 +21,10 @@ class Plan(Protocol):
     @property
     def record(self) -> NormRecord:
         """What the accountant is told."""
+
+    @property
+    def subspaces(self) -> Subspaces | None:
+        """Of weights whose gradients are clipped in projected coordinates, for `DPGrape`; None if there are none."""
 
     def noise_variance(self, noise_multiplier: float) -> float:
         """(σC/L)², of the noise in one entry of the gradient."""

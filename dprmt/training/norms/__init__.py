@@ -17,12 +17,14 @@ anything with these methods. :func:`clip_factors` turns norms into clip factors,
 accountant what was done.
 """
 
+from dprmt.training.norms._clipping import DEFAULT_ROUNDING as DEFAULT_ROUNDING
 from dprmt.training.norms._clipping import clip_factors as clip_factors
 from dprmt.training.norms._clipping import rounding_margin as rounding_margin
 from dprmt.training.norms._estimator import EmbeddingNormEstimator as EmbeddingNormEstimator
 from dprmt.training.norms._estimator import NormEstimator as NormEstimator
 from dprmt.training.norms._estimator import ProbeSharing as ProbeSharing
 from dprmt.training.norms._exact import bias_squared_norms as bias_squared_norms
+from dprmt.training.norms._exact import embedding_rows as embedding_rows
 from dprmt.training.norms._exact import embedding_squared_norms as embedding_squared_norms
 from dprmt.training.norms._exact import exact_squared_norms as exact_squared_norms
 from dprmt.training.norms._ghost import ghost_squared_norms as ghost_squared_norms
@@ -31,11 +33,19 @@ from dprmt.training.norms._hutchinson import cheaper_side as cheaper_side
 from dprmt.training.norms._hutchinson import hutchinson_squared_norms as hutchinson_squared_norms
 from dprmt.training.norms._hutchpp import HutchPlusPlus as HutchPlusPlus
 from dprmt.training.norms._hutchpp import hutchpp_squared_norms as hutchpp_squared_norms
+from dprmt.training.norms._layer_gradient import full_precision as full_precision
+from dprmt.training.norms._layer_gradient import layer_gradient as layer_gradient
+from dprmt.training.norms._layer_gradient import sum_of_squares as sum_of_squares
+from dprmt.training.norms._layer_gradient import tokens_in_the_middle as tokens_in_the_middle
+from dprmt.training.norms._layer_gradient import working_dtype as working_dtype
 from dprmt.training.norms._probes import ProbeGenerator as ProbeGenerator
+from dprmt.training.norms._probes import SampleId as SampleId
+from dprmt.training.norms._probes import sample_names as sample_names
 from dprmt.training.norms._record import LayerRecord as LayerRecord
 from dprmt.training.norms._record import NormRecord as NormRecord
 
 __all__ = [
+    "DEFAULT_ROUNDING",
     "EmbeddingNormEstimator",
     "HutchPlusPlus",
     "Hutchinson",
@@ -44,13 +54,21 @@ __all__ = [
     "NormRecord",
     "ProbeGenerator",
     "ProbeSharing",
+    "SampleId",
     "bias_squared_norms",
     "cheaper_side",
     "clip_factors",
+    "embedding_rows",
     "embedding_squared_norms",
     "exact_squared_norms",
+    "full_precision",
     "ghost_squared_norms",
     "hutchinson_squared_norms",
     "hutchpp_squared_norms",
+    "layer_gradient",
     "rounding_margin",
+    "sample_names",
+    "sum_of_squares",
+    "tokens_in_the_middle",
+    "working_dtype",
 ]

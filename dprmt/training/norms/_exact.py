@@ -108,21 +108,57 @@ def embedding_squared_norms(
     >>> embedding_squared_norms(torch.tensor([[7, 7, 2]]), torch.ones(1, 3, 1))  # rows 7 and 2: 2² + 1²
     tensor([5.], dtype=torch.float64)
     """
+    owners, _, rows = embedding_rows(tokens, gradients, padding_idx=padding_idx)
+    squares = torch.zeros(len(tokens), dtype=torch.float64, device=gradients.device)
+    return squares.index_add_(0, owners, sum_of_squares(rows))
+
+
+def embedding_rows(
+    tokens: torch.Tensor, gradients: torch.Tensor, *, padding_idx: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The rows of an embedding table in which samples have gradients, each sample's own.
+
+    Parameters
+    ----------
+    tokens, gradients, padding_idx
+        As in :func:`embedding_squared_norms`.
+
+    Returns
+    -------
+    owners, words : Tensor of int64, shape (R,)
+        Whose row it is, and of which token; R is at most B·T.
+    rows : Tensor, shape (R, p)
+        Sums of the gradients at the sample's positions that hold the token, in at least float32.
+
+    Raises
+    ------
+    ParameterError
+        As :func:`embedding_squared_norms` does.
+
+    Examples
+    --------
+    >>> owners, words, rows = embedding_rows(torch.tensor([[7, 7, 2]]), torch.ones(1, 3, 1))
+    >>> owners.tolist(), words.tolist(), rows.tolist()
+    ([0, 0], [2, 7], [[1.0], [2.0]])
+    """
+    _check_tokens(tokens, gradients)
+    flat = tokens.reshape(len(tokens), -1).long()
+    values = tokens_in_the_middle(gradients, working_dtype(gradients)).flatten(0, 1)
+    owner = torch.arange(len(flat), device=flat.device)[:, None].expand_as(flat)
+    found, row_of = torch.unique(torch.stack([owner, flat], -1).flatten(0, 1), dim=0, return_inverse=True)
+    sums = torch.zeros(len(found), values.shape[-1], dtype=values.dtype, device=values.device)
+    sums.index_add_(0, row_of, values)
+    if padding_idx is not None:
+        real = found[:, 1] != padding_idx
+        found, sums = found[real], sums[real]
+    return found[:, 0], found[:, 1], sums
+
+
+def _check_tokens(tokens: torch.Tensor, gradients: torch.Tensor) -> None:
     check_factor("gradients", gradients)
     if not isinstance(tokens, torch.Tensor) or tokens.is_floating_point() or tokens.dtype == torch.bool:
         raise ParameterError("tokens", getattr(tokens, "dtype", type(tokens).__name__), "a tensor of integers")
     if tokens.shape != gradients.shape[:-1]:
         raise ParameterError("tokens", tuple(tokens.shape), f"of shape {tuple(gradients.shape[:-1])}")
-    if tokens.numel() == 0:
-        return torch.zeros(len(tokens), dtype=torch.float64, device=gradients.device)
-    if int(tokens.min()) < 0:
+    if tokens.numel() and int(tokens.min()) < 0:
         raise ParameterError("tokens", int(tokens.min()), "integers >= 0")
-    flat = tokens.reshape(len(tokens), -1).long()
-    owner = torch.arange(len(flat), device=flat.device)[:, None].expand_as(flat)
-    rows, row_of = torch.unique(torch.stack([owner, flat], -1).flatten(0, 1), dim=0, return_inverse=True)
-    values = tokens_in_the_middle(gradients, working_dtype(gradients)).flatten(0, 1)
-    sums = torch.zeros(len(rows), values.shape[-1], dtype=values.dtype, device=values.device)
-    squares = sum_of_squares(sums.index_add_(0, row_of, values))
-    if padding_idx is not None:
-        squares = squares * (rows[:, 1] != padding_idx)
-    return torch.zeros(len(flat), dtype=torch.float64, device=values.device).index_add_(0, rows[:, 0], squares)

@@ -82,6 +82,11 @@ def layer_gradient(
     ------
     ParameterError
         If the factors are not real floating tensors whose leading axes agree, or ``side`` is unknown.
+
+    Examples
+    --------
+    >>> layer_gradient(torch.ones(2, 5, 3), torch.ones(2, 5, 4)).times(torch.ones(4, 1)).shape
+    torch.Size([2, 3, 1])
     """
     check_factor("activations", activations)
     check_factor("gradients", gradients)
@@ -120,6 +125,11 @@ def working_dtype(*tensors: torch.Tensor) -> torch.dtype:
     -------
     torch.dtype
         float32 or float64.
+
+    Examples
+    --------
+    >>> working_dtype(torch.ones(1, dtype=torch.bfloat16))
+    torch.float32
     """
     return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
 
@@ -131,6 +141,11 @@ def tokens_in_the_middle(factor: torch.Tensor, dtype: torch.dtype) -> torch.Tens
     -------
     Tensor
         Detached; (B, features) becomes (B, 1, features).
+
+    Examples
+    --------
+    >>> tokens_in_the_middle(torch.ones(2, 3, 4, 5), torch.float32).shape
+    torch.Size([2, 12, 5])
     """
     detached = factor.detach().to(dtype)
     tokens = 1
@@ -146,6 +161,11 @@ def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
     -------
     Tensor, shape (B,)
         float64.
+
+    Examples
+    --------
+    >>> sum_of_squares(torch.tensor([[3.0, 4.0]]))
+    tensor([25.], dtype=torch.float64)
     """
     return values.flatten(1).double().square().sum(1)
 
@@ -157,5 +177,11 @@ def full_precision(device: torch.device) -> torch.autocast:
     -------
     torch.autocast
         A context manager.
+
+    Examples
+    --------
+    >>> with torch.autocast("cpu", torch.bfloat16), full_precision(torch.device("cpu")):
+    ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+    torch.float32
     """
     return torch.autocast(device.type, enabled=False)

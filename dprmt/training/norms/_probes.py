@@ -226,6 +226,11 @@ def sample_names(samples: Sequence[SampleId] | torch.Tensor) -> list[bytes]:
     ------
     ParameterError
         If an identity is neither an integer nor a string, or appears twice.
+
+    Examples
+    --------
+    >>> len({*sample_names([7, "7"])})
+    2
     """
     if isinstance(samples, torch.Tensor):
         samples = samples.tolist()

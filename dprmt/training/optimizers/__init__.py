@@ -1,7 +1,10 @@
 """Optimizers that know the noise in the gradients they are given, with the interface of ``torch.optim``."""
 
 from dprmt.training.optimizers._adambc import DPAdamBC as DPAdamBC
+from dprmt.training.optimizers._grape import AtRefresh as AtRefresh
 from dprmt.training.optimizers._grape import DPGrape as DPGrape
+from dprmt.training.optimizers._grape import Rule as Rule
+from dprmt.training.optimizers._names import OptimizerName as OptimizerName
 from dprmt.training.optimizers._names import make_optimizer as make_optimizer
 
-__all__ = ["DPAdamBC", "DPGrape", "make_optimizer"]
+__all__ = ["AtRefresh", "DPAdamBC", "DPGrape", "OptimizerName", "Rule", "make_optimizer"]

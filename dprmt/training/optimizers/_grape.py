@@ -29,16 +29,14 @@ arXiv:2506.15588 (DP-GRAPE), section 3; Kingma and Ba, arXiv:1412.6980; Zhao et 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch.optim import Optimizer
 
 from dprmt._validation import ParameterError, check_choice, check_real
-from dprmt.training.norms._layer_gradient import full_precision
-
-if TYPE_CHECKING:
-    from dprmt.training.projection import Subspaces
+from dprmt.training.norms import full_precision
+from dprmt.training.subspaces import Subspaces
 
 Rule = Literal["adam", "adambc", "sgd"]
 AtRefresh = Literal["reset-first", "keep", "reset"]
@@ -91,7 +89,7 @@ class DPGrape(Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
     --------
     >>> import torch
     >>> from dprmt.training.optimizers import DPGrape
-    >>> from dprmt.training.projection import Subspaces
+    >>> from dprmt.training.subspaces import Subspaces
     >>> layer = torch.nn.Linear(300, 40)
     >>> optimizer = DPGrape(layer.parameters(), lr=1e-3, subspaces=Subspaces(layer, rank=8, seed=0))
     >>> layer(torch.ones(1, 300)).sum().backward()

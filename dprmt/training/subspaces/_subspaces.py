@@ -11,9 +11,9 @@ from torch import nn
 
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.norms import ProbeGenerator
-from dprmt.training.projection._layers import ProjectedLayer, find_layers
-from dprmt.training.projection._projectors import gaussian_projector, singular_projector, stiefel_projector
-from dprmt.training.projection._ranks import EnergyShare, RankRule
+from dprmt.training.subspaces._layers import ProjectedMatrix, find_layers
+from dprmt.training.subspaces._projectors import gaussian_projector, singular_projector, stiefel_projector
+from dprmt.training.subspaces._ranks import EnergyShare, RankRule
 
 Projector = Literal["gaussian", "stiefel", "svd"]
 
@@ -95,10 +95,10 @@ class Subspaces:
     def __contains__(self, weight: object) -> bool:
         return weight in self._by_weight
 
-    def __iter__(self) -> Iterator[ProjectedLayer]:
+    def __iter__(self) -> Iterator[ProjectedMatrix]:
         return iter(self.layers)
 
-    def layer(self, weight: torch.Tensor) -> ProjectedLayer | None:
+    def layer(self, weight: torch.Tensor) -> ProjectedMatrix | None:
         """What is known of a weight.
 
         Parameters
@@ -108,10 +108,43 @@ class Subspaces:
 
         Returns
         -------
-        ProjectedLayer or None
+        ProjectedMatrix or None
             None if it is not projected.
         """
         return self._by_weight.get(weight)
+
+    def projects(self, weight: torch.Tensor) -> bool:
+        """Whether the weight has a projector in the present step.
+
+        Parameters
+        ----------
+        weight : torch.nn.Parameter
+            A projected weight.
+
+        Returns
+        -------
+        bool
+            False for "svd" in the first step of a period.
+        """
+        return self.kind != "svd" or self._by_weight[weight].name in self._held
+
+    def released_shape(self, weight: torch.Tensor) -> tuple[int, int]:
+        """The shape of what is released of the weight's gradient in the present step.
+
+        Parameters
+        ----------
+        weight : torch.nn.Parameter
+            A projected weight.
+
+        Returns
+        -------
+        (int, int)
+            (r, n); (m, n) where there is no projector yet.
+        """
+        layer = self._by_weight[weight]
+        if self.kind != "svd":
+            return layer.rank, layer.n
+        return (self._held[layer.name].shape[1] if self.projects(weight) else layer.m), layer.n
 
     def projector(self, weight: torch.Tensor) -> torch.Tensor | None:
         """P of the present step.

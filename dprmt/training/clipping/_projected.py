@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal, SupportsIndex, get_args
 
 import torch
 from torch import nn
 
-from dprmt._validation import check_choice, check_real
-from dprmt.training._generators import secret_generator
-from dprmt.training.norms import LayerRecord, NormRecord
-from dprmt.training.optimizers._grape import AtRefresh, DPGrape, Rule
-from dprmt.training.projection._dp_optimizer import Denoiser, ProjectedDPOptimizer
-from dprmt.training.projection._layers import check_model
-from dprmt.training.projection._module import ProjectedGradSampleModule
-from dprmt.training.projection._ranks import RankRule
-from dprmt.training.projection._samplers import Norms
-from dprmt.training.projection._step import ProjectedStep
-from dprmt.training.projection._subspaces import Projector, Subspaces
+from dprmt._validation import check_choice
+from dprmt.training.clipping._plan import Clipping, plan_private
+from dprmt.training.clipping._projected_optimizer import Denoiser
+from dprmt.training.clipping._refusals import check_model
+from dprmt.training.clipping._step import ClippedStep
+from dprmt.training.norms import NormEstimator, ProbeGenerator, ProbeSharing
+from dprmt.training.optimizers import AtRefresh, DPGrape, Rule
+from dprmt.training.subspaces import Projector, RankRule, Subspaces
 
 Order = Literal["project-then-privatize", "privatize-then-project"]
 
@@ -39,14 +36,21 @@ def make_private_projected(
     floor: float = 1e-12,
     projector: Projector = "gaussian",
     order: Order = "project-then-privatize",
-    norms: Norms = "materialize",
+    clipping: Clipping | NormEstimator = "exact",
+    probes: SupportsIndex = 32,
+    sketch: SupportsIndex | None = None,
+    probe_sharing: ProbeSharing = "sample",
+    probe_generator: ProbeGenerator | None = None,
+    tokens: SupportsIndex | None = None,
+    estimate_all: bool = False,
     at_refresh: AtRefresh = "reset-first",
     denoise: Denoiser | None = None,
     seed: int | None = None,
     keep_projectors: bool = False,
     noise_generator: torch.Generator | None = None,
     secure_mode: bool = False,
-) -> ProjectedStep:
+    distributed: bool = False,
+) -> ClippedStep:
     """DP-GRAPE: per-sample gradients projected in the backward pass, then clipped, noised, and given to Adam.
 
     For the weights of Linear (LoRA's too) and Conv1D layers, with P the projector of the layer and the period:
@@ -78,13 +82,13 @@ def make_private_projected(
         The rule in the projected space.
     projector : {"gaussian", "stiefel", "svd"}
         See :class:`Subspaces`. For "svd" the first step of every F steps forms, clips and releases whole gradients,
-        from which the subspace is taken: its memory is that of DP-Adam unless ``norms`` is "ghost" or "auto".
+        from which the subspace is taken: its memory is that of DP-Adam if ``clipping`` is "exact".
     order : {"project-then-privatize", "privatize-then-project"}
         The second is the naive DP-GaLore, an ablation: whole gradients are clipped and noised, and PᵀG̃ is left to
         Adam. Its signal is the same, its noise has m/r times the variance (Gaussian and Stiefel).
-    norms : {"materialize", "ghost", "auto"}
-        Whether the weights' R_i are formed; kept as factors, B·T·(r + n) numbers, with norms from Gram matrices and
-        the clipped sum as one product; or whichever is less, layer by layer. All are exact.
+    clipping, probes, sketch, probe_sharing, probe_generator, tokens, estimate_all, distributed
+        As in :func:`make_private`, of the projected gradients. "exact" forms them, r·n numbers for every sample and
+        weight; the others keep factors, T·(r + n) numbers, where these are fewer.
     denoise : callable, optional
         ``dprmt.spectra.denoise_layers`` or a ``functools.partial`` of it: applied to the noisy R̄, whose noise is
         independent N(0, (σC/L)²), before the moments.
@@ -100,8 +104,8 @@ def make_private_projected(
 
     Returns
     -------
-    ProjectedStep
-        With ``model``, ``optimizer`` (Opacus' kind, around a `DPGrape`), ``record``, ``accumulate`` and ``step``.
+    ClippedStep
+        As from :func:`make_private`; its ``optimizer`` is around a `DPGrape`, ``subspaces`` has the projectors.
 
     Raises
     ------
@@ -111,8 +115,8 @@ def make_private_projected(
 
     Formal guarantees
     -----------------
-    Under Poisson sampling with rate q, step t is a subsampled Gaussian mechanism with noise multiplier σ: the record
-    says that all norms are exact, and the accountant composes ``DPSGD(noise_multiplier=σ, sample_rate=q)``. *Proof.*
+    With exact norms and under Poisson sampling with rate q, step t is a subsampled Gaussian mechanism with noise
+    multiplier σ: the accountant composes ``DPSGD(noise_multiplier=σ, sample_rate=q)``. *Proof.*
     Fix everything that was released before step t and the seed. Then P is fixed, in every layer: random projectors are
     a function of (seed, layer, period), singular vectors one of a released gradient. So is the map f that takes a
     sample x to its projected and unprojected gradients, since the weights are a function of what was released. What is
@@ -124,8 +128,9 @@ def make_private_projected(
 
     In the first step of a period of "svd", and in all steps of "privatize-then-project", the same holds with f the
     whole gradient. Nothing in the proof asks for the projector to be secret, or of unit norm; that E‖Pᵀx‖² = ‖x‖² is
-    for utility, so that C means what it means in DP-Adam. Not covered: rounding in the forward and backward pass, see
-    :func:`dprmt.training.norms.clip_factors`; layers that couple samples.
+    for utility, so that C means what it means in DP-Adam. With estimated norms the matrices whose norms are estimated
+    are the projected ones, for fixed P as above, and the probes are independent of P: the mechanism is that of
+    ``record``, as for :func:`make_private`, with that function's limits. The rounding margin is at least 2⁻¹³.
 
     References
     ----------
@@ -142,43 +147,41 @@ def make_private_projected(
     >>> private.record.mechanism(noise_multiplier=1.0, sample_rate=0.01)
     DPSGD(noise_multiplier=1.0, sample_rate=0.01)
     """
-    bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
-    σ = check_real("noise_multiplier", noise_multiplier, low=0.0)
-    size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)
     check_choice("order", order, get_args(Order))
-    check_choice("norms", norms, get_args(Norms))
     check_model(model)
     subspaces = Subspaces(
         model, rank=rank, refresh_every=refresh_every, projector=projector, seed=seed, keep=keep_projectors
     )
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    plan = plan_private(
+        model,
+        clipping=clipping,
+        clipping_norm=clipping_norm,
+        expected_batch_size=expected_batch_size,
+        probes=probes,
+        sketch=sketch,
+        probe_sharing=probe_sharing,
+        tokens=tokens,
+        estimate_all=estimate_all,
+        probe_generator=probe_generator,
+        subspaces=subspaces if order == "project-then-privatize" else None,
+        distributed=distributed,
+    )
     inner = DPGrape(
-        trainable.values(),
+        [value for value in model.parameters() if value.requires_grad],
         lr,
         subspaces=subspaces,
         betas=betas,
         eps=eps,
         weight_decay=weight_decay,
         rule=optimizer,
-        noise_variance=(σ * bound / size) ** 2,
+        noise_variance=plan.noise_variance(noise_multiplier),
         floor=floor,
         at_refresh=at_refresh,
     )
-    module = ProjectedGradSampleModule(
-        model, subspaces=subspaces, project=order == "project-then-privatize", norms=norms
-    )
-    outer = ProjectedDPOptimizer(
+    return plan.privatize(
         inner,
-        module,
-        noise_multiplier=σ,
-        max_grad_norm=bound,
-        expected_batch_size=size,
-        generator=_noise_generator(model) if noise_generator is None else noise_generator,
+        noise_multiplier=noise_multiplier,
+        noise_generator=noise_generator,
         secure_mode=secure_mode,
         denoise=denoise,
     )
-    return ProjectedStep(module, outer, NormRecord([LayerRecord(name, "exact") for name in trainable], "batch"))
-
-
-def _noise_generator(model: torch.nn.Module) -> torch.Generator:
-    return secret_generator(next(value.device for value in model.parameters() if value.requires_grad))

@@ -15,7 +15,13 @@ class PrivateStep(Protocol):
     """Per-sample gradients, clipped, summed over micro-batches, noised once per logical step, given to an optimizer.
 
     A logical step is any number of calls of :meth:`accumulate` (none, if Poisson sampling drew nobody) and one
-    of :meth:`step`.
+    of :meth:`step`. :class:`ClippedStep` is one; who knows the clipped sums in closed form may write another.
+
+    Examples
+    --------
+    >>> from dprmt.training.clipping import ClippedStep
+    >>> all(hasattr(ClippedStep, name) for name in ("model", "optimizer", "record", "accumulate", "step"))
+    True
     """
 
     @property

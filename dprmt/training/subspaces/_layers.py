@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from opacus.grad_sample import GradSampleModule
 from torch import nn
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.training.clipping._refusals import check_samples_apart
-from dprmt.training.projection._ranks import LayerShape, RankRule
+from dprmt.training.subspaces._ranks import LayerShape, RankRule
 
 
 @dataclass(frozen=True, eq=False)
-class ProjectedLayer:
+class ProjectedMatrix:
     """A weight matrix whose gradient is projected along its longer side.
 
     Parameters
@@ -76,7 +72,7 @@ def projected_axis(weight: torch.Tensor) -> int:
     return 0 if weight.shape[0] >= weight.shape[1] else 1
 
 
-def find_layers(model: nn.Module, rank: int | Mapping[str, int] | RankRule) -> list[ProjectedLayer]:
+def find_layers(model: nn.Module, rank: int | Mapping[str, int] | RankRule) -> list[ProjectedMatrix]:
     """The trainable weights of Linear and Conv1D layers, LoRA's among them, that ``rank`` says are projected.
 
     Parameters
@@ -89,7 +85,7 @@ def find_layers(model: nn.Module, rank: int | Mapping[str, int] | RankRule) -> l
 
     Returns
     -------
-    list of ProjectedLayer
+    list of ProjectedMatrix
         In the order of ``model.named_parameters()``.
 
     Raises
@@ -112,44 +108,10 @@ def find_layers(model: nn.Module, rank: int | Mapping[str, int] | RankRule) -> l
         shape = LayerShape(name, weight.shape[axis], weight.shape[1 - axis])
         r = _rank_of(shape, rank)
         if r is not None:
-            layers.append(ProjectedLayer(name, weight, r))
+            layers.append(ProjectedMatrix(name, weight, r))
     if not layers:
         raise ParameterError("rank", rank, "one that projects at least one trainable Linear or Conv1D layer")
     return layers
-
-
-def check_model(model: nn.Module) -> None:
-    """Refuse, before any work, a model whose per-sample gradients the hooks would get wrong or not at all.
-
-    Raises
-    ------
-    ParameterError
-        If it is wrapped already, mixes samples, nothing is trainable, a trainable parameter is shared by two modules,
-        not of real floating dtype, or owned by a module that the hooks cannot treat.
-    """
-    if not isinstance(model, nn.Module) or isinstance(model, GradSampleModule):
-        raise ParameterError("model", type(model).__name__, "a torch module that no Opacus module wraps")
-    if hasattr(model, "autograd_grad_sample_hooks"):
-        raise ParameterError("model", "one with Opacus hooks", "without hooks: close the previous private step")
-    for name, module in model.named_modules():
-        check_samples_apart(name, module)
-    owned = [
-        (name, module, parameter)
-        for name, module in model.named_modules()
-        for parameter in module.parameters(recurse=False)
-        if parameter.requires_grad
-    ]
-    if not owned:
-        raise ParameterError("model", "no trainable parameter", "one with trainable parameters")
-    owners = Counter(id(parameter) for _, _, parameter in owned)
-    for name, module, parameter in owned:
-        if owners[id(parameter)] > 1:
-            raise ParameterError("model", f"tied parameter in {name!r}", "one without tied trainable parameters")
-        if not parameter.is_floating_point():
-            raise ParameterError("model", f"{parameter.dtype} in {name!r}", "of real floating dtype")
-        if not _is_supported(module):
-            allowed = "made of layers with a grad sampler in Opacus, Conv1D, and layers of one input and no children"
-            raise ParameterError("model", f"trainable {type(module).__name__} {name!r}", allowed)
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -190,13 +152,3 @@ def _rank_of(shape: LayerShape, rank: int | Mapping[str, int] | RankRule) -> int
         allowed = f"at most {shape.m}, the layer's longer side ({shape.m} x {shape.n})"
         raise ParameterError(f"rank of {shape.name}", r, allowed)
     return r
-
-
-def _is_supported(module: nn.Module) -> bool:
-    # Layers without a sampler of their own go to functorch, which replays one module on one input.
-    if is_conv1d(module) or type(module) in GradSampleModule.GRAD_SAMPLERS:
-        return True
-    arguments = [a for a in inspect.signature(module.forward).parameters.values() if a.default is a.empty]
-    positional = all(a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD) for a in arguments)
-    leaf = not any(True for _ in module.children()) and not any(True for _ in module.buffers())
-    return leaf and positional and len(arguments) == 1

@@ -1,0 +1,57 @@
+"""Which kind of layer a module is: decided by its type and by what is asked for, never by data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from dprmt._validation import ParameterError
+from dprmt.training.clipping._formed_layers import EmbeddingLayer, FormedLayer
+from dprmt.training.clipping._matrix_layers import LinearLayer, ProjectedLayer
+from dprmt.training.clipping._matrix_norms import sum_over_tokens
+from dprmt.training.clipping._per_sample_gradients import grad_sampler
+from dprmt.training.clipping._policy import Layer, NormPolicy
+from dprmt.training.norms import EmbeddingNormEstimator
+from dprmt.training.subspaces import Subspaces
+
+
+def plan_layers(
+    modules: Mapping[str, nn.Module], policy: NormPolicy, subspaces: Subspaces | None = None
+) -> list[Layer]:
+    """How each trainable module's norms are obtained.
+
+    Returns
+    -------
+    list of Layer
+        One for every module.
+
+    Raises
+    ------
+    ParameterError
+        If everything is to be estimated by what cannot estimate embedding tables.
+    """
+    if policy.estimate_all and not isinstance(policy.estimator, EmbeddingNormEstimator):
+        allowed = "False unless norms are Hutchinson's or of an estimator that can do embeddings as well"
+        raise ParameterError("estimate_all", True, allowed)
+    return [_layer(name, module, policy, subspaces) for name, module in modules.items()]
+
+
+def _layer(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> Layer:
+    if isinstance(module, nn.Embedding):
+        return EmbeddingLayer(name, module, policy)
+    if type(module) not in (nn.Linear, Conv1D):
+        return FormedLayer(name, module, policy, grad_sampler(module))
+    if not module.weight.requires_grad:
+        return FormedLayer(name, module, policy, _bias_alone)
+    if subspaces is not None and module.weight in subspaces:
+        return ProjectedLayer(name, module, policy, subspaces)
+    return LinearLayer(name, module, policy)
+
+
+def _bias_alone(
+    module: nn.Module, activations: Sequence[torch.Tensor], gradients: torch.Tensor
+) -> dict[nn.Parameter, torch.Tensor]:
+    return {module.bias: sum_over_tokens(gradients)}

@@ -1,0 +1,33 @@
+"""Subspaces in which weights are trained (DP-GRAPE): projectors, ranks, periods. Linear algebra, without clipping.
+
+A weight with gradient G (m × n, the longer side first) has a projector P (m × r) for F steps; what is clipped, noised
+and given to the optimizer is PᵀG (r × n). Numbers stored per sample, T tokens:
+
+===========================================  =================  ==========================
+what                                         per sample         moments
+===========================================  =================  ==========================
+whole gradients (DP-Adam)                    m·n                2·m·n
+projected, formed (``clipping="exact"``)     r·n                2·r·n
+projected, as factors (ghost, estimates)     T·(r + n)          2·r·n
+===========================================  =================  ==========================
+"""
+
+from dprmt.training.subspaces._layers import ProjectedMatrix as ProjectedMatrix
+from dprmt.training.subspaces._ranks import EnergyShare as EnergyShare
+from dprmt.training.subspaces._ranks import LayerShape as LayerShape
+from dprmt.training.subspaces._ranks import RankRule as RankRule
+from dprmt.training.subspaces._ranks import at_most as at_most
+from dprmt.training.subspaces._ranks import share_of_dimension as share_of_dimension
+from dprmt.training.subspaces._subspaces import Projector as Projector
+from dprmt.training.subspaces._subspaces import Subspaces as Subspaces
+
+__all__ = [
+    "EnergyShare",
+    "LayerShape",
+    "ProjectedMatrix",
+    "Projector",
+    "RankRule",
+    "Subspaces",
+    "at_most",
+    "share_of_dimension",
+]
