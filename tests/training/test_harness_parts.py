@@ -20,7 +20,6 @@ from scipy import stats
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD
-from dprmt.training.clipping import secret_generator
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._guard import (
     SilentParameterError,
@@ -34,6 +33,7 @@ from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._run_folder import RunFolder, read_metrics
 from dprmt.training.harness._sampling import charged_sample_rate, micro_batches, poisson_batches
 from dprmt.training.harness._schedule import learning_rate_factor
+from dprmt.training.randomness import secret_generator
 from dprmt.training.recipes import load_recipe
 
 

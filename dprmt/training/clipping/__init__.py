@@ -6,7 +6,6 @@ multiplier that this leads to, the plan makes model and optimizer private. :func
 :func:`register_norm_samplers`.
 """
 
-from dprmt.training.clipping._generators import secret_generator as secret_generator
 from dprmt.training.clipping._make_private import make_private as make_private
 from dprmt.training.clipping._memory import TensorMemory as TensorMemory
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer as DistributedNoisySumOptimizer
@@ -32,6 +31,5 @@ __all__ = [
     "make_private_projected",
     "plan_private",
     "register_norm_samplers",
-    "secret_generator",
     "sum_of",
 ]

@@ -10,7 +10,6 @@ import torch
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
-from dprmt.training.clipping._generators import secret_generator
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
 from dprmt.training.clipping._policy import Layer, NormPolicy
@@ -32,6 +31,7 @@ from dprmt.training.norms import (
     ProbeSharing,
 )
 from dprmt.training.optimizers import DPGrape
+from dprmt.training.randomness import secret_generator
 from dprmt.training.subspaces import Subspaces
 
 Clipping: TypeAlias = Literal["exact", "ghost", "hutchinson", "hutch++"]

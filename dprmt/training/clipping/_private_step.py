@@ -7,8 +7,7 @@ from typing import Protocol
 
 import torch
 
-from dprmt.training.norms import NormRecord
-from dprmt.training.norms._probes import SampleId
+from dprmt.training.norms import NormRecord, SampleId
 
 
 class PrivateStep(Protocol):

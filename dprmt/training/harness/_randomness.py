@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.training.clipping import secret_generator
+from dprmt.training.randomness import secret_generator
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Randomness:
     Formal guarantees
     -----------------
     Streams of different purposes are independent up to the pseudorandomness of SHAKE-256, and as hard to guess as
-    :func:`dprmt.training.clipping.secret_generator` says. The Mersenne Twister is no cryptographic generator.
+    :func:`dprmt.training.randomness.secret_generator` says. The Mersenne Twister is no cryptographic generator.
     Released gradients show sums of rounded normals and data, not its words; still, a guarantee against an adversary
     who attacks the generator needs ``secure_mode`` of Opacus and its generator.
     """
