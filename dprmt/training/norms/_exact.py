@@ -142,7 +142,7 @@ def embedding_rows(
     ([0, 0], [2, 7], [[1.0], [2.0]])
     """
     _check_tokens(tokens, gradients)
-    flat = tokens.reshape(len(tokens), -1).long()
+    flat = tokens.flatten(1).long() if tokens.ndim > 1 else tokens[:, None].long()
     values = tokens_in_the_middle(gradients, working_dtype(gradients)).flatten(0, 1)
     owner = torch.arange(len(flat), device=flat.device)[:, None].expand_as(flat)
     found, row_of = torch.unique(torch.stack([owner, flat], -1).flatten(0, 1), dim=0, return_inverse=True)
