@@ -85,13 +85,13 @@ def test_noise_seed_is_checked(seed):
 
 
 def test_ledger_counts_over_starts_and_torn_lines(tmp_path):
-    ledger = PrivacyLedger(tmp_path)
+    ledger = PrivacyLedger(tmp_path, "a1")
     ledger.charge(1, 1, 0.1)
     ledger.charge(1, 2, 0.2)
     path = tmp_path / "privacy.jsonl"
     path.write_bytes(path.read_bytes() + b'{"charged": 3, "att')  # cut short by a crash: it counts
     assert charged_steps(tmp_path) == 3
-    ledger = PrivacyLedger(tmp_path)
+    ledger = PrivacyLedger(tmp_path, "a1")
     assert ledger.charged == 3
     ledger.charge(2, 2, 0.3)
     assert charged_steps(tmp_path) == 4
@@ -105,7 +105,7 @@ def test_charge_survives_a_kill_right_after_it(tmp_path):
         child = os.fork()
     if child == 0:
         try:
-            PrivacyLedger(tmp_path).charge(1, 1, 0.5)
+            PrivacyLedger(tmp_path, "a1").charge(1, 1, 0.5)
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -45,7 +46,8 @@ def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
         save_file(tensors, fresh / _TENSORS)
     except SafetensorError as error:
         raise OSError(f"{fresh / _TENSORS}: {error}") from None
-    (fresh / _DOCUMENT).write_text(json.dumps(document))
+    whole = {"state": document, "digest": _digest(fresh / _TENSORS, document)}
+    (fresh / _DOCUMENT).write_text(json.dumps(whole))
     for name in (_TENSORS, _DOCUMENT):
         sync(fresh / name)
     sync(fresh)
@@ -81,15 +83,30 @@ def load_checkpoint(run: Path, device: torch.device | str = "cpu") -> dict[str, 
     for folder in (run / name for name in _FOLDERS):
         if folder.exists():
             try:
-                tensors = load_file(folder / _TENSORS, device=str(device))
-                state: dict[str, Any] = _decode(json.loads((folder / _DOCUMENT).read_text()), tensors)
+                return _read(folder, device)
             except (OSError, ValueError, KeyError, SafetensorError) as error:
                 damage = damage or error
-            else:
-                return state
     if damage is not None:
         raise ParameterError("resume", str(run), f"given for a run with a checkpoint that can be read ({damage})")
     return None
+
+
+def _read(folder: Path, device: torch.device | str) -> dict[str, Any]:
+    document = json.loads((folder / _DOCUMENT).read_text())
+    if not isinstance(document, dict) or document.keys() != {"state", "digest"}:
+        raise ValueError(f"{_DOCUMENT}: not that of a checkpoint")
+    if document["digest"] != _digest(folder / _TENSORS, document["state"]):
+        raise ValueError("its content and its checksum differ")
+    state: dict[str, Any] = _decode(document["state"], load_file(folder / _TENSORS, device=str(device)))
+    return state
+
+
+def _digest(tensors: Path, document: Any) -> str:
+    # Against a disk that errs and a hand that slips, not against whoever writes checkpoints on purpose.
+    with tensors.open("rb") as file:
+        digest = hashlib.file_digest(file, "blake2b")
+    digest.update(json.dumps(document).encode())
+    return digest.hexdigest()
 
 
 def _encode(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:

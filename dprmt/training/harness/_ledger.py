@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dprmt._files import append_line
+from dprmt._files import append_line, read_lines
+from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, RandomizedClipping
 
 FILE = "privacy.jsonl"
@@ -29,11 +31,21 @@ class PrivacyLedger:
     ----------
     folder : path
         The run folder.
+    mechanism : str
+        `mechanism_digest` of one step, written into every line.
+
+    Raises
+    ------
+    ParameterError
+        If a line is of another mechanism: the ε of all steps together is then unknown.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
+    def __init__(self, folder: Path, mechanism: str) -> None:
+        self._path, self._mechanism = folder / FILE, mechanism
         self.charged = charged_steps(folder)
+        if {line["mechanism"] for line in read_lines(self._path) if "mechanism" in line} - {mechanism}:
+            what = f"{self._path}: charged for another mechanism than run.json and recipe have"
+            raise ParameterError("resume", what, "given for a run whose record is complete")
 
     def charge(self, attempt: int, step: int, epsilon: float) -> None:
         """Record one more step, durably.
@@ -48,7 +60,8 @@ class PrivacyLedger:
             Upper bound of ε after it, with all steps ever charged.
         """
         self.charged += 1
-        entry = {"charged": self.charged, "attempt": attempt, "step": step, "epsilon": epsilon}
+        entry: dict[str, Any] = {"charged": self.charged, "attempt": attempt, "step": step, "epsilon": epsilon}
+        entry["mechanism"] = self._mechanism
         append_line(self._path, entry, durably=True)
 
 
@@ -135,6 +148,12 @@ class SpentEpsilon:
 def _upper_bound(mechanism: DPSGD | RandomizedClipping, steps: int, delta: float) -> float:
     # Runs of a sweep ask the same questions.
     return mechanism.epsilon(steps, delta).upper
+
+
+def mechanism_digest(mechanism: DPSGD | RandomizedClipping, delta: float) -> str:
+    """A few letters that differ where the mechanism or δ does."""
+    document = json.dumps({**describe_mechanism(mechanism), "delta": delta}, sort_keys=True)
+    return hashlib.blake2b(document.encode(), digest_size=8).hexdigest()
 
 
 def describe_mechanism(mechanism: DPSGD | RandomizedClipping) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class StepRecord:
     denoising : dict
         How many matrices were replaced, out of how many; empty without a denoiser.
     seconds : float
-        It took.
+        It took, which grows with the batch that was drawn. **Private.**
     loss : float or None
         Mean over the batch; None if Poisson sampling drew nobody. **Private.**
     batch_size : int
@@ -84,8 +84,7 @@ class StepRecord:
             "learning_rate": self.learning_rate,
             "noisy_gradient_norm": self.noisy_gradient_norm,
             **self.denoising,
-            "seconds": self.seconds,
-            "private": {"loss": self.loss, "batch_size": self.batch_size},
+            "private": {"loss": self.loss, "batch_size": self.batch_size, "seconds": self.seconds},
         }
         return entry if self.evaluation is None else entry | {"evaluation": self.evaluation}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import numpy as np
 import torch
 
@@ -31,9 +33,16 @@ class SpectraFile(Observer):
         self._path = folder.path / SPECTRA
 
     def start(self, run: RunView) -> None:
-        if self._path.exists():
-            with np.load(self._path) as spectra:
-                run.released.restore(dict(spectra), run.done)
+        if not self._path.exists():
+            return
+        try:
+            with self._path.open("rb") as file, np.load(file) as spectra:
+                kept = dict(spectra)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            # Pictures of earlier steps are no reason not to go on.
+            self._path.replace(self._path.with_stem(f"{self._path.stem}.damaged"))
+            return
+        run.released.restore(kept, run.done)
 
     def before_checkpoint(self, run: RunView) -> None:
         if run.released.changed:
@@ -66,6 +75,7 @@ class ProgressBar(Observer):
     def start(self, run: RunView) -> None:
         self._bar = RunProgress(run.total, run.done, self._show)
         self._bar.__enter__()
+        self._bar.note("Loss and times on this terminal are private: ε does not cover them.")
 
     def after_step(self, run: RunView, record: StepRecord) -> None:
         if self._bar is not None:

@@ -38,12 +38,14 @@ class FolderPlace:
         The folder.
     writes : bool
         Whether this is the first process.
+    mechanism : str
+        `mechanism_digest` of one step.
     """
 
     states_epsilon = True
 
-    def __init__(self, path: Path, writes: bool) -> None:
-        self._path, self._ledger = path, PrivacyLedger(path) if writes else None
+    def __init__(self, path: Path, writes: bool, mechanism: str) -> None:
+        self._path, self._ledger = path, PrivacyLedger(path, mechanism) if writes else None
 
     def __str__(self) -> str:
         return str(self._path)

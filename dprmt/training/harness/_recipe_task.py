@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,6 +60,13 @@ class RecipeTask(Task):
         losses = per_sample_losses(private.model, inputs)
         private.accumulate(losses, samples=samples, step=step)
         return losses.detach()
+
+    def digest(self) -> str:
+        """Of all items in their order."""
+        digest = hashlib.blake2b(digest_size=16)
+        for item in self.data.train:
+            digest.update(json.dumps(item, sort_keys=True).encode() + b"\n")
+        return digest.hexdigest()
 
     def score(self) -> dict[str, Any]:
         """On the validation set. For generation, ``"skipped"`` says which metrics could not be computed, and why."""

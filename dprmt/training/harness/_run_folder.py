@@ -167,7 +167,8 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """
     by_step: dict[int, dict[str, Any]] = {}
     for entry in read_lines(Path(folder) / METRICS):
-        by_step[entry["step"]] = entry
+        if type(entry.get("step")) is int:
+            by_step[entry["step"]] = entry
     return [by_step[step] for step in sorted(by_step)]
 
 
@@ -209,5 +210,10 @@ def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(folder) / SUMMARY
     if not path.exists():
         raise ParameterError("folder", str(folder), "the folder of a finished run")
-    summary: dict[str, Any] = json.loads(path.read_text())
+    try:
+        summary = json.loads(path.read_text())
+    except (OSError, ValueError):
+        summary = None
+    if not isinstance(summary, dict):
+        raise ParameterError("folder", str(folder), f"the folder of a finished run, whose {SUMMARY} can be read")
     return summary

@@ -110,6 +110,16 @@ class Task(ABC):
         """
         return micro_batches(batch, largest)
 
+    def digest(self) -> str | None:
+        """What tells this training set from others, so that a run is not continued with another one.
+
+        Returns
+        -------
+        str or None
+            **Private.** None, the default, if it is not known.
+        """
+        return None
+
     def score(self) -> dict[str, Any]:
         """Scores of the model as it is now, on data that is not trained on.
 

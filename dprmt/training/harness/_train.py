@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,10 +14,10 @@ from typing import Any
 import torch
 
 from dprmt import __version__
-from dprmt._files import strict_json, write_whole
+from dprmt._files import read_lines, strict_json, write_whole
 from dprmt._validation import ParameterError
 from dprmt.training.harness._events import Events
-from dprmt.training.harness._ledger import describe_mechanism
+from dprmt.training.harness._ledger import describe_mechanism, mechanism_digest
 from dprmt.training.harness._loop import Run
 from dprmt.training.harness._observer import Observer
 from dprmt.training.harness._observers import MetricsFile, MovedParameters, ProgressBar, SpectraFile, StopOnSignal
@@ -24,7 +26,7 @@ from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._processes import from_first, process_group
 from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.harness._recipe_task import RecipeTask, load, prepare_recipe, usable_device
-from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder
+from dprmt.training.harness._run_folder import METRICS, MODEL, RUN, SUMMARY, RunFolder
 from dprmt.training.harness._task import Task
 from dprmt.training.harness._trained import save_trained
 from dprmt.training.recipes import Recipe, Settings
@@ -299,6 +301,7 @@ class _FolderRun:
     ) -> None:
         self._path, self._folder, self._rank, self._processes = path, folder, rank, processes
         self._more = observers
+        self._digest: str | None = None
         self._document = from_first(_read_run(path))
         self._attempt = int(self._document.get("starts", 0)) + 1
         self._randomness = from_first(fresh_randomness(noise_seed, self._attempt))
@@ -326,10 +329,11 @@ class _FolderRun:
             prepared.close()
 
     def _run(self, prepared: Prepared) -> Run:
+        delta = prepared.settings.privacy.delta
         return Run(
             prepared,
             self._randomness,
-            FolderPlace(self._path, writes=self._rank == 0),
+            FolderPlace(self._path, self._rank == 0, mechanism_digest(prepared.mechanism, delta)),
             attempt=self._attempt,
             rank=self._rank,
             processes=self._processes,
@@ -355,11 +359,25 @@ class _FolderRun:
             if former.get(key) != value:
                 allowed = f"as at the run's first start ({key}: {former.get(key)})"
                 raise ParameterError("data, model and version of dprmt", value, allowed)
+        wanted = prepared.settings.privacy.noise_multiplier
+        if wanted is not None and former.get("noise_multiplier") != wanted:
+            what = f"{former.get('noise_multiplier')} in {RUN}"
+            raise ParameterError("privacy.noise_multiplier", what, f"the recipe's, {wanted}")
+        digest = former.get("private", {}).get("data")
+        if digest is not None and digest != self._data_digest(prepared):
+            raise ParameterError("data", "other training items", "those of the run's first start, in their order")
+
+    def _data_digest(self, prepared: Prepared) -> str | None:
+        if self._digest is None:
+            self._digest = prepared.task.digest()
+        return self._digest
 
     def _check_charged(self, run: Run) -> None:
         # Steps that the parameters have seen were charged before: if they are gone from the ledger, ε is unknown.
-        if run.charged < run.done or (run.charged and not self._document):
-            what = f"{run.charged} steps charged, {run.done} done" if self._document else "no run.json"
+        # Every line of the metrics was charged too, and the summary says how many were.
+        seen = max(run.done, from_first(_steps_seen(self._path)))
+        if run.charged < seen or (run.charged and not self._document):
+            what = f"{run.charged} steps charged, {seen} done" if self._document else "no run.json"
             raise ParameterError("resume", f"{self._path}: {what}", "given for a run whose record is complete")
 
     def _write_run(self, prepared: Prepared) -> None:
@@ -378,6 +396,7 @@ class _FolderRun:
             "labels": prepared.task.labels,
             "processes": self._processes,
             "trainable_parameters": sum(value.numel() for value in prepared.parameters.values()),
+            "private": {"data": self._data_digest(prepared)},
         }
         write_whole(self._path / RUN, strict_json(self._document, indent=1) + "\n")
 
@@ -406,7 +425,23 @@ def _read_run(path: Path) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     except (OSError, ValueError) as error:
         raise ParameterError("resume", str(file), f"given for a run whose record can be read ({error})") from None
+    if file.exists() and not _is_record(document):
+        raise ParameterError("resume", str(file), "given for a run whose record can be read (it holds something else)")
     return document
+
+
+def _is_record(document: Any) -> bool:
+    if not isinstance(document, dict) or not isinstance(document.get("private", {}), dict):
+        return False
+    starts, sigma = document.get("starts"), document.get("noise_multiplier")
+    return type(starts) is int and starts > 0 and isinstance(sigma, int | float) and 0 < sigma < math.inf
+
+
+def _steps_seen(path: Path) -> int:
+    steps = len(read_lines(path / METRICS))
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        steps = max(steps, int(json.loads((path / SUMMARY).read_text())["charged"]))
+    return steps
 
 
 def _open_folder(config: str, out: str | os.PathLike[str], resume: bool, rank: int) -> RunFolder | None:

@@ -1,0 +1,204 @@
+"""The files of a run agree with one another, or the run is refused; a damaged one costs what it must and no more."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from dprmt._validation import ParameterError
+from dprmt.cli import main
+from dprmt.training.harness import Run, read_metrics, read_summary, train
+from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
+from tests.training.tiny_recipe import STEPS, recipe_in, write_data
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data")
+    write_data(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def halfway(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that died before step 4 of 6, its spectra recorded."""
+    path, real = tmp_path_factory.mktemp("halfway") / "run", Run._one_step
+
+    def step(run: Run, number: int, batch: list[int]) -> Any:
+        if number == 4:
+            raise RuntimeError("power cut")
+        return real(run, number, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "_one_step", step)
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(recipe(folder), path)
+    return path
+
+
+def recipe(folder: Path) -> Any:
+    return recipe_in(folder, **{"training.spectra_every": 1})
+
+
+def edit(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    document = json.loads(file.read_text())
+    change(document)
+    file.write_text(json.dumps(document))
+
+
+def sigma_ten(run: Path) -> None:
+    edit(run / "run.json", lambda d: d.update(noise_multiplier=10.0))
+
+
+def sigma_ten_everywhere_but_in_the_ledger(run: Path) -> None:
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace("noise_multiplier = 1.0", "noise_multiplier = 10.0"))
+    edit(run / "run.json", lambda d: (d.update(noise_multiplier=10.0), d["step"].update(noise_multiplier=10.0)))
+
+
+def no_ledger_and_no_checkpoint(run: Path) -> None:
+    (run / "privacy.jsonl").unlink()
+    for name in ("checkpoint", "checkpoint.previous"):
+        shutil.rmtree(run / name)
+
+
+def not_a_record(run: Path) -> None:
+    (run / "run.json").write_text("[]")
+
+
+def starts_is_a_word(run: Path) -> None:
+    edit(run / "run.json", lambda d: d.update(starts="two"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "changes", "message"),
+    [
+        (sigma_ten, {}, "data, model and version of dprmt|noise_multiplier must be the recipe's"),
+        (sigma_ten_everywhere_but_in_the_ledger, {"privacy.noise_multiplier": 10.0}, "charged for another mechanism"),
+        (no_ledger_and_no_checkpoint, {}, "0 steps charged, 3 done"),
+        (not_a_record, {}, "it holds something else"),
+        (starts_is_a_word, {}, "it holds something else"),
+    ],
+)
+def test_files_that_contradict_one_another_are_refused(
+    folder: Path, halfway: Path, tmp_path: Path, damage: Callable[[Path], None], changes: dict[str, Any], message: str
+) -> None:
+    run = Path(shutil.copytree(halfway, tmp_path / "run"))
+    damage(run)
+    with pytest.raises(ParameterError, match=message):
+        train(recipe(folder).with_changes(changes), run, resume=True)
+
+
+def permuted(lines: list[str]) -> list[str]:
+    return [lines[0], lines[2], lines[1], *lines[3:]]
+
+
+def edited(lines: list[str]) -> list[str]:
+    return [*lines[:-1], "ruby ruby ruby,red"]
+
+
+@pytest.mark.parametrize("change", [permuted, edited])
+def test_other_items_of_the_same_number_are_refused(
+    folder: Path, halfway: Path, tmp_path: Path, change: Callable[[list[str]], list[str]]
+) -> None:
+    table = folder / "train.csv"
+    before = table.read_text()
+    try:
+        table.write_text("\n".join(change(before.splitlines())) + "\n")
+        assert table.read_text() != before
+        with pytest.raises(ParameterError, match="data must be those of the run's first start"):
+            train(recipe(folder), shutil.copytree(halfway, tmp_path / "run"), resume=True)
+    finally:
+        table.write_text(before)
+
+
+def test_a_ledger_whose_summary_knows_better_is_refused(folder: Path, tmp_path: Path) -> None:
+    train(recipe(folder), tmp_path / "run")
+    lines = (tmp_path / "run" / "privacy.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "run" / "privacy.jsonl").write_text(lines[0])
+    for name in ("metrics.jsonl", "checkpoint", "checkpoint.previous"):
+        path = tmp_path / "run" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(ParameterError, match=f"1 steps charged, {STEPS} done"):
+        train(recipe(folder), tmp_path / "run", resume=True)
+
+
+def wrong_document(folder: Path) -> None:
+    (folder / "document.json").write_text("[1]")
+
+
+def flipped_byte(folder: Path) -> None:
+    content = bytearray((folder / "tensors.safetensors").read_bytes())
+    content[-5] ^= 16
+    (folder / "tensors.safetensors").write_bytes(content)
+
+
+def flipped_digit(folder: Path) -> None:
+    text = (folder / "document.json").read_text()
+    (folder / "document.json").write_text(text.replace('["step", 3]', '["step", 2]'))
+    assert (folder / "document.json").read_text() != text
+
+
+@pytest.mark.parametrize("damage", [wrong_document, flipped_byte, flipped_digit])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    folder: Path, halfway: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    run = Path(shutil.copytree(halfway, tmp_path / "run"))
+    damage(run / "checkpoint")
+    state = load_checkpoint(run)
+    assert state is not None
+    assert state["step"] == 2
+    assert train(recipe(folder), run, resume=True).charged == STEPS + 1
+    damage_both = Path(shutil.copytree(halfway, tmp_path / "both"))
+    wrong_document(damage_both / "checkpoint")
+    flipped_byte(damage_both / "checkpoint.previous")
+    with pytest.raises(ParameterError, match="a checkpoint that can be read"):
+        load_checkpoint(damage_both)
+
+
+@pytest.mark.parametrize("content", ["[1]", "3", '{"state": 1}', '{"state": {"dict": 1}, "digest": ""}', "\x00"])
+def test_no_document_makes_reading_a_checkpoint_fail_with_another_error(tmp_path: Path, content: str) -> None:
+    import torch
+
+    save_checkpoint(tmp_path, {"step": 1, "x": torch.ones(2)})
+    (tmp_path / "checkpoint" / "document.json").write_text(content)
+    with pytest.raises(ParameterError, match="a checkpoint that can be read"):
+        load_checkpoint(tmp_path)
+
+
+def test_spectra_that_cannot_be_read_are_set_aside(folder: Path, halfway: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(halfway, tmp_path / "run"))
+    (run / "spectra.npz").write_bytes(b"PK\x03\x04 no archive")
+    assert train(recipe(folder), run, resume=True).finished
+    assert (run / "spectra.damaged.npz").exists()
+    assert (run / "spectra.npz").exists()
+
+
+def test_metrics_that_are_no_text_and_a_summary_that_is_none(folder: Path, halfway: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(halfway, tmp_path / "run"))
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b"\xff\xfe\n[1]\n{}\n")
+    assert [entry["step"] for entry in read_metrics(run)] == [1, 2, 3]
+    (run / "summary.json").write_text("[")
+    with pytest.raises(ParameterError, match=r"summary\.json can be read"):
+        read_summary(run)
+
+
+def test_what_depends_on_the_realised_batch_is_private_in_metrics_and_said_to_be_on_the_terminal(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.toml").write_text(recipe_in(folder).to_toml())
+    assert main(["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr().err
+    assert "are private: ε does not cover them" in " ".join(shown.split())
+    assert "private: loss" in shown
+    for entry in read_metrics(tmp_path / "run"):
+        assert set(entry["private"]) == {"loss", "batch_size", "seconds"}
+        assert not {"loss", "batch_size", "seconds"} & entry.keys()
