@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ from typing import Any
 import torch
 
 from dprmt import __version__
-from dprmt._files import read_lines, strict_json, write_whole
+from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError
 from dprmt.training.harness._events import Events
 from dprmt.training.harness._ledger import describe_mechanism, mechanism_digest
@@ -26,7 +23,8 @@ from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._processes import from_first, process_group
 from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.harness._recipe_task import RecipeTask, load, prepare_recipe, usable_device
-from dprmt.training.harness._run_folder import METRICS, MODEL, RUN, SUMMARY, RunFolder
+from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder
+from dprmt.training.harness._run_record import read_run, steps_seen
 from dprmt.training.harness._task import Task
 from dprmt.training.harness._trained import save_trained
 from dprmt.training.recipes import Recipe, Settings
@@ -302,7 +300,7 @@ class _FolderRun:
         self._path, self._folder, self._rank, self._processes = path, folder, rank, processes
         self._more = observers
         self._digest: str | None = None
-        self._document = from_first(_read_run(path))
+        self._document = from_first(read_run(path))
         self._attempt = int(self._document.get("starts", 0)) + 1
         self._randomness = from_first(fresh_randomness(noise_seed, self._attempt))
 
@@ -375,7 +373,7 @@ class _FolderRun:
     def _check_charged(self, run: Run) -> None:
         # Steps that the parameters have seen were charged before: if they are gone from the ledger, ε is unknown.
         # Every line of the metrics was charged too, and the summary says how many were.
-        seen = max(run.done, from_first(_steps_seen(self._path)))
+        seen = max(run.done, from_first(steps_seen(self._path)))
         if run.charged < seen or (run.charged and not self._document):
             what = f"{run.charged} steps charged, {seen} done" if self._document else "no run.json"
             raise ParameterError("resume", f"{self._path}: {what}", "given for a run whose record is complete")
@@ -417,31 +415,6 @@ class _FolderRun:
             }
             write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")
         return result
-
-
-def _read_run(path: Path) -> dict[str, Any]:
-    file = path / RUN
-    try:
-        document: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    except (OSError, ValueError) as error:
-        raise ParameterError("resume", str(file), f"given for a run whose record can be read ({error})") from None
-    if file.exists() and not _is_record(document):
-        raise ParameterError("resume", str(file), "given for a run whose record can be read (it holds something else)")
-    return document
-
-
-def _is_record(document: Any) -> bool:
-    if not isinstance(document, dict) or not isinstance(document.get("private", {}), dict):
-        return False
-    starts, sigma = document.get("starts"), document.get("noise_multiplier")
-    return type(starts) is int and starts > 0 and isinstance(sigma, int | float) and 0 < sigma < math.inf
-
-
-def _steps_seen(path: Path) -> int:
-    steps = len(read_lines(path / METRICS))
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        steps = max(steps, int(json.loads((path / SUMMARY).read_text())["charged"]))
-    return steps
 
 
 def _open_folder(config: str, out: str | os.PathLike[str], resume: bool, rank: int) -> RunFolder | None:

@@ -1,0 +1,40 @@
+"""What a run's files say about it, beside its ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from dprmt._files import read_lines
+from dprmt._validation import ParameterError
+from dprmt.training.harness._run_folder import METRICS, RUN, SUMMARY
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """``run.json``, empty if there is none."""
+    file = path / RUN
+    try:
+        document: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    except (OSError, ValueError) as error:
+        raise ParameterError("resume", str(file), f"given for a run whose record can be read ({error})") from None
+    if file.exists() and not _is_record(document):
+        raise ParameterError("resume", str(file), "given for a run whose record can be read (it holds something else)")
+    return document
+
+
+def _is_record(document: Any) -> bool:
+    if not isinstance(document, dict) or not isinstance(document.get("private", {}), dict):
+        return False
+    starts, sigma = document.get("starts"), document.get("noise_multiplier")
+    return type(starts) is int and starts > 0 and isinstance(sigma, int | float) and 0 < sigma < math.inf
+
+
+def steps_seen(path: Path) -> int:
+    """Steps that metrics and summary know of: each of them was charged."""
+    steps = len(read_lines(path / METRICS))
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        steps = max(steps, int(json.loads((path / SUMMARY).read_text())["charged"]))
+    return steps
