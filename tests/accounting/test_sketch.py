@@ -62,12 +62,12 @@ def test_a_cruder_law_of_j_gives_values_computed_elsewhere_and_the_law_used_is_b
 @pytest.mark.parametrize(
     ("sketch", "probes", "sharing", "power_iteration", "most"),
     [
-        (32, 32, "batch", True, 3.837),
-        (32, 32, "sample", True, 3.825),
-        (32, 32, "batch", False, 3.851),
-        (16, 8, "batch", True, 4.08),
-        (16, 8, "sample", True, 3.94),
-        (8, 8, "batch", True, 4.52),
+        (32, 32, "batch", True, 3.832),
+        (32, 32, "sample", True, 3.822),
+        (32, 32, "batch", False, 3.847),
+        (16, 8, "batch", True, 4.02),
+        (16, 8, "sample", True, 3.92),
+        (8, 8, "batch", True, 4.36),
     ],
 )
 def test_what_hutch_plus_plus_costs(sketch: int, probes: int, sharing: str, power_iteration: bool, most: float) -> None:

@@ -1,0 +1,64 @@
+"""What a sketch leaves, by solving for the large directions: (H3) of the theory, §9."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dprmt.accounting._ratio_tail import hinge_bound, tangent_bound
+from dprmt.accounting._types import Array
+
+_CELLS = 8
+
+
+def elimination_bound(total: float, sketch: int, power_iteration: bool, cut: float) -> float:
+    """A bound on P(m > x), the directions with a share above ``cut``·x eliminated.
+
+    Parameters
+    ----------
+    total : float
+        1/x, the sum of all shares in units of x.
+    sketch : int
+        s.
+    power_iteration : bool
+        Whether Q spans MᵀMS.
+    cut : float
+        θ in (0, 1); every value is valid.
+
+    Returns
+    -------
+    float
+        The worst case over how many directions are eliminated, how many of them exceed x, and their sum.
+    """
+    if total > 1.0 + (sketch - 1) * cut:  # s directions may be that large: nothing would be left of the sketch
+        return 1.0
+    eliminated = np.arange(1, sketch)[:, None, None]  # r
+    large = np.arange(1, int(total) + 1)[None, :, None]  # b: those above x
+    left, right, feasible = _share_cells(total, cut, eliminated, large)
+    gain, weight = _gains(right / large, cut, power_iteration)
+    rest = np.maximum(total - left - (eliminated - large) * cut, 0.0)
+    count, gain, dof, terms = (
+        np.broadcast_to(part, feasible.shape)[feasible]
+        for part in (large, large * gain * weight, sketch - eliminated + 1.0, rest / cut)
+    )
+    bound = hinge_bound(gain, terms, dof)
+    single = (count == 1) | (dof < 3.0)
+    tangent = count[single] * tangent_bound(gain[single], terms[single], dof[single])
+    bound[single] = np.minimum(bound[single], tangent)
+    return float(np.max(bound, initial=0.0))
+
+
+def _share_cells(total: float, cut: float, eliminated: Array, large: Array) -> tuple[Array, Array, Array]:
+    """Cells for the sum of the ``large`` directions' shares over x, and which of them can occur."""
+    highest = total - (eliminated - large) * cut
+    span = np.maximum(highest - large, 0.0)
+    ends = np.linspace(0.0, 1.0, _CELLS + 1)
+    left, right = large + span * ends[:-1], large + span * ends[1:]
+    feasible = np.broadcast_to((large <= eliminated) & (highest >= large), left.shape)
+    return left, right, feasible
+
+
+def _gains(mean: Array, cut: float, power_iteration: bool) -> tuple[Array, float]:
+    """Concave majorant of a large direction's coefficient at the mean share, and that of a share ``cut``."""
+    if power_iteration:
+        return np.where(mean < 2.0, (mean - 1.0) / mean**2, 0.25), cut**2 / (1.0 - cut)
+    return 1.0 - 1.0 / mean, cut / (1.0 - cut)
