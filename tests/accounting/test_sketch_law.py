@@ -202,3 +202,14 @@ def test_convex_functions_of_the_simulated_ratio_are_covered(sketch: int, probes
             value = np.maximum(t - x, 0.0)
             charged = float((t * gammainc(shape, shape * t) - gammainc(shape + 1, shape * t)) @ np.array(weight))
             assert value.mean() - 4 * value.std() / np.sqrt(x.size) <= charged, (name, t)
+
+
+@pytest.mark.parametrize("power_iteration", [False, True])
+@pytest.mark.parametrize("sketch", [3, 8])
+def test_the_flat_spectrum_of_2s_values_leaves_the_most_variance(sketch: int, power_iteration: bool) -> None:
+    """E Σ ρ² = 1/(4s) there, exactly, and no more for any spectrum tried: a Hutch++ is worth at most about 4sk probes."""
+    for name, spectrum in spectra(sketch).items():
+        squares = np.sum(residual_shares(spectrum, sketch, power_iteration, 400) ** 2, axis=1)
+        assert squares.mean() - 4 * squares.std() / 20 <= 1 / (4 * sketch) + 1e-12, name
+    flat = np.sum(residual_shares(np.ones(2 * sketch), sketch, power_iteration, 3) ** 2, axis=1)
+    assert flat == pytest.approx(1 / (4 * sketch))
