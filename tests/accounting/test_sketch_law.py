@@ -207,7 +207,7 @@ def test_convex_functions_of_the_simulated_ratio_are_covered(sketch: int, probes
 @pytest.mark.parametrize("power_iteration", [False, True])
 @pytest.mark.parametrize("sketch", [3, 8])
 def test_the_flat_spectrum_of_2s_values_leaves_the_most_variance(sketch: int, power_iteration: bool) -> None:
-    """E Σ ρ² = 1/(4s) there, exactly, and no more for any spectrum tried: a Hutch++ is worth at most about 4sk probes."""
+    """E Σ ρ² = 1/(4s) there, exactly, and no more for any spectrum tried: the variance of 4sk probes."""
     for name, spectrum in spectra(sketch).items():
         squares = np.sum(residual_shares(spectrum, sketch, power_iteration, 400) ** 2, axis=1)
         assert squares.mean() - 4 * squares.std() / 20 <= 1 / (4 * sketch) + 1e-12, name
