@@ -7,6 +7,8 @@ from dprmt.accounting._bounds import PrivacyBounds as PrivacyBounds
 from dprmt.accounting._calibrate import calibrate_noise_multiplier as calibrate_noise_multiplier
 from dprmt.accounting._chi2_mixture import chi2_mixture_cdf as chi2_mixture_cdf
 from dprmt.accounting._chi2_mixture import chi2_mixture_sf as chi2_mixture_sf
+from dprmt.accounting._choose_probes import ProbeChoice as ProbeChoice
+from dprmt.accounting._choose_probes import choose_probes as choose_probes
 from dprmt.accounting._compose import Composition as Composition
 from dprmt.accounting._compose import compose as compose
 from dprmt.accounting._envelope import envelope_cdf as envelope_cdf
@@ -25,11 +27,13 @@ __all__ = [
     "FlatSpectrum",
     "NoRenyiDivergenceError",
     "PrivacyBounds",
+    "ProbeChoice",
     "RandomizedClipping",
     "TradeOff",
     "calibrate_noise_multiplier",
     "chi2_mixture_cdf",
     "chi2_mixture_sf",
+    "choose_probes",
     "clt_mu",
     "compose",
     "envelope_cdf",

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from dprmt import __version__
 from dprmt._validation import ParameterError
-from dprmt.cli import _delta, _epsilon, _noise, _report, _spectrum, _tradeoff, _train
+from dprmt.cli import _delta, _epsilon, _noise, _probes, _report, _spectrum, _tradeoff, _train
 from dprmt.cli._options import Parser, UsageError
 
-_COMMANDS = (_epsilon, _noise, _delta, _tradeoff, _spectrum, _train, _report)
+_COMMANDS = (_epsilon, _noise, _delta, _probes, _tradeoff, _spectrum, _train, _report)
 
 
 def build_parser() -> Parser:
