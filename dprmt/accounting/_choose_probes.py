@@ -122,7 +122,7 @@ def choose_probes(
             def row(sketch: int, kind: _Kind = kind, sharing: ProbeSharing = sharing) -> ProbeChoice:
                 return _choice(kind, sharing, sketch, budget, (noise_multiplier, sample_rate, steps, delta), shapes)
 
-            widest = (budget - 2) // kind.per_column if kind.per_column else 0
+            widest = (budget - _least_probes(budget)) // kind.per_column if kind.per_column else 0
             if not kind.per_column:
                 rows.append(row(0))
             elif widest >= 3:
@@ -146,6 +146,11 @@ def _choice(
     cost = None if shapes is None else estimate_cost(shapes, probes, width, budget)
     bounds = mechanism.epsilon(steps, delta)
     return ProbeChoice(kind.estimator, sharing, probes, width, kind.power_iteration, budget, bounds, cost)
+
+
+def _least_probes(budget: int) -> int:
+    """Fewer are never the best split: the tail of Z would be heavy for no gain in the sketch."""
+    return max(2, min(8, budget // 3), budget // 6)
 
 
 def _best_width(row: Callable[[int], ProbeChoice], widest: int) -> ProbeChoice:

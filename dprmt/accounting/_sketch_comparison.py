@@ -12,7 +12,8 @@ from scipy.special import gammainc, gammaincc, gammaln, ndtr
 from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._types import Array
 
-_SHIFTS = np.array([0.0, 1.0, 2.5, 6.0, 9.0])
+SHIFTS = np.array([0.0, 1.0, 2.5, 6.0, 9.0])
+"""Values of a that are tried."""
 _EDGES = 72
 _ROUNDING = 1e-9
 
@@ -40,8 +41,8 @@ def comparison_bound(total: float, sketch: int, power_iteration: bool) -> float:
         cap, terms = _weights(total, min(mu, 0.95), power_iteration)
         whole = math.floor(terms)
         part = terms - whole
-        low, high = (_expected_majorants(cap, count, sketch) for count in (whole, whole + 1))
-        values = ((1.0 - part) * low + part * high) / ndtr(-_SHIFTS)
+        low, high = (expected_majorants(cap, count, sketch) for count in (whole, whole + 1))
+        values = ((1.0 - part) * low + part * high) / ndtr(-SHIFTS)
         best = min(best, float(values.min()))
     return best
 
@@ -55,10 +56,25 @@ def _weights(total: float, mu: float, power_iteration: bool) -> tuple[float, flo
     return cap, weight / cap
 
 
-def _expected_majorants(cap: float, count: int, sketch: int) -> Array:
-    """Upper bounds on E ψ̂_a(cap·χ²(count)), ψ_a(y) = P(χ(s) ≤ √y - a), for each shift a: by chords."""
+def expected_majorants(cap: float, count: int, sketch: int) -> Array:
+    """Upper bounds on E ψ̂_a(cap·χ²(count)), ψ_a(y) = P(χ(s) ≤ √y - a), for each shift a: by chords.
+
+    Parameters
+    ----------
+    cap : float
+        Largest weight.
+    count : int
+        How many such weights.
+    sketch : int
+        s.
+
+    Returns
+    -------
+    ndarray, shape of ``SHIFTS``
+        The bounds.
+    """
     if count == 0:
-        return np.zeros(_SHIFTS.size)
+        return np.zeros(SHIFTS.size)
     flex, height, slope = _tangency(sketch)
     end = max(count / 2 + 40.0 + 9.0 * math.sqrt(count), float(flex.max()) / (2 * cap))
     edges = np.linspace(0.0, math.sqrt(2 * end), _EDGES) ** 2
@@ -66,7 +82,7 @@ def _expected_majorants(cap: float, count: int, sketch: int) -> Array:
     to_right = np.clip((count * moment - edges[:-1] * mass) / np.diff(edges), 0.0, mass)
     atoms = np.append(mass - to_right, 0.0) + np.append(0.0, to_right)
     y = cap * edges[:, None]
-    curve = gammainc(sketch / 2, np.maximum(np.sqrt(y) - _SHIFTS, 0.0) ** 2 / 2)
+    curve = gammainc(sketch / 2, np.maximum(np.sqrt(y) - SHIFTS, 0.0) ** 2 / 2)
     majorant = np.where(y <= flex, curve, height + slope * (y - flex))
     beyond, moment_beyond = gammaincc(count / 2, end), cap * count * gammaincc(count / 2 + 1.0, end)
     straight = beyond * (height - slope * flex) + slope * moment_beyond  # E of the tangent beyond the last edge
@@ -78,8 +94,8 @@ def _expected_majorants(cap: float, count: int, sketch: int) -> Array:
 def _tangency(sketch: int) -> tuple[Array, Array, Array]:
     """Where each ψ_a turns from convex to concave, its value and slope there: (s-1)/v - v = 1/(v + a), v = √y - a."""
     top = math.sqrt(sketch - 1.0)
-    reach = np.array([brentq(lambda v, a=a: top**2 / v - v - 1.0 / (v + a), 1e-9 * top, top) for a in _SHIFTS])
+    reach = np.array([brentq(lambda v, a=a: top**2 / v - v - 1.0 / (v + a), 1e-9 * top, top) for a in SHIFTS])
     log_density = (sketch - 1) * np.log(reach) - reach**2 / 2
     density = np.exp(log_density - (sketch / 2 - 1) * math.log(2) - gammaln(sketch / 2))
-    flex = (reach + _SHIFTS) ** 2
+    flex = (reach + SHIFTS) ** 2
     return flex, gammainc(sketch / 2, reach**2 / 2), density / (2 * np.sqrt(flex))

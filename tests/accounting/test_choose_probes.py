@@ -1,45 +1,45 @@
-"""The split of a budget of products: no worse than all splits, with the costs of each choice."""
+"""The split of a budget of products: no worse than other splits, with the costs of each choice."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, RandomizedClipping, choose_probes
-from dprmt.cli import main
+from dprmt.accounting import DPSGD, ProbeChoice, RandomizedClipping, choose_probes
+from dprmt.cli import _probes, main
 
-RUN = (2.0, 0.02, 100, 1e-5)
+RUN = (3.0, 0.02, 50, 1e-5)
+LAYERS = [(4, 1000, 500), (3, 5, 6)]
 
 
-def test_the_split_is_the_best_of_all() -> None:
-    """Against every width of the sketch, at a small budget; each row is its own mechanism's ε."""
-    exact, *rows = choose_probes(*RUN, budget=26)
+@pytest.fixture(scope="module")
+def choices() -> tuple[ProbeChoice, ...]:
+    return choose_probes(*RUN, budget=32, layers=LAYERS)
+
+
+def test_the_split_is_the_best_of_all(choices: tuple[ProbeChoice, ...]) -> None:
+    """Against other widths of the sketch; rows are sorted, and Hutch++ with secret probes is the best of them."""
+    exact, *rows = choices
     assert exact.epsilon == DPSGD(*RUN[:2]).epsilon(*RUN[2:])
     assert len(rows) == 6
     assert [row.epsilon.upper for row in rows] == sorted(row.epsilon.upper for row in rows)
+    assert rows[0].estimator.startswith("Hutch++")
+    assert rows[0].probe_sharing == "sample"
     chosen = next(row for row in rows if row.estimator == "Hutch++, one pass" and row.probe_sharing == "batch")
-    assert 2 * chosen.sketch + chosen.probes == chosen.products == 26  # type: ignore[operator]
-    every = [
-        RandomizedClipping(*RUN[:2], 26 - 2 * s, sketch=s).epsilon(*RUN[2:]).upper for s in (3, 4, 5, 6, 7, 8, 10, 12)
-    ]
+    assert 2 * chosen.sketch + chosen.probes == chosen.products == 32  # type: ignore[operator]
+    every = [RandomizedClipping(*RUN[:2], 32 - 2 * s, sketch=s).epsilon(*RUN[2:]).upper for s in (5, 11)]
     assert chosen.epsilon.upper <= min(every) * 1.0005
 
 
-def test_a_sketch_pays_off_from_a_budget_on() -> None:
-    """With few products there is no room for Hutch++, with many it beats Hutchinson in the same sharing."""
-    assert {row.estimator for row in choose_probes(*RUN, budget=7)} == {"exact norms", "Hutchinson"}
-    best = choose_probes(*RUN, budget=40)[1]
-    assert best.estimator.startswith("Hutch++")
-    assert best.probe_sharing == "sample"
-
-
-def test_the_costs_are_those_of_the_shapes() -> None:
+def test_the_costs_are_those_of_the_shapes(choices: tuple[ProbeChoice, ...]) -> None:
     """T = 4, d = 1000, p = 500 is cheapest through two T x T matrices; a small layer is exact for every choice."""
-    exact, *rows = choose_probes(*RUN, budget=7, layers=[(4, 1000, 500), (3, 5, 6)])
-    assert exact.cost == (2 * 16 * 1500 + 2 * 3 * 5 * 6, 2 * 4 * 16)
-    assert rows[0].cost == (7 * 2 * 4 * 1500 + 2 * 3 * 5 * 6, 4 * (1004 * 7 + 500 * 7))
+    small = 2 * 3 * 5 * 6
+    assert choices[0].cost == (2 * 16 * 1500 + small, 2 * 4 * 16)
+    hutchinson = next(row for row in choices if row.estimator == "Hutchinson")
+    assert hutchinson.cost == (32 * 2 * 4 * 1500 + small, 4 * (1004 * 32 + 500 * 32))
 
 
 @pytest.mark.parametrize("layers", [[], [(1, 2)], [(1, 2, 0)]])
@@ -48,16 +48,28 @@ def test_bad_shapes_are_refused(layers: list[tuple[int, ...]]) -> None:
         choose_probes(*RUN, budget=8, layers=layers)
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    run = ["--noise-multiplier", "2", "--sample-rate", "0.02", "--steps", "100", "--delta", "1e-5"]
-    assert main(["probes", *run, "--budget", "7", "--layers", "1024x4096x4096", "--json"]) == 0
+def test_the_command(
+    choices: tuple[ProbeChoice, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def answer(*run: Any, layers: Any) -> tuple[ProbeChoice, ...]:
+        asked.append((run, layers))
+        return choices
+
+    monkeypatch.setattr(_probes, "choose_probes", answer)
+    run = ["probes", "--noise-multiplier", "3", "--sample-rate", "0.02", "--steps", "50", "--delta", "1e-5"]
+    assert main([*run, "--budget", "32", "--layers", "4x1000x500,3x5x6", "--json"]) == 0
+    assert asked == [((*RUN, 32), LAYERS)]
     rows = json.loads(capsys.readouterr().out)["choices"]
-    assert [row["probes"] for row in rows] == [None, 7, 7]
-    assert rows[1]["cost"]["flops"] == 7 * 2 * 1024 * 8192
-    assert main(["probes", *run, "--budget", "7"]) == 0
-    assert "exact norms" in capsys.readouterr().out
-    for bad in (["--budget", "1"], ["--budget", "8", "--layers", "4x4"], ["--budget", "8", "--layers", "a"]):
-        assert main(["probes", *run, *bad]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("dprmt probes: --")
-        assert error.count("\n") == 1
+    assert rows[0]["cost"] == {"flops": choices[0].cost.flops, "bytes": choices[0].cost.bytes}  # type: ignore[union-attr]
+    assert [row["epsilon"]["upper"] for row in rows] == [choice.epsilon.upper for choice in choices]
+    assert main([*run, "--budget", "32"]) == 0
+    assert capsys.readouterr().out.count("\n") == 8
+
+
+@pytest.mark.parametrize("bad", [["--budget", "1"], ["--budget", "8", "--layers", "a"], []])
+def test_bad_input_is_one_line(bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["probes", "--noise-multiplier", "3", "--sample-rate", "0.02", "--steps", "50", "--delta", "1e-5"]
+    assert main([*run, *bad]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
