@@ -10,9 +10,9 @@ from typing import Any
 from dprmt._validation import ParameterError
 from dprmt.accounting import ProbeChoice, choose_probes
 from dprmt.cli._answers import print_answer
-from dprmt.cli._options import Commands, Option, add_command_with, count, read_options
+from dprmt.cli._options import Commands, Option, add_command_with, count, read_options, real
 from dprmt.cli._rounding import round_up
-from dprmt.cli._run_options import DELTA, NOISE, SAMPLING
+from dprmt.cli._run_options import DELTA, NOISE
 
 
 def _shapes(name: str, text: str) -> list[tuple[int, ...]]:
@@ -24,9 +24,13 @@ def _shapes(name: str, text: str) -> list[tuple[int, ...]]:
         ) from None
 
 
+_POISSON = (
+    Option("--sample-rate", real(low=1e-9, high=1.0), "q, in [1e-9, 1]", required=True),
+    Option("--steps", count(high=10**9), "T, an integer in [1, 1e9]", required=True),
+)
 _BUDGET = Option("--budget", count(low=2, high=10**5), "products per layer and sample, an integer >= 2", required=True)
 _LAYERS = Option("--layers", _shapes, "shapes of linear layers, as in 1024x4096x4096,1024x4096x11008")
-_OPTIONS = (NOISE, *SAMPLING, DELTA, _BUDGET, _LAYERS)
+_OPTIONS = (NOISE, *_POISSON, DELTA, _BUDGET, _LAYERS)
 
 
 def add_command(commands: Commands) -> None:
