@@ -22,6 +22,7 @@ from dprmt.spectra._divergence import spectral_divergence as spectral_divergence
 from dprmt.spectra._layers import LayerReport as LayerReport
 from dprmt.spectra._layers import denoise_layers as denoise_layers
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur as MarchenkoPastur
+from dprmt.spectra._momentum_noise import momentum_noise_scale as momentum_noise_scale
 from dprmt.spectra._noise_gain import NoiseGain as NoiseGain
 from dprmt.spectra._noise_gain import noise_gain_bound as noise_gain_bound
 from dprmt.spectra._noise_level import estimate_sigma as estimate_sigma
@@ -67,6 +68,7 @@ __all__ = [
     "improvement",
     "kappa_for",
     "layer_improvements",
+    "momentum_noise_scale",
     "noise_gain_bound",
     "predicted_spectrum",
     "shrink",

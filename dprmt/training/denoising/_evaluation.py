@@ -56,7 +56,8 @@ class DenoisingEvaluation:
     Raises
     ------
     ParameterError
-        If the step is not attached, or the optimizer is a distributed one (no process then holds the clean sum).
+        If the step is not attached or denoises momenta, or the optimizer is a distributed one (no process then holds
+        the clean sum).
 
     Formal guarantees
     -----------------
@@ -94,6 +95,8 @@ class DenoisingEvaluation:
             raise ParameterError("step", "one that is not attached", "attached to an Opacus optimizer")
         if hasattr(step.dp_optimizer, "world_size"):
             raise ParameterError("step", type(step.dp_optimizer).__name__, "attached to an optimizer of one process")
+        if step.options.on == "momentum":
+            raise ParameterError("step", "one of momenta", "one of gradients, with which the clean one compares")
         message = "DenoisingEvaluation reads the clean gradients: its results are private and no ε covers them"
         warnings.warn(message, PrivateDataWarning, stacklevel=2)
         self.private_history: list[PrivateImprovement] = []

@@ -14,6 +14,7 @@ from dprmt._validation import ParameterError, check_choice, check_real
 from dprmt.spectra import BlendMemory, BlendReport, LayerReport, blend_layers, denoise_layers, kappa_for
 
 Method = Literal["none", "paper", "blend"]
+Target = Literal["gradient", "momentum"]
 LayerWeights = Literal["noisy", "least-squares"]
 Loss = Literal["frobenius", "operator", "nuclear"]
 Backend = Literal["auto", "gram", "lanczos", "svd"]
@@ -35,6 +36,10 @@ class Denoising:
         "paper" is Eq. 10; "blend" is `dprmt.spectra.blend_layers`, whose cosine with the clean gradient is, by an
         unbiased estimate, never below that of the noisy one; "none" leaves the gradient as it is, without looking at
         it: a step then reports no layer, but the spectra it is asked for, and tells the optimizer the noise.
+    on : {"gradient", "momentum"}
+        What is denoised: every gradient before the optimizer takes it, or the optimizer's momentum, whose noise is
+        smaller (`dprmt.spectra.momentum_noise_scale`), before it moves a parameter. The second is for a step attached
+        to an optimizer with momentum: Adam, AdamW, DPAdamBC or SGD.
     kappa : float
         The gate κ >= 1 of "paper", in units of the bulk edge.
     false_alarm : float, optional
@@ -48,7 +53,7 @@ class Denoising:
         How "paper" finds singular values.
     memory : float
         Decay in [0, 1) of the averages over steps from which "blend" chooses its weights; 0 for a choice from each
-        step alone.
+        step alone. Momenta are averages themselves, of errors that are not independent: of them each counts alone.
     layer_weights : {"noisy", "least-squares"}
         The norm that "blend" gives to a layer: that of the noisy one, or in proportion to the signal it seems to hold.
     exclude : sequence of str
@@ -78,6 +83,7 @@ class Denoising:
     """
 
     method: Method = "paper"
+    on: Target = "gradient"
     kappa: float = 1.02
     false_alarm: float | None = None
     norm_correction: bool = True
@@ -90,6 +96,7 @@ class Denoising:
 
     def __post_init__(self) -> None:
         check_choice("method", self.method, get_args(Method))
+        check_choice("on", self.on, get_args(Target))
         check_real("kappa", self.kappa, low=1.0)
         if self.false_alarm is not None:
             check_real("false_alarm", self.false_alarm, low=1e-30, high=1 - 1e-6)
@@ -108,21 +115,25 @@ class Denoising:
         Returns
         -------
         BlendMemory or None
-            Empty; None if the method has no use for it or ``memory`` is 0.
+            Empty; None if the method or what it is applied to has no use for it, or ``memory`` is 0.
         """
-        return BlendMemory(decay=self.memory) if self.method == "blend" and self.memory else None
+        useful = self.method == "blend" and self.on == "gradient" and self.memory > 0
+        return BlendMemory(decay=self.memory) if useful else None
 
     def apply(
-        self, gradients: Mapping[str, torch.Tensor], sigma: float, memory: BlendMemory | None = None
+        self,
+        gradients: Mapping[str, torch.Tensor],
+        sigma: float | Mapping[str, float],
+        memory: BlendMemory | None = None,
     ) -> tuple[dict[str, torch.Tensor], dict[str, LayerReport | BlendReport]]:
         """Denoise a named gradient; nothing is modified but the memory.
 
         Parameters
         ----------
         gradients : mapping of str to Tensor
-            The noisy gradient, by parameter.
-        sigma : float
-            Standard deviation of the noise in one entry of it, >= 0.
+            The noisy gradient, or momentum, by parameter.
+        sigma : float or mapping of str to float
+            Standard deviation of the noise in one entry of it, >= 0, for all or by name.
         memory : BlendMemory, optional
             From `new_memory`, the same at every step of a run; used and brought up to date by method "blend".
 
@@ -150,7 +161,7 @@ class Denoising:
         return {name: denoised.get(name, gradient) for name, gradient in gradients.items()}, report
 
     def _denoise(
-        self, layers: dict[str, torch.Tensor], sigma: float, memory: BlendMemory | None
+        self, layers: dict[str, torch.Tensor], sigma: float | Mapping[str, float], memory: BlendMemory | None
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         if self.method == "blend":
             return blend_layers(layers, sigma, self.norm_correction, layer_weights=self.layer_weights, memory=memory)

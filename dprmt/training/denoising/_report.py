@@ -33,7 +33,9 @@ class DenoisingReport:
     Attributes
     ----------
     sigma : float
-        Standard deviation of the noise in one entry of the gradient, in the gradient's units.
+        Standard deviation of the noise in one entry of the gradient, in the gradient's units. Where momenta are
+        denoised, of the momentum in the optimizer's state, the largest if parameters have seen different numbers of
+        steps.
     layers : dict of LayerReport or BlendReport
         By parameter: shape, top singular value over the bulk edge, number of spikes, whether it was replaced; of a
         blended layer also what it was blended of.

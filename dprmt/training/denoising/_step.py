@@ -15,6 +15,7 @@ from opacus.optimizers import DPOptimizer
 
 from dprmt._validation import ParameterError, check_real
 from dprmt.spectra import BlendReport, LayerReport
+from dprmt.training.denoising._momentum import MomentumSteps
 from dprmt.training.denoising._noise import gradient_noise_std
 from dprmt.training.denoising._options import Denoising, matches
 from dprmt.training.denoising._report import DenoisingReport, LayerSpectrum
@@ -94,7 +95,7 @@ class DenoisingStep:
         if not callable(sigma):
             self._sigma()
         self._optimizer = optimizer
-        self._handle: Any = None
+        self._handles: list[Any] = []
         self._observers: dict[object, Observer] = {}
 
     @classmethod
@@ -152,15 +153,25 @@ class DenoisingStep:
         mine = {names[id(p)]: p for p in dp_optimizer.params}
         step = cls(mine, partial(gradient_noise_std, dp_optimizer), options, optimizer=inner)
         step.dp_optimizer = dp_optimizer
-        step._handle = inner.register_step_pre_hook(lambda *_: _run(step))
+        step._handles = step._hooks(inner)
         _ATTACHED.add(inner)
         return step
 
+    def _hooks(self, inner: torch.optim.Optimizer) -> list[Any]:
+        if self.options.on == "gradient" or self.options.method == "none":
+            return [inner.register_step_pre_hook(lambda *_: _run(self))]
+        momenta = MomentumSteps(inner, self.parameters)
+        return [
+            inner.register_step_pre_hook(lambda *_: momenta.before()),
+            inner.register_step_post_hook(lambda *_: self._denoise_momenta(momenta)),
+        ]
+
     def detach(self) -> None:
         """Undo `attach`; without effect if it was undone or never done."""
-        if self._handle is not None and self.dp_optimizer is not None:
-            self._handle.remove()
-            self._handle = None
+        if self._handles and self.dp_optimizer is not None:
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
             _ATTACHED.discard(self.dp_optimizer.original_optimizer)
 
     def __enter__(self) -> DenoisingStep:
@@ -191,17 +202,13 @@ class DenoisingStep:
         Raises
         ------
         ParameterError
-            If a matrix is not finite or σ is out of range; no gradient is changed then.
+            If a matrix is not finite or σ is out of range, or the step is one of momenta; no gradient is changed then.
         """
+        if self.options.on == "momentum" and self.options.method != "none":
+            raise ParameterError("options.on", self.options.on, "'gradient', unless attached to an Opacus optimizer")
         sigma = self.sigma
         noisy = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
-        with _full_precision(noisy):
-            denoised, layers = self.options.apply(noisy, sigma, self.memory)
-            spectra = {
-                name: _spectrum(gradient, denoised[name])
-                for name, gradient in noisy.items()
-                if gradient.ndim == 2 and matches(name, self.options.spectra)
-            }
+        denoised, layers, spectra = self._apply(noisy, sigma)
         for name, gradient in denoised.items():
             if gradient is not noisy[name]:
                 self.parameters[name].grad = gradient
@@ -210,6 +217,28 @@ class DenoisingStep:
         for observe in self._observers.values():
             observe(noisy, denoised, sigma)
         return self.last_report
+
+    def _apply(
+        self, noisy: Gradients, sigma: float | Mapping[str, float]
+    ) -> tuple[Gradients, dict[str, LayerReport | BlendReport], dict[str, LayerSpectrum]]:
+        with _full_precision(noisy):
+            denoised, layers = self.options.apply(noisy, sigma, self.memory)
+            spectra = {
+                name: _spectrum(matrix, denoised[name])
+                for name, matrix in noisy.items()
+                if matrix.ndim == 2 and matches(name, self.options.spectra)
+            }
+        return denoised, layers, spectra
+
+    def _denoise_momenta(self, momenta: MomentumSteps) -> None:
+        # After the optimizer's step, that of each momentum that was replaced is taken again.
+        noisy, sigmas = momenta.after(self.sigma)
+        denoised, layers, spectra = self._apply(noisy, sigmas)
+        for name, momentum in denoised.items():
+            if momentum is not noisy[name]:
+                momenta.again(name, momentum, self.sigma)
+        momenta.end()
+        self.last_report = DenoisingReport(max(sigmas.values(), default=0.0), layers, spectra)
 
     def observe(self, key: object, observer: Observer | None) -> None:
         """Have a function called with (noisy, denoised, σ) after every step.

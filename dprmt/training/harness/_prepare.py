@@ -115,6 +115,8 @@ def denoising_options(wanted: DenoisingRecipe) -> Denoising:
         chosen = {"method": "paper", "loss": shrinkers[wanted.method]}
     return Denoising(
         **chosen,
+        on=wanted.on,  # type: ignore[arg-type]
+        exclude=wanted.exclude,
         kappa=wanted.kappa,
         false_alarm=wanted.false_alarm,
         norm_correction=wanted.norm_correction,

@@ -121,6 +121,16 @@ class Settings(Document):
     denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), factory=DenoisingRecipe)
     evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), factory=EvaluationRecipe)
 
+    def check_together(self) -> None:
+        """What concerns several sections."""
+        _check_momentum(self.denoising, self.optimizer)
+
+
+def _check_momentum(denoising: DenoisingRecipe, optimizer: OptimizerRecipe) -> None:
+    kept = ("gdm", "adam", "adamw", "adambc")
+    if denoising.method != "none" and denoising.on == "momentum" and optimizer.name not in kept:
+        raise ParameterError("denoising.on", denoising.on, f"'gradient' unless optimizer.name is one of {kept}")
+
 
 @dataclass(frozen=True)
 class Recipe(Document):
@@ -168,6 +178,7 @@ class Recipe(Document):
             raise ParameterError("data.source", self.data.source, "another one if model.task is 'generation'")
         if self.model.task == "generation" and len(self.data.inputs) != 1:
             raise ParameterError("data.inputs", self.data.inputs, "one column if model.task is 'generation'")
+        _check_momentum(self.denoising, self.optimizer)
 
     @property
     def settings(self) -> Settings:

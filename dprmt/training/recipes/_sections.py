@@ -23,6 +23,8 @@ from dprmt.training.recipes._fields import (
 )
 
 METRICS = ("accuracy", "f1", "bleu", "nist", "rouge_l", "meteor", "cider")
+HEADS = ("*classifier.*", "*score.*", "*lm_head.*")
+"""Names of the parameters of output layers, as patterns."""
 BUILT_IN_DATA = ("docstrings", "files")
 _POSITIVE = real(0.0, math.inf, low_open=True)
 
@@ -287,11 +289,19 @@ class OptimizerRecipe(Section):
 class DenoisingRecipe(Section):
     """The spectral denoiser between noise and optimizer; see `dprmt.spectra.denoise_layers`.
 
+    When it helps, and that it often does not: ``docs/theory/when_denoising_helps.md``.
+
     Attributes
     ----------
     method : {"none", "paper", "operator", "nuclear", "blend"}
         Nothing; the Frobenius-optimal shrinker of arXiv:2510.01137v3; the one for another loss; or shrinkers blended
         by their estimated cosine with the clean gradient, see `dprmt.spectra.blend_layers`, without a gate.
+    on : {"gradient", "momentum"}
+        What is denoised: every gradient, or the optimizer's momentum, for ``"gdm"``, ``"adam"``, ``"adamw"`` and
+        ``"adambc"``.
+    exclude : tuple of str
+        Name patterns (``*`` and ``?``) of parameters that are left alone; by default the output layers of classifiers
+        and language models.
     kappa : float
         The gate in units of the bulk edge, >= 1.
     norm_correction : bool
@@ -311,6 +321,8 @@ class DenoisingRecipe(Section):
 
     section = "denoising"
     method: str = checked(choice("none", "paper", "operator", "nuclear", "blend"), "none")
+    on: str = checked(choice("gradient", "momentum"), "gradient")
+    exclude: tuple[str, ...] = checked(texts, HEADS)
     kappa: float = checked(real(1.0, math.inf), 1.02)
     norm_correction: bool = checked(flag, True)
     false_alarm: float | None = checked(optional(real(1e-30, 1 - 1e-6)), None)

@@ -1,0 +1,180 @@
+r"""Denoising the momentum: signals that no single gradient shows.
+
+The optimizer keeps its own moments, of the noisy gradients, as if there were no denoiser. Only the step of a matrix
+that passes is taken again from where it began, with the denoised momentum ``D(m_t)`` in place of m_t:
+
+==================  =====================================================================
+optimizer           step of a denoised matrix
+==================  =====================================================================
+Adam, AdamW         ``θ_t = (1 - ηλ)θ_{t-1} - η m̂'/(√max(v̂_t, σ²) + ε)``,  λ of AdamW only
+DPAdamBC            ``θ_t = (1 - ηλ)θ_{t-1} - η m̂'/√max(v̂_t - Φ̂_t, γ')``
+SGD with momentum   ``θ_t = θ_{t-1} - η D(b_t)``
+==================  =====================================================================
+
+with ``m̂' = D(m_t)/(1 - β₁^t)``. The noise of one entry of m_t has the variance ``n_t = β²n_{t-1} + w²σ_t²``, with
+w = 1 - β for Adam and 1 for SGD: exactly, whatever σ_t does. For constant σ there is a closed form,
+`dprmt.spectra.momentum_noise_scale`. A denoiser commutes with scaling, so that bias correction may come afterwards.
+
+In Adam's root, σ² is a lower bound: ``E g̃² >= σ²`` for every entry, but early, and at β₂ not near 1, v̂_t is not, and a
+numerator in which entries are no longer as noisy as their v̂_t over a small √v̂_t makes heavy-tailed steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dprmt._validation import ParameterError
+from dprmt.training.optimizers import DPAdamBC
+
+VARIANCE = "momentum_noise_variance"
+"""Where an optimizer's state holds n_t, so that it is in every checkpoint of the optimizer."""
+
+_MOMENT = {"adam": "exp_avg", "sgd": "momentum_buffer"}
+
+
+def check_momentum(optimizer: torch.optim.Optimizer) -> None:
+    """Raise unless the optimizer's momentum is one whose noise is known.
+
+    Raises
+    ------
+    ParameterError
+        If it is not an Adam, AdamW, DPAdamBC or SGD with momentum, or an option changes what its moments are.
+    """
+    _family(optimizer)
+    for group in optimizer.param_groups:
+        if _decay(optimizer, group) == 0:
+            raise ParameterError("optimizer", "one without momentum", "one with momentum, for on='momentum'")
+        for option in ("amsgrad", "maximize", "nesterov", "dampening"):
+            if group.get(option):
+                raise ParameterError("optimizer", f"one with {option}", f"one without {option}, for on='momentum'")
+
+
+class MomentumSteps:
+    """The steps of one optimizer, before and after: which noise its momenta have, and how a step is taken again.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        As `check_momentum` allows.
+    parameters : mapping of str to Tensor
+        Those that may be denoised, of this optimizer.
+
+    Raises
+    ------
+    ParameterError
+        As `check_momentum`.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]) -> None:
+        check_momentum(optimizer)
+        self.optimizer = optimizer
+        self.parameters = {name: p for name, p in parameters.items() if p.ndim == 2}
+        self._starts: dict[str, torch.Tensor] = {}
+
+    def before(self) -> None:
+        """Remember where the parameters are.
+
+        Raises
+        ------
+        ParameterError
+            If a momentum is there already and its noise is not known; nothing has moved then.
+        """
+        moving = {name: p for name, p in self.parameters.items() if p.grad is not None}
+        for p in moving.values():
+            state = self.optimizer.state.get(p, {})
+            if VARIANCE not in state and any(state.get(key) is not None for key in _MOMENT.values()):
+                allowed = "one without momentum yet, or from a checkpoint of a run with the same denoiser"
+                raise ParameterError("optimizer", "one with momentum of unknown noise", allowed)
+        self._starts = {name: p.detach().clone() for name, p in moving.items()}
+
+    def after(self, sigma: float) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+        """Count the noise of the step that was made.
+
+        Parameters
+        ----------
+        sigma : float
+            Standard deviation of the noise in one entry of its gradient.
+
+        Returns
+        -------
+        tuple of dict
+            By name m_t, or b_t, and the standard deviation of the noise in one entry of it. Released values.
+        """
+        family = _family(self.optimizer)
+        moments, sigmas = {}, {}
+        for name in self._starts:
+            p = self.parameters[name]
+            state, β = self.optimizer.state[p], _decay(self.optimizer, self._group(p))
+            weight = 1.0 if family == "sgd" else 1 - β
+            state[VARIANCE] = β**2 * state.get(VARIANCE, 0.0) + (weight * sigma) ** 2
+            moments[name], sigmas[name] = state[_MOMENT[family]], math.sqrt(state[VARIANCE])
+        return moments, sigmas
+
+    def again(self, name: str, momentum: torch.Tensor, sigma: float) -> None:
+        """Take the step of one parameter again, with another momentum.
+
+        Parameters
+        ----------
+        name : str
+            Of the parameter.
+        momentum : Tensor
+            In place of m_t, or b_t.
+        sigma : float
+            Standard deviation of the noise in one entry of the last gradient.
+        """
+        p, start = self.parameters[name], self._starts[name].to(momentum.dtype)
+        group = self._group(p)
+        with torch.no_grad():
+            if _family(self.optimizer) == "sgd":
+                p.copy_(start.add(momentum, alpha=-float(group["lr"])))
+            else:
+                p.copy_(self._adam(p, start, momentum, group, sigma))
+
+    def _adam(
+        self, p: torch.Tensor, start: torch.Tensor, momentum: torch.Tensor, group: Mapping[str, Any], sigma: float
+    ) -> torch.Tensor:
+        (β1, β2), state = group["betas"], self.optimizer.state[p]
+        step, rate = float(state["step"]), float(group["lr"])
+        if _decouples(self.optimizer, group):
+            start = start * (1 - rate * group["weight_decay"])
+        v = state["exp_avg_sq"] / (1 - β2**step)
+        if isinstance(self.optimizer, DPAdamBC):
+            root = (v - state["noise_average"] / (1 - β2**step)).clamp_min_(_floor(group, v)).sqrt_()
+        else:
+            root = v.clamp_min_(sigma**2).sqrt_().add_(group["eps"])
+        return start.addcdiv(momentum, root, value=-rate / (1 - β1**step))
+
+    def _group(self, p: torch.Tensor) -> Mapping[str, Any]:
+        # Asked for anew: loading a state replaces the groups of an optimizer.
+        return next(group for group in self.optimizer.param_groups if any(q is p for q in group["params"]))
+
+    def end(self) -> None:
+        """Forget where the parameters were."""
+        self._starts = {}
+
+
+def _family(optimizer: torch.optim.Optimizer) -> str:
+    if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW, DPAdamBC)):
+        return "adam"
+    if isinstance(optimizer, torch.optim.SGD):
+        return "sgd"
+    allowed = "Adam, AdamW, DPAdamBC or SGD with momentum, for on='momentum'"
+    raise ParameterError("optimizer", type(optimizer).__name__, allowed)
+
+
+def _decay(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> float:
+    return float(group["momentum"] if _family(optimizer) == "sgd" else group["betas"][0])
+
+
+def _decouples(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
+    if isinstance(optimizer, (torch.optim.AdamW, DPAdamBC)):
+        return True
+    return bool(group.get("decoupled_weight_decay"))
+
+
+def _floor(group: Mapping[str, Any], moment: torch.Tensor) -> float:
+    return max(float(group["floor"]), torch.finfo(moment.dtype).tiny)
