@@ -10,7 +10,9 @@ from typing import Any
 
 from dprmt.accounting import PrivacyBounds
 from dprmt.cli._clipping_options import clipping_details, clipping_label
+from dprmt.cli._options import Parser
 from dprmt.cli._rounding import round_down, round_up
+from dprmt.cli._sampling_options import run_details
 
 
 def bounds_document(name: str, by_direction: dict[Any, PrivacyBounds], values: dict[str, Any]) -> dict[str, Any]:
@@ -21,6 +23,7 @@ def bounds_document(name: str, by_direction: dict[Any, PrivacyBounds], values: d
         "direction": worst.direction,
         "by_direction": {direction: _finite(bounds) for direction, bounds in by_direction.items()},
         **clipping_details(values),
+        **run_details(values),
     }
 
 
@@ -43,8 +46,17 @@ def larger(by_direction: dict[Any, PrivacyBounds]) -> PrivacyBounds:
     return PrivacyBounds(lower, estimate, upper, direction=decides)
 
 
-def print_answer(namespace: argparse.Namespace, document: dict[str, Any], lines: list[str]) -> None:
-    """One JSON object, or the lines."""
+def add_statement(parser: Parser) -> None:
+    """Declare ``--statement``."""
+    parser.add_argument("--statement", action="store_true", help="print what may be written in a paper, too")
+
+
+def print_answer(
+    namespace: argparse.Namespace, document: dict[str, Any], lines: list[str], statement: str | None = None
+) -> None:
+    """One JSON object, or the lines; with the statement where ``--statement`` asks for it."""
+    if statement is not None and namespace.statement:
+        document, lines = {**document, "statement": statement}, [*lines, "", statement]
     if namespace.json:
         lines = [json.dumps(document, allow_nan=False)]
     sys.stdout.write("\n".join(lines) + "\n")

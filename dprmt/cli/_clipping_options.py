@@ -19,12 +19,27 @@ _DEFAULTS = {
 """Keywords of :class:`RandomizedClipping` beside its number of probes."""
 
 CLIPPING = (
-    Option("--probes", count(low=2, high=10**5), "k, Gaussian probes per layer (>= 2); without it: exact norms"),
-    Option("--rank", count(), "d, only if every parameter's norm is estimated; used by the envelope"),
+    Option(
+        "--probes",
+        count(low=2, high=10**5),
+        "k, Gaussian probes per layer (>= 2); without it: exact norms",
+        metavar="K",
+    ),
+    Option("--rank", count(), "d, only if every parameter's norm is estimated; used by the envelope", metavar="D"),
     Option("--analysis", choice("tight", "envelope"), "tight (default) or envelope (the published one)"),
     Option("--probe-sharing", choice("batch", "sample"), "batch (default) or sample: secret probes for every sample"),
-    Option("--sketch", count(low=3, high=10**4), "s, columns of the sketch of Hutch++ (>= 3); without it: Hutchinson"),
-    Option("--power-iteration", yes_or_no, "yes if every sketch is of MᵀMS (3s + k products), else no (default)"),
+    Option(
+        "--sketch",
+        count(low=3, high=10**4),
+        "s, columns of the sketch of Hutch++ (>= 3); without it: Hutchinson",
+        metavar="S",
+    ),
+    Option(
+        "--power-iteration",
+        yes_or_no,
+        "yes if every sketch is of MᵀMS (3s + k products), else no (default)",
+        metavar="{yes,no}",
+    ),
 )
 
 
@@ -49,11 +64,10 @@ def mechanism(values: dict[str, Any]) -> DPSGD | RandomizedClipping:
 def clipping_details(values: dict[str, Any]) -> dict[str, Any]:
     """What an answer in JSON says of the analysis."""
     keywords = clipping_keywords(values)
-    sampled = {} if values["sampling"] in (None, "poisson") else {"sampling": values["sampling"]}
     if not keywords:
-        return {"analysis": "exact", **sampled}
+        return {"analysis": "exact"}
     sketched = ("sketch", "power_iteration") if keywords["sketch"] is not None else ()
-    return {**{name: keywords[name] for name in ("analysis", "probe_sharing", *sketched)}, **sampled}
+    return {name: keywords[name] for name in ("analysis", "probe_sharing", *sketched)}
 
 
 def clipping_label(values: dict[str, Any]) -> str:

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import argparse
 
-from dprmt.cli._answers import bounds_document, bounds_lines, print_answer
+from dprmt.cli._answers import add_statement, bounds_document, bounds_lines, larger, print_answer
 from dprmt.cli._clipping_options import CLIPPING
-from dprmt.cli._options import Commands, add_command_with, read_options
+from dprmt.cli._options import Commands, add_command_with
 from dprmt.cli._run_options import DELTA, NOISE, composed
-from dprmt.cli._sampling_options import SAMPLING
+from dprmt.cli._sampling_options import MEANING, SAMPLING, read_run
+from dprmt.cli._statements import statement, upper_bound
 
 _OPTIONS = (NOISE, *SAMPLING, DELTA, *CLIPPING)
+_EXAMPLES = """\
+examples:
+  dprmt epsilon --noise-multiplier 1 --sample-rate 2000/67349 --steps 400 --delta 1e-5
+  dprmt epsilon --noise-multiplier 1 --examples 67349 --batch-size 2000 --epochs 12 --delta 1e-5 --probes 32
+  dprmt epsilon --noise-multiplier 1 --sample-rate 0.03 --steps 400 --delta 1e-5 --statement
+"""
 
 
 def add_command(commands: Commands) -> None:
     """Declare it."""
-    add_command_with(commands, "epsilon", "ε of a training run at δ", _OPTIONS, run_epsilon)
+    epilog = f"{MEANING}\n{_EXAMPLES}"
+    add_statement(add_command_with(commands, "epsilon", "ε of a training run at δ", _OPTIONS, run_epsilon, epilog))
 
 
 def run_epsilon(namespace: argparse.Namespace) -> None:
     """ε at δ, in both directions."""
-    values = read_options(namespace, _OPTIONS)
+    values = read_run(namespace, _OPTIONS)
     by_direction = composed(values).epsilon_by_direction(values["delta"])
     lines = bounds_lines("ε", by_direction, f"δ = {values['delta']:g}", values)
-    print_answer(namespace, bounds_document("epsilon", by_direction, values), lines)
+    worst = larger(by_direction)
+    paper = statement(worst, values, epsilon=upper_bound("ε", worst), delta=f"δ = {values['delta']:g}")
+    print_answer(namespace, bounds_document("epsilon", by_direction, values), lines, paper)

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from dprmt import __version__
 from dprmt._validation import ParameterError
-from dprmt.cli import _delta, _epsilon, _noise, _probes, _report, _spectrum, _tradeoff, _train
+from dprmt.cli import _delta, _epsilon, _noise, _probes, _recipes, _report, _spectrum, _tradeoff, _train
+from dprmt.cli._completion import add_completion
 from dprmt.cli._options import Parser, UsageError
+from dprmt.cli._sampling_options import MEANING
 
-_COMMANDS = (_epsilon, _noise, _delta, _probes, _tradeoff, _spectrum, _train, _report)
+_COMMANDS = (_epsilon, _noise, _delta, _probes, _tradeoff, _spectrum, _train, _recipes, _report)
 
 
 def build_parser() -> Parser:
@@ -27,11 +29,10 @@ def build_parser() -> Parser:
     'report'
     """
     parser = Parser(
-        prog="dprmt",
-        description="The mathematics of noise in differentially private training.",
-        allow_abbrev=False,
+        prog="dprmt", description="The mathematics of noise in differentially private training.", epilog=MEANING
     )
     parser.add_argument("--version", action="version", version=f"dprmt {__version__}")
+    add_completion(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for command in _COMMANDS:
         command.add_command(commands)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -20,7 +23,14 @@ class UsageError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, without the usage text."""
+    """An argument parser whose errors are one line, without the usage text, and that takes ``-1e-5`` for a number."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Join ``--delta -1e-5`` to ``--delta=-1e-5``, which argparse cannot take for an option of its own."""
+        return super().parse_known_args(None if args is None else _joined(args), namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
@@ -43,6 +53,8 @@ class Option:
         Whether it must be given.
     default : object
         The value where it is not given.
+    metavar : str
+        What stands for the value in the help; the words of a choice by default.
     """
 
     flag: str
@@ -50,6 +62,7 @@ class Option:
     help: str
     required: bool = False
     default: Any = None
+    metavar: str = ""
 
     @property
     def dest(self) -> str:
@@ -58,7 +71,30 @@ class Option:
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Declare it; its text is read later, by :func:`read_options`."""
-        parser.add_argument(self.flag, dest=self.dest, required=self.required, metavar="X", help=self.help)
+        words = "{" + ",".join(self.read.words) + "}" if isinstance(self.read, Choice) else "X"
+        metavar = self.metavar or words
+        parser.add_argument(self.flag, dest=self.dest, required=self.required, metavar=metavar, help=self.help)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A reader of one of several words."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, name: str, text: str) -> str:
+        """The word, checked."""
+        return check_choice(name, text, self.words)
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    joined: list[str] = []
+    for word in arguments:
+        if joined and re.fullmatch(r"--[a-z-]+", joined[-1]) and re.match(r"-(\.?\d|inf|nan)", word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def real(**limits: Any) -> Callable[[str, str], float]:
@@ -85,23 +121,42 @@ def count(low: int = 1, high: int | None = None) -> Callable[[str, str], int]:
     return read
 
 
-def choice(*choices: str) -> Callable[[str, str], str]:
+def choice(*words: str) -> Choice:
     """A reader of one of several words."""
+    return Choice(words)
 
-    def read(name: str, text: str) -> str:
-        return check_choice(name, text, choices)
+
+def share(low: float) -> Callable[[str, str], float]:
+    """A reader of numbers in [low, 1], as decimals, or as fractions such as ``2000/67349``, rounded up."""
+
+    def read(name: str, text: str) -> float:
+        allowed = f"a number or a fraction such as 2000/67349 in [{low:g}, 1]"
+        try:
+            value = rounded_up(Fraction(text)) if "/" in text else float(text)
+        except (ValueError, ArithmeticError):
+            raise ParameterError(name, text, allowed) from None
+        if not low <= value <= 1.0:
+            raise ParameterError(name, text, allowed)
+        return value
 
     return read
 
 
-def yes_or_no(name: str, text: str) -> bool:
-    """A reader of a claim that is made or not; for :class:`Option`.
+def rounded_up(exact: Fraction) -> float:
+    """The smallest float that is not below."""
+    value = float(exact)
+    return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
 
-    Returns
-    -------
-    bool
-        Whether it is made.
-    """
+
+def path(text: str) -> str:
+    """The name of a file or folder, for ``add_argument(type=path)``."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"must be a name that is not empty, got {text!r}")
+    return text
+
+
+def yes_or_no(name: str, text: str) -> bool:
+    """A reader of yes and no."""
     return check_choice(name, text, ("yes", "no")) == "yes"
 
 
@@ -131,9 +186,10 @@ def add_command_with(
     summary: str,
     options: tuple[Option, ...],
     run: Callable[[argparse.Namespace], None],
+    epilog: str,
 ) -> Parser:
     """Declare a command with its options and ``--json``."""
-    parser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+    parser = commands.add_parser(name, help=summary, description=summary, epilog=epilog)
     for option in options:
         option.add_to(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else")
@@ -143,12 +199,12 @@ def add_command_with(
 
 def check_picture_name(command: str, name: str) -> None:
     """Refuse, before any work, the value of ``--plot`` if no picture could be written there."""
-    path = Path(name)
-    if path.suffix.lower() not in _PICTURES:
+    place = Path(name)
+    if place.suffix.lower() not in _PICTURES:
         _refuse_picture(command, "a file name that ends in .png, .pdf or .svg", name)
-    if not path.parent.is_dir() or path.is_dir():
+    if not place.parent.is_dir() or place.is_dir():
         _refuse_picture(command, "a file in an existing folder", name)
-    if not os.access(path.parent, os.W_OK):
+    if not os.access(place.parent, os.W_OK):
         _refuse_picture(command, "a file in a folder that can be written", name)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 from dprmt._validation import ParameterError
 from dprmt.accounting import ProbeChoice, choose_probes
 from dprmt.cli._answers import print_answer
-from dprmt.cli._options import Commands, Option, add_command_with, count, read_options, real
+from dprmt.cli._options import Commands, Option, add_command_with, count
 from dprmt.cli._rounding import round_up
 from dprmt.cli._run_options import DELTA, NOISE
+from dprmt.cli._sampling_options import MEANING, POISSON, read_run
 
 
 def _shapes(name: str, text: str) -> list[tuple[int, ...]]:
@@ -24,24 +25,25 @@ def _shapes(name: str, text: str) -> list[tuple[int, ...]]:
         ) from None
 
 
-_POISSON = (
-    Option("--sample-rate", real(low=1e-9, high=1.0), "q, in [1e-9, 1]", required=True),
-    Option("--steps", count(high=10**9), "T, an integer in [1, 1e9]", required=True),
-)
-_BUDGET = Option("--budget", count(low=2, high=10**5), "products per layer and sample, an integer >= 2", required=True)
-_LAYERS = Option("--layers", _shapes, "shapes of linear layers, as in 1024x4096x4096,1024x4096x11008")
-_OPTIONS = (NOISE, *_POISSON, DELTA, _BUDGET, _LAYERS)
+_BUDGET = Option("--budget", count(low=2, high=10**5), "products per layer and sample, an integer >= 2", required=True, metavar="N")
+_LAYERS = Option("--layers", _shapes, "shapes of linear layers, as in 1024x4096x4096,1024x4096x11008", metavar="TxPxR,...")
+_OPTIONS = (NOISE, *POISSON, DELTA, _BUDGET, _LAYERS)
+_EXAMPLES = """\
+examples:
+  dprmt probes --noise-multiplier 1 --sample-rate 2000/67349 --steps 400 --delta 1e-5 --budget 64
+  dprmt probes --noise-multiplier 1 --examples 67349 --batch-size 2000 --epochs 12 --delta 1e-5 --budget 64 --json
+"""
 
 
 def add_command(commands: Commands) -> None:
     """Declare it."""
     summary = "how to spend a budget of products per layer on sketch and probes, with the ε of each choice"
-    add_command_with(commands, "probes", summary, _OPTIONS, run_probes)
+    add_command_with(commands, "probes", summary, _OPTIONS, run_probes, f"{MEANING}\n{_EXAMPLES}")
 
 
 def run_probes(namespace: argparse.Namespace) -> None:
     """The best split for each estimator, and exact norms."""
-    values = read_options(namespace, _OPTIONS)
+    values = read_run(namespace, _OPTIONS)
     run = (values[name] for name in ("noise_multiplier", "sample_rate", "steps", "delta", "budget"))
     choices = choose_probes(*run, layers=values["layers"])
     print_answer(namespace, {"choices": [_document(choice) for choice in choices]}, _table(choices))

@@ -13,35 +13,46 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table as RichTable
 
-from dprmt.cli._options import Commands, UsageError
+from dprmt._files import strict_json
+from dprmt.cli._options import Commands, add_command_with, path
 
 if TYPE_CHECKING:
     from dprmt.report import Progress, Report, Table
 
 
+_EXAMPLES = """\
+examples:
+  dprmt report --out report
+  dprmt report --out report --recipe minilm-docstrings --json
+"""
+
+
 def add_command(commands: Commands) -> None:
     """Declare it."""
     summary = "theory against measurement on real gradients, and the price of randomized clipping: one HTML page"
-    parser = commands.add_parser("report", help=summary, description=summary, allow_abbrev=False)
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder for index.html and numbers.json")
+    parser = add_command_with(commands, "report", summary, (), run_report, _EXAMPLES)
+    parser.add_argument("--out", required=True, metavar="DIR", type=path, help="folder for index.html and numbers.json")
     parser.add_argument(
         "--recipe",
         metavar="RECIPE",
+        type=path,
         help="a classification recipe (name or .toml) whose first steps are run instead of the report's own",
     )
-    parser.set_defaults(run=run_report)
 
 
 def run_report(namespace: argparse.Namespace) -> None:
     """Write the page, and print its sentences."""
-    if not namespace.out:  # would be the current folder
-        raise UsageError("dprmt report: --out must be the name of a folder, got ''")
     from dprmt.report import write_report
 
     console = Console()
-    with _progress(console) as progress:
+    with _progress(console, quiet=namespace.json) as progress:
         report = write_report(namespace.out, namespace.recipe, progress=progress)
-    _print(console, report)
+    if namespace.json:
+        sections = [{"title": section.title, "sentences": list(section.sentences)} for section in report.sections]
+        document = {"page": str(report.page), "numbers": str(report.numbers), "sections": sections}
+        sys.stdout.write(strict_json(document) + "\n")
+    else:
+        _print(console, report)
 
 
 def _print(console: Console, report: Report) -> None:
@@ -63,12 +74,13 @@ def _table(table: Table) -> RichTable:
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[Progress]:
+def _progress(console: Console, *, quiet: bool) -> Iterator[Progress]:
     """A progress bar on terminals; silent where output is none."""
     from dprmt.report import Progress
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Bar(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not sys.stdout.isatty()) as bar:
+    quiet = quiet or not sys.stdout.isatty()
+    with Bar(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet) as bar:
         task = bar.add_task("starting", total=None)
         yield Progress(
             start=lambda total: bar.update(task, total=total),

@@ -14,7 +14,16 @@ from rich.console import Console
 from rich.progress import track
 
 from dprmt.cli._matrix_spectrum import LARGEST_ENTRY, MatrixSpectrum, is_usable, matrix_spectrum, why_not
-from dprmt.cli._options import Commands, Option, UsageError, add_command_with, check_picture_name, read_options, real
+from dprmt.cli._options import (
+    Commands,
+    Option,
+    UsageError,
+    add_command_with,
+    check_picture_name,
+    path,
+    read_options,
+    real,
+)
 from dprmt.cli._spectrum_tables import details, overview, printable
 from dprmt.cli._tensor_files import Reader, UnreadableFileError, open_tensors
 
@@ -27,16 +36,22 @@ _SIGMA = Option(
     real(low=1e-100, high=1e100),
     "standard deviation of one entry of the noise, σ_DP·C/|B|, in [1e-100, 1e100]; not the noise multiplier",
     required=True,
+    metavar="SIGMA",
 )
+_EXAMPLES = """\
+examples:
+  dprmt spectrum gradients.safetensors --sigma 0.01
+  dprmt spectrum gradients.npz --sigma 0.01 --param layers.0.query --plot query.png
+"""
 
 
 def add_command(commands: Commands) -> None:
     """Declare it."""
     summary = "the singular values of noisy matrices, and which of them stand out from the noise"
-    parser = add_command_with(commands, "spectrum", summary, (_SIGMA,), run_spectrum)
-    parser.add_argument("file", metavar="FILE", help="a .npy, .npz, .pt or .safetensors file of matrices")
+    parser = add_command_with(commands, "spectrum", summary, (_SIGMA,), run_spectrum, _EXAMPLES)
+    parser.add_argument("file", metavar="FILE", type=path, help="a .npy, .npz, .pt or .safetensors file of matrices")
     parser.add_argument("--param", metavar="NAME", help="one matrix only, value by value")
-    parser.add_argument("--plot", metavar="OUT", help="write a picture (png, pdf or svg) of one matrix")
+    parser.add_argument("--plot", metavar="OUT", type=path, help="write a picture (png, pdf or svg) of one matrix")
 
 
 def run_spectrum(namespace: argparse.Namespace) -> None:
@@ -117,7 +132,7 @@ def _with_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
     return track(items, "spectra", total, console=Console(stderr=True), transient=True, disable=quiet)
 
 
-def _draw(path: str, spectrum: MatrixSpectrum, among: int) -> None:
+def _draw(place: str, spectrum: MatrixSpectrum, among: int) -> None:
     from dprmt.plots import plot_singular_values, plot_spectrum_histogram, save_picture
 
     values, shape, sigma = spectrum.singular_values, spectrum.shape, spectrum.sigma
@@ -133,7 +148,7 @@ def _draw(path: str, spectrum: MatrixSpectrum, among: int) -> None:
         plot_spectrum_histogram(values, shape, sigma, ax=axes[1])
         axes[0].figure.suptitle(title, fontsize="medium", parse_math=False)
 
-    save_picture(path, draw, size=(11.0, 4.4), panels=(1, 2))
+    save_picture(place, draw, size=(11.0, 4.4), panels=(1, 2))
 
 
 def _refuse_all(namespace: argparse.Namespace, skipped: dict[str, str]) -> NoReturn:

@@ -10,24 +10,31 @@ import numpy as np
 from dprmt.accounting import TradeOff, clt_mu
 from dprmt.cli._answers import print_answer
 from dprmt.cli._clipping_options import CLIPPING, clipping_details, clipping_label
-from dprmt.cli._options import Commands, Option, add_command_with, check_picture_name, count, read_options
+from dprmt.cli._options import Commands, Option, add_command_with, check_picture_name, count, path
 from dprmt.cli._run_options import NOISE, composed
-from dprmt.cli._sampling_options import SAMPLING
+from dprmt.cli._sampling_options import MEANING, SAMPLING, read_run, run_details
 
-_POINTS = Option("--points", count(low=2, high=100_001), "number of false positive rates (default 101)", default=101)
+_POINTS = Option(
+    "--points", count(low=2, high=100_001), "number of false positive rates (default 101)", default=101, metavar="N"
+)
 _OPTIONS = (NOISE, *SAMPLING, *CLIPPING, _POINTS)
+_EXAMPLES = """\
+examples:
+  dprmt tradeoff --noise-multiplier 1 --sample-rate 0.03 --steps 400 > curve.csv
+  dprmt tradeoff --noise-multiplier 1 --sample-rate 0.03 --steps 400 --probes 32 --plot curve.png
+"""
 
 
 def add_command(commands: Commands) -> None:
     """Declare it."""
     summary = "the trade-off curve of a training run (f-DP), as csv, JSON or picture"
-    parser = add_command_with(commands, "tradeoff", summary, _OPTIONS, run_tradeoff)
-    parser.add_argument("--plot", metavar="FILE", help="write a picture (png, pdf or svg)")
+    parser = add_command_with(commands, "tradeoff", summary, _OPTIONS, run_tradeoff, f"{MEANING}\n{_EXAMPLES}")
+    parser.add_argument("--plot", metavar="FILE", type=path, help="write a picture (png, pdf or svg)")
 
 
 def run_tradeoff(namespace: argparse.Namespace) -> None:
     """The curve, at rates that are denser where it bends: near both ends."""
-    values = read_options(namespace, _OPTIONS)
+    values = read_run(namespace, _OPTIONS)
     if namespace.plot is not None:
         check_picture_name("dprmt tradeoff", namespace.plot)
     alpha = (1.0 - np.cos(np.linspace(0.0, np.pi, values["points"]))) / 2.0
@@ -36,17 +43,18 @@ def run_tradeoff(namespace: argparse.Namespace) -> None:
         _draw(namespace.plot, band, values)
     columns = {"alpha": band.alpha, "lower": band.lower, "estimate": band.estimate, "upper": band.upper}
     document = {**{name: column.tolist() for name, column in columns.items()}, **clipping_details(values)}
+    document |= run_details(values)
     lines = [f"wrote {namespace.plot}"] if namespace.plot is not None else _csv(columns)
     print_answer(namespace, document, lines)
 
 
-def _draw(path: str, band: TradeOff, values: dict[str, Any]) -> None:
+def _draw(place: str, band: TradeOff, values: dict[str, Any]) -> None:
     from dprmt.plots import plot_trade_off, save_picture
 
     mu = None
     if values["probes"] is None and values["sample_rate"] is not None:
         mu = clt_mu(values["noise_multiplier"], values["sample_rate"], values["steps"])
-    save_picture(path, lambda ax: plot_trade_off({clipping_label(values): band}, gaussian_mu=mu, ax=ax))
+    save_picture(place, lambda ax: plot_trade_off({clipping_label(values): band}, gaussian_mu=mu, ax=ax))
 
 
 def _csv(columns: dict[str, np.ndarray]) -> list[str]:

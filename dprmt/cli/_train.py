@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dprmt._files import strict_json
 from dprmt._validation import ParameterError
-from dprmt.cli._options import Commands, UsageError, add_command_with
+from dprmt.cli._options import Commands, UsageError, add_command_with, path
 from dprmt.cli._rounding import round_up
 
 if TYPE_CHECKING:
@@ -23,14 +23,23 @@ _COMMAND = "dprmt train"
 _OPTIONS = ("out", "resume", "noise_seed", "set", "device", "recipe", "tensorboard")
 _MIB = 2.0**20
 _LAYERS_SHOWN = 8
+_EXAMPLES = """\
+examples:
+  dprmt train minilm-docstrings --dry-run
+  dprmt train minilm-docstrings --out runs/first
+  dprmt train minilm-docstrings --out runs/first --resume
+  dprmt train recipe.toml --set training.steps=100 --set privacy.target_epsilon=2
+"""
 
 
 def add_command(commands: Commands) -> None:
     """Declare it."""
     summary = "train a model as a recipe says, with differential privacy, and write down what it cost"
-    parser = add_command_with(commands, "train", summary, (), run_train)
-    parser.add_argument("recipe", metavar="RECIPE", help="a .toml file, or the name of a recipe that comes with dprmt")
-    parser.add_argument("--out", metavar="DIR", help="the run folder; runs/NAME by default")
+    parser = add_command_with(commands, "train", summary, (), run_train, _EXAMPLES)
+    parser.add_argument(
+        "recipe", metavar="RECIPE", type=path, help="a .toml file, or the name of a recipe that comes with dprmt"
+    )
+    parser.add_argument("--out", metavar="DIR", type=path, help="the run folder; runs/NAME by default")
     parser.add_argument("--resume", action="store_true", help="continue the run in the folder, with fresh noise")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done: shapes, noise, ε, memory")
     parser.add_argument(

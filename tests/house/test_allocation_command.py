@@ -56,8 +56,10 @@ def test_readers_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["--sampling", "allocation", "--steps-per-epoch", "3"], "--epochs must be given"),
         ([*BATCHES, "--steps", "60"], "--steps must be left out where --sampling is allocation, got 60"),
         ([*BATCHES, "--sample-rate", "0.05"], "--sample-rate must be left out"),
-        (["--sample-rate", "0.1", "--steps", "9", "--epochs", "3"], "--epochs must be left out where --sampling is"),
+        (["--sample-rate", "0.1", "--steps", "9", "--epochs", "3"], "--epochs must be left out where --steps is given"),
         (["--sampling", "shuffle"], "--sampling must be"),
+        ([*BATCHES[:4], "--epochs", "1.5"], "--epochs must be an integer where --sampling is allocation, got 1.5"),
+        ([*BATCHES, "--examples", "60"], "--examples must be left out where --sampling is allocation, got 60"),
         ([*BATCHES[:4], "--epochs", "1000000000"], "--epochs must be an integer in [1, 50000000]"),
     ],
 )

@@ -116,8 +116,14 @@ BAD = [
     (["--noise-multiplier", "0"], "--noise-multiplier must be a finite number in [0.001, 1e+06], got 0"),
     (["--noise-multiplier", "-1"], "--noise-multiplier must be a finite number in [0.001, 1e+06], got -1"),
     (["--noise-multiplier", "abc"], "--noise-multiplier must be a finite number in [0.001, 1e+06], got abc"),
-    (["--sample-rate", "1.5"], "--sample-rate must be a finite number in [1e-09, 1], got 1.5"),
-    (["--sample-rate", "nan"], "--sample-rate must be a finite number in [1e-09, 1], got nan"),
+    (
+        ["--sample-rate", "1.5"],
+        "--sample-rate must be a number or a fraction such as 2000/67349 in [1e-09, 1], got 1.5",
+    ),
+    (
+        ["--sample-rate", "nan"],
+        "--sample-rate must be a number or a fraction such as 2000/67349 in [1e-09, 1], got nan",
+    ),
     (["--steps", "0"], "--steps must be an integer in [1, 1000000000], got 0"),
     (["--steps", "2.5"], "--steps must be an integer in [1, 1000000000], got 2.5"),
     (["--delta", "1"], "--delta must be a finite number in [1e-290, 1), got 1"),

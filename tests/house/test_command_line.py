@@ -1,0 +1,189 @@
+"""What all commands share: help with examples that work, runs in epochs, statements, recipes, completion."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shlex
+import subprocess
+import sys
+import tomllib
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.cli import build_parser, main
+from dprmt.cli._options import rounded_up
+from dprmt.training.recipes import builtin_recipes, load_recipe
+
+EPSILON = ["epsilon", "--noise-multiplier", "2", "--delta", "1e-5"]
+
+
+def sub_parsers() -> dict[str, argparse.ArgumentParser]:
+    """By the command's name."""
+    (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(commands.choices)
+
+
+COMMANDS = sub_parsers()
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
+    """The JSON object that a command prints."""
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line on stderr, and exit code 2."""
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    return captured.err.rstrip()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_json_and_examples_that_parse(name: str) -> None:
+    text = COMMANDS[name].format_help()
+    assert "--json" in text
+    assert " X\n" not in text
+    examples = [line.strip() for line in text.partition("examples:\n")[2].splitlines() if line.strip()]
+    assert len(examples) >= 2
+    for line in examples:
+        program, *arguments = shlex.split(line.partition(" > ")[0])
+        assert program == "dprmt"
+        assert build_parser().parse_args(arguments).command == name
+
+
+@pytest.mark.parametrize("name", ["epsilon", "noise", "delta", "tradeoff"])
+def test_help_says_what_the_answer_means(name: str) -> None:
+    text = " ".join(COMMANDS[name].format_help().split())
+    assert "add/remove adjacency" in text
+    assert "Poisson sampling" in text
+
+
+def test_a_run_in_examples_and_epochs(capsys: pytest.CaptureFixture[str]) -> None:
+    epochs = answer(capsys, *EPSILON, "--examples", "1000", "--batch-size", "30", "--epochs", "1.5")
+    assert 0.03 <= epochs["sample_rate"] < 0.03 * (1 + 1e-15)
+    assert epochs["steps"] == 50
+    assert (epochs["sampling"], epochs["adjacency"]) == ("poisson", "add-remove")
+    rates = answer(capsys, *EPSILON, "--sample-rate", "3/100", "--steps", "50")
+    assert rates == epochs
+    assert epochs["epsilon"]["upper"] == DPSGD(2.0, rounded_up(Fraction(3, 100))).epsilon(50, 1e-5).upper
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**9))
+def test_rates_are_never_rounded_down(batch: int, more: int) -> None:
+    exact = Fraction(batch, batch + more)
+    rate = rounded_up(exact)
+    assert Fraction(math.nextafter(rate, 0.0)) < exact <= Fraction(rate)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--steps", "5"], "--sample-rate is required, or --examples and --batch-size"),
+        (["--steps", "5", "--examples", "9"], "--sample-rate is required, or --examples and --batch-size"),
+        (["--steps", "5", "--sample-rate", "0.1", "--examples", "9"], "not both"),
+        (["--sample-rate", "0.1"], "--steps or --epochs is required, and not both"),
+        (["--sample-rate", "0.1", "--steps", "5", "--epochs", "2"], "--steps or --epochs is required, and not both"),
+        (
+            ["--steps", "5", "--examples", "9", "--batch-size", "10"],
+            "--batch-size must be an integer in [1, 9], got 10",
+        ),
+        (["--sample-rate", "1e-9", "--epochs", "1e9"], "--epochs must be at most 1e+09 steps long, got 1000000000.0"),
+        (["--sample-rate", "3/0", "--steps", "5"], "--sample-rate must be a number or a fraction such as"),
+        (["--sample-rate", "1e-999999999", "--steps", "5"], "--sample-rate must be a number or a fraction such as"),
+        (["--sample-rate", "1e999999999", "--steps", "5"], "--sample-rate must be a number or a fraction such as"),
+        (["--sample-rate", "5/4", "--steps", "5"], "--sample-rate must be a number or a fraction such as"),
+    ],
+)
+def test_runs_that_are_no_runs(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    message = refusal(capsys, *EPSILON, *arguments)
+    assert message.startswith("dprmt epsilon: ")
+    assert words in message
+
+
+@pytest.mark.parametrize("delta", ["-1e-5", "-.5", "-inf", "-nan"])
+def test_negative_numbers_are_values(capsys: pytest.CaptureFixture[str], delta: str) -> None:
+    run = ["epsilon", "--noise-multiplier", "2", "--sample-rate", "0.1", "--steps", "5"]
+    assert refusal(capsys, *run, "--delta", delta).endswith(
+        f"--delta must be a finite number in [1e-290, 1), got {delta}"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "--out", ""],
+        ["report", "--out", "page", "--recipe", " "],
+        ["train", ""],
+        ["train", "minilm-docstrings", "--out", ""],
+        ["spectrum", "", "--sigma", "1"],
+        ["tradeoff", "--noise-multiplier", "2", "--sample-rate", "0.1", "--steps", "5", "--plot", ""],
+    ],
+)
+def test_empty_paths_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "must be a name that is not empty" in refusal(capsys, *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+RUN = ["--sample-rate", "0.1", "--steps", "5"]
+
+
+def test_statement_names_the_conditions_and_rounds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    document = answer(capsys, *EPSILON, *RUN, "--probes", "8", "--probe-sharing", "sample", "--statement")
+    said = document["statement"]
+    for words in ("Poisson sampling", "8 Gaussian probes per layer, drawn in secret", "addition or removal", "1e-05"):
+        assert words in said
+    claimed = float(said.partition("ε ≤ ")[2].split()[0])
+    assert claimed >= RandomizedClipping(2.0, 0.1, 8, probe_sharing="sample").epsilon(5, 1e-5).upper
+    assert "statement" not in answer(capsys, *EPSILON, *RUN)
+    assert main(["delta", "--epsilon", "1", "--noise-multiplier", "2", *RUN, "--statement"]) == 0
+    assert "ε = 1 and δ ≤ " in capsys.readouterr().out
+
+
+def test_statement_claims_nothing_without_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = ["epsilon", "--noise-multiplier", "0.001", "--sample-rate", "1", "--steps", "1000000", "--delta", "1e-290"]
+    document = answer(capsys, *tiny, "--probes", "2", "--statement")
+    assert (document["epsilon"]["upper"] is None) == ("nothing may be claimed" in document["statement"])
+
+
+def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    assert tuple(capsys.readouterr().out.split()) == builtin_recipes()
+    assert main(["recipes", "minilm-docstrings"]) == 0
+    printed = tomllib.loads(capsys.readouterr().out)
+    assert printed == load_recipe("minilm-docstrings").to_dict()
+    assert set(answer(capsys, "recipes")) == set(builtin_recipes())
+    assert "no-such" in refusal(capsys, "recipes", "no-such")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion(capsys: pytest.CaptureFixture[str], shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit) as ended:
+        main(["--print-completion", shell])
+    assert ended.value.code == 0
+    script = capsys.readouterr().out
+    assert "spectrum" in script
+    assert shell == "tcsh" or ("--probe-sharing" in script and "envelope" in script)
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert refusal(capsys, "--print-completion", shell).endswith("needs shtab; install dprmt[completion]")
+
+
+def test_completion_is_taken_by_bash(tmp_path: Path) -> None:
+    pytest.importorskip("shtab")
+    done = subprocess.run(
+        [sys.executable, "-m", "dprmt", "--print-completion", "bash"], capture_output=True, text=True, check=True
+    )
+    (tmp_path / "completion").write_text(done.stdout)
+    subprocess.run(["bash", "-n", str(tmp_path / "completion")], check=True)
