@@ -34,6 +34,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
+        message = re.sub(r"^argument (\S+): must", r"\1 must", message)
         raise UsageError(f"{self.prog}: {message}")
 
 
@@ -148,11 +149,15 @@ def rounded_up(exact: Fraction) -> float:
     return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
 
 
-def path(text: str) -> str:
-    """The name of a file or folder, for ``add_argument(type=path)``."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError(f"must be a name that is not empty, got {text!r}")
-    return text
+def name_of(what: str) -> Callable[[str], str]:
+    """A reader of names that are not empty, for ``add_argument(type=name_of("a file"))``."""
+
+    def read(text: str) -> str:
+        if not text.strip():
+            raise argparse.ArgumentTypeError(f"must be the name of {what}, got {text!r}")
+        return text
+
+    return read
 
 
 def yes_or_no(name: str, text: str) -> bool:

@@ -14,7 +14,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table as RichTable
 
 from dprmt._files import strict_json
-from dprmt.cli._options import Commands, add_command_with, path
+from dprmt.cli._options import Commands, add_command_with, name_of
 
 if TYPE_CHECKING:
     from dprmt.report import Progress, Report, Table
@@ -31,11 +31,13 @@ def add_command(commands: Commands) -> None:
     """Declare it."""
     summary = "theory against measurement on real gradients, and the price of randomized clipping: one HTML page"
     parser = add_command_with(commands, "report", summary, (), run_report, _EXAMPLES)
-    parser.add_argument("--out", required=True, metavar="DIR", type=path, help="folder for index.html and numbers.json")
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", type=name_of("a folder"), help="folder for index.html and numbers.json"
+    )
     parser.add_argument(
         "--recipe",
         metavar="RECIPE",
-        type=path,
+        type=name_of("a recipe"),
         help="a classification recipe (name or .toml) whose first steps are run instead of the report's own",
     )
 

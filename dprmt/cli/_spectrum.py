@@ -20,7 +20,6 @@ from dprmt.cli._options import (
     UsageError,
     add_command_with,
     check_picture_name,
-    path,
     read_options,
     real,
 )
@@ -49,9 +48,13 @@ def add_command(commands: Commands) -> None:
     """Declare it."""
     summary = "the singular values of noisy matrices, and which of them stand out from the noise"
     parser = add_command_with(commands, "spectrum", summary, (_SIGMA,), run_spectrum, _EXAMPLES)
-    parser.add_argument("file", metavar="FILE", type=path, help="a .npy, .npz, .pt or .safetensors file of matrices")
+    parser.add_argument(
+        "file", metavar="FILE", type=name_of("a file"), help="a .npy, .npz, .pt or .safetensors file of matrices"
+    )
     parser.add_argument("--param", metavar="NAME", help="one matrix only, value by value")
-    parser.add_argument("--plot", metavar="OUT", type=path, help="write a picture (png, pdf or svg) of one matrix")
+    parser.add_argument(
+        "--plot", metavar="OUT", type=name_of("a file"), help="write a picture (png, pdf or svg) of one matrix"
+    )
 
 
 def run_spectrum(namespace: argparse.Namespace) -> None:

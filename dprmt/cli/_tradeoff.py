@@ -10,7 +10,7 @@ import numpy as np
 from dprmt.accounting import TradeOff, clt_mu
 from dprmt.cli._answers import print_answer
 from dprmt.cli._clipping_options import CLIPPING, clipping_details, clipping_label
-from dprmt.cli._options import Commands, Option, add_command_with, check_picture_name, count, path
+from dprmt.cli._options import Commands, Option, add_command_with, check_picture_name, count, name_of
 from dprmt.cli._run_options import NOISE, composed
 from dprmt.cli._sampling_options import MEANING, SAMPLING, read_run, run_details
 
@@ -29,7 +29,7 @@ def add_command(commands: Commands) -> None:
     """Declare it."""
     summary = "the trade-off curve of a training run (f-DP), as csv, JSON or picture"
     parser = add_command_with(commands, "tradeoff", summary, _OPTIONS, run_tradeoff, f"{MEANING}\n{_EXAMPLES}")
-    parser.add_argument("--plot", metavar="FILE", type=path, help="write a picture (png, pdf or svg)")
+    parser.add_argument("--plot", metavar="FILE", type=name_of("a file"), help="write a picture (png, pdf or svg)")
 
 
 def run_tradeoff(namespace: argparse.Namespace) -> None:

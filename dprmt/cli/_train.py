@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dprmt._files import strict_json
 from dprmt._validation import ParameterError
-from dprmt.cli._options import Commands, UsageError, add_command_with, path
+from dprmt.cli._options import Commands, UsageError, add_command_with, name_of
 from dprmt.cli._rounding import round_up
 
 if TYPE_CHECKING:
@@ -37,9 +37,12 @@ def add_command(commands: Commands) -> None:
     summary = "train a model as a recipe says, with differential privacy, and write down what it cost"
     parser = add_command_with(commands, "train", summary, (), run_train, _EXAMPLES)
     parser.add_argument(
-        "recipe", metavar="RECIPE", type=path, help="a .toml file, or the name of a recipe that comes with dprmt"
+        "recipe",
+        metavar="RECIPE",
+        type=name_of("a recipe"),
+        help="a .toml file, or the name of a recipe that comes with dprmt",
     )
-    parser.add_argument("--out", metavar="DIR", type=path, help="the run folder; runs/NAME by default")
+    parser.add_argument("--out", metavar="DIR", type=name_of("a folder"), help="the run folder; runs/NAME by default")
     parser.add_argument("--resume", action="store_true", help="continue the run in the folder, with fresh noise")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done: shapes, noise, ε, memory")
     parser.add_argument(

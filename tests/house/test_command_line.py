@@ -87,11 +87,11 @@ def test_rates_are_never_rounded_down(batch: int, more: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--steps", "5"], "--sample-rate is required, or --examples and --batch-size"),
-        (["--steps", "5", "--examples", "9"], "--sample-rate is required, or --examples and --batch-size"),
-        (["--steps", "5", "--sample-rate", "0.1", "--examples", "9"], "not both"),
-        (["--sample-rate", "0.1"], "--steps or --epochs is required, and not both"),
-        (["--sample-rate", "0.1", "--steps", "5", "--epochs", "2"], "--steps or --epochs is required, and not both"),
+        (["--steps", "5"], "--sample-rate must be given where --sampling is poisson, or --examples with --batch-size"),
+        (["--steps", "5", "--examples", "9"], "--batch-size must be given where the other of"),
+        (["--steps", "5", "--sample-rate", "0.1", "--examples", "9"], "--examples must be left out where --sample-rate"),
+        (["--sample-rate", "0.1"], "--steps must be given where --sampling is poisson, or --epochs"),
+        (["--sample-rate", "0.1", "--steps", "5", "--epochs", "2"], "--epochs must be left out where --steps is given"),
         (
             ["--steps", "5", "--examples", "9", "--batch-size", "10"],
             "--batch-size must be an integer in [1, 9], got 10",
@@ -132,7 +132,7 @@ def test_empty_paths_are_refused(
     capsys: pytest.CaptureFixture[str], arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "must be a name that is not empty" in refusal(capsys, *arguments)
+    assert "must be the name of a" in refusal(capsys, *arguments)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -149,6 +149,13 @@ def test_statement_names_the_conditions_and_rounds_up(capsys: pytest.CaptureFixt
     assert "statement" not in answer(capsys, *EPSILON, *RUN)
     assert main(["delta", "--epsilon", "1", "--noise-multiplier", "2", *RUN, "--statement"]) == 0
     assert "ε = 1 and δ ≤ " in capsys.readouterr().out
+
+
+def test_statement_of_random_allocation(capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["--sampling", "allocation", "--steps-per-epoch", "20", "--epochs", "3"]
+    said = answer(capsys, *EPSILON, *run, "--statement")["statement"]
+    assert "3 epochs of 20 steps with random allocation" in said
+    assert "Poisson" not in said
 
 
 def test_statement_claims_nothing_without_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
