@@ -20,6 +20,7 @@ from dprmt.cli._options import (
     UsageError,
     add_command_with,
     check_picture_name,
+    name_of,
     read_options,
     real,
 )

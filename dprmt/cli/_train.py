@@ -40,7 +40,7 @@ def add_command(commands: Commands) -> None:
         "recipe",
         metavar="RECIPE",
         type=name_of("a recipe"),
-        help="a .toml file, or the name of a recipe that comes with dprmt",
+        help="a .toml file, or the name of one that comes with dprmt",
     )
     parser.add_argument("--out", metavar="DIR", type=name_of("a folder"), help="the run folder; runs/NAME by default")
     parser.add_argument("--resume", action="store_true", help="continue the run in the folder, with fresh noise")
