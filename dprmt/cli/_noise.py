@@ -12,7 +12,7 @@ from dprmt.cli._clipping_options import CLIPPING, clipping_keywords
 from dprmt.cli._options import Commands, Option, add_command_with, real
 from dprmt.cli._rounding import round_up
 from dprmt.cli._run_options import DELTA, composed
-from dprmt.cli._sampling_options import MEANING, SAMPLING, read_run, batch_keywords, run_keywords
+from dprmt.cli._sampling_options import MEANING, SAMPLING, batch_keywords, read_run, run_keywords
 from dprmt.cli._statements import statement, upper_bound
 
 _TARGET = Option("--epsilon", real(low=0.0, low_open=True), "target ε, > 0", required=True, metavar="E")

@@ -89,7 +89,10 @@ def test_rates_are_never_rounded_down(batch: int, more: int) -> None:
     [
         (["--steps", "5"], "--sample-rate must be given where --sampling is poisson, or --examples with --batch-size"),
         (["--steps", "5", "--examples", "9"], "--batch-size must be given where the other of"),
-        (["--steps", "5", "--sample-rate", "0.1", "--examples", "9"], "--examples must be left out where --sample-rate"),
+        (
+            ["--steps", "5", "--sample-rate", "0.1", "--examples", "9"],
+            "--examples must be left out where --sample-rate",
+        ),
         (["--sample-rate", "0.1"], "--steps must be given where --sampling is poisson, or --epochs"),
         (["--sample-rate", "0.1", "--steps", "5", "--epochs", "2"], "--epochs must be left out where --steps is given"),
         (
