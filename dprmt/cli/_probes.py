@@ -25,8 +25,12 @@ def _shapes(name: str, text: str) -> list[tuple[int, ...]]:
         ) from None
 
 
-_BUDGET = Option("--budget", count(low=2, high=10**5), "products per layer and sample, an integer >= 2", required=True, metavar="N")
-_LAYERS = Option("--layers", _shapes, "shapes of linear layers, as in 1024x4096x4096,1024x4096x11008", metavar="TxPxR,...")
+_BUDGET = Option(
+    "--budget", count(low=2, high=10**5), "products per layer and sample, an integer >= 2", required=True, metavar="N"
+)
+_LAYERS = Option(
+    "--layers", _shapes, "shapes of linear layers, as in 1024x4096x4096,1024x4096x11008", metavar="TxPxR,..."
+)
 _OPTIONS = (NOISE, *POISSON, DELTA, _BUDGET, _LAYERS)
 _EXAMPLES = """\
 examples:

@@ -11,12 +11,15 @@ from dprmt._validation import ParameterError, check_count
 from dprmt.cli._options import Option, choice, count, read_options, real, rounded_up, share
 
 _MOST_STEPS = 10**9
-SAMPLING = (
+POISSON = (
     Option("--sample-rate", share(1e-9), "q of Poisson sampling, in [1e-9, 1]; 2000/67349 is read too", metavar="Q"),
     Option("--steps", count(high=_MOST_STEPS), "T of Poisson sampling, an integer in [1, 1e9]", metavar="T"),
     Option("--examples", count(high=10**12), "N; with --batch-size B in place of --sample-rate: q = B/N", metavar="N"),
     Option("--batch-size", count(high=10**12), "B, expected number of examples in a step, at most N", metavar="B"),
     Option("--epochs", real(low=0.0, low_open=True, high=1e9), "E, in place of --steps: T = E/q, up", metavar="E"),
+)
+SAMPLING = (
+    *POISSON,
     Option("--sampling", choice("poisson", "allocation"), "poisson (default), or allocation: once in every epoch"),
     Option("--steps-per-epoch", count(high=10**7), "t of random allocation, an integer in [1, 1e7]", metavar="T"),
 )
@@ -35,7 +38,7 @@ what the answer means:
 def read_run(namespace: argparse.Namespace, options: tuple[Option, ...]) -> dict[str, Any]:
     """Values of the options; Poisson sampling comes as ``sample_rate`` and ``steps``, however it was given."""
     values = read_options(namespace, options)
-    if values["sampling"] == "allocation":
+    if values.get("sampling") == "allocation":
         _leave_out(values, ("sample_rate", "steps", "examples", "batch_size"), "--sampling is allocation")
         _need(values, ("steps_per_epoch", "epochs"), "--sampling is allocation")
         return {**values, "epochs": _whole(values["epochs"])}
@@ -46,26 +49,26 @@ def read_run(namespace: argparse.Namespace, options: tuple[Option, ...]) -> dict
 
 def batch_keywords(values: dict[str, Any]) -> dict[str, Any]:
     """Keywords of a mechanism: how it samples."""
-    if values["sampling"] == "allocation":
+    if values.get("sampling") == "allocation":
         return {"sampling": "allocation", "steps_per_epoch": values["steps_per_epoch"]}
     return {"sample_rate": values["sample_rate"]}
 
 
 def run_keywords(values: dict[str, Any]) -> dict[str, int]:
     """Keywords of a question: for how long it runs."""
-    name = "epochs" if values["sampling"] == "allocation" else "steps"
+    name = "epochs" if values.get("sampling") == "allocation" else "steps"
     return {name: values[name]}
 
 
 def run_details(values: dict[str, Any]) -> dict[str, Any]:
     """What an answer in JSON says of the run and of the notion of privacy."""
-    notion = {"sampling": values["sampling"] or "poisson", "adjacency": "add-remove"}
+    notion = {"sampling": values.get("sampling") or "poisson", "adjacency": "add-remove"}
     return {**notion, **batch_keywords(values), **run_keywords(values)}
 
 
 def sampling_sentence(values: dict[str, Any]) -> str:
     """To follow "DP-SGD"."""
-    if values["sampling"] == "allocation":
+    if values.get("sampling") == "allocation":
         epochs, per_epoch = values["epochs"], values["steps_per_epoch"]
         return f"for {epochs} epochs of {per_epoch} steps with random allocation (every example in one step of each)"
     return f"for T = {values['steps']} steps on batches by Poisson sampling at rate q = {values['sample_rate']:.6g}"
@@ -73,7 +76,7 @@ def sampling_sentence(values: dict[str, Any]) -> str:
 
 def number_of_steps(values: dict[str, Any]) -> int:
     """The length of the run in steps, no more than 1e9."""
-    if values["sampling"] == "allocation":
+    if values.get("sampling") == "allocation":
         most = _MOST_STEPS // values["steps_per_epoch"]
         return int(check_count("epochs", values["epochs"], high=most) * values["steps_per_epoch"])
     return int(values["steps"])
@@ -81,7 +84,7 @@ def number_of_steps(values: dict[str, Any]) -> int:
 
 def _leave_out(values: dict[str, Any], names: tuple[str, ...], where: str) -> None:
     for name in names:
-        if values[name] is not None:
+        if values.get(name) is not None:
             raise ParameterError(name, values[name], f"left out where {where}")
 
 
