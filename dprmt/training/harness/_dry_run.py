@@ -13,7 +13,7 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.training.data import TaskData, per_sample_losses
-from dprmt.training.harness._ledger import describe_mechanism
+from dprmt.training.harness._ledger import SpentEpsilon, describe_mechanism
 from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._recipe_task import load, made_up_batch, prepare_recipe, usable_device
@@ -126,10 +126,11 @@ def dry_run(
     steps = recipe.training.steps
     marks = sorted({max(1, steps * part // _CURVE) for part in range(1, _CURVE + 1)} | {1})
     mechanism = prepared.mechanism
+    spent = SpentEpsilon(mechanism, recipe.privacy.delta)
     return DryRun(
         mechanism=describe_mechanism(mechanism),
         noise_std=mechanism.noise_multiplier * recipe.privacy.clipping_norm / recipe.training.batch_size,
-        epsilon_after={mark: mechanism.epsilon(mark, recipe.privacy.delta).upper for mark in marks},
+        epsilon_after={mark: spent.after(mark, exactly=True) for mark in marks},
         samples=prepared.task.size,
         sample_rate=mechanism.sample_rate,
         trainable={name: tuple(value.shape) for name, value in prepared.parameters.items()},

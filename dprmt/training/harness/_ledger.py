@@ -12,9 +12,11 @@ from typing import Any
 from dprmt._files import append_line, read_lines
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.training.harness._allocation import whole_epochs
 
 FILE = "privacy.jsonl"
 _EXACT_FOR = 0.5  # seconds an answer may take before it is no longer asked for at every step
+_OF_ALLOCATION = ("sampling", "steps_per_epoch", "participations")
 _DIGITS = 3  # binary ones that numbers of steps are rounded up to then
 
 
@@ -47,7 +49,7 @@ class PrivacyLedger:
             what = f"{self._path}: charged for another mechanism than run.json and recipe have"
             raise ParameterError("resume", what, "given for a run whose record is complete")
 
-    def charge(self, attempt: int, step: int, epsilon: float) -> None:
+    def charge(self, attempt: int, step: int, epsilon: float, charged: int | None = None) -> None:
         """Record one more step, durably.
 
         Parameters
@@ -58,8 +60,10 @@ class PrivacyLedger:
             Number of the logical step in the schedule.
         epsilon : float
             Upper bound of ε after it, with all steps ever charged.
+        charged : int, optional
+            Steps charged with it, where that is more than one more: the rest of an epoch that was given up.
         """
-        self.charged += 1
+        self.charged = max(self.charged + 1, charged or 0)
         entry: dict[str, Any] = {"charged": self.charged, "attempt": attempt, "step": step, "epsilon": epsilon}
         entry["mechanism"] = self._mechanism
         append_line(self._path, entry, durably=True)
@@ -99,7 +103,7 @@ class SpentEpsilon:
 
     Where an answer takes longer than half a second, the bound for a number of steps up to a quarter larger is given
     (1, 2, …, 8, 10, 12, 14, 16, 20, …, never past the planned number): ε grows with the number of steps, so this errs
-    to the safe side.
+    to the safe side. Random allocation is charged in whole epochs, whatever step of an epoch was the last.
 
     Parameters
     ----------
@@ -133,10 +137,12 @@ class SpentEpsilon:
         """
         if steps == 0:
             return 0.0
+        steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
         if self._slow and not exactly and steps not in self._known:
             unit = 1 << max(0, (steps - 1).bit_length() - _DIGITS)
             rounded = -(-steps // unit) * unit
             steps = min(rounded, self._planned) if steps <= self._planned else rounded
+            steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
         if steps not in self._known:
             started = time.process_time()
             self._known[steps] = _upper_bound(self._mechanism, steps, self._delta)
@@ -164,4 +170,7 @@ def describe_mechanism(mechanism: DPSGD | RandomizedClipping) -> dict[str, Any]:
     dict
         Its class and its fields.
     """
-    return {"mechanism": type(mechanism).__name__, **vars(mechanism)}
+    fields = vars(mechanism)
+    if mechanism.steps_per_epoch is None:  # as before there was another sampling, for records of then
+        fields = {name: value for name, value in fields.items() if name not in _OF_ALLOCATION}
+    return {"mechanism": type(mechanism).__name__, **fields}

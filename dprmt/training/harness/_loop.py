@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError
+from dprmt.training.harness._allocation import AllocatedBatches, whole_epochs
 from dprmt.training.harness._ledger import SpentEpsilon
 from dprmt.training.harness._observer import Observer, StepRecord
 from dprmt.training.harness._place import Place
@@ -59,7 +61,8 @@ class Run:
     Formal guarantees
     -----------------
     A logical step is charged at ``place`` before its noise is added and its gradient used; the batches are those of a
-    Poisson sampler whose exact rate is the mechanism's; with a target ε no more steps are charged than it was computed
+    Poisson sampler whose exact rate is the mechanism's, or of random allocation, of which every epoch that was begun is
+    charged as a whole (see `AllocatedBatches`); with a target ε no more steps are charged than it was computed
     for. What is released is then covered by ``epsilon()``, which is as durable as the place.
 
     Examples
@@ -93,6 +96,8 @@ class Run:
         self.released.after(prepared.inner_optimizer)
         self.scores: dict[str, Any] = {}
         self._scored: int | None = None  # the step after which the scores were taken
+        self._draws: AllocatedBatches | None = None
+        self._saved_draws: dict[str, Any] | None = None
         self.done = self._restore()
         self._spent = SpentEpsilon(prepared.mechanism, settings.privacy.delta, self.total)
 
@@ -133,10 +138,8 @@ class Run:
             self._checkpoint()
 
     def _remaining_steps(self) -> Iterator[StepRecord]:
-        every, task = self.prepared.settings.training.checkpoint_every, self.prepared.task
-        coins = self.randomness.generator("sampling")
-        batches = poisson_batches(task.size, self.prepared.mechanism.sample_rate, self.total - self.done, coins)
-        for step, batch in enumerate(batches, start=self.done + 1):
+        every = self.prepared.settings.training.checkpoint_every
+        for step, batch in enumerate(self._batches(), start=self.done + 1):
             for observer in self.observers:
                 observer.before_step(self, step)
             if self._all_stop():
@@ -153,13 +156,27 @@ class Run:
                 self._checkpoint()
             yield record
 
+    def _batches(self) -> Iterator[list[int]]:
+        mechanism, size, left = self.prepared.mechanism, self.prepared.task.size, self.total - self.done
+        if mechanism.steps_per_epoch is None:
+            return poisson_batches(size, mechanism.sample_rate, left, self.randomness.generator("sampling"))
+        self._draws = AllocatedBatches(
+            size, mechanism.steps_per_epoch, self.randomness, self.charged, self._saved_draws
+        )
+        return itertools.islice(self._draws, left)
+
+    def _charged_with_next(self) -> int:
+        # An epoch of random allocation that was given up after an interruption is charged with the next step.
+        return 1 + (self.charged if self._draws is None else self._draws.charged)
+
     def _all_stop(self) -> bool:
         self.stopped = from_first(self.stopped)
         return self.stopped
 
     def _may_charge(self) -> bool:
         # With a target, σ was chosen for so many steps: a repeated step takes the place of a later one.
-        return self.prepared.settings.privacy.target_epsilon is None or self.charged < self.total
+        planned = whole_epochs(self.total, self.prepared.mechanism.steps_per_epoch)
+        return self.prepared.settings.privacy.target_epsilon is None or self._charged_with_next() <= planned
 
     def _one_step(self, step: int, batch: list[int]) -> StepRecord | None:
         started = time.perf_counter()
@@ -201,11 +218,13 @@ class Run:
         return float(summed(total)) / len(batch) if batch else None
 
     def _charge(self, step: int) -> float:
-        epsilon = math.nan
+        epsilon, charged = math.nan, self._charged_with_next()
         if self.rank == 0:
             if self.place.states_epsilon:
-                epsilon = self._spent.after(self.place.charged + 1)
-            self.place.charge(self.attempt, step, epsilon)
+                epsilon = self._spent.after(charged)
+            self.place.charge(self.attempt, step, epsilon, charged)
+        if self._draws is not None:
+            self._draws.was_charged()
         wait_for_all()
         return epsilon
 
@@ -219,6 +238,8 @@ class Run:
         }
         if self.prepared.denoising_memory is not None:
             state["denoising"] = self.prepared.denoising_memory.state_dict()
+        if self._draws is not None and self.done < self.total:
+            state["allocation"] = self._draws.for_checkpoint()
         self.place.save(state)
 
     def _restore(self) -> int:
@@ -235,6 +256,7 @@ class Run:
         self.prepared.inner_optimizer.load_state_dict(state["optimizer"])
         if self.prepared.denoising_memory is not None:
             self.prepared.denoising_memory.load_state_dict(state["denoising"])
+        self._saved_draws = state.get("allocation")
         return int(state["step"])
 
     def _say(self, text: str) -> None:

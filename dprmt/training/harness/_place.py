@@ -19,8 +19,8 @@ class Place(Protocol):
     def charged(self) -> int:
         """Steps charged so far, over all starts."""
 
-    def charge(self, attempt: int, step: int, epsilon: float) -> None:
-        """Record one more step; what is recorded is as durable as the place when this returns."""
+    def charge(self, attempt: int, step: int, epsilon: float, charged: int) -> None:
+        """Record one more step, the ``charged``-th; what is recorded is as durable as the place when this returns."""
 
     def save(self, state: dict[str, Any]) -> None:
         """Keep the state of the run."""
@@ -54,9 +54,9 @@ class FolderPlace:
     def charged(self) -> int:
         return self._ledger.charged if self._ledger is not None else 0
 
-    def charge(self, attempt: int, step: int, epsilon: float) -> None:
+    def charge(self, attempt: int, step: int, epsilon: float, charged: int) -> None:
         assert self._ledger is not None  # only the first process charges
-        self._ledger.charge(attempt, step, epsilon)
+        self._ledger.charge(attempt, step, epsilon, charged)
 
     def save(self, state: dict[str, Any]) -> None:
         if self._ledger is not None:
@@ -77,8 +77,8 @@ class Memory:
     def __str__(self) -> str:
         return "memory"
 
-    def charge(self, attempt: int, step: int, epsilon: float) -> None:
-        self.charged += 1
+    def charge(self, attempt: int, step: int, epsilon: float, charged: int) -> None:
+        self.charged = charged
 
     def save(self, state: dict[str, Any]) -> None:
         pass

@@ -12,6 +12,7 @@ from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multipli
 from dprmt.spectra import BlendMemory
 from dprmt.training.clipping import PrivateStep
 from dprmt.training.denoising import Denoising, DenoisingStep
+from dprmt.training.harness._allocation import allocated, epoch_length, whole_epochs
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import charged_sample_rate
@@ -168,6 +169,8 @@ def prepare(
     plan = _plan(model, task, settings, randomness, processes, tokens)
     sigma = noise_multiplier or find_noise_multiplier(settings, plan.record, rate)
     mechanism = plan.record.mechanism(sigma, rate)
+    if settings.privacy.sampling == "allocation":
+        mechanism = allocated(mechanism, epoch_length(settings.training.batch_size, task.size))
     inner = _optimizer(model, settings, plan, sigma)
     noise = randomness.generator("noise", next(model.parameters()).device)
     private = plan.privatize(inner, noise_multiplier=sigma, noise_generator=noise)
@@ -177,13 +180,18 @@ def prepare(
 def find_noise_multiplier(settings: Settings, record: NormRecord, rate: float) -> float:
     """The σ that was asked for, or the smallest that keeps the target ε."""
     privacy, steps = settings.privacy, settings.training.steps
+    batches: dict[str, Any] = {"sample_rate": rate, "steps": steps}
+    if privacy.sampling == "allocation":
+        length = round(1 / rate)
+        batches = {"sampling": "allocation", "steps_per_epoch": length, "steps": whole_epochs(steps, length)}
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
     assert privacy.target_epsilon is not None  # there is exactly one of both
     options: dict[str, Any] = {"rank": record.rank, "probe_sharing": record.probe_sharing}
     if record.probes is None:
         options = {}
-    return calibrate_noise_multiplier(privacy.target_epsilon, privacy.delta, rate, steps, record.probes, **options)
+    options |= {"probes": record.probes, **batches}
+    return calibrate_noise_multiplier(privacy.target_epsilon, privacy.delta, **options)
 
 
 def sample_rate(settings: Settings, size: int) -> float:
@@ -191,6 +199,8 @@ def sample_rate(settings: Settings, size: int) -> float:
     if settings.training.batch_size > size:
         allowed = f"at most the size of the training set, {size}"
         raise ParameterError("training.batch_size", settings.training.batch_size, allowed)
+    if settings.privacy.sampling == "allocation":
+        return 1 / epoch_length(settings.training.batch_size, size)
     return charged_sample_rate(settings.training.batch_size, size)
 
 

@@ -120,7 +120,10 @@ def train(
 
     * every logical step is the mechanism that ``run.json`` names (its clipping is `dprmt.training.clipping`'s, with
       that guarantee and its limits), sampled by Poisson sampling with the stated rate, which is the exact probability
-      of the coins that are thrown;
+      of the coins that are thrown, or by random allocation. Then every epoch that was begun is charged as a whole, so
+      ε holds at each of its steps; a run that is resumed where its last checkpoint was made goes on with the epoch's
+      draws, which that checkpoint therefore holds until the run is finished (keep it as secret as the data), and one
+      that lost steps gives the epoch up, charged, and draws anew;
     * a step is charged, durably, before its noisy gradient is used. Steps that a crash threw away are charged as
       well, and repeated with fresh noise;
     * with a target ε no more steps are charged than it was computed for: a resumed run ends as many steps earlier as

@@ -212,6 +212,9 @@ class PrivacyRecipe(Section):
         Width of Hutch++'s sketch, >= 1; only with ``"hutch++"``.
     probe_sharing : {"sample", "batch"}
         Independent secret probes for every sample, or one matrix per layer and step.
+    sampling : {"poisson", "allocation"}
+        Batches by independent coins at rate batch_size/n, or by random allocation: in every epoch of t = n/batch_size
+        (rounded) steps each item takes part once, in a step drawn for it alone; batches then hold n/t items on average.
 
     Raises
     ------
@@ -229,6 +232,7 @@ class PrivacyRecipe(Section):
     probes: int = checked(count(2), 32)
     sketch: int | None = checked(optional(count()), None)
     probe_sharing: str = checked(choice("sample", "batch"), "sample")
+    sampling: str = checked(choice("poisson", "allocation"), "poisson")
 
     def check_together(self) -> None:
         """Exactly one of ε and σ."""

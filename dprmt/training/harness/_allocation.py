@@ -1,0 +1,161 @@
+"""Random allocation: in every epoch each sample takes part in exactly one step, chosen uniformly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.training._generators import secret_generator
+from dprmt.training.harness._randomness import Randomness
+
+Mechanism = DPSGD | RandomizedClipping
+
+
+def epoch_length(batch_size: float, samples: int) -> int:
+    """The number t of steps of an epoch whose batches are closest to the expected size.
+
+    Parameters
+    ----------
+    batch_size : float
+        Wanted expected logical batch size.
+    samples : int
+        Size of the training set.
+
+    Returns
+    -------
+    int
+        n / batch_size, rounded; batches have n/t samples on average.
+
+    Examples
+    --------
+    >>> epoch_length(64, 1000), epoch_length(2000, 1000)
+    (16, 1)
+    """
+    return max(1, round(samples / batch_size))
+
+
+def allocated(mechanism: Mechanism, steps_per_epoch: int) -> Mechanism:
+    """The same mechanism, with random allocation instead of Poisson sampling.
+
+    Returns
+    -------
+    DPSGD or RandomizedClipping
+        For the accountant.
+    """
+    return replace(mechanism, sample_rate=0.0, sampling="allocation", steps_per_epoch=steps_per_epoch)
+
+
+def whole_epochs(steps: int, steps_per_epoch: int | None) -> int:
+    """The least number of steps, not below ``steps``, that can be charged.
+
+    Returns
+    -------
+    int
+        ``steps`` itself without random allocation, else whole epochs: (R1'') of ``docs/theory/random_allocation.md``.
+
+    Examples
+    --------
+    >>> whole_epochs(34, 33), whole_epochs(33, 33), whole_epochs(34, None)
+    (66, 33, 34)
+    """
+    return steps if steps_per_epoch is None else -(-steps // steps_per_epoch) * steps_per_epoch
+
+
+def allocation(samples: int, steps: int, generator: torch.Generator) -> list[list[int]]:
+    """Positions of each step's samples in one epoch.
+
+    Parameters
+    ----------
+    samples : int
+        Size of the training set.
+    steps : int
+        t.
+    generator : torch.Generator
+        On the CPU; a secret one, for privacy.
+
+    Returns
+    -------
+    list of list of int
+        t lists, increasing, that hold every position once between them; some may be empty.
+
+    Formal guarantees
+    -----------------
+    Steps of different samples are independent and exactly uniform on {0, …, t - 1}, up to the generator: numbers of as
+    many bits as t - 1 has are drawn again until they are below t. Nothing is cut out of a permutation, so the sizes of
+    batches are as random as independence makes them.
+
+    Examples
+    --------
+    >>> batches = allocation(6, 2, torch.Generator().manual_seed(1))
+    >>> sorted(batches[0] + batches[1])
+    [0, 1, 2, 3, 4, 5]
+    """
+    values = 1 << (steps - 1).bit_length()
+    step_of = torch.randint(values, (samples,), generator=generator)
+    while (again := torch.nonzero(step_of >= steps)[:, 0]).numel():
+        step_of[again] = torch.randint(values, (again.numel(),), generator=generator)
+    order = torch.argsort(step_of, stable=True)
+    sizes = torch.bincount(step_of, minlength=steps).tolist()
+    return [part.tolist() for part in torch.split(order, sizes)]
+
+
+@dataclass
+class AllocatedBatches:
+    """Batches of a run under random allocation, and what its checkpoints have to know of them.
+
+    Parameters
+    ----------
+    samples, steps_per_epoch : int
+        n and t.
+    randomness : Randomness
+        Of this start of the run.
+    charged : int
+        Steps charged so far, over all starts; those of an epoch that was given up count as well.
+    state : dict or None
+        What `state` gave for the checkpoint that is resumed from.
+
+    Formal guarantees
+    -----------------
+    A run that is resumed where it was checkpointed, nothing having been charged since, goes on with the same draws. If
+    a step was charged since, the epoch is over: it is charged as a whole, and a new one is drawn. So at every instant
+    what was released is part of ``charged / steps_per_epoch`` epochs, rounded up, each with one draw, and ε of so many
+    whole epochs holds: (R1'') of ``docs/theory/random_allocation.md``.
+    """
+
+    samples: int
+    steps_per_epoch: int
+    randomness: Randomness
+    charged: int = 0
+    state: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._epochs = 0  # drawn by this start
+        self._secret = b""
+        done = self.charged % self.steps_per_epoch
+        if done and self.state is not None and self.state["charged"] == self.charged:
+            self._secret = bytes(self.state["secret"].tolist())
+        elif done:
+            self.charged += self.steps_per_epoch - done
+
+    def was_charged(self) -> None:
+        """Say that the last batch is charged, before the next one is asked for."""
+        self.charged += 1
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield batches without end."""
+        while True:
+            done = self.charged % self.steps_per_epoch
+            if not done:
+                self._epochs += 1
+                self._secret = self.randomness.derive(f"allocation of epoch {self._epochs}")
+            generator = secret_generator("cpu", self._secret)
+            yield from allocation(self.samples, self.steps_per_epoch, generator)[done:]
+
+    def for_checkpoint(self) -> dict[str, Any]:
+        """The draws of the epoch that is under way, and after which charge; as secret as the training data."""
+        secret = torch.tensor(list(self._secret), dtype=torch.uint8)
+        return {"secret": secret, "charged": self.charged}

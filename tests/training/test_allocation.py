@@ -1,0 +1,222 @@
+"""Random allocation in the harness: the sampler audited, with planted bugs; charges, stops and resumption."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dprmt.accounting import DPSGD, calibrate_noise_multiplier
+from dprmt.training.harness import Run, read_metrics, read_summary, train
+from dprmt.training.harness._allocation import AllocatedBatches, allocation, epoch_length
+from dprmt.training.harness._checkpoint import load_checkpoint
+from dprmt.training.harness._ledger import SpentEpsilon
+from dprmt.training.harness._observers import StopOnSignal
+from dprmt.training.harness._randomness import Randomness
+from tests.training.tiny_recipe import recipe_in, write_data
+
+# --------------------------------------------------------------------------------------------- the audit
+
+
+def complaints(epochs, samples, steps, level=1e-4):
+    """What random allocation would hardly do, in epochs that are lists of batches; tests at that level each."""
+    found = []
+    if any(Counter(position for batch in epoch for position in batch) != Counter(range(samples)) for epoch in epochs):
+        found.append("not once each")
+    sizes = np.array([[len(batch) for batch in epoch] for epoch in epochs])
+    # Sizes of an epoch are multinomial: their sum of squared deviations, over the mean, is χ² of t - 1 degrees.
+    spread = ((sizes - samples / steps) ** 2).sum() / (samples / steps)
+    freedom = (steps - 1) * len(epochs)
+    if min(stats.chi2.cdf(spread, freedom), stats.chi2.sf(spread, freedom)) < level / 2:
+        found.append("sizes of batches")
+    step_of = np.full((len(epochs), samples), -1)
+    for row, epoch in zip(step_of, epochs, strict=True):
+        for step, batch in enumerate(epoch):
+            row[batch] = step
+    for name, same in (
+        ("neighbours together", step_of[:, 1:] == step_of[:, :-1]),
+        ("one epoch like the last", step_of[1:] == step_of[:-1]),
+    ):
+        if stats.binomtest(int(same.sum()), same.size, 1 / steps).pvalue < level:
+            found.append(name)
+    counts = np.bincount(step_of[:, 0], minlength=steps)[:steps]
+    if stats.chisquare(counts, np.full(steps, counts.sum() / steps)).pvalue < level:
+        found.append("one sample's step")
+    return found
+
+
+def drawn(samples, steps, epochs, sampler=allocation, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    return [sampler(samples, steps, generator) for _ in range(epochs)]
+
+
+def permutation_cut(samples, steps, generator):
+    order = torch.randperm(samples, generator=generator)
+    return [part.tolist() for part in torch.chunk(order, steps)]
+
+
+def sampled_twice(samples, steps, generator):
+    batches = allocation(samples, steps, generator)
+    batches[0] = sorted({*batches[0], 5})
+    return batches
+
+
+def drawn_in_pairs(samples, steps, generator):
+    half = allocation(samples // 2, steps, generator)
+    return [[position for pair in batch for position in (2 * pair, 2 * pair + 1)] for batch in half]
+
+
+@pytest.mark.parametrize(("samples", "steps"), [(60, 5), (200, 7), (30, 64)])
+def test_the_sampler_has_nothing_to_hide(samples, steps):
+    assert complaints(drawn(samples, steps, 400), samples, steps) == []
+
+
+def test_planted_bugs_are_found():
+    """A permutation cut, a sample that comes twice, draws that samples share, and an epoch drawn once for all."""
+    assert "sizes of batches" in complaints(drawn(60, 5, 400, permutation_cut), 60, 5)
+    assert "not once each" in complaints(drawn(60, 5, 400, sampled_twice), 60, 5)
+    assert "neighbours together" in complaints(drawn(60, 5, 400, drawn_in_pairs), 60, 5)
+    assert "one epoch like the last" in complaints(drawn(60, 5, 1) * 400, 60, 5)
+
+
+def test_steps_that_are_no_power_of_two_are_uniform():
+    """Of 3 steps: taking two bits modulo 3 would send half of the samples to the first."""
+    sizes = np.sum([[len(batch) for batch in epoch] for epoch in drawn(3000, 3, 10)], axis=0)
+    assert stats.chisquare(sizes).pvalue > 1e-4
+    assert stats.chisquare([15000, 7500, 7500]).pvalue < 1e-100
+
+
+def test_every_start_and_epoch_has_draws_of_its_own():
+    first = AllocatedBatches(50, 4, Randomness(bytes(32), False))
+    second = AllocatedBatches(50, 4, Randomness(b"1" * 32, False))
+    batches = []
+    for draws in (first, second):
+        for batch in draws:
+            batches.append(tuple(batch))
+            draws.was_charged()
+            if draws.charged == 8:
+                break
+    epochs = [batches[start : start + 4] for start in range(0, 16, 4)]
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+
+
+# -------------------------------------------------------------------------------------------- in a run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data")
+    write_data(path)
+    return path
+
+
+SAMPLES, LENGTH, DELTA = 60, 5, 1e-4
+MECHANISM = DPSGD(1.0, sampling="allocation", steps_per_epoch=LENGTH)
+
+
+def colours(folder, steps=12, **changes):
+    return recipe_in(folder, **{"privacy.sampling": "allocation", "training.steps": steps, **changes})
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """What every step that was charged drew, over all starts: (start, step, positions)."""
+    seen = []
+    real = Run._one_step
+
+    def step(self, number, batch):
+        record = real(self, number, batch)
+        if record is not None:
+            seen.append((self.attempt, number, tuple(batch)))
+        return record
+
+    monkeypatch.setattr(Run, "_one_step", step)
+    return seen
+
+
+def stop_at(monkeypatch, last, dies):
+    """The first start ends before a step, or dies there."""
+
+    def before_step(self, run, step):
+        if step == last and run.attempt == 1:
+            if dies:
+                raise RuntimeError("power cut")
+            run.stop()
+
+    monkeypatch.setattr(StopOnSignal, "before_step", before_step)
+
+
+def once_each(epoch):
+    return Counter(position for _, _, batch in epoch for position in batch) == Counter(range(SAMPLES))
+
+
+def test_a_run_takes_every_sample_once_an_epoch(folder, tmp_path, batches):
+    """Twelve steps are two epochs and two steps of a third, which is charged as a whole at each of them."""
+    assert epoch_length(12, SAMPLES) == LENGTH
+    result = train(colours(folder), tmp_path / "run", noise_seed=1)
+    assert (result.steps, result.charged) == (12, 12)
+    assert once_each(batches[:5])
+    assert once_each(batches[5:10])
+    assert len({len(batch) for _, _, batch in batches}) > 2
+    expected = [MECHANISM.epsilon(epochs=count, delta=DELTA).upper for count in (1, 2, 3)]
+    stated = [entry["epsilon"] for entry in read_metrics(tmp_path / "run")]
+    assert stated == [expected[0]] * 5 + [expected[1]] * 5 + [expected[2]] * 2
+    assert result.epsilon == read_summary(tmp_path / "run")["epsilon"] == expected[2]
+    for name in ("checkpoint", "checkpoint.previous"):
+        assert (tmp_path / "run" / name).exists()
+    assert "allocation" not in load_checkpoint(tmp_path / "run")
+
+
+def test_a_run_that_was_stopped_goes_on_with_its_draws(folder, tmp_path, batches, monkeypatch):
+    """Stopped after 7 of 12 steps and resumed: every epoch is still drawn once, and charged once."""
+    stop_at(monkeypatch, 8, dies=False)
+    recipe = colours(folder)
+    first = train(recipe, tmp_path / "run", noise_seed=1)
+    assert (first.finished, first.charged) == (False, 7)
+    assert first.epsilon == MECHANISM.epsilon(epochs=2, delta=DELTA).upper
+    assert "allocation" in load_checkpoint(tmp_path / "run")
+    second = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
+    assert (second.finished, second.steps, second.charged) == (True, 12, 12)
+    assert [start for start, _, _ in batches] == [1] * 7 + [2] * 5
+    assert once_each(batches[:5])
+    assert once_each(batches[5:10])
+    assert second.epsilon == MECHANISM.epsilon(epochs=3, delta=DELTA).upper
+
+
+def test_an_epoch_that_lost_steps_is_given_up_and_charged(folder, tmp_path, batches, monkeypatch):
+    """Killed after step 7, checkpointed at 6: epochs 1 and 2 are charged, and the rest is drawn anew."""
+    stop_at(monkeypatch, 8, dies=True)
+    recipe = colours(folder, **{"training.checkpoint_every": 6})
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(recipe, tmp_path / "run", noise_seed=1)
+    second = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
+    again = [entry for entry in batches if entry[0] == 2]
+    assert [step for _, step, _ in again] == [7, 8, 9, 10, 11, 12]
+    assert once_each(again[:5])
+    # 7 steps became 10, then 6 more: four epochs were begun.
+    assert second.charged == 16
+    assert second.epsilon == MECHANISM.epsilon(epochs=4, delta=DELTA).upper
+
+
+def test_a_target_is_kept_in_whole_epochs(folder, tmp_path, monkeypatch, batches):
+    """σ is that of three epochs for 12 steps; after a crash the run ends where they are used up."""
+    stop_at(monkeypatch, 8, dies=True)
+    target = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0, "training.checkpoint_every": 6}
+    recipe = colours(folder, **target)
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(recipe, tmp_path / "run", noise_seed=1)
+    result = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
+    sigma = calibrate_noise_multiplier(3.0, DELTA, sampling="allocation", steps_per_epoch=LENGTH, epochs=3)
+    assert result.epsilon == DPSGD(sigma, sampling="allocation", steps_per_epoch=LENGTH).epsilon(15, DELTA).upper <= 3.0
+    assert (result.steps, result.charged) == (11, 15)
+
+
+def test_epsilon_in_the_middle_of_an_epoch_is_that_of_the_whole():
+    spent = SpentEpsilon(MECHANISM, DELTA)
+    assert spent.after(0) == 0.0
+    assert spent.after(1) == spent.after(5) == MECHANISM.epsilon(epochs=1, delta=DELTA).upper
+    assert spent.after(6) == spent.after(10) > spent.after(5)
