@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from dprmt.accounting import DPSGD, RandomizedClipping
-from dprmt.training._generators import secret_generator
 from dprmt.training.harness._randomness import Randomness
+from dprmt.training.randomness import secret_generator
 
 Mechanism = DPSGD | RandomizedClipping
 
