@@ -242,11 +242,11 @@ def test_a_charge_that_does_not_reach_the_disk_stops_the_run_before_the_gradient
     real, moved = os.fsync, []
     charge = _ledger.PrivacyLedger.charge
 
-    def full(self, attempt, step, epsilon):
+    def full(self, attempt, step, epsilon, charged):
         if step == 3:
             monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "disk full")))
         try:
-            charge(self, attempt, step, epsilon)
+            charge(self, attempt, step, epsilon, charged)
         finally:
             monkeypatch.setattr(os, "fsync", real)
         moved.append(step)
