@@ -1,0 +1,200 @@
+"""Every way to clip: small private steps, and a literal loop over samples for what they release.
+
+``python -m tests.training.clipping_table RANK STORE OUT`` runs the whole table as one of two processes.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import sys
+import warnings
+from typing import NamedTuple
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+
+from dprmt.training.clipping import ClippedStep, plan_private
+from dprmt.training.norms import ProbeGenerator, cheaper_side
+from dprmt.training.optimizers import DPAdamBC, DPGrape
+from dprmt.training.subspaces import Subspaces
+
+K, S, R, L, SEED, STEP = 2, 3, 4, 3.0, 5, 7
+IDS = [11, "b", 7, 3]
+TRAINED = ("full", "lora", "projected")
+CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++")
+SHARINGS = ("batch", "sample")
+OPTIMIZERS = ("sgd", "adamw", "adambc")
+
+
+class Way(NamedTuple):
+    """One line of the table."""
+
+    trained: str
+    clipping: str
+    sharing: str
+    optimizer: str
+
+
+WAYS = [Way(*way) for way in itertools.product(TRAINED, CLIPPINGS, SHARINGS, OPTIMIZERS)]
+
+
+class Net(nn.Module):
+    """Tokens through an embedding, two linear layers and a normalization, to scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.up, self.norm = nn.Embedding(13, 6), nn.Linear(6, 9), nn.LayerNorm(9)
+        self.down = nn.Linear(9, 5)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Scores (B, T, 5) of tokens (B, T)."""
+        return self.down(self.norm(torch.tanh(self.up(self.table(tokens)))))
+
+
+def make_model(way: Way) -> nn.Module:
+    """In float64, the same weights every time; with adapters of rank 4 for "lora"."""
+    torch.manual_seed(0)
+    model: nn.Module = Net()
+    if way.trained == "lora":
+        config = LoraConfig(r=R, lora_alpha=4, target_modules=["up", "down"], init_lora_weights=False)
+        model = get_peft_model(model, config)
+    return model.double().train()
+
+
+def data() -> torch.Tensor:
+    """Tokens (4, 3)."""
+    return torch.randint(0, 13, (len(IDS), 3), generator=torch.Generator().manual_seed(1))
+
+
+def losses(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """Of very different sizes."""
+    return (1.0 + tokens.double().sum(1) ** 2) * model(tokens).square().mean((1, 2))
+
+
+def make_step(way: Way, model: nn.Module, clipping_norm: float, *, seed: int = 9, **options: object) -> ClippedStep:
+    """Private, without noise."""
+    subspaces = Subspaces(model, rank=R, seed=seed) if way.trained == "projected" else None
+    plan = plan_private(
+        model,
+        clipping=way.clipping,
+        clipping_norm=clipping_norm,
+        expected_batch_size=L,
+        probes=K,
+        sketch=S if way.clipping == "hutch++" else None,
+        probe_sharing=way.sharing,
+        tokens=3,
+        probe_generator=ProbeGenerator(SEED),
+        subspaces=subspaces,
+        **options,
+    )
+    trained = [value for value in model.parameters() if value.requires_grad]
+    if subspaces is not None:
+        rule = {"sgd": "sgd", "adamw": "adam", "adambc": "adambc"}[way.optimizer]
+        optimizer = DPGrape(trained, 0.1, subspaces=subspaces, rule=rule, weight_decay=0.01, floor=1e-6)
+    elif way.optimizer == "adambc":
+        optimizer = DPAdamBC(trained, 0.1, noise_variance=plan.noise_variance(0.0), floor=1e-6)
+    else:
+        optimizer = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[way.optimizer](trained, lr=0.1)
+    return plan.privatize(optimizer, noise_multiplier=0.0)
+
+
+def released(step: ClippedStep, model: nn.Module, own: slice = slice(None)) -> dict[str, torch.Tensor]:
+    """What a step gives the inner optimizer, before it moves; two micro-batches of the samples in ``own``."""
+    found: dict[str, torch.Tensor] = {}
+
+    def look(*_: object) -> None:
+        for name, p in model.named_parameters():
+            if p.requires_grad:
+                projected = getattr(p, "projected_grad", None)
+                found[name] = (p.grad if projected is None else projected).detach().clone()
+
+    handle = step.optimizer.original_optimizer.register_step_pre_hook(look)
+    tokens, names = data()[own], IDS[own]
+    for part in (slice(0, 1), slice(1, None)):
+        step.accumulate(losses(step.model, tokens[part]), samples=names[part], step=STEP)
+    step.step()
+    handle.remove()
+    return found
+
+
+def literal_gradients(way: Way, model: nn.Module) -> list[dict[str, torch.Tensor]]:
+    """One backward pass for every sample; weights in subspaces projected afterwards."""
+    plain = copy.deepcopy(model)
+    subspaces = Subspaces(plain, rank=R, seed=9) if way.trained == "projected" else []
+    projectors = {layer.name: (layer, subspaces.projector(layer.weight)) for layer in subspaces}
+    result = []
+    for row in data():
+        plain.zero_grad()
+        losses(plain, row[None]).sum().backward()
+        gradients = {name: p.grad.clone() for name, p in plain.named_parameters() if p.requires_grad}
+        for name, (layer, projector) in projectors.items():
+            gradients[name] = projector.double().T @ layer.orient(gradients[name])
+        result.append(gradients)
+    return result
+
+
+def literal_squared_norm(way: Way, model: nn.Module, gradients: dict[str, torch.Tensor], sample: int | str) -> float:
+    """n̂ from gradients that were formed: weights of linear layers with the probes drawn again, the rest exactly."""
+    total = {name: float(value.square().sum()) for name, value in gradients.items()}
+    for name, module in model.named_modules():
+        weight = gradients.get(f"{name}.weight")
+        if way.clipping in ("exact", "ghost") or type(module) is not nn.Linear or weight is None:
+            continue
+        bias = gradients.get(f"{name}.bias") if way.trained != "projected" else None
+        total[f"{name}.weight"] = _estimate(way, name, weight, bias, sample)
+        if bias is not None:
+            total[f"{name}.bias"] = 0.0  # estimated with the weight
+    return sum(total.values())
+
+
+def _estimate(way: Way, name: str, weight: torch.Tensor, bias: torch.Tensor | None, sample: int | str) -> float:
+    matrix = weight.T if bias is None else torch.cat([weight.T, bias[None]])  # d x p, and a row for the bias
+    if cheaper_side(*weight.shape[::-1], bias=bias is not None) == "activations":
+        matrix = matrix.T
+
+    def draw(purpose: str, width: int) -> torch.Tensor:
+        options = {"step": STEP, "layer": name, "rows": matrix.shape[1], "probes": width, "purpose": purpose}
+        generator = ProbeGenerator(SEED)
+        if way.sharing == "batch":
+            return generator.shared(**options, dtype=torch.float64)
+        return generator.per_sample([sample], **options, dtype=torch.float64)[0]
+
+    P = draw("probes", K)
+    if way.clipping == "hutchinson":
+        return float((matrix @ P).square().sum())
+    Q = torch.linalg.qr(matrix.T @ (matrix @ draw("sketch", S))).Q
+    tail = matrix - (matrix @ Q) @ Q.T
+    return float((matrix @ Q).square().sum() + (tail @ P).square().sum())
+
+
+def norms_of(way: Way, model: nn.Module) -> list[float]:
+    """√n̂ of every sample."""
+    pairs = zip(literal_gradients(way, model), IDS, strict=True)
+    return [math.sqrt(literal_squared_norm(way, model, gradients, sample)) for gradients, sample in pairs]
+
+
+def run_table(rank: int, store: str, out: str) -> None:
+    """All ways as one of two processes; what rank 1 starts from must not matter."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    results: dict[tuple[str, ...], object] = {}
+    for way in WAYS:
+        model = make_model(way)
+        bound = sorted(norms_of(way, model))[1]
+        if rank:
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.mul_(2.0)
+        step = make_step(way, model, bound, seed=9 + rank, distributed=True)
+        found = released(step, model, slice(3 * rank, 3 + rank))
+        results[tuple(way)] = (found, {name: p.detach().clone() for name, p in model.named_parameters()})
+    torch.save(results, f"{out}{rank}")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    run_table(int(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -1,0 +1,100 @@
+"""Every way to clip against a literal loop: what is trained, norms, probes, optimizers, processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dprmt._validation import ParameterError
+from dprmt.training.clipping import plan_private
+from dprmt.training.subspaces import Subspaces
+from tests.training.clipping_table import (
+    SHARINGS,
+    WAYS,
+    L,
+    Way,
+    literal_gradients,
+    make_model,
+    make_step,
+    norms_of,
+    released,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
+
+
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+def test_what_a_step_releases_is_the_literal_sum(way: Way) -> None:
+    """Σ_i min(1, (1-ρ)C/√n̂_i) v_i / L with v_i whole or projected; some samples are clipped and some are not."""
+    model = make_model(way)
+    norms, samples = norms_of(way, model), literal_gradients(way, model)
+    bound = sorted(norms)[1]
+    step = make_step(way, model, bound)
+    before = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+    found = released(step, model)
+    factors = [min(1.0, (1 - step.rounding) * bound / norm) for norm in norms]
+    assert min(factors) < 0.9 < 0.999 < max(factors)
+    for name, value in found.items():
+        expected = sum(c * sample[name] for c, sample in zip(factors, samples, strict=True)) / L
+        torch.testing.assert_close(value, expected, rtol=1e-7, atol=1e-9)
+    assert all((p != before[name]).any() for name, p in model.named_parameters() if name in before)
+    mechanism = step.record.mechanism(1.0, 0.01)
+    assert getattr(mechanism, "probe_sharing", None) == (None if way.clipping in ("exact", "ghost") else way.sharing)
+    assert step.close() is model
+
+
+def test_two_processes_release_what_one_does(tmp_path: Path) -> None:
+    """The whole table: sums, parameters afterwards, and nothing of what rank 1 started from."""
+    command = [sys.executable, "-m", "tests.training.clipping_table"]
+    others = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store"), str(tmp_path / "out")], cwd=ROOT)
+        for rank in (0, 1)
+    ]
+    assert [process.wait(timeout=300) for process in others] == [0, 0]
+    first, second = (torch.load(tmp_path / f"out{rank}", weights_only=False) for rank in (0, 1))
+    for way in WAYS:
+        key, model = tuple(way), make_model(way)
+        step = make_step(way, model, sorted(norms_of(way, model))[1])
+        alone = released(step, model), dict(model.named_parameters())
+        for part in (0, 1):
+            for name, value in alone[part].items():
+                assert torch.equal(first[key][part][name], second[key][part][name]), (way, name)
+                torch.testing.assert_close(first[key][part][name], value.detach(), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_what_does_not_go_together_is_refused_before_the_first_step(sharing: str) -> None:
+    way = Way("projected", "hutchinson", sharing, "sgd")
+    model = make_model(way)
+    options = {"clipping": "hutchinson", "clipping_norm": 1.0, "expected_batch_size": L, "probe_sharing": sharing}
+    plan = plan_private(model, subspaces=Subspaces(model, rank=2), **options)
+    with pytest.raises(ParameterError, match="a DPGrape of the plan's subspaces"):
+        plan.privatize(torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0)
+    whole = plan_private(model, **options)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ParameterError, match="None without DPGrape"):
+        whole.privatize(sgd, noise_multiplier=1.0, denoise=lambda noisy, sigma: (noisy, {}))
+    with pytest.raises(ParameterError, match="init_process_group"):
+        plan_private(model, distributed=True, **options)
+
+
+@pytest.mark.parametrize("trained", ["full", "projected"])
+@pytest.mark.parametrize("clipping", ["exact", "ghost"])
+def test_one_rounding_margin_for_every_kind_of_layer(trained: str, clipping: str) -> None:
+    """It grows with the unit roundoff of the products that torch may take, projected or not."""
+    way = Way(trained, clipping, "batch", "sgd")
+    margins = []
+    for precision in ("highest", "high"):
+        model = make_model(way).float()
+        try:
+            torch.set_float32_matmul_precision(precision)
+            margins.append(make_step(way, model, 1.0).rounding)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+    assert margins[0] <= 2.0**-13
+    assert margins[1] > 6e-3
