@@ -119,9 +119,33 @@ def test_the_record_carries_the_smallest_sketch() -> None:
     exact, plain = LayerRecord("c", "exact"), LayerRecord("d", "hutchinson", 4)
     assert NormRecord([first, second, exact], "batch").sketch == 6
     assert NormRecord([first, plain, exact], "batch").sketch is None
+    assert NormRecord([first, LayerRecord("f", "hutch++", 4, sketch=2)], "batch").sketch is None  # too narrow
     assert NormRecord([exact], "batch").sketch is None
     for wrong in ({"method": "hutchinson", "probes": 4, "sketch": 3}, {"method": "hutch++", "probes": 4, "sketch": 0}):
         with pytest.raises(ParameterError, match="sketch"):
             LayerRecord("e", **wrong)
     with pytest.raises(ParameterError, match="probes"):
         LayerRecord("e", "unknown", 4)
+    with pytest.raises(ParameterError, match="power_iteration"):
+        LayerRecord("e", "hutch++", 4, power_iteration=True)
+
+
+def test_the_mechanism_of_hutchpp_claims_what_all_layers_have() -> None:
+    """Smallest sketch, and a power iteration if every layer has it; Hutchinson's law with one layer of that."""
+    iterated = [LayerRecord(name, "hutch++", 4, sketch=s, power_iteration=True) for name, s in (("a", 8), ("b", 6))]
+    one_pass, plain = LayerRecord("c", "hutch++", 4, sketch=9), LayerRecord("d", "hutchinson", 4)
+    cases = [
+        (iterated, 6, True),
+        ([*iterated, LayerRecord("e", "exact")], 6, True),
+        ([*iterated, one_pass], 6, False),
+        ([*iterated, plain], None, False),
+    ]
+    for layers, sketch, power in cases:
+        mechanism = NormRecord(layers, "batch").mechanism(1.0, 0.01)
+        assert (mechanism.probes, mechanism.sketch, mechanism.power_iteration) == (4, sketch, power)
+    envelope = NormRecord(iterated, "batch").mechanism(1.0, 0.01, analysis="envelope")
+    assert (envelope.sketch, envelope.power_iteration) == (None, False)
+    for power in (True, False):
+        options = {"clipping": "hutch++", "probes": 3, "sketch": 4, "power_iteration": power}
+        plan = plan_private(nn.Linear(9, 8), **options, **COMMON)
+        assert plan.record.mechanism(1.0, 0.01).power_iteration == power

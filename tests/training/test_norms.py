@@ -176,35 +176,40 @@ def test_hutchinson_is_the_norm_of_the_projected_gradient(side: str, bias: bool,
     torch.testing.assert_close(estimates, torch.stack(literal))
 
 
-def literal_hutchpp(matrix: np.ndarray, sketch: np.ndarray, probes: np.ndarray) -> float:
-    """Algorithm 1 of Meyer et al. with a formed M, as the notes print it."""
+def literal_hutchpp(matrix: np.ndarray, sketch: np.ndarray, probes: np.ndarray, power_iteration: bool) -> float:
+    """Algorithm 1 of Meyer et al. with a formed M, as the notes print it; or with the range of MᵀS."""
     square = matrix.T @ matrix
-    q = np.linalg.qr(square @ sketch)[0]
+    q = np.linalg.qr((square if power_iteration else matrix.T) @ sketch)[0]
     rest = np.eye(len(q)) - q @ q.T
     return float(np.trace(q.T @ square @ q) + np.trace(probes.T @ rest @ square @ rest @ probes))
 
 
 @pytest.mark.parametrize("side", ["gradients", "activations"])
 @pytest.mark.parametrize("bias", [False, True])
-def test_hutchpp_equals_the_literal_algorithm(side: str, bias: bool) -> None:
+@pytest.mark.parametrize("power", [False, True])
+def test_hutchpp_equals_the_literal_algorithm(side: str, bias: bool, power: bool) -> None:
     a, g = factors(3, 7, 5, 6)
-    rows = 6 if side == "gradients" else 5 + bias
+    sizes = (6, 5 + bias) if side == "gradients" else (5 + bias, 6)
     rng = np.random.default_rng(2)
-    sketch, probes = rng.standard_normal((3, rows, 2)), rng.standard_normal((3, rows, K))
+    sketch, probes = rng.standard_normal((3, sizes[not power], 2)), rng.standard_normal((3, sizes[0], K))
     literal = []
     for sample in range(3):
         matrix = np.concatenate([a[sample].numpy(), np.ones((7, int(bias)))], 1).T @ g[sample].numpy()
-        literal.append(literal_hutchpp(matrix if side == "gradients" else matrix.T, sketch[sample], probes[sample]))
-    estimates = hutchpp_squared_norms(a, g, torch.from_numpy(sketch), torch.from_numpy(probes), side=side, bias=bias)
+        matrix = matrix if side == "gradients" else matrix.T
+        literal.append(literal_hutchpp(matrix, sketch[sample], probes[sample], power))
+    options = {"side": side, "bias": bias, "power_iteration": power}
+    estimates = hutchpp_squared_norms(a, g, torch.from_numpy(sketch), torch.from_numpy(probes), **options)
     np.testing.assert_allclose(estimates, literal, rtol=1e-10)
 
 
 @pytest.mark.parametrize("sharing", MODES)
 @pytest.mark.parametrize("rank", [1, 3, 4])
-def test_hutchpp_is_exact_up_to_the_rank_of_its_sketch(sharing: str, rank: int) -> None:
+@pytest.mark.parametrize("power", [False, True])
+def test_hutchpp_is_exact_up_to_the_rank_of_its_sketch(sharing: str, rank: int, power: bool) -> None:
     """Rank <= s: no randomness left. Rank s + 1: some."""
     a, g = with_singular_values([0.5**i for i in range(rank)], 9, 8)
-    x = ratios(HutchPlusPlus(K, sketch=3, probe_sharing=sharing, generator=ProbeGenerator(0)), a, g, 20)
+    options = {"probe_sharing": sharing, "generator": ProbeGenerator(0), "power_iteration": power}
+    x = ratios(HutchPlusPlus(K, sketch=3, **options), a, g, 20)
     assert (np.abs(x - 1).max() < 1e-10) == (rank <= 3)
 
 
@@ -241,6 +246,21 @@ def test_hutchpp_draws_its_probes_independently_of_its_sketch(sharing: str) -> N
     assert abs(x.mean() - 1) < 4.5 * x.std() / math.sqrt(1500) < 0.05
     same = ProbeGenerator(14).shared(step=0, layer="l", rows=6, probes=2, dtype=torch.float64)
     assert hutchpp_squared_norms(a, g, same, same) < 0.8 * exact_squared_norms(a, g)
+
+
+def test_one_pass_draws_as_many_sketch_rows_as_the_other_side_has() -> None:
+    """A gradient of 40 x 4: the sketch is 40 high, the probes are 4; one power iteration needs 4 of both."""
+    heights = []
+
+    class Recording(ProbeGenerator):
+        def shared(self, **options: object) -> torch.Tensor:
+            heights.append((options["purpose"], options["rows"]))
+            return super().shared(**options)
+
+    for power in (False, True):
+        norms = HutchPlusPlus(2, 3, "batch", Recording(0), power_iteration=power)
+        norms.squared_norms(torch.ones(2, 5, 40), torch.ones(2, 5, 4), layer="l", step=0)
+    assert heights == [("sketch", 40), ("probes", 4), ("sketch", 4), ("probes", 4)]
 
 
 def test_hutchpp_varies_less_where_a_few_directions_dominate() -> None:

@@ -22,6 +22,7 @@ def make_private(
     expected_batch_size: float,
     probes: SupportsIndex = 32,
     sketch: SupportsIndex | None = None,
+    power_iteration: bool = True,
     probe_sharing: ProbeSharing = "sample",
     tokens: SupportsIndex | None = None,
     estimate_all: bool = False,
@@ -53,6 +54,8 @@ def make_private(
         k >= 2.
     sketch : int, optional
         Width of Hutch++'s sketch; k by default.
+    power_iteration : bool
+        Of Hutch++: a sharper sketch for 3s + k products rather than 2s + k.
     probe_sharing : {"sample", "batch"}
         Secret probes of its own for every sample, or one matrix per layer and step.
     tokens : int, optional
@@ -135,6 +138,7 @@ def make_private(
         expected_batch_size=expected_batch_size,
         probes=probes,
         sketch=sketch,
+        power_iteration=power_iteration,
         probe_sharing=probe_sharing,
         tokens=tokens,
         estimate_all=estimate_all,

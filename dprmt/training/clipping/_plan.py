@@ -180,6 +180,7 @@ def plan_private(
     expected_batch_size: float,
     probes: SupportsIndex = 32,
     sketch: SupportsIndex | None = None,
+    power_iteration: bool = True,
     probe_sharing: ProbeSharing = "sample",
     tokens: SupportsIndex | None = None,
     estimate_all: bool = False,
@@ -191,8 +192,8 @@ def plan_private(
 
     Parameters
     ----------
-    model, clipping, clipping_norm, expected_batch_size, probes, sketch, probe_sharing, tokens, estimate_all,
-    probe_generator, distributed
+    model, clipping, clipping_norm, expected_batch_size, probes, sketch, power_iteration, probe_sharing, tokens,
+    estimate_all, probe_generator, distributed
         As in :func:`make_private`.
     subspaces : Subspaces, optional
         Of weights whose gradients are clipped and noised in projected coordinates: see `make_private_projected`.
@@ -231,7 +232,8 @@ def plan_private(
     else:
         _check_words(clipping, probes, sketch, probe_sharing, estimate_all)
         generator = _shared_generator() if distributed and probe_generator is None else probe_generator
-        estimator, sharing = _estimator(clipping, probes, sketch, probe_sharing, generator), probe_sharing
+        estimator = _estimator(clipping, probes, sketch, power_iteration, probe_sharing, generator)
+        sharing = probe_sharing
     check_model(model)
     policy = NormPolicy(estimator, estimate_all, largest, form=clipping == "exact")
     records = [record for layer in _layers(model, policy, subspaces) for record in layer.records()]
@@ -254,6 +256,7 @@ def _estimator(
     clipping: Clipping,
     probes: SupportsIndex,
     sketch: SupportsIndex | None,
+    power_iteration: bool,
     probe_sharing: ProbeSharing,
     generator: ProbeGenerator | None,
 ) -> NormEstimator | None:
@@ -261,7 +264,7 @@ def _estimator(
     count, width = check_count("probes", probes, low=2), None if sketch is None else check_count("sketch", sketch)
     if clipping == "hutchinson":
         return Hutchinson(count, probe_sharing, secret)
-    return HutchPlusPlus(count, width, probe_sharing, secret) if clipping == "hutch++" else None
+    return HutchPlusPlus(count, width, probe_sharing, secret, power_iteration) if clipping == "hutch++" else None
 
 
 def _layers(model: torch.nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> list[Layer]:

@@ -39,6 +39,7 @@ def make_private_projected(
     clipping: Clipping | NormEstimator = "exact",
     probes: SupportsIndex = 32,
     sketch: SupportsIndex | None = None,
+    power_iteration: bool = True,
     probe_sharing: ProbeSharing = "sample",
     probe_generator: ProbeGenerator | None = None,
     tokens: SupportsIndex | None = None,
@@ -86,7 +87,7 @@ def make_private_projected(
     order : {"project-then-privatize", "privatize-then-project"}
         The second is the naive DP-GaLore, an ablation: whole gradients are clipped and noised, and PᵀG̃ is left to
         Adam. Its signal is the same, its noise has m/r times the variance (Gaussian and Stiefel).
-    clipping, probes, sketch, probe_sharing, probe_generator, tokens, estimate_all, distributed
+    clipping, probes, sketch, power_iteration, probe_sharing, probe_generator, tokens, estimate_all, distributed
         As in :func:`make_private`, of the projected gradients. "exact" forms them, r·n numbers for every sample and
         weight; the others keep factors, T·(r + n) numbers, where these are fewer.
     denoise : callable, optional
@@ -159,6 +160,7 @@ def make_private_projected(
         expected_batch_size=expected_batch_size,
         probes=probes,
         sketch=sketch,
+        power_iteration=power_iteration,
         probe_sharing=probe_sharing,
         tokens=tokens,
         estimate_all=estimate_all,

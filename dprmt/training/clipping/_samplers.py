@@ -292,7 +292,7 @@ def register_norm_samplers(
     ...     model.get_clipping_coef().shape
     torch.Size([2])
     >>> samplers.record.layers
-    (LayerRecord(layer='model', method='hutchinson', probes=8, rank=5, sketch=None),)
+    (LayerRecord(layer='model', method='hutchinson', probes=8, rank=5, sketch=None, power_iteration=False),)
     >>> samplers.remove()
     """
     if not isinstance(hooks, GradSampleHooksFastGradientClipping):

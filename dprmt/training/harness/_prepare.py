@@ -187,7 +187,12 @@ def find_noise_multiplier(settings: Settings, record: NormRecord, rate: float) -
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
     assert privacy.target_epsilon is not None  # there is exactly one of both
-    options: dict[str, Any] = {"rank": record.rank, "probe_sharing": record.probe_sharing}
+    options: dict[str, Any] = {
+        "rank": record.rank,
+        "probe_sharing": record.probe_sharing,
+        "sketch": record.sketch,
+        "power_iteration": record.power_iteration,
+    }
     if record.probes is None:
         options = {}
     options |= {"probes": record.probes, **batches}

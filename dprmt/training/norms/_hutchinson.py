@@ -157,7 +157,7 @@ class Hutchinson:
     >>> norms.squared_norms(torch.ones(2, 5, 4), torch.ones(2, 5, 3), layer="head", step=0, samples=[17, 4]).shape
     torch.Size([2])
     >>> norms.layer_record("head", in_features=4, out_features=3)
-    LayerRecord(layer='head', method='hutchinson', probes=8, rank=3, sketch=None)
+    LayerRecord(layer='head', method='hutchinson', probes=8, rank=3, sketch=None, power_iteration=False)
     """
 
     probes: int = 32

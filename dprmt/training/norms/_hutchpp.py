@@ -31,13 +31,15 @@ def hutchpp_squared_norms(
     *,
     side: Side = "gradients",
     bias: bool = False,
+    power_iteration: bool = True,
 ) -> torch.Tensor:
-    """Estimate ‖M‖²_F, M = AᵀG, by ‖MQ‖²_F + ‖M(I - QQᵀ)P‖²_F for every sample, with O(k(T + d + p)) memory.
+    """Estimate ‖M‖²_F, M = AᵀG, by ‖MQ‖²_F + ‖M(I - QQᵀ)P‖²_F for every sample, with O((s + k)(T + d + p)) memory.
 
-    Q is an orthonormal basis of the columns of MᵀMS, S the sketch (4 products with M or Mᵀ in all: MS, Mᵀ(MS),
-    MQ, MP'; P' = P - Q(QᵀP)). As ‖M‖² = ‖MQ‖² + ‖M(I - QQᵀ)‖² for every Q with orthonormal columns, the
-    estimate given S is the true value times X = h + (1-h) Σ_i λ_i χ²_i(k)/k, h the head's share and λ the
-    tail's normalised squared singular values. It is exact if the rank of M is at most the width of S.
+    Q is an orthonormal basis of the columns of MᵀMS, S the sketch: 3s + k columns are multiplied by M or Mᵀ in all
+    (MS, Mᵀ(MS), MQ, MP'; P' = P - Q(QᵀP)). In one pass it is one of MᵀS, S on the other side: 2s + k columns. As
+    ‖M‖² = ‖MQ‖² + ‖M(I - QQᵀ)‖² for every Q with orthonormal columns, the estimate given S is the true value times
+    X = h + (1-h) Σ_i λ_i χ²_i(k)/k, h the head's share and λ the tail's normalised squared singular values. It is
+    exact if the rank of M is at most the width of S.
 
     Parameters
     ----------
@@ -46,13 +48,15 @@ def hutchpp_squared_norms(
     gradients : Tensor, shape (B, p) or (B, T, p)
         Gradients G of each sample's own loss with respect to the layer's outputs.
     sketch : Tensor, shape (r, s) or (B, r, s)
-        S, Gaussian of any scale; only its column space matters.
+        S, Gaussian of any scale; only its column space matters. In one pass r is the other one of d and p.
     probes : Tensor, shape (r, k) or (B, r, k)
         P, of independent N(0, 1/k) entries, *independent of the sketch*.
     side : {"gradients", "activations"}
         "activations" exchanges A and G; r is p or d, plus one on the activations' side if there is a bias.
     bias : bool
         Whether the layer has a bias, then treated as the weight of one more activation that is always 1.
+    power_iteration : bool
+        Whether the sketch is multiplied by MᵀM, or by Mᵀ alone.
 
     Returns
     -------
@@ -78,18 +82,19 @@ def hutchpp_squared_norms(
     tensor([150.], dtype=torch.float64)
     """
     layer = layer_gradient(activations, gradients, bias, side)
-    check_probes("sketch", sketch, layer)
+    check_probes("sketch", sketch, layer if power_iteration else layer.transposed())
     check_probes("probes", probes, layer)
     with full_precision(layer.left.device):
-        basis = _head_basis(layer, sketch.to(layer.left.dtype))
+        basis = _head_basis(layer, sketch.to(layer.left.dtype), power_iteration)
         matrix = probes.to(layer.left.dtype)
         residual = matrix - basis @ (basis.transpose(1, 2) @ matrix)
         return sum_of_squares(layer.times(basis)) + sum_of_squares(layer.times(residual))
 
 
-def _head_basis(layer: LayerGradient, sketch: torch.Tensor) -> torch.Tensor:
-    """Q, shape (B, n, min(s, n)): orthonormal columns whatever the rank of MᵀMS."""
-    image = _scaled(layer.times(sketch))  # the next product is of the order of M², and would underflow
+def _head_basis(layer: LayerGradient, sketch: torch.Tensor, power_iteration: bool) -> torch.Tensor:
+    """Q, shape (B, n, min(s, n)): orthonormal columns whatever the rank of MᵀMS or MᵀS."""
+    # The second product is of the order of M², and would underflow.
+    image = _scaled(layer.times(sketch)) if power_iteration else sketch
     basis: torch.Tensor = torch.linalg.qr(_scaled(layer.transposed().times(image))).Q
     return basis
 
@@ -109,18 +114,20 @@ class HutchPlusPlus:
     probes : int
         k >= 2, the probes of the tail: what the accountant is told.
     sketch : int, optional
-        s >= 1, width of the sketch; k by default.
+        s >= 1, width of the sketch; k by default. Below 3 the accountant charges k probes of Hutchinson's.
     probe_sharing : {"sample", "batch"}
         "sample": a secret sketch and secret probes of its own for every sample. "batch": one of each per layer
         and step.
     generator : ProbeGenerator
         The source of both; a new secret by default.
+    power_iteration : bool
+        Whether the head is a basis of MᵀMS (3s + k columns multiplied by M or Mᵀ) rather than of MᵀS (2s + k).
 
     Formal guarantees
     -----------------
     As for :class:`Hutchinson`, with X = h + (1-h) Σ_i λ_i χ²_i(k)/k given the sketch, which is independent of
-    the probes: covered by the accountant with k = ``probes`` and *no* finite rank, as part of the norm is
-    exact.
+    the probes: covered by the accountant with k = ``probes``, s = ``sketch``, the power iteration as it is, and *no*
+    finite rank, as part of the norm is exact.
 
     Raises
     ------
@@ -133,13 +140,14 @@ class HutchPlusPlus:
     >>> norms.squared_norms(torch.ones(2, 5, 4), torch.ones(2, 5, 3), layer="head", step=0).round(decimals=3)
     tensor([300., 300.], dtype=torch.float64)
     >>> norms.layer_record("head")
-    LayerRecord(layer='head', method='hutch++', probes=4, rank=None, sketch=4)
+    LayerRecord(layer='head', method='hutch++', probes=4, rank=None, sketch=4, power_iteration=True)
     """
 
     probes: int = 32
     sketch: int | None = None
     probe_sharing: ProbeSharing = "sample"
     generator: ProbeGenerator = field(default_factory=ProbeGenerator)
+    power_iteration: bool = True
 
     def __post_init__(self) -> None:
         check_count("probes", self.probes, low=2)
@@ -203,6 +211,7 @@ class HutchPlusPlus:
         check_factor("gradients", gradients)
         side = cheaper_side(activations.shape[-1], gradients.shape[-1], bias=bias)
         factors = layer_gradient(activations, gradients, bias, side)
+        heights = factors.columns if self.power_iteration else factors.transposed().columns, factors.columns
         sketch, probes = (
             draw_probes(
                 self.generator,
@@ -211,15 +220,19 @@ class HutchPlusPlus:
                 batch_size=len(factors.left),
                 step=step,
                 layer=layer,
-                rows=factors.columns,
+                rows=rows,
                 probes=width,
                 purpose=purpose,
                 dtype=factors.left.dtype,
                 device=factors.left.device,
             )
-            for purpose, width in (("sketch", self.sketch or self.probes), ("probes", self.probes))
+            for purpose, width, rows in zip(
+                ("sketch", "probes"), (self.sketch or self.probes, self.probes), heights, strict=True
+            )
         )
-        return hutchpp_squared_norms(activations, gradients, sketch, probes, side=side, bias=bias)
+        return hutchpp_squared_norms(
+            activations, gradients, sketch, probes, side=side, bias=bias, power_iteration=self.power_iteration
+        )
 
     def layer_record(
         self,
@@ -244,4 +257,4 @@ class HutchPlusPlus:
         LayerRecord
             With probes and sketch; without a rank, since the head is exact.
         """
-        return LayerRecord(layer, "hutch++", self.probes, None, self.sketch or self.probes)
+        return LayerRecord(layer, "hutch++", self.probes, None, self.sketch or self.probes, self.power_iteration)

@@ -9,6 +9,8 @@ from typing import Literal
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.accounting import DPSGD, RandomizedClipping
 
+_NARROWEST = 3  # columns of a sketch that the accountant's bound is for
+
 
 @dataclass(frozen=True)
 class LayerRecord:
@@ -27,6 +29,8 @@ class LayerRecord:
         The largest possible rank of a sample's gradient, if the whole norm is Hutchinson's.
     sketch : int or None
         s >= 1, columns of Hutch++'s sketch; None if nothing is claimed of it.
+    power_iteration : bool
+        Whether Hutch++'s head is a basis of MᵀMS rather than of MᵀS'.
 
     Raises
     ------
@@ -36,7 +40,7 @@ class LayerRecord:
     Examples
     --------
     >>> LayerRecord("norm.weight", "exact")
-    LayerRecord(layer='norm.weight', method='exact', probes=None, rank=None, sketch=None)
+    LayerRecord(layer='norm.weight', method='exact', probes=None, rank=None, sketch=None, power_iteration=False)
     """
 
     layer: str
@@ -44,6 +48,7 @@ class LayerRecord:
     probes: int | None = None
     rank: int | None = None
     sketch: int | None = None
+    power_iteration: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.layer, str) or not self.layer:
@@ -57,6 +62,8 @@ class LayerRecord:
             if self.method != "hutch++":
                 raise ParameterError("sketch", self.sketch, f"None for {self.method}")
             check_count("sketch", self.sketch)
+        elif self.power_iteration:
+            raise ParameterError("power_iteration", True, "False where no sketch is claimed")
         if self.rank is not None:
             if self.method != "hutchinson":
                 raise ParameterError("rank", self.rank, f"None for {self.method}: part of the norm is exact")
@@ -77,7 +84,8 @@ class NormRecord:
     Formal guarantees
     -----------------
     :meth:`mechanism` claims no more than was done: a finite rank only if every parameter's norm is estimated
-    by Hutchinson and every layer's rank is bounded; probes of "sample" mode only if that mode ran. All
+    by Hutchinson and every layer's rank is bounded; a sketch only if every estimated layer has one, and then the
+    smallest; a power iteration only if all have it; probes of "sample" mode only if that mode ran. All
     estimated layers have the same k: for different ones the tight analysis holds with the smallest (χ²(k)/k
     falls in the convex order as k grows), but the envelope, with which the accountant may answer instead, is
     proved for equal k only (``docs/theory/randomized_clipping.md``, E2 to E4). A layer whose law is unknown has no
@@ -92,9 +100,9 @@ class NormRecord:
     Examples
     --------
     >>> head = LayerRecord("head", "hutchinson", probes=32, rank=10)
-    >>> NormRecord([head], "sample").mechanism(noise_multiplier=1.0, sample_rate=0.01)
-    RandomizedClipping(noise_multiplier=1.0, sample_rate=0.01, probes=32, rank=10, analysis='tight',
-    probe_sharing='sample', sketch=None, power_iteration=False)
+    >>> mechanism = NormRecord([head], "sample").mechanism(noise_multiplier=1.0, sample_rate=0.01)
+    >>> mechanism.probes, mechanism.rank, mechanism.probe_sharing
+    (32, 10, 'sample')
     >>> NormRecord([head, LayerRecord("norm", "exact")], "batch").rank is None
     True
     """
@@ -122,10 +130,18 @@ class NormRecord:
 
     @property
     def sketch(self) -> int | None:
-        """The smallest sketch; None if there is an estimated layer without one, whose law is Hutchinson's."""
-        estimated = [record.sketch for record in self.layers if record.method != "exact"]
-        known = [sketch for sketch in estimated if sketch is not None]
-        return min(known) if known and len(known) == len(estimated) else None
+        """The smallest sketch; None if an estimated layer has none, or too narrow a one to be credited: below 3."""
+        widths = [record.sketch or 0 for record in self._estimated]
+        return min(widths) if widths and min(widths) >= _NARROWEST else None
+
+    @property
+    def power_iteration(self) -> bool:
+        """Whether a sketch may be claimed that went through one power iteration in every estimated layer."""
+        return self.sketch is not None and all(record.power_iteration for record in self._estimated)
+
+    @property
+    def _estimated(self) -> list[LayerRecord]:
+        return [record for record in self.layers if record.method != "exact"]
 
     @property
     def every_parameter_estimated(self) -> bool:
@@ -172,6 +188,14 @@ class NormRecord:
                 raise ParameterError("layers", record.layer, allowed)
         if self.probes is None:
             return DPSGD(noise_multiplier, sample_rate)
+        sketched = analysis == "tight"  # the envelope cannot credit a sketch
         return RandomizedClipping(
-            noise_multiplier, sample_rate, self.probes, self.rank, analysis, probe_sharing=self.probe_sharing
+            noise_multiplier,
+            sample_rate,
+            self.probes,
+            self.rank,
+            analysis,
+            self.probe_sharing,
+            sketch=self.sketch if sketched else None,
+            power_iteration=self.power_iteration and sketched,
         )
