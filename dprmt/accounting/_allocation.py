@@ -32,15 +32,7 @@ _BINS = 6  # as many bins for the law of the sensitivity as the engine asks for
 
 @dataclass(frozen=True)
 class AllocationEpoch:
-    """One epoch; the unit that the engine composes.
-
-    Parameters
-    ----------
-    step : ClippingStep
-        One step with sample rate 1.
-    steps : int
-        t ≥ 2.
-    """
+    """One epoch; the unit that the engine composes."""
 
     step: ClippingStep
     steps: int
@@ -71,13 +63,7 @@ class AllocationEpoch:
         return self.step.is_exact
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting._engine.Step`.
-
-        Returns
-        -------
-        upper, lower : StepPair
-            Both pairs.
-        """
+        """See :class:`dprmt.accounting._engine.Step`."""
         # The same for many lengths of a run: powers of two.
         return _pairs(self.step, self.steps, bins, 2.0 ** math.floor(math.log2(tail)))
 
@@ -104,13 +90,7 @@ def _from_below(cells: RatioCells, plan: RatioPlan) -> tuple[RatioLaw, int]:
 
 
 class EpochPair:
-    """The pair of an epoch, from a law of W.
-
-    Parameters
-    ----------
-    law : SumLaw
-        Atoms of W and charges.
-    """
+    """The pair of an epoch, from a law of W."""
 
     slack = 0.0
 
@@ -124,13 +104,7 @@ class EpochPair:
         self._lost, self._unclear = law.lost, law.unclear
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below.
-
-        Returns
-        -------
-        low, high : float
-            The interval.
-        """
+        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         from_top = np.cumsum(self._moment[::-1])[::-1]
         finite = int(np.searchsorted(self._loss, -700.0))
         low = max(int(np.searchsorted(self._q[1:], tail)), finite)
@@ -139,13 +113,7 @@ class EpochPair:
         return float(self._loss[low]) - 1e-9, float(self._loss[max(high, low)]) + 1e-9
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes.
-
-        Returns
-        -------
-        LossCells
-            The masses, with the charges.
-        """
+        """Masses between increasing loss nodes."""
         ends = np.searchsorted(self._loss, nodes, side="right")
         q, p = (_between(masses, ends) for masses in (self._mass, self._moment))
         return LossCells(

@@ -56,13 +56,7 @@ class PrivacyBounds:
 
 
 def worst_of(by_direction: dict[Direction, PrivacyBounds]) -> PrivacyBounds:
-    """The larger of both directions, named after the one whose upper bound is larger.
-
-    Returns
-    -------
-    PrivacyBounds
-        Bounds on the maximum.
-    """
+    """The larger of both directions, named after the one whose upper bound is larger."""
     name = max(by_direction, key=lambda direction: by_direction[direction].upper)
     lower = max(bounds.lower for bounds in by_direction.values())
     return PrivacyBounds(

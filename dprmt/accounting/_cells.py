@@ -28,13 +28,7 @@ class LossCells:
     q_above: float
 
     def mirrored(self) -> LossCells:
-        """The cells of the exchanged pair (Q, P) on the negated, reversed nodes.
-
-        Returns
-        -------
-        LossCells
-            The cells.
-        """
+        """The cells of the exchanged pair (Q, P) on the negated, reversed nodes."""
         return LossCells(
             p=self.q[::-1],
             q=self.p[::-1],

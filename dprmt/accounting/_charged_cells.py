@@ -12,18 +12,9 @@ from dprmt.accounting._types import Array
 def charged_cells(pair: StepPair, nodes: Array) -> dict[Direction, LossCells]:
     """Cells of an upper pair in both adjacency directions.
 
-    Parameters
-    ----------
-    pair : StepPair
-        An upper pair.
-    nodes : ndarray, shape (n,)
-        Strictly increasing losses of the direction "remove"; those of "add" are ``-nodes[::-1]``.
-
-    Returns
-    -------
-    dict
-        Keys ``"remove"`` and ``"add"``. Each ``p_above`` is all that has to be charged to an infinite loss: mass
-        above the last node, what the pair charges, and its slack. So masses may sum to more than 1.
+    ``nodes``: strictly increasing losses of the direction "remove"; those of "add" are ``-nodes[::-1]``.
+    Returns: keys ``"remove"`` and ``"add"``. Each ``p_above`` is all that has to be charged to an infinite loss: mass
+    above the last node, what the pair charges, and its slack. So masses may sum to more than 1.
     """
     cells = pair.cells(nodes)
     return {"remove": _with_slack(cells, pair.slack), "add": _with_slack(cells.mirrored(), pair.slack)}

@@ -97,17 +97,9 @@ def chi2_mixture_sf(x: ArrayLike, weights: ArrayLike, dof: ArrayLike) -> Array:
 def mixture_tails(x: Array, excess: Array | None, weights: Array, dof: Array) -> tuple[Array, Array]:
     """Lower and upper tail at finite positive points, arguments unchecked.
 
-    Parameters
-    ----------
-    x, excess : ndarray, shape (p,)
-        The points, and ``x - Σ w_i ν_i`` if the caller knows it better than a subtraction would (or None).
-    weights, dof : ndarray, shape (m, p) or (m, 1)
-        One column per point, or one for all; every column has a positive weight.
-
-    Returns
-    -------
-    cdf, sf : ndarray, shape (p,)
-        P(sum <= x) and P(sum > x).
+    ``x``, ``excess``: the points, and ``x - Σ w_i ν_i`` if the caller knows it better than a subtraction would (or
+    None).
+    ``weights``, ``dof``: one column per point, or one for all; every column has a positive weight.
     """
     largest = weights.max(axis=0)
     with np.errstate(under="ignore", over="ignore", invalid="ignore"):

@@ -50,13 +50,7 @@ class ClippingStep:
         return 1
 
     def norm_ratio(self, bins: int, tail: float) -> NormRatioBins:
-        """The law of X under which the step is analysed.
-
-        Returns
-        -------
-        NormRatioBins
-            On about ``bins`` bins.
-        """
+        """The law of X under which the step is analysed."""
         if self.probes is None:
             return exact_norm()
         fine_below = 0.0 if self.secret else self.convex_from
@@ -69,26 +63,14 @@ class ClippingStep:
         return envelope(self.probes, self.rank, tail, bins, fine_below)
 
     def tight_law(self) -> GammaMixture:
-        """The law of X that no spectrum exceeds in E g(X), g convex: (T3), with a sketch (H4).
-
-        Returns
-        -------
-        GammaMixture
-            Of one component without a sketch.
-        """
+        """The law of X that no spectrum exceeds in E g(X), g convex: (T3), with a sketch (H4)."""
         assert self.probes is not None
         if self.sketch is None:
             return GammaMixture.single(self.probes)
         return GammaMixture.of_copies(self.probes, *probe_copies(self.sketch, self.power_iteration))
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting._engine.Step`.
-
-        Returns
-        -------
-        upper, lower : StepPair
-            Both pairs.
-        """
+        """See :class:`dprmt.accounting._engine.Step`."""
         below = tail / self.sample_rate
         if self.secret and self.tail_share > 1e-3:
             below *= 1e-4  # the secret pair charges it many times over

@@ -22,13 +22,7 @@ _LOG_OUTSIDE = float(np.log(1e-10))  # tilted mass allowed outside the FFT windo
 
 
 def log_mgf(phases: Phases, tilts: Array) -> Array:
-    """Log E e^{λS} of the finite part of the composed loss S, for each tilt λ.
-
-    Returns
-    -------
-    ndarray, shape of ``tilts``
-        Cumulant generating function.
-    """
+    """Log E e^{λS} of the finite part of the composed loss S, for each tilt λ."""
     total = np.zeros(tilts.shape)
     for pmf, steps in phases:
         support = pmf.mass > 0
@@ -45,24 +39,12 @@ def _log_sum_exp(exponent: Array) -> Array:
 
 
 def log_kappa(tilt: Array) -> Array:
-    """Log of max_x e^{-λx}(1 - e^{-x}) = λ^λ / (1 + λ)^{1 + λ}.
-
-    Returns
-    -------
-    ndarray
-        Never positive.
-    """
+    """Log of max_x e^{-λx}(1 - e^{-x}) = λ^λ / (1 + λ)^{1 + λ}."""
     return np.where(tilt > 0, tilt * np.log(np.maximum(tilt, 1e-300)), 0.0) - (1 + tilt) * np.log1p(tilt)
 
 
 def tilt_for_delta(phases: Phases, delta: float) -> float:
-    """The tilt whose Chernoff bound on ε at this δ is smallest.
-
-    Returns
-    -------
-    float
-        λ > 0.
-    """
+    """The tilt whose Chernoff bound on ε at this δ is smallest."""
 
     def epsilon(tilts: Array) -> Array:
         return (log_mgf(phases, tilts) + log_kappa(tilts) - np.log(delta)) / tilts
@@ -71,13 +53,7 @@ def tilt_for_delta(phases: Phases, delta: float) -> float:
 
 
 def tilt_for_epsilon(phases: Phases, epsilon: float) -> float:
-    """The tilt whose Chernoff bound on δ at this ε is smallest.
-
-    Returns
-    -------
-    float
-        λ > 0.
-    """
+    """The tilt whose Chernoff bound on δ at this ε is smallest."""
 
     def log_delta(tilts: Array) -> Array:
         return log_mgf(phases, tilts) + log_kappa(tilts) - tilts * epsilon
@@ -86,13 +62,7 @@ def tilt_for_epsilon(phases: Phases, epsilon: float) -> float:
 
 
 def loss_deviation(phases: Phases, tilt: float = 0.0) -> float:
-    """Standard deviation of the finite part of the composed loss after tilting.
-
-    Returns
-    -------
-    float
-        Positive.
-    """
+    """Standard deviation of the finite part of the composed loss after tilting."""
     variance = 0.0
     for pmf, steps in phases:
         weights = _tilted_mass(pmf, tilt)
@@ -127,13 +97,7 @@ class Window:
 
 
 def window(phases: Phases, tilt: float) -> Window:
-    """Grid points outside which the tilted composed loss has mass at most 1e-10 on either side (Chernoff).
-
-    Returns
-    -------
-    Window
-        The window, of a length the FFT likes.
-    """
+    """Grid points outside which the tilted composed loss has mass at most 1e-10 on either side (Chernoff)."""
     mesh = phases[0][0].mesh
     thetas = np.exp(np.linspace(-12.0, 6.0, 73)) / loss_deviation(phases, tilt)
     base = log_mgf(phases, np.array([tilt]))[0]
@@ -176,13 +140,7 @@ class ComposedLoss:
 
 
 def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
-    """Compose by FFT on the window.
-
-    Returns
-    -------
-    ComposedLoss
-        Masses and error bound.
-    """
+    """Compose by FFT on the window."""
     spectrum = np.ones(win.size // 2 + 1, dtype=np.complex128)
     magnitudes, counts = [], []
     log_never_infinite, rounding = 0.0, 0.0

@@ -50,10 +50,7 @@ class LossPMF:
 def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
     """A discrete loss that is never more private than the cells.
 
-    Returns
-    -------
-    LossPMF
-        Finite part by connecting the dots; all mass above the nodes is charged to infinity.
+    Returns: finite part by connecting the dots; all mass above the nodes is charged to infinity.
     """
     mass = _connect_the_dots(cells.p, _left_share(index * mesh, cells, fallback=0.0))
     mass[0] += cells.p_below
@@ -63,11 +60,8 @@ def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossP
 def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
     """A discrete loss that is never less private than the cells.
 
-    Returns
-    -------
-    LossPMF
-        Mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -400, is
-        dropped.
+    Returns: mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -400, is
+    dropped.
     """
     first = min(int(np.searchsorted(index * mesh, -_LARGE_LOSS)), index.size - 2)
     index, losses = index[first:], index[first:] * mesh
@@ -117,10 +111,7 @@ def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) ->
 def drops(moment: Array, share: Array) -> Array:
     """How far V lies below U at each node, so that it lies below U in every cell (D2).
 
-    Returns
-    -------
-    ndarray, shape (n + 1,)
-        For n cells with ``moment`` = mass · width and ``share`` of the right node.
+    Returns: for n cells with ``moment`` = mass · width and ``share`` of the right node.
     """
     # Inside a cell of mass p and width w, U lies above the curve with all of p at the cell's mean of u
     # (Jensen), whose kink is p·r(1-r)·w below the chord, r being the share of the right node. It is enough that

@@ -62,21 +62,8 @@ Pairs = list[tuple[StepPair, int]]
 def solve(schedule: Schedule, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
     """Bounds for one adjacency direction, refined until narrow enough or no longer improving.
 
-    Parameters
-    ----------
-    schedule : sequence of (step, count)
-        What is composed.
-    question : Question
-        ε at a δ, or δ at an ε.
-    direction : {"remove", "add"}
-        Adjacency direction.
-    tolerance : float
-        Wanted width of the interval, in units of ``question.unit``.
-
-    Returns
-    -------
-    PrivacyBounds
-        Always valid; as narrow as asked unless refinement stopped helping, see ``is_narrow``.
+    ``tolerance``: wanted width of the interval, in units of ``question.unit``.
+    Returns: always valid; as narrow as asked unless refinement stopped helping, see ``is_narrow``.
     """
     best = interval(0.0, math.inf, direction, question, tolerance)
     stalled = 0
@@ -97,13 +84,7 @@ def _most_refinements(schedule: Schedule) -> int:
 
 
 def interval(lower: float, upper: float, direction: Direction, question: Question, tolerance: float) -> PrivacyBounds:
-    """Bounds with an estimate between them, and whether they are no further apart than asked.
-
-    Returns
-    -------
-    PrivacyBounds
-        Not narrow where ``upper`` is infinite.
-    """
+    """Bounds with an estimate between them, and whether they are no further apart than asked."""
     if not math.isfinite(upper):
         return PrivacyBounds(lower, upper, upper, direction, is_narrow=False)
     is_narrow = upper - lower <= tolerance * question.unit(upper)
@@ -133,24 +114,12 @@ def _solve_at_level(schedule: Schedule, question: Question, direction: Direction
 
 
 def loss_drift(schedule: Schedule) -> float:
-    """Bias that rounding of the losses' grid, step by step, may cause in the composed loss (F3).
-
-    Returns
-    -------
-    float
-        A shift of ε.
-    """
+    """Bias that rounding of the losses' grid, step by step, may cause in the composed loss (F3)."""
     return _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
 
 
 def whole_loss(schedule: Schedule, direction: Direction, level: int) -> dict[Side, ComposedLoss]:
-    """The composed loss without tilt, from above and from below.
-
-    Returns
-    -------
-    dict
-        By side.
-    """
+    """The composed loss without tilt, from above and from below."""
     sides: tuple[Side, Side] = ("upper", "lower")
     question = WholeCurve()
     tail = _tail(schedule, question.small)
@@ -227,13 +196,7 @@ def discretize_step(
     direction: Direction,
     side: Side,
 ) -> LossPMF:
-    """One step's loss on grid points, from above (with the pair's slack charged) or from below.
-
-    Returns
-    -------
-    LossPMF
-        On ``index * mesh``.
-    """
+    """One step's loss on grid points, from above (with the pair's slack charged) or from below."""
     losses = index * mesh
     cells = pair.cells(losses) if direction == "remove" else pair.cells(-losses[::-1]).mirrored()
     if side == "lower":

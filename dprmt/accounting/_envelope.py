@@ -90,23 +90,8 @@ def envelope_cdf(x: ArrayLike, probes: SupportsIndex, rank: SupportsIndex | None
 def envelope_leading_weight(x: ArrayLike, probes: SupportsIndex, rank: SupportsIndex | None = None) -> Array:
     """The leading weight λ of the spectrum that attains the envelope; the others are (1-λ)/(d-1) each.
 
-    Parameters
-    ----------
-    x : array_like
-        Values of the norm ratio, any shape.
-    probes, rank : int
-        As in :func:`envelope_cdf`.
-
-    Returns
-    -------
-    ndarray
-        λ in [1/d, 1], of the shape of ``x``; for 1 < x < x_+ to about 1e-5, as far as P, flat at its maximum, tells.
-        For ``rank=None`` and x >= 1 the supremum is the limit λ = 0.
-
-    Raises
-    ------
-    ParameterError
-        As :func:`envelope_cdf`.
+    Returns: λ in [1/d, 1], of the shape of ``x``; for 1 < x < x_+ to about 1e-5, as far as P, flat at its maximum,
+    tells. For ``rank=None`` and x >= 1 the supremum is the limit λ = 0.
 
     Examples
     --------
@@ -122,20 +107,7 @@ def envelope_leading_weight(x: ArrayLike, probes: SupportsIndex, rank: SupportsI
 def envelope_switch(probes: SupportsIndex, rank: SupportsIndex | None = None) -> float:
     """The value x_+ of the norm ratio from which on equal spectral values attain the envelope.
 
-    Parameters
-    ----------
-    probes, rank : int
-        As in :func:`envelope_cdf`.
-
-    Returns
-    -------
-    float
-        x_+; 1 for ``rank=1`` and ``rank=None``, where no spectrum in between is ever best.
-
-    Raises
-    ------
-    ParameterError
-        As :func:`envelope_cdf`.
+    Returns: x_+; 1 for ``rank=1`` and ``rank=None``, where no spectrum in between is ever best.
 
     Examples
     --------

@@ -16,39 +16,19 @@ LARGEST_DOF = 10**5
 
 @dataclass(frozen=True)
 class GammaMixture:
-    """X is χ²(ν)/ν with probability w_ν.
-
-    Parameters
-    ----------
-    dof : tuple of int
-        Degrees of freedom ν, increasing.
-    weight : tuple of float
-        Their probabilities.
-    """
+    """X is χ²(ν)/ν with probability w_ν."""
 
     dof: tuple[int, ...]
     weight: tuple[float, ...]
 
     @classmethod
     def single(cls, probes: int) -> GammaMixture:
-        """χ²(k)/k.
-
-        Returns
-        -------
-        GammaMixture
-            Of one component.
-        """
+        """χ²(k)/k."""
         return cls((probes,), (1.0,))
 
     @classmethod
     def of_copies(cls, probes: int, copies: tuple[int, ...], weight: tuple[float, ...]) -> GammaMixture:
-        """χ²(Jk)/(Jk) with random J (H4); components beyond ``LARGEST_DOF`` count as fewer copies.
-
-        Returns
-        -------
-        GammaMixture
-            Never more concentrated than asked for.
-        """
+        """χ²(Jk)/(Jk) with random J (H4); components beyond ``LARGEST_DOF`` count as fewer copies."""
         most = max(LARGEST_DOF // probes, 1)
         kept: dict[int, float] = {}
         for number, mass in zip(copies, weight, strict=True):
@@ -57,13 +37,7 @@ class GammaMixture:
         return cls(tuple(kept), tuple(kept.values()))
 
     def coarser(self, ratio: float = 1.4) -> GammaMixture:
-        """Fewer components: each joins one with fewer degrees of freedom, by at most ``ratio``.
-
-        Returns
-        -------
-        GammaMixture
-            E g(X) is no smaller, for every convex g.
-        """
+        """Fewer components: each joins one with fewer degrees of freedom, by at most ``ratio``."""
         dof: list[int] = []
         weight: list[float] = []
         for nu, mass in zip(self.dof, self.weight, strict=True):
@@ -75,32 +49,17 @@ class GammaMixture:
         return GammaMixture(tuple(dof), tuple(weight))
 
     def cdf(self, x: Array) -> Array:
-        """P(X ≤ x).
-
-        Returns
-        -------
-        ndarray, shape of ``x``
-            Probabilities.
-        """
+        """P(X ≤ x)."""
         return self._mixed(lambda a: gammainc(a, a * x))
 
     def partial_mean(self, x: Array) -> Array:
-        """E[X; X ≤ x].
-
-        Returns
-        -------
-        ndarray, shape of ``x``
-            In [0, 1].
-        """
+        """E[X; X ≤ x]."""
         return self._mixed(lambda a: gammainc(a + 1.0, a * x))
 
     def increments(self, left: Array, right: Array) -> tuple[Array, Array]:
         """P(left < X ≤ right) and E[X; left < X ≤ right].
 
-        Returns
-        -------
-        mass, first_moment : ndarray, shape of ``left``
-            Non-negative, each difference taken on the side where it does not cancel.
+        Returns: non-negative, each difference taken on the side where it does not cancel.
         """
 
         def difference(shape: float, a: float) -> Array:
@@ -112,23 +71,11 @@ class GammaMixture:
         return self._mixed(lambda a: difference(a, a)), self._mixed(lambda a: difference(a + 1.0, a))
 
     def lower_quantile(self, tail: float) -> float:
-        """A value that X falls below with probability at most ``tail``.
-
-        Returns
-        -------
-        float
-            The quantile itself for one component.
-        """
+        """A value that X falls below with probability at most ``tail``."""
         return min(float(gammaincinv(a, share)) / a for a, share in self._shares(tail))
 
     def upper_quantile(self, tail: float) -> float:
-        """A value that X exceeds with probability at most ``tail``.
-
-        Returns
-        -------
-        float
-            The quantile itself for one component.
-        """
+        """A value that X exceeds with probability at most ``tail``."""
         return max(float(gammainccinv(a, share)) / a for a, share in self._shares(tail))
 
     def _shares(self, tail: float) -> list[tuple[float, float]]:

@@ -14,15 +14,7 @@ ROWS_AT_A_TIME = 2048
 def interval_masses(points: Array) -> Array:
     """Φ(points[i + 1]) - Φ(points[i]) along the first axis.
 
-    Parameters
-    ----------
-    points : ndarray, shape (n, ...)
-        Nondecreasing along the first axis; ±inf allowed.
-
-    Returns
-    -------
-    ndarray, shape (n - 1, ...)
-        Non-negative masses, each with an absolute error of a few roundings of the smaller tail it lies in.
+    Returns: non-negative masses, each with an absolute error of a few roundings of the smaller tail it lies in.
     """
     outer = ndtr(-np.abs(points))
     positive = points > 0

@@ -9,20 +9,6 @@ from numpy.typing import NDArray
 def graded_indices(low: float, high: float, mesh: float, bulk: float) -> NDArray[np.int64]:
     """Increasing integers i such that the nodes i·mesh cover [low, high].
 
-    Parameters
-    ----------
-    low, high : float
-        Ends of the interval, low < high.
-    mesh : float
-        Spacing in the bulk, |loss| ≤ ``bulk``.
-    bulk : float
-        Beyond it the spacing grows in proportion to |loss|.
-
-    Returns
-    -------
-    ndarray of int64
-        The indices.
-
     Examples
     --------
     >>> graded_indices(-0.02, 0.5, mesh=0.1, bulk=0.2).tolist()

@@ -218,36 +218,18 @@ class RandomizedClipping(Mechanism):
 
 
 def check_noise_and_rate(noise_multiplier: float, sample_rate: float) -> None:
-    """Raise unless σ and q are in range.
-
-    Raises
-    ------
-    ParameterError
-        Naming the argument.
-    """
+    """Raise unless σ and q are in range."""
     check_noise(noise_multiplier)
     check_real("sample_rate", sample_rate, low=1e-9, high=1.0)
 
 
 def check_noise(noise_multiplier: float) -> None:
-    """Raise unless σ is in range.
-
-    Raises
-    ------
-    ParameterError
-        Naming the argument.
-    """
+    """Raise unless σ is in range."""
     check_real("noise_multiplier", noise_multiplier, low=1e-3, high=1e6)
 
 
 def check_clipping(probes: int, rank: int | None, analysis: str, probe_sharing: str) -> None:
-    """Raise unless the options of randomized clipping are in range.
-
-    Raises
-    ------
-    ParameterError
-        Naming the argument.
-    """
+    """Raise unless the options of randomized clipping are in range."""
     check_count("probes", probes, low=2, high=10**5)
     if rank is not None:
         check_count("rank", rank, low=1)
@@ -258,13 +240,7 @@ def check_clipping(probes: int, rank: int | None, analysis: str, probe_sharing: 
 def check_sketch(
     sketch: int | None, power_iteration: bool, probes: int | None, rank: int | None, analysis: str
 ) -> None:
-    """Raise unless a sketch's width is in range and nothing else contradicts a sketch.
-
-    Raises
-    ------
-    ParameterError
-        Naming the argument.
-    """
+    """Raise unless a sketch's width is in range and nothing else contradicts a sketch."""
     if sketch is None:
         if power_iteration:
             raise ParameterError("power_iteration", power_iteration, "left out where there is no sketch")

@@ -19,21 +19,7 @@ from dprmt.accounting._types import Array
 def step_slack(noise_multiplier: float, law: GammaMixture, sample_rate: float, total_variation: float) -> float:
     """Probability to charge to an infinite loss per step, in both adjacency directions: q·η/(1 - q·TV).
 
-    Parameters
-    ----------
-    noise_multiplier : float
-        σ.
-    law : GammaMixture
-        Law of the norm ratio X.
-    sample_rate : float
-        q.
-    total_variation : float
-        Upper bound on the total variation of the step before subsampling.
-
-    Returns
-    -------
-    float
-        An upper bound on the slack, at most 1.
+    ``total_variation``: upper bound on the total variation of the step before subsampling.
     """
     eta = tangent_excess(noise_multiplier, law.coarser())
     room = 1.0 - sample_rate * total_variation
@@ -44,11 +30,8 @@ def step_slack(noise_multiplier: float, law: GammaMixture, sample_rate: float, t
 def tangent_excess(noise_multiplier: float, law: GammaMixture) -> float:
     """An upper bound on η = max_ε E[(tangent - h_ε)(X); X < x₀(ε)] under a law of X.
 
-    Returns
-    -------
-    float
-        Valid for every ε: between grid points by monotonicity of slope and inflection, beyond the last one by
-        a cruder bound.
+    Returns: valid for every ε: between grid points by monotonicity of slope and inflection, beyond the last one by a
+    cruder bound.
 
     Examples
     --------

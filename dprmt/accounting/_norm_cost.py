@@ -40,49 +40,20 @@ class NormCost(NamedTuple):
 
 
 def exact_cost(layers: Sequence[LayerShape]) -> NormCost:
-    """Exact norms: of the gradient itself or of two T x T matrices, whichever takes fewer operations.
-
-    Returns
-    -------
-    NormCost
-        The cost.
-    """
+    """Exact norms: of the gradient itself or of two T x T matrices, whichever takes fewer operations."""
     return _total([_exact(layer) for layer in layers])
 
 
 def estimate_cost(layers: Sequence[LayerShape], probes: int, sketch: int | None, products: int) -> NormCost:
     """Hutchinson's estimate or Hutch++; layers whose smaller side is at most s + k are exact.
 
-    Parameters
-    ----------
-    layers : sequence of LayerShape
-        The layers.
-    probes, sketch : int
-        k, and s if there is a sketch.
-    products : int
-        Products with the gradient or its transpose per layer.
-
-    Returns
-    -------
-    NormCost
-        With the orthonormal basis and the projection of the probes.
+    Returns: with the orthonormal basis and the projection of the probes.
     """
     return _total([_estimate(layer, probes, sketch or 0, products) for layer in layers])
 
 
 def check_layers(layers: Sequence[Sequence[int]]) -> tuple[LayerShape, ...]:
-    """Shapes of layers, checked.
-
-    Returns
-    -------
-    tuple of LayerShape
-        The same.
-
-    Raises
-    ------
-    ParameterError
-        If there is none, or one is not three positive integers.
-    """
+    """Shapes of layers, checked."""
     if len(layers) == 0 or any(len(layer) != 3 for layer in layers):
         raise ParameterError("layers", layers, "a non-empty list of (tokens, in_features, out_features)")
     return tuple(LayerShape(*(check_count("layers", side) for side in layer)) for layer in layers)

@@ -44,11 +44,6 @@ class NormRatioBins:
 
         In bins right of ``convex_from`` the mass goes to both ends, keeping the mean; elsewhere to the left
         end. The mass ``below`` is not part of the result.
-
-        Returns
-        -------
-        x, mass : ndarray
-            Atoms.
         """
         width = self.right - self.left
         convex = (self.left >= convex_from) & (width > 0) & np.isfinite(width) & np.isfinite(self.mean)
@@ -63,11 +58,6 @@ class NormRatioBins:
 
         In bins right of ``convex_from`` the mass goes to the conditional mean, elsewhere to the right end.
         The mass ``below`` goes to the left end of the first bin.
-
-        Returns
-        -------
-        x, mass : ndarray
-            Atoms.
         """
         convex = (self.left >= convex_from) & np.isfinite(self.mean)
         x = np.where(convex, np.clip(self.mean, self.left, self.right), self.right)
@@ -84,13 +74,7 @@ def _merge(x: Array, mass: Array) -> tuple[Array, Array]:
 
 
 def exact_norm() -> NormRatioBins:
-    """X = 1: the norm is computed exactly.
-
-    Returns
-    -------
-    NormRatioBins
-        A single atom.
-    """
+    """X = 1: the norm is computed exactly."""
     one = np.ones(1)
     return NormRatioBins(left=one, right=one, mass=one, mean=one, below=0.0)
 
@@ -98,21 +82,7 @@ def exact_norm() -> NormRatioBins:
 def tight(law: GammaMixture, tail: float, bins: int, fine_below: float) -> NormRatioBins:
     """The law that is least concentrated among all spectra (T3): χ²(k)/k, or its mixture for a sketch (H4).
 
-    Parameters
-    ----------
-    law : GammaMixture
-        The law of X.
-    tail : float
-        Largest probability left below the first bin.
-    bins : int
-        Number of bins per region.
-    fine_below : float
-        Bins below this value are finer, because they are treated to first order only.
-
-    Returns
-    -------
-    NormRatioBins
-        The law.
+    ``fine_below``: bins below this value are finer, because they are treated to first order only.
     """
     edges = _edges(law, tail, bins, fine_below, law.upper_quantile(1e-9))
     left, right = edges, np.append(edges[1:], np.inf)
@@ -120,20 +90,7 @@ def tight(law: GammaMixture, tail: float, bins: int, fine_below: float) -> NormR
 
 
 def half_exact(probes: int, tail: float, bins: int) -> NormRatioBins:
-    """X = ½ + ½ χ²(ν)/ν: half of the squared norm is known.
-
-    Parameters
-    ----------
-    probes : int
-        ν, at most ``LARGEST_DOF``.
-    tail, bins
-        As in :func:`tight`.
-
-    Returns
-    -------
-    NormRatioBins
-        The law.
-    """
+    """X = ½ + ½ χ²(ν)/ν: half of the squared norm is known."""
     law = tight(GammaMixture.single(probes), tail, bins, fine_below=0.0)
     left, right, mean = ((1.0 + end) / 2 for end in (law.left, law.right, law.mean))
     lowest = np.array([0.5])
@@ -149,18 +106,8 @@ def half_exact(probes: int, tail: float, bins: int) -> NormRatioBins:
 def envelope(probes: int, rank: int | None, tail: float, bins: int, fine_below: float) -> NormRatioBins:
     """The law whose CDF is the envelope G_d: stochastically below X for every spectrum of that rank.
 
-    Parameters
-    ----------
-    probes, rank : int
-        k and d; ``rank=None`` is d → ∞, also used (it is larger) where k·d exceeds 10⁵: scipy's incomplete gamma
-        functions lose their relative accuracy in the tails of larger shapes.
-    tail, bins, fine_below
-        As in :func:`rank_one`.
-
-    Returns
-    -------
-    NormRatioBins
-        The law.
+    ``probes``, ``rank``: k and d; ``rank=None`` is d → ∞, also used (it is larger) where k·d exceeds 10⁵: scipy's
+    incomplete gamma functions lose their relative accuracy in the tails of larger shapes.
     """
     if rank is not None and probes * rank > LARGEST_DOF:
         rank = None

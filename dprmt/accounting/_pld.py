@@ -32,30 +32,15 @@ def to_pld(
 ) -> Any:
     """A privacy loss distribution that dominates one step, in both adjacency directions.
 
-    Parameters
-    ----------
-    step : ClippingStep or AllocationEpoch
-        One step, see ``DPSGD.step`` and ``RandomizedClipping.step``.
-    discretization : float
-        Spacing of the losses, in [1e-7, 1]; equal to that of whatever the result is composed with. The relative error
-        in ε is about ``discretization``² / (12 · variance of one step's loss).
-    largest_loss : float or None
-        Losses are kept within ±``largest_loss`` > 0; mass above is charged to an infinite loss, mass below is moved up.
-        ``None`` takes the smallest bound that charges about ``tail``.
-    tail : float
-        Mass that may be cut off, per step, where the laws of sensitivity and loss end; in (0, 0.001].
-    bins : int
-        Number of bins for the law of the sensitivity, ≥ 8; ε's excess falls like 1/bins².
-
-    Returns
-    -------
-    dp_accounting.pld.privacy_loss_distribution.PrivacyLossDistribution
-        A pessimistic one, for ``self_compose``, ``compose``, ``get_epsilon_for_delta`` and ``get_delta_for_epsilon``.
-
-    Raises
-    ------
-    ParameterError
-        If an argument lies outside its range, or the losses would need more than 2²¹ grid points.
+    ``step``: one step, see ``DPSGD.step`` and ``RandomizedClipping.step``.
+    ``discretization``: spacing of the losses, in [1e-7, 1]; equal to that of whatever the result is composed with. The
+    relative error in ε is about ``discretization``² / (12 · variance of one step's loss).
+    ``largest_loss``: losses are kept within ±``largest_loss`` > 0; mass above is charged to an infinite loss, mass
+    below is moved up. ``None`` takes the smallest bound that charges about ``tail``.
+    ``tail``: mass that may be cut off, per step, where the laws of sensitivity and loss end; in (0, 0.001].
+    ``bins``: number of bins for the law of the sensitivity, ≥ 8; ε's excess falls like 1/bins².
+    Returns: A pessimistic one, for ``self_compose``, ``compose``, ``get_epsilon_for_delta`` and
+    ``get_delta_for_epsilon``.
 
     Formal guarantees
     -----------------
@@ -103,16 +88,6 @@ def _pmf(loss: LossPMF) -> Any:
 
 def hockey_stick_curve(pmf: LossPMF) -> Array:
     """δ(ε) at each loss l_i of a uniform grid: Σ_{j > i} m_j (1 - e^{l_i - l_j}) plus the infinite mass.
-
-    Parameters
-    ----------
-    pmf : LossPMF
-        On consecutive indices.
-
-    Returns
-    -------
-    ndarray, shape (n,)
-        Nonincreasing, in [0, 1].
 
     Examples
     --------

@@ -36,13 +36,7 @@ class GridMeasure:
     mass: Array
 
     def total(self) -> float:
-        """All of the mass.
-
-        Returns
-        -------
-        float
-            ≥ 0.
-        """
+        """All of the mass."""
         return float(self.mass.sum())
 
 
@@ -63,21 +57,7 @@ class GridWindow:
 def chernoff_window(measure: GridMeasure, copies: int, log_outside: float, log_weight: float) -> GridWindow:
     """Integers outside which the sum of ``copies`` has little mass on either side, and little of its first moment.
 
-    Parameters
-    ----------
-    measure : GridMeasure
-        Law of one summand.
-    copies : int
-        Number of summands, ≥ 1.
-    log_outside : float
-        Logarithm of the mass allowed outside, on each side.
-    log_weight : float
-        Above, E[sum; outside] · e^{log_weight} is kept as small as the mass.
-
-    Returns
-    -------
-    GridWindow
-        By Chernoff's bound (R4); at least 16 long.
+    ``log_weight``: above, E[sum; outside] · e^{log_weight} is kept as small as the mass.
     """
     center = _mean(measure)
     bounds = []
@@ -120,25 +100,9 @@ def sum_on_grid(
 ) -> tuple[int, Array, Array]:
     """Masses of the sum of ``copies``, and a bound on the error of each.
 
-    Parameters
-    ----------
-    measure : GridMeasure
-        Law of one summand; its total may be below 1.
-    copies : int
-        Number of summands, ≥ 1.
-    log_outside : float
-        Logarithm of what may lie outside the grid on each side: mass, and E[sum; outside] · ``weight`` above.
-    weight : float
-        Ratio that one grid point stands for.
-    enough : float
-        If the errors' sum is below it, with ``weight`` and without, no tilted transform is computed.
-
-    Returns
-    -------
-    first : int
-        The first point.
-    mass, error : ndarray, shape (n,)
-        On consecutive points.
+    ``log_outside``: logarithm of what may lie outside the grid on each side: mass, and E[sum; outside] · ``weight``
+    above.
+    ``enough``: if the errors' sum is below it, with ``weight`` and without, no tilted transform is computed.
     """
     window = _fast(chernoff_window(measure, copies, log_outside, float(np.log(weight))))
     mass, rounding = power_convolution(measure, copies, window)
@@ -193,21 +157,7 @@ def _improve(mass: Array, error: Array, window: GridWindow, measure: GridMeasure
 def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> tuple[Array, float]:
     """Masses of the sum of ``copies`` on the window; what lies outside is added in, modulo the window's size.
 
-    Parameters
-    ----------
-    measure : GridMeasure
-        Law of one summand; its total may be below 1.
-    copies : int
-        Number of summands, ≥ 1.
-    window : GridWindow
-        Where the sum is wanted; its size is best one that the FFT likes.
-
-    Returns
-    -------
-    mass : ndarray, shape (size,)
-        Approximate masses, none negative.
-    error : float
-        Bound on the rounding error of each of them.
+    ``window``: where the sum is wanted; its size is best one that the FFT likes.
     """
     size, total = window.size, measure.total()
     center = round(_mean(measure))

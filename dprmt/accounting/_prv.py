@@ -30,29 +30,12 @@ def to_prv(
 ) -> UpperLoss:
     """A privacy random variable that dominates one step in one adjacency direction.
 
-    Parameters
-    ----------
-    step : ClippingStep or AllocationEpoch
-        One step, see ``DPSGD.step`` and ``RandomizedClipping.step``.
-    direction : {"remove", "add"}
-        Adjacency direction; prv-accountant knows one per object, so compose each and take the larger ε.
-    largest_loss : float or None
-        Finite losses are kept within ±``largest_loss`` > 0; mass above is charged to an infinite loss, mass below is
-        moved up. ``None`` takes the smallest bound that charges about ``tail``.
-    tail : float
-        Mass that may be cut off, per step, where the laws of sensitivity and loss end; in (0, 0.001].
-    bins : int
-        Number of bins for the law of the sensitivity, ≥ 8; ε's excess falls like 1/bins².
-
-    Returns
-    -------
-    UpperLoss
-        For ``prv_accountant.PRVAccountant`` and its discretisers.
-
-    Raises
-    ------
-    ParameterError
-        If an argument lies outside its range.
+    ``step``: one step, see ``DPSGD.step`` and ``RandomizedClipping.step``.
+    ``direction``: adjacency direction; prv-accountant knows one per object, so compose each and take the larger ε.
+    ``largest_loss``: finite losses are kept within ±``largest_loss`` > 0; mass above is charged to an infinite loss,
+    mass below is moved up. ``None`` takes the smallest bound that charges about ``tail``.
+    ``tail``: mass that may be cut off, per step, where the laws of sensitivity and loss end; in (0, 0.001].
+    ``bins``: number of bins for the law of the sensitivity, ≥ 8; ε's excess falls like 1/bins².
 
     Formal guarantees
     -----------------
@@ -86,24 +69,7 @@ def to_prv(
 
 
 class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
-    """The privacy loss of an upper pair in one direction; made by :func:`to_prv`.
-
-    Parameters
-    ----------
-    step : ClippingStep or AllocationEpoch
-        The step.
-    pair : StepPair
-        Its upper pair.
-    direction : {"remove", "add"}
-        Adjacency direction.
-    largest_loss : float
-        Largest finite loss.
-
-    Raises
-    ------
-    ParameterError
-        If all of the mass lies above ``largest_loss``.
-    """
+    """The privacy loss of an upper pair in one direction; made by :func:`to_prv`."""
 
     def __init__(
         self, step: ClippingStep | AllocationEpoch, pair: StepPair, direction: Direction, largest_loss: float
@@ -121,68 +87,27 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
         return self._infinite
 
     def cdf(self, t: ArrayLike) -> Any:
-        """P(L ≤ t) given that L is finite, exact at each t.
-
-        Parameters
-        ----------
-        t : array_like
-            Losses.
-
-        Returns
-        -------
-        float or ndarray, shape of ``t``
-            Probabilities.
-        """
+        """P(L ≤ t) given that L is finite, exact at each t."""
         below, _ = self._tails(np.asarray(t, dtype=np.float64))
         return below if np.ndim(t) else float(below)
 
     def probability(self, a: ArrayLike, b: ArrayLike) -> Any:
-        """P(a < L ≤ b) given that L is finite, without cancellation in either tail.
-
-        Parameters
-        ----------
-        a, b : array_like
-            Losses, a ≤ b.
-
-        Returns
-        -------
-        float or ndarray
-            Probabilities.
-        """
+        """P(a < L ≤ b) given that L is finite, without cancellation in either tail."""
         ends = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
         below, above = self._tails(np.stack(ends))
         mass = np.where(below[0] < 0.5, below[1] - below[0], above[0] - above[1])
         return mass if mass.ndim else float(mass)
 
     def mean(self) -> float:
-        """Mean of the finite losses, by prv-accountant's own quadrature.
-
-        Returns
-        -------
-        float
-            The mean.
-        """
+        """Mean of the finite losses, by prv-accountant's own quadrature."""
         end = 1.001 * self.largest_loss
         return float(PrivacyRandomVariableTruncated(self, -end, end).mean())
 
     def rdp(self, alpha: float) -> float:
         """Rényi divergence of the finite part of DP-SGD with exact norms; prv-accountant chooses its domain by it.
 
-        Parameters
-        ----------
-        alpha : float
-            Order, > 1.
-
-        Returns
-        -------
-        float
-            An upper bound. Removing a sample has the larger one of both directions (Mironov, Talwar & Zhang 2019,
-            arXiv:1908.10530v1, Section 3).
-
-        Raises
-        ------
-        NoRenyiDivergenceError
-            For randomized clipping.
+        Returns: an upper bound. Removing a sample has the larger one of both directions (Mironov, Talwar & Zhang 2019,
+        arXiv:1908.10530v1, Section 3).
         """
         if self._step.probes is not None:
             raise NoRenyiDivergenceError(

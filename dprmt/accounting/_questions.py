@@ -27,57 +27,27 @@ class EpsilonAtDelta:
         return self.delta
 
     def tilt(self, phases: Phases) -> float:
-        """The tilt at which to compose.
-
-        Returns
-        -------
-        float
-            λ > 0.
-        """
+        """The tilt at which to compose."""
         return tilt_for_delta(phases, self.delta)
 
     def around(self, phases: Phases, tilt: float) -> float:
-        """Chernoff's bound on the answer.
-
-        Returns
-        -------
-        float
-            A loss near which the answer lies.
-        """
+        """Chernoff's bound on the answer."""
         log_m = float(log_mgf(phases, np.array([tilt]))[0])
         return (log_m + float(log_kappa(np.array(tilt))) - math.log(self.delta)) / tilt
 
     def read(self, curve: DeltaCurve, side: Side, drift: float) -> float:
-        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3).
-
-        Returns
-        -------
-        float
-            ε.
-        """
+        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
         if side == "upper":
             above = curve.epsilon_above(self.delta)
             return above + drift if above > 0 else above
         return max(curve.epsilon_below(self.delta) - drift, 0.0)
 
     def unit(self, value: float) -> float:
-        """What a tolerance refers to: the value, but at least 1.
-
-        Returns
-        -------
-        float
-            A scale.
-        """
+        """What a tolerance refers to: the value, but at least 1."""
         return max(1.0, value)
 
     def sharpened(self, found: PrivacyBounds) -> EpsilonAtDelta:
-        """The same question.
-
-        Returns
-        -------
-        EpsilonAtDelta
-            Itself.
-        """
+        """The same question."""
         del found
         return self
 
@@ -90,56 +60,26 @@ class DeltaAtEpsilon:
     small: float = 1e-12
 
     def tilt(self, phases: Phases) -> float:
-        """The tilt at which to compose.
-
-        Returns
-        -------
-        float
-            λ > 0.
-        """
+        """The tilt at which to compose."""
         return tilt_for_epsilon(phases, self.epsilon)
 
     def around(self, phases: Phases, tilt: float) -> float:
-        """The loss asked about.
-
-        Returns
-        -------
-        float
-            ε.
-        """
+        """The loss asked about."""
         del phases, tilt
         return self.epsilon
 
     def read(self, curve: DeltaCurve, side: Side, drift: float) -> float:
-        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3).
-
-        Returns
-        -------
-        float
-            δ.
-        """
+        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
         if side == "upper":
             return curve.delta_bounds(self.epsilon - drift)[1]
         return curve.delta_bounds(self.epsilon + drift)[0]
 
     def unit(self, value: float) -> float:
-        """What a tolerance refers to: the value itself.
-
-        Returns
-        -------
-        float
-            A scale.
-        """
+        """What a tolerance refers to: the value itself."""
         return value
 
     def sharpened(self, found: PrivacyBounds) -> DeltaAtEpsilon:
-        """The question with a better guess of the answer's size, so that truncation becomes negligible.
-
-        Returns
-        -------
-        DeltaAtEpsilon
-            With ``small`` never larger than before.
-        """
+        """The question with a better guess of the answer's size, so that truncation becomes negligible."""
         return DeltaAtEpsilon(self.epsilon, max(min(self.small, max(found.lower, self.small * 1e-40)), 1e-290))
 
 
@@ -150,13 +90,7 @@ class WholeCurve:
     small: float = 1e-9
 
     def tilt(self, phases: Phases) -> float:
-        """No tilt.
-
-        Returns
-        -------
-        float
-            0.
-        """
+        """No tilt."""
         del phases
         return 0.0
 

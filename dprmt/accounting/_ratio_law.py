@@ -35,13 +35,7 @@ class RatioLaw:
     lost: float
 
     def part(self, keep: Array) -> RatioLaw:
-        """The atoms that ``keep`` selects, with the same ``lost``.
-
-        Returns
-        -------
-        RatioLaw
-            A restriction.
-        """
+        """The atoms that ``keep`` selects, with the same ``lost``."""
         return RatioLaw(self.ratio[keep], self.mass[keep], self.lost)
 
 
@@ -66,13 +60,7 @@ class RatioCells:
     moment_above: float
 
     def means(self) -> Array:
-        """Conditional mean of V in each cell, inside the cell.
-
-        Returns
-        -------
-        ndarray, shape (n,)
-            The left end where the cell is empty.
-        """
+        """Conditional mean of V in each cell, inside the cell."""
         left, right = self.nodes[:-1], self.nodes[1:]
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = np.where(self.mass > 0, self.moment / self.mass, left)
@@ -80,20 +68,7 @@ class RatioCells:
 
 
 def ratio_cells(pair: StepPair, nodes: Array) -> RatioCells:
-    """Cells of the ratio of an unsampled step's pair.
-
-    Parameters
-    ----------
-    pair : StepPair
-        With sample rate 1.
-    nodes : ndarray, shape (n + 1,)
-        Increasing ratios, the first 0.
-
-    Returns
-    -------
-    RatioCells
-        With the pair's slack not yet in it.
-    """
+    """Cells of the ratio of an unsampled step's pair."""
     cells = pair.cells(np.log(nodes[1:]))
     return RatioCells(
         nodes=nodes,
@@ -105,20 +80,7 @@ def ratio_cells(pair: StepPair, nodes: Array) -> RatioCells:
 
 
 def never_more_private(cells: RatioCells, slack: float) -> RatioLaw:
-    """Spread every cell to its ends, keeping its mean; all above the last node, and the slack, become V = 0 (R2).
-
-    Parameters
-    ----------
-    cells : RatioCells
-        Of an upper pair.
-    slack : float
-        Probability that the step reveals which of the two it is.
-
-    Returns
-    -------
-    RatioLaw
-        On the nodes.
-    """
+    """Spread every cell to its ends, keeping its mean; all above the last node, and the slack, become V = 0 (R2)."""
     mass = spread(cells).mass
     mass[0] += cells.mass_above
     mass, cut = _without_excess(cells.nodes, mass)
@@ -129,31 +91,14 @@ def never_more_private(cells: RatioCells, slack: float) -> RatioLaw:
 
 
 def spread(cells: RatioCells) -> RatioLaw:
-    """Send every cell's mass to its ends, keeping mass and mean.
-
-    Returns
-    -------
-    RatioLaw
-        On the nodes; nothing of what lies above the last.
-    """
+    """Send every cell's mass to its ends, keeping mass and mean."""
     to_right = cells.mass * (cells.means() - cells.nodes[:-1]) / np.diff(cells.nodes)
     mass = np.append(cells.mass - to_right, 0.0) + np.append(0.0, to_right)
     return RatioLaw(cells.nodes, np.maximum(mass, 0.0), 0.0)
 
 
 def never_less_private(cells: RatioCells) -> RatioLaw:
-    """Pull the law of V in, onto the nodes, keeping its mean (R3).
-
-    Parameters
-    ----------
-    cells : RatioCells
-        Of a lower pair. What lies above the last node is dropped.
-
-    Returns
-    -------
-    RatioLaw
-        On the nodes.
-    """
+    """Pull the law of V in, onto the nodes, keeping its mean (R3)."""
     width = np.diff(cells.nodes)
     share = (cells.means() - cells.nodes[:-1]) / width
     mass, drop = _with_mean_kept(cells.mass, width, share)
@@ -200,13 +145,7 @@ def _convex(slope: Array, width: Array) -> Array:
 
 
 def merged(cells: RatioCells) -> RatioLaw:
-    """Put every cell's mass on its mean: never less private, by Jensen's inequality (R3).
-
-    Returns
-    -------
-    RatioLaw
-        One atom per cell.
-    """
+    """Put every cell's mass on its mean: never less private, by Jensen's inequality (R3)."""
     return RatioLaw(cells.means(), cells.mass, 0.0)
 
 

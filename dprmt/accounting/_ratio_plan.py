@@ -43,37 +43,12 @@ class RatioPlan:
     heavy: Array
 
     def nodes(self) -> Array:
-        """All nodes.
-
-        Returns
-        -------
-        ndarray, shape (n + 1 + m,)
-            Increasing, the first 0.
-        """
+        """All nodes."""
         return np.concatenate([self.light * self.mesh, self.heavy])
 
 
 def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, tail: float) -> RatioPlan:
-    """Nodes for a law of V.
-
-    Parameters
-    ----------
-    pair : StepPair
-        Of an unsampled step.
-    deviation : float
-        Standard deviation of log V, roughly.
-    copies : int
-        t, number of summands.
-    fineness : float
-        1 at first, 1/2 for half as wide cells, …
-    tail : float
-        P-mass that may be left above all nodes, and Q-mass below.
-
-    Returns
-    -------
-    RatioPlan
-        The nodes.
-    """
+    """Nodes for a law of V."""
     low, high = pair.loss_range(tail)
     low, high = max(low, -_LARGEST_LOSS), min(high, _LARGEST_LOSS)
     ratio, mass = _rough_law(pair, low, high)

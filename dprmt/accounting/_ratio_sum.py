@@ -52,23 +52,7 @@ class _Charged:
 def sum_from_above(law: RatioLaw, light: int, mesh: float, copies: int, tail: float) -> SumLaw:
     """A law of W that is never more private, for a law of V that is not.
 
-    Parameters
-    ----------
-    law : RatioLaw
-        Of V; its first ``light`` atoms are multiples of ``mesh``.
-    light : int
-        Number of atoms that are summed by FFT; the others are jumps.
-    mesh : float
-        Spacing of the grid.
-    copies : int
-        t ≥ 1.
-    tail : float
-        P-mass that may be charged.
-
-    Returns
-    -------
-    SumLaw
-        With all charges.
+    ``light``: number of atoms that are summed by FFT; the others are jumps.
     """
     small, jumps = _split(law, light, mesh)
     jump_mass, jump_moment = float(jumps.mass.sum()), float(jumps.mass @ jumps.ratio)
@@ -85,13 +69,7 @@ def sum_from_above(law: RatioLaw, light: int, mesh: float, copies: int, tail: fl
 
 
 def sum_from_below(law: RatioLaw, light: int, mesh: float, copies: int, tail: float) -> SumLaw:
-    """A law of W that is never less private, for a law of V that is not. Arguments as in :func:`sum_from_above`.
-
-    Returns
-    -------
-    SumLaw
-        A sub-probability; nothing is charged.
-    """
+    """A law of W that is never less private, for a law of V that is not. Arguments as in :func:`sum_from_above`."""
     small, jumps = _split(law, light, mesh)
     jump_mass, jump_moment = float(jumps.mass.sum()), float(jumps.mass @ jumps.ratio)
     most = _most_jumps(copies, jump_mass, jump_moment, tail)

@@ -22,27 +22,13 @@ _VACUOUS = 1e9
 def hinge_bound(scale: Array, terms: Array, dof: Array) -> Array:
     """E(V - a)₊/(1 - a) for V = c·Σ b_i η_i²/χ²(ν), a = 1 - 2/ν; it bounds averages of such V too.
 
-    Parameters
-    ----------
-    scale, terms, dof : ndarray, shape (j,)
-        c ≥ 0, n ≥ 0, ν ≥ 2.
-
-    Returns
-    -------
-    ndarray, shape (j,)
-        Bounds on P(V ≥ 1), and on that of an average of ratios of this law whatever their dependence.
+    Returns: bounds on P(V ≥ 1), and on that of an average of ratios of this law whatever their dependence.
     """
     return _interpolated(_hinge, scale, terms, dof)
 
 
 def tangent_bound(scale: Array, terms: Array, dof: Array) -> Array:
-    """E ψ̂(c·Σ b_i η_i²), ψ̂ the CDF of χ²(ν) with its tangent beyond the inflection; arguments as above.
-
-    Returns
-    -------
-    ndarray, shape (j,)
-        Bounds on P(V ≥ 1).
-    """
+    """E ψ̂(c·Σ b_i η_i²), ψ̂ the CDF of χ²(ν) with its tangent beyond the inflection; arguments as above."""
     return _interpolated(_tangent, scale, terms, dof)
 
 

@@ -20,18 +20,8 @@ from dprmt.accounting._types import Array
 class RevealedPair:
     """The pair for a discrete law of the sensitivity.
 
-    Parameters
-    ----------
-    shift : ndarray, shape (j,)
-        Values of μ = Z/σ.
-    mass : ndarray, shape (j,)
-        Their probabilities.
-    sample_rate : float
-        q.
-    infinite : float
-        Probability of Z = ∞: the sample's participation is then plain to see.
-    slack : float
-        Extra probability charged to an infinite loss in both directions.
+    ``infinite``: probability of Z = ∞: the sample's participation is then plain to see.
+    ``slack``: extra probability charged to an infinite loss in both directions.
     """
 
     shift: Array
@@ -41,13 +31,7 @@ class RevealedPair:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below.
-
-        Returns
-        -------
-        low, high : float
-            The interval.
-        """
+        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         share = np.minimum(tail / (self.mass.size * self.mass), 0.5)
         top = self.shift - ndtri(np.minimum(share / self.sample_rate, 0.5))
         high = float(np.max(self._loss(np.maximum(top, -ndtri(share)))))
@@ -63,13 +47,7 @@ class RevealedPair:
         return np.logaddexp(np.log1p(-q), np.log(q) + exponent)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes, mixed over Z.
-
-        Returns
-        -------
-        LossCells
-            The masses.
-        """
+        """Masses between increasing loss nodes, mixed over Z."""
         q = self.sample_rate
         ratio = np.concatenate([[-np.inf], log_shift_ratio(nodes, q), [np.inf]])
         absent, present = np.empty(nodes.size + 1), np.empty(nodes.size + 1)
@@ -95,24 +73,12 @@ class RevealedPair:
         )
 
     def total_variation(self) -> float:
-        """H_1 of the pair without subsampling, E[2Φ(μ/2) - 1].
-
-        Returns
-        -------
-        float
-            A number in [0, 1].
-        """
+        """H_1 of the pair without subsampling, E[2Φ(μ/2) - 1]."""
         return float((2 * ndtr(self.shift / 2) - 1) @ self.mass) + self.infinite
 
 
 def log_shift_ratio(loss: Array, sample_rate: float) -> Array:
-    """Log of the likelihood ratio r of the unsampled pair at a given loss, from exp(loss) = 1 - q + q r.
-
-    Returns
-    -------
-    ndarray
-        -inf where no outcome has so small a loss.
-    """
+    """Log of the likelihood ratio r of the unsampled pair at a given loss, from exp(loss) = 1 - q + q r."""
     if sample_rate == 1.0:
         return loss
     low = np.log1p(-sample_rate)

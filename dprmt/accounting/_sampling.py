@@ -15,15 +15,7 @@ Sampling = Literal["poisson", "allocation"]
 def checked_sample_rate(sampling: str, sample_rate: float, steps_per_epoch: int | None, participations: int) -> float:
     """The probability with which a sample enters a given batch.
 
-    Returns
-    -------
-    float
-        ``sample_rate`` of Poisson sampling; participations / steps_per_epoch of random allocation.
-
-    Raises
-    ------
-    ParameterError
-        If an argument lies outside its range or does not belong to the way of sampling.
+    Returns: ``sample_rate`` of Poisson sampling; participations / steps_per_epoch of random allocation.
     """
     check_choice("sampling", sampling, ("poisson", "allocation"))
     if sampling == "poisson":
@@ -43,18 +35,7 @@ def checked_sample_rate(sampling: str, sample_rate: float, steps_per_epoch: int 
 
 
 def run_length(steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:
-    """The number of steps of a run given in steps or, for random allocation, in epochs.
-
-    Returns
-    -------
-    int
-        Steps.
-
-    Raises
-    ------
-    ParameterError
-        Unless exactly one of the two is given, and epochs only where an epoch has a length.
-    """
+    """The number of steps of a run given in steps or, for random allocation, in epochs."""
     if epochs is None:
         if steps is None and steps_per_epoch is not None:
             raise ParameterError("steps", None, "given, or epochs for random allocation")
@@ -67,18 +48,7 @@ def run_length(steps: int | None, epochs: int | None, steps_per_epoch: int | Non
 
 
 def check_steps(steps: int, steps_per_epoch: int | None) -> int:
-    """Refuse part of an epoch.
-
-    Returns
-    -------
-    int
-        ``steps``.
-
-    Raises
-    ------
-    ParameterError
-        If ``steps`` is no multiple of ``steps_per_epoch``.
-    """
+    """Refuse part of an epoch."""
     if steps_per_epoch is not None and steps % steps_per_epoch:
         allowed = f"whole epochs of random allocation, a multiple of steps_per_epoch = {steps_per_epoch}"
         raise ParameterError("steps", steps, allowed)
@@ -88,21 +58,8 @@ def check_steps(steps: int, steps_per_epoch: int | None) -> int:
 def schedule_of(step: ClippingStep, steps: int, steps_per_epoch: int | None, participations: int) -> Schedule:
     """What the engine composes for a number of steps.
 
-    Parameters
-    ----------
-    step : ClippingStep
-        One step; for random allocation with sample rate 1.
-    steps : int
-        Number of steps; whole epochs.
-    steps_per_epoch : int or None
-        t of random allocation, or ``None``: every step for itself.
-    participations : int
-        r: an epoch is r blocks of ⌊t/r⌋ or ⌈t/r⌉ steps, with a step of its own for the sample in each (R1').
-
-    Returns
-    -------
-    list of (step, count)
-        One entry, or two where blocks differ in length.
+    ``participations``: r: an epoch is r blocks of ⌊t/r⌋ or ⌈t/r⌉ steps, with a step of its own for the sample in each
+    (R1').
     """
     if steps_per_epoch is None:
         return [(step, steps)]

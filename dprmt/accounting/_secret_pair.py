@@ -26,13 +26,7 @@ def _density(x: Array) -> Array:
 
 
 def inflection_shift(t: Array) -> Array:
-    """μ*(t) = (t + √(t² + 12))/2: Φ(μ - t) is convex in the norm ratio where μ ≤ μ*(t), concave beyond (C2).
-
-    Returns
-    -------
-    ndarray, shape of ``t``
-        Positive.
-    """
+    """μ*(t) = (t + √(t² + 12))/2: Φ(μ - t) is convex in the norm ratio where μ ≤ μ*(t), concave beyond (C2)."""
     root = np.sqrt(t**2 + 12.0)
     value: Array = np.where(t >= 0, (t + root) / 2, 6.0 / (root + np.abs(t)))
     return value
@@ -42,14 +36,7 @@ def inflection_shift(t: Array) -> Array:
 class SecretUpperPair:
     """A pair that dominates every spectrum: T replaced by E f̂_t, f̂_t a convex majorant of Φ(μ - t).
 
-    Parameters
-    ----------
-    shift, mass : ndarray, shape (j,)
-        Values of μ = Z/σ and their probabilities, from a law of the norm ratio spread outward.
-    sample_rate : float
-        q.
-    below : float
-        Probability of norm ratios below the smallest atom.
+    ``shift``, ``mass``: values of μ = Z/σ and their probabilities, from a law of the norm ratio spread outward.
     """
 
     shift: Array
@@ -59,13 +46,7 @@ class SecretUpperPair:
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below.
-
-        Returns
-        -------
-        low, high : float
-            The interval.
-        """
+        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         high_t = _upper_end(self.shift, self.mass, tail)
         high = float(self.log_ratio(np.array([high_t]))[0][0])
         if self.sample_rate == 1.0:
@@ -94,13 +75,7 @@ class SecretUpperPair:
         return np.where(frozen, self.shift / _SQRT3, star), np.maximum(y, 1.0 / 3.0), frozen
 
     def log_ratio(self, t: Array) -> tuple[Array, Array]:
-        """Log of the likelihood ratio -T̂'(t)/φ(t) of (C4), and its derivative.
-
-        Returns
-        -------
-        value, slope : ndarray, shape of ``t``
-            Increasing in t; -inf where every atom is frozen.
-        """
+        """Log of the likelihood ratio -T̂'(t)/φ(t) of (C4), and its derivative."""
         pairs = [self._log_ratio_block(block) for block in _blocks(t)]
         return np.concatenate([value for value, _ in pairs]), np.concatenate([slope for _, slope in pairs])
 
@@ -125,10 +100,7 @@ class SecretUpperPair:
     def thresholds(self, nodes: Array) -> tuple[Array, Array]:
         """The t where the loss reaches each node, and by how much the loss misses the node there.
 
-        Returns
-        -------
-        t, miss : ndarray, shape of ``nodes``
-            t is -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
+        Returns: t is -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
         """
         target = log_shift_ratio(nodes, self.sample_rate)
         top, cap = float(self.shift.max()) + 80.0, self._cap(0.0)
@@ -175,10 +147,7 @@ class SecretUpperPair:
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes.
 
-        Returns
-        -------
-        LossCells
-            The masses; what the inversion of the loss misses is charged to an infinite loss (C7).
+        Returns: the masses; what the inversion of the loss misses is charged to an infinite loss (C7).
         """
         q = self.sample_rate
         t, miss = self.thresholds(nodes)
@@ -204,15 +173,7 @@ class SecretUpperPair:
 
 @dataclass(frozen=True)
 class SecretLowerPair:
-    """A pair that the law of ``bins`` dominates: chords of a trade-off curve that is nowhere too high.
-
-    Parameters
-    ----------
-    bins : NormRatioBins
-        Law of the norm ratio.
-    noise_multiplier, sample_rate : float
-        σ and q.
-    """
+    """A pair that the law of ``bins`` dominates: chords of a trade-off curve that is nowhere too high."""
 
     bins: NormRatioBins
     noise_multiplier: float
@@ -224,13 +185,7 @@ class SecretLowerPair:
         return SecretUpperPair(1.0 / (self.noise_multiplier * np.sqrt(x)), mass, self.sample_rate)
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """As in :class:`SecretUpperPair`.
-
-        Returns
-        -------
-        low, high : float
-            The interval.
-        """
+        """As in :class:`SecretUpperPair`."""
         return self._guide().loss_range(tail)
 
     def _curve(self, t: Array) -> tuple[Array, Array]:
@@ -258,13 +213,7 @@ class SecretLowerPair:
         return expectation(1.0), expectation(-1.0)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes, after merging outcomes between thresholds.
-
-        Returns
-        -------
-        LossCells
-            The masses.
-        """
+        """Masses between increasing loss nodes, after merging outcomes between thresholds."""
         q = self.sample_rate
         t, _ = self._guide().thresholds(nodes)
         t = np.unique(t[np.isfinite(t)])

@@ -19,19 +19,7 @@ _CUTS, _MORE_CUTS = (0.75, 1.0), (0.65, 0.85, 1.05, 1.25)
 def residual_tail(share: float, sketch: int, power_iteration: bool) -> float:
     """An upper bound on P(m > share) that holds for every spectrum.
 
-    Parameters
-    ----------
-    share : float
-        x, in (0, 1).
-    sketch : int
-        s ≥ 3 columns.
-    power_iteration : bool
-        Whether Q spans MᵀMS; otherwise the bound holds for MᵀS' and MᵀMS alike.
-
-    Returns
-    -------
-    float
-        At most 1.
+    ``power_iteration``: whether Q spans MᵀMS; otherwise the bound holds for MᵀS' and MᵀMS alike.
 
     Examples
     --------

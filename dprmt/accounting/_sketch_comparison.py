@@ -19,22 +19,7 @@ _ROUNDING = 1e-9
 
 
 def comparison_bound(total: float, sketch: int, power_iteration: bool) -> float:
-    """A bound on P(m > x), the smallest over a few multipliers μ and shifts a; every choice is valid.
-
-    Parameters
-    ----------
-    total : float
-        1/x, the sum of all shares in units of x.
-    sketch : int
-        s ≥ 3.
-    power_iteration : bool
-        Whether Q spans MᵀMS.
-
-    Returns
-    -------
-    float
-        May exceed 1.
-    """
+    """A bound on P(m > x), the smallest over a few multipliers μ and shifts a; every choice is valid."""
     fill = min(total / sketch, 1.0)
     best = math.inf
     for mu in (0.45, 0.3 + 0.65 * fill) if power_iteration else (0.4 + 0.8 * fill, 0.55 + 0.8 * fill):
@@ -57,22 +42,7 @@ def _weights(total: float, mu: float, power_iteration: bool) -> tuple[float, flo
 
 
 def expected_majorants(cap: float, count: int, sketch: int) -> Array:
-    """Upper bounds on E ψ̂_a(cap·χ²(count)), ψ_a(y) = P(χ(s) ≤ √y - a), for each shift a: by chords.
-
-    Parameters
-    ----------
-    cap : float
-        Largest weight.
-    count : int
-        How many such weights.
-    sketch : int
-        s.
-
-    Returns
-    -------
-    ndarray, shape of ``SHIFTS``
-        The bounds.
-    """
+    """Upper bounds on E ψ̂_a(cap·χ²(count)), ψ_a(y) = P(χ(s) ≤ √y - a), for each shift a: by chords."""
     if count == 0:
         return np.zeros(SHIFTS.size)
     flex, height, slope = _tangency(sketch)

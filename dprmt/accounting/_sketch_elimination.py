@@ -13,21 +13,7 @@ _CELLS = 8
 def elimination_bound(total: float, sketch: int, power_iteration: bool, cut: float) -> float:
     """A bound on P(m > x), the directions with a share above ``cut``·x eliminated.
 
-    Parameters
-    ----------
-    total : float
-        1/x, the sum of all shares in units of x.
-    sketch : int
-        s.
-    power_iteration : bool
-        Whether Q spans MᵀMS.
-    cut : float
-        θ in (0, 1); every value is valid.
-
-    Returns
-    -------
-    float
-        The worst case over how many directions are eliminated, how many of them exceed x, and their sum.
+    Returns: the worst case over how many directions are eliminated, how many of them exceed x, and their sum.
     """
     if total > 1.0 + (sketch - 1) * cut:  # s directions may be that large: nothing would be left of the sketch
         return 1.0

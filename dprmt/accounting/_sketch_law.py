@@ -19,19 +19,7 @@ _RATIO = 1.07
 def probe_copies(sketch: int, power_iteration: bool) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """A law of J such that E g(X) ≤ E g(χ²(Jk)/(Jk)) for every convex g, every spectrum and every k.
 
-    Parameters
-    ----------
-    sketch : int
-        s ≥ 3.
-    power_iteration : bool
-        Whether the sketch is of MᵀMS; otherwise the law holds for both kinds.
-
-    Returns
-    -------
-    copies : tuple of int
-        Values of J, increasing.
-    weights : tuple of float
-        Their probabilities; sum 1.
+    ``power_iteration``: whether the sketch is of MᵀMS; otherwise the law holds for both kinds.
 
     Examples
     --------

@@ -9,15 +9,7 @@ from dprmt.accounting._types import Array
 
 
 class DeltaCurve:
-    """δ(ε) on the grid of a composed loss, with its error bound, relative to a reference loss.
-
-    Parameters
-    ----------
-    loss : ComposedLoss
-        What to read.
-    around : float
-        Reference loss near which the answers are wanted.
-    """
+    """δ(ε) on the grid of a composed loss, with its error bound, relative to a reference loss."""
 
     def __init__(self, loss: ComposedLoss, around: float) -> None:
         keep = loss.tilt * (loss.losses - around) > -80.0
@@ -39,13 +31,7 @@ class DeltaCurve:
         return float(self.mass_above[index] - np.exp(epsilon - self.nodes[index]) * self.discounted[index])
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        """Lower and upper bound of the discrete loss's δ(ε).
-
-        Returns
-        -------
-        low, high : float
-            Within [0, 1].
-        """
+        """Lower and upper bound of the discrete loss's δ(ε)."""
         index = int(np.searchsorted(self.nodes, epsilon, side="left"))
         if index == self.nodes.size:
             return 0.0, min(_scaled(float(self.error[-1]), self.log_unit) + self.infinite, 1.0)
@@ -57,13 +43,7 @@ class DeltaCurve:
         return low, min(high, 1.0)
 
     def epsilon_above(self, delta: float) -> float:
-        """An ε ≥ 0 with δ(ε) ≤ ``delta`` for certain; ∞ if none is seen.
-
-        Returns
-        -------
-        float
-            As small as the grid allows.
-        """
+        """An ε ≥ 0 with δ(ε) ≤ ``delta`` for certain; ∞ if none is seen."""
         if delta <= self.infinite:
             return float("inf")
         target = _relative(delta - self.infinite, self.log_unit)
@@ -79,13 +59,7 @@ class DeltaCurve:
         return max(epsilon, 0.0)
 
     def epsilon_below(self, delta: float) -> float:
-        """An ε ≥ 0 with δ(ε) ≥ ``delta`` for certain, or 0.
-
-        Returns
-        -------
-        float
-            As large as the grid allows.
-        """
+        """An ε ≥ 0 with δ(ε) ≥ ``delta`` for certain, or 0."""
         target = _relative(delta, self.log_unit)
         too_much = np.flatnonzero(self._at_nodes() - self.error >= target)
         if too_much.size == 0:

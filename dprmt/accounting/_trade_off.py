@@ -38,23 +38,6 @@ class TradeOff:
 def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
     """The smaller of both directions' trade-off functions of a composition.
 
-    Parameters
-    ----------
-    schedule : sequence of (step, count)
-        What is composed.
-    alpha : array_like
-        False positive rates in [0, 1].
-
-    Returns
-    -------
-    TradeOff
-        The band.
-
-    Raises
-    ------
-    ParameterError
-        If some false positive rate is not in [0, 1].
-
     Notes
     -----
     f(α) = sup_ε (1 - δ(ε) - e^ε α) over all real ε: Dong, Roth & Su 2022 (arXiv:1905.02383v3), Proposition 6.

@@ -205,18 +205,7 @@ def compare_sgd_steps(
 
 
 def matching_blocks(**arguments: Blocks) -> list[NamedBlocks]:
-    """The arguments as named blocks of equal names, shapes and libraries.
-
-    Returns
-    -------
-    list of dict
-        One per argument.
-
-    Raises
-    ------
-    ParameterError
-        If an argument is no set of finite floating arrays, or does not match the first one.
-    """
+    """The arguments as named blocks of equal names, shapes and libraries."""
     (first_name, first), *others = ((name, _named_blocks(name, value)) for name, value in arguments.items())
     result = [first]
     for name, blocks in others:
@@ -229,13 +218,7 @@ def matching_blocks(**arguments: Blocks) -> list[NamedBlocks]:
 
 
 def cosine(a: NamedBlocks, b: NamedBlocks) -> float:
-    """`cosine_similarity` of matching blocks.
-
-    Returns
-    -------
-    float
-        In [-1, 1]; 0 if either vector is zero.
-    """
+    """`cosine_similarity` of matching blocks."""
     a, b = _in_safe_range(a)[0], _in_safe_range(b)[0]
     squares = inner(a, a), inner(b, b)
     if 0 in squares:
@@ -244,25 +227,13 @@ def cosine(a: NamedBlocks, b: NamedBlocks) -> float:
 
 
 def norm(a: NamedBlocks) -> float:
-    """Euclidean norm of the concatenation.
-
-    Returns
-    -------
-    float
-        ``√⟨a, a⟩``, without overflow or underflow on the way.
-    """
+    """Euclidean norm of the concatenation."""
     a, unit = _in_safe_range(a)
     return unit * math.sqrt(inner(a, a))
 
 
 def inner(a: NamedBlocks, b: NamedBlocks) -> float:
-    """Inner product of the concatenations, summed in float64.
-
-    Returns
-    -------
-    float
-        ``Σ_i ⟨a_i, b_i⟩``.
-    """
+    """Inner product of the concatenations, summed in float64."""
     return math.fsum(_dot(a[name], b[name]) for name in a)
 
 

@@ -24,24 +24,13 @@ _FLOATING = "of a real floating-point dtype"
 
 
 def is_tensor(x: object) -> bool:
-    """Whether ``x`` is a torch tensor; does not import torch.
-
-    Returns
-    -------
-    bool
-        True for torch tensors only.
-    """
+    """Whether ``x`` is a torch tensor; does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 def array_namespace(x: object) -> ModuleType:
     """The module whose functions apply to ``x``: `torch` for a torch tensor, `numpy` for everything else.
-
-    Returns
-    -------
-    module
-        `torch` or `numpy`.
 
     Examples
     --------
@@ -56,16 +45,6 @@ def as_array(name: str, x: object) -> Array:
 
     Python numbers count as floating point, whole or not; integer, boolean and complex *arrays* do not, since
     casting them back would truncate the answer.
-
-    Returns
-    -------
-    array
-        A torch tensor if ``x`` was one, else a NumPy array.
-
-    Raises
-    ------
-    ParameterError
-        If the dtype is not real floating point.
     """
     if is_tensor(x):
         if not x.is_floating_point():  # type: ignore[attr-defined]
@@ -85,13 +64,7 @@ def as_array(name: str, x: object) -> Array:
 
 
 def check_finite(name: str, values: Array, *, low: float = -np.inf, high: float = np.inf) -> None:
-    """Raise unless every entry is finite and within ``[low, high]``.
-
-    Raises
-    ------
-    ParameterError
-        With the first offending entry as its value.
-    """
+    """Raise unless every entry is finite and within ``[low, high]``."""
     xp = array_namespace(values)
     good = xp.isfinite(values) & (values >= low) & (values <= high)
     if not bool(xp.all(good)):
@@ -102,30 +75,13 @@ def check_finite(name: str, values: Array, *, low: float = -np.inf, high: float 
 
 
 def check_nonempty(name: str, values: Array) -> None:
-    """Raise if the array has no entries.
-
-    Raises
-    ------
-    ParameterError
-        If the array is empty.
-    """
+    """Raise if the array has no entries."""
     if 0 in values.shape:
         raise ParameterError(name, tuple(values.shape), "a non-empty array, whose shape has no 0")
 
 
 def check_matrices(name: str, x: object) -> Array:
-    """``x`` as a matrix or a stack of matrices: floating, finite, non-empty, at least two axes.
-
-    Returns
-    -------
-    array, shape (..., m, n)
-        ``x`` itself if it was an array already.
-
-    Raises
-    ------
-    ParameterError
-        If any of these fails.
-    """
+    """``x`` as a matrix or a stack of matrices: floating, finite, non-empty, at least two axes."""
     values = as_array(name, x)
     if values.ndim < 2:
         raise ParameterError(name, tuple(values.shape), "a matrix or a stack of matrices, shape (..., m, n)")
@@ -136,16 +92,6 @@ def check_matrices(name: str, x: object) -> Array:
 
 def check_shape(shape: object) -> tuple[int, int]:
     """``shape`` as the pair ``(m, n)`` of positive ints.
-
-    Returns
-    -------
-    tuple of int
-        Rows and columns.
-
-    Raises
-    ------
-    ParameterError
-        If it is not a pair of integers >= 1.
 
     Examples
     --------
@@ -162,18 +108,7 @@ def check_shape(shape: object) -> tuple[int, int]:
 
 
 def singular_values(name: str, x: object, *, allow_empty: bool = False) -> Array:
-    """``x`` as float64 singular values: floating, finite, non-negative and, unless allowed, non-empty.
-
-    Returns
-    -------
-    array of float64
-        On the device of ``x``.
-
-    Raises
-    ------
-    ParameterError
-        If any of these fails.
-    """
+    """``x`` as float64 singular values: floating, finite, non-negative and, unless allowed, non-empty."""
     values = as_array(name, x)
     if not allow_empty:
         check_nonempty(name, values)
@@ -182,50 +117,26 @@ def singular_values(name: str, x: object, *, allow_empty: bool = False) -> Array
 
 
 def to_float64(values: Array) -> Array:
-    """The array in double precision, on its device.
-
-    Returns
-    -------
-    array of float64
-        ``values`` itself if it was float64 already.
-    """
+    """The array in double precision, on its device."""
     return values.double() if is_tensor(values) else values.astype(np.float64, copy=False)
 
 
 def promote_half(values: Array) -> Array:
-    """Half precision and bfloat16 as float32, in which decompositions exist; other dtypes as they are.
-
-    Returns
-    -------
-    array
-        Of float32 or wider.
-    """
+    """Half precision and bfloat16 as float32, in which decompositions exist; other dtypes as they are."""
     if values.dtype.itemsize >= 4:
         return values
     return values.float() if is_tensor(values) else values.astype(np.float32)
 
 
 def sort_descending(values: Array) -> Array:
-    """The array with its last axis in decreasing order.
-
-    Returns
-    -------
-    array
-        Of the same shape.
-    """
+    """The array with its last axis in decreasing order."""
     if is_tensor(values):
         return values.sort(dim=-1, descending=True).values
     return np.sort(values, axis=-1)[..., ::-1]
 
 
 def cast_like(result: Array, original: object) -> Array:
-    """``result`` in the dtype of ``original``; a Python number gets a Python float back.
-
-    Returns
-    -------
-    array or float
-        In the form in which the caller passed ``original``.
-    """
+    """``result`` in the dtype of ``original``; a Python number gets a Python float back."""
     if is_tensor(original):
         return result.to(original.dtype)  # type: ignore[attr-defined]
     if _is_python_number(original):

@@ -80,19 +80,8 @@ class LeadingSpectrum:
 def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> LeadingSpectrum:
     """All singular values above the edge, and their vectors of the shorter side.
 
-    Parameters
-    ----------
-    stack : array of float32 or float64, shape (batch, r, c), r <= c
-        Finite, with entries whose squares, and sums of them, neither overflow nor vanish.
-    edges : array of float64, shape (batch,)
-        The bulk edge of each matrix, > 0.
-    backend : {"auto", "gram", "lanczos", "svd"}
-        See the head of this module.
-
-    Returns
-    -------
-    LeadingSpectrum
-        With as many columns as the matrix with the most values above its edge has, at least one.
+    ``stack``: finite, with entries whose squares, and sums of them, neither overflow nor vanish.
+    Returns: with as many columns as the matrix with the most values above its edge has, at least one.
 
     Examples
     --------
@@ -133,15 +122,7 @@ def full_spectrum(stack: Array, edges: Array) -> LeadingSpectrum:
     By the eigendecomposition of YYᵀ, formed in float64, or by a full singular value decomposition where that
     is not accurate enough.
 
-    Parameters
-    ----------
-    stack, edges : array
-        As in `leading_spectrum`.
-
-    Returns
-    -------
-    LeadingSpectrum
-        With r columns. The squares of the values are accurate to rounding of the largest one.
+    Returns: with r columns. The squares of the values are accurate to rounding of the largest one.
 
     Examples
     --------
@@ -232,21 +213,10 @@ def lanczos(matrix: Array, threshold: float, residual: float) -> tuple[Array, Ar
 
     Lanczos iteration with full reorthogonalization, from a fixed start vector.
 
-    Parameters
-    ----------
-    matrix : array of float64, shape (r, r)
-        Symmetric positive semidefinite.
-    threshold : float
-        All eigenvalues above it are found, > 0.
-    residual : float
-        Largest ``‖Au - θu‖`` of these, in units of the threshold; not asked below 1e-14 of the top value.
-
-    Returns
-    -------
-    (array, shape (q,), array, shape (r, q)) or None
-        Eigenvalues in increasing order and orthonormal eigenvectors: all above the threshold, and the largest
-        Ritz value below it. None if no proof was found in a basis of bounded size, or none is to be expected since
-        more than half of the Ritz values are above the threshold.
+    ``residual``: largest ``‖Au - θu‖`` of these, in units of the threshold; not asked below 1e-14 of the top value.
+    Returns: eigenvalues in increasing order and orthonormal eigenvectors: all above the threshold, and the largest
+    Ritz value below it. None if no proof was found in a basis of bounded size, or none is to be expected since more
+    than half of the Ritz values are above the threshold.
 
     Examples
     --------

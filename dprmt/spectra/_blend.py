@@ -141,24 +141,7 @@ class NoisySpectra:
 def decompose(stack: Array, sigmas: Sequence[float], names: Sequence[str]) -> NoisySpectra:
     """Decompose matrices of one shape, each with its own noise level.
 
-    Parameters
-    ----------
-    stack : array, shape (batch, m, n)
-        The noisy matrices. It is kept, not copied, if it is of float32 or float64.
-    sigmas : sequence of float
-        Their noise levels, > 0.
-    names : sequence of str
-        What error messages call them.
-
-    Returns
-    -------
-    NoisySpectra
-        All that is needed to choose weights, and to apply them.
-
-    Raises
-    ------
-    ParameterError
-        If a matrix has an entry that is not finite, under its name.
+    ``stack``: the noisy matrices. It is kept, not copied, if it is of float32 or float64.
     """
     y, unit = in_safe_range(stack, names)
     m, n = shape = tuple(y.shape[-2:])
@@ -172,13 +155,7 @@ def decompose(stack: Array, sigmas: Sequence[float], names: Sequence[str]) -> No
 
 
 def norm_ratios(weights: Floats, gram: Floats) -> Floats:
-    """``‖Σ w_k f_k(Y)‖/‖Y‖`` of each row.
-
-    Returns
-    -------
-    array, shape (batch,)
-        0 if Y is 0.
-    """
+    """``‖Σ w_k f_k(Y)‖/‖Y‖`` of each row."""
     total = gram[:, 0, 0]
     return np.sqrt(np.where(total > 0, squared_norm(weights, gram) / np.where(total > 0, total, 1), 0))
 
@@ -186,10 +163,7 @@ def norm_ratios(weights: Floats, gram: Floats) -> Floats:
 def single_layer_coefficients(weights: Floats, gram: Floats, norm_correction: bool) -> Floats:
     """What to multiply the members with, if every matrix keeps its noisy norm, or none is rescaled.
 
-    Returns
-    -------
-    array, shape (batch, members)
-        (1, 0, 0, 0), to the last bit, for a matrix in which nothing is detected or which would only be rescaled.
+    Returns: (1, 0, 0, 0), to the last bit, for a matrix in which nothing is detected or which would only be rescaled.
     """
     ratios = norm_ratios(weights, gram)
     result = weights / np.where(ratios > 0, ratios, 1)[:, None] if norm_correction else weights.copy()
@@ -199,24 +173,12 @@ def single_layer_coefficients(weights: Floats, gram: Floats, norm_correction: bo
 
 
 def identity(weights: Floats) -> Floats:
-    """The coefficients of a matrix that is left alone.
-
-    Returns
-    -------
-    array, shape (members,)
-        (1, 0, 0, 0).
-    """
+    """The coefficients of a matrix that is left alone."""
     return np.eye(1, weights.shape[-1])[0]
 
 
 def changed_rows(coefficients: Floats) -> list[int]:
-    """Positions of the matrices that are not left alone.
-
-    Returns
-    -------
-    list of int
-        In increasing order.
-    """
+    """Positions of the matrices that are not left alone."""
     changed: list[int] = np.flatnonzero((coefficients != identity(coefficients)).any(-1)).tolist()
     return changed
 
@@ -227,26 +189,8 @@ def combine(spectra: NoisySpectra, coefficients: Floats, rows: list[int], unscal
     All members but the first vanish inside most of the bulk, so the others need few singular vectors, and
     rounding of small singular values does not matter.
 
-    Parameters
-    ----------
-    spectra : NoisySpectra
-        The matrices.
-    coefficients : array, shape (batch, members)
-        a_k, after rescaling.
-    rows : list of int
-        Which of the matrices.
-    unscaled : array, shape (batch,)
-        What to multiply a result with that would not fit the dtype in which its matrix came.
-
-    Returns
-    -------
-    array, shape (len(rows), m, n)
-        In the dtype of the computation; all fit that of the caller's matrices.
-
-    Raises
-    ------
-    ParameterError
-        If one fits neither way, under its name.
+    ``unscaled``: what to multiply a result with that would not fit the dtype in which its matrix came.
+    Returns: in the dtype of the computation; all fit that of the caller's matrices.
     """
     values, a = spectra.values[rows], coefficients[rows]
     shrunk = np.einsum("bk,bkr->br", a[:, 1:], members(values, spectra.shape)[:, 1:])
@@ -265,13 +209,7 @@ def combine(spectra: NoisySpectra, coefficients: Floats, rows: list[int], unscal
 
 
 def rescaling(coefficients: Floats, weights: Floats) -> Floats:
-    """What undoes the rescaling of each row: ``weights/coefficients``, 1 where nothing was rescaled.
-
-    Returns
-    -------
-    array, shape (batch,)
-        Positive.
-    """
+    """What undoes the rescaling of each row: ``weights/coefficients``, 1 where nothing was rescaled."""
     largest = np.argmax(coefficients, -1)[:, None]
     before, after = (np.take_along_axis(rows, largest, -1)[:, 0] for rows in (weights, coefficients))
     return np.where((before > 0) & (after > 0), before / np.where(after > 0, after, 1), 1.0)

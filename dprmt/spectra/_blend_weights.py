@@ -58,13 +58,7 @@ class Moments(NamedTuple):
 
 
 def soft_thresholds(shape: tuple[int, int]) -> Floats:
-    """The thresholds of all members but the first.
-
-    Returns
-    -------
-    array
-        In units of σ, increasing, the last one is the bulk edge.
-    """
+    """The thresholds of all members but the first."""
     outer, inner = np.sqrt(max(shape)) + np.sqrt(min(shape)), np.sqrt(max(shape)) - np.sqrt(min(shape))
     return np.array([inner + knot * (outer - inner) if knot < 1 else outer for knot in _KNOTS])
 
@@ -73,11 +67,6 @@ def members(values: Floats, shape: tuple[int, int]) -> Floats:
     """The values f_k(y_i) of all members.
 
     Of a matrix with one singular value all members are parallel, so that only the first one counts there.
-
-    Returns
-    -------
-    array, shape (batch, members, r)
-        In units of σ.
     """
     soft = np.clip(values[:, None, :] - soft_thresholds(shape)[:, None], 0, None)
     return np.concatenate([values[:, None, :], soft * (min(shape) > 1)], axis=1)
@@ -86,17 +75,7 @@ def members(values: Floats, shape: tuple[int, int]) -> Floats:
 def moments_of(values: Floats, shape: tuple[int, int]) -> Moments:
     """The estimates c, the Gram matrix Γ and the variances, of one noisy matrix each.
 
-    Parameters
-    ----------
-    values : array of float64, shape (batch, r)
-        All singular values, r = min(m, n), in units of σ.
-    shape : tuple of int
-        ``(m, n)``.
-
-    Returns
-    -------
-    Moments
-        With the variances estimated without bias: ``‖f‖² + tr J²``.
+    Returns: with the variances estimated without bias: ``‖f‖² + tr J²``.
 
     Examples
     --------
@@ -119,10 +98,7 @@ def moments_of(values: Floats, shape: tuple[int, int]) -> Moments:
 def fit_weights(moments: Moments) -> Floats:
     """The weights of the members, scaled so that ``Σ w_k f_k(Y)`` is the least-squares estimate of X.
 
-    Returns
-    -------
-    array, shape (batch, members)
-        Not negative. All 0 if no combination has a positive estimated inner product with X.
+    Returns: not negative. All 0 if no combination has a positive estimated inner product with X.
     """
     c, gram, variances = moments
     w = nonnegative_least_squares(gram, c + _CAUTION * np.sqrt(variances))
@@ -136,11 +112,6 @@ def estimated_gain(weights: Floats, moments: Moments) -> Floats:
 
     The unknown ‖X‖² is taken as its unbiased estimate c_0, but not smaller than the standard error of that, from
     which 0 cannot be told, and not so small that a cosine would exceed 1.
-
-    Returns
-    -------
-    array, shape (batch,)
-        In [0, 1]; 0 for weights that are all 0.
     """
     c, gram, variances = moments
     ours, noisy = (
@@ -152,24 +123,12 @@ def estimated_gain(weights: Floats, moments: Moments) -> Floats:
 
 
 def inner_product(weights: Floats, c: Floats) -> Floats:
-    """``wᵀc`` of each row.
-
-    Returns
-    -------
-    array, shape (batch,)
-        In the units of c.
-    """
+    """``wᵀc`` of each row."""
     return np.einsum("bk,bk->b", weights, c)
 
 
 def squared_norm(weights: Floats, gram: Floats) -> Floats:
-    """``wᵀΓw`` of each row.
-
-    Returns
-    -------
-    array, shape (batch,)
-        In the units of Γ.
-    """
+    """``wᵀΓw`` of each row."""
     return np.einsum("bk,bkl,bl->b", weights, gram, weights)
 
 
@@ -178,18 +137,6 @@ def nonnegative_least_squares(gram: Floats, target: Floats) -> Floats:
 
     Exact for Γ with its diagonal raised by 1e-10 of itself. Members that are 0 (on the diagonal of Γ) get no
     weight.
-
-    Parameters
-    ----------
-    gram : array, shape (batch, k, k)
-        Positive semidefinite, no negative entry.
-    target : array, shape (batch, k)
-        c.
-
-    Returns
-    -------
-    array, shape (batch, k)
-        The minimisers.
 
     Examples
     --------

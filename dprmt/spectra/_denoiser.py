@@ -151,18 +151,7 @@ def denoise_stack(
     names: Sequence[str],
     scratch: bool = False,
 ) -> DenoisedStack:
-    """Denoise matrices of one shape, each with its own noise level and gate; into ``stack`` if it is scratch.
-
-    Returns
-    -------
-    DenoisedStack
-        With the denoised versions of those that passed the gate.
-
-    Raises
-    ------
-    ParameterError
-        If a matrix has an entry that is not finite, or a result does not fit its dtype, under its name.
-    """
+    """Denoise matrices of one shape, each with its own noise level and gate; into ``stack`` if it is scratch."""
     shape = m, n = tuple(stack.shape[-2:])
     y, unit = in_safe_range(stack, names)
     xp = array_namespace(y)
@@ -194,25 +183,13 @@ def denoise_stack(
 
 
 def check_method(loss: str, backend: str) -> None:
-    """Raise unless both choices are known.
-
-    Raises
-    ------
-    ParameterError
-        If one is not.
-    """
+    """Raise unless both choices are known."""
     check_choice("loss", loss, get_args(Loss))
     check_choice("backend", backend, get_args(Backend))
 
 
 def detached(array: Array) -> Array:
-    """The array outside automatic differentiation.
-
-    Returns
-    -------
-    array
-        Sharing the memory of ``array``.
-    """
+    """The array outside automatic differentiation."""
     return array.detach() if is_tensor(array) else array
 
 
@@ -221,16 +198,6 @@ def in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array]:
 
     These are near the top entry for all if one of them is so large or small that its squares might leave the
     range, else 1.
-
-    Returns
-    -------
-    (array, shape (batch, m, n), array, shape (batch,))
-        The first is the stack itself if nothing had to be done.
-
-    Raises
-    ------
-    ParameterError
-        If a matrix has an entry that is not finite, under its name.
     """
     y = promote_half(detached(stack))
     y = y if y.dtype.itemsize <= 8 else to_float64(y)
@@ -247,13 +214,7 @@ def in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array]:
 
 
 def reweight(y: Array, vectors: Array, weights: Array, out: Array | None) -> Array:
-    """``U diag(w) Uᵀ Y`` for wide matrices, ``Y V diag(w) Vᵀ`` for tall ones.
-
-    Returns
-    -------
-    array, shape (batch, m, n)
-        ``out`` if given.
-    """
+    """``U diag(w) Uᵀ Y`` for wide matrices, ``Y V diag(w) Vᵀ`` for tall ones."""
     weighted = vectors * weights[:, None, :]
     wide = y.shape[-2] <= y.shape[-1]
     left, right = (weighted, vectors.mT @ y) if wide else (y @ vectors, weighted.mT)
@@ -266,23 +227,11 @@ def _frobenius_norm(y: Array) -> Array:
 
 
 def pick(stack: Array, positions: list[int]) -> Array:
-    """The matrices at these positions, without a copy if that is all of them.
-
-    Returns
-    -------
-    array
-        ``stack`` itself, or a new array.
-    """
+    """The matrices at these positions, without a copy if that is all of them."""
     return stack if len(positions) == len(stack) else stack[positions]
 
 
 def float64_like(values: Sequence[float] | NDArray[np.float64], like: Array) -> Array:
-    """Numbers as an array of the library, and on the device, of another one.
-
-    Returns
-    -------
-    array of float64
-        Of the shape of ``values``.
-    """
+    """Numbers as an array of the library, and on the device, of another one."""
     array = np.asarray(values, dtype=np.float64)
     return to_float64(like.new_tensor(array)) if is_tensor(like) else array

@@ -90,13 +90,7 @@ def spectral_divergence(observed: Array, shrunk: Array, slopes: Array, shape: tu
 
 
 def divergence(y: Array, f: Array, slope: Array, shape: tuple[int, int]) -> Array:
-    """`spectral_divergence` of checked float64 arrays that may broadcast against each other.
-
-    Returns
-    -------
-    array, shape (...)
-        Of float64.
-    """
+    """`spectral_divergence` of checked float64 arrays that may broadcast against each other."""
     y, f = _in_units_of_the_top(y, f)
     xp, pairs, excess = array_namespace(y), _pairs(y), abs(shape[0] - shape[1])
     own = slope * (1 + (pairs.close.sum(-1) + pairs.vanishing.sum(-1)) / 2) + excess * _ratio(f, y, slope)
@@ -110,11 +104,6 @@ def squared_jacobian_trace(y: Array, f: Array, slope: Array, shape: tuple[int, i
     J is symmetric with the eigenvalues f'(y_i), f(y_i)/y_i (n-m times each) and, for each pair, both fractions
     of the divergence. By Stein's lemma applied twice, the variance of ``⟨f(Y), σW⟩ - σ² div f(Y)`` is
     ``σ² E‖f(Y)‖² + σ⁴ E tr J²``.
-
-    Returns
-    -------
-    array, shape (...)
-        Of float64.
     """
     y, f = _in_units_of_the_top(y, f)
     pairs, excess = _pairs(y), abs(shape[0] - shape[1])

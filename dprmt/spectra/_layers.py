@@ -137,18 +137,7 @@ def denoise_layers(
 
 
 def axes_of(name: str, layer: Any) -> int:
-    """The number of axes of a layer.
-
-    Returns
-    -------
-    int
-        Two for a matrix.
-
-    Raises
-    ------
-    ParameterError
-        If it is not an array.
-    """
+    """The number of axes of a layer."""
     axes = getattr(layer, "ndim", None)
     if not isinstance(axes, int):
         raise ParameterError(label(name), layer, "an array")
@@ -156,18 +145,7 @@ def axes_of(name: str, layer: Any) -> int:
 
 
 def checked_matrix(name: str, layer: Array, sigma: float) -> Array:
-    """A layer as a matrix that can be denoised.
-
-    Returns
-    -------
-    array
-        The layer itself if it was an array.
-
-    Raises
-    ------
-    ParameterError
-        If it is empty or not of a real floating dtype, or, without noise, not finite.
-    """
+    """A layer as a matrix that can be denoised."""
     matrix = as_array(label(name), layer)
     check_nonempty(label(name), matrix)
     if sigma == 0:  # otherwise checked on the way
@@ -176,18 +154,7 @@ def checked_matrix(name: str, layer: Array, sigma: float) -> Array:
 
 
 def sigma_by_name(names: list[str], sigma: float | Mapping[str, float]) -> dict[str, float]:
-    """The noise level of every matrix.
-
-    Returns
-    -------
-    dict of float
-        In the order of ``names``.
-
-    Raises
-    ------
-    ParameterError
-        If one is missing, negative or not finite.
-    """
+    """The noise level of every matrix."""
     if not isinstance(sigma, Mapping):
         return dict.fromkeys(names, check_real("sigma", sigma, low=0.0))
     for name in names:
@@ -211,13 +178,7 @@ def _untouched(name: str, layer: Array) -> LayerReport:
 
 
 def batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[str]]:
-    """Names of layers that one call handles: one shape, dtype and device, and not too many entries.
-
-    Yields
-    ------
-    list of str
-        Every name once.
-    """
+    """Names of layers that one call handles: one shape, dtype and device, and not too many entries."""
     groups: dict[Any, list[str]] = defaultdict(list)
     for name, matrix in matrices.items():
         groups[array_namespace(matrix), matrix.dtype, matrix.device, shape_of(matrix)].append(name)
@@ -229,34 +190,16 @@ def batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[st
 
 
 def stack_of(matrices: list[Array]) -> Array:
-    """Matrices of one shape in one array.
-
-    Returns
-    -------
-    array, shape (batch, m, n)
-        A copy, unless there is only one.
-    """
+    """Matrices of one shape in one array."""
     return matrices[0][None] if len(matrices) == 1 else array_namespace(matrices[0]).stack(matrices)
 
 
 def shape_of(matrix: Array) -> tuple[int, int]:
-    """Rows and columns.
-
-    Returns
-    -------
-    tuple of int
-        ``(m, n)``.
-    """
+    """Rows and columns."""
     rows, columns = matrix.shape
     return rows, columns
 
 
 def label(name: str) -> str:
-    """How error messages call a layer.
-
-    Returns
-    -------
-    str
-        As it is written in code.
-    """
+    """How error messages call a layer."""
     return f"layers[{name!r}]"

@@ -17,13 +17,7 @@ class TwoFloats(NamedTuple):
     low: float
 
     def below(self, y: Array) -> Array:
-        """The difference ``y - self`` without cancellation error.
-
-        Returns
-        -------
-        array
-            Of the shape of ``y``.
-        """
+        """The difference ``y - self`` without cancellation error."""
         return (y - self.high) - self.low
 
 
@@ -40,13 +34,7 @@ class NoiseScales(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def noise_scales(rows: int, columns: int, sigma: float) -> NoiseScales:
-    """Bulk edges and detection threshold to twice double precision.
-
-    Returns
-    -------
-    NoiseScales
-        b₋, b₊ and λ*.
-    """
+    """Bulk edges and detection threshold to twice double precision."""
     with localcontext(prec=50):
         m, n, scale = Decimal(rows).sqrt(), Decimal(columns).sqrt(), Decimal(sigma)
         return NoiseScales(
@@ -61,18 +49,7 @@ def _two_floats(x: Decimal) -> TwoFloats:
 
 
 def checked_scales(shape: tuple[int, int], sigma: float) -> tuple[int, int, float, NoiseScales]:
-    """Check a shape and a noise level, and give them back with the scales they set.
-
-    Returns
-    -------
-    tuple
-        m, n, sigma and the scales.
-
-    Raises
-    ------
-    ParameterError
-        If ``shape`` is not a pair of integers >= 1 or ``sigma`` is negative or not finite.
-    """
+    """Check a shape and a noise level, and give them back with the scales they set."""
     m, n = check_shape(shape)
     sigma = check_real("sigma", sigma, low=0.0)
     return m, n, sigma, noise_scales(m, n, sigma)

@@ -189,13 +189,7 @@ def spike_map_inverse(observed: Array, shape: tuple[int, int], sigma: float) -> 
 
 
 def invert_spike_map(observed: Array, scales: NoiseScales) -> Array:
-    """`spike_map_inverse` of checked float64 values.
-
-    Returns
-    -------
-    array of float64
-        Of the shape of ``observed``.
-    """
+    """`spike_map_inverse` of checked float64 values."""
     outer, inner, above = edge_roots(observed, scales)
     return array_namespace(observed).where(above, (inner + outer) / 2, 0.0)
 
@@ -203,10 +197,7 @@ def invert_spike_map(observed: Array, scales: NoiseScales) -> Array:
 def edge_roots(observed: Array, scales: NoiseScales) -> tuple[Array, Array, Array]:
     """√(y²-b₊²), √(y²-b₋²) and y > b₊, without cancellation, overflow or underflow.
 
-    Returns
-    -------
-    tuple of arrays
-        The two roots, which are 0 at and below the edge, and the mask.
+    Returns: the two roots, which are 0 at and below the edge, and the mask.
     """
     xp = array_namespace(observed)
     above = scales.upper_edge.below(observed) > 0
@@ -262,13 +253,7 @@ def vector_overlaps(signal: Array, shape: tuple[int, int], sigma: float) -> tupl
 
 
 def squared_overlaps(signal: Array, m: int, n: int, sigma: float, scales: NoiseScales) -> tuple[Array, Array]:
-    """`vector_overlaps` of checked float64 values, with λ in the paper's letters.
-
-    Returns
-    -------
-    left, right : array of float64
-        In [0, 1].
-    """
+    """`vector_overlaps` of checked float64 values, with λ in the paper's letters."""
     xp = array_namespace(signal)
     gap = scales.threshold.below(signal)
     λ = xp.where(gap > 0, signal, 1.0)

@@ -14,26 +14,7 @@ from dprmt.spectra._arrays import Array, array_namespace, cast_like, to_float64
 def representable(matrices: Array, unit: Array, fallback: Array, dtype: Any, names: Sequence[str]) -> Array:
     """Matrices back from their units, each times its fallback factor if it would otherwise leave the range.
 
-    Parameters
-    ----------
-    matrices : array of float32 or float64, shape (batch, m, n)
-        Finite, in units of ``unit``. Overwritten.
-    unit, fallback : array, shape (batch,)
-        Positive, in the range of the dtype of ``matrices``.
-    dtype : numpy or torch dtype
-        What the caller will cast the result to.
-    names : sequence of str
-        What error messages call them.
-
-    Returns
-    -------
-    array, shape (batch, m, n)
-        ``matrices`` itself, with entries that are finite in ``dtype``.
-
-    Raises
-    ------
-    ParameterError
-        If one of them leaves the range with its fallback factor as well.
+    Returns: ``matrices`` itself, with entries that are finite in ``dtype``.
     """
     xp = array_namespace(matrices)
     unit = to_float64(unit)
