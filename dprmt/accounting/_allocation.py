@@ -67,6 +67,16 @@ class AllocationEpoch:
         # The same for many lengths of a run: powers of two.
         return _pairs(self.step, self.steps, bins, 2.0 ** math.floor(math.log2(tail)))
 
+    def upper_with_slack(self, bins: int, tail: float) -> StepPair:
+        """See :meth:`ClippingStep.upper_with_slack`.
+
+        Returns
+        -------
+        StepPair
+            The upper pair: its law is the same whatever losses are asked for.
+        """
+        return self.pairs(bins, tail)[0]
+
 
 @lru_cache(maxsize=16)
 def _pairs(step: ClippingStep, steps: int, bins: int, tail: float) -> tuple[StepPair, StepPair]:

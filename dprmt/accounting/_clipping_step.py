@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dprmt.accounting._cells import StepPair
 from dprmt.accounting._gamma_mixture import GammaMixture
-from dprmt.accounting._nonconvex_slack import step_slack
+from dprmt.accounting._loss_grid import LARGEST_LOSS
+from dprmt.accounting._nonconvex_slack import slack_of_excess, step_slack
 from dprmt.accounting._norm_ratio import NormRatioBins, envelope, exact_norm, half_exact, tight
 from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._secret_pair import SecretLowerPair, SecretUpperPair
 from dprmt.accounting._sketch_law import probe_copies
+from dprmt.accounting._tight_pair import TightPair
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,13 @@ class ClippingStep:
         """The law of X under which the step is analysed."""
         if self.probes is None:
             return exact_norm()
-        fine_below = 0.0 if self.secret else self.convex_from
         tail = min(tail, 1e-3)
         if self.analysis == "tight":
-            return tight(self.tight_law(), tail, bins, fine_below)
+            return tight(self.tight_law(), tail, bins)
         if self.analysis == "flat":
             assert self.sketch is not None
             return half_exact(self.probes * self.sketch, tail, 2 * bins)
-        return envelope(self.probes, self.rank, tail, bins, fine_below)
+        return envelope(self.probes, self.rank, tail, bins)
 
     def tight_law(self) -> GammaMixture:
         """The law of X that no spectrum exceeds in E g(X), g convex: (T3), with a sketch (H4)."""
@@ -77,15 +78,37 @@ class ClippingStep:
         law = self.norm_ratio(bins, below)
         if self.secret:
             x, mass = law.spread(0.0)
-            upper = SecretUpperPair(self._shift(x), mass, self.sample_rate, law.below)
+            upper: StepPair = SecretUpperPair(self._shift(x), mass, self.sample_rate, law.below)
             return upper, SecretLowerPair(law, self.noise_multiplier, self.sample_rate)
-        x, mass = law.spread(self.convex_from)
-        revealed = RevealedPair(self._shift(x), mass, self.sample_rate, law.below)
-        if self.analysis == "tight":
-            slack = step_slack(self.noise_multiplier, self.tight_law(), self.sample_rate, revealed.total_variation())
-            revealed = RevealedPair(revealed.shift, mass, self.sample_rate, law.below, slack)
         x, mass = law.concentrate(self.convex_from)
-        return revealed, RevealedPair(self._shift(x), mass, self.sample_rate)
+        lower = RevealedPair(self._shift(x), mass, self.sample_rate)
+        return self._tight_upper(law, tail) if self.analysis == "tight" else self._spread(law), lower
+
+    def upper_with_slack(self, bins: int, tail: float) -> StepPair:
+        """A pair that is never more private than the step, and the same whatever losses are asked for.
+
+        Returns
+        -------
+        StepPair
+            For packages that discretize themselves; with revealed probes wider than the one of :meth:`pairs` (T5).
+        """
+        if self.secret or self.analysis != "tight":
+            return self.pairs(bins, tail)[0]
+        pair = self._spread(self.norm_ratio(bins, tail / self.sample_rate))
+        slack = step_slack(self.noise_multiplier, self.tight_law(), self.sample_rate, pair.total_variation())
+        return replace(pair, slack=slack)
+
+    def _spread(self, law: NormRatioBins) -> RevealedPair:
+        x, mass = law.spread(self.convex_from)
+        return RevealedPair(self._shift(x), mass, self.sample_rate, law.below)
+
+    def _tight_upper(self, law: NormRatioBins, tail: float) -> StepPair:
+        """(M1), or (T5) with a crude η where that is too small to be seen."""
+        x, mass = law.spread(0.0)
+        pair = RevealedPair(self._shift(x), mass, self.sample_rate, law.below)
+        eta = TightPair(pair).crude_excess(min(pair.loss_range(tail)[1], LARGEST_LOSS))
+        slack = slack_of_excess(eta, self.sample_rate, pair.total_variation())
+        return replace(pair, slack=slack) if slack <= tail else TightPair(pair)
 
     def _shift(self, x: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
         return 1.0 / (self.noise_multiplier * np.sqrt(x))

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting._bounds import Direction, PrivacyBounds, worst_of
 from dprmt.accounting._clipping_step import ClippingStep
-from dprmt.accounting._engine import Schedule, interval, solve
+from dprmt.accounting._engine import Schedule, improve, solve
 from dprmt.accounting._questions import DeltaAtEpsilon, EpsilonAtDelta, Question
 
 if TYPE_CHECKING:
@@ -161,9 +161,7 @@ class Composition:
                 for mechanism, steps in self.phases
                 for unit in mechanism.schedule(_fallback(mechanism, choice), steps)
             ]
-            upper = solve(schedule, question, direction, tolerance).upper
-            if upper < bounds.upper:
-                bounds = interval(min(bounds.lower, upper), upper, direction, question, tolerance)
+            bounds = improve(bounds, schedule, question, tolerance)
         return bounds
 
 

@@ -147,7 +147,7 @@ def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
     for pmf, steps in phases:
         weights = _tilted_mass(pmf, tilt)
         transform = fft.rfft(np.bincount(pmf.index % win.size, weights=weights, minlength=win.size))
-        spectrum = spectrum * transform**steps
+        spectrum = spectrum * _power(transform, steps)
         magnitudes.append(np.abs(transform))
         counts.append(steps)
         log_never_infinite += steps * (float(np.log1p(-pmf.infinite)) if pmf.infinite < 1 else -np.inf)
@@ -164,6 +164,53 @@ def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
     )
 
 
+def window_of(pmf: LossPMF, fewest: int, most: int, tilt: float) -> tuple[int, int]:
+    """First index and length of a window that serves any number of equal steps from ``fewest`` to ``most``.
+
+    Returns
+    -------
+    first, size : int
+        Chernoff's bound at one θ is linear in the number of steps, so its two ends decide.
+    """
+    thetas = np.exp(np.linspace(-12.0, 6.0, 73)) / loss_deviation([(pmf, most)], tilt)
+    base = log_mgf([(pmf, 1)], np.array([tilt]))[0]
+    up, down = (log_mgf([(pmf, 1)], tilt + sign * thetas) - base for sign in (1.0, -1.0))
+    highest = np.min(np.maximum(fewest * up, most * up) / thetas - _LOG_OUTSIDE / thetas)
+    lowest = np.max(-np.maximum(fewest * down, most * down) / thetas + _LOG_OUTSIDE / thetas)
+    first, last = int(np.floor(lowest / pmf.mesh)) - 1, int(np.ceil(highest / pmf.mesh)) + 1
+    return first, int(fft.next_fast_len(max(last - first + 1, 16), real=True))
+
+
+def composed_powers(pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int) -> dict[int, ComposedLoss]:
+    """The finite part of one step's loss composed with itself, for several numbers of steps by one transform.
+
+    Returns
+    -------
+    dict
+        By number of steps; with ``infinite`` 0.
+    """
+    weights = _tilted_mass(pmf, tilt)
+    transform = fft.rfft(np.bincount(pmf.index % size, weights=weights, minlength=size))
+    magnitude, rounding = np.abs(transform), _mass_rounding(pmf, weights)
+    log_scale = float(log_mgf([(pmf, 1)], np.array([tilt]))[0])
+    losses = (first + np.arange(size)) * pmf.mesh
+    result = {}
+    for count in counts:
+        mass = np.roll(fft.irfft(_power(transform, count), size), -(first % size))
+        error = 2 * np.exp(_LOG_OUTSIDE) + np.expm1(count * rounding) + _fft_rounding([magnitude], [count], size)
+        result[count] = ComposedLoss(losses, np.maximum(mass, 0.0), tilt, count * log_scale, 0.0, float(error))
+    return result
+
+
+def _power(transform: Array, count: int) -> Array:
+    """Its power; 0 where that is below e^{-80}, as at most frequencies."""
+    with np.errstate(divide="ignore"):
+        seen = np.log(np.abs(transform)) * count > -80.0
+    result = np.zeros_like(transform)
+    result[seen] = transform[seen] ** count
+    return result
+
+
 def _mass_rounding(pmf: LossPMF, weights: Array) -> float:
     """Bound on the relative tilted mass that rounding moved: see (F1) of the theory document."""
     tails = np.cumsum(pmf.mass[::-1])[::-1]
@@ -176,8 +223,9 @@ def _fft_rounding(magnitudes: list[Array], counts: list[int], size: int) -> floa
     """Bound on the summed rounding error of transform, power and inverse: see (F2) of the theory document."""
     unit = 8 * _EPS * np.log2(size)
     padded = [np.log(magnitude + unit) for magnitude in magnitudes]
-    log_product = sum(steps * log for steps, log in zip(counts, padded, strict=True))
-    total = np.exp(log_product)
+    log_product = np.sum([steps * log for steps, log in zip(counts, padded, strict=True)], axis=0)
+    seen = log_product > -120.0  # what is left out adds less than e^{-120} · T / unit in all
+    total = np.exp(log_product[seen])
     for steps, log in zip(counts, padded, strict=True):
-        total = total + 2 * steps * np.exp(log_product - log)
-    return 2 * unit * float(np.sqrt(np.sum(total**2)))
+        total = total + 2 * steps * np.exp(log_product[seen] - log[seen])
+    return 2 * unit * float(np.sqrt(np.sum(total**2))) + 1e-25

@@ -52,9 +52,36 @@ def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossP
 
     Returns: finite part by connecting the dots; all mass above the nodes is charged to infinity.
     """
-    mass = _connect_the_dots(cells.p, _left_share(index * mesh, cells, fallback=0.0))
+    mass = connect_the_dots(index * mesh, cells)
     mass[0] += cells.p_below
     return LossPMF(index, mass, mesh, cells.p_above)
+
+
+def keep_at_last(pmf: LossPMF, cells: LossCells) -> LossPMF:
+    """Of what :func:`from_above` charges to infinity, the share that the cell from the last node to ∞ leaves there.
+
+    Returns
+    -------
+    LossPMF
+        Never more private than the cells either.
+    """
+    loss = float(pmf.losses[-1])
+    if loss >= _LARGE_LOSS or cells.q_above <= 0.0:
+        return pmf
+    kept = float(min(cells.q_above * np.exp(loss), cells.p_above))
+    mass = np.append(pmf.mass[:-1], pmf.mass[-1] + kept)
+    return LossPMF(pmf.index, mass, pmf.mesh, max(pmf.infinite - kept, 0.0))
+
+
+def connect_the_dots(losses: Array, cells: LossCells) -> Array:
+    """Masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up.
+
+    Returns
+    -------
+    ndarray, shape of ``losses``
+        Without the mass below and above the nodes.
+    """
+    return _dots(cells.p, _left_share(losses, cells, fallback=0.0))
 
 
 def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
@@ -68,7 +95,7 @@ def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossP
     cells = LossCells(cells.p[first:], cells.q[first:], 0.0, 0.0, cells.p_above, cells.q_above)
     share = _left_share(losses, cells, fallback=1.0)
     share[np.diff(losses) > _WIDE_CELL] = 1.0
-    dots = _connect_the_dots(cells.p, share)
+    dots = _dots(cells.p, share)
     dots[-1] += cells.p_above
     # From here on in increasing s = e^{-loss}; segment i joins nodes i and i + 1.
     width = np.maximum(np.diff(np.exp(-np.maximum(losses, -_LARGE_LOSS)[::-1])), 1e-220)
@@ -87,7 +114,7 @@ def _left_share(losses: Array, cells: LossCells, fallback: float) -> Array:
     return np.clip(share, 0.0, 1.0)
 
 
-def _connect_the_dots(mass: Array, left_share: Array) -> Array:
+def _dots(mass: Array, left_share: Array) -> Array:
     left = mass * left_share
     dots = np.zeros(mass.size + 1)
     dots[:-1] += left
@@ -101,17 +128,22 @@ def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) ->
     # slopes, which are kept between 0 and the total mass. Equation (D2).
     total = float(dots.sum())
     chord_slope = np.cumsum(dots)[:-1]
-    drop = drops(mass * width, share)
+    height = np.append(0.0, np.cumsum(chord_slope * width))
+    drop = drops(mass * width, share, height)
     from scipy.optimize import isotonic_regression  # on use: a third of the room's import time
 
     convex: Array = isotonic_regression(chord_slope - np.diff(drop) / width, weights=width).x
     return np.clip(convex, 0.0, total)
 
 
-def drops(moment: Array, share: Array) -> Array:
+def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
     """How far V lies below U at each node, so that it lies below U in every cell (D2).
 
-    Returns: for n cells with ``moment`` = mass · width and ``share`` of the right node.
+    Returns
+    -------
+    ndarray, shape (n + 1,)
+        For n cells with ``moment`` = mass · width and ``share`` of the right node; with U's ``height`` at the nodes,
+        the last of them is spared where that is possible.
     """
     # Inside a cell of mass p and width w, U lies above the curve with all of p at the cell's mean of u
     # (Jensen), whose kink is p·r(1-r)·w below the chord, r being the share of the right node. It is enough that
@@ -129,5 +161,9 @@ def drops(moment: Array, share: Array) -> Array:
         right = np.where(lack > 0, base[1:] + lack / share, 0.0)
         left = np.where(lack > 0, base[:-1] + lack / (1.0 - share), 0.0)
     to_left = (left <= room[:-1]) & ((right > room[1:]) | (room[:-1] > room[1:]))
+    # A drop at the end of the law changes its mean of u, to first order; one inside only narrows the law.
+    if height is not None and np.any(moment > 0):
+        end = int(np.flatnonzero(moment > 0)[-1])
+        to_left[end] |= left[end] <= height[end]
     right, left = np.where(to_left, 0.0, right), np.where(to_left, left, 0.0)
     return np.maximum(base, np.maximum(np.insert(right, 0, 0.0), np.append(left, 0.0)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -11,18 +12,21 @@ import numpy as np
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._cells import StepPair
 from dprmt.accounting._composition import ComposedLoss, composed, log_mgf, loss_deviation, window
-from dprmt.accounting._discretization import LossPMF, from_above, from_below
+from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._loss_grid import graded_indices
-from dprmt.accounting._questions import Question, Side, WholeCurve
+from dprmt.accounting._one_step import OneStepCurve
+from dprmt.accounting._questions import Curve, Question, Side, WholeCurve
 from dprmt.accounting._solve import DeltaCurve
+from dprmt.accounting._split_plan import SplitPlan, one_step_scale, plan_split, split_curve
+from dprmt.accounting._step_law import directed_range, discretize_step, rough_law
 
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
-_LARGEST_LOSS = 1e12
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _FIRST_MESH, _FIRST_BINS = 0.04, 64
 _MAX_REFINEMENTS = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_REFINEMENTS_OF_A_LAW = 3
+_SPLIT_BEYOND = 6.0
 _LEAST_GAIN = 0.95  # two levels in a row that narrow less than this are the last; widths may stall once, then fall
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
 _WIDE_ESTIMATE_AT = 0.95  # where the interval stays wide, the lower side is most often what falls short
@@ -65,15 +69,41 @@ def solve(schedule: Schedule, question: Question, direction: Direction, toleranc
     ``tolerance``: wanted width of the interval, in units of ``question.unit``.
     Returns: always valid; as narrow as asked unless refinement stopped helping, see ``is_narrow``.
     """
-    best = interval(0.0, math.inf, direction, question, tolerance)
-    stalled = 0
-    for level in range(1 + _most_refinements(schedule)):
-        lower, upper = _solve_at_level(schedule, question, direction, level)
-        found = _intersection(best, lower, upper, question, tolerance)
+    nothing = interval(0.0, math.inf, direction, question, tolerance)
+    return _refined(nothing, schedule, question, tolerance, range(1 + _most_refinements(schedule)))
+
+
+def improve(bounds: PrivacyBounds, schedule: Schedule, question: Question, tolerance: float) -> PrivacyBounds:
+    """The same bounds with a smaller ``upper``, where another valid analysis of the steps gives one.
+
+    Returns
+    -------
+    PrivacyBounds
+        Never wider.
+    """
+    levels = range(1, 1 + _most_refinements(schedule))
+    return _refined(bounds, schedule, question, tolerance, levels, ("upper",))
+
+
+def _refined(
+    best: PrivacyBounds,
+    schedule: Schedule,
+    question: Question,
+    tolerance: float,
+    levels: range,
+    sides: tuple[Side, ...] = ("upper", "lower"),
+) -> PrivacyBounds:
+    assert best.direction is not None
+    stalled, split = 0, False
+    for level in levels:
+        answer = _solve_at_level(schedule, question, best.direction, level, split, sides)
+        found = _intersection(best, answer, question, tolerance)
         gained = found.upper - found.lower < _LEAST_GAIN * (best.upper - best.lower)
         best, stalled = found, 0 if gained else stalled + 1
         if best.is_narrow or stalled == 2:
             break
+        # One more level divides the width by four or so: where that is not enough, jumps may be to blame.
+        split = split or not _is_within(best.lower, best.upper, question, _SPLIT_BEYOND * tolerance)
         question = question.sharpened(best)
     return best
 
@@ -87,30 +117,104 @@ def interval(lower: float, upper: float, direction: Direction, question: Questio
     """Bounds with an estimate between them, and whether they are no further apart than asked."""
     if not math.isfinite(upper):
         return PrivacyBounds(lower, upper, upper, direction, is_narrow=False)
-    is_narrow = upper - lower <= tolerance * question.unit(upper)
+    is_narrow = _is_within(lower, upper, question, tolerance)
     estimate = lower + (_ESTIMATE_AT if is_narrow else _WIDE_ESTIMATE_AT) * (upper - lower)
     return PrivacyBounds(lower, estimate, upper, direction, is_narrow)
 
 
+def _is_within(lower: float, upper: float, question: Question, tolerance: float) -> bool:
+    return math.isfinite(upper) and upper - lower <= tolerance * question.unit(upper)
+
+
 def _intersection(
-    first: PrivacyBounds, lower: float, upper: float, question: Question, tolerance: float
+    first: PrivacyBounds, answer: dict[Side, float], question: Question, tolerance: float
 ) -> PrivacyBounds:
-    lower, upper = max(first.lower, lower), min(first.upper, upper)
+    lower = max(first.lower, answer.get("lower", first.lower))
+    upper = min(first.upper, answer.get("upper", first.upper))
     if lower > upper * (1.0 + 1e-9) + 1e-300:
         raise InconsistentBoundsError(f"a lower bound, {lower!r}, exceeds an upper one, {upper!r}: please report this")
     assert first.direction is not None
     return interval(min(lower, upper), upper, first.direction, question, tolerance)
 
 
-def _solve_at_level(schedule: Schedule, question: Question, direction: Direction, level: int) -> tuple[float, float]:
-    answer: dict[Side, float] = {}
-    sides: tuple[Side, Side] = ("upper", "lower")
+def _solve_at_level(
+    schedule: Schedule,
+    question: Question,
+    direction: Direction,
+    level: int,
+    split: bool,
+    sides: tuple[Side, ...],
+) -> dict[Side, float]:
     tail = _tail(schedule, question.small)
     drift = loss_drift(schedule)
-    for side, pairs in zip(sides, _pairs(schedule, tail, level), strict=True):
-        loss, around = _compose(pairs, question, direction, side, level, tail)
-        answer[side] = question.read(DeltaCurve(loss, around), side, drift)
-    return answer["lower"], answer["upper"]
+    upper, lower = _pairs(schedule, tail, level)
+    ground = _ground(upper, question, direction, tail)
+    if question.is_trivial(ground.total_variation):
+        return {"upper": 0.0, "lower": 0.0}
+    answer: dict[Side, float] = {}
+    for side in sides:
+        pairs = upper if side == "upper" else lower
+        curve = _curve(pairs, ground, question, direction, side, level, split)
+        answer[side] = question.read(curve, side, drift)
+    return answer
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """What both sides of one level share.
+
+    Ranges of losses, the scale of a step's loss, a bound on the total variation of all steps, an ε that is large
+    enough, and how to split.
+    """
+
+    ranges: list[tuple[float, float]]
+    scale: float
+    total_variation: float
+    near: float
+    plan: SplitPlan | None
+
+
+def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction, tail: float) -> _Ground:
+    ranges = [directed_range(pair, tail, direction) for pair, _ in pairs]
+    farthest = max(max(abs(end) for end in ends) for ends in ranges)
+    mesh = max(1e-9 * min(farthest, 1e3), 1e-16 * farthest)
+    rough = [(rough_law(pair, ends, direction, mesh), steps) for (pair, steps), ends in zip(pairs, ranges, strict=True)]
+    tilt = question.tilt(rough)
+    scale = _step_scale(rough, tilt)
+    total_variation = sum(steps * _total_variation(law) for law, steps in rough)
+    if isinstance(question, WholeCurve) or len(pairs) > 1:
+        return _Ground(ranges, scale, total_variation, 0.0, None)
+    near = question.around(rough, tilt)
+    law, steps = rough[0]
+    if steps == 1:
+        return _Ground(ranges, one_step_scale(law, question.small), total_variation, near, None)
+    return _Ground(ranges, scale, total_variation, near, plan_split(law, steps, question.small, near, tilt, scale))
+
+
+def _total_variation(law: LossPMF) -> float:
+    """H_1 of an upper law; that of a composition is at most the sum."""
+    return float(law.mass @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.infinite
+
+
+def _curve(
+    pairs: Pairs, ground: _Ground, question: Question, direction: Direction, side: Side, level: int, split: bool
+) -> Curve:
+    pair, steps = pairs[0]
+    if len(pairs) == 1 and steps == 1:
+        return _one_step(pair, ground, direction, side, level)
+    if ground.plan is not None and (split or ground.plan.needed):
+        low = ground.ranges[0][0]
+        curve = split_curve(pair, steps, low, direction, side, ground.plan, level, question.small)
+        if curve is not None:
+            return curve
+    loss, around = _compose(pairs, ground, question, direction, side, level)
+    return DeltaCurve(loss, around)
+
+
+def _one_step(pair: StepPair, ground: _Ground, direction: Direction, side: Side, level: int) -> OneStepCurve:
+    mesh = 0.005 / 2**level * ground.scale
+    index = graded_indices(*ground.ranges[0], mesh, ground.scale)
+    return OneStepCurve(discretize_step(pair, index, mesh, direction, side, to_infinity=True), side)
 
 
 def loss_drift(schedule: Schedule) -> float:
@@ -119,12 +223,19 @@ def loss_drift(schedule: Schedule) -> float:
 
 
 def whole_loss(schedule: Schedule, direction: Direction, level: int) -> dict[Side, ComposedLoss]:
-    """The composed loss without tilt, from above and from below."""
-    sides: tuple[Side, Side] = ("upper", "lower")
+    """The composed loss without tilt, from above and from below.
+
+    Returns
+    -------
+    dict
+        By side.
+    """
     question = WholeCurve()
     tail = _tail(schedule, question.small)
-    both = zip(sides, _pairs(schedule, tail, level), strict=True)
-    return {side: _compose(pairs, question, direction, side, level, tail)[0] for side, pairs in both}
+    upper, lower = _pairs(schedule, tail, level)
+    ground = _ground(upper, question, direction, tail)
+    both: dict[Side, Pairs] = {"upper": upper, "lower": lower}
+    return {side: _compose(pairs, ground, question, direction, side, level)[0] for side, pairs in both.items()}
 
 
 def _tail(schedule: Schedule, small: float) -> float:
@@ -139,14 +250,10 @@ def _pairs(schedule: Schedule, tail: float, level: int) -> tuple[Pairs, Pairs]:
 
 
 def _compose(
-    pairs: Pairs, question: Question | WholeCurve, direction: Direction, side: Side, level: int, tail: float
+    pairs: Pairs, ground: _Ground, question: Question | WholeCurve, direction: Direction, side: Side, level: int
 ) -> tuple[ComposedLoss, float]:
     """Discretize on a common mesh (coarser if the FFT window would be too long) and compose."""
-    ranges = [_directed(pair.loss_range(tail), direction) for pair, _ in pairs]
-    farthest = max(max(abs(end) for end in ends) for ends in ranges)
-    rough_mesh = max(1e-9 * min(farthest, 1e3), 1e-16 * farthest)
-    rough = _discretize(pairs, ranges, direction, "upper", rough_mesh, 20 * rough_mesh)
-    scale = _step_scale(rough, question.tilt(rough))
+    ranges, scale = ground.ranges, ground.scale
     mesh = _FIRST_MESH / 2**level * scale
     for _ in range(_MAX_COARSENINGS):
         phases = _discretize(pairs, ranges, direction, side, mesh, 5 * scale)
@@ -168,12 +275,6 @@ def _nothing_known(side: Side) -> ComposedLoss:
     return ComposedLoss(nowhere, nowhere, tilt=0.0, log_scale=0.0, infinite=infinite, error=0.0)
 
 
-def _directed(ends: tuple[float, float], direction: Direction) -> tuple[float, float]:
-    """The range of losses to resolve: P(L < -60) ≤ e^{-60}; losses too large to be of use count as infinite."""
-    low, high = ends if direction == "remove" else (-ends[1], -ends[0])
-    return max(low, -60.0), min(high, _LARGEST_LOSS)
-
-
 def _discretize(
     pairs: Pairs,
     ranges: list[tuple[float, float]],
@@ -187,22 +288,6 @@ def _discretize(
         index = graded_indices(low, high, mesh, bulk)
         phases.append((discretize_step(pair, index, mesh, direction, side), count))
     return phases
-
-
-def discretize_step(
-    pair: StepPair,
-    index: np.ndarray[tuple[int], np.dtype[np.int64]],
-    mesh: float,
-    direction: Direction,
-    side: Side,
-) -> LossPMF:
-    """One step's loss on grid points, from above (with the pair's slack charged) or from below."""
-    losses = index * mesh
-    cells = pair.cells(losses) if direction == "remove" else pair.cells(-losses[::-1]).mirrored()
-    if side == "lower":
-        return from_below(index, mesh, cells)
-    pmf = from_above(index, mesh, cells)
-    return LossPMF(pmf.index, pmf.mass, mesh, min(pmf.infinite + pair.slack, 1.0))
 
 
 def _step_scale(phases: list[tuple[LossPMF, int]], tilt: float) -> float:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+LARGEST_LOSS = 1e12
+"""Larger losses count as infinite."""
+
 
 def graded_indices(low: float, high: float, mesh: float, bulk: float) -> NDArray[np.int64]:
     """Increasing integers i such that the nodes i·mesh cover [low, high].

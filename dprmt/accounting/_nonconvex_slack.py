@@ -21,7 +21,17 @@ def step_slack(noise_multiplier: float, law: GammaMixture, sample_rate: float, t
 
     ``total_variation``: upper bound on the total variation of the step before subsampling.
     """
-    eta = tangent_excess(noise_multiplier, law.coarser())
+    return slack_of_excess(tangent_excess(noise_multiplier, law.coarser()), sample_rate, total_variation)
+
+
+def slack_of_excess(eta: float, sample_rate: float, total_variation: float) -> float:
+    """What (T5) charges per step for a bound η on the excess at every ε.
+
+    Returns
+    -------
+    float
+        At most 1.
+    """
     room = 1.0 - sample_rate * total_variation
     return min(1.0, sample_rate * eta / room) if room > 0 else 1.0
 

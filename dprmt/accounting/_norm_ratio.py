@@ -42,27 +42,60 @@ class NormRatioBins:
     def spread(self, convex_from: float) -> tuple[Array, Array]:
         """Atoms of a law that is never more private: (values of X, masses), by (B1).
 
-        In bins right of ``convex_from`` the mass goes to both ends, keeping the mean; elsewhere to the left
-        end. The mass ``below`` is not part of the result.
+        The mass goes to both ends, right of ``convex_from`` so that the mean is kept, elsewhere with less for the
+        right end (B4). Where the mean is unknown, all goes to the left end. The mass ``below`` is left out.
+
+        Returns
+        -------
+        x, mass : ndarray
+            Atoms.
         """
         width = self.right - self.left
-        convex = (self.left >= convex_from) & (width > 0) & np.isfinite(width) & np.isfinite(self.mean)
+        known = (width > 0) & np.isfinite(width) & np.isfinite(self.mean)
         to_right = np.zeros_like(width)
-        to_right[convex] = np.clip((self.mean[convex] - self.left[convex]) / width[convex], 0.0, 1.0)
-        x = np.concatenate([self.left, self.right[convex], [1.0]])
-        mass = np.concatenate([self.mass * (1.0 - to_right), (self.mass * to_right)[convex], [self.margin]])
+        to_right[known] = self._right_share(convex_from)[known]
+        x = np.concatenate([self.left, self.right[known], [1.0]])
+        mass = np.concatenate([self.mass * (1.0 - to_right), (self.mass * to_right)[known], [self.margin]])
         return _merge(x, mass)
+
+    def _right_share(self, convex_from: float) -> Array:
+        """Share of a bin's mass for its right end that keeps the mean of e^{ρx}, rounded towards the left end (B4)."""
+        rate = _curvature(self.left, convex_from)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            width, offset = rate * (self.right - self.left), rate * (self.mean - self.left)
+            linear = (self.mean - self.left) / (self.right - self.left)
+            curved = np.exp(offset - width) * (np.expm1(-offset) / np.expm1(-width))
+        return np.clip(np.where(width > 1e-9, curved, linear * np.exp(-width)), 0.0, 1.0)
 
     def concentrate(self, convex_from: float) -> tuple[Array, Array]:
         """Atoms of a law that is never less private: (values of X, masses), by (B2).
 
-        In bins right of ``convex_from`` the mass goes to the conditional mean, elsewhere to the right end.
-        The mass ``below`` goes to the left end of the first bin.
+        The mass goes to the conditional mean right of ``convex_from``, elsewhere a little to its right (B4), and
+        where the mean is unknown to the right end. The mass ``below`` goes to the left end of the first bin.
+
+        Returns
+        -------
+        x, mass : ndarray
+            Atoms.
         """
-        convex = (self.left >= convex_from) & np.isfinite(self.mean)
-        x = np.where(convex, np.clip(self.mean, self.left, self.right), self.right)
+        x = np.where(np.isfinite(self.mean), np.maximum(self._center(convex_from), self.left), self.right)
         x = np.concatenate([self.left[:1], x])
         return _merge(x, np.concatenate([[self.below], self.mass]))
+
+    def _center(self, convex_from: float) -> Array:
+        """At least (1/ρ) log E e^{ρX} in each bin, by Hoeffding's lemma: the mean where ρ = 0 (B4)."""
+        rate = _curvature(self.left, convex_from)
+        spread = np.where(rate > 0.0, self.right - self.left, 0.0)
+        with np.errstate(invalid="ignore", over="ignore"):
+            center = self.mean + rate * spread**2 / 8
+        return np.where(np.isnan(center), self.right, np.minimum(center, self.right))
+
+
+def _curvature(x: Array, convex_from: float) -> Array:
+    """ρ of (B4): h_ε is convex in e^{ρx} right of x, for every ε."""
+    with np.errstate(over="ignore"):
+        rate: Array = 1.5 * np.maximum(convex_from / x - 1.0, 0.0) / x
+    return rate
 
 
 def _merge(x: Array, mass: Array) -> tuple[Array, Array]:
@@ -79,19 +112,44 @@ def exact_norm() -> NormRatioBins:
     return NormRatioBins(left=one, right=one, mass=one, mean=one, below=0.0)
 
 
-def tight(law: GammaMixture, tail: float, bins: int, fine_below: float) -> NormRatioBins:
+def tight(law: GammaMixture, tail: float, bins: int) -> NormRatioBins:
     """The law that is least concentrated among all spectra (T3): χ²(k)/k, or its mixture for a sketch (H4).
 
-    ``fine_below``: bins below this value are finer, because they are treated to first order only.
+    Parameters
+    ----------
+    law : GammaMixture
+        The law of X.
+    tail : float
+        Largest probability left below the first bin.
+    bins : int
+        Number of bins per region.
+
+    Returns
+    -------
+    NormRatioBins
+        The law.
     """
-    edges = _edges(law, tail, bins, fine_below, law.upper_quantile(1e-9))
+    edges = _edges(law, tail, bins, law.upper_quantile(1e-9))
     left, right = edges, np.append(edges[1:], np.inf)
     return _from_moments(left, right, *law.increments(left, right), _left_tail(law, edges[0]))
 
 
 def half_exact(probes: int, tail: float, bins: int) -> NormRatioBins:
-    """X = ½ + ½ χ²(ν)/ν: half of the squared norm is known."""
-    law = tight(GammaMixture.single(probes), tail, bins, fine_below=0.0)
+    """X = ½ + ½ χ²(ν)/ν: half of the squared norm is known.
+
+    Parameters
+    ----------
+    probes : int
+        ν, at most ``LARGEST_DOF``.
+    tail, bins
+        As in :func:`tight`.
+
+    Returns
+    -------
+    NormRatioBins
+        The law.
+    """
+    law = tight(GammaMixture.single(probes), tail, bins)
     left, right, mean = ((1.0 + end) / 2 for end in (law.left, law.right, law.mean))
     lowest = np.array([0.5])
     return NormRatioBins(
@@ -103,18 +161,28 @@ def half_exact(probes: int, tail: float, bins: int) -> NormRatioBins:
     )
 
 
-def envelope(probes: int, rank: int | None, tail: float, bins: int, fine_below: float) -> NormRatioBins:
+def envelope(probes: int, rank: int | None, tail: float, bins: int) -> NormRatioBins:
     """The law whose CDF is the envelope G_d: stochastically below X for every spectrum of that rank.
 
-    ``probes``, ``rank``: k and d; ``rank=None`` is d → ∞, also used (it is larger) where k·d exceeds 10⁵: scipy's
-    incomplete gamma functions lose their relative accuracy in the tails of larger shapes.
+    Parameters
+    ----------
+    probes, rank : int
+        k and d; ``rank=None`` is d → ∞, also used (it is larger) where k·d exceeds 10⁵: scipy's incomplete gamma
+        functions lose their relative accuracy in the tails of larger shapes.
+    tail, bins
+        As in :func:`rank_one`.
+
+    Returns
+    -------
+    NormRatioBins
+        The law.
     """
     if rank is not None and probes * rank > LARGEST_DOF:
         rank = None
     if rank == 1:
-        return tight(GammaMixture.single(probes), tail, bins, fine_below)
+        return tight(GammaMixture.single(probes), tail, bins)
     law = GammaMixture.single(probes)
-    edges = _edges(law, tail, bins, fine_below, 1.0)
+    edges = _edges(law, tail, bins, 1.0)
     left, right = edges[:-1], edges[1:]
     mass, first_moment = law.increments(left, right)
     if rank is None:
@@ -142,16 +210,10 @@ def _beyond_one(probes: int, rank: int, bins: int) -> list[tuple[Array, Array, A
     ]
 
 
-def _edges(law: GammaMixture, tail: float, bins: int, fine_below: float, right_end: float) -> Array:
-    """Log-spaced bin ends from the ``tail`` quantile of the law to ``right_end``, with ``fine_below`` among them."""
+def _edges(law: GammaMixture, tail: float, bins: int, right_end: float) -> Array:
+    """Log-spaced bin ends from the ``tail`` quantile of the law to ``right_end``."""
     start = max(law.lower_quantile(tail), 1e-290)
-    if fine_below <= start:
-        return np.geomspace(start, right_end, bins + 1)
-    if fine_below >= right_end:
-        return np.geomspace(start, right_end, 4 * bins + 1)
-    fine_bins = bins // 4 if _left_tail(law, fine_below) < 1e3 * tail else 4 * bins
-    fine = np.geomspace(start, fine_below, fine_bins + 1)
-    return np.concatenate([fine, np.geomspace(fine_below, right_end, bins + 1)[1:]])
+    return np.geomspace(start, right_end, bins + 1)
 
 
 def _left_tail(law: GammaMixture, x: float) -> float:

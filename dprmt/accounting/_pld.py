@@ -61,7 +61,7 @@ def to_pld(
     """
     mesh = check_real("discretization", discretization, low=1e-7, high=1.0)
     tail = check_real("tail", tail, low=0.0, low_open=True, high=1e-3)
-    pair, _ = step.pairs(check_count("bins", bins, low=8), tail)
+    pair = step.upper_with_slack(check_count("bins", bins, low=8), tail)
     low, high = pair.loss_range(tail)
     if largest_loss is not None:
         largest_loss = check_real("largest_loss", largest_loss, low=0.0, low_open=True)

@@ -61,7 +61,7 @@ def to_prv(
     """
     check_choice("direction", direction, ("remove", "add"))
     tail = check_real("tail", tail, low=0.0, low_open=True, high=1e-3)
-    pair, _ = step.pairs(check_count("bins", bins, low=8), tail)
+    pair = step.upper_with_slack(check_count("bins", bins, low=8), tail)
     if largest_loss is None:
         largest_loss = max(abs(end) for end in pair.loss_range(tail))
     largest_loss = check_real("largest_loss", largest_loss, low=0.0, low_open=True)

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
 from dprmt.accounting._bounds import PrivacyBounds
 from dprmt.accounting._composition import Phases, log_kappa, log_mgf, tilt_for_delta, tilt_for_epsilon
-from dprmt.accounting._solve import DeltaCurve
 
 Side = Literal["upper", "lower"]
+
+
+class Curve(Protocol):
+    """Bounds on the δ(ε) of a composition."""
+
+    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
+        """Lower and upper bound of δ(ε)."""
+        ...
+
+    def epsilon_above(self, delta: float) -> float:
+        """An ε with δ(ε) ≤ ``delta`` for certain, or ∞."""
+        ...
+
+    def epsilon_below(self, delta: float) -> float:
+        """An ε with δ(ε) ≥ ``delta`` for certain, or 0."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -26,6 +41,16 @@ class EpsilonAtDelta:
         """A probability compared with which truncated mass has to be negligible."""
         return self.delta
 
+    def is_trivial(self, total_variation: float) -> bool:
+        """Whether the answer is 0 because even δ(0) is no larger than ``delta``.
+
+        Returns
+        -------
+        bool
+            For an upper bound on δ(0).
+        """
+        return total_variation <= self.delta * (1.0 - 1e-9)
+
     def tilt(self, phases: Phases) -> float:
         """The tilt at which to compose."""
         return tilt_for_delta(phases, self.delta)
@@ -35,8 +60,14 @@ class EpsilonAtDelta:
         log_m = float(log_mgf(phases, np.array([tilt]))[0])
         return (log_m + float(log_kappa(np.array(tilt))) - math.log(self.delta)) / tilt
 
-    def read(self, curve: DeltaCurve, side: Side, drift: float) -> float:
-        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
+    def read(self, curve: Curve, side: Side, drift: float) -> float:
+        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3).
+
+        Returns
+        -------
+        float
+            ε.
+        """
         if side == "upper":
             above = curve.epsilon_above(self.delta)
             return above + drift if above > 0 else above
@@ -59,6 +90,16 @@ class DeltaAtEpsilon:
     epsilon: float
     small: float = 1e-12
 
+    def is_trivial(self, total_variation: float) -> bool:
+        """Whether the answer is 0 without composing.
+
+        Returns
+        -------
+        bool
+            Only for a δ that is 0.
+        """
+        return total_variation <= 0.0
+
     def tilt(self, phases: Phases) -> float:
         """The tilt at which to compose."""
         return tilt_for_epsilon(phases, self.epsilon)
@@ -68,8 +109,14 @@ class DeltaAtEpsilon:
         del phases, tilt
         return self.epsilon
 
-    def read(self, curve: DeltaCurve, side: Side, drift: float) -> float:
-        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
+    def read(self, curve: Curve, side: Side, drift: float) -> float:
+        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3).
+
+        Returns
+        -------
+        float
+            δ.
+        """
         if side == "upper":
             return curve.delta_bounds(self.epsilon - drift)[1]
         return curve.delta_bounds(self.epsilon + drift)[0]

@@ -21,7 +21,7 @@ class DeltaCurve:
         weight = loss.mass[keep] * growth
         # For ε just left of node j: δ(ε) = e^{log_unit} · (mass_above[j] - e^{ε - nodes[j]} · discounted[j]).
         self.mass_above = _suffix_sums(weight)
-        self.discounted = _discounted_suffix_sums(weight, self.nodes)
+        self.discounted = discounted_suffix_sums(weight, self.nodes)
         kappa = float(np.exp(log_kappa(np.asarray(loss.tilt))))
         self.error = loss.error * kappa * growth + np.finfo(np.float64).eps * loss.losses.size * self.mass_above
         self.infinite = loss.infinite
@@ -90,8 +90,14 @@ def _suffix_sums(values: Array) -> Array:
     return sums
 
 
-def _discounted_suffix_sums(values: Array, nodes: Array) -> Array:
-    """Σ_{i ≥ j} values[i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes."""
+def discounted_suffix_sums(values: Array, nodes: Array) -> Array:
+    """Σ_{i ≥ j} values[i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes.
+
+    Returns
+    -------
+    ndarray, shape of ``values``
+        One sum per node.
+    """
     # Block by block, so that no exponential overflows; where one step discounts below rounding, nothing carries.
     step = float(nodes[1] - nodes[0]) if nodes.size > 1 else 0.0
     if step > 40.0:

@@ -104,7 +104,7 @@ def test_one_step_dominates_and_is_tight(name: str, direction: str) -> None:
     """δ is at least what one step costs; at most 2% more (bins), the slack and the tail."""
     mechanism = MECHANISMS[name]
     pld = in_direction(mechanism.to_pld(1e-3, largest_loss=LARGEST.get(name)), direction)
-    slack = mechanism.step().pairs(32, 1e-12)[0].slack
+    slack = mechanism.step().upper_with_slack(32, 1e-12).slack
     for epsilon in (0.01, 0.1):
         own = own_delta(name, epsilon)[direction]
         assert own.lower <= pld.get_delta_for_epsilon(epsilon) <= own.upper * 1.02 + 1.1 * slack + 1e-11
@@ -170,7 +170,7 @@ def test_the_result_composes_with_the_peer_s_own_distributions() -> None:
 def test_everything_cut_off_is_infinite(name: str) -> None:
     """δ beyond all losses is the mass above the cut and the slack, up to the law's tail; nothing is dropped."""
     mechanism = MECHANISMS[name]
-    pair = mechanism.step().pairs(128, 1e-12)[0]
+    pair = mechanism.step().upper_with_slack(128, 1e-12)
     for cut in (0.5, 2.0):
         infinite = in_direction(mechanism.to_pld(1e-3, largest_loss=cut), "remove").get_delta_for_epsilon(1e9)
         above = pair.cells(np.array([cut * 1.002])).p_above

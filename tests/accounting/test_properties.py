@@ -168,4 +168,4 @@ def test_contradicting_bounds_are_refused() -> None:
     from dprmt.accounting._questions import EpsilonAtDelta
 
     with pytest.raises(InconsistentBoundsError, match="report"):
-        _intersection(PrivacyBounds(1.1, 1.1, 1.2, "add"), 0.9, 1.0, EpsilonAtDelta(1e-5), 1e-3)
+        _intersection(PrivacyBounds(1.1, 1.1, 1.2, "add"), {"lower": 0.9, "upper": 1.0}, EpsilonAtDelta(1e-5), 1e-3)

@@ -71,7 +71,7 @@ def composed(prv, steps: int, eps_max: float, delta: float = 1e-5, eps_error: fl
 @pytest.mark.parametrize("mechanism", [TIGHT, FEW_PROBES, ENVELOPE], ids=["tight", "few", "envelope"])
 def test_cdf_is_the_mixture_over_sensitivities(mechanism) -> None:
     """P(L ≤ t and L finite) = (1 - pm_inf) · cdf(t), at arbitrary t; slack is taken from the lowest losses."""
-    pair = mechanism.step().pairs(16, 1e-12)[0]
+    pair = mechanism.step().upper_with_slack(16, 1e-12)
     remove, add = (mechanism.to_prv(direction, bins=16) for direction in DIRECTIONS)
     for t in (-0.0299, -0.02, 1e-3, 0.1234, 0.9, 2.0):
         expected = max(mixture_cdf(pair, t) - pair.slack, 0.0)
@@ -114,7 +114,7 @@ def test_probability_does_not_cancel_in_the_tails() -> None:
 def test_no_mass_is_lost_wherever_losses_are_cut(name: str) -> None:
     """All laws that differ in ``largest_loss`` have the same tail P(t < L), infinity included, below the cuts."""
     step = MECHANISMS[name].step()
-    pair = step.pairs(32, 1e-12)[0]
+    pair = step.upper_with_slack(32, 1e-12)
     cuts = [MECHANISMS[name].to_prv(largest_loss=cut, bins=32) for cut in (0.5, 1.0, 3.0)]
     for t in (0.1, 0.4):
         tails = [float(prv.probability(t, 100.0)) * (1 - prv.pm_inf) + prv.pm_inf for prv in cuts]
@@ -129,7 +129,7 @@ def test_no_mass_is_lost_wherever_losses_are_cut(name: str) -> None:
 def test_one_step_dominates_and_is_tight(name: str, direction) -> None:
     """δ of the random variable is at least what one step costs; at most 2% more (bins), the slack and the tail."""
     prv = MECHANISMS[name].to_prv(direction, largest_loss=LARGEST.get(name))
-    slack = MECHANISMS[name].step().pairs(32, 1e-12)[0].slack
+    slack = MECHANISMS[name].step().upper_with_slack(32, 1e-12).slack
     for epsilon in (0.01, 0.1):
         own = own_delta(name, epsilon)[direction]
         down, up = one_step_delta(prv, epsilon)

@@ -14,9 +14,9 @@ from scipy.special import gammaincc, gammaincinv, gammaln, log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, RandomizedClipping
 from dprmt.accounting._clipping_step import ClippingStep
-from dprmt.accounting._engine import discretize_step
 from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._nonconvex_slack import tangent_excess
+from dprmt.accounting._step_law import discretize_step
 
 DIRECTIONS = ("remove", "add")
 Q = 2000 / 67349

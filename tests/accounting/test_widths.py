@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting import RandomizedClipping as R
 from dprmt.accounting._bounds import PrivacyBounds, worst_of
 from dprmt.accounting._engine import _nothing_known, interval
 from dprmt.accounting._questions import EpsilonAtDelta
@@ -16,6 +18,7 @@ from dprmt.accounting._secret_pair import SecretUpperPair, inflection_shift
 from dprmt.accounting._solve import DeltaCurve
 
 TOLERANCE = 1e-3
+SECRET_ENVELOPE: Any = {"analysis": "envelope", "probe_sharing": "sample"}
 
 
 def width(bounds: PrivacyBounds) -> float:
@@ -28,6 +31,12 @@ def width(bounds: PrivacyBounds) -> float:
         pytest.param(DPSGD(0.406531, 64 / 42000), 400, 1e-5, 6.69985, 6.69999, id="refinement used to stop at 3%"),
         pytest.param(DPSGD(0.6, 0.01), 2000, 1e-5, 9.95349, 9.95362, id="σ = 0.6"),
         pytest.param(DPSGD(0.4, 0.01), 100, 1e-5, 12.2226, 12.2249, id="σ = 0.4"),
+        pytest.param(DPSGD(0.4534, 9.455e-6), 39345, 7.42e-9, 2.5559, 2.5563, id="tiny rate"),
+        pytest.param(R(2.125, 5.316e-4, 28), 111668, 6.06e-12, 0.5777, 0.5801, id="polynomial tail"),
+        pytest.param(R(0.997, 4.174e-5, 21), 328, 2.6e-11, 2.58616, 2.58722, id="polynomial tail, small rate"),
+        pytest.param(R(16.351, 1.057e-4, 4, **SECRET_ENVELOPE), 1, 4.99e-11, 4.5e-5, 4.7e-5, id="one step"),
+        pytest.param(R(0.3, 0.01, 256), 100, 1e-5, 27.6, 27.65, id="many probes, σ = 0.3"),
+        pytest.param(R(0.406531, 64 / 42000, 32), 400, 1e-5, 11.679, 11.683, id="32 probes, σ = 0.41"),
     ],
 )
 def test_as_narrow_as_asked(mechanism, steps: int, delta: float, low: float, high: float) -> None:

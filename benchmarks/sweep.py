@@ -1,0 +1,217 @@
+"""Random mechanisms: is the answer as narrow as asked, how long did it take, and is it sound.
+
+    python -m benchmarks.sweep --seed 0 --count 200
+
+Noise, rate, steps, δ and probes are drawn log-uniformly over the ranges people use and far beyond; both analyses, both
+ways of sharing probes, sketches, and exact norms. Every answer is held against bounds that share none of its code:
+one step by quadrature (T steps cost at least that), for exact norms dp-accounting's curve from above and from below,
+and against the same engine without a split of the loss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import gammaincinv, gammaln, ndtr
+
+from dprmt.accounting import DPSGD, PrivacyBounds, RandomizedClipping
+
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Question:
+    """A mechanism, its steps and δ."""
+
+    mechanism: DPSGD | RandomizedClipping
+    steps: int
+    delta: float
+
+    @property
+    def stratum(self) -> str:
+        """What kind of mechanism it is."""
+        noise = "σ < .5" if self.mechanism.noise_multiplier < 0.5 else "σ ≥ .5"
+        if isinstance(self.mechanism, DPSGD):
+            return f"exact norms, {noise}"
+        few = "k ≤ 8" if self.mechanism.probes <= 8 else "k > 8"
+        how = "secret" if self.mechanism.probe_sharing == "sample" else "known"
+        sketched = ", sketch" if self.mechanism.sketch is not None else ""
+        return f"{how} probes, {few}, {noise}{sketched}"
+
+
+def questions(seed: int, count: int) -> Iterator[Question]:
+    """Random ones; the same for the same seed."""
+    rng = np.random.default_rng(seed)
+
+    def between(low: float, high: float) -> float:
+        return float(np.exp(rng.uniform(math.log(low), math.log(high))))
+
+    for _ in range(count):
+        sigma, rate, steps = between(0.3, 50.0), between(1e-6, 1.0), round(between(1, 1e6))
+        delta, probes, kind = between(1e-12, 0.1), round(between(2, 4096)), rng.integers(6)
+        options: dict[str, Any] = {
+            "analysis": "tight" if rng.random() < 0.7 else "envelope",
+            "probe_sharing": "batch" if rng.random() < 0.5 else "sample",
+        }
+        if kind == 0:
+            yield Question(DPSGD(sigma, rate), steps, delta)
+            continue
+        if kind == 1 and options["analysis"] == "tight":
+            options["sketch"] = max(3, round(between(3, 256)))
+        yield Question(RandomizedClipping(sigma, rate, probes, **options), steps, delta)
+
+
+def width(bounds: PrivacyBounds) -> float:
+    """Of the interval, relative to ε where that is above 1."""
+    return (bounds.upper - bounds.lower) / max(1.0, bounds.upper) if math.isfinite(bounds.upper) else math.inf
+
+
+def one_step_epsilon(question: Question) -> float | None:
+    """ε of removing a sample from one step with known probes and a rank-one gradient, by quadrature over χ²."""
+    mechanism = question.mechanism
+    rate = mechanism.sample_rate
+    if isinstance(mechanism, DPSGD):
+        mu, mass = np.array([1 / mechanism.noise_multiplier]), np.ones(1)
+    elif mechanism.probe_sharing == "batch" and mechanism.sketch is None:
+        x, mass = chi2_nodes(mechanism.probes)
+        mu = 1 / (mechanism.noise_multiplier * np.sqrt(x))
+    else:
+        return None
+
+    def delta(epsilon: float) -> float:
+        ratio = math.log(math.expm1(epsilon) / rate + 1) if epsilon < 500 else epsilon - math.log(rate)
+        tail = np.exp(np.minimum(ratio, 700.0)) * ndtr(-mu / 2 - ratio / mu) if ratio < 700 else 0.0
+        return rate * float(mass @ np.maximum(ndtr(mu / 2 - ratio / mu) - tail, 0.0))
+
+    if delta(0.0) <= question.delta:
+        return 0.0
+    high = 1e-6
+    while delta(high) > question.delta:
+        high *= 2
+        if high > 1e9:
+            return None
+    return float(brentq(lambda e: delta(e) - question.delta, 0.0, high, xtol=1e-12 * high))
+
+
+def chi2_nodes(probes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gauss-Legendre nodes in log x, and weights, for the law χ²(k)/k."""
+    a = probes / 2
+    low, high = math.log(max(gammaincinv(a, 1e-40) / a, 1e-200)), math.log((a + 12 * math.sqrt(a) + 80) / a)
+    node, weight = np.polynomial.legendre.leggauss(12)
+    edges = np.linspace(low, high, 121)
+    half = (edges[1:] - edges[:-1]) / 2
+    u = ((edges[1:] + edges[:-1])[:, None] / 2 + half[:, None] * node).ravel()
+    mass = (half[:, None] * weight).ravel() * np.exp(a * u + a * math.log(a) - a * np.exp(u) - gammaln(a))
+    return np.exp(u), mass
+
+
+def unsplit(question: Question) -> PrivacyBounds:
+    """The coarsest bounds of the engine, all on one mesh."""
+    from dprmt.accounting import _engine
+    from dprmt.accounting._questions import EpsilonAtDelta
+
+    keep = _engine.plan_split
+    _engine.plan_split = lambda *arguments: None  # type: ignore[assignment]
+    try:
+        schedule = [(question.mechanism.step(), question.steps)]
+        return _engine.solve(schedule, EpsilonAtDelta(question.delta), "remove", 0.5)
+    finally:
+        _engine.plan_split = keep
+
+
+def peer_interval(question: Question) -> tuple[float, float] | None:
+    """dp-accounting's ε from below and from above, for exact norms and settings that its mesh of 1e-3 suits."""
+    mechanism, steps = question.mechanism, question.steps
+    if not isinstance(mechanism, DPSGD) or mechanism.noise_multiplier < 0.5 or steps > 20_000 or question.delta < 1e-10:
+        return None
+    try:
+        from dp_accounting.pld import privacy_loss_distribution as pld
+    except ImportError:
+        return None
+    ends = [
+        pld.from_gaussian_mechanism(
+            mechanism.noise_multiplier,
+            sampling_prob=mechanism.sample_rate,
+            value_discretization_interval=1e-3,
+            pessimistic_estimate=pessimistic,
+            use_connect_dots=pessimistic,
+        )
+        .self_compose(steps)
+        .get_epsilon_for_delta(question.delta)
+        for pessimistic in (False, True)
+    ]
+    return float(ends[0]), float(ends[1])
+
+
+def complaints(question: Question, bounds: PrivacyBounds) -> list[str]:
+    """What contradicts the answer; empty if nothing does."""
+    found = []
+    one = one_step_epsilon(question)
+    if one is not None and bounds.upper < one * (1 - 1e-6) - 1e-9:
+        found.append(f"one step costs {one:.6g}, more than all of them: {bounds.upper:.6g}")
+    peer = peer_interval(question)
+    if peer is not None and (bounds.upper < peer[0] * (1 - 1e-6) - 1e-9 or bounds.lower > peer[1] * (1 + 1e-6) + 1e-9):
+        found.append(f"dp-accounting has [{peer[0]:.6g}, {peer[1]:.6g}]")
+    other = unsplit(question)
+    if bounds.upper < other.lower * (1 - 1e-9) or max(bounds.lower, 0.0) > max(other.upper, bounds.upper) * (1 + 1e-9):
+        found.append(f"on one mesh the engine has [{other.lower:.6g}, {other.upper:.6g}]")
+    return found
+
+
+@dataclass
+class Row:
+    """What was measured in one stratum."""
+
+    widths: list[float]
+    seconds: list[float]
+    unsound: int = 0
+
+
+def sweep(seed: int, count: int, check: bool, verbose: bool) -> dict[str, Row]:
+    """Ask all questions; rows by stratum."""
+    rows: dict[str, Row] = defaultdict(lambda: Row([], []))
+    for number, question in enumerate(questions(seed, count)):
+        start = time.process_time()
+        bounds = question.mechanism.epsilon(question.steps, question.delta, tolerance=TOLERANCE)
+        seconds = time.process_time() - start
+        row = rows[question.stratum]
+        row.widths.append(width(bounds))
+        row.seconds.append(seconds)
+        found = complaints(question, bounds) if check else []
+        row.unsound += bool(found)
+        if found or (verbose and (width(bounds) > 10 * TOLERANCE or seconds > 2.0)):
+            told = f"[{bounds.lower:.6g}, {bounds.upper:.6g}], {seconds:.2f} s"
+            print(f"{number:5d} {question}: {told} {'; '.join(found)}", flush=True)
+    return rows
+
+
+def main() -> None:
+    """Print the table by stratum."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--no-check", action="store_true", help="widths and times only")
+    parser.add_argument("--verbose", action="store_true", help="name what stays wide or slow")
+    arguments = parser.parse_args()
+    rows = sweep(arguments.seed, arguments.count, not arguments.no_check, arguments.verbose)
+    columns = ("number", "≤ tol", "≤ 1 %", "≤ 5 %", "no upper", "median ms", "slowest s", "unsound")
+    print(f"{'stratum':<38}" + "".join(f"{name:>11}" for name in columns))
+    for name in sorted(rows):
+        row = rows[name]
+        widths, seconds = np.array(row.widths), np.array(row.seconds)
+        values = [widths.size, *(int(np.sum(widths <= limit)) for limit in (TOLERANCE, 1e-2, 5e-2))]
+        values += [int(np.sum(~np.isfinite(widths)))]
+        times = f"{1e3 * np.median(seconds):>11.0f}{seconds.max():>11.2f}"
+        print(f"{name:<38}" + "".join(f"{value:>11}" for value in values) + times + f"{row.unsound:>11}")
+
+
+if __name__ == "__main__":
+    main()

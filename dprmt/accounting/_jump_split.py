@@ -1,0 +1,244 @@
+r"""Rare large losses apart from the many small ones: equation (J1) of ``docs/theory/randomized_clipping.md``.
+
+δ_T(ε) = Σ_j C(T,j) ∫ ν^{*j}(dl) D_{T-j}(ε - l): ν is the law of one step's loss above a loss B, on a mesh of its own,
+and D_n(ε) = E(1 - e^{ε - S})₊ that of n steps of the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammaln
+
+from dprmt.accounting._discretization import LossPMF
+from dprmt.accounting._light_steps import LightCurve, NoStep, light_curves, mean_ratio
+from dprmt.accounting._questions import Side
+from dprmt.accounting._types import Array
+
+_NEGLIGIBLE = 1e-5  # share of δ that may be charged for more jumps than are counted
+_MOST_JUMPS = 60
+_FEW_STEPS = 2**12  # with more, a step more or less hardly matters
+_ROUNDING = 64 * float(np.finfo(np.float64).eps)
+_SUMS = 1e-12  # relative, of sums of some thousand positive terms
+
+
+@dataclass(frozen=True)
+class Jumps:
+    """The law of j jumps at multiples of their own mesh.
+
+    Attributes
+    ----------
+    index : ndarray
+        Losses in units of the light part's mesh.
+    mass : ndarray
+        P-masses, of j ordered steps.
+    infinite : float
+        P-mass beyond all nodes that counts as infinite.
+    log_ways : float
+        Log of the number of ways to choose the j steps.
+    light : LightCurve or NoStep
+        What the other steps leave, after which ``log_factor`` and ``shift`` account for some steps more or less.
+    log_factor, shift : float
+        D(ε) of the wanted number of steps is bounded by e^{log_factor} · light(ε - shift).
+    """
+
+    index: Array
+    mass: Array
+    infinite: float
+    log_ways: float
+    light: LightCurve | NoStep
+    log_factor: float
+    shift: int
+
+
+class SplitCurve:
+    """δ(ε) of a composition with rare jumps: the same questions as to a :class:`DeltaCurve`.
+
+    Parameters
+    ----------
+    pmf : LossPMF
+        One step's loss; what lies above ``cut`` on multiples of ``stride``.
+    steps : int
+        T.
+    cut, stride : int
+        Last index of the light part, and the jumps' mesh in units of the light one's.
+    side : {"upper", "lower"}
+        Which bound to give.
+    small : float
+        About δ.
+    """
+
+    def __init__(self, pmf: LossPMF, steps: int, cut: int, stride: int, side: Side, small: float) -> None:
+        self.mesh, self.side = pmf.mesh, side
+        light = pmf.index <= cut
+        rest = LossPMF(pmf.index[light], pmf.mass[light], pmf.mesh, 0.0)
+        jump = _dense(pmf.index[~light] // stride, rounded(pmf.mass[~light], side))
+        kept, leaves = float(rest.mass.sum()), float(jump.sum())
+        most, self.charged = _jumps_to_count(steps, kept, leaves, small)
+        self.terms = _terms(rest, jump, steps, most, stride, side, small)
+        self.infinite = 0.0
+        if side == "upper":
+            never = steps * math.log1p(-pmf.infinite) if pmf.infinite < 1.0 else -math.inf
+            self.infinite = min(-math.expm1(never) + self.charged, 1.0)
+        self.last = int(pmf.index[-1])
+
+    def at(self, index: int) -> float:
+        """The bound on δ at a grid point, without infinite losses."""
+        return sum(self._term(jumps, index) for jumps in self.terms)
+
+    def _term(self, jumps: Jumps, index: int) -> float:
+        low, high = jumps.light.bounds(index - jumps.shift - jumps.index)
+        scale = math.exp(min(jumps.log_ways + jumps.log_factor, 600.0))
+        if self.side == "lower":
+            return scale * float(jumps.mass @ low) * (1.0 - _SUMS)
+        return scale * (float(jumps.mass @ high) + jumps.infinite * jumps.light.mass) * (1.0 + _SUMS)
+
+    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
+        """As :meth:`DeltaCurve.delta_bounds`; the side that was not asked for is trivial.
+
+        Returns
+        -------
+        low, high : float
+            Within [0, 1].
+        """
+        left = math.floor(epsilon / self.mesh)
+        at_left, at_right = self.at(left), self.at(left + 1)
+        share = math.expm1(epsilon - left * self.mesh) / math.expm1(self.mesh)
+        value = at_left + min(max(share, 0.0), 1.0) * (at_right - at_left)
+        if self.side == "lower":
+            return min(value, 1.0), 1.0
+        return 0.0, min(value + self.infinite, 1.0)
+
+    def epsilon_above(self, delta: float) -> float:
+        """As :meth:`DeltaCurve.epsilon_above`.
+
+        Returns
+        -------
+        float
+            An ε ≥ 0, or ∞.
+        """
+        if delta <= self.infinite:
+            return math.inf
+        return self._crossing(delta - self.infinite)[1]
+
+    def epsilon_below(self, delta: float) -> float:
+        """As :meth:`DeltaCurve.epsilon_below`.
+
+        Returns
+        -------
+        float
+            An ε ≥ 0.
+        """
+        return self._crossing(delta)[0]
+
+    def _crossing(self, delta: float) -> tuple[float, float]:
+        """Ends of an interval in which the bound falls through ``delta``: (0, 0) or (·, ∞) where it does not."""
+        low, high = 0, self.last + 1
+        at_low, at_high = self.at(low), self.at(high)
+        if at_low <= delta:
+            return 0.0, 0.0
+        if at_high > delta:
+            return high * self.mesh, math.inf
+        while high - low > 1:
+            middle = _between(low, at_low, high, at_high, delta)
+            value = self.at(middle)
+            if value > delta:
+                low, at_low = middle, value
+            else:
+                high, at_high = middle, value
+        share = (at_low - delta) / (at_low - at_high)
+        epsilon = low * self.mesh + math.log1p(share * math.expm1(self.mesh))
+        return epsilon * (1 - 1e-15), epsilon * (1 + 1e-15)
+
+
+def _between(low: int, at_low: float, high: int, at_high: float, delta: float) -> int:
+    """Halfway, or the logarithm's chord where both ends are near."""
+    if at_high > 0.0 and at_low < 30 * at_high:
+        share = math.log(at_low / delta) / math.log(at_low / at_high)
+        guess = low + round(share * (high - low))
+        margin = max(1, (high - low) // 32)
+        return min(max(guess, low + margin), high - margin) if high - low > 2 * margin else (low + high) // 2
+    return (low + high) // 2
+
+
+def rounded(mass: Array, side: Side) -> Array:
+    """Masses with the rounding of the tails that they are differences of charged (F1).
+
+    Returns
+    -------
+    ndarray, shape of ``mass``
+        Larger from above, smaller from below.
+    """
+    charge = _ROUNDING * np.cumsum(mass[::-1])[::-1]
+    return mass + charge if side == "upper" else np.maximum(mass - charge, 0.0)
+
+
+def _dense(index: Array, mass: Array) -> Array:
+    return np.bincount(index, weights=mass) if index.size else np.zeros(1)
+
+
+def _jumps_to_count(steps: int, kept: float, leaves: float, small: float) -> tuple[int, float]:
+    """The largest number of jumps that is followed up, and a bound on the probability of more."""
+    most = min(steps, _MOST_JUMPS)
+    if leaves <= 0.0:
+        return 0, 0.0
+    j = np.arange(most + 1)
+    log_term = _log_ways(steps, j) + j * math.log(leaves) + (steps - j) * math.log(kept)
+    # Beyond the last term each is at most T·leaves/(kept·j) of the one before.
+    ratio = steps * leaves / (kept * (most + 1))
+    beyond = 0.0 if most == steps else math.exp(log_term[-1]) * (ratio / (1 - ratio) if ratio < 1 else math.inf)
+    more = np.append(np.cumsum(np.exp(log_term)[::-1])[::-1][1:], 0.0) + beyond
+    enough = np.flatnonzero(more <= _NEGLIGIBLE * small)
+    count = int(enough[0]) if enough.size else most
+    return count, min(float(more[count]) * (1 + _SUMS), 1.0)
+
+
+def _log_ways(steps: int, j: Array) -> Array:
+    """Log of the binomial coefficient: a sum of logs for few j, where gammaln of a large T would cancel."""
+    value: Array = np.cumsum(np.log(np.maximum(steps - j + 1.0, 1.0))) - math.log(steps + 1.0) - gammaln(j + 1.0)
+    return value
+
+
+def _terms(rest: LossPMF, jump: Array, steps: int, most: int, stride: int, side: Side, small: float) -> list[Jumps]:
+    plan = [_stand_in(steps, j, most, side) for j in range(most + 1)]
+    curves = light_curves(rest, sorted(set(plan)), small)
+    mass = float(rest.mass.sum())
+    log_mean = math.log(mean_ratio(rest) / mass)
+    terms = []
+    law, infinite = np.ones(1), 0.0
+    ways = _log_ways(steps, np.arange(most + 1))
+    for j, count in enumerate(plan):
+        if j > 0:
+            law, infinite = _one_more(law, infinite, jump, stride * rest.mesh, side)
+        extra = count - (steps - j)  # steps that the stand-in has too many
+        drift = extra * log_mean / rest.mesh
+        shift = math.ceil(drift) if side == "upper" else math.floor(drift)
+        used = np.flatnonzero(law)
+        terms.append(
+            Jumps(used * stride, law[used], infinite, float(ways[j]), curves[count], -extra * math.log(mass), shift)
+        )
+    return terms
+
+
+def _stand_in(steps: int, j: int, most: int, side: Side) -> int:
+    """The number of light steps that is composed for T - j: another one where that costs next to nothing (J2)."""
+    if steps <= _FEW_STEPS or j < 2:
+        return steps - j
+    return steps - 1 if side == "upper" else steps - most
+
+
+def _one_more(law: Array, infinite: float, jump: Array, mesh: float, side: Side) -> tuple[Array, float]:
+    """One jump more; what lies beyond the last node is shared between it and ∞, or moved down to it."""
+    last = jump.size - 1
+    both = np.convolve(law, jump)
+    inside, beyond = both[: last + 1].copy(), both[last + 1 :]
+    if inside.size < last + 1:
+        inside = np.append(inside, np.zeros(last + 1 - inside.size))
+    infinite *= float(jump.sum())
+    if beyond.size:
+        kept = beyond if side == "lower" else beyond * np.exp(-mesh * np.arange(1, beyond.size + 1))
+        inside[last] += float(kept.sum())
+        infinite += 0.0 if side == "lower" else float((beyond - kept).sum())
+    return inside, infinite

@@ -1,0 +1,87 @@
+"""δ(ε) of a single step, read off its discrete loss: nothing is composed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dprmt.accounting._discretization import LossPMF
+from dprmt.accounting._jump_split import rounded
+from dprmt.accounting._questions import Side
+from dprmt.accounting._types import Array
+
+_SUMS = 1e-12  # relative, of sums of some thousand positive terms
+
+
+class OneStepCurve:
+    """The same questions as to a :class:`DeltaCurve`; the side that was not asked for is trivial.
+
+    Parameters
+    ----------
+    pmf : LossPMF
+        The step's loss on any nodes.
+    side : {"upper", "lower"}
+        Which bound to give.
+    """
+
+    def __init__(self, pmf: LossPMF, side: Side) -> None:
+        self.side, self.nodes = side, pmf.losses
+        mass = rounded(pmf.mass, side) * (1 + _SUMS if side == "upper" else 1 - _SUMS)
+        self.infinite = pmf.infinite
+        self.above = np.cumsum(mass[::-1])[::-1]
+        self.discounted = _discounted(mass, self.nodes)
+        self.at_nodes = np.maximum(self.above - self.discounted, 0.0)
+
+    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
+        """As :meth:`DeltaCurve.delta_bounds`.
+
+        Returns
+        -------
+        low, high : float
+            Within [0, 1].
+        """
+        index = int(np.searchsorted(self.nodes, epsilon, side="left"))
+        value = 0.0
+        if index < self.nodes.size:
+            value = float(self.above[index] - math.exp(epsilon - self.nodes[index]) * self.discounted[index])
+        if self.side == "upper":
+            return 0.0, min(max(value, 0.0) + self.infinite, 1.0)
+        return min(max(value, 0.0), 1.0), 1.0
+
+    def epsilon_above(self, delta: float) -> float:
+        """As :meth:`DeltaCurve.epsilon_above`.
+
+        Returns
+        -------
+        float
+            An ε ≥ 0, or ∞.
+        """
+        return self._crossing(delta - self.infinite) if delta > self.infinite else math.inf
+
+    def epsilon_below(self, delta: float) -> float:
+        """As :meth:`DeltaCurve.epsilon_below`.
+
+        Returns
+        -------
+        float
+            An ε ≥ 0.
+        """
+        return self._crossing(delta)
+
+    def _crossing(self, delta: float) -> float:
+        index = int(np.argmax(self.at_nodes <= delta))  # 0 at the last node, so there is one
+        room = float(self.above[index]) - delta
+        if index == 0 or room <= 0.0:
+            return max(float(self.nodes[max(index - 1, 0)]), 0.0) if room <= 0.0 and index > 0 else 0.0
+        step = math.log(room / float(self.discounted[index]))
+        return max(min(float(self.nodes[index]) + step, float(self.nodes[index])), float(self.nodes[index - 1]), 0.0)
+
+
+def _discounted(mass: Array, nodes: Array) -> Array:
+    """Σ_{i ≥ j} mass_i e^{l_j - l_i} at each node, on any nodes."""
+    factors = np.exp(-np.diff(nodes)).tolist()
+    sums = mass.tolist()
+    for j in range(len(sums) - 2, -1, -1):
+        sums[j] += factors[j] * sums[j + 1]
+    return np.array(sums)

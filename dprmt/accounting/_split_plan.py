@@ -1,0 +1,170 @@
+"""When to split a step's loss into many small ones and rare jumps, where to cut, and on which meshes (J1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dprmt.accounting._bounds import Direction
+from dprmt.accounting._cells import StepPair
+from dprmt.accounting._composition import log_kappa, log_mgf, tilt_for_delta
+from dprmt.accounting._discretization import LossPMF
+from dprmt.accounting._jump_split import SplitCurve
+from dprmt.accounting._light_steps import WindowTooLongError, mean_ratio
+from dprmt.accounting._loss_grid import graded_indices
+from dprmt.accounting._questions import Side
+from dprmt.accounting._step_law import discretize_step
+from dprmt.accounting._types import Array
+
+_EXPECTED_JUMPS = 0.5
+_JUMP_NODES, _MOST_JUMP_NODES = 256, 1024
+_JUMP_MESH = 0.1  # in units of the scale that an unsplit mesh would be chosen from
+_MAX_COARSENINGS = 8
+_LIGHT_MESH = 0.04  # in standard deviations of one light step's loss
+_LIGHT_BULK = 5.0
+_FINE_ENOUGH = 0.4
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """Where a step's loss is cut.
+
+    Attributes
+    ----------
+    cut : float
+        Losses above it are jumps.
+    light_scale : float
+        Standard deviation of one light step's loss, as the answer feels it.
+    reach : float
+        The largest loss of interest, of one step or of all.
+    jump_nodes : int
+        How many nodes the jumps' mesh has at the coarsest level.
+    needed : bool
+        Whether one mesh for both would hardly resolve the light part.
+    """
+
+    cut: float
+    light_scale: float
+    reach: float
+    jump_nodes: int
+    needed: bool
+
+
+def plan_split(rough: LossPMF, steps: int, small: float, near: float, tilt: float, scale: float) -> SplitPlan | None:
+    """How to split, from a rough law of one step.
+
+    Parameters
+    ----------
+    rough : LossPMF
+        One step's loss, graded.
+    steps : int
+        T.
+    small : float
+        About δ.
+    near : float
+        At least the ε asked about or for.
+    tilt : float
+        At which δ decays with ε there.
+    scale : float
+        The scale of one step's loss from which an unsplit mesh would be chosen.
+
+    Returns
+    -------
+    SplitPlan or None
+        None where no loss is left for one of the parts.
+    """
+    losses = rough.losses
+    above = np.append(np.cumsum(rough.mass[::-1])[::-1][1:], 0.0)
+    cut = int(np.argmax((steps * above <= _EXPECTED_JUMPS) & (losses > 0)))
+    if steps * above[cut] > _EXPECTED_JUMPS or losses[cut] <= 0.0 or above[cut] <= 0.0:
+        return None
+    light = LossPMF(rough.index[: cut + 1], rough.mass[: cut + 1], rough.mesh, 0.0)
+    light_scale, light_epsilon = _light(light, steps, small)
+    jumps = _largest_useful(losses, rough.mass, small / steps)
+    if near > 3 * (jumps + light_epsilon):  # Chernoff's bound misjudges a heavy tail
+        near = 2 * (jumps + light_epsilon)
+    reach = near + min(8.0, 12.0 / tilt)  # beyond it losses count by 1 - e^{ε - l} = 1 nearly, or are too rare
+    if not 0.0 < losses[cut] < reach:
+        return None
+    needed = light_scale < _FINE_ENOUGH * scale
+    nodes = int(min(max(reach / (_JUMP_MESH * scale), _JUMP_NODES), _MOST_JUMP_NODES))
+    return SplitPlan(float(losses[cut]), light_scale, reach, nodes, needed)
+
+
+def one_step_scale(rough: LossPMF, small: float) -> float:
+    """The loss at which one step's δ is about ``small``, or where most of it lies.
+
+    Returns
+    -------
+    float
+        Positive.
+    """
+    deviation = math.sqrt(float(rough.mass @ rough.losses**2) / max(float(rough.mass.sum()), 1e-300))
+    found = _largest_useful(rough.losses, rough.mass, small)
+    return max(found if found > 1e-3 * deviation else deviation, 4 * rough.mesh)
+
+
+def _light(light: LossPMF, steps: int, small: float) -> tuple[float, float]:
+    """The standard deviation of one light step's loss, tilted or not, and Chernoff's bound on ε of all of them."""
+    phases = [(light, steps)]
+    tilt = tilt_for_delta(phases, small)
+    log_total = steps * math.log(float(light.mass.sum()))
+    cumulant = float(log_mgf(phases, np.array([tilt]))[0])
+    variance = max(2 * (cumulant - log_total) / (tilt * (1 + tilt) * steps), 0.0)
+    epsilon = (cumulant + float(log_kappa(np.array(tilt))) - math.log(small)) / tilt
+    plain = float(light.mass @ light.losses**2) / float(light.mass.sum())
+    return max(math.sqrt(max(variance, plain)), 4 * light.mesh), max(epsilon, 0.0)
+
+
+def _largest_useful(losses: Array, mass: Array, small: float) -> float:
+    """An ε at which one step's δ is about ``small``."""
+    p_above = np.cumsum(mass[::-1])[::-1]
+    q_above = np.cumsum((mass * np.exp(-np.clip(losses, -600.0, 600.0)))[::-1])[::-1]
+    delta = p_above - np.exp(np.clip(losses, -600.0, 600.0)) * q_above
+    enough = np.flatnonzero((losses > 0) & (delta <= small))
+    return float(losses[enough[0]]) if enough.size else float(losses[-1])
+
+
+def split_curve(
+    pair: StepPair,
+    steps: int,
+    low: float,
+    direction: Direction,
+    side: Side,
+    plan: SplitPlan,
+    level: int,
+    small: float,
+) -> SplitCurve | None:
+    """Discretize on the plan's two meshes, the light one coarser if its FFT would be too long, and compose.
+
+    Returns
+    -------
+    SplitCurve or None
+        The bound on one side; None if no mesh served.
+    """
+    mesh = _LIGHT_MESH / 2**level * plan.light_scale
+    for _ in range(_MAX_COARSENINGS):
+        pmf, cut, stride = _on_two_meshes(pair, low, direction, side, plan, mesh, level)
+        light = pmf.index <= cut
+        if not 0.0 < mean_ratio(LossPMF(pmf.index[light], pmf.mass[light], pmf.mesh, 0.0)) < math.inf:
+            return None
+        try:
+            return SplitCurve(pmf, steps, cut, stride, side, small)
+        except WindowTooLongError as error:
+            mesh *= 1.2 * error.factor
+    return None
+
+
+def _on_two_meshes(
+    pair: StepPair, low: float, direction: Direction, side: Side, plan: SplitPlan, mesh: float, level: int
+) -> tuple[LossPMF, int, int]:
+    """The step's loss, the last index of its light part, and the jumps' mesh in units of the light one's."""
+    stride = max(round(plan.reach / (plan.jump_nodes << level) / mesh), 1)
+    cut = math.ceil(plan.cut / mesh)
+    first = cut // stride + 1
+    last = max(math.ceil(plan.reach / (stride * mesh)), first + 1)
+    light = graded_indices(low, cut * mesh, mesh, _LIGHT_BULK * plan.light_scale)
+    index = np.concatenate([light[light < cut], [cut], np.arange(first, last + 1) * stride])
+    return discretize_step(pair, index, mesh, direction, side, to_infinity=True), cut, stride

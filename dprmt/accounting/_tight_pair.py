@@ -1,0 +1,222 @@
+r"""The tight analysis with revealed probes: the step's curve replaced by that of a convex majorant, at each node.
+
+E ĥ_ε(X_1), ĥ_ε the convex majorant of h_ε, bounds every spectrum's divergence at every ε (T4). At the loss nodes it
+is a number, and the lower convex envelope of these numbers is the curve of a dominating pair: equation (M1) of
+``docs/theory/randomized_clipping.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import erfcx, ndtr
+
+from dprmt.accounting._cells import LossCells
+from dprmt.accounting._discretization import connect_the_dots
+from dprmt.accounting._revealed_pair import RevealedPair, log_shift_ratio
+from dprmt.accounting._types import Array
+
+_SMALLEST_CONCAVE_SHIFT = float(np.sqrt(12.0))  # below it h_ε is convex for every ε (T2)
+_ROUNDING = 64 * float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class TightPair:
+    """A pair that dominates every spectrum at the losses it is asked for, and at all others.
+
+    Parameters
+    ----------
+    rank_one : RevealedPair
+        The rank-one law, every bin of which is spread to both ends; its ``infinite`` is the probability of norm
+        ratios below the smallest atom.
+    """
+
+    rank_one: RevealedPair
+    slack: float = 0.0
+
+    def loss_range(self, tail: float) -> tuple[float, float]:
+        """As in :class:`RevealedPair`.
+
+        Returns
+        -------
+        low, high : float
+            The interval.
+        """
+        return self.rank_one.loss_range(tail)
+
+    def cells(self, nodes: Array) -> LossCells:
+        """Masses between increasing loss nodes, all of them at nodes.
+
+        Returns
+        -------
+        LossCells
+            The cells that connect the dots of (M1).
+        """
+        cells, excess = self.rank_one.cells(nodes), self.excess(nodes)
+        if not np.any(excess > 0.0):
+            return cells
+        unit = np.minimum(nodes, 0.0)
+        mass = _dots_of_the_smaller(nodes, cells) + _mass_changes(nodes, excess)
+        missing, beyond = _keep_the_envelope(nodes, mass)
+        p, q = mass * np.exp(unit), mass * np.exp(unit - nodes)
+        p[1], q[1] = p[0] + p[1], q[0] + q[1]
+        return LossCells(
+            p=p[1:],
+            q=q[1:],
+            p_below=cells.p_below,
+            q_below=max(cells.q_below + float(excess[0] * np.exp(unit[0] - nodes[0])) + missing, 0.0),
+            p_above=cells.p_above + float(excess[-1] * np.exp(unit[-1])) + beyond,
+            q_above=cells.q_above,
+        )
+
+    def excess(self, nodes: Array) -> Array:
+        """How far the majorant's curve lies above the rank-one law's own at each loss l (B3).
+
+        Returns
+        -------
+        ndarray
+            In units of e^{min(l, 0)}, as all masses at nodes here: P-masses where l ≥ 0, Q-masses where l < 0.
+        """
+        pair = self.rank_one
+        ratio = log_shift_ratio(nodes, pair.sample_rate)
+        used = np.isfinite(ratio)
+        epsilon = np.abs(ratio[used])
+        shift = inflection_shift(epsilon)
+        total = pair.infinite * np.maximum(_tangent_at_zero(epsilon, shift) - 1.0, 0.0)
+        for atom in np.flatnonzero(pair.shift > _SMALLEST_CONCAVE_SHIFT):
+            near = np.flatnonzero(shift < pair.shift[atom])
+            total[near] += pair.mass[atom] * majorant_excess(epsilon[near], pair.shift[atom])
+        excess = np.zeros(nodes.size)
+        scale = np.exp(np.minimum(ratio[used], 0.0) - np.minimum(nodes[used], 0.0))
+        excess[used] = pair.sample_rate * scale * total
+        return excess
+
+    def crude_excess(self, largest_loss: float) -> float:
+        """A bound on the excess at every loss up to ``largest_loss``, per unit of the sample rate."""
+        pair = self.rank_one
+        active = pair.shift > _SMALLEST_CONCAVE_SHIFT
+        ratio = abs(float(log_shift_ratio(np.array([largest_loss]), pair.sample_rate)[0]))
+        at_zero = 0.2 * float(inflection_shift(np.array([ratio]))[0])
+        return float(0.2 * pair.shift[active] @ pair.mass[active]) + pair.infinite * at_zero
+
+
+def inflection_shift(epsilon: Array) -> Array:
+    """μ₀(ε) of (T2): h_ε is convex in the norm ratio where μ ≤ μ₀.
+
+    Returns
+    -------
+    ndarray
+        At least √12.
+    """
+    value: Array = np.sqrt(6.0 + 2.0 * np.hypot(3.0, epsilon))
+    return value
+
+
+def majorant_excess(epsilon: Array, shift: float) -> Array:
+    """(ĥ_ε - h_ε)(x) at μ = ``shift`` > μ₀(ε), rounded up.
+
+    Returns
+    -------
+    ndarray
+        Positive.
+    """
+    at = inflection_shift(epsilon)
+    offset = _offset(epsilon, at)
+    tangent = _hockey_stick(offset, at / 2 + epsilon / at) + _rise(offset, at) * (1.0 - (at / shift) ** 2)
+    value: Array = tangent - _hockey_stick(epsilon / shift - shift / 2, shift / 2 + epsilon / shift)
+    return np.maximum(value, 0.0) + _ROUNDING
+
+
+def _tangent_at_zero(epsilon: Array, at: Array) -> Array:
+    offset = _offset(epsilon, at)
+    value: Array = _hockey_stick(offset, at / 2 + epsilon / at) + _rise(offset, at)
+    return value
+
+
+def _offset(epsilon: Array, at: Array) -> Array:
+    """ε/μ₀ - μ₀/2, without cancellation."""
+    value: Array = -(3.0 + 9.0 / (np.hypot(3.0, epsilon) + epsilon)) / at
+    return value
+
+
+def _rise(offset: Array, at: Array) -> Array:
+    """x₀·|h'(x₀)| = (μ₀/2) φ(ε/μ₀ - μ₀/2) (T1)."""
+    value: Array = at / 2 * _density(offset)
+    return value
+
+
+def _hockey_stick(offset: Array, across: Array) -> Array:
+    """Φ(-offset) - e^ε Φ(-across), where offset = ε/μ - μ/2 and across = ε/μ + μ/2."""
+    value: Array = ndtr(-offset) - _density(offset) * (np.sqrt(np.pi / 2) * erfcx(across / np.sqrt(2.0)))
+    return value
+
+
+def _density(x: Array) -> Array:
+    value: Array = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
+    return value
+
+
+def _dots_of_the_smaller(nodes: Array, cells: LossCells) -> Array:
+    """Masses at nodes that connect the dots of the cells: P-masses where the loss is ≥ 0, Q-masses where it is < 0."""
+    right = connect_the_dots(nodes, cells)
+    left = connect_the_dots(-nodes[::-1], cells.mirrored())[::-1]
+    return np.where(nodes < 0.0, left, right)
+
+
+def _mass_changes(nodes: Array, excess: Array) -> Array:
+    """Masses at nodes that add the piecewise linear function of e^ε through the ``excess`` to a curve."""
+    step, unit = np.diff(nodes), np.diff(np.minimum(nodes, 0.0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = (excess[1:] * np.exp(unit) - excess[:-1]) / np.expm1(step)
+        far = excess[1:] * np.exp(unit - step) - excess[:-1] * np.exp(-step)
+        change = np.append(np.where(step > 30.0, far, near), 0.0)
+    change[1:] -= (excess[1:] - excess[:-1] * np.exp(-unit)) / -np.expm1(-step)
+    change[0] -= excess[0]
+    return change
+
+
+def _keep_the_envelope(nodes: Array, mass: Array) -> tuple[float, float]:
+    """Take nodes of negative mass out, in place: they lie above the lower convex envelope.
+
+    Such a mass goes to both neighbours so that P- and Q-mass are kept.
+
+    Returns
+    -------
+    missing, beyond : float
+        What that adds to the Q-mass at -∞ and to the P-mass at +∞.
+    """
+    missing = beyond = 0.0
+    before, after = np.arange(-1, nodes.size - 1), np.arange(1, nodes.size + 1)
+    waiting = np.flatnonzero(mass < 0.0).tolist()
+    while waiting:
+        j = waiting.pop()
+        if mass[j] >= 0.0:
+            continue
+        a, b, moved = int(before[j]), int(after[j]), float(mass[j])
+        mass[j] = 0.0
+        to_left, to_right = (moved * share for share in _shares(nodes, a, j, b))
+        if a >= 0:
+            mass[a] += to_left
+            after[a] = b
+            waiting.append(a)
+        else:
+            missing += to_left
+        if b < nodes.size:
+            mass[b] += to_right
+            before[b] = a
+            waiting.append(b)
+        else:
+            beyond += to_right
+    return missing, beyond
+
+
+def _shares(nodes: Array, a: int, j: int, b: int) -> tuple[float, float]:
+    """Of the mass at node j, the masses (in their own units) that nodes a and b, or -∞ and +∞, have to get."""
+    here = float(nodes[j])
+    unit = min(here, 0.0)
+    to_a = np.exp(nodes[a] - here) if a >= 0 else 0.0
+    to_b = np.exp(here - nodes[b]) if b < nodes.size else 0.0
+    left = np.exp(unit - min(nodes[a], 0.0) + nodes[a] - here) if a >= 0 else np.exp(unit - here)
+    right = np.exp(unit - min(nodes[b], 0.0)) if b < nodes.size else np.exp(unit)
+    return float(left * (1.0 - to_b) / (1.0 - to_a * to_b)), float(right * (1.0 - to_a) / (1.0 - to_a * to_b))

@@ -1,0 +1,152 @@
+"""(J1), (J2): the parts of a split loss, put together again, against direct convolution; one step without composing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dprmt.accounting import _jump_split
+from dprmt.accounting._composition import composed, composed_powers, log_mgf, window, window_of
+from dprmt.accounting._discretization import LossPMF, keep_at_last
+from dprmt.accounting._discretization import from_above as dots_from_above
+from dprmt.accounting._jump_split import SplitCurve
+from dprmt.accounting._light_steps import light_curves
+from dprmt.accounting._one_step import OneStepCurve
+from dprmt.accounting._revealed_pair import RevealedPair
+
+MESH, STRIDE, CUT = 0.03, 7, 4
+
+
+def power(pmf: LossPMF, steps: int) -> tuple[int, np.ndarray]:
+    """First index and masses of the composed finite part, by schoolbook convolution."""
+    dense = np.bincount(pmf.index - pmf.index[0], weights=pmf.mass)
+    law = np.ones(1)
+    for _ in range(steps):
+        law = np.convolve(law, dense)
+    return int(pmf.index[0]) * steps, law
+
+
+def exact_delta(pmf: LossPMF, steps: int, epsilon: float) -> float:
+    first, law = power(pmf, steps)
+    losses = (first + np.arange(law.size)) * pmf.mesh
+    finite = float(law @ np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0))
+    return finite - math.expm1(steps * math.log1p(-pmf.infinite))
+
+
+@st.composite
+def split_laws(draw) -> LossPMF:
+    """Light losses at -3 … 4 meshes, jumps at multiples of 7."""
+    jumps = sorted(draw(st.sets(st.integers(1, 9), min_size=1, max_size=5)))
+    index = np.array([*range(-3, CUT + 1), *(STRIDE * j for j in jumps)])
+    light = np.array(draw(st.lists(st.floats(0.01, 1.0), min_size=8, max_size=8)))
+    tall = np.array(draw(st.lists(st.floats(1e-9, 0.05), min_size=len(jumps), max_size=len(jumps))))
+    mass = np.append(light / light.sum(), tall)
+    infinite = draw(st.sampled_from([0.0, 1e-9]))
+    return LossPMF(index, mass / mass.sum() * (1 - infinite), MESH, infinite)
+
+
+@given(split_laws(), st.integers(1, 9), st.floats(0.0, 2.5), st.sampled_from([2, 10**6]), st.sampled_from([1e-9, 0.3]))
+@settings(max_examples=150)
+def test_both_sides_hold_the_convolution(pmf, steps, epsilon, few_steps, negligible) -> None:
+    """With stand-ins for a number of light steps (J2) or without; with all jumps followed up, or some charged."""
+    exact = exact_delta(pmf, steps, epsilon)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_jump_split, "_FEW_STEPS", few_steps)
+        patch.setattr(_jump_split, "_NEGLIGIBLE", negligible)
+        upper, lower = (SplitCurve(pmf, steps, CUT, STRIDE, side, max(exact, 1e-12)) for side in ("upper", "lower"))
+        high, low = upper.delta_bounds(epsilon)[1], lower.delta_bounds(epsilon)[0]
+    assert low <= exact * (1 + 1e-10)
+    assert high >= min(exact, 1.0) * (1 - 1e-10)
+    last = float(pmf.losses[-1])
+    if few_steps > steps and negligible < 0.1 and epsilon < last - 0.5 and exact > 1e-9:
+        beyond = math.exp(epsilon - last)  # of the mass beyond the last node, what is moved up or down
+        assert high - low <= exact * (1e-6 + 2 * beyond)
+
+
+@given(split_laws(), st.integers(2, 9), st.floats(-8.0, -1.0))
+def test_epsilon_is_the_inverse_of_delta(pmf, steps, exponent) -> None:
+    delta = 10.0**exponent
+    upper, lower = (SplitCurve(pmf, steps, CUT, STRIDE, side, delta) for side in ("upper", "lower"))
+    above, below = upper.epsilon_above(delta), lower.epsilon_below(delta)
+    if math.isfinite(above):
+        assert exact_delta(pmf, steps, above) <= delta * (1 + 1e-9)
+    if below > 0:
+        assert exact_delta(pmf, steps, below) >= delta * (1 - 1e-9)
+    assert below <= above
+
+
+@given(split_laws(), st.integers(1, 40), st.floats(-3.0, 1.0))
+def test_light_steps_at_every_epsilon(pmf, steps, epsilon) -> None:
+    """Also far to the left of all losses, where δ is linear in e^ε, and to the right, where it is 0."""
+    light = LossPMF(pmf.index[:8], pmf.mass[:8], MESH, 0.0)
+    curve = light_curves(light, [steps], 1e-9)[steps]
+    index = round(epsilon / MESH) * np.array([1, 3])
+    low, high = curve.bounds(index)
+    for i, a, b in zip(index, low, high, strict=True):
+        exact = exact_delta(light, steps, i * MESH)
+        assert a <= exact * (1 + 1e-12)
+        assert b >= exact * (1 - 1e-12)
+        assert b - a <= 1e-6 * exact + 1e-12
+
+
+def test_no_jump_is_forgotten() -> None:
+    """Binomial weights, every number of jumps: all mass at ε → -∞ is there."""
+    pmf = LossPMF(np.array([0, 7, 14]), np.array([0.6, 0.3, 0.1]), MESH, 0.0)
+    curve = SplitCurve(pmf, 5, CUT, STRIDE, "upper", 1e-3)
+    assert len(curve.terms) == 6
+    assert curve.at(-(10**6)) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_a_window_serves_every_number_of_steps_between() -> None:
+    """Tilted mass outside is at most 2e-10 for each, by direct convolution."""
+    pmf = LossPMF(np.arange(-2, 5), np.array([0.2, 0.4, 0.2, 0.1, 0.05, 0.03, 0.02]), MESH, 0.0)
+    tilt = 3.0
+    first, size = window_of(pmf, 10, 40, tilt)
+    for steps in (10, 23, 40):
+        start, law = power(pmf, steps)
+        index = start + np.arange(law.size)
+        tilted = law * np.exp(tilt * index * MESH - steps * log_mgf([(pmf, 1)], np.array([tilt]))[0])
+        inside = (index >= first) & (index < first + size)
+        assert tilted[~inside].sum() <= 2e-10
+    span = window([(pmf, 23)], tilt)
+    one = composed([(pmf, 23)], tilt, span)
+    same = composed_powers(pmf, [23, 11], tilt, span.first, span.size)[23]
+    np.testing.assert_allclose(same.mass, one.mass, atol=1e-15)
+    assert same.log_scale == pytest.approx(one.log_scale, rel=1e-13)
+    assert same.error == pytest.approx(one.error, rel=1e-9)
+
+
+@given(split_laws(), st.floats(0.0, 2.0), st.floats(-7.0, -1.0))
+def test_one_step_is_read_off(pmf, epsilon, exponent) -> None:
+    exact, delta = exact_delta(pmf, 1, epsilon), 10.0**exponent
+    upper, lower = OneStepCurve(pmf, "upper"), OneStepCurve(pmf, "lower")
+    high, low = upper.delta_bounds(epsilon)[1], lower.delta_bounds(epsilon)[0]
+    assert low <= exact * (1 + 1e-12) + 1e-18
+    assert exact * (1 - 1e-12) <= high <= exact * (1 + 1e-9) + 1e-13 + pmf.infinite
+    above, below = upper.epsilon_above(delta), lower.epsilon_below(delta)
+    if math.isfinite(above):
+        assert exact_delta(pmf, 1, above) <= delta * (1 + 1e-9)
+        assert 0 <= above - below <= 1e-6 + (delta < 100 * pmf.infinite)
+    if below > 0:
+        assert exact_delta(pmf, 1, below) >= delta * (1 - 1e-9)
+
+
+def test_the_last_cell_reaches_to_infinity() -> None:
+    """Its dots keep P- and Q-mass, and bound δ(ε) up to the last node from above, far better than infinity does."""
+    pair = RevealedPair(np.array([0.5, 1.5]), np.array([0.7, 0.3]), 0.2)
+    index = np.arange(-40, 61)
+    cells = pair.cells(index * 0.03)
+    plain = dots_from_above(index, 0.03, cells)
+    pmf = keep_at_last(plain, cells)
+    fine = dots_from_above(np.arange(-800, 40_000), 0.0015, pair.cells(np.arange(-800, 40_000) * 0.0015))
+    for epsilon in (0.0, 0.5, 1.2, 1.7):
+        truth = exact_delta(fine, 1, epsilon) if epsilon else float("nan")
+        if epsilon:
+            found, crude = exact_delta(pmf, 1, epsilon), exact_delta(plain, 1, epsilon)
+            assert truth * (1 - 1e-4) <= found <= crude
+            assert found - truth < 0.5 * (crude - truth)
+    assert pmf.mass.sum() + pmf.infinite == pytest.approx(plain.mass.sum() + plain.infinite, rel=1e-12)
