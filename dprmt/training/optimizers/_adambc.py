@@ -42,16 +42,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.optim import Optimizer
 
 from dprmt._validation import ParameterError, check_real
+from dprmt.training.optimizers._noise_aware import MOMENTS, NoiseAwareOptimizer, checked_betas
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
 _OPTIONS = ("lr", "betas", "noise_variance", "floor", "weight_decay", "foreach")
-_ANNOUNCED = "next_noise_variance"
 
 
-class DPAdamBC(Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
+class DPAdamBC(NoiseAwareOptimizer):
     r"""Adam with the variance of the DP noise subtracted from its second moment (Algorithm 2, DP-AdamBC).
 
     With g̃_t the noisy gradient, all operations entry by entry:
@@ -165,47 +163,6 @@ class DPAdamBC(Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
                 self.param_groups.pop()
                 raise ParameterError("params", p.dtype, "tensors of real floating dtype")
 
-    def set_noise_variance(self, values: Mapping[Any, float]) -> None:
-        """Give single parameters another noise variance for the next step, and for that one only.
-
-        This is for what happens to a layer between noise and optimizer. For the denoiser: 0 for a layer it
-        replaced and nothing for one it left alone, as derived at the head of this module.
-
-        Parameters
-        ----------
-        values : mapping of parameter to float
-            Φ_t >= 0 by parameter, in place of ``group["noise_variance"]``. It enters the average Φ̂ like that.
-
-        Raises
-        ------
-        ParameterError
-            If a key is not a parameter of this optimizer or a value is negative or not finite; nothing is set then.
-
-        Examples
-        --------
-        >>> import torch
-        >>> from dprmt.spectra import denoise
-        >>> from dprmt.training.optimizers import DPAdamBC
-        >>> weights = torch.nn.Parameter(torch.zeros(16, 64))
-        >>> optimizer = DPAdamBC([weights], lr=0.1, noise_variance=0.01, floor=1e-4)
-        >>> noise = torch.Generator().manual_seed(0)
-        >>> weights.grad = torch.ones(16, 64) + 0.1 * torch.randn(16, 64, generator=noise)
-        >>> denoised = denoise(weights.grad, sigma=0.1)
-        >>> if denoised is not weights.grad:
-        ...     weights.grad = denoised
-        ...     optimizer.set_noise_variance({weights: 0.0})
-        >>> optimizer.step()
-        >>> optimizer.state[weights]["noise_average"]
-        0.0
-        """
-        known = {p for group in self.param_groups for p in group["params"]}
-        for p, value in values.items():
-            if not isinstance(p, torch.Tensor) or p not in known:
-                raise ParameterError("values", type(p).__name__, "keyed by parameters of this optimizer")
-            check_real("noise_variance", value, low=0.0)
-        for p, value in values.items():
-            self.state[p][_ANNOUNCED] = float(value)
-
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step with the gradients in ``p.grad``.
 
@@ -263,30 +220,22 @@ class DPAdamBC(Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
             super().load_state_dict(state_dict)
         finally:
             hook.remove()
-        # torch has cast the moments to the dtype of the parameters; take them as they were saved.
-        keys = [key for group in saved["param_groups"] for key in group["params"]]
-        params = [p for group in self.param_groups for p in group["params"]]
-        for key, p in zip(keys, params, strict=True):
-            state = saved["state"].get(key, {})
-            for name in _MOMENTS:
-                if name in state:
-                    self.state[p][name] = state[name].to(device=p.device, dtype=_moment_dtype(p), copy=True)
+        self._take_moments_as_saved(saved)
 
     def _advance(self, group: dict[str, Any]) -> list[_Update]:
         # Counts the step and its noise for the parameters that have a gradient.
         β1, β2 = group["betas"]
         updates = []
         for p in group["params"]:
-            announced = self.state[p].pop(_ANNOUNCED, None) if p in self.state else None
+            Φ = self._take_noise_variance(p, group)
             if p.grad is None:
                 continue
             state = self.state[p]
             if "step" not in state:
                 state["step"], state["noise_average"] = 0, 0.0
-                for name in _MOMENTS:
+                for name in MOMENTS:
                     state[name] = torch.zeros_like(p, dtype=_moment_dtype(p), memory_format=torch.preserve_format)
             state["step"] += 1
-            Φ = group["noise_variance"] if announced is None else announced
             state["noise_average"] = β2 * state["noise_average"] + (1 - β2) * Φ
             debias = 1 - β2 ** state["step"]
             updates.append(
@@ -374,16 +323,12 @@ def _moment_dtype(param: Any) -> Any:
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     # The options of this optimizer among those of a group, as plain floats.
-    betas, foreach = options["betas"], options["foreach"]
-    try:
-        β1, β2 = (check_real("betas", β, low=0.0, high=1.0, high_open=True) for β in betas)
-    except (TypeError, ValueError):
-        raise ParameterError("betas", betas, "a pair of numbers in [0, 1)") from None
+    foreach = options["foreach"]
     if foreach is not None and not isinstance(foreach, bool):
         raise ParameterError("foreach", foreach, "True, False or None")
     return {
         "lr": check_real("lr", options["lr"], low=0.0),
-        "betas": (β1, β2),
+        "betas": checked_betas(options["betas"]),
         "noise_variance": check_real("noise_variance", options["noise_variance"], low=0.0),
         "floor": check_real("floor", options["floor"], low=0.0, low_open=True),
         "weight_decay": check_real("weight_decay", options["weight_decay"], low=0.0),

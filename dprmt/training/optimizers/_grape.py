@@ -32,20 +32,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import torch
-from torch.optim import Optimizer
 
 from dprmt._validation import ParameterError, check_choice, check_real
 from dprmt.training.norms import full_precision
+from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer, checked_betas
 from dprmt.training.subspaces import Subspaces
 
 Rule = Literal["adam", "adambc", "sgd"]
 AtRefresh = Literal["reset-first", "keep", "reset"]
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-_ANNOUNCED = "next_noise_variance"
 
-
-class DPGrape(Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
+class DPGrape(NoiseAwareOptimizer):
     """Adam whose moments live in the projected space (DP-GRAPE, arXiv:2506.15588).
 
     The gradient of a weight of ``subspaces`` is taken from ``p.projected_grad`` (r × n), where
@@ -159,27 +156,6 @@ class DPGrape(Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
             for p in group["params"]:
                 p.projected_grad = None
 
-    def set_noise_variance(self, values: Mapping[Any, float]) -> None:
-        """Give single parameters another noise variance for the next step only, as in `DPAdamBC`.
-
-        Parameters
-        ----------
-        values : mapping of parameter to float
-            Φ >= 0 by parameter: 0 for a layer that the denoiser replaced.
-
-        Raises
-        ------
-        ParameterError
-            If a value is negative or not finite, or a key is not a parameter of this optimizer; nothing is set then.
-        """
-        known = {p for group in self.param_groups for p in group["params"]}
-        for p, value in values.items():
-            if not isinstance(p, torch.Tensor) or p not in known:
-                raise ParameterError("values", type(p).__name__, "keyed by parameters of this optimizer")
-            check_real("noise_variance", value, low=0.0)
-        for p, value in values.items():
-            self.state[p][_ANNOUNCED] = float(value)
-
     def check(self) -> None:
         """Raise if an option has been set to something outside its range, or a weight has changed its shape.
 
@@ -257,22 +233,13 @@ class DPGrape(Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
         self._check_moments(rest)
         self.subspaces.load_state_dict(state_dict["subspaces"])
         super().load_state_dict(rest)
-        # torch has cast the moments to the dtype of the parameters; take them as they were saved.
-        for key, p in self._keys(rest):
-            state = rest["state"].get(key, {})
-            for name in _MOMENTS:
-                if name in state:
-                    self.state[p][name] = state[name].to(device=p.device, copy=True)
-
-    def _keys(self, state_dict: dict[str, Any]) -> Iterable[tuple[Any, Any]]:
-        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
-        return zip(keys, [p for group in self.param_groups for p in group["params"]], strict=True)
+        self._take_moments_as_saved(rest)
 
     def _check_moments(self, state_dict: dict[str, Any]) -> None:
         sizes = [len(group["params"]) for group in self.param_groups]
         if [len(group["params"]) for group in state_dict["param_groups"]] != sizes:
             raise ParameterError("state_dict", "other parameter groups", f"groups of {sizes} parameters")
-        for key, p in self._keys(state_dict):
+        for key, p in self._saved_keys(state_dict):
             moment = state_dict["state"].get(key, {}).get("exp_avg")
             layer = self.subspaces.layer(p)
             columns = tuple(p.shape) if layer is None else layer.n
@@ -282,8 +249,7 @@ class DPGrape(Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
 
     def _update(self, p: Any, group: dict[str, Any]) -> None:
         state = self.state[p]
-        announced = state.pop(_ANNOUNCED, None)
-        Φ = group["noise_variance"] if announced is None else announced
+        Φ = self._take_noise_variance(p, group)
         layer = self.subspaces.layer(p)
         if p.grad is None and p.projected_grad is None:
             return
@@ -345,14 +311,9 @@ def _mean_share(β1: float, steps: int) -> float:
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     # The options of this optimizer among those of a group, as plain floats.
-    betas = options["betas"]
-    try:
-        β1, β2 = (check_real("betas", β, low=0.0, high=1.0, high_open=True) for β in betas)
-    except (TypeError, ValueError):
-        raise ParameterError("betas", betas, "a pair of numbers in [0, 1)") from None
     return {
         "lr": check_real("lr", options["lr"], low=0.0),
-        "betas": (β1, β2),
+        "betas": checked_betas(options["betas"]),
         "eps": check_real("eps", options["eps"], low=0.0),
         "weight_decay": check_real("weight_decay", options["weight_decay"], low=0.0),
         "noise_variance": check_real("noise_variance", options["noise_variance"], low=0.0),

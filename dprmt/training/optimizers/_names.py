@@ -9,6 +9,7 @@ import torch
 
 from dprmt._validation import ParameterError, check_choice, check_real
 from dprmt.training.optimizers._adambc import DPAdamBC
+from dprmt.training.optimizers._noise_aware import checked_betas
 
 OptimizerName = Literal["gd", "gdm", "adam", "adamw", "adambc"]
 
@@ -99,15 +100,9 @@ def make_optimizer(
         μ = check_real("momentum", momentum, low=0.0, high=1.0, high_open=True) if name == "gdm" else 0.0
         return torch.optim.SGD(params, lr=lr, momentum=μ, weight_decay=weight_decay)
     make: Callable[..., torch.optim.Optimizer] = torch.optim.Adam if name == "adam" else torch.optim.AdamW
-    return make(params, lr=lr, betas=_betas(betas), eps=check_real("eps", eps, low=0.0), weight_decay=weight_decay)
-
-
-def _betas(betas: tuple[float, float]) -> tuple[float, float]:
-    try:
-        β1, β2 = (check_real("betas", β, low=0.0, high=1.0, high_open=True) for β in betas)
-    except (TypeError, ValueError):
-        raise ParameterError("betas", betas, "a pair of numbers in [0, 1)") from None
-    return β1, β2
+    return make(
+        params, lr=lr, betas=checked_betas(betas), eps=check_real("eps", eps, low=0.0), weight_decay=weight_decay
+    )
 
 
 def _given(value: float | None) -> float:

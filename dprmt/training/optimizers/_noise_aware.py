@@ -1,0 +1,84 @@
+"""What optimizers share that know their gradients' noise: announcements for one step, moments with their dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from dprmt._validation import ParameterError, check_real
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+_ANNOUNCED = "next_noise_variance"
+
+
+class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
+    """An optimizer with a noise variance Φ per parameter group, and other ones for single parameters and one step."""
+
+    def set_noise_variance(self, values: Mapping[Any, float]) -> None:
+        """Give single parameters another noise variance for the next step, and for that one only.
+
+        This is for what happens to a layer between noise and optimizer. For the denoiser: 0 for a layer it
+        replaced and nothing for one it left alone, as derived at the head of `dprmt.training.optimizers._adambc`.
+
+        Parameters
+        ----------
+        values : mapping of parameter to float
+            Φ_t >= 0 by parameter, in place of ``group["noise_variance"]``. It enters the average Φ̂ like that.
+
+        Raises
+        ------
+        ParameterError
+            If a key is not a parameter of this optimizer or a value is negative or not finite; nothing is set then.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from dprmt.spectra import denoise
+        >>> from dprmt.training.optimizers import DPAdamBC
+        >>> weights = torch.nn.Parameter(torch.zeros(16, 64))
+        >>> optimizer = DPAdamBC([weights], lr=0.1, noise_variance=0.01, floor=1e-4)
+        >>> noise = torch.Generator().manual_seed(0)
+        >>> weights.grad = torch.ones(16, 64) + 0.1 * torch.randn(16, 64, generator=noise)
+        >>> denoised = denoise(weights.grad, sigma=0.1)
+        >>> if denoised is not weights.grad:
+        ...     weights.grad = denoised
+        ...     optimizer.set_noise_variance({weights: 0.0})
+        >>> optimizer.step()
+        >>> optimizer.state[weights]["noise_average"]
+        0.0
+        """
+        known = {p for group in self.param_groups for p in group["params"]}
+        for p, value in values.items():
+            if not isinstance(p, torch.Tensor) or p not in known:
+                raise ParameterError("values", type(p).__name__, "keyed by parameters of this optimizer")
+            check_real("noise_variance", value, low=0.0)
+        for p, value in values.items():
+            self.state[p][_ANNOUNCED] = float(value)
+
+    def _take_noise_variance(self, p: Any, group: Mapping[str, Any]) -> float:
+        announced = self.state[p].pop(_ANNOUNCED, None) if p in self.state else None
+        return float(group["noise_variance"] if announced is None else announced)
+
+    def _saved_keys(self, state_dict: Mapping[str, Any]) -> Iterable[tuple[Any, Any]]:
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+        return zip(keys, [p for group in self.param_groups for p in group["params"]], strict=True)
+
+    def _take_moments_as_saved(self, state_dict: Mapping[str, Any]) -> None:
+        # torch has cast the moments to the dtype of the parameters; take them as they were saved.
+        for key, p in self._saved_keys(state_dict):
+            state, dtype = state_dict["state"].get(key, {}), torch.promote_types(p.dtype, torch.float32)
+            for name in MOMENTS:
+                if name in state:
+                    self.state[p][name] = state[name].to(device=p.device, dtype=dtype, copy=True)
+
+
+def checked_betas(betas: Any) -> tuple[float, float]:
+    """β₁ and β₂ as floats in [0, 1), or a ParameterError."""
+    try:
+        β1, β2 = (check_real("betas", β, low=0.0, high=1.0, high_open=True) for β in betas)
+    except (TypeError, ValueError):
+        raise ParameterError("betas", betas, "a pair of numbers in [0, 1)") from None
+    return β1, β2
