@@ -8,8 +8,9 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from dprmt.training.recipes import Settings
 from heavy_tail import half_power_grid
-from studies import GroupRecord, PrivateSettings, TunedRuns, compare_optimizers
+from studies import GroupRecord, TunedRuns, compare_optimizers, private_settings
 
 LABELS = {"gd": "DP-GD", "gdm": "DP-GDM", "adam": "DP-Adam", "adambc": "DP-AdamBC"}
 
@@ -27,12 +28,13 @@ def add_training_options(parser: argparse.ArgumentParser, steps: int, sigma: flo
 
 
 def settings(
-    options: argparse.Namespace, optimizer: str, rate: float, seed: int, *, micro_batch: int
-) -> PrivateSettings:
+    options: argparse.Namespace, size: int, optimizer: str, rate: float, seed: int, *, micro_batch: int
+) -> Settings:
     """How to train, with γ and γ' as the figures have them."""
-    return PrivateSettings(
+    return private_settings(
         optimizer,
         rate,
+        size=size,
         clipping_norm=options.clip,
         noise_multiplier=options.sigma,
         sample_rate=options.sample_rate,

@@ -36,7 +36,7 @@ def main() -> None:
     data = barcode_data(*source, MNIST_PLAN if options.images else DIGITS_PLAN, seed=0)
 
     def train(optimizer: str, rate: float, seed: int, folder: Path) -> list[GroupRecord]:
-        chosen = settings(options, optimizer, rate, seed, micro_batch=25)
+        chosen = settings(options, data.size, optimizer, rate, seed, micro_batch=25)
         network = barcode_network(data.classes, seed=seed)
         return train_privately(network, data, chosen, options.steps, folder, record_every=options.record_every)
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from dprmt.plots import plot_class_blocks, plot_class_sizes, plot_gradient_cosines, save_picture
+from dprmt.training.harness import load_parameters
 from heavy_tail import (
     Trial,
     class_blocks,
@@ -23,7 +24,6 @@ from heavy_tail import (
     heavy_tail_data,
     run_trial,
 )
-from studies._checkpoint import load_checkpoint
 
 STEPS = (0, 30, 100)
 TRIAL = Trial("adambc", 0.01, noise_multiplier=1.25, stability=0.1, groups=5, samples=128)
@@ -36,7 +36,7 @@ def main(path: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for steps in STEPS:
             run_trial(TRIAL, folder, steps, data=data, device="cpu")
-            weights.append(load_checkpoint(Path(folder) / f"{TRIAL.name}.safetensors")[0]["weight"])
+            weights.append(load_parameters(Path(folder) / TRIAL.name)["weight"])
     maps = [gradient_cosines(weight, data.inputs, data.labels) for weight in weights]
     blocks = class_blocks(weights[1], data.inputs, data.labels)
 

@@ -53,7 +53,7 @@ def train(
     data: TokenData, options: argparse.Namespace, optimizer: str, rate: float, seed: int, folder: Path
 ) -> list[GroupRecord]:
     """One run."""
-    chosen = settings(options, optimizer, rate, seed, micro_batch=32)
+    chosen = settings(options, data.size, optimizer, rate, seed, micro_batch=32)
     if options.model:
         model = pretrained_gpt2(options.model)
     else:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from dprmt._validation import ParameterError, check_count
-from studies._task import Measured
+from studies import GroupTask, Measured
 
 BITS = 10
 
 
 @dataclass(frozen=True)
-class BarcodeData:
+class BarcodeData(GroupTask):
     """Images in classes of very different size; a task for `studies.train_privately`.
 
     Attributes
@@ -36,7 +36,7 @@ class BarcodeData:
     plan: tuple[tuple[int, int], ...]
 
     @property
-    def size(self) -> int:
+    def size(self) -> int:  # type: ignore[override]  # what is an attribute may be computed
         """Number of samples."""
         return len(self.labels)
 
@@ -46,7 +46,7 @@ class BarcodeData:
         return sum(classes for classes, _ in self.plan)
 
     @property
-    def group_names(self) -> tuple[str, ...]:
+    def group_names(self) -> tuple[str, ...]:  # type: ignore[override]
         """Such as "20 classes of 200"."""
         return tuple(f"{classes} classes of {samples}" for classes, samples in self.plan)
 

@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args
 from dprmt._validation import check_choice, check_count, check_real
 from dprmt.accounting import DPSGD
 from dprmt.training.optimizers import OptimizerName
+from dprmt.training.recipes import Settings
+from studies import private_settings
 
 Precision = Literal["float32", "bfloat16", "int8"]
 
@@ -82,6 +84,23 @@ class Trial:
         stability = f"-stability{self.stability:g}" if self.optimizer.startswith("adam") else ""
         setting = f"C{self.clipping_norm:g}-sigma{self.noise_multiplier:g}-lr{self.learning_rate:g}{stability}"
         return f"{self.optimizer}-{setting}-seed{self.seed}-{digest}"
+
+    @property
+    def settings(self) -> Settings:
+        """How the harness trains it: full batch, all samples in one micro-batch."""
+        n = self.samples * self.groups
+        return private_settings(
+            self.optimizer,
+            self.learning_rate,
+            size=n,
+            clipping_norm=self.clipping_norm,
+            noise_multiplier=self.noise_multiplier,
+            stability=self.stability,
+            momentum=self.momentum,
+            betas=self.betas,
+            micro_batch=n,
+            seed=self.seed,
+        ).with_changes({"training.checkpoint_every": 10})
 
     def noise_deviation(self, count: int) -> float:
         """σC/n, of the noise in one entry of the mean gradient.

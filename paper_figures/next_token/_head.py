@@ -15,11 +15,11 @@ import torch
 from dprmt._validation import ParameterError
 from dprmt.training.norms import clip_factors, ghost_squared_norms
 from next_token._tokens import TokenData, measured_tokens
-from studies._task import Measured
+from studies import ClosedFormTask, Measured
 
 
 @dataclass(frozen=True)
-class HeadData:
+class HeadData(ClosedFormTask):
     """Sequences as their hidden states; a task for `studies.train_privately` with a ``Linear`` model.
 
     Attributes
@@ -34,12 +34,12 @@ class HeadData:
     tokens: TokenData
 
     @property
-    def size(self) -> int:
+    def size(self) -> int:  # type: ignore[override]  # what is an attribute may be computed
         """Number of sequences."""
         return self.tokens.size
 
     @property
-    def group_names(self) -> tuple[str, ...]:
+    def group_names(self) -> tuple[str, ...]:  # type: ignore[override]
         """Those of the tokens."""
         return self.tokens.group_names
 

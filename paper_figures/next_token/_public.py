@@ -11,7 +11,7 @@ import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
 from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.training.data._rows import read_rows
+from dprmt.training.data import read_rows
 from dprmt.training.recipes import DataRecipe
 from next_token._tokens import TokenData
 

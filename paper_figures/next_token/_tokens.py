@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError, check_count
+from studies import GroupTask, Measured
 from studies._groups import frequency_groups
-from studies._task import Measured
 
 UNKNOWN = 0
 _WORDS = re.compile(r"\w+|[^\w\s]")
@@ -24,7 +24,7 @@ _POWERS = (100_000, 10_000, 1_000, 100, 10, 0)
 
 
 @dataclass(frozen=True)
-class TokenData:
+class TokenData(GroupTask):
     """Sequences of equal length; a task for `studies.train_privately`, one sample per sequence.
 
     Attributes
@@ -45,7 +45,7 @@ class TokenData:
     group_names: tuple[str, ...]
 
     @property
-    def size(self) -> int:
+    def size(self) -> int:  # type: ignore[override]  # what is an attribute may be computed
         """Number of sequences."""
         return len(self.ids)
 

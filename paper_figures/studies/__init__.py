@@ -1,7 +1,7 @@
 """What the experiments beside this folder share: training by frequency group, comparisons of optimizers and recipes.
 
-`heavy_tail` has a closed form for its per-sample gradients; `barcode` and `next_token` give tasks to
-`train_privately`, which leaves them to Opacus; `quadratic` looks at single steps.
+`heavy_tail`, `barcode` and `next_token` give tasks to `train_privately`, which is the harness with an observer that
+writes records by frequency group; `quadratic` looks at single steps.
 """
 
 from studies._comparison import TunedRuns as TunedRuns
@@ -15,9 +15,9 @@ from studies._speedup import Speedup as Speedup
 from studies._speedup import speedups as speedups
 from studies._task import ClosedFormTask as ClosedFormTask
 from studies._task import GroupRecord as GroupRecord
+from studies._task import GroupTask as GroupTask
 from studies._task import Measured as Measured
-from studies._task import PrivateSettings as PrivateSettings
-from studies._task import Task as Task
+from studies._task import private_settings as private_settings
 from studies._variants import accuracy_curve as accuracy_curve
 from studies._variants import compare as compare
 
@@ -25,16 +25,16 @@ __all__ = [
     "AccuracyCurve",
     "ClosedFormTask",
     "GroupRecord",
+    "GroupTask",
     "Measured",
-    "PrivateSettings",
     "Speedup",
-    "Task",
     "TunedRuns",
     "accuracy_curve",
     "compare",
     "compare_optimizers",
     "frequency_groups",
     "group_means",
+    "private_settings",
     "read_records",
     "speedups",
     "train_privately",

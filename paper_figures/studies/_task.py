@@ -1,14 +1,17 @@
-"""What is trained on, and how: the tasks, settings and records of private training."""
+"""Tasks whose losses are told apart by how frequent the label is, and the records of training on them."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import NamedTuple, Protocol, runtime_checkable
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from dprmt._validation import check_count, check_real
-from dprmt.training.optimizers import OptimizerName
+from dprmt.training.clipping import SummedPlan, SummedStep, plan_sums
+from dprmt.training.harness import Task
+from dprmt.training.recipes import OptimizerRecipe, PrivacyRecipe, Settings, TrainingRecipe
 
 
 class Measured(NamedTuple):
@@ -24,14 +27,14 @@ class Measured(NamedTuple):
     """The frequency group of the item's label, shape (k,)."""
 
 
-class Task(Protocol):
-    """A training set and its loss.
+class GroupTask(Task):
+    """A training set whose items belong to frequency groups, the most frequent first.
 
     Examples
     --------
     Any class with these members will do:
 
-    >>> class Line:
+    >>> class Line(GroupTask):
     ...     size, group_names = 4, ("all",)
     ...     x = torch.arange(4.0)[:, None]
     ...
@@ -39,41 +42,49 @@ class Task(Protocol):
     ...         losses = (model(self.x[indices]) - 2 * self.x[indices]).square().sum(1)
     ...         return Measured(losses, losses.detach(), losses < 0.1, torch.zeros_like(indices))
     >>> import tempfile
-    >>> from studies import train_privately
-    >>> settings = PrivateSettings("gd", 0.1, noise_multiplier=4.0)
+    >>> from studies import private_settings, train_privately
+    >>> settings = private_settings("gd", 0.1, size=4, noise_multiplier=4.0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     records = train_privately(torch.nn.Linear(1, 1), Line(), settings, 2, folder, progress=False)
     >>> [record.step for record in records], round(records[-1].epsilon, 2)
     ([0, 1, 2], 1.36)
     """
 
-    @property
-    def size(self) -> int:
-        """Number of samples."""
+    group_names: tuple[str, ...]
 
-    @property
-    def group_names(self) -> tuple[str, ...]:
-        """The frequency groups, the most frequent first."""
-
+    @abstractmethod
     def measure(self, model: torch.nn.Module, indices: torch.Tensor) -> Measured:
-        """Losses of some samples.
+        """Losses of some samples, each of which depends on its own sample alone.
 
         Parameters
         ----------
         model : Module
             What is trained.
         indices : Tensor of int64, shape (B,)
-            Which samples, in 0 … size - 1.
-
-        Returns
-        -------
-        Measured
-            With one loss for each of them. No sample's loss may depend on another sample.
+            Which samples, in 0 … size - 1, on the model's device.
         """
 
+    def add_gradients(self, private: Any, indices: torch.Tensor, step: int) -> Measured:
+        """Measure some samples, and add their clipped gradients; by hooks, if no closed form is known."""
+        measured = self.measure(private.model, indices)
+        private.accumulate(measured.losses, samples=indices, step=step)
+        return measured
 
-@runtime_checkable
-class ClosedFormTask(Task, Protocol):
+    def accumulate(self, private: Any, positions: Sequence[int], step: int) -> torch.Tensor:
+        """See `Task`; what was measured stays in ``seen`` until somebody takes it."""
+        indices = torch.as_tensor(positions, device=next(private.model.parameters()).device)
+        measured = self.add_gradients(private, indices, step)
+        self.seen.append([column.detach() for column in measured[1:]])
+        return measured.losses.detach()
+
+    @property
+    def seen(self) -> list[list[torch.Tensor]]:
+        """Columns of `Measured` but the losses, by micro-batch: **private**."""
+        seen: list[list[torch.Tensor]] = self.__dict__.setdefault("_seen", [])
+        return seen
+
+
+class ClosedFormTask(GroupTask):
     """A task that knows its sums of clipped gradients by itself.
 
     Examples
@@ -89,10 +100,11 @@ class ClosedFormTask(Task, Protocol):
     (torch.Size([3, 8]), True)
     """
 
+    @abstractmethod
     def clipped_gradients(
         self, model: torch.nn.Module, indices: torch.Tensor, clipping_norm: float
     ) -> tuple[Measured, dict[str, torch.Tensor]]:
-        """Losses of some samples, and the sum of their exactly clipped gradients by name of the parameter.
+        """Losses of some samples, without graph, and the sum of their exactly clipped gradients by parameter.
 
         Parameters
         ----------
@@ -103,62 +115,23 @@ class ClosedFormTask(Task, Protocol):
         clipping_norm : float
             C > 0.
 
-        Returns
-        -------
-        measured : Measured
-            Its losses need no graph.
-        sums : dict of Tensor
-            Of the shapes of the trained parameters, all of which are there.
-
         Formal guarantees
         -----------------
         `train_privately` takes an implementation's word that a sample changes the sum by at most C in norm, over all
         parameters together.
         """
 
+    def clipping_plan(self, model: torch.nn.Module, **options: Any) -> SummedPlan:
+        """No hooks: the sums are this task's."""
+        return plan_sums(
+            model, clipping_norm=options["clipping_norm"], expected_batch_size=options["expected_batch_size"]
+        )
 
-@dataclasses.dataclass(frozen=True)
-class PrivateSettings:
-    """How to train.
-
-    Parameters
-    ----------
-    optimizer : {"gd", "gdm", "adam", "adamw", "adambc"}
-        As in `dprmt.training.optimizers.make_optimizer`.
-    learning_rate : float
-        η > 0.
-    clipping_norm, noise_multiplier : float
-        C > 0 and σ > 0.
-    sample_rate : float
-        q in (0, 1]; 1 is the full batch of the paper, otherwise Poisson sampling.
-    stability : float
-        γ = stability·σC/L for "adam" and "adamw", γ' = stability·(σC/L)² for "adambc"; L = qn.
-    micro_batch : int
-        Samples whose gradients are in memory at the same time; the result does not depend on it.
-    seed : int
-        Of noise and sampling.
-
-    Raises
-    ------
-    ParameterError
-        If a number is out of its range.
-    """
-
-    optimizer: OptimizerName
-    learning_rate: float
-    clipping_norm: float = 1.0
-    noise_multiplier: float = 10.0
-    sample_rate: float = 1.0
-    stability: float = 0.1
-    micro_batch: int = 256
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("learning_rate", "clipping_norm", "noise_multiplier", "stability"):
-            check_real(name, getattr(self, name), low=0.0, low_open=True)
-        check_real("sample_rate", self.sample_rate, low=0.0, high=1.0, low_open=True)
-        check_count("micro_batch", self.micro_batch)
-        check_count("seed", self.seed, low=0)
+    def add_gradients(self, private: SummedStep, indices: torch.Tensor, step: int) -> Measured:
+        """In closed form; every step is like the others."""
+        measured, sums = self.clipped_gradients(private.model, indices, private.optimizer.max_grad_norm)
+        private.add(sums)
+        return measured
 
 
 class GroupRecord(NamedTuple):
@@ -172,3 +145,83 @@ class GroupRecord(NamedTuple):
     accuracy: float
     group_loss: tuple[float, ...]
     group_accuracy: tuple[float, ...]
+
+
+STEPS = 10**6  # the length that the settings name; a call of `train_privately` stops where it is told
+
+
+def private_settings(
+    optimizer: str,
+    learning_rate: float,
+    *,
+    size: int,
+    clipping_norm: float = 1.0,
+    noise_multiplier: float = 10.0,
+    sample_rate: float = 1.0,
+    stability: float = 0.1,
+    momentum: float = 0.9,
+    betas: tuple[float, float] = (0.9, 0.999),
+    micro_batch: int = 256,
+    seed: int = 0,
+    delta: float = 1e-5,
+) -> Settings:
+    """Settings of the studies, with Adam's γ and DP-AdamBC's γ' in units of the noise.
+
+    Parameters
+    ----------
+    optimizer : {"gd", "gdm", "adam", "adamw", "adambc"}
+        As in `dprmt.training.optimizers.make_optimizer`.
+    learning_rate : float
+        η > 0.
+    size : int
+        n, samples of the training set.
+    clipping_norm, noise_multiplier : float
+        C > 0 and σ > 0.
+    sample_rate : float
+        q in (0, 1]; 1 is the full batch of the paper, otherwise Poisson sampling. The expected batch L = qn is
+        rounded to a whole number.
+    stability : float
+        γ = stability·σC/L for "adam" and "adamw", γ' = stability·(σC/L)² for "adambc".
+    momentum, betas : float, pair of float
+        μ of "gdm"; β₁ and β₂.
+    micro_batch : int
+        Samples whose gradients are in memory at the same time; the result does not depend on it.
+    seed : int
+        Of noise and sampling: known, so that there is no privacy towards whoever knows it.
+    delta : float
+        δ in (0, 1), of the ε that is recorded.
+
+    Returns
+    -------
+    Settings
+        For `train_privately`.
+
+    Raises
+    ------
+    ParameterError
+        If a number is out of its range.
+
+    Examples
+    --------
+    >>> settings = private_settings("adam", 1e-3, size=100, noise_multiplier=2.0, sample_rate=0.5)
+    >>> settings.training.batch_size, settings.optimizer.eps
+    (50, 0.004)
+    """
+    check_real("sample_rate", sample_rate, low=0.0, high=1.0, low_open=True)
+    check_real("stability", stability, low=0.0, low_open=True)
+    batch = max(1, round(sample_rate * check_count("size", size)))
+    deviation = noise_multiplier * clipping_norm / batch
+    return Settings(
+        privacy=PrivacyRecipe(
+            noise_multiplier=noise_multiplier, delta=delta, clipping="ghost", clipping_norm=clipping_norm
+        ),
+        optimizer=OptimizerRecipe(
+            name=optimizer,
+            learning_rate=learning_rate,
+            momentum=momentum,
+            betas=betas,
+            eps=stability * deviation,
+            floor=stability * deviation**2,
+        ),
+        training=TrainingRecipe(batch_size=batch, micro_batch_size=micro_batch, steps=STEPS, seed=seed),
+    )

@@ -24,7 +24,8 @@ from barcode import (  # noqa: E402
     mnist_images,
     with_barcode,
 )
-from studies import Measured, PrivateSettings, read_records, train_privately  # noqa: E402
+from dprmt.training.harness._randomness import fresh_randomness  # noqa: E402
+from studies import GroupTask, Measured, private_settings, read_records, train_privately  # noqa: E402
 
 PLAN = [(10, 4), (12, 2), (30, 1)]
 
@@ -125,7 +126,7 @@ def test_network_is_that_of_the_paper() -> None:
     assert not torch.equal(network.state_dict()["0.weight"], other["0.weight"])
 
 
-class Toy:
+class Toy(GroupTask):
     """Eight points in two classes, for a linear layer."""
 
     size, group_names = 8, ("many", "few")
@@ -151,14 +152,18 @@ def linear() -> torch.nn.Module:
 @pytest.mark.parametrize("rate", [1.0, 0.4])
 def test_training_is_dp_sgd_literally(rate: float, tmp_path: Path) -> None:
     task, C, σ, steps = Toy(), 0.6, 0.5, 4
-    settings = PrivateSettings("gd", 0.7, C, σ, sample_rate=rate, micro_batch=3, seed=5)
+    settings = private_settings(
+        "gd", 0.7, size=8, clipping_norm=C, noise_multiplier=σ, sample_rate=rate, micro_batch=3, seed=5
+    )
     model = linear()
     train_privately(model, task, settings, steps, tmp_path, progress=False)
-    noise, draws = torch.Generator().manual_seed(10), torch.Generator().manual_seed(11)
+    randomness = fresh_randomness(5, 1)
+    noise, draws = randomness.generator("noise"), randomness.generator("sampling")
+    L = round(8 * rate)
     expected = linear()
     clipped = 0
     for _ in range(steps):
-        drawn = range(8) if rate == 1 else torch.nonzero(torch.rand(8, generator=draws) < rate)[:, 0].tolist()
+        drawn = torch.nonzero(torch.rand(8, generator=draws) < L / 8)[:, 0].tolist()
         sums = [torch.zeros_like(p) for p in expected.parameters()]
         for i in drawn:
             loss = task.measure(expected, torch.tensor([i])).losses[0]
@@ -170,7 +175,7 @@ def test_training_is_dp_sgd_literally(rate: float, tmp_path: Path) -> None:
         with torch.no_grad():
             for p, total in zip(expected.parameters(), sums, strict=True):
                 z = torch.normal(0.0, σ * C, p.shape, generator=noise)
-                p -= 0.7 * (total + z) / (8 * rate)  # the expected size, not the drawn one
+                p -= 0.7 * (total + z) / L  # the expected size, not the drawn one
     assert clipped > 3
     for p, q in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
@@ -178,7 +183,7 @@ def test_training_is_dp_sgd_literally(rate: float, tmp_path: Path) -> None:
 
 def test_records_have_groups_and_epsilon(tmp_path: Path) -> None:
     task = Toy()
-    settings = PrivateSettings("adambc", 0.05, noise_multiplier=2.0, micro_batch=5)
+    settings = private_settings("adambc", 0.05, size=8, noise_multiplier=2.0, micro_batch=5)
     records = train_privately(linear(), task, settings, 3, tmp_path, progress=False)
     assert [record.step for record in records] == [0, 1, 2, 3]
     assert records[0].epsilon == 0.0
@@ -195,21 +200,23 @@ def test_records_have_groups_and_epsilon(tmp_path: Path) -> None:
 def test_training_in_pieces_and_micro_batches_is_the_same(rate: float, tmp_path: Path) -> None:
     results = []
     for name, pieces, micro in (("a", (6,), 8), ("b", (2, 3, 6), 8), ("c", (6,), 2)):
-        settings = PrivateSettings("adam", 0.05, sample_rate=rate, micro_batch=micro, seed=1)
+        settings = private_settings("adam", 0.05, size=8, sample_rate=rate, micro_batch=micro, seed=1)
         for steps in pieces:
             model = linear()
             train_privately(model, Toy(), settings, steps, tmp_path / name, progress=False)
         results.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.equal(results[0], results[1])
     torch.testing.assert_close(results[0], results[2], rtol=1e-5, atol=1e-6)
-    with pytest.raises(ParameterError, match="settings"):
+    with pytest.raises(ParameterError, match="recipe"):
         train_privately(
-            linear(), Toy(), PrivateSettings("adam", 0.1, sample_rate=rate), 7, tmp_path / "a", progress=False
+            linear(), Toy(), private_settings("adam", 0.1, size=8, sample_rate=rate), 7, tmp_path / "a", progress=False
         )
 
 
 def test_steps_that_draw_nobody_still_get_their_noise(tmp_path: Path) -> None:
-    settings = PrivateSettings("gd", 1.0, noise_multiplier=1.0, sample_rate=1e-9)
+    settings = private_settings(
+        "gd", 1.0, size=8, noise_multiplier=1.0, sample_rate=1e-9, seed=10
+    )  # whose first batch is empty
     model = linear()
     records = train_privately(model, Toy(), settings, 2, tmp_path, progress=False)
     assert math.isnan(records[0].loss)
@@ -218,7 +225,7 @@ def test_steps_that_draw_nobody_still_get_their_noise(tmp_path: Path) -> None:
 
 def test_the_model_comes_back_as_it_was_given(tmp_path: Path) -> None:
     model = linear()
-    settings = PrivateSettings("gd", 1.0)
+    settings = private_settings("gd", 1.0, size=8)
     train_privately(model, Toy(), settings, 2, tmp_path, progress=False)
     assert not model._forward_hooks
     assert not hasattr(model, "autograd_grad_sample_hooks")
@@ -229,13 +236,13 @@ def test_the_model_comes_back_as_it_was_given(tmp_path: Path) -> None:
 def test_layers_that_mix_samples_are_refused(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), linear())
     with pytest.raises(ParameterError, match=r"^model"):
-        train_privately(model, Toy(), PrivateSettings("gd", 1.0), 1, tmp_path, progress=False)
+        train_privately(model, Toy(), private_settings("gd", 1.0, size=8), 1, tmp_path, progress=False)
 
 
 def test_the_network_learns_frequent_classes_first(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     data = barcode_data(*digits_images(), [(10, 12), (20, 2)])
-    settings = PrivateSettings("adam", 5e-3, noise_multiplier=0.2, stability=1e-3, micro_batch=80)
+    settings = private_settings("adam", 5e-3, size=data.size, noise_multiplier=0.2, stability=1e-3, micro_batch=80)
     records = train_privately(barcode_network(data.classes), data, settings, 12, tmp_path, progress=False)
     assert records[-1].group_accuracy[0] > 0.5
     assert records[-1].group_accuracy[0] > records[-1].group_accuracy[1] + 0.2
@@ -251,9 +258,9 @@ def test_the_network_learns_frequent_classes_first(tmp_path: Path) -> None:
         ("plan", lambda: barcode_data(*blank_images(), [(10, 4), (10_231, 1)])),
         ("images", lambda: barcode_data(torch.zeros(3, 28), torch.zeros(3), PLAN)),
         ("classes", lambda: barcode_network(0)),
-        ("sample_rate", lambda: PrivateSettings("gd", 0.1, sample_rate=1.5)),
-        ("micro_batch", lambda: PrivateSettings("gd", 0.1, micro_batch=0)),
-        ("delta", lambda: train_privately(linear(), Toy(), PrivateSettings("gd", 0.1), 1, "unused", delta=0.0)),
+        ("sample_rate", lambda: private_settings("gd", 0.1, size=8, sample_rate=1.5)),
+        ("training.micro_batch_size", lambda: private_settings("gd", 0.1, size=8, micro_batch=0)),
+        ("privacy.delta", lambda: private_settings("gd", 0.1, size=8, delta=0.0)),
     ],
 )
 def test_bad_input(argument: str, make) -> None:

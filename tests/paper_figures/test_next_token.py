@@ -30,7 +30,7 @@ from next_token import (  # noqa: E402
     word_encoder,
     word_vocabulary,
 )
-from studies import PrivateSettings, train_privately  # noqa: E402
+from studies import GroupTask, private_settings, train_privately  # noqa: E402
 
 TEXT = "the cat sat on the mat , and the dog sat on the cat . " * 12
 E2E = (
@@ -128,11 +128,14 @@ def test_clipped_gradients_of_the_head_are_those_of_autograd() -> None:
         task.clipped_gradients(torch.nn.Linear(8, 12), indices, C)
 
 
-class Hooked:
+class Hooked(GroupTask):
     """The same task without its closed form: left to hooks."""
 
     def __init__(self, task: HeadData) -> None:
-        self.size, self.group_names, self.measure = task.size, task.group_names, task.measure
+        self.size, self.group_names, self._task = task.size, task.group_names, task
+
+    def measure(self, model, indices):
+        return self._task.measure(model, indices)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +146,14 @@ def test_closed_form_trains_like_the_hooks(
 ) -> None:
     data = words()
     model = small_gpt2(12, layers=1, hidden=8, heads=2)
-    settings = PrivateSettings(
-        optimizer, learning_rate, 0.5, noise_multiplier=0.5, sample_rate=sample_rate, micro_batch=7
+    settings = private_settings(
+        optimizer,
+        learning_rate,
+        size=data.size,
+        clipping_norm=0.5,
+        noise_multiplier=0.5,
+        sample_rate=sample_rate,
+        micro_batch=7,
     )
     weights, records = [], []
     for name in ("closed", "hooked"):
@@ -172,7 +181,7 @@ def test_lora_trains_the_adapters_and_nothing_else(tmp_path: Path) -> None:
     data = words()
     model = with_lora(small_gpt2(12, layers=1, hidden=8, heads=2), rank=2).eval()  # as a pretrained one comes
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    settings = PrivateSettings("adam", 0.05, noise_multiplier=0.3, micro_batch=8)
+    settings = private_settings("adam", 0.05, size=data.size, noise_multiplier=0.3, micro_batch=8)
     records = train_privately(model, data, settings, 3, tmp_path, progress=False)
     for name, p in model.named_parameters():
         assert torch.equal(p, before[name]) == ("lora_" not in name)

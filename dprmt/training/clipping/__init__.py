@@ -18,6 +18,9 @@ from dprmt.training.clipping._projected import make_private_projected as make_pr
 from dprmt.training.clipping._samplers import NormSamplers as NormSamplers
 from dprmt.training.clipping._samplers import register_norm_samplers as register_norm_samplers
 from dprmt.training.clipping._step import ClippedStep as ClippedStep
+from dprmt.training.clipping._summed_step import SummedPlan as SummedPlan
+from dprmt.training.clipping._summed_step import SummedStep as SummedStep
+from dprmt.training.clipping._summed_step import plan_sums as plan_sums
 
 __all__ = [
     "ClippedStep",
@@ -26,10 +29,13 @@ __all__ = [
     "NoisySumOptimizer",
     "NormSamplers",
     "PrivateStep",
+    "SummedPlan",
+    "SummedStep",
     "TensorMemory",
     "make_private",
     "make_private_projected",
     "plan_private",
+    "plan_sums",
     "register_norm_samplers",
     "sum_of",
 ]

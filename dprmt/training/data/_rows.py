@@ -39,7 +39,7 @@ class Rows(NamedTuple):
 
 
 def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
-    """All rows as text.
+    r"""All rows as text.
 
     Parameters
     ----------
@@ -59,6 +59,16 @@ def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
     ------
     ParameterError
         If a file, split or column is missing, a file cannot be read, or a split is empty.
+
+    Examples
+    --------
+    >>> from dprmt.training.recipes import DataRecipe
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "films.csv").write_text("text,label\na fine film,good\n")
+    ...     file = ("films.csv",)
+    ...     table = DataRecipe("files", train=file, validation=file, inputs=("text",), target="label")
+    ...     read_rows(table, "classification", Path(folder)).splits["train"]
+    [Row(inputs=('a fine film',), target='good', part='films')]
     """
     if data.source == "docstrings":
         return _docstring_rows()

@@ -7,6 +7,7 @@ from dprmt.training.harness._loop import Run as Run
 from dprmt.training.harness._memory import run_in_memory as run_in_memory
 from dprmt.training.harness._observer import Observer as Observer
 from dprmt.training.harness._observer import StepRecord as StepRecord
+from dprmt.training.harness._place import load_parameters as load_parameters
 from dprmt.training.harness._run_folder import read_metrics as read_metrics
 from dprmt.training.harness._run_folder import read_summary as read_summary
 from dprmt.training.harness._sweep import SweepRun as SweepRun
@@ -29,6 +30,7 @@ __all__ = [
     "Task",
     "TrainingResult",
     "dry_run",
+    "load_parameters",
     "load_trained",
     "read_metrics",
     "read_summary",

@@ -39,6 +39,9 @@ class Run:
         Number of this start.
     rank, processes : int
         This process, and how many work together.
+    repeatable : bool
+        Whether the next start goes on with the generators of noise and coins where the checkpoint leaves them, so
+        that a run in pieces is the run in one. Refused for a secret seed, whose state may not be written down.
 
     Attributes
     ----------
@@ -83,7 +86,12 @@ class Run:
         attempt: int = 1,
         rank: int = 0,
         processes: int = 1,
+        repeatable: bool = False,
     ) -> None:
+        if repeatable and randomness.is_secret:
+            raise ParameterError("repeatable", True, "False without a noise seed")
+        self._generators = {"noise": prepared.noise_generator, "sampling": randomness.generator("sampling")}
+        self._repeatable = repeatable
         self.prepared, self.randomness, self.place = prepared, randomness, place
         self.attempt, self.rank, self.processes = attempt, rank, processes
         settings = prepared.settings
@@ -109,6 +117,10 @@ class Run:
     def epsilon(self) -> float:
         """Upper bound of ε for all charged steps, exactly for their number."""
         return self._spent.after(self.charged, exactly=True)
+
+    def epsilon_after(self, steps: int) -> float:
+        """Upper bound of ε for a number of steps."""
+        return self._spent.after(steps)
 
     def stop(self) -> None:
         """End the run before the next step is charged; for observers."""
@@ -138,8 +150,8 @@ class Run:
             self._checkpoint()
 
     def _remaining_steps(self) -> Iterator[StepRecord]:
-        every = self.prepared.settings.training.checkpoint_every
-        for step, batch in enumerate(self._batches(), start=self.done + 1):
+        every, batches = self.prepared.settings.training.checkpoint_every, self._batches()
+        for step in range(self.done + 1, self.total + 1):
             for observer in self.observers:
                 observer.before_step(self, step)
             if self._all_stop():
@@ -147,7 +159,7 @@ class Run:
             if not self._may_charge():
                 self._say(f"ends at step {step - 1}: steps lost to interruptions used up the rest of the target ε")
                 return
-            record = self._one_step(step, batch)
+            record = self._one_step(step, next(batches))
             if record is None:
                 return
             for observer in self.observers:
@@ -159,7 +171,7 @@ class Run:
     def _batches(self) -> Iterator[list[int]]:
         mechanism, size, left = self.prepared.mechanism, self.prepared.task.size, self.total - self.done
         if mechanism.steps_per_epoch is None:
-            return poisson_batches(size, mechanism.sample_rate, left, self.randomness.generator("sampling"))
+            return poisson_batches(size, mechanism.sample_rate, left, self._generators["sampling"])
         self._draws = AllocatedBatches(
             size, mechanism.steps_per_epoch, self.randomness, self.charged, self._saved_draws
         )
@@ -188,6 +200,7 @@ class Run:
         for observer in self.observers:
             observer.measured(self, step)
         if self._all_stop():
+            private.optimizer.zero_grad(set_to_none=True)  # the sum, which was neither charged nor used
             return None
         epsilon = self._charge(step)
         self.released.step = step
@@ -240,6 +253,8 @@ class Run:
             state["denoising"] = self.prepared.denoising_memory.state_dict()
         if self._draws is not None and self.done < self.total:
             state["allocation"] = self._draws.for_checkpoint()
+        if self._repeatable:
+            state["generators"] = {name: generator.get_state() for name, generator in self._generators.items()}
         self.place.save(state)
 
     def _restore(self) -> int:
@@ -257,6 +272,8 @@ class Run:
         if self.prepared.denoising_memory is not None:
             self.prepared.denoising_memory.load_state_dict(state["denoising"])
         self._saved_draws = state.get("allocation")
+        for name, generator_state in state.get("generators", {}).items() if self._repeatable else ():
+            self._generators[name].set_state(generator_state)
         return int(state["step"])
 
     def _say(self, text: str) -> None:

@@ -32,6 +32,9 @@ class RunView(Protocol):
     def charged(self) -> int:
         """Steps charged over all starts."""
 
+    def epsilon_after(self, steps: int) -> float:
+        """Upper bound of ε for a number of steps."""
+
     def stop(self) -> None:
         """End the run before the next step is charged."""
 

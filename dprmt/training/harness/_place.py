@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
+from dprmt._validation import ParameterError
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._ledger import PrivacyLedger
 
@@ -85,3 +89,39 @@ class Memory:
 
     def load(self) -> dict[str, Any] | None:
         return None
+
+
+def load_parameters(run: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+    """The trained parameters in the last checkpoint of a run.
+
+    Parameters
+    ----------
+    run : path
+        A run folder, finished or not.
+
+    Returns
+    -------
+    dict of Tensor
+        By name, on the CPU.
+
+    Raises
+    ------
+    ParameterError
+        If there is no checkpoint.
+
+    Formal guarantees
+    -----------------
+    Private to what ``privacy.jsonl`` says at its end, as `dprmt.training.harness.train` guarantees.
+
+    Examples
+    --------
+    >>> load_parameters("nowhere")
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: run must be the folder of a run with a checkpoint, got 'nowhere'
+    """
+    state = load_checkpoint(Path(run))
+    if state is None:
+        raise ParameterError("run", str(run), "the folder of a run with a checkpoint")
+    parameters: dict[str, torch.Tensor] = state["parameters"]
+    return parameters

@@ -41,6 +41,8 @@ class Prepared:
         Clipping, noise and optimizer.
     mechanism : DPSGD or RandomizedClipping
         One step, for the accountant; its sample rate is that of the coins that are thrown.
+    noise_generator : torch.Generator
+        Of the noise.
     denoising : DenoisingStep or None
         Between noise and optimizer, once attached.
     denoising_memory : BlendMemory or None
@@ -52,6 +54,7 @@ class Prepared:
     settings: Settings
     private: PrivateStep
     mechanism: Mechanism
+    noise_generator: torch.Generator
     denoising: DenoisingStep | None = None
     denoising_memory: BlendMemory | None = None
 
@@ -174,7 +177,7 @@ def prepare(
     inner = _optimizer(model, settings, plan, sigma)
     noise = randomness.generator("noise", next(model.parameters()).device)
     private = plan.privatize(inner, noise_multiplier=sigma, noise_generator=noise)
-    return Prepared(model, task, settings, private, mechanism)
+    return Prepared(model, task, settings, private, mechanism, noise)
 
 
 def find_noise_multiplier(settings: Settings, record: NormRecord, rate: float) -> float:
@@ -214,7 +217,7 @@ def _plan(
 ) -> Plan:
     privacy, subspaces = settings.privacy, _subspaces(settings, model)
     projected = {} if subspaces is None else {"subspaces": subspaces}  # a task's own plan may not know them
-    return task.plan(
+    return task.clipping_plan(
         model,
         clipping=privacy.clipping,
         clipping_norm=privacy.clipping_norm,

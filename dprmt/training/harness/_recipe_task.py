@@ -46,7 +46,7 @@ class RecipeTask(Task):
 
     def __post_init__(self) -> None:
         self.size = len(self.data.train)
-        self.labels = self.data.labels
+        self.class_names = self.data.labels
 
     def collate(self, items: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """A micro-batch on the device of the model, ``sample_id`` included."""

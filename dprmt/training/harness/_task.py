@@ -42,7 +42,7 @@ class Task(ABC):
     ----------
     size : int
         Number of samples; one of them is the unit of privacy.
-    labels : tuple of str or None
+    class_names : tuple of str or None
         Names of the classes, for the record of a run.
 
     Examples
@@ -62,7 +62,7 @@ class Task(ABC):
     """
 
     size: int
-    labels: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
 
     @abstractmethod
     def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
@@ -71,7 +71,7 @@ class Task(ABC):
         Parameters
         ----------
         private : PrivateStep
-            Of :meth:`plan`.
+            Of :meth:`clipping_plan`.
         positions : sequence of int
             Which samples, in [0, size).
         step : int
@@ -83,7 +83,7 @@ class Task(ABC):
             Their losses, without graph. **Private.**
         """
 
-    def plan(self, model: torch.nn.Module, **options: Any) -> Plan:
+    def clipping_plan(self, model: torch.nn.Module, **options: Any) -> Plan:
         """How the gradients of these samples will be clipped.
 
         Parameters

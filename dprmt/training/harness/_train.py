@@ -189,6 +189,7 @@ def train_task(
     *,
     resume: bool = False,
     noise_seed: int | None = None,
+    repeatable: bool = False,
     tokens: int | None = None,
     show_progress: bool = False,
     observers: Sequence[Observer] = (),
@@ -206,6 +207,9 @@ def train_task(
         How.
     out, resume, noise_seed, show_progress
         As for `train`.
+    repeatable : bool
+        With a noise seed only: whether a resumed run goes on with the seed's noise and coins where its checkpoint
+        leaves them, so that a run in pieces is the run in one. Otherwise every start has fresh ones.
     tokens : int, optional
         Length of the longest sample, if it is known without looking at the data.
     observers : sequence of Observer
@@ -264,6 +268,7 @@ def train_task(
         noise_seed=noise_seed,
         show_progress=show_progress,
         observers=lambda: list(observers),
+        repeatable=repeatable,
     )
 
 
@@ -277,11 +282,13 @@ def _in_folder(
     noise_seed: int | None,
     show_progress: bool,
     observers: Callable[[], Sequence[Observer]],
+    repeatable: bool = False,
 ) -> TrainingResult:
     with process_group() as (rank, processes):
         folder = _open_folder(config, out, resume, rank)
         try:
-            start = _FolderRun(Path(out), folder, rank, processes, noise_seed, observers() if rank == 0 else ())
+            more = observers() if rank == 0 else ()
+            start = _FolderRun(Path(out), folder, rank, processes, noise_seed, more, repeatable)
             return start.to_the_end(prepared, finish, show_progress)
         finally:
             if folder is not None:
@@ -299,13 +306,15 @@ class _FolderRun:
         processes: int,
         noise_seed: int | None,
         observers: Sequence[Observer],
+        repeatable: bool,
     ) -> None:
+        self._repeatable = repeatable
         self._path, self._folder, self._rank, self._processes = path, folder, rank, processes
         self._more = observers
         self._digest: str | None = None
         self._document = from_first(read_run(path))
         self._attempt = int(self._document.get("starts", 0)) + 1
-        self._randomness = from_first(fresh_randomness(noise_seed, self._attempt))
+        self._randomness = from_first(fresh_randomness(noise_seed, 1 if repeatable else self._attempt))
 
     def to_the_end(
         self, make: Callable[[Start], Prepared], finish: Callable[[Run], None], show_progress: bool
@@ -338,6 +347,7 @@ class _FolderRun:
             attempt=self._attempt,
             rank=self._rank,
             processes=self._processes,
+            repeatable=self._repeatable,
         )
 
     def _observers(self) -> list[Observer]:
@@ -354,7 +364,7 @@ class _FolderRun:
         now = {
             "step": describe_mechanism(prepared.mechanism),
             "samples": task.size,
-            "labels": list(task.labels) if task.labels is not None else None,
+            "labels": list(task.class_names) if task.class_names is not None else None,
         }
         for key, value in now.items():
             if former.get(key) != value:
@@ -394,7 +404,7 @@ class _FolderRun:
             "step": describe_mechanism(prepared.mechanism),
             "noise_is_secret": self._randomness.is_secret and bool(self._document.get("noise_is_secret", True)),
             "samples": prepared.task.size,
-            "labels": prepared.task.labels,
+            "labels": prepared.task.class_names,
             "processes": self._processes,
             "trainable_parameters": sum(value.numel() for value in prepared.parameters.values()),
             "private": {"data": self._data_digest(prepared)},
