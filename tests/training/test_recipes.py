@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -283,3 +285,45 @@ def test_sections_can_be_built_in_python() -> None:
     assert recipe.evaluation == EvaluationRecipe()
     with pytest.raises(ParameterError, match=r"model\.task"):
         ModelRecipe(task="regression", source="x")
+
+
+@pytest.mark.parametrize("name", builtin_recipes())
+def test_a_recipe_is_read_as_python_and_back(name: str) -> None:
+    recipe = load_recipe(name)
+    assert eval(repr(recipe), dict(vars(recipes))) == recipe
+    assert recipe_from_dict(tomllib.loads(recipe.to_toml())) == recipe
+
+
+def test_the_denoising_section_is_the_constructors_keywords() -> None:
+    pytest.importorskip("torch")
+    from dprmt.training.denoising import Denoising
+
+    defaults = {field.name: field.default for field in dataclasses.fields(Denoising)}
+    section = dataclasses.asdict(recipes.DenoisingRecipe(method="paper", exclude=()))  # heads, by default
+    assert section == {name: defaults[name] for name in section}
+    assert set(defaults) - set(section) == {"spectra"}  # which training.spectra_layers names
+    assert Denoising(**section) == Denoising()
+
+
+def test_sections_are_keywords_of_the_library() -> None:
+    pytest.importorskip("torch")
+    from dprmt.training.projection import make_private_projected
+
+    from dprmt.training.clipping import plan_private
+    from dprmt.training.optimizers import make_optimizer
+
+    def words(*functions: Callable[..., object]) -> set[str]:
+        return {name for function in functions for name in inspect.signature(function).parameters}
+
+    privacy = {field.name for field in dataclasses.fields(recipes.PrivacyRecipe)}
+    assert privacy - words(plan_private) == {"delta", "target_epsilon", "noise_multiplier"}
+    optimizer = {field.name for field in dataclasses.fields(recipes.OptimizerRecipe)}
+    assert optimizer - words(make_optimizer, make_private_projected) == {"learning_rate", "schedule"}
+
+
+@pytest.mark.parametrize("former", ["operator", "nuclear"])
+def test_a_loss_that_was_a_method_is_understood(former: str) -> None:
+    recipe = load_recipe("minilm-docstrings").with_changes({"denoising.method": former})
+    assert (recipe.denoising.method, recipe.denoising.loss) == ("paper", former)
+    with pytest.raises(ParameterError, match=r"denoising\.method must be one of 'none', 'paper', 'blend'"):
+        recipe.with_changes({"denoising.method": former})

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from dprmt.training.norms import NormRecord, SampleId
+from dprmt.training.norms import NormRecord
 
 
 class PrivateStep(Protocol):
@@ -35,7 +35,7 @@ class PrivateStep(Protocol):
     def record(self) -> NormRecord:
         """How the norms are obtained: what the accountant is told."""
 
-    def accumulate(self, losses: torch.Tensor, *, samples: Sequence[SampleId] | torch.Tensor, step: int) -> None:
+    def accumulate(self, losses: torch.Tensor, *, samples: Sequence[int | str] | torch.Tensor, step: int) -> None:
         """Add the clipped gradients of a micro-batch to the sum of the logical step.
 
         Parameters

@@ -2,10 +2,22 @@
 
 from dprmt.training.data._docstrings import Docstring as Docstring
 from dprmt.training.data._docstrings import docstrings as docstrings
+from dprmt.training.data._losses import model_logits as model_logits
 from dprmt.training.data._losses import per_sample_losses as per_sample_losses
 from dprmt.training.data._rows import read_rows as read_rows
 from dprmt.training.data._task_data import TaskData as TaskData
 from dprmt.training.data._task_data import TokenDataset as TokenDataset
 from dprmt.training.data._task_data import load_data as load_data
+from dprmt.training.data._task_data import prompt_ids as prompt_ids
 
-__all__ = ["Docstring", "TaskData", "TokenDataset", "docstrings", "load_data", "per_sample_losses", "read_rows"]
+__all__ = [
+    "Docstring",
+    "TaskData",
+    "TokenDataset",
+    "docstrings",
+    "load_data",
+    "model_logits",
+    "per_sample_losses",
+    "prompt_ids",
+    "read_rows",
+]

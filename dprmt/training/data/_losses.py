@@ -61,10 +61,25 @@ def per_sample_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor])
 def model_logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """The model's logits on a batch.
 
+    Parameters
+    ----------
+    model : Module
+        Of Transformers, with or without hooks.
+    batch : mapping of str to Tensor
+        As `TaskData.collate` returns it.
+
     Returns
     -------
     Tensor
         Shape (B, labels), or (B, T, vocabulary).
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    >>> model = BertForSequenceClassification(BertConfig(vocab_size=9, num_labels=3, **sizes))
+    >>> model_logits(model, {"input_ids": torch.tensor([[1, 2, 3]]), "labels": torch.tensor([0])}).shape
+    torch.Size([1, 3])
     """
     inputs = {key: value for key, value in batch.items() if key not in _NOT_INPUTS}
     # The Opacus module does not pass on attributes.

@@ -272,12 +272,26 @@ def _classification_items(
 
 
 def prompt_ids(text: str, tokenizer: Any) -> list[int]:
-    """Tokens of the prompt: the start of text if the tokenizer sets one, the input, and a line break.
+    r"""Tokens of the prompt: the start of text if the tokenizer sets one, the input, and a line break.
+
+    Parameters
+    ----------
+    text : str
+        The input.
+    tokenizer : PreTrainedTokenizerBase
+        Of Transformers.
 
     Returns
     -------
     list of int
         The tokens.
+
+    Examples
+    --------
+    >>> from dprmt.training.models import byte_tokenizer
+    >>> tokenizer = byte_tokenizer()
+    >>> tokenizer.decode(prompt_ids("a film", tokenizer), skip_special_tokens=True)
+    'a film\n'
     """
     ids = tokenizer(f"{text}\n", add_special_tokens=False)["input_ids"]
     marked = tokenizer("a")["input_ids"][:1]

@@ -9,8 +9,7 @@ import torch
 from torch.nn import functional
 
 from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.training.data import TaskData, TokenDataset
-from dprmt.training.data._losses import model_logits
+from dprmt.training.data import TaskData, TokenDataset, model_logits
 from dprmt.training.evaluation._mode import device_of, evaluating
 
 _METRICS = ("accuracy", "f1")

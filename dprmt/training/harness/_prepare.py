@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from dprmt.training.harness._sampling import charged_sample_rate
 from dprmt.training.harness._task import Plan, Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import DPGrape, make_optimizer
-from dprmt.training.recipes import DenoisingRecipe, Settings
+from dprmt.training.recipes import Settings
 from dprmt.training.subspaces import Subspaces
 
 Mechanism = DPSGD | RandomizedClipping
@@ -79,7 +80,7 @@ class Prepared:
         if not projected:
             released.before(self.inner_optimizer)
         if wanted.method != "none":
-            options = denoising_options(wanted)
+            options = Denoising(**dataclasses.asdict(wanted))
             if not projected:
                 self.denoising = DenoisingStep.attach(outer, self.parameters, options)
                 self.denoising_memory = self.denoising.memory
@@ -109,24 +110,6 @@ class Prepared:
         close = getattr(self.private, "close", None)
         if close is not None:
             close()
-
-
-def denoising_options(wanted: DenoisingRecipe) -> Denoising:
-    """The step's options: the recipe has one word where the step has two, for the method, and for its loss."""
-    shrinkers = {"paper": "frobenius", "operator": "operator", "nuclear": "nuclear"}
-    chosen: dict[str, Any] = {"method": "blend"}
-    if wanted.method in shrinkers:
-        chosen = {"method": "paper", "loss": shrinkers[wanted.method]}
-    return Denoising(
-        **chosen,
-        on=wanted.on,  # type: ignore[arg-type]
-        exclude=wanted.exclude,
-        kappa=wanted.kappa,
-        false_alarm=wanted.false_alarm,
-        norm_correction=wanted.norm_correction,
-        memory=wanted.memory,
-        layer_weights=wanted.layer_weights,  # type: ignore[arg-type]
-    )
 
 
 def prepare(

@@ -17,7 +17,7 @@ from dprmt._files import write_whole
 from dprmt._validation import ParameterError
 from dprmt.training.harness._run_folder import CONFIG, SUMMARY, read_summary
 from dprmt.training.harness._train import train
-from dprmt.training.recipes import Recipe
+from dprmt.training.recipes import Recipe, load_recipe
 
 _CHANGES = "changes.json"
 
@@ -115,7 +115,7 @@ def sweep(
     recipes = [recipe.with_changes(changes) for changes in combinations]
     folders = [Path(out) / _name(changes) for changes in combinations]
     for folder, changed in zip(folders, recipes, strict=True):
-        if (folder / CONFIG).exists() and (folder / CONFIG).read_bytes() != changed.to_toml().encode():
+        if (folder / CONFIG).exists() and load_recipe(folder / CONFIG) != changed:
             raise ParameterError("out", str(out), f"the folder of a sweep of the same recipe (see {folder / CONFIG})")
     Path(out).mkdir(parents=True, exist_ok=True)
     runs = zip(recipes, folders, combinations, strict=True)

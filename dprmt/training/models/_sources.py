@@ -13,8 +13,7 @@ from transformers.utils import logging
 
 from dprmt._validation import ParameterError
 from dprmt.training.models._pooling import MeanPooledClassifier
-from dprmt.training.recipes import ModelRecipe
-from dprmt.training.recipes._recipe import is_folder
+from dprmt.training.recipes import ModelRecipe, is_folder
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _ENCODERS = ("bert", "roberta")

@@ -6,6 +6,7 @@
 from dprmt.training.recipes._recipe import Recipe as Recipe
 from dprmt.training.recipes._recipe import Settings as Settings
 from dprmt.training.recipes._recipe import builtin_recipes as builtin_recipes
+from dprmt.training.recipes._recipe import is_folder as is_folder
 from dprmt.training.recipes._recipe import load_recipe as load_recipe
 from dprmt.training.recipes._recipe import recipe_from_dict as recipe_from_dict
 from dprmt.training.recipes._sections import DataRecipe as DataRecipe
@@ -29,6 +30,7 @@ __all__ = [
     "Settings",
     "TrainingRecipe",
     "builtin_recipes",
+    "is_folder",
     "load_recipe",
     "recipe_from_dict",
 ]

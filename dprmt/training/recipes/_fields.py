@@ -34,6 +34,11 @@ class Section:
     def check_together(self) -> None:
         """Check what concerns several fields."""
 
+    @classmethod
+    def of_today(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A table with words of earlier versions, in today's."""
+        return values
+
 
 def count(low: int = 1, high: int | None = None) -> Check:
     """An integer in ``[low, high]``, and in 32 bits, which torch and the accountants take."""
@@ -191,6 +196,7 @@ def read_section(kind: type[Any], values: Mapping[str, Any]) -> Any:
     ParameterError
         If a key is unknown or a required one is missing, or as the section's fields say.
     """
+    values = kind.of_today(values)
     prefix = f"{kind.section}." if kind.section else ""
     entries = {entry.name: entry for entry in dataclasses.fields(kind)}
     for key in values:

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
+
+import tomli_w
 
 from dprmt._validation import ParameterError, check_choice
 from dprmt.training.recipes._fields import Section, checked, folder_name, read_section, subsection
@@ -84,7 +84,7 @@ class Document(Section):
         str
             The text of the file.
         """
-        return "\n".join(_toml_table("", self.to_dict())).lstrip("\n") + "\n"
+        return tomli_w.dumps(self.to_dict())
 
 
 @dataclass(frozen=True)
@@ -318,6 +318,11 @@ def is_folder(source: str) -> bool:
     -------
     bool
         True if it starts with ``.``, ``/`` or ``~``, or is an absolute path of this system.
+
+    Examples
+    --------
+    >>> is_folder("./mine"), is_folder("Qwen/Qwen3-0.6B")
+    (True, False)
     """
     return source.startswith((".", "/", "~")) or Path(source).is_absolute()
 
@@ -326,28 +331,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(entry) for key, entry in value.items() if entry is not None}
     return [_plain(entry) for entry in value] if isinstance(value, tuple) else value
-
-
-def _toml_table(name: str, values: Mapping[str, Any]) -> list[str]:
-    lines = [f"\n[{name}]"] if name else []
-    lines += [f"{_toml_key(key)} = {_toml(entry)}" for key, entry in values.items() if not isinstance(entry, dict)]
-    for key, entry in values.items():
-        if isinstance(entry, dict):
-            lines += _toml_table(f"{name}.{_toml_key(key)}" if name else _toml_key(key), entry)
-    return lines
-
-
-def _toml_key(key: str) -> str:
-    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
-    return key if bare else _toml(key)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        # A JSON string is a TOML basic string but for DEL, which TOML wants escaped, and for paired surrogates.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value)
-    return "[" + ", ".join(_toml(entry) for entry in value) + "]" if isinstance(value, list) else str(value)

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dprmt._validation import ParameterError
 from dprmt.training.recipes._fields import (
@@ -291,31 +293,36 @@ class OptimizerRecipe(Section):
 
 @dataclass(frozen=True)
 class DenoisingRecipe(Section):
-    """The spectral denoiser between noise and optimizer; see `dprmt.spectra.denoise_layers`.
+    """The spectral denoiser between noise and optimizer: keywords of `dprmt.training.denoising.Denoising`.
 
     When it helps, and that it often does not: ``docs/theory/when_denoising_helps.md``.
 
     Attributes
     ----------
-    method : {"none", "paper", "operator", "nuclear", "blend"}
-        Nothing; the Frobenius-optimal shrinker of arXiv:2510.01137v3; the one for another loss; or shrinkers blended
-        by their estimated cosine with the clean gradient, see `dprmt.spectra.blend_layers`, without a gate.
+    method : {"none", "paper", "blend"}
+        Nothing; the shrinker of arXiv:2510.01137v3; or shrinkers blended by their estimated cosine with the clean
+        gradient, see `dprmt.spectra.blend_layers`, without a gate.
     on : {"gradient", "momentum"}
         What is denoised: every gradient, or the optimizer's momentum, for ``"gdm"``, ``"adam"``, ``"adamw"`` and
         ``"adambc"``.
-    exclude : tuple of str
-        Name patterns (``*`` and ``?``) of parameters that are left alone; by default the output layers of classifiers
-        and language models.
     kappa : float
-        The gate in units of the bulk edge, >= 1.
-    norm_correction : bool
-        Scale a denoised layer back to its noisy norm.
+        The gate of "paper" in units of the bulk edge, >= 1.
     false_alarm : float or None
         In (0, 1): chance that a layer of pure noise passes the gate; then ``kappa`` is found per shape from it.
+    norm_correction : bool
+        Scale a denoised layer back to its noisy norm.
+    loss : {"frobenius", "operator", "nuclear"}
+        The shrinker of "paper"; the paper's is Frobenius. (``method = "operator"``, as it was called, still means
+        "paper" with this loss.)
+    backend : {"auto", "gram", "lanczos", "svd"}
+        How "paper" finds singular values.
     memory : float
         In [0, 1): decay of the averages over steps from which "blend" chooses; 0 for each step alone.
     layer_weights : {"noisy", "least-squares"}
         The norm that "blend" gives to a layer.
+    exclude : tuple of str
+        Name patterns (``*`` and ``?``) of parameters that are left alone; by default the output layers of classifiers
+        and language models.
 
     Raises
     ------
@@ -324,14 +331,23 @@ class DenoisingRecipe(Section):
     """
 
     section = "denoising"
-    method: str = checked(choice("none", "paper", "operator", "nuclear", "blend"), "none")
+    method: str = checked(choice("none", "paper", "blend"), "none")
     on: str = checked(choice("gradient", "momentum"), "gradient")
-    exclude: tuple[str, ...] = checked(texts, HEADS)
     kappa: float = checked(real(1.0, math.inf), 1.02)
-    norm_correction: bool = checked(flag, True)
     false_alarm: float | None = checked(optional(real(1e-30, 1 - 1e-6)), None)
+    norm_correction: bool = checked(flag, True)
+    loss: str = checked(choice("frobenius", "operator", "nuclear"), "frobenius")
+    backend: str = checked(choice("auto", "gram", "lanczos", "svd"), "auto")
     memory: float = checked(real(0.0, 1.0, high_open=True), 0.9)
     layer_weights: str = checked(choice("noisy", "least-squares"), "noisy")
+    exclude: tuple[str, ...] = checked(texts, HEADS)
+
+    @classmethod
+    def of_today(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The loss was a method once."""
+        if values.get("method") in ("operator", "nuclear") and values.get("loss", "frobenius") == "frobenius":
+            return {**values, "method": "paper", "loss": values["method"]}
+        return values
 
 
 @dataclass(frozen=True)
