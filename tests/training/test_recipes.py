@@ -307,10 +307,9 @@ def test_the_denoising_section_is_the_constructors_keywords() -> None:
 
 def test_sections_are_keywords_of_the_library() -> None:
     pytest.importorskip("torch")
-    from dprmt.training.projection import make_private_projected
-
     from dprmt.training.clipping import plan_private
     from dprmt.training.optimizers import make_optimizer
+    from dprmt.training.subspaces import Subspaces
 
     def words(*functions: Callable[..., object]) -> set[str]:
         return {name for function in functions for name in inspect.signature(function).parameters}
@@ -318,7 +317,7 @@ def test_sections_are_keywords_of_the_library() -> None:
     privacy = {field.name for field in dataclasses.fields(recipes.PrivacyRecipe)}
     assert privacy - words(plan_private) == {"delta", "target_epsilon", "noise_multiplier"}
     optimizer = {field.name for field in dataclasses.fields(recipes.OptimizerRecipe)}
-    assert optimizer - words(make_optimizer, make_private_projected) == {"learning_rate", "schedule"}
+    assert optimizer - words(make_optimizer, Subspaces) == {"learning_rate", "schedule"}
 
 
 @pytest.mark.parametrize("former", ["operator", "nuclear"])
