@@ -1,0 +1,59 @@
+"""What the site makes of the sources: formulas as MathML, which browsers draw without a script; pages from ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import html
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File, Files
+
+_ROOT = Path(__file__).parents[2]
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
+_COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+
+
+def on_files(files: Files, *, config: Any, **_: Any) -> Files:
+    """Pages that are not written by hand, and the pictures that pages show."""
+    for name, source in _COPIED.items():
+        files.append(File.generated(config, name, content=(_ROOT / source).read_text(encoding="utf-8")))
+    files.append(File.generated(config, "command_line.md", content=_command_line()))
+    for picture in sorted((_ROOT / "paper_figures" / "results").glob("*.png")):
+        files.append(File.generated(config, f"figures/{picture.name}", abs_src_path=str(picture)))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Links out of the folder of documents: to pictures on the site; other files are named, without a link."""
+    markdown = markdown.replace("](../paper_figures/results/", "](figures/").replace("](docs/", "](")
+    return re.sub(r"(?<!!)\[([^\]]+)\]\((?:\.\./)+[^)]*\)", r"\1", markdown)
+
+
+def on_page_content(text: str, **_: Any) -> str:
+    """Every formula as MathML."""
+    return _FORMULA.sub(_mathml, text)
+
+
+def _mathml(match: re.Match[str]) -> str:
+    text = html.unescape(match[2]).strip()[2:-2]  # without \( \) or \[ \]
+    return str(convert(text, display="block" if match[1] == "div" else "inline"))
+
+
+def _command_line() -> str:
+    from dprmt.cli import build_parser
+
+    os.environ["COLUMNS"] = "100"
+    parser = build_parser()
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    parts = ["# Command line", "What `--help` says.", _help(parser)]
+    for name, command in commands.choices.items():
+        parts += [f"## dprmt {name}", _help(command)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _help(parser: argparse.ArgumentParser) -> str:
+    return f"```text\n{parser.format_help().rstrip()}\n```"

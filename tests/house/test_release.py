@@ -1,0 +1,51 @@
+"""What is released: an sdist with what is needed to check it, a wheel from it that installs and answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.house.import_graph import ROOT
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The sdist, and a wheel made of it."""
+    pytest.importorskip("build")
+    out = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "build", "--outdir", str(out), str(ROOT)], check=True, capture_output=True)
+    (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
+    return sdist, wheel
+
+
+@pytest.mark.slow
+def test_the_sdist_has_tests_documents_and_notebooks(packed: tuple[Path, Path]) -> None:
+    with tarfile.open(packed[0]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for needed in (
+        "tests/conftest.py",
+        "docs/theory/randomized_clipping.md",
+        "notebooks/spectra_of_noisy_gradients.ipynb",
+        "paper_figures/README.md",
+        "CITATION.cff",
+        "Makefile",
+        "constraints.txt",
+    ):
+        assert needed in names
+    assert not any(name.endswith(".pyc") for name in names)
+
+
+@pytest.mark.slow
+def test_the_wheel_answers_in_an_empty_environment(packed: tuple[Path, Path], tmp_path: Path) -> None:
+    venv.create(tmp_path / "new", with_pip=True)
+    python = str(tmp_path / "new" / "bin" / "python")
+    install = [python, "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(packed[1])]
+    subprocess.run(install, check=True, capture_output=True, cwd=tmp_path)
+    question = ["epsilon", "--noise-multiplier", "2", "--sample-rate", "0.1", "--steps", "5", "--delta", "1e-5"]
+    done = subprocess.run([python, "-m", "dprmt", *question], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout.startswith("ε <= ")
