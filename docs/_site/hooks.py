@@ -1,4 +1,4 @@
-"""What the site makes of the sources: formulas as MathML, which browsers draw without a script; pages from ``--help``."""
+"""What the site makes of the sources: formulas as MathML, drawn without a script; pages from ``--help``."""
 
 from __future__ import annotations
 

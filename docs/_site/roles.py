@@ -11,5 +11,6 @@ class Roles(griffe.Extension):
     """Rewrites every docstring before it is parsed."""
 
     def on_instance(self, *, obj: griffe.Object, **_: object) -> None:
+        """Rewrite one."""
         if obj.docstring is not None:
             obj.docstring.value = _ROLE.sub(r"`\1`", obj.docstring.value)
