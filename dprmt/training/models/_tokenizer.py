@@ -9,7 +9,7 @@ from tokenizers.models import BPE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dprmt._validation import ParameterError
-from dprmt.training.models._sources import folder_or_hub_name
+from dprmt.training.models._sources import LOADING_ERRORS, folder_or_hub_name
 from dprmt.training.recipes import ModelRecipe
 
 _SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -96,7 +96,7 @@ def load_tokenizer(model: ModelRecipe) -> Any:
         options["revision"] = model.revision
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
-    except (OSError, ValueError) as error:
+    except LOADING_ERRORS as error:
         reason = str(error).strip().split("\n")[0]
         raise ParameterError("model.tokenizer", source, f"a tokenizer that loads ({reason})") from error
     if tokenizer.pad_token is None:

@@ -148,7 +148,7 @@ class Recipe(Document):
     Raises
     ------
     ParameterError
-        If the sections do not go together, such as docstrings and generation.
+        If the sections do not go together, such as generation from two columns.
 
     Examples
     --------
@@ -174,9 +174,8 @@ class Recipe(Document):
 
     def check_together(self) -> None:
         """What concerns several sections."""
-        if self.data.source == "docstrings" and self.model.task != "classification":
-            raise ParameterError("data.source", self.data.source, "another one if model.task is 'generation'")
-        if self.model.task == "generation" and len(self.data.inputs) != 1:
+        columns = 0 if self.data.source == "docstrings" else 1
+        if self.model.task == "generation" and len(self.data.inputs) != columns:
             raise ParameterError("data.inputs", self.data.inputs, "one column if model.task is 'generation'")
         _check_momentum(self.denoising, self.optimizer)
 

