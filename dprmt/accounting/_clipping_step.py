@@ -87,10 +87,8 @@ class ClippingStep:
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
         """A pair that is never more private than the step, and the same whatever losses are asked for.
 
-        Returns
-        -------
-        StepPair
-            For packages that discretize themselves; with revealed probes wider than the one of :meth:`pairs` (T5).
+        Returns: for packages that discretize themselves; with revealed probes wider than the one of :meth:`pairs`
+        (T5).
         """
         if self.secret or self.analysis != "tight":
             return self.pairs(bins, tail)[0]

@@ -167,10 +167,7 @@ def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
 def window_of(pmf: LossPMF, fewest: int, most: int, tilt: float) -> tuple[int, int]:
     """First index and length of a window that serves any number of equal steps from ``fewest`` to ``most``.
 
-    Returns
-    -------
-    first, size : int
-        Chernoff's bound at one θ is linear in the number of steps, so its two ends decide.
+    Returns: chernoff's bound at one θ is linear in the number of steps, so its two ends decide.
     """
     thetas = np.exp(np.linspace(-12.0, 6.0, 73)) / loss_deviation([(pmf, most)], tilt)
     base = log_mgf([(pmf, 1)], np.array([tilt]))[0]
@@ -182,13 +179,7 @@ def window_of(pmf: LossPMF, fewest: int, most: int, tilt: float) -> tuple[int, i
 
 
 def composed_powers(pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int) -> dict[int, ComposedLoss]:
-    """The finite part of one step's loss composed with itself, for several numbers of steps by one transform.
-
-    Returns
-    -------
-    dict
-        By number of steps; with ``infinite`` 0.
-    """
+    """The finite part of one step's loss composed with itself, for several numbers of steps by one transform."""
     weights = _tilted_mass(pmf, tilt)
     transform = fft.rfft(np.bincount(pmf.index % size, weights=weights, minlength=size))
     magnitude, rounding = np.abs(transform), _mass_rounding(pmf, weights)

@@ -58,13 +58,7 @@ def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossP
 
 
 def keep_at_last(pmf: LossPMF, cells: LossCells) -> LossPMF:
-    """Of what :func:`from_above` charges to infinity, the share that the cell from the last node to ∞ leaves there.
-
-    Returns
-    -------
-    LossPMF
-        Never more private than the cells either.
-    """
+    """Of what :func:`from_above` charges to infinity, the share that the cell from the last node to ∞ leaves there."""
     loss = float(pmf.losses[-1])
     if loss >= _LARGE_LOSS or cells.q_above <= 0.0:
         return pmf
@@ -74,13 +68,7 @@ def keep_at_last(pmf: LossPMF, cells: LossCells) -> LossPMF:
 
 
 def connect_the_dots(losses: Array, cells: LossCells) -> Array:
-    """Masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up.
-
-    Returns
-    -------
-    ndarray, shape of ``losses``
-        Without the mass below and above the nodes.
-    """
+    """Masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up."""
     return _dots(cells.p, _left_share(losses, cells, fallback=0.0))
 
 
@@ -139,11 +127,8 @@ def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) ->
 def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
     """How far V lies below U at each node, so that it lies below U in every cell (D2).
 
-    Returns
-    -------
-    ndarray, shape (n + 1,)
-        For n cells with ``moment`` = mass · width and ``share`` of the right node; with U's ``height`` at the nodes,
-        the last of them is spared where that is possible.
+    Returns: for n cells with ``moment`` = mass · width and ``share`` of the right node; with U's ``height`` at the
+    nodes, the last of them is spared where that is possible.
     """
     # Inside a cell of mass p and width w, U lies above the curve with all of p at the cell's mean of u
     # (Jensen), whose kink is p·r(1-r)·w below the chord, r being the share of the right node. It is enough that

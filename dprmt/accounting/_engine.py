@@ -74,13 +74,7 @@ def solve(schedule: Schedule, question: Question, direction: Direction, toleranc
 
 
 def improve(bounds: PrivacyBounds, schedule: Schedule, question: Question, tolerance: float) -> PrivacyBounds:
-    """The same bounds with a smaller ``upper``, where another valid analysis of the steps gives one.
-
-    Returns
-    -------
-    PrivacyBounds
-        Never wider.
-    """
+    """The same bounds with a smaller ``upper``, where another valid analysis of the steps gives one."""
     levels = range(1, 1 + _most_refinements(schedule))
     return _refined(bounds, schedule, question, tolerance, levels, ("upper",))
 
@@ -223,13 +217,7 @@ def loss_drift(schedule: Schedule) -> float:
 
 
 def whole_loss(schedule: Schedule, direction: Direction, level: int) -> dict[Side, ComposedLoss]:
-    """The composed loss without tilt, from above and from below.
-
-    Returns
-    -------
-    dict
-        By side.
-    """
+    """The composed loss without tilt, from above and from below."""
     question = WholeCurve()
     tail = _tail(schedule, question.small)
     upper, lower = _pairs(schedule, tail, level)

@@ -56,18 +56,8 @@ class Jumps:
 class SplitCurve:
     """δ(ε) of a composition with rare jumps: the same questions as to a :class:`DeltaCurve`.
 
-    Parameters
-    ----------
-    pmf : LossPMF
-        One step's loss; what lies above ``cut`` on multiples of ``stride``.
-    steps : int
-        T.
-    cut, stride : int
-        Last index of the light part, and the jumps' mesh in units of the light one's.
-    side : {"upper", "lower"}
-        Which bound to give.
-    small : float
-        About δ.
+    ``pmf``: one step's loss; what lies above ``cut`` on multiples of ``stride``.
+    ``cut``, ``stride``: last index of the light part, and the jumps' mesh in units of the light one's.
     """
 
     def __init__(self, pmf: LossPMF, steps: int, cut: int, stride: int, side: Side, small: float) -> None:
@@ -96,13 +86,7 @@ class SplitCurve:
         return scale * (float(jumps.mass @ high) + jumps.infinite * jumps.light.mass) * (1.0 + _SUMS)
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        """As :meth:`DeltaCurve.delta_bounds`; the side that was not asked for is trivial.
-
-        Returns
-        -------
-        low, high : float
-            Within [0, 1].
-        """
+        """As :meth:`DeltaCurve.delta_bounds`; the side that was not asked for is trivial."""
         left = math.floor(epsilon / self.mesh)
         at_left, at_right = self.at(left), self.at(left + 1)
         share = math.expm1(epsilon - left * self.mesh) / math.expm1(self.mesh)
@@ -112,25 +96,13 @@ class SplitCurve:
         return 0.0, min(value + self.infinite, 1.0)
 
     def epsilon_above(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_above`.
-
-        Returns
-        -------
-        float
-            An ε ≥ 0, or ∞.
-        """
+        """As :meth:`DeltaCurve.epsilon_above`."""
         if delta <= self.infinite:
             return math.inf
         return self._crossing(delta - self.infinite)[1]
 
     def epsilon_below(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_below`.
-
-        Returns
-        -------
-        float
-            An ε ≥ 0.
-        """
+        """As :meth:`DeltaCurve.epsilon_below`."""
         return self._crossing(delta)[0]
 
     def _crossing(self, delta: float) -> tuple[float, float]:
@@ -164,13 +136,7 @@ def _between(low: int, at_low: float, high: int, at_high: float, delta: float) -
 
 
 def rounded(mass: Array, side: Side) -> Array:
-    """Masses with the rounding of the tails that they are differences of charged (F1).
-
-    Returns
-    -------
-    ndarray, shape of ``mass``
-        Larger from above, smaller from below.
-    """
+    """Masses with the rounding of the tails that they are differences of charged (F1)."""
     charge = _ROUNDING * np.cumsum(mass[::-1])[::-1]
     return mass + charge if side == "upper" else np.maximum(mass - charge, 0.0)
 

@@ -52,13 +52,7 @@ class LightCurve:
     rounding: float
 
     def bounds(self, index: Array) -> tuple[Array, Array]:
-        """Bounds on D at grid indices.
-
-        Returns
-        -------
-        low, high : ndarray, shape of ``index``
-            In [0, mass].
-        """
+        """Bounds on D at grid indices."""
         place = index - self.first
         inside = np.clip(place, 0, self.low.size - 1)
         low, high = self.low[inside], self.high[inside]
@@ -85,30 +79,13 @@ class NoStep:
     mass: float = 1.0
 
     def bounds(self, index: Array) -> tuple[Array, Array]:
-        """As :meth:`LightCurve.bounds`.
-
-        Returns
-        -------
-        low, high : ndarray, shape of ``index``
-            Equal.
-        """
+        """As :meth:`LightCurve.bounds`."""
         value: Array = -np.expm1(np.minimum(index * self.mesh, 0.0))
         return value, value
 
 
 def light_curves(pmf: LossPMF, counts: list[int], small: float) -> dict[int, LightCurve | NoStep]:
-    """D of ``count`` light steps for each count, good to a small part of ``small``.
-
-    Returns
-    -------
-    dict
-        By count.
-
-    Raises
-    ------
-    WindowTooLongError
-        If the FFT would be too long.
-    """
+    """D of ``count`` light steps for each count, good to a small part of ``small``."""
     curves: dict[int, LightCurve | NoStep] = {0: NoStep(pmf.mesh)}
     positive = [count for count in counts if count > 0]
     if not positive:
@@ -152,13 +129,7 @@ def _at_nodes(loss: ComposedLoss) -> tuple[Array, Array]:
 
 
 def mean_ratio(pmf: LossPMF) -> float:
-    """E e^{-L} of the finite part; ∞ where it overflows.
-
-    Returns
-    -------
-    float
-        Not negative.
-    """
+    """E e^{-L} of the finite part; ∞ where it overflows."""
     used = pmf.mass > 0
     with np.errstate(over="ignore"):
         return float(np.sum(pmf.mass[used] * np.exp(-pmf.losses[used])))

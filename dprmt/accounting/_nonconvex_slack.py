@@ -25,13 +25,7 @@ def step_slack(noise_multiplier: float, law: GammaMixture, sample_rate: float, t
 
 
 def slack_of_excess(eta: float, sample_rate: float, total_variation: float) -> float:
-    """What (T5) charges per step for a bound η on the excess at every ε.
-
-    Returns
-    -------
-    float
-        At most 1.
-    """
+    """What (T5) charges per step for a bound η on the excess at every ε."""
     room = 1.0 - sample_rate * total_variation
     return min(1.0, sample_rate * eta / room) if room > 0 else 1.0
 

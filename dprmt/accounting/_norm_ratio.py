@@ -44,11 +44,6 @@ class NormRatioBins:
 
         The mass goes to both ends, right of ``convex_from`` so that the mean is kept, elsewhere with less for the
         right end (B4). Where the mean is unknown, all goes to the left end. The mass ``below`` is left out.
-
-        Returns
-        -------
-        x, mass : ndarray
-            Atoms.
         """
         width = self.right - self.left
         known = (width > 0) & np.isfinite(width) & np.isfinite(self.mean)
@@ -72,11 +67,6 @@ class NormRatioBins:
 
         The mass goes to the conditional mean right of ``convex_from``, elsewhere a little to its right (B4), and
         where the mean is unknown to the right end. The mass ``below`` goes to the left end of the first bin.
-
-        Returns
-        -------
-        x, mass : ndarray
-            Atoms.
         """
         x = np.where(np.isfinite(self.mean), np.maximum(self._center(convex_from), self.left), self.right)
         x = np.concatenate([self.left[:1], x])
@@ -113,42 +103,14 @@ def exact_norm() -> NormRatioBins:
 
 
 def tight(law: GammaMixture, tail: float, bins: int) -> NormRatioBins:
-    """The law that is least concentrated among all spectra (T3): χ²(k)/k, or its mixture for a sketch (H4).
-
-    Parameters
-    ----------
-    law : GammaMixture
-        The law of X.
-    tail : float
-        Largest probability left below the first bin.
-    bins : int
-        Number of bins per region.
-
-    Returns
-    -------
-    NormRatioBins
-        The law.
-    """
+    """The law that is least concentrated among all spectra (T3): χ²(k)/k, or its mixture for a sketch (H4)."""
     edges = _edges(law, tail, bins, law.upper_quantile(1e-9))
     left, right = edges, np.append(edges[1:], np.inf)
     return _from_moments(left, right, *law.increments(left, right), _left_tail(law, edges[0]))
 
 
 def half_exact(probes: int, tail: float, bins: int) -> NormRatioBins:
-    """X = ½ + ½ χ²(ν)/ν: half of the squared norm is known.
-
-    Parameters
-    ----------
-    probes : int
-        ν, at most ``LARGEST_DOF``.
-    tail, bins
-        As in :func:`tight`.
-
-    Returns
-    -------
-    NormRatioBins
-        The law.
-    """
+    """X = ½ + ½ χ²(ν)/ν: half of the squared norm is known."""
     law = tight(GammaMixture.single(probes), tail, bins)
     left, right, mean = ((1.0 + end) / 2 for end in (law.left, law.right, law.mean))
     lowest = np.array([0.5])
@@ -164,18 +126,8 @@ def half_exact(probes: int, tail: float, bins: int) -> NormRatioBins:
 def envelope(probes: int, rank: int | None, tail: float, bins: int) -> NormRatioBins:
     """The law whose CDF is the envelope G_d: stochastically below X for every spectrum of that rank.
 
-    Parameters
-    ----------
-    probes, rank : int
-        k and d; ``rank=None`` is d → ∞, also used (it is larger) where k·d exceeds 10⁵: scipy's incomplete gamma
-        functions lose their relative accuracy in the tails of larger shapes.
-    tail, bins
-        As in :func:`rank_one`.
-
-    Returns
-    -------
-    NormRatioBins
-        The law.
+    ``probes``, ``rank``: k and d; ``rank=None`` is d → ∞, also used (it is larger) where k·d exceeds 10⁵: scipy's
+    incomplete gamma functions lose their relative accuracy in the tails of larger shapes.
     """
     if rank is not None and probes * rank > LARGEST_DOF:
         rank = None

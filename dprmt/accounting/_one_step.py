@@ -15,15 +15,7 @@ _SUMS = 1e-12  # relative, of sums of some thousand positive terms
 
 
 class OneStepCurve:
-    """The same questions as to a :class:`DeltaCurve`; the side that was not asked for is trivial.
-
-    Parameters
-    ----------
-    pmf : LossPMF
-        The step's loss on any nodes.
-    side : {"upper", "lower"}
-        Which bound to give.
-    """
+    """The same questions as to a :class:`DeltaCurve`; the side that was not asked for is trivial."""
 
     def __init__(self, pmf: LossPMF, side: Side) -> None:
         self.side, self.nodes = side, pmf.losses
@@ -34,13 +26,7 @@ class OneStepCurve:
         self.at_nodes = np.maximum(self.above - self.discounted, 0.0)
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        """As :meth:`DeltaCurve.delta_bounds`.
-
-        Returns
-        -------
-        low, high : float
-            Within [0, 1].
-        """
+        """As :meth:`DeltaCurve.delta_bounds`."""
         index = int(np.searchsorted(self.nodes, epsilon, side="left"))
         value = 0.0
         if index < self.nodes.size:
@@ -50,23 +36,11 @@ class OneStepCurve:
         return min(max(value, 0.0), 1.0), 1.0
 
     def epsilon_above(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_above`.
-
-        Returns
-        -------
-        float
-            An ε ≥ 0, or ∞.
-        """
+        """As :meth:`DeltaCurve.epsilon_above`."""
         return self._crossing(delta - self.infinite) if delta > self.infinite else math.inf
 
     def epsilon_below(self, delta: float) -> float:
-        """As :meth:`DeltaCurve.epsilon_below`.
-
-        Returns
-        -------
-        float
-            An ε ≥ 0.
-        """
+        """As :meth:`DeltaCurve.epsilon_below`."""
         return self._crossing(delta)
 
     def _crossing(self, delta: float) -> float:

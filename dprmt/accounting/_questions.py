@@ -42,13 +42,7 @@ class EpsilonAtDelta:
         return self.delta
 
     def is_trivial(self, total_variation: float) -> bool:
-        """Whether the answer is 0 because even δ(0) is no larger than ``delta``.
-
-        Returns
-        -------
-        bool
-            For an upper bound on δ(0).
-        """
+        """Whether the answer is 0 because even δ(0) is no larger than ``delta``."""
         return total_variation <= self.delta * (1.0 - 1e-9)
 
     def tilt(self, phases: Phases) -> float:
@@ -61,13 +55,7 @@ class EpsilonAtDelta:
         return (log_m + float(log_kappa(np.array(tilt))) - math.log(self.delta)) / tilt
 
     def read(self, curve: Curve, side: Side, drift: float) -> float:
-        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3).
-
-        Returns
-        -------
-        float
-            ε.
-        """
+        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
         if side == "upper":
             above = curve.epsilon_above(self.delta)
             return above + drift if above > 0 else above
@@ -91,13 +79,7 @@ class DeltaAtEpsilon:
     small: float = 1e-12
 
     def is_trivial(self, total_variation: float) -> bool:
-        """Whether the answer is 0 without composing.
-
-        Returns
-        -------
-        bool
-            Only for a δ that is 0.
-        """
+        """Whether the answer is 0 without composing."""
         return total_variation <= 0.0
 
     def tilt(self, phases: Phases) -> float:
@@ -110,13 +92,7 @@ class DeltaAtEpsilon:
         return self.epsilon
 
     def read(self, curve: Curve, side: Side, drift: float) -> float:
-        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3).
-
-        Returns
-        -------
-        float
-            δ.
-        """
+        """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
         if side == "upper":
             return curve.delta_bounds(self.epsilon - drift)[1]
         return curve.delta_bounds(self.epsilon + drift)[0]

@@ -91,13 +91,7 @@ def _suffix_sums(values: Array) -> Array:
 
 
 def discounted_suffix_sums(values: Array, nodes: Array) -> Array:
-    """Σ_{i ≥ j} values[i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes.
-
-    Returns
-    -------
-    ndarray, shape of ``values``
-        One sum per node.
-    """
+    """Σ_{i ≥ j} values[i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes."""
     # Block by block, so that no exponential overflows; where one step discounts below rounding, nothing carries.
     step = float(nodes[1] - nodes[0]) if nodes.size > 1 else 0.0
     if step > 40.0:

@@ -55,25 +55,7 @@ class SplitPlan:
 def plan_split(rough: LossPMF, steps: int, small: float, near: float, tilt: float, scale: float) -> SplitPlan | None:
     """How to split, from a rough law of one step.
 
-    Parameters
-    ----------
-    rough : LossPMF
-        One step's loss, graded.
-    steps : int
-        T.
-    small : float
-        About δ.
-    near : float
-        At least the ε asked about or for.
-    tilt : float
-        At which δ decays with ε there.
-    scale : float
-        The scale of one step's loss from which an unsplit mesh would be chosen.
-
-    Returns
-    -------
-    SplitPlan or None
-        None where no loss is left for one of the parts.
+    ``scale``: the scale of one step's loss from which an unsplit mesh would be chosen.
     """
     losses = rough.losses
     above = np.append(np.cumsum(rough.mass[::-1])[::-1][1:], 0.0)
@@ -94,13 +76,7 @@ def plan_split(rough: LossPMF, steps: int, small: float, near: float, tilt: floa
 
 
 def one_step_scale(rough: LossPMF, small: float) -> float:
-    """The loss at which one step's δ is about ``small``, or where most of it lies.
-
-    Returns
-    -------
-    float
-        Positive.
-    """
+    """The loss at which one step's δ is about ``small``, or where most of it lies."""
     deviation = math.sqrt(float(rough.mass @ rough.losses**2) / max(float(rough.mass.sum()), 1e-300))
     found = _largest_useful(rough.losses, rough.mass, small)
     return max(found if found > 1e-3 * deviation else deviation, 4 * rough.mesh)
@@ -137,13 +113,7 @@ def split_curve(
     level: int,
     small: float,
 ) -> SplitCurve | None:
-    """Discretize on the plan's two meshes, the light one coarser if its FFT would be too long, and compose.
-
-    Returns
-    -------
-    SplitCurve or None
-        The bound on one side; None if no mesh served.
-    """
+    """Discretize on the plan's two meshes, the light one coarser if its FFT would be too long, and compose."""
     mesh = _LIGHT_MESH / 2**level * plan.light_scale
     for _ in range(_MAX_COARSENINGS):
         pmf, cut, stride = _on_two_meshes(pair, low, direction, side, plan, mesh, level)

@@ -23,25 +23,8 @@ def discretize_step(
 ) -> LossPMF:
     """One step's loss on grid points, from above (with the pair's slack charged) or from below.
 
-    Parameters
-    ----------
-    pair : StepPair
-        An upper pair for ``side="upper"``, else a lower one.
-    index : ndarray of int64
-        Increasing; the losses are ``index * mesh``.
-    mesh : float
-        Spacing of the grid.
-    direction : {"remove", "add"}
-        Adjacency direction.
-    side : {"upper", "lower"}
-        Which bound.
-    to_infinity : bool
-        Whether the dots connect the last node to an infinite loss, where otherwise all mass above it is infinite.
-
-    Returns
-    -------
-    LossPMF
-        On ``index * mesh``.
+    ``to_infinity``: whether the dots connect the last node to an infinite loss, where otherwise all mass above it is
+    infinite.
     """
     losses = index * mesh
     cells = pair.cells(losses) if direction == "remove" else pair.cells(-losses[::-1]).mirrored()
@@ -54,25 +37,13 @@ def discretize_step(
 
 
 def directed_range(pair: StepPair, tail: float, direction: Direction) -> tuple[float, float]:
-    """The range of losses to resolve: P(L < -60) ≤ e^{-60}; losses too large to be of use count as infinite.
-
-    Returns
-    -------
-    low, high : float
-        The range.
-    """
+    """The range of losses to resolve: P(L < -60) ≤ e^{-60}; losses too large to be of use count as infinite."""
     ends = pair.loss_range(tail)
     low, high = ends if direction == "remove" else (-ends[1], -ends[0])
     return max(low, -60.0), min(high, LARGEST_LOSS)
 
 
 def rough_law(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float) -> LossPMF:
-    """The upper law on few nodes, each 5% farther out than the one before: what meshes and tilts are chosen from.
-
-    Returns
-    -------
-    LossPMF
-        About a thousand nodes.
-    """
+    """The upper law on few nodes, each 5% farther out than the one before: what meshes and tilts are chosen from."""
     index = graded_indices(*ends, mesh, 20 * mesh)
     return discretize_step(pair, index, mesh, direction, "upper")

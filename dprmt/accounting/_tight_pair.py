@@ -25,34 +25,19 @@ _ROUNDING = 64 * float(np.finfo(np.float64).eps)
 class TightPair:
     """A pair that dominates every spectrum at the losses it is asked for, and at all others.
 
-    Parameters
-    ----------
-    rank_one : RevealedPair
-        The rank-one law, every bin of which is spread to both ends; its ``infinite`` is the probability of norm
-        ratios below the smallest atom.
+    ``rank_one``: the rank-one law, every bin of which is spread to both ends; its ``infinite`` is the probability of
+    norm ratios below the smallest atom.
     """
 
     rank_one: RevealedPair
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """As in :class:`RevealedPair`.
-
-        Returns
-        -------
-        low, high : float
-            The interval.
-        """
+        """As in :class:`RevealedPair`."""
         return self.rank_one.loss_range(tail)
 
     def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes, all of them at nodes.
-
-        Returns
-        -------
-        LossCells
-            The cells that connect the dots of (M1).
-        """
+        """Masses between increasing loss nodes, all of them at nodes."""
         cells, excess = self.rank_one.cells(nodes), self.excess(nodes)
         if not np.any(excess > 0.0):
             return cells
@@ -73,10 +58,7 @@ class TightPair:
     def excess(self, nodes: Array) -> Array:
         """How far the majorant's curve lies above the rank-one law's own at each loss l (B3).
 
-        Returns
-        -------
-        ndarray
-            In units of e^{min(l, 0)}, as all masses at nodes here: P-masses where l ≥ 0, Q-masses where l < 0.
+        Returns: in units of e^{min(l, 0)}, as all masses at nodes here: P-masses where l ≥ 0, Q-masses where l < 0.
         """
         pair = self.rank_one
         ratio = log_shift_ratio(nodes, pair.sample_rate)
@@ -102,25 +84,13 @@ class TightPair:
 
 
 def inflection_shift(epsilon: Array) -> Array:
-    """μ₀(ε) of (T2): h_ε is convex in the norm ratio where μ ≤ μ₀.
-
-    Returns
-    -------
-    ndarray
-        At least √12.
-    """
+    """μ₀(ε) of (T2): h_ε is convex in the norm ratio where μ ≤ μ₀."""
     value: Array = np.sqrt(6.0 + 2.0 * np.hypot(3.0, epsilon))
     return value
 
 
 def majorant_excess(epsilon: Array, shift: float) -> Array:
-    """(ĥ_ε - h_ε)(x) at μ = ``shift`` > μ₀(ε), rounded up.
-
-    Returns
-    -------
-    ndarray
-        Positive.
-    """
+    """(ĥ_ε - h_ε)(x) at μ = ``shift`` > μ₀(ε), rounded up."""
     at = inflection_shift(epsilon)
     offset = _offset(epsilon, at)
     tangent = _hockey_stick(offset, at / 2 + epsilon / at) + _rise(offset, at) * (1.0 - (at / shift) ** 2)
@@ -180,11 +150,6 @@ def _keep_the_envelope(nodes: Array, mass: Array) -> tuple[float, float]:
     """Take nodes of negative mass out, in place: they lie above the lower convex envelope.
 
     Such a mass goes to both neighbours so that P- and Q-mass are kept.
-
-    Returns
-    -------
-    missing, beyond : float
-        What that adds to the Q-mass at -∞ and to the P-mass at +∞.
     """
     missing = beyond = 0.0
     before, after = np.arange(-1, nodes.size - 1), np.arange(1, nodes.size + 1)

@@ -24,12 +24,7 @@ class Contribution(Protocol):
     def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
         """Add Σ_i c_i g_i over the kept samples to the parameters' sums.
 
-        Parameters
-        ----------
-        factors : Tensor, shape (number kept,)
-            c_i, float64.
-        kept : slice or Tensor of bool, shape (B,)
-            The samples that count. The others may hold NaN, and 0·NaN is NaN: they are not touched.
+        ``kept``: the samples that count. The others may hold NaN, and 0·NaN is NaN: they are not touched.
         """
 
 
@@ -56,16 +51,7 @@ class PerSampleGradients:
 class Factors:
     """Activations and output gradients of a linear layer.
 
-    Parameters
-    ----------
-    weight : Parameter
-        Whose sum is GᵀA (p × d), or AᵀG (d × p) if ``inputs_first``, as ``transformers``' ``Conv1D`` has it.
-    bias : Parameter or None
-        Of shape (p,).
-    inputs_first : bool
-        See ``weight``.
-    activations, gradients : Tensor
-        A and G, of shapes (B, ..., d) and (B, ..., p).
+    ``weight``: whose sum is GᵀA (p × d), or AᵀG (d × p) if ``inputs_first``, as ``transformers``' ``Conv1D`` has it.
     """
 
     weight: torch.nn.Parameter
@@ -89,17 +75,7 @@ class Factors:
 
 @dataclass(frozen=True)
 class EmbeddingRows:
-    """The rows of a table that a batch's samples have gradients in, each sample's own.
-
-    Parameters
-    ----------
-    weight : Parameter
-        The table.
-    owners, tokens : Tensor of integers, shape (R,)
-        Whose row, and of which token.
-    rows : Tensor, shape (R, p)
-        Gradients.
-    """
+    """The rows of a table that a batch's samples have gradients in, each sample's own."""
 
     weight: torch.nn.Parameter
     owners: torch.Tensor

@@ -21,18 +21,7 @@ from dprmt.training.subspaces import Subspaces
 def plan_layers(
     modules: Mapping[str, nn.Module], policy: NormPolicy, subspaces: Subspaces | None = None
 ) -> list[Layer]:
-    """How each trainable module's norms are obtained.
-
-    Returns
-    -------
-    list of Layer
-        One for every module.
-
-    Raises
-    ------
-    ParameterError
-        If everything is to be estimated by what cannot estimate embedding tables.
-    """
+    """How each trainable module's norms are obtained."""
     if policy.estimate_all and not isinstance(policy.estimator, EmbeddingNormEstimator):
         allowed = "False unless norms are Hutchinson's or of an estimator that can do embeddings as well"
         raise ParameterError("estimate_all", True, allowed)

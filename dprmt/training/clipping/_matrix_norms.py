@@ -23,21 +23,7 @@ from dprmt.training.norms import (
 
 @dataclass(frozen=True)
 class MatrixNorms:
-    """How the norms of AᵀG, d × p for every sample, are obtained for one layer.
-
-    Parameters
-    ----------
-    name : str
-        Of the layer, by which its probes are drawn.
-    policy : NormPolicy
-        Of the model.
-    in_features, out_features : int
-        d and p.
-    bias : bool
-        Whether a bias is treated together with the weight.
-    gram : dtype
-        Of Gram matrices, at least.
-    """
+    """How the norms of AᵀG, d × p for every sample, are obtained for one layer."""
 
     name: str
     policy: NormPolicy

@@ -48,13 +48,7 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped
         self.largest = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and count what it returns.
-
-        Returns
-        -------
-        object
-            What the operation returns.
-        """
+        """Run the operation and count what it returns."""
         inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):

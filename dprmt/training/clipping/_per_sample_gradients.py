@@ -33,11 +33,6 @@ def is_replayable(module: nn.Module) -> bool:
     """Whether functorch can replay the module on one sample: a layer of somebody else's, with one input and no parts.
 
     Torch's own layers that are not named above keep a state, take several inputs or have another first axis.
-
-    Returns
-    -------
-    bool
-        By its signature and parts, not by what it computes.
     """
     if type(module).__module__.startswith("torch.nn") or list(module.children()) or list(module.buffers()):
         return False

@@ -22,16 +22,9 @@ Measured: TypeAlias = tuple[torch.Tensor, Contribution]
 class NormPolicy:
     """What is decided for a whole model.
 
-    Parameters
-    ----------
-    estimator : NormEstimator, optional
-        None: exact norms everywhere.
-    estimate_all : bool
-        Whether layers whose exact norm is cheaper are estimated too, so that a finite rank may be claimed.
-    tokens : int, optional
-        The largest possible T.
-    form : bool
-        Whether per-sample gradients are formed even where Gram matrices are smaller.
+    ``estimate_all``: whether layers whose exact norm is cheaper are estimated too, so that a finite rank may be
+    claimed.
+    ``form``: whether per-sample gradients are formed even where Gram matrices are smaller.
     """
 
     estimator: NormEstimator | None = None

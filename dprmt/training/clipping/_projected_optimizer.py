@@ -21,12 +21,9 @@ Denoiser: TypeAlias = Callable[
 class _InSubspaces:
     """What `DPGrape` needs of the optimizer around it.
 
-    Parameters
-    ----------
-    projected : bool
-        Whether sums are of projected gradients. If not, whole ones are noised, and projected by the inner optimizer.
-    denoise : callable, optional
-        Applied to the released matrices of the subspaces, see ``Denoiser``.
+    ``projected``: whether sums are of projected gradients. If not, whole ones are noised, and projected by the inner
+    optimizer.
+    ``denoise``: applied to the released matrices of the subspaces, see ``Denoiser``.
     """
 
     original_optimizer: DPGrape

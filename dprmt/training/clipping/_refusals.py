@@ -19,10 +19,7 @@ SUPPORTED = (nn.Linear, Conv1D, nn.Embedding, *CONVOLUTIONS, *INDEPENDENT_NORMAL
 def trainable_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Modules that hold trainable parameters of their own, by name.
 
-    Returns
-    -------
-    dict of str to Module
-        In the model's order; a model that is itself such a layer is called "model".
+    Returns: in the model's order; a model that is itself such a layer is called "model".
     """
     return {
         name or "model": module
@@ -32,13 +29,7 @@ def trainable_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def check_model(model: nn.Module, *, hooked: bool = False) -> None:
-    """Raise unless every sample's gradient is its own and can be computed.
-
-    Raises
-    ------
-    ParameterError
-        Naming the layer and what to do.
-    """
+    """Raise unless every sample's gradient is its own and can be computed."""
     if not isinstance(model, nn.Module):
         raise ParameterError("model", type(model).__name__, "a torch.nn.Module")
     if isinstance(model, AbstractGradSampleModule) or (hasattr(model, "autograd_grad_sample_hooks") and not hooked):
@@ -67,20 +58,7 @@ def _check_shared(model: nn.Module) -> None:
 
 
 def check_samples_apart(name: str, module: nn.Module) -> None:
-    """Raise if what a layer does to one sample depends on the others, trained or not.
-
-    Parameters
-    ----------
-    name : str
-        For the message.
-    module : torch.nn.Module
-        One layer.
-
-    Raises
-    ------
-    ParameterError
-        For batch normalization, running statistics, and tables with an option that depends on the batch.
-    """
+    """Raise if what a layer does to one sample depends on the others, trained or not."""
     kind = f"{name}: {type(module).__name__}"
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         allowed = "without batch normalization, which mixes samples: opacus.validators.ModuleValidator.fix replaces it"
@@ -105,13 +83,7 @@ def _check_layer(name: str, module: nn.Module) -> None:
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raise unless the optimizer moves the model's trainable parameters and no others.
-
-    Raises
-    ------
-    ParameterError
-        Naming a parameter.
-    """
+    """Raise unless the optimizer moves the model's trainable parameters and no others."""
     if isinstance(optimizer, DPOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
         raise ParameterError("optimizer", type(optimizer).__name__, "a torch optimizer, not yet a private one")
     moved = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]

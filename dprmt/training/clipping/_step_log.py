@@ -16,20 +16,7 @@ class StepLog:
         self._names: set[bytes] = set()
 
     def enter(self, step: int, samples: Samples) -> None:
-        """Note a micro-batch.
-
-        Parameters
-        ----------
-        step : int
-            Another number than the last one finishes the last step.
-        samples : sequence or tensor or None
-            Identities.
-
-        Raises
-        ------
-        ParameterError
-            If the step was finished before or a sample is in it already.
-        """
+        """Note a micro-batch."""
         names = [] if samples is None else sample_names(samples)
         if step != self._current:
             if step in self._finished:

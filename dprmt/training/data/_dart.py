@@ -12,16 +12,6 @@ from dprmt._validation import ParameterError
 def as_text(value: Any) -> str:
     """A cell of a table as text; triples are written ``subject : relation : object | …``.
 
-    Returns
-    -------
-    str
-        Text without white space at its ends.
-
-    Raises
-    ------
-    ParameterError
-        If the cell is neither a string, a number nor a list of triples.
-
     Examples
     --------
     >>> as_text([["Mars Hill College", "JOINED", "1973"], ["Mars Hill College", "LOCATION", "Mars Hill"]])
@@ -36,16 +26,6 @@ def as_text(value: Any) -> str:
 
 def as_references(value: Any) -> list[str]:
     """The target texts of a cell: one string, strings, or annotations with a ``text``.
-
-    Returns
-    -------
-    list of str
-        The texts.
-
-    Raises
-    ------
-    ParameterError
-        If the cell holds no text.
 
     Examples
     --------
@@ -67,20 +47,7 @@ def as_references(value: Any) -> list[str]:
 def read_dart_xml(path: Path) -> list[dict[str, Any]]:
     """Rows of DART's XML layout, in the shape of its JSON layout.
 
-    Parameters
-    ----------
-    path : Path
-        A file of ``entry`` elements with ``modifiedtripleset/mtriple`` and ``lex``.
-
-    Returns
-    -------
-    list of dict
-        ``tripleset`` and ``annotations`` of every entry.
-
-    Raises
-    ------
-    ParameterError
-        If the file is not XML or holds no entry.
+    ``path``: A file of ``entry`` elements with ``modifiedtripleset/mtriple`` and ``lex``.
     """
     try:
         entries = ElementTree.parse(path).getroot().iter("entry")

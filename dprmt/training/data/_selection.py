@@ -22,19 +22,7 @@ _BYTES = 16
 def kept_rows(rows: Sequence[Row], *, fraction: float | None = None, limit: int | None = None) -> list[int]:
     """Numbers of the rows that stay, in their order.
 
-    Parameters
-    ----------
-    rows : sequence of Row
-        Of one split.
-    fraction : float, optional
-        In (0, 1]: a row stays if its digest, as a number in [0, 1), is below it.
-    limit : int, optional
-        Of these, the so many with the smallest digests stay.
-
-    Returns
-    -------
-    list of int
-        Increasing.
+    ``fraction``: in (0, 1]: a row stays if its digest, as a number in [0, 1), is below it.
 
     Formal guarantees
     -----------------

@@ -37,13 +37,7 @@ _MOMENT = {"adam": "exp_avg", "sgd": "momentum_buffer"}
 
 
 def check_momentum(optimizer: torch.optim.Optimizer) -> None:
-    """Raise unless the optimizer's momentum is one whose noise is known.
-
-    Raises
-    ------
-    ParameterError
-        If it is not an Adam, AdamW, DPAdamBC or SGD with momentum, or an option changes what its moments are.
-    """
+    """Raise unless the optimizer's momentum is one whose noise is known."""
     _family(optimizer)
     for group in optimizer.param_groups:
         if _decay(optimizer, group) == 0:
@@ -54,20 +48,7 @@ def check_momentum(optimizer: torch.optim.Optimizer) -> None:
 
 
 class MomentumSteps:
-    """The steps of one optimizer, before and after: which noise its momenta have, and how a step is taken again.
-
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-        As `check_momentum` allows.
-    parameters : mapping of str to Tensor
-        Those that may be denoised, of this optimizer.
-
-    Raises
-    ------
-    ParameterError
-        As `check_momentum`.
-    """
+    """The steps of one optimizer, before and after: which noise its momenta have, and how a step is taken again."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]) -> None:
         check_momentum(optimizer)
@@ -76,13 +57,7 @@ class MomentumSteps:
         self._starts: dict[str, torch.Tensor] = {}
 
     def before(self) -> None:
-        """Remember where the parameters are.
-
-        Raises
-        ------
-        ParameterError
-            If a momentum is there already and its noise is not known; nothing has moved then.
-        """
+        """Remember where the parameters are."""
         moving = {name: p for name, p in self.parameters.items() if p.grad is not None}
         for p in moving.values():
             state = self.optimizer.state.get(p, {})
@@ -94,15 +69,8 @@ class MomentumSteps:
     def after(self, sigma: float) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
         """Count the noise of the step that was made.
 
-        Parameters
-        ----------
-        sigma : float
-            Standard deviation of the noise in one entry of its gradient.
-
-        Returns
-        -------
-        tuple of dict
-            By name m_t, or b_t, and the standard deviation of the noise in one entry of it. Released values.
+        ``sigma``: standard deviation of the noise in one entry of its gradient.
+        Returns: by name m_t, or b_t, and the standard deviation of the noise in one entry of it. Released values.
         """
         family = _family(self.optimizer)
         moments, sigmas = {}, {}
@@ -117,14 +85,7 @@ class MomentumSteps:
     def again(self, name: str, momentum: torch.Tensor, sigma: float) -> None:
         """Take the step of one parameter again, with another momentum.
 
-        Parameters
-        ----------
-        name : str
-            Of the parameter.
-        momentum : Tensor
-            In place of m_t, or b_t.
-        sigma : float
-            Standard deviation of the noise in one entry of the last gradient.
+        ``sigma``: standard deviation of the noise in one entry of the last gradient.
         """
         p, start = self.parameters[name], self._starts[name].to(momentum.dtype)
         group = self._group(p)

@@ -70,13 +70,7 @@ def gradient_noise_std(dp_optimizer: DPOptimizer) -> float:
 
 
 def released_sum_divisor(dp_optimizer: DPOptimizer) -> float:
-    """What the sum of clipped gradients and noise is divided by.
-
-    Returns
-    -------
-    float
-        L times accumulated iterations times processes, or 1.
-    """
+    """What the sum of clipped gradients and noise is divided by."""
     if dp_optimizer.loss_reduction == "sum":
         return 1.0
     expected = check_real("expected_batch_size", dp_optimizer.expected_batch_size, low=0.0, low_open=True)

@@ -172,13 +172,7 @@ class Denoising:
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether the name is one of the patterns.
-
-    Returns
-    -------
-    bool
-        Upper and lower case differ.
-    """
+    """Whether the name is one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

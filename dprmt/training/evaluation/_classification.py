@@ -108,11 +108,6 @@ def evaluate_classification(
 def accuracy(predicted: torch.Tensor, labels: torch.Tensor) -> float:
     """Share of the samples whose label was predicted.
 
-    Returns
-    -------
-    float
-        In [0, 1].
-
     Examples
     --------
     >>> accuracy(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2]))
@@ -123,11 +118,6 @@ def accuracy(predicted: torch.Tensor, labels: torch.Tensor) -> float:
 
 def f1_score(predicted: torch.Tensor, labels: torch.Tensor) -> float:
     """F1 of label 1: ``2·hits/(predicted ones + true ones)``.
-
-    Returns
-    -------
-    float
-        In [0, 1]; 0 if there are neither predicted nor true ones.
 
     Examples
     --------

@@ -18,17 +18,7 @@ Mechanism = DPSGD | RandomizedClipping
 def epoch_length(batch_size: float, samples: int) -> int:
     """The number t of steps of an epoch whose batches are closest to the expected size.
 
-    Parameters
-    ----------
-    batch_size : float
-        Wanted expected logical batch size.
-    samples : int
-        Size of the training set.
-
-    Returns
-    -------
-    int
-        n / batch_size, rounded; batches have n/t samples on average.
+    Returns: n / batch_size, rounded; batches have n/t samples on average.
 
     Examples
     --------
@@ -39,23 +29,15 @@ def epoch_length(batch_size: float, samples: int) -> int:
 
 
 def allocated(mechanism: Mechanism, steps_per_epoch: int) -> Mechanism:
-    """The same mechanism, with random allocation instead of Poisson sampling.
-
-    Returns
-    -------
-    DPSGD or RandomizedClipping
-        For the accountant.
-    """
+    """The same mechanism, with random allocation instead of Poisson sampling."""
     return replace(mechanism, sample_rate=0.0, sampling="allocation", steps_per_epoch=steps_per_epoch)
 
 
 def whole_epochs(steps: int, steps_per_epoch: int | None) -> int:
     """The least number of steps, not below ``steps``, that can be charged.
 
-    Returns
-    -------
-    int
-        ``steps`` itself without random allocation, else whole epochs: (R1'') of ``docs/theory/random_allocation.md``.
+    Returns: ``steps`` itself without random allocation, else whole epochs: (R1'') of
+    ``docs/theory/random_allocation.md``.
 
     Examples
     --------
@@ -68,19 +50,7 @@ def whole_epochs(steps: int, steps_per_epoch: int | None) -> int:
 def allocation(samples: int, steps: int, generator: torch.Generator) -> list[list[int]]:
     """Positions of each step's samples in one epoch.
 
-    Parameters
-    ----------
-    samples : int
-        Size of the training set.
-    steps : int
-        t.
-    generator : torch.Generator
-        On the CPU; a secret one, for privacy.
-
-    Returns
-    -------
-    list of list of int
-        t lists, increasing, that hold every position once between them; some may be empty.
+    Returns: t lists, increasing, that hold every position once between them; some may be empty.
 
     Formal guarantees
     -----------------
@@ -107,16 +77,7 @@ def allocation(samples: int, steps: int, generator: torch.Generator) -> list[lis
 class AllocatedBatches:
     """Batches of a run under random allocation, and what its checkpoints have to know of them.
 
-    Parameters
-    ----------
-    samples, steps_per_epoch : int
-        n and t.
-    randomness : Randomness
-        Of this start of the run.
-    charged : int
-        Steps charged so far, over all starts; those of an epoch that was given up count as well.
-    state : dict or None
-        What `state` gave for the checkpoint that is resumed from.
+    ``charged``: steps charged so far, over all starts; those of an epoch that was given up count as well.
 
     Formal guarantees
     -----------------

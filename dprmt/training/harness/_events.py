@@ -12,18 +12,7 @@ from dprmt.training.harness._observer import Observer, RunView, StepRecord
 
 
 class Events(Observer):
-    """Writes the numbers of ``metrics.jsonl`` as TensorBoard scalars, private ones under ``private/``.
-
-    Parameters
-    ----------
-    folder : Path
-        The run folder; events go to ``tensorboard`` in it.
-
-    Raises
-    ------
-    ParameterError
-        If the package ``tensorboard`` is not installed.
-    """
+    """Writes the numbers of ``metrics.jsonl`` as TensorBoard scalars, private ones under ``private/``."""
 
     def __init__(self, folder: Path) -> None:
         try:

@@ -36,19 +36,7 @@ def check_gradients_arrive(model: torch.nn.Module, losses: Callable[[], torch.Te
     checked beforehand, on random input, which costs no privacy. Parameters that are all 0 (LoRA's B, whose zeros stop
     the gradient of A) are replaced for the check.
 
-    Parameters
-    ----------
-    model : Module
-        Without per-sample hooks. Its parameters and gradients are as before afterwards.
-    losses : callable
-        Runs the model on made-up input and returns losses.
-
-    Raises
-    ------
-    SilentParameterError
-        Naming the parameters.
-    ParameterError
-        If nothing is trainable.
+    ``model``: without per-sample hooks. Its parameters and gradients are as before afterwards.
     """
     trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
     if not trainable:
@@ -73,31 +61,12 @@ def check_gradients_arrive(model: torch.nn.Module, losses: Callable[[], torch.Te
 
 
 def snapshot(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Copies of the trainable parameters.
-
-    Returns
-    -------
-    dict
-        By name.
-    """
+    """Copies of the trainable parameters."""
     return {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
 
 
 def check_parameters_moved(model: torch.nn.Module, before: Mapping[str, torch.Tensor]) -> None:
-    """Raise unless every parameter differs from its snapshot.
-
-    Parameters
-    ----------
-    model : Module
-        After some steps.
-    before : mapping
-        From :func:`snapshot`.
-
-    Raises
-    ------
-    SilentParameterError
-        Naming the parameters.
-    """
+    """Raise unless every parameter differs from its snapshot."""
     now = dict(model.named_parameters())
     still = [name for name, value in before.items() if torch.equal(now[name].detach(), value)]
     if still:

@@ -28,18 +28,6 @@ class PrivacyLedger:
     :meth:`charge` returns only after the line is on the disk (fsync of the file, and of its folder when it is new).
     Whoever uses a noisy gradient after it returned can be stopped at any instant: the file then names at least as
     many steps as gradients were used. A line that was cut short by a crash counts as a step.
-
-    Parameters
-    ----------
-    folder : path
-        The run folder.
-    mechanism : str
-        `mechanism_digest` of one step, written into every line.
-
-    Raises
-    ------
-    ParameterError
-        If a line is of another mechanism: the ε of all steps together is then unknown.
     """
 
     def __init__(self, folder: Path, mechanism: str) -> None:
@@ -52,16 +40,7 @@ class PrivacyLedger:
     def charge(self, attempt: int, step: int, epsilon: float, charged: int | None = None) -> None:
         """Record one more step, durably.
 
-        Parameters
-        ----------
-        attempt : int
-            Number of the start.
-        step : int
-            Number of the logical step in the schedule.
-        epsilon : float
-            Upper bound of ε after it, with all steps ever charged.
-        charged : int, optional
-            Steps charged with it, where that is more than one more: the rest of an epoch that was given up.
+        ``charged``: steps charged with it, where that is more than one more: the rest of an epoch that was given up.
         """
         self.charged = max(self.charged + 1, charged or 0)
         entry: dict[str, Any] = {"charged": self.charged, "attempt": attempt, "step": step, "epsilon": epsilon}
@@ -72,11 +51,8 @@ class PrivacyLedger:
 def charged_steps(folder: Path) -> int:
     """Number of steps charged in a run folder, over all its starts.
 
-    Returns
-    -------
-    int
-        0 if nothing was charged; a line that was cut short counts, and so do lines that are gone but that a later
-        line has counted.
+    Returns: 0 if nothing was charged; a line that was cut short counts, and so do lines that are gone but that a later
+    line has counted.
     """
     path = folder / FILE
     return _count(path.read_bytes()) if path.exists() else 0
@@ -104,15 +80,6 @@ class SpentEpsilon:
     Where an answer takes longer than half a second, the bound for a number of steps up to a quarter larger is given
     (1, 2, …, 8, 10, 12, 14, 16, 20, …, never past the planned number): ε grows with the number of steps, so this errs
     to the safe side. Random allocation is charged in whole epochs, whatever step of an epoch was the last.
-
-    Parameters
-    ----------
-    mechanism : DPSGD or RandomizedClipping
-        One step.
-    delta : float
-        δ.
-    planned : int
-        Number of steps of the whole run.
     """
 
     def __init__(self, mechanism: DPSGD | RandomizedClipping, delta: float, planned: int = 0) -> None:
@@ -121,20 +88,7 @@ class SpentEpsilon:
         self._slow = False
 
     def after(self, steps: int, *, exactly: bool = False) -> float:
-        """The bound.
-
-        Parameters
-        ----------
-        steps : int
-            >= 0.
-        exactly : bool
-            For this number of steps, however long it takes.
-
-        Returns
-        -------
-        float
-            ε with the run's δ.
-        """
+        """The bound."""
         if steps == 0:
             return 0.0
         steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
@@ -163,13 +117,7 @@ def mechanism_digest(mechanism: DPSGD | RandomizedClipping, delta: float) -> str
 
 
 def describe_mechanism(mechanism: DPSGD | RandomizedClipping) -> dict[str, Any]:
-    """The mechanism as a document, for the run's record.
-
-    Returns
-    -------
-    dict
-        Its class and its fields.
-    """
+    """The mechanism as a document, for the run's record."""
     fields = vars(mechanism)
     if mechanism.steps_per_epoch is None:  # as before there was another sampling, for records of then
         fields = {name: value for name, value in fields.items() if name not in _OF_ALLOCATION}

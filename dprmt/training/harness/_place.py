@@ -34,17 +34,7 @@ class Place(Protocol):
 
 
 class FolderPlace:
-    """A run folder: ``privacy.jsonl`` and ``checkpoint/``. Other processes than the first read nothing there.
-
-    Parameters
-    ----------
-    path : Path
-        The folder.
-    writes : bool
-        Whether this is the first process.
-    mechanism : str
-        `mechanism_digest` of one step.
-    """
+    """A run folder: ``privacy.jsonl`` and ``checkpoint/``. Other processes than the first read nothing there."""
 
     states_epsilon = True
 

@@ -124,32 +124,7 @@ def prepare(
 ) -> Prepared:
     """Find the noise multiplier and make the steps private.
 
-    Parameters
-    ----------
-    model : Module
-        What is trained, on its device.
-    task : Task
-        On what.
-    settings : Settings
-        How.
-    randomness : Randomness
-        Of this start of the run.
-    processes : int
-        How many processes work together.
-    noise_multiplier : float, optional
-        σ if it is known already, from an earlier start.
-    tokens : int, optional
-        Length of the longest sample, if it is known without looking at the data.
-
-    Returns
-    -------
-    Prepared
-        Ready for the first step.
-
-    Raises
-    ------
-    ParameterError
-        If the settings do not fit the task or the model.
+    ``tokens``: length of the longest sample, if it is known without looking at the data.
     """
     rate = sample_rate(settings, task.size)
     plan = _plan(model, task, settings, randomness, processes, tokens)

@@ -15,13 +15,7 @@ _Value = TypeVar("_Value")
 
 @contextmanager
 def process_group() -> Iterator[tuple[int, int]]:
-    """Join the group that ``torchrun`` set up, and leave it again.
-
-    Yields
-    ------
-    tuple of int
-        This process' rank and the number of processes.
-    """
+    """Join the group that ``torchrun`` set up, and leave it again."""
     if dist.is_available() and dist.is_initialized():
         yield dist.get_rank(), dist.get_world_size()
         return
@@ -36,13 +30,7 @@ def process_group() -> Iterator[tuple[int, int]]:
 
 
 def from_first(value: _Value) -> _Value:
-    """The first process' value, in all processes.
-
-    Returns
-    -------
-    object
-        ``value`` itself if there is one process.
-    """
+    """The first process' value, in all processes."""
     if not (dist.is_available() and dist.is_initialized()):
         return value
     box = [value]
@@ -57,13 +45,7 @@ def wait_for_all() -> None:
 
 
 def summed(values: torch.Tensor) -> torch.Tensor:
-    """Sum over the processes.
-
-    Returns
-    -------
-    Tensor
-        The same in all of them.
-    """
+    """Sum over the processes."""
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(values)
     return values

@@ -9,17 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class RunProgress:
-    """A bar on stderr where a terminal is attached, a line every tenth of the run where none is.
-
-    Parameters
-    ----------
-    steps : int
-        Number of all steps.
-    done : int
-        Steps done by earlier starts.
-    show : bool
-        False shows nothing.
-    """
+    """A bar on stderr where a terminal is attached, a line every tenth of the run where none is."""
 
     def __init__(self, steps: int, done: int, show: bool) -> None:
         self._steps, self._show = steps, show

@@ -120,23 +120,7 @@ def load(recipe: Recipe) -> tuple[LoadedModel, TaskData]:
 
 
 def usable_device(name: str | torch.device | None) -> torch.device:
-    """The device to train on; under ``torchrun``, this process' own GPU.
-
-    Parameters
-    ----------
-    name : str or device or None
-        None for a GPU if there is one.
-
-    Returns
-    -------
-    torch.device
-        One that computes.
-
-    Raises
-    ------
-    ParameterError
-        If there is no such device.
-    """
+    """The device to train on; under ``torchrun``, this process' own GPU."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device.type == "cuda":
@@ -151,13 +135,7 @@ def usable_device(name: str | torch.device | None) -> torch.device:
 
 
 def made_up_batch(loaded: LoadedModel, data: TaskData, samples: int, tokens: int) -> dict[str, torch.Tensor]:
-    """A batch of random tokens: looking at it costs no privacy.
-
-    Returns
-    -------
-    dict of Tensor
-        As ``data.collate`` returns it.
-    """
+    """A batch of random tokens: looking at it costs no privacy."""
     generator = torch.Generator().manual_seed(0)
     shape = (samples, tokens)
     vocabulary = int(loaded.model.config.vocab_size)

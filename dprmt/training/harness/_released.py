@@ -14,14 +14,8 @@ import torch
 class ReleasedGradients:
     """Reads noisy gradients as they pass; all it sees was released already, so that it costs no privacy.
 
-    Parameters
-    ----------
-    parameters : mapping of str to Parameter
-        The trainable parameters.
-    patterns : sequence of str
-        Names (with ``*``) of the matrices whose singular values are kept.
-    every : int or None
-        Keep them at steps that are multiples of this; None keeps none.
+    ``patterns``: names (with ``*``) of the matrices whose singular values are kept.
+    ``every``: keep them at steps that are multiples of this; None keeps none.
 
     Attributes
     ----------
@@ -77,13 +71,7 @@ class ReleasedGradients:
                 self._kept[f"step{self.step:06d}/{kind}/{name}"] = values.cpu().numpy()
 
     def spectra(self) -> dict[str, np.ndarray]:
-        """Singular values, in decreasing order, by ``stepNNNNNN/noisy|denoised/parameter``.
-
-        Returns
-        -------
-        dict
-            Of all steps so far.
-        """
+        """Singular values, in decreasing order, by ``stepNNNNNN/noisy|denoised/parameter``."""
         return dict(self._kept)
 
     def restore(self, spectra: Mapping[str, np.ndarray], last_step: int) -> None:

@@ -25,20 +25,8 @@ _OF_A_KILL = (_LOCK, "config.toml.new")  # what a start that was killed may leav
 class RunFolder:
     """A folder that one process at a time writes to.
 
-    Parameters
-    ----------
-    path : path
-        Created if it does not exist.
-    resume : bool
-        Whether a run is expected in it.
-    config : str
-        The recipe in TOML; that of a run to resume must be the same, options that it does not name at their defaults.
-
-    Raises
-    ------
-    ParameterError
-        If there is a run and ``resume`` is false, or none and it is true, or it is another recipe's, or another
-        process is at work in it.
+    ``config``: the recipe in TOML; that of a run to resume must be the same, options that it does not name at their
+    defaults.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, resume: bool, config: str) -> None:

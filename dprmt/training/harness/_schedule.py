@@ -8,18 +8,6 @@ import torch
 def learning_rate_factor(schedule: str, step: int, steps: int) -> float:
     """Share of the peak learning rate at a step.
 
-    Parameters
-    ----------
-    schedule : {"constant", "linear"}
-        "linear" decays to 0 after the last step.
-    step, steps : int
-        Number of this step, from 1, and of all steps.
-
-    Returns
-    -------
-    float
-        In (0, 1].
-
     Examples
     --------
     >>> [learning_rate_factor("linear", step, 4) for step in (1, 2, 3, 4)]

@@ -13,10 +13,7 @@ class MeanPooledClassifier(torch.nn.Module):  # type: ignore[misc]  # torch is s
 
     It suits encoders trained as sentence encoders, whose first token was never trained to sum up a text.
 
-    Parameters
-    ----------
-    encoder : Module
-        A BERT or RoBERTa model without pooling layer; ``config.num_labels`` is the number of classes.
+    ``encoder``: A BERT or RoBERTa model without pooling layer; ``config.num_labels`` is the number of classes.
     """
 
     def __init__(self, encoder: torch.nn.Module) -> None:
@@ -37,13 +34,7 @@ class MeanPooledClassifier(torch.nn.Module):  # type: ignore[misc]  # torch is s
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: torch.Tensor
     ) -> SequenceClassifierOutput:
-        """Logits of shape (B, labels).
-
-        Returns
-        -------
-        SequenceClassifierOutput
-            With ``logits``.
-        """
+        """Logits of shape (B, labels)."""
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **inputs).last_hidden_state
         weights = attention_mask.unsqueeze(-1).to(states)
         pooled = (states * weights).sum(dim=1) / weights.sum(dim=1)

@@ -15,26 +15,7 @@ _HEADS = ("classifier", "score")
 
 
 def make_trainable(network: torch.nn.Module, model: ModelRecipe) -> torch.nn.Module:
-    """Mark what is trained, and freeze the rest.
-
-    Parameters
-    ----------
-    network : Module
-        The model before adapters.
-    model : ModelRecipe
-        ``finetune`` and ``lora``.
-
-    Returns
-    -------
-    Module
-        The same module, or the PEFT model around it.
-
-    Raises
-    ------
-    ParameterError
-        If a LoRA target or a module to train matches nothing, the model's input and output embeddings are one
-        parameter that would be trained, or trainable parameters would not be float32.
-    """
+    """Mark what is trained, and freeze the rest."""
     heads = [name for name in _HEADS if hasattr(network, name)] if model.task == "classification" else []
     if model.dtype != "float32" and (model.finetune != "lora" or heads or (model.lora and model.lora.also_train)):
         raise ParameterError("model.dtype", model.dtype, "'float32' unless LoRA adapters alone are trained")

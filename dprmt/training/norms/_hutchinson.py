@@ -83,13 +83,7 @@ def hutchinson_squared_norms(
 
 
 def check_probes(name: str, probes: torch.Tensor, layer: LayerGradient) -> None:
-    """Raise unless there is one matrix of the right height for all samples, or one for each.
-
-    Raises
-    ------
-    ParameterError
-        Naming the argument.
-    """
+    """Raise unless there is one matrix of the right height for all samples, or one for each."""
     check_factor(name, probes)
     if probes.shape[-2] != layer.columns or probes.shape[:-2] not in ((), layer.left.shape[:1]):
         rows, size = layer.columns, len(layer.left)

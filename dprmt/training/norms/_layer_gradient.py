@@ -19,12 +19,9 @@ class LayerGradient:
     For a linear layer L holds activations and R output gradients. A bias is one more activation that is
     always 1: its gradient is one more row of M, so whatever is true of M's norm is true of both together.
 
-    Parameters
-    ----------
-    left, right : Tensor
-        The factors, of shapes (B, T, m) and (B, T, n), in the dtype of the products.
-    left_one, right_one : bool
-        Whether the factor has, after its last column, one more that is constantly 1 and not stored.
+    ``left``, ``right``: the factors, of shapes (B, T, m) and (B, T, n), in the dtype of the products.
+    ``left_one``, ``right_one``: whether the factor has, after its last column, one more that is constantly 1 and not
+    stored.
     """
 
     left: torch.Tensor
@@ -38,28 +35,11 @@ class LayerGradient:
         return self.right.shape[-1] + self.right_one
 
     def transposed(self) -> LayerGradient:
-        """The layer with Mᵀ in place of M: the same singular values.
-
-        Returns
-        -------
-        LayerGradient
-            The factors exchanged.
-        """
+        """The layer with Mᵀ in place of M: the same singular values."""
         return replace(self, left=self.right, right=self.left, left_one=self.right_one, right_one=self.left_one)
 
     def times(self, matrix: torch.Tensor) -> torch.Tensor:
-        """M @ matrix as Lᵀ(R @ matrix): memory O(k(T + m)) per sample.
-
-        Parameters
-        ----------
-        matrix : Tensor, shape (n, k) or (B, n, k)
-            The same for all samples, or one for each.
-
-        Returns
-        -------
-        Tensor, shape (B, m, k)
-            The products.
-        """
+        """M @ matrix as Lᵀ(R @ matrix): memory O(k(T + m)) per sample."""
         stored = self.right.shape[-1]
         product = self.right @ matrix[..., :stored, :]
         if self.right_one:
@@ -103,13 +83,7 @@ def layer_gradient(
 
 
 def check_factor(name: str, value: torch.Tensor) -> None:
-    """Raise unless ``value`` is a real floating tensor with a batch axis and a feature axis.
-
-    Raises
-    ------
-    ParameterError
-        Naming the argument.
-    """
+    """Raise unless ``value`` is a real floating tensor with a batch axis and a feature axis."""
     if not isinstance(value, torch.Tensor):
         raise ParameterError(name, type(value).__name__, "a torch tensor")
     if not value.is_floating_point():

@@ -191,18 +191,7 @@ def draw_probes(
     dtype: torch.dtype,
     device: torch.device,
 ) -> torch.Tensor:
-    """The matrix or matrices of one micro-batch in either mode.
-
-    Returns
-    -------
-    Tensor, shape (rows, probes) or (B, rows, probes)
-        For ``probe_sharing`` "batch" and "sample".
-
-    Raises
-    ------
-    ParameterError
-        If in sample mode there is not one identity for each sample.
-    """
+    """The matrix or matrices of one micro-batch in either mode."""
     if probe_sharing == "batch":
         return generator.shared(
             step=step, layer=layer, rows=rows, probes=probes, purpose=purpose, dtype=dtype, device=device

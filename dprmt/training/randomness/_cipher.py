@@ -8,18 +8,7 @@ KEY_BYTES = 32
 
 
 class CipherStream:
-    """AES-256 in counter mode, from counter 0: the encryption of zeros.
-
-    Parameters
-    ----------
-    key : bytes
-        32 of them, used for one stream only.
-
-    Raises
-    ------
-    ParameterError
-        If ``cryptography`` is not installed.
-    """
+    """AES-256 in counter mode, from counter 0: the encryption of zeros."""
 
     __slots__ = ("__encryptor",)
 
@@ -31,11 +20,5 @@ class CipherStream:
         self.__encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
 
     def read(self, count: int) -> bytes:
-        """The next bytes of the stream.
-
-        Returns
-        -------
-        bytes
-            ``count`` of them.
-        """
+        """The next bytes of the stream."""
         return self.__encryptor.update(bytes(count))

@@ -74,36 +74,14 @@ def optional(check: Check) -> Check:
 
 
 def flag(name: str, value: object) -> bool:
-    """True or false.
-
-    Returns
-    -------
-    bool
-        The value.
-
-    Raises
-    ------
-    ParameterError
-        If it is anything else.
-    """
+    """True or false."""
     if not isinstance(value, bool):
         raise ParameterError(name, value, "true or false")
     return value
 
 
 def text(name: str, value: object) -> str:
-    """A string that is not empty.
-
-    Returns
-    -------
-    str
-        The value.
-
-    Raises
-    ------
-    ParameterError
-        If it is anything else.
-    """
+    """A string that is not empty."""
     if not isinstance(value, str) or not value:
         raise ParameterError(name, value, "a non-empty string")
     return value
@@ -118,18 +96,7 @@ def folder_name(name: str, value: object) -> str:
 
 
 def texts(name: str, value: object) -> tuple[str, ...]:
-    """A list of non-empty strings, all different.
-
-    Returns
-    -------
-    tuple of str
-        The values.
-
-    Raises
-    ------
-    ParameterError
-        If it is anything else.
-    """
+    """A list of non-empty strings, all different."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         strings = tuple(value)
         if all(isinstance(entry, str) and entry for entry in strings) and len(set(strings)) == len(strings):
@@ -149,18 +116,7 @@ def reals(number: int, low: float, high: float) -> Check:
 
 
 def table(name: str, value: object) -> dict[str, bool | int | float | str]:
-    """A flat table of numbers, flags and strings.
-
-    Returns
-    -------
-    dict
-        A copy.
-
-    Raises
-    ------
-    ParameterError
-        If it is anything else.
-    """
+    """A flat table of numbers, flags and strings."""
     allowed = "a table of numbers, flags and strings"
     if not isinstance(value, Mapping):
         raise ParameterError(name, value, allowed)
@@ -184,18 +140,7 @@ def subsection(kind: type[Any]) -> Check:
 
 
 def read_section(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """Build a section from a table.
-
-    Returns
-    -------
-    Section
-        The checked section.
-
-    Raises
-    ------
-    ParameterError
-        If a key is unknown or a required one is missing, or as the section's fields say.
-    """
+    """Build a section from a table."""
     values = kind.of_today(values)
     prefix = f"{kind.section}." if kind.section else ""
     entries = {entry.name: entry for entry in dataclasses.fields(kind)}

@@ -62,37 +62,15 @@ class ProjectedMatrix:
 
 
 def projected_axis(weight: torch.Tensor) -> int:
-    """The longer axis, the first of equal ones: what is left, r × n, is smallest then.
-
-    Returns
-    -------
-    int
-        0 or 1.
-    """
+    """The longer axis, the first of equal ones: what is left, r × n, is smallest then."""
     return 0 if weight.shape[0] >= weight.shape[1] else 1
 
 
 def find_layers(model: nn.Module, rank: int | Mapping[str, int] | RankRule) -> list[ProjectedMatrix]:
     """The trainable weights of Linear and Conv1D layers, LoRA's among them, that ``rank`` says are projected.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        As it will be trained; not wrapped yet.
-    rank : int, mapping of str to int, or rule
-        One r for all layers; r by name of the weight, the others being left unprojected; or a function of a
-        :class:`LayerShape` that returns r, or None for a layer to be left unprojected.
-
-    Returns
-    -------
-    list of ProjectedMatrix
-        In the order of ``model.named_parameters()``.
-
-    Raises
-    ------
-    ParameterError
-        If r is larger than a layer's longer side, a name is not that of a trainable weight of a supported layer, or
-        there is nothing to project.
+    ``rank``: one r for all layers; r by name of the weight, the others being left unprojected; or a function of a
+    :class:`LayerShape` that returns r, or None for a layer to be left unprojected.
     """
     if not isinstance(rank, Mapping) and not callable(rank):
         check_count("rank", rank)
@@ -115,24 +93,12 @@ def find_layers(model: nn.Module, rank: int | Mapping[str, int] | RankRule) -> l
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether the weight is (out, in), as in ``torch.nn.Linear``.
-
-    Returns
-    -------
-    bool
-        False for subclasses, whose forward may be another.
-    """
+    """Whether the weight is (out, in), as in ``torch.nn.Linear``."""
     return type(module) is nn.Linear
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """Whether the module is the Conv1D of Transformers, whose weight is (in, out).
-
-    Returns
-    -------
-    bool
-        Told by name, so that Transformers need not be installed.
-    """
+    """Whether the module is the Conv1D of Transformers, whose weight is (in, out)."""
     kind = type(module)
     return kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
 

@@ -18,37 +18,13 @@ from dprmt.training.norms import ProbeGenerator
 def gaussian_projector(generator: ProbeGenerator, name: str, period: int, m: int, r: int) -> torch.Tensor:
     """Independent N(0, 1/r) entries, a function of seed, name and period alone.
 
-    Parameters
-    ----------
-    generator : ProbeGenerator
-        Holds the seed, which need not be secret here.
-    name : str
-        Of the layer.
-    period : int
-        How often the subspace has changed.
-    m, r : int
-        The shape.
-
-    Returns
-    -------
-    Tensor, shape (m, r)
-        float32, on the CPU, so that it is the same for every device.
+    Returns: float32, on the CPU, so that it is the same for every device.
     """
     return generator.shared(step=period, layer=name, rows=m, probes=r, purpose="projector")
 
 
 def stiefel_projector(generator: ProbeGenerator, name: str, period: int, m: int, r: int) -> torch.Tensor:
     """√(m/r) times orthonormal columns, uniformly distributed on the Stiefel manifold.
-
-    Parameters
-    ----------
-    generator, name, period, m, r
-        As in :func:`gaussian_projector`; r <= m.
-
-    Returns
-    -------
-    Tensor, shape (m, r)
-        float32, on the CPU; PᵀP = (m/r) I.
 
     Notes
     -----
@@ -64,20 +40,7 @@ def stiefel_projector(generator: ProbeGenerator, name: str, period: int, m: int,
 
 
 def singular_projector(gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Left singular vectors of a released gradient, leading ones first, and the singular values.
-
-    Parameters
-    ----------
-    gradient : Tensor, shape (m, n)
-        Privatised: what is done with it is post-processing.
-
-    Returns
-    -------
-    vectors : Tensor, shape (m, min(m, n))
-        Orthonormal, at least float32.
-    values : Tensor, shape (min(m, n),)
-        Descending.
-    """
+    """Left singular vectors of a released gradient, leading ones first, and the singular values."""
     matrix = gradient if gradient.dtype == torch.float64 else gradient.float()
     vectors, values, _ = torch.linalg.svd(matrix, full_matrices=False)
     return vectors, values
