@@ -11,6 +11,8 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
+from dprmt.accounting import RandomizedClipping
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -43,6 +45,21 @@ def test_noise_multiplier_table(capsys: pytest.CaptureFixture[str]) -> None:
         assert found[name] == pytest.approx(published, abs=4e-3)
     script["main"]()
     assert "4.354" in capsys.readouterr().out
+
+
+def test_price_of_hutchpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The picture is drawn from stored numbers, one of which is computed again."""
+    picture = tmp_path / "price.png"
+    monkeypatch.setattr(sys, "argv", ["hutchpp_price.py", str(picture)])
+    script = runpy.run_path(str(ROOT / "paper_figures" / "hutchpp_price.py"), run_name="__main__")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    stored = json.loads(script["STORED"].read_text(encoding="utf-8"))
+    place, name = stored["products"].index(64), "Hutch++, secret"
+    mechanism = RandomizedClipping(**script["ONE_SIGMA"], **script["split"](64, script["CURVES"][name]))
+    assert mechanism.epsilon(script["STEPS"], script["DELTA"]).upper == pytest.approx(
+        stored[name]["epsilon"][place], abs=3e-3
+    )
+    assert all(len(stored[curve]["noise ratio"]) == len(script["PRODUCTS"]) for curve in script["CURVES"])
 
 
 def test_denoising_spectra_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

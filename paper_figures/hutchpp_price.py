@@ -1,0 +1,103 @@
+"""What randomized clipping costs in privacy, against products per layer: ε at σ = 1, and the noise for ε = 0.7.
+
+``python paper_figures/hutchpp_price.py`` computes both and writes ``results/hutchpp_price.json``; with the name of a
+picture it draws what is stored there. Settings: q = 2000/67349, T = 400, and the paper's q = 16/1225, T = 3480, both at
+δ = 1e-5.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier
+
+DELTA = 1e-5
+ONE_SIGMA = {"noise_multiplier": 1.0, "sample_rate": 2000 / 67349}
+STEPS = 400
+TARGET = {"target_epsilon": 0.7, "delta": DELTA, "sample_rate": 16 / 1225, "steps": 3480}
+PRODUCTS = (16, 24, 32, 48, 64, 96, 128)
+STORED = Path(__file__).parent / "results" / "hutchpp_price.json"
+CURVES: dict[str, dict[str, Any]] = {
+    "published analysis": {"analysis": "envelope"},
+    "probes, revealed": {},
+    "probes, secret": {"probe_sharing": "sample"},
+    "Hutch++, revealed": {"power_iteration": True},
+    "Hutch++, secret": {"power_iteration": True, "probe_sharing": "sample"},
+}
+
+
+def split(products: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Sketch and probes for so many products: near what ``choose_probes`` finds best."""
+    if "power_iteration" not in options:
+        return {"probes": products, **options}
+    sketch = max(3, round(0.19 * products))
+    return {"probes": products - 3 * sketch, "sketch": sketch, **options}
+
+
+def measure() -> dict[str, Any]:
+    """ε and the ratio of noise multipliers to that of exact norms, upper bounds, for every curve."""
+    exact = calibrate_noise_multiplier(**TARGET)
+    found: dict[str, Any] = {"products": PRODUCTS, "exact epsilon": DPSGD(**ONE_SIGMA).epsilon(STEPS, DELTA).upper}
+    for name, options in CURVES.items():
+        epsilon, ratio = [], []
+        for products in PRODUCTS:
+            clipping = split(products, options)
+            epsilon.append(RandomizedClipping(**ONE_SIGMA, **clipping).epsilon(STEPS, DELTA).upper)
+            ratio.append(calibrate_noise_multiplier(**TARGET, **clipping) / exact)
+        found[name] = {"epsilon": epsilon, "noise ratio": ratio}
+    return found
+
+
+def draw(found: dict[str, Any], name: str) -> None:
+    """Both panels."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    left.axhline(found["exact epsilon"], color="black", lw=1, label="exact norms")
+    right.axhline(1.0, color="black", lw=1)
+    styles = {"revealed": "-", "secret": "--", "analysis": ":"}
+    for curve in CURVES:
+        color = {"pub": "tab:red", "pro": "tab:blue", "Hut": "tab:green"}[curve[:3]]
+        style = {"color": color, "ls": styles[curve.split()[-1]], "marker": "o", "ms": 3}
+        left.plot(found["products"], found[curve]["epsilon"], label=curve, **style)
+        right.plot(found["products"], found[curve]["noise ratio"], **style)
+    left.set(ylabel="ε at σ = 1", ylim=(3.75, 5.6))
+    right.set(ylabel="noise multiplier at ε = 0.7, over that of exact norms", ylim=(0.995, 1.14))
+    for axes in (left, right):
+        axes.set(xlabel="products per layer and sample", xscale="log", xticks=found["products"])
+        axes.set_xticklabels(map(str, found["products"]))
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    left.legend(frameon=False)
+    figure.savefig(name, dpi=120)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    """Measure, or draw what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("picture", nargs="?", help="file to draw the stored numbers to")
+    name = parser.parse_args().picture
+    if name is not None:
+        draw(json.loads(STORED.read_text(encoding="utf-8")), name)
+        return
+    found = measure()
+    STORED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(
+        f"{'products':<20}"
+        + "".join(f"{number:>10}" for number in PRODUCTS)
+        + f"   exact: {found['exact epsilon']:.4f}"
+    )
+    for curve in CURVES:
+        for unit, values in found[curve].items():
+            print(f"{curve:<20}" + "".join(f"{value:>10.4f}" for value in values) + f"   {unit}")
+
+
+if __name__ == "__main__":
+    main()
