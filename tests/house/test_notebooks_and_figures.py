@@ -59,7 +59,7 @@ def test_price_of_hutchpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert mechanism.epsilon(script["STEPS"], script["DELTA"]).upper == pytest.approx(
         stored[name]["epsilon"][place], abs=3e-3
     )
-    assert all(len(stored[curve]["noise ratio"]) == len(script["PRODUCTS"]) for curve in script["CURVES"])
+    assert all(len(stored[curve]["noise ratio"]) == len(script["FEWER"]) for curve in script["CURVES"])
 
 
 def test_denoising_spectra_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
