@@ -72,7 +72,7 @@ def draw(found: dict[str, Any], name: str) -> None:
         left.plot(found["products"], found[curve]["epsilon"], label=curve, **style)
         right.plot(found["fewer"], found[curve]["noise ratio"], **style)
     left.set(ylabel="ε at σ = 1", ylim=(3.75, 5.6))
-    right.set(ylabel="noise multiplier at ε = 0.7, over that of exact norms", ylim=(0.995, 1.14))
+    right.set(ylabel="noise for ε = 0.7, over that of exact norms", ylim=(0.995, 1.08))
     for axes in (left, right):
         axes.set(xlabel="products per layer and sample", xscale="log", xticks=found["products"])
         axes.set_xticklabels(map(str, found["products"]))
