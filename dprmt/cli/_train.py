@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dprmt.training.recipes import Recipe
 
 _COMMAND = "dprmt train"
-_OPTIONS = ("out", "resume", "noise_seed", "set", "device", "recipe", "tensorboard")
+_OPTIONS = ("out", "resume", "noise_seed", "set", "device", "recipe", "secure", "tensorboard")
 _MIB = 2.0**20
 _LAYERS_SHOWN = 8
 _EXAMPLES = """\
@@ -53,6 +53,7 @@ def add_command(commands: Commands) -> None:
         help="change a value, such as training.steps=100; KEY= takes it away",
     )
     parser.add_argument("--noise-seed", metavar="N", help="repeatable noise, for studies: known noise protects nobody")
+    parser.add_argument("--secure", action="store_true", help="noise and coins from a cipher (privacy.secure)")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, …; a GPU if there is one by default")
     parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard events too")
 
@@ -65,7 +66,8 @@ def run_train(namespace: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         raise UsageError(f"{_COMMAND}: needs {error.name}; install dprmt[train]") from None
     try:
-        recipe = load_recipe(namespace.recipe).with_changes(dict(map(_change, namespace.set)))
+        changes = dict(map(_change, namespace.set)) | ({"privacy.secure": True} if namespace.secure else {})
+        recipe = load_recipe(namespace.recipe).with_changes(changes)
         seed = _noise_seed(namespace.noise_seed)
         out = str(Path("runs") / recipe.name) if namespace.out is None else namespace.out
         if namespace.dry_run:

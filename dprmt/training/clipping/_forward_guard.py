@@ -59,7 +59,8 @@ class ForwardGuard:
             if not module.training:
                 raise ParameterError("model", f"{name} in evaluation mode", "in training mode: call model.train()")
         if not any(self._uses.values()):
-            raise ParameterError("losses", "no forward pass", "computed by the model since the last micro-batch")
+            allowed = "computed by the model since the last micro-batch, before this call or `with samplers.at(...)`"
+            raise ParameterError("losses", "no forward pass", allowed)
 
     def finish(self) -> None:
         """Forget the forward pass and what Opacus' hooks stored of it."""

@@ -6,10 +6,11 @@ from typing import SupportsIndex
 
 import torch
 
-from dprmt._validation import check_real
+from dprmt._validation import ParameterError, check_real
 from dprmt.training.clipping._plan import Clipping, plan_private
 from dprmt.training.clipping._step import ClippedStep
 from dprmt.training.norms import NormEstimator, ProbeGenerator, ProbeSharing
+from dprmt.training.randomness import SecureRandom
 
 
 def make_private(
@@ -27,7 +28,8 @@ def make_private(
     tokens: SupportsIndex | None = None,
     estimate_all: bool = False,
     probe_generator: ProbeGenerator | None = None,
-    noise_generator: torch.Generator | None = None,
+    noise_generator: torch.Generator | SecureRandom | None = None,
+    secure: bool = False,
     distributed: bool = False,
 ) -> ClippedStep:
     """Hooks for per-sample norms, and an optimizer that noises the clipped sum.
@@ -69,6 +71,9 @@ def make_private(
     noise_generator : torch.Generator, optional
         On the parameters' device. By default a new one with a state from the operating system: the noise does not
         depend on ``torch.manual_seed``. Torch's generators are not cryptographic.
+    secure : bool
+        Noise of a new `dprmt.training.randomness.SecureRandom`: from a cipher, as sums of normals. The coins of the
+        batches are for the caller: ``SecureRandom().poisson_sample(size, rate)``. Probes stay as they are.
     distributed : bool
         Whether a process group shares each logical batch, every sample in one process. Parameters, buffers and
         the probes' secret are then rank 0's.
@@ -106,11 +111,11 @@ def make_private(
     rounding in the forward and backward passes, bfloat16 included, changes g_i but not the claim about it.
 
     Not covered: rounding of the additions in the sum itself, relative 2⁻²⁴ (float32) of partial sums, which
-    hold other samples too; the floating-point noise (Mironov 2012); what the model does between samples that its
-    layers do not show (a loss that mixes samples); identities that name the data set's samples wrongly; a
-    sample in two processes. Rounding in a sample's forward pass may depend on the batch it is in (padding, the
-    shapes of products); it is taken to be the sample's own. Without ``tokens`` the present T also decides by which
-    formula an exact norm is taken.
+    hold other samples too; without ``secure`` the floating-point noise (Mironov 2012) and torch's generator; what the
+    model does between samples beyond what the first micro-batch shows (`ClippedStep.accumulate`); identities that name
+    the data set's samples wrongly, such as positions in a batch; a sample in two processes. Rounding in a sample's
+    forward pass may depend on the batch it is in (padding, the shapes of products); it is taken to be the sample's own.
+    Without ``tokens`` the present T also decides by which formula an exact norm is taken.
 
     Examples
     --------
@@ -145,4 +150,7 @@ def make_private(
         probe_generator=probe_generator,
         distributed=distributed,
     )
+    if secure and noise_generator is not None:
+        raise ParameterError("noise_generator", "given", "None with secure=True")
+    noise_generator = SecureRandom() if secure else noise_generator
     return plan.privatize(optimizer, noise_multiplier=noise_multiplier, noise_generator=noise_generator)

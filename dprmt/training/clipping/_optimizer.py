@@ -9,6 +9,8 @@ from opacus.optimizers import DPOptimizerFastGradientClipping
 from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
 from opacus.optimizers.optimizer import _check_processed_flag, _generate_noise, _mark_as_processed
 
+from dprmt.training.randomness import SecureRandom
+
 
 def sum_of(parameter: torch.nn.Parameter, shape: Sequence[int] | None = None) -> torch.Tensor:
     """The parameter's sum of clipped gradients, to be added to in place; zeros before anything was added.
@@ -45,7 +47,7 @@ class _NoisySum:
     params: list[torch.nn.Parameter]
     noise_multiplier: float
     max_grad_norm: float
-    generator: torch.Generator | None
+    generator: torch.Generator | SecureRandom | None
     secure_mode: bool
     collect: Callable[[], None] | None = None
     """Adds what a backward pass outside of ``ClippedStep.accumulate`` left: Opacus' own loop has no other call."""
@@ -75,6 +77,8 @@ class _NoisySum:
     def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
         std = self.noise_multiplier * self.max_grad_norm
         generator, secure = self.generator, self.secure_mode
+        if isinstance(generator, SecureRandom):  # rounded once, after the noise
+            return (total.double() + generator.normal(total.shape, std=std, device=total.device)).to(total.dtype)
         return total + _generate_noise(std=std, reference=total, generator=generator, secure_mode=secure)
 
 

@@ -31,7 +31,7 @@ from dprmt.training.norms import (
     ProbeSharing,
 )
 from dprmt.training.optimizers import DPGrape
-from dprmt.training.randomness import secret_generator
+from dprmt.training.randomness import SecureRandom, secret_generator
 from dprmt.training.subspaces import Subspaces
 
 Clipping: TypeAlias = Literal["exact", "ghost", "hutchinson", "hutch++"]
@@ -108,7 +108,7 @@ class ClippingPlan:
         optimizer: torch.optim.Optimizer,
         *,
         noise_multiplier: float,
-        noise_generator: torch.Generator | None = None,
+        noise_generator: torch.Generator | SecureRandom | None = None,
         secure_mode: bool = False,
         denoise: Denoiser | None = None,
     ) -> ClippedStep:

@@ -107,6 +107,11 @@ class NormSamplers:
         return self._record
 
     @property
+    def layers(self) -> Sequence[Layer]:
+        """The trainable ones."""
+        return self._layers
+
+    @property
     def rounding(self) -> float:
         """ρ of ``clip_factors``: of the largest possible sums, the same for all samples whatever the batch."""
         return max(rounding_margin(self._terms, dtype=self._dtype), self._floor)
@@ -130,7 +135,7 @@ class NormSamplers:
         Yields
         ------
         None
-            To call ``backward`` once.
+            To call ``backward`` once. The forward pass belongs before the block.
 
         Raises
         ------

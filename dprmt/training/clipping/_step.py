@@ -9,6 +9,7 @@ import torch
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
 from dprmt._validation import ParameterError, check_count
+from dprmt.training.clipping._first_pass import FirstPass
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
 from dprmt.training.clipping._samplers import NormSamplers
 from dprmt.training.norms import NormRecord, SampleId, clip_factors
@@ -75,7 +76,10 @@ class ClippedStep:
     ) -> None:
         self._model, self._optimizer, self._samplers = model, optimizer, samplers
         self._number: int | None = None
-        self._handles = [value.register_post_accumulate_grad_hook(_let_go) for value in optimizer.params]
+        self._first: FirstPass | None = FirstPass(
+            model, samplers.layers, [layer.weight for layer in self.subspaces or ()]
+        )
+        self._handles = [value.register_post_accumulate_grad_hook(self._let_go) for value in optimizer.params]
         optimizer.collect = self._collect
 
     @property
@@ -120,12 +124,15 @@ class ClippedStep:
         ParameterError
             If an argument is out of its range; if a sample was in this logical step already or the step in an
             earlier one, or another one is not finished; if a layer's first axis is not the sample; if T exceeds
-            ``tokens``. The sum is as before then.
+            ``tokens``; in the first micro-batch, if a loss depends on another sample, or a parameter gets a gradient
+            that does not come through its own layer. The sum is as before then.
         """
         number = self._check(losses, samples, step)
         if len(losses) == 0:
             self._samplers.forget()
             return
+        if self._first is not None:
+            self._first.check_samples(losses)
         with self._samplers.at(step=number, samples=samples):
             self._number = number
             losses.sum().backward()
@@ -142,6 +149,8 @@ class ClippedStep:
     def discard(self) -> None:
         """Forget a forward pass that is not to be trained on, for instance after an error."""
         self._samplers.forget()
+        if self._first is not None:
+            self._first.forget()
 
     def close(self) -> torch.nn.Module:
         """Take all hooks away.
@@ -153,6 +162,7 @@ class ClippedStep:
         """
         self.discard()
         self._samplers.remove()
+        self._looked()
         for handle in self._handles:
             handle.remove()
         return self._model.to_standard_module()
@@ -170,6 +180,16 @@ class ClippedStep:
             raise ParameterError("step", number, f"{self._number} until step() has finished it")
         return number
 
+    def _let_go(self, parameter: torch.Tensor) -> None:
+        if self._first is not None:
+            self._first.keep_gradient(parameter)
+        parameter.grad = None  # of the plain sum: not private, and nothing else uses it
+
+    def _looked(self) -> None:
+        if self._first is not None:
+            self._first.remove()
+        self._first = None
+
     def _collect(self) -> None:
         # In Opacus' own loop nobody calls accumulate.
         try:
@@ -183,13 +203,12 @@ class ClippedStep:
         squared, contributions = self._samplers.measured()
         if squared is None:
             return False
-        factors = clip_factors(squared, self._optimizer.max_grad_norm, rounding=self.rounding)
         finite = torch.isfinite(squared)
+        if self._first is not None and bool(finite.all()):
+            self._first.check_sums(contributions, len(squared))
+            self._looked()
+        factors = clip_factors(squared, self._optimizer.max_grad_norm, rounding=self.rounding)
         kept = slice(None) if bool(finite.all()) else finite
         while contributions:
             contributions.pop().add_to_sums(factors[kept], kept)  # freed one by one
         return True
-
-
-def _let_go(parameter: torch.Tensor) -> None:
-    parameter.grad = None  # of the plain sum: not private, and nothing uses it

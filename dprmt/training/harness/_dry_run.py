@@ -115,7 +115,7 @@ def dry_run(
     {1: 3.0, 2: 3.9}
     """
     usable_device(device)
-    fresh_randomness(noise_seed, 1)
+    fresh_randomness(noise_seed, 1, recipe.privacy.secure)
     if out is not None:
         RunFolder(out, resume=resume, config=recipe.to_toml()).close()
     elif resume:

@@ -67,7 +67,7 @@ def run_in_memory(
     >>> steps, round(run.epsilon(), 1)
     ([1, 2], 3.9)
     """
-    drawn = fresh_randomness(noise_seed, 1) if randomness is None else randomness
+    drawn = fresh_randomness(noise_seed, 1, settings.privacy.secure) if randomness is None else randomness
     prepared = prepare(model, task, settings, drawn, tokens=tokens)
     try:
         run = Run(prepared, drawn, Memory())

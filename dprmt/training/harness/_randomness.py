@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.training.randomness import secret_generator
+from dprmt.training.randomness import SecureRandom, secret_generator
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,20 @@ class Randomness:
         32 bytes.
     is_secret : bool
         False if it was derived from a seed that somebody knows: then there is no privacy guarantee.
+    secure : bool
+        Whether noise and coins are those of `dprmt.training.randomness.SecureRandom`.
 
     Formal guarantees
     -----------------
     Streams of different purposes are independent up to the pseudorandomness of SHAKE-256, and as hard to guess as
     :func:`dprmt.training.randomness.secret_generator` says. The Mersenne Twister is no cryptographic generator.
     Released gradients show sums of rounded normals and data, not its words; still, a guarantee against an adversary
-    who attacks the generator needs ``secure_mode`` of Opacus and its generator.
+    who attacks the generator, or floating-point noise, needs ``secure``, and is then that of ``SecureRandom``.
     """
 
     secret: bytes
     is_secret: bool
+    secure: bool = False
 
     def __repr__(self) -> str:
         return f"Randomness(is_secret={self.is_secret})"
@@ -47,18 +50,20 @@ class Randomness:
         """
         return hashlib.shake_256(self.secret + purpose.encode()).digest(size)
 
-    def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
+    def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator | SecureRandom:
         """A generator for one purpose.
 
         Returns
         -------
-        torch.Generator
-            On the CPU with a full random state, elsewhere with a 64-bit seed (all that torch takes there).
+        torch.Generator or SecureRandom
+            The former on the CPU with a full random state, elsewhere with a 64-bit seed (all that torch takes there).
         """
+        if self.secure:
+            return SecureRandom(self.derive(purpose, 32))
         return secret_generator(device, self.derive(purpose))
 
 
-def fresh_randomness(noise_seed: int | None, attempt: int) -> Randomness:
+def fresh_randomness(noise_seed: int | None, attempt: int, secure: bool = False) -> Randomness:
     """Randomness of one start of a run.
 
     Parameters
@@ -68,6 +73,8 @@ def fresh_randomness(noise_seed: int | None, attempt: int) -> Randomness:
         and voids the guarantee towards everybody who knows it.
     attempt : int
         Number of the start, so that a resumed run never repeats noise.
+    secure : bool
+        See `Randomness`.
 
     Returns
     -------
@@ -77,10 +84,15 @@ def fresh_randomness(noise_seed: int | None, attempt: int) -> Randomness:
     Raises
     ------
     ParameterError
-        If the seed is not an integer in [0, 2⁶³).
+        If the seed is not an integer in [0, 2⁶³), or is given with ``secure``, or a package is missing.
     """
     if noise_seed is None:
-        return Randomness(secrets.token_bytes(32), True)
+        drawn = Randomness(secrets.token_bytes(32), True, secure)
+        if secure:
+            drawn.generator("noise")  # says now if the package is missing
+        return drawn
+    if secure:
+        raise ParameterError("noise_seed", noise_seed, "None with privacy.secure: a known seed protects nobody")
     if isinstance(noise_seed, bool) or not isinstance(noise_seed, int) or not 0 <= noise_seed < 2**63:
         raise ParameterError("noise_seed", noise_seed, "None or an integer in [0, 2**63)")
     text = f"dprmt run, noise seed {noise_seed}, attempt {check_count('attempt', attempt)}"

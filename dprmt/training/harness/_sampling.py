@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
+from dprmt.training.randomness import SecureRandom
+
 _COINS = 2.0**24  # values of one float32 of torch.rand
 
 
@@ -37,7 +39,9 @@ def charged_sample_rate(batch_size: float, samples: int) -> float:
     return min(1.0, math.ceil(batch_size / samples * _COINS) / _COINS)
 
 
-def poisson_batches(samples: int, sample_rate: float, steps: int, generator: torch.Generator) -> Iterator[list[int]]:
+def poisson_batches(
+    samples: int, sample_rate: float, steps: int, generator: torch.Generator | SecureRandom
+) -> Iterator[list[int]]:
     """Positions of each step's samples, drawn by Opacus' Poisson sampler.
 
     Returns
@@ -45,6 +49,8 @@ def poisson_batches(samples: int, sample_rate: float, steps: int, generator: tor
     iterator of list of int
         ``steps`` of them; a list may be empty.
     """
+    if isinstance(generator, SecureRandom):
+        return (generator.poisson_sample(samples, sample_rate) for _ in range(steps))
     sampler = UniformWithReplacementSampler(
         num_samples=samples, sample_rate=sample_rate, generator=generator, steps=steps
     )

@@ -176,6 +176,7 @@ def train(
         finish,
         resume=resume,
         noise_seed=noise_seed,
+        secure=recipe.privacy.secure,
         show_progress=show_progress,
         observers=lambda: [Events(Path(out))] if tensorboard else [],
     )
@@ -266,6 +267,7 @@ def train_task(
         lambda run: None,
         resume=resume,
         noise_seed=noise_seed,
+        secure=settings.privacy.secure,
         show_progress=show_progress,
         observers=lambda: list(observers),
         repeatable=repeatable,
@@ -280,6 +282,7 @@ def _in_folder(
     *,
     resume: bool,
     noise_seed: int | None,
+    secure: bool,
     show_progress: bool,
     observers: Callable[[], Sequence[Observer]],
     repeatable: bool = False,
@@ -288,7 +291,8 @@ def _in_folder(
         folder = _open_folder(config, out, resume, rank)
         try:
             more = observers() if rank == 0 else ()
-            start = _FolderRun(Path(out), folder, rank, processes, noise_seed, more, repeatable)
+            start = _FolderRun(Path(out), folder, rank, processes, more, repeatable)
+            start.draw(noise_seed, secure)
             return start.to_the_end(prepared, finish, show_progress)
         finally:
             if folder is not None:
@@ -304,7 +308,6 @@ class _FolderRun:
         folder: RunFolder | None,
         rank: int,
         processes: int,
-        noise_seed: int | None,
         observers: Sequence[Observer],
         repeatable: bool,
     ) -> None:
@@ -314,7 +317,11 @@ class _FolderRun:
         self._digest: str | None = None
         self._document = from_first(read_run(path))
         self._attempt = int(self._document.get("starts", 0)) + 1
-        self._randomness = from_first(fresh_randomness(noise_seed, 1 if repeatable else self._attempt))
+
+    def draw(self, noise_seed: int | None, secure: bool) -> None:
+        """The randomness of this start, the same in all processes."""
+        attempt = 1 if self._repeatable else self._attempt
+        self._randomness = from_first(fresh_randomness(noise_seed, attempt, secure))
 
     def to_the_end(
         self, make: Callable[[Start], Prepared], finish: Callable[[Run], None], show_progress: bool
@@ -403,6 +410,7 @@ class _FolderRun:
             "delta": prepared.settings.privacy.delta,
             "step": describe_mechanism(prepared.mechanism),
             "noise_is_secret": self._randomness.is_secret and bool(self._document.get("noise_is_secret", True)),
+            "secure": self._randomness.secure,
             "samples": prepared.task.size,
             "labels": prepared.task.class_names,
             "processes": self._processes,

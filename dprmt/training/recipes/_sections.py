@@ -219,6 +219,8 @@ class PrivacyRecipe(Section):
     sampling : {"poisson", "allocation"}
         Batches by independent coins at rate batch_size/n, or by random allocation: in every epoch of t = n/batch_size
         (rounded) steps each item takes part once, in a step drawn for it alone; batches then hold n/t items on average.
+    secure : bool
+        Noise and coins from a cipher, noise as sums of normals (needs the extra ``secure``).
 
     Raises
     ------
@@ -237,9 +239,12 @@ class PrivacyRecipe(Section):
     sketch: int | None = checked(optional(count()), None)
     probe_sharing: str = checked(choice("sample", "batch"), "sample")
     sampling: str = checked(choice("poisson", "allocation"), "poisson")
+    secure: bool = checked(flag, False)
 
     def check_together(self) -> None:
         """Exactly one of ε and σ."""
+        if self.secure and self.sampling != "poisson":
+            raise ParameterError("privacy.secure", True, "false unless privacy.sampling is 'poisson'")
         if (self.target_epsilon is None) == (self.noise_multiplier is None):
             given = (self.target_epsilon, self.noise_multiplier)
             raise ParameterError("privacy.target_epsilon", given, "given, or privacy.noise_multiplier: exactly one")

@@ -1,0 +1,121 @@
+"""What only a gradient shows: looked at once, in the first micro-batch, before anything of it is released.
+
+Whether a layer's first axis is the sample cannot be told from shapes where a batch is as large as a text is long.
+And a parameter that the model also uses by itself, not through its layer, gets a gradient that no hook sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from opacus.grad_sample import GradSampleModuleFastGradientClipping
+
+from dprmt._validation import ParameterError
+from dprmt.training.clipping._contributions import Contribution
+from dprmt.training.clipping._forward_guard import without_hook_warning
+from dprmt.training.clipping._policy import Layer
+
+# Of a parameter's gradient: rounding is far below, a second use of a parameter far above.
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 5e-3}
+_LOW_PRECISION = 0.05
+_CANCELLED = 0.02
+
+
+class FirstPass:
+    """Compares what the hooks see with what autograd knows.
+
+    Parameters
+    ----------
+    model : GradSampleModuleFastGradientClipping
+        With hooks.
+    layers : sequence of Layer
+        The trainable ones.
+    projected : collection of Parameter
+        Whose gradients are captured in other coordinates than autograd's, and not compared.
+    """
+
+    def __init__(
+        self,
+        model: GradSampleModuleFastGradientClipping,
+        layers: Sequence[Layer],
+        projected: Collection[torch.Tensor] = (),
+    ) -> None:
+        self._model, self._projected = model, set(projected)
+        self._outputs: list[tuple[str, torch.Tensor]] = []
+        self._plain: dict[torch.Tensor, torch.Tensor] = {}
+        self._handles = [layer.module.register_forward_hook(self._keeper(layer.name)) for layer in layers]
+
+    def keep_gradient(self, parameter: torch.Tensor) -> None:
+        """Keep autograd's sum over the samples."""
+        assert parameter.grad is not None
+        if parameter not in self._projected:
+            self._plain[parameter] = parameter.grad.detach()
+
+    def check_samples(self, losses: torch.Tensor) -> None:
+        """Raise unless the first sample's loss depends on the first rows of all layers' outputs alone."""
+        outputs = [(name, output) for name, output in self._outputs if output.requires_grad]
+        for parameter in self._model.parameters():
+            parameter.grad = None  # what somebody left there would be added to
+        if len(losses) < 2 or not outputs or any(len(output) != len(losses) for _, output in outputs):
+            return  # the last is refused by shape
+        self._model.disable_hooks()
+        try:
+            with without_hook_warning():
+                gradients = torch.autograd.grad(
+                    losses[0], [output for _, output in outputs], retain_graph=True, allow_unused=True
+                )
+        finally:
+            self._model.enable_hooks()
+        for (name, _), gradient in zip(outputs, gradients, strict=True):
+            # 0 times a gradient that is not finite is NaN: such a sample is left out later.
+            if gradient is not None and len(gradient) > 1 and bool(gradient[1:].nan_to_num(0.0, 0.0, 0.0).any()):
+                allowed = "the first axis of every trainable layer, and of the losses, with no sample in another's loss"
+                raise ParameterError("samples", name, allowed)
+
+    def check_sums(self, contributions: Sequence[Contribution], size: int) -> None:
+        """Raise unless the captured gradients add up to autograd's; sums are as before, empty."""
+        ones = torch.ones(size, dtype=torch.float64)
+        for contribution in contributions:
+            contribution.add_to_sums(ones.to(_device_of(self._plain)), slice(None))
+        names = {value: name for name, value in self._model._module.named_parameters()}
+        largest = max((float(plain.double().norm()) for plain in self._plain.values()), default=0.0)
+        found = [value for value, plain in self._plain.items() if _differs(value, plain, largest)]
+        wrong = [names.get(value, "a parameter") for value in found]
+        for parameter in names:
+            parameter.summed_grad = None
+        if wrong:
+            allowed = "used through its own layer only: this one also gets a gradient from elsewhere in the model"
+            raise ParameterError("model", wrong[0], allowed)
+
+    def forget(self) -> None:
+        """Let go of a forward pass."""
+        self._outputs, self._plain = [], {}
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        self.forget()
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _keeper(self, name: str) -> Callable[..., None]:
+        def keep(module: torch.nn.Module, args: Any, output: Any) -> None:
+            if isinstance(output, torch.Tensor) and module.training and torch.is_grad_enabled():
+                self._outputs.append((name, output))
+
+        return keep
+
+
+def _differs(parameter: torch.Tensor, plain: torch.Tensor, largest: float) -> bool:
+    captured = getattr(parameter, "summed_grad", None)
+    if captured is None:
+        captured = torch.zeros_like(plain, dtype=torch.float32)
+    difference = float((captured.double() - plain.double()).norm())
+    # A gradient that cancels, such as that of attention's key bias, is rounding of what others are made of.
+    scale = float(plain.double().norm()) + _CANCELLED * largest
+    return difference > _TOLERANCE.get(plain.dtype, _LOW_PRECISION) * scale
+
+
+def _device_of(values: dict[torch.Tensor, torch.Tensor]) -> torch.device:
+    return next((value.device for value in values), torch.device("cpu"))

@@ -1,0 +1,122 @@
+"""What shapes do not show is refused in the first micro-batch: samples that mix, parameters used beside their layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from opacus.grad_sample import GradSampleModuleFastGradientClipping
+from torch import nn
+from torch.nn import functional
+
+from dprmt._validation import ParameterError
+from dprmt.training.clipping import make_private, register_norm_samplers
+from dprmt.training.norms import Hutchinson
+from tests.training.test_planted_bugs import literal_sum
+
+CLIPPINGS = ("exact", "ghost", "hutchinson")
+
+
+def private(model: nn.Module, clipping: str, **options: Any) -> Any:
+    return make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        clipping=clipping,  # type: ignore[arg-type]
+        clipping_norm=1.0,
+        noise_multiplier=0.0,
+        expected_batch_size=1.0,
+        probes=2,
+        **options,
+    )
+
+
+class SequenceFirst(nn.Module):
+    """A layer in the middle sees (T, B, d)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.out(self.inner(inputs.transpose(0, 1)).transpose(0, 1)).squeeze(-1)
+
+
+class TiedByHand(nn.Module):
+    """The embedding's table is the output matrix too, outside of any layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(7, 4)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return functional.linear(self.emb(tokens), self.emb.weight)
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_a_layer_whose_first_axis_is_not_the_sample_is_refused_when_the_axes_are_as_long(clipping: str) -> None:
+    model = SequenceFirst()
+    step = private(model, clipping)
+    with pytest.raises(ParameterError, match=r"samples must be the first axis of every trainable layer.*'inner'"):
+        step.accumulate(step.model(torch.randn(5, 5, 4)).sum(1), samples=range(5), step=0)
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_a_parameter_that_is_used_beside_its_layer_is_refused_by_name(clipping: str) -> None:
+    model = TiedByHand()
+    before = model.emb.weight.detach().clone()
+    step = private(model, clipping)
+    losses = step.model(torch.tensor([[1, 2], [3, 4]])).square().sum((1, 2))
+    with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'emb\.weight'"):
+        step.accumulate(losses, samples=[0, 1], step=0)
+    step.step()
+    assert torch.equal(model.emb.weight.detach(), before)  # nothing of it was kept
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_losses_that_mix_samples_are_refused(clipping: str) -> None:
+    step = private(nn.Linear(3, 2), clipping)
+    outputs = step.model(torch.randn(4, 3)).square().sum(1)
+    with pytest.raises(ParameterError, match="no sample in another's loss"):
+        step.accumulate(outputs - outputs.mean(), samples=range(4), step=0)
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_what_is_right_is_not_refused_and_looked_at_once(clipping: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(50, 16, padding_idx=0), nn.LayerNorm(16), nn.Linear(16, 9), nn.Linear(9, 2))
+    step = private(model.to(dtype), clipping)
+    hooks = [len(layer._forward_hooks) for layer in model]
+    for number in range(2):
+        for samples in ([0, 1, 2, 3], [4, 5, 6, 7]):
+            tokens = torch.randint(0, 50, (4, 4), generator=torch.Generator().manual_seed(number))
+            step.accumulate(step.model(tokens).float().square().sum((1, 2)) * 100, samples=samples, step=number)
+        step.step()
+    assert [len(layer._forward_hooks) for layer in model] == [count - 1 for count in hooks]
+
+
+def test_the_first_look_leaves_no_trace_in_the_sum() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3).double()
+    inputs = torch.randn(4, 6).double()
+    expected = literal_sum(model, [10 * model(row[None]).square().sum() for row in inputs], 1.0)
+    before = [value.detach().clone() for value in model.parameters()]
+    step = private(model, "exact")
+    step.accumulate(10 * step.model(inputs).square().sum(1), samples=range(4), step=0)
+    step.step()
+    for old, value, total in zip(before, model.parameters(), expected, strict=True):
+        torch.testing.assert_close(old - value.detach(), total, rtol=1e-6, atol=1e-9)
+
+
+def test_a_forward_pass_inside_the_block_is_told_where_it_belongs() -> None:
+    model = GradSampleModuleFastGradientClipping(nn.Linear(40, 40), max_grad_norm=1.0)
+    samplers = register_norm_samplers(model, Hutchinson(probes=8))
+    with (
+        pytest.raises(ParameterError, match=r"before this call or `with samplers\.at"),
+        samplers.at(step=0, samples=[1]),
+    ):
+        model(torch.ones(1, 40)).sum().backward()

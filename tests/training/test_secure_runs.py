@@ -1,0 +1,92 @@
+"""``secure``: the noise of a step and the coins of a run are the cipher's, and nothing of its state is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("cryptography")
+
+import torch
+from scipy import stats
+
+from dprmt._validation import ParameterError
+from dprmt.cli import main
+from dprmt.training.clipping import make_private
+from dprmt.training.harness import read_metrics, run_in_memory, train
+from dprmt.training.harness._randomness import Randomness, fresh_randomness
+from dprmt.training.harness._sampling import poisson_batches
+from dprmt.training.randomness import SecureRandom
+from tests.training.test_planted_bugs import network, settings, task
+from tests.training.tiny_recipe import recipe_in, write_data
+
+KEY = bytes(range(32))
+
+
+def moved(**options: object) -> torch.Tensor:
+    model = torch.nn.Linear(100, 20, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    step = make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        clipping="exact",
+        clipping_norm=2.0,
+        noise_multiplier=1.5,
+        expected_batch_size=3.0,
+        **options,  # type: ignore[arg-type]
+    )
+    step.accumulate(0 * step.model(torch.ones(1, 100)).sum(1), samples=[0], step=0)
+    step.step()
+    return -3.0 * model.weight.detach()
+
+
+def test_the_noise_of_a_step_is_the_ciphers() -> None:
+    expected = SecureRandom(KEY).normal((20, 100), std=3.0)
+    assert torch.equal(moved(noise_generator=SecureRandom(KEY)), -3.0 * (-(expected.float() / 3.0)))
+    noise = moved(secure=True).flatten().numpy()
+    assert stats.kstest(noise, stats.norm(scale=3.0).cdf).pvalue > 1e-4
+    assert stats.kstest(noise, stats.norm(scale=3.6).cdf).pvalue < 1e-4
+    with pytest.raises(ParameterError, match="noise_generator must be None with secure=True"):
+        moved(secure=True, noise_generator=torch.Generator())
+
+
+def test_the_coins_of_a_run_are_the_ciphers() -> None:
+    drawn = list(poisson_batches(50, 0.25, 3, SecureRandom(KEY)))
+    same = SecureRandom(KEY)
+    assert drawn == [same.poisson_sample(50, 0.25) for _ in range(3)]
+
+
+def test_every_start_has_its_own_streams_by_purpose() -> None:
+    first, second = fresh_randomness(None, 1, True), fresh_randomness(None, 1, True)
+    streams = [r.generator(name).normal((20,)) for r in (first, second) for name in ("noise", "sampling")]
+    assert len({tuple(stream.tolist()) for stream in streams}) == 4
+    assert isinstance(Randomness(KEY, True, True).generator("noise"), SecureRandom)
+    with pytest.raises(ParameterError, match=r"noise_seed must be None with privacy\.secure"):
+        fresh_randomness(3, 1, True)
+
+
+def test_a_secure_run_does_not_touch_torchs_generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no(*_: object, **__: object) -> None:
+        raise AssertionError("a generator of torch's was asked for")
+
+    for name in ("normal", "rand", "randn"):
+        monkeypatch.setattr(torch, name, no)
+    wanted = settings(privacy={"secure": True}, training={"steps": 5})
+    with run_in_memory(network(), task(), wanted) as run:
+        assert len(list(run.steps())) == 5
+
+
+def test_a_secure_run_in_a_folder_says_so_and_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_data(tmp_path)
+    (tmp_path / "recipe.toml").write_text(recipe_in(tmp_path).to_toml())
+    words = ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"), "--secure"]
+    assert main(words) == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["secure"] is True
+    assert len(read_metrics(tmp_path / "run")) == 6
+    assert train(recipe_in(tmp_path, **{"privacy.secure": True}), tmp_path / "run", resume=True).finished
+    capsys.readouterr()
+    assert main([*words, "--noise-seed", "3", "--dry-run"]) == 2
+    assert "--noise-seed must be None with privacy.secure" in capsys.readouterr().err
