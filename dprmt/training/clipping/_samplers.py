@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from opacus.grad_sample import GradSampleHooksFastGradientClipping
@@ -250,6 +251,7 @@ def register_norm_samplers(
     *,
     tokens: SupportsIndex | None = None,
     estimate_all: bool = False,
+    accountant: Any = None,
 ) -> NormSamplers:
     """Let Opacus' fast gradient clipping estimate norms, for this model only.
 
@@ -268,6 +270,11 @@ def register_norm_samplers(
         By default layers with min(d, p) <= k (LoRA's), embeddings, normalizations and lone biases are exact, which
         costs less, and no finite rank is claimed. True estimates everything by Hutchinson.
 
+    accountant : IAccountant, optional
+        The engine's (``PrivacyEngine.accountant``): refused unless it accounts for these very norms, as one of
+        ``dprmt.accounting.opacus.register`` with the same probes does. Without it nothing is compared, and an
+        accountant that was told other probes, or Opacus' own, reports the ε of something else.
+
     Returns
     -------
     NormSamplers
@@ -276,7 +283,8 @@ def register_norm_samplers(
     Raises
     ------
     ParameterError
-        If the model has a layer that is unsupported, shared or mixes samples; the layer is named.
+        If the model has a layer that is unsupported, shared or mixes samples; the layer is named. If the accountant
+        accounts for other norms.
 
     Formal guarantees
     -----------------
@@ -309,4 +317,27 @@ def register_norm_samplers(
     largest = None if tokens is None else check_count("tokens", tokens)
     check_model(hooks._module, hooked=True)
     policy = NormPolicy(norms, estimate_all, largest)
-    return NormSamplers(hooks, plan_layers(trainable_modules(hooks._module), policy), policy, norms.probe_sharing)
+    layers = plan_layers(trainable_modules(hooks._module), policy)
+    if accountant is not None:
+        _check_accountant(accountant, NormRecord([r for layer in layers for r in layer.records()], norms.probe_sharing))
+    return NormSamplers(hooks, layers, policy, norms.probe_sharing)
+
+
+def _check_accountant(accountant: Any, record: NormRecord) -> None:
+    configuration = getattr(accountant, "configuration", None)
+    if configuration is None:
+        told, same = type(accountant).__name__, record.probes is None
+    else:
+        told = repr(configuration)
+        stated, own = (source.mechanism(1.0, 0.01) for source in (configuration, record))
+        # More may be charged than needed: no finite rank, probes that are revealed.
+        same = any(stated == _weaker(own, **less) for less in ({}, {"rank": None}))
+        same = same or stated == _weaker(own, rank=None, probe_sharing="batch")
+    if not same:
+        needed = f"dprmt.accounting.opacus.register(probes={record.probes}, probe_sharing={record.probe_sharing!r})"
+        raise ParameterError("accountant", told, f"one for the norms that are used: {needed}")
+
+
+def _weaker(mechanism: Any, **less: Any) -> Any:
+    known = {entry.name for entry in dataclasses.fields(mechanism)}
+    return dataclasses.replace(mechanism, **{key: value for key, value in less.items() if key in known})

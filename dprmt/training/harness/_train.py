@@ -290,8 +290,7 @@ def _in_folder(
     with process_group() as (rank, processes):
         folder = _open_folder(config, out, resume, rank)
         try:
-            more = observers() if rank == 0 else ()
-            start = _FolderRun(Path(out), folder, rank, processes, more, repeatable)
+            start = _FolderRun(Path(out), folder, rank, processes, observers() if rank == 0 else (), repeatable)
             start.draw(noise_seed, secure)
             return start.to_the_end(prepared, finish, show_progress)
         finally:
@@ -320,8 +319,7 @@ class _FolderRun:
 
     def draw(self, noise_seed: int | None, secure: bool) -> None:
         """The randomness of this start, the same in all processes."""
-        attempt = 1 if self._repeatable else self._attempt
-        self._randomness = from_first(fresh_randomness(noise_seed, attempt, secure))
+        self._randomness = from_first(fresh_randomness(noise_seed, 1 if self._repeatable else self._attempt, secure))
 
     def to_the_end(
         self, make: Callable[[Start], Prepared], finish: Callable[[Run], None], show_progress: bool
