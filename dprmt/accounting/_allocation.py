@@ -27,7 +27,7 @@ from dprmt.accounting._ratio_sum import SumLaw, sum_from_above, sum_from_below
 from dprmt.accounting._types import Array
 
 _FIRST_BINS = 64
-_BINS = 6  # as many bins for the law of the sensitivity as the engine asks for
+_LEAST_BINS = 384  # of the law of the sensitivity: it enters once an epoch, where the engine asks at every step
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class AllocationEpoch:
 
 @lru_cache(maxsize=16)
 def _pairs(step: ClippingStep, steps: int, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-    upper, lower = step.pairs(_BINS * bins, tail)
+    upper, lower = step.pairs(max(_LEAST_BINS, 3 * bins), tail)
     fineness = _FIRST_BINS / bins
     plan = ratio_plan(upper, 1.0 / step.noise_multiplier, steps, fineness, tail)
     above = never_more_private(ratio_cells(upper, plan.nodes()), upper.slack)

@@ -12,6 +12,7 @@ from paper_figures.items import (
     heavy_tail,
     noise_multiplier,
     overhead_by_probes,
+    random_allocation,
     singular_values,
     spectral_entropy,
     speedup,
@@ -31,5 +32,6 @@ _ALL = (
     adam_bound.ITEM,
     *heavy_tail.ITEMS,
     grape_accuracy.ITEM,
+    random_allocation.ITEM,
 )
 ITEMS: dict[str, Item] = {item.name: item for item in _ALL}
