@@ -390,3 +390,12 @@ def test_a_folder_that_another_process_has_used_meanwhile_is_refused(tmp_path, m
 def test_guard_error_survives_a_process_boundary():
     error = pickle.loads(pickle.dumps(SilentParameterError(["a", "b"], "did not change")))
     assert (error.names, str(error)) == (["a", "b"], "did not change: a, b")
+
+
+def test_a_checkpoint_of_a_version_without_checksums_is_read(tmp_path):
+    save_checkpoint(tmp_path, {"step": 2, "weight": torch.arange(3.0)})
+    file = tmp_path / "checkpoint" / "document.json"
+    file.write_text(json.dumps(json.loads(file.read_text())["state"]))
+    state = load_checkpoint(tmp_path)
+    assert state["step"] == 2
+    assert state["weight"].tolist() == [0.0, 1.0, 2.0]
