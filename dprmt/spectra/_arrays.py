@@ -11,14 +11,22 @@ import sys
 from collections.abc import Sequence
 from numbers import Real
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError, check_count
 
+if TYPE_CHECKING:
+    import torch
+
 Array: TypeAlias = Any
-"""A NumPy array or a torch tensor."""
+"""A NumPy array or a torch tensor, inside this room."""
+ArrayT = TypeVar("ArrayT", bound="float | np.floating[Any] | NDArray[np.floating[Any]] | torch.Tensor")
+"""What a public function takes and gives back: a number, a NumPy array, or a torch tensor."""
+MatrixT = TypeVar("MatrixT", bound="NDArray[np.floating[Any]] | torch.Tensor")
+"""The same without numbers."""
 
 _FLOATING = "of a real floating-point dtype"
 

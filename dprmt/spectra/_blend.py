@@ -12,6 +12,7 @@ import numpy as np
 from dprmt._validation import ParameterError, check_real
 from dprmt.spectra._arrays import (
     Array,
+    MatrixT,
     array_namespace,
     as_array,
     cast_like,
@@ -26,7 +27,7 @@ from dprmt.spectra._denoiser import NEGLIGIBLE, detached, float64_like, in_safe_
 from dprmt.spectra._representable import representable
 
 
-def blend(matrix: Array, sigma: float, norm_correction: bool = True) -> Array:
+def blend(matrix: MatrixT, sigma: float, norm_correction: bool = True) -> MatrixT:
     """Denoise a noisy matrix by the combination of shrinkers that Stein's unbiased risk estimate prefers.
 
     Candidates are ``f(Y) = U diag(f(y_i)) Vᵀ`` for non-negative combinations f of the identity and of three soft

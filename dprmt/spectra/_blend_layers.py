@@ -11,7 +11,7 @@ import numpy as np
 
 from dprmt._validation import ParameterError, check_choice
 from dprmt.spectra._alignment import norm
-from dprmt.spectra._arrays import Array, array_namespace, cast_like, check_finite
+from dprmt.spectra._arrays import Array, MatrixT, array_namespace, cast_like, check_finite
 from dprmt.spectra._blend import (
     NoisySpectra,
     changed_rows,
@@ -72,13 +72,13 @@ class BlendReport(LayerReport):
 
 
 def blend_layers(
-    layers: Mapping[str, Array],
+    layers: Mapping[str, MatrixT],
     sigma: float | Mapping[str, float],
     norm_correction: bool = True,
     *,
     layer_weights: LayerWeights = "noisy",
     memory: BlendMemory | None = None,
-) -> tuple[dict[str, Array], dict[str, BlendReport]]:
+) -> tuple[dict[str, MatrixT], dict[str, BlendReport]]:
     """Denoise every matrix of a noisy gradient, as `blend` does, and leave everything else alone.
 
     Parameters

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dprmt._validation import ParameterError, check_choice, check_real
 from dprmt.spectra._arrays import (
     Array,
+    MatrixT,
     array_namespace,
     as_array,
     cast_like,
@@ -30,14 +31,14 @@ NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would
 
 
 def denoise(
-    matrix: Array,
+    matrix: MatrixT,
     sigma: float,
     kappa: float = 1.02,
     norm_correction: bool = True,
     *,
     loss: Loss = "frobenius",
     backend: Backend = "auto",
-) -> Array:
+) -> MatrixT:
     """Denoise a noisy gradient matrix, or leave it alone if nothing in it stands out from the noise.
 
     With s₁ the top singular value of Y, b the bulk edge and Ŷ the matrix Y with its singular values shrunk by

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dprmt._validation import ParameterError
@@ -20,7 +21,7 @@ _CLOSE = 6e-6  # ∛ε: pairs of relative distance below it use slopes, where di
 _ZERO = 1e-150  # singular values below it, in units of the top one, count as 0
 
 
-def spectral_divergence(observed: Array, shrunk: Array, slopes: Array, shape: tuple[int, int]) -> Array:
+def spectral_divergence(observed: Array, shrunk: Array, slopes: Array, shape: Sequence[int]) -> Array:
     """Divergence of ``f(Y) = U diag(f(y_i)) Vᵀ`` as a function of the mn entries of Y.
 
     For ``Y = X + σW`` with independent standard normal entries of W, ``Σ f(y_i) y_i - σ² div f(Y)`` estimates

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.spectra._arrays import Array, array_namespace, as_array, cast_like, check_finite, check_nonempty
+from dprmt.spectra._arrays import (
+    Array,
+    MatrixT,
+    array_namespace,
+    as_array,
+    cast_like,
+    check_finite,
+    check_nonempty,
+)
 from dprmt.spectra._backends import GRAM_LIMIT, Backend
 from dprmt.spectra._denoiser import check_method, denoise_stack
 from dprmt.spectra._shrinkage import Loss
@@ -44,14 +52,14 @@ class LayerReport:
 
 
 def denoise_layers(
-    layers: Mapping[str, Array],
+    layers: Mapping[str, MatrixT],
     sigma: float | Mapping[str, float],
     kappa: float | Callable[[tuple[int, int]], float] = 1.02,
     norm_correction: bool = True,
     *,
     loss: Loss = "frobenius",
     backend: Backend = "auto",
-) -> tuple[dict[str, Array], dict[str, LayerReport]]:
+) -> tuple[dict[str, MatrixT], dict[str, LayerReport]]:
     """Denoise every matrix of a noisy gradient, as `denoise` does, and leave everything else alone.
 
     Only two-dimensional arrays count as matrices. Biases and norms pass through, and so do convolution

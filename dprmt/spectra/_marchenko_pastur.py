@@ -9,7 +9,7 @@ gives the upper tail.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dprmt._validation import check_real
 from dprmt.spectra._arrays import (
     Array,
+    ArrayT,
     array_namespace,
     as_array,
     cast_like,
@@ -71,7 +72,7 @@ class MarchenkoPastur:
     (5.887456, 1.0, 4.0)
     """
 
-    def __init__(self, shape: tuple[int, int], sigma: float) -> None:
+    def __init__(self, shape: Sequence[int], sigma: float) -> None:
         self.shape = m, n = check_shape(shape)
         self.sigma = check_real("sigma", sigma, low=0.0, low_open=True)
         self._short, self._long = min(m, n), max(m, n)
@@ -94,7 +95,7 @@ class MarchenkoPastur:
         """The median singular value."""
         return float(self.ppf(0.5))
 
-    def pdf(self, x: Array) -> Array:
+    def pdf(self, x: ArrayT) -> ArrayT:
         """Density at ``x``, per unit of singular value; 0 outside the support.
 
         Returns
@@ -112,7 +113,7 @@ class MarchenkoPastur:
         density = (from_upper / self.sigma) * ratio / (math.pi * self.sigma * self._short)
         return cast_like(xp.where(inside, density, 0.0), x)
 
-    def cdf(self, x: Array) -> Array:
+    def cdf(self, x: ArrayT) -> ArrayT:
         """Probability of a singular value at or below ``x``.
 
         Returns
@@ -122,7 +123,7 @@ class MarchenkoPastur:
         """
         return cast_like(in_blocks(lambda s: self._probability(s, below=True), _checked("x", x)), x)
 
-    def sf(self, x: Array) -> Array:
+    def sf(self, x: ArrayT) -> ArrayT:
         """Probability of a singular value above ``x``, accurate up to the edge where ``1 - cdf`` is not.
 
         Returns
@@ -132,7 +133,7 @@ class MarchenkoPastur:
         """
         return cast_like(in_blocks(lambda s: self._probability(s, below=False), _checked("x", x)), x)
 
-    def ppf(self, q: Array) -> Array:
+    def ppf(self, q: ArrayT) -> ArrayT:
         """Quantile function: the singular value with ``cdf`` equal to ``q``.
 
         Parameters

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dprmt.spectra._arrays import Array, array_namespace, check_matrices, promote_half
+from dprmt.spectra._arrays import Array, MatrixT, array_namespace, check_matrices, promote_half
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 
 
-def estimate_sigma(matrix: Array) -> Array:
+def estimate_sigma(matrix: MatrixT) -> MatrixT:
     """Standard deviation of the noise in each matrix: median singular value over that of the law with σ = 1.
 
     In DP training σ is known; this checks it, or serves when it is not. The signal must leave the median

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal, localcontext
 from functools import lru_cache
 from typing import NamedTuple
@@ -48,7 +49,7 @@ def _two_floats(x: Decimal) -> TwoFloats:
     return TwoFloats(float(x), float(x - Decimal(float(x))))
 
 
-def checked_scales(shape: tuple[int, int], sigma: float) -> tuple[int, int, float, NoiseScales]:
+def checked_scales(shape: Sequence[int], sigma: float) -> tuple[int, int, float, NoiseScales]:
     """Check a shape and a noise level, and give them back with the scales they set."""
     m, n = check_shape(shape)
     sigma = check_real("sigma", sigma, low=0.0)

@@ -20,13 +20,23 @@ the edge as far from it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dprmt._validation import ParameterError
-from dprmt.spectra._arrays import Array, array_namespace, cast_like, singular_values, sort_descending
+from dprmt.spectra._arrays import (
+    Array,
+    ArrayT,
+    MatrixT,
+    array_namespace,
+    cast_like,
+    singular_values,
+    sort_descending,
+)
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 from dprmt.spectra._noise_scales import NoiseScales, checked_scales
 
 
-def bulk_edge(shape: tuple[int, int], sigma: float) -> float:
+def bulk_edge(shape: Sequence[int], sigma: float) -> float:
     """The bulk edge σ(√m + √n), where the singular values of pure noise end.
 
     Parameters
@@ -59,7 +69,7 @@ def bulk_edge(shape: tuple[int, int], sigma: float) -> float:
     return checked_scales(shape, sigma)[3].upper_edge.high
 
 
-def detection_threshold(shape: tuple[int, int], sigma: float) -> float:
+def detection_threshold(shape: Sequence[int], sigma: float) -> float:
     """The detection threshold σ(mn)^{1/4}, below which a signal leaves no trace in the top singular values.
 
     Parameters
@@ -91,7 +101,7 @@ def detection_threshold(shape: tuple[int, int], sigma: float) -> float:
     return checked_scales(shape, sigma)[3].threshold.high
 
 
-def spike_map(signal: Array, shape: tuple[int, int], sigma: float) -> Array:
+def spike_map(signal: ArrayT, shape: Sequence[int], sigma: float) -> ArrayT:
     """The singular value F(λ) of the noisy matrix that a clean singular value λ causes.
 
     Above the detection threshold ``F(λ) = √((λ + σ²n/λ)(λ + σ²m/λ)) > λ``; at and below it the bulk edge.
@@ -143,7 +153,7 @@ def _spike_map(values: Array, m: int, n: int, sigma: float, scales: NoiseScales)
     return xp.where(above & (edge < F), F, edge)
 
 
-def spike_map_inverse(observed: Array, shape: tuple[int, int], sigma: float) -> Array:
+def spike_map_inverse(observed: ArrayT, shape: Sequence[int], sigma: float) -> ArrayT:
     """The clean singular value λ with F(λ) = y, for an observed singular value y above the bulk edge.
 
     ``F⁻¹(y) = ½(√(y²-b₋²) + √(y²-b₊²))``. At and below the bulk edge λ is not identified: every value in
@@ -209,7 +219,7 @@ def edge_roots(observed: Array, scales: NoiseScales) -> tuple[Array, Array, Arra
     return outer, inner, above
 
 
-def vector_overlaps(signal: Array, shape: tuple[int, int], sigma: float) -> tuple[Array, Array]:
+def vector_overlaps(signal: ArrayT, shape: Sequence[int], sigma: float) -> tuple[ArrayT, ArrayT]:
     """Squared overlaps |⟨u,ũ⟩|² and |⟨v,ṽ⟩|² between clean and noisy singular vectors.
 
     Above the detection threshold the left one (in R^m) is ``(λ⁴ - mnσ⁴)/(λ⁴ + mλ²σ²)`` and the right one (in
@@ -263,7 +273,7 @@ def squared_overlaps(signal: Array, m: int, n: int, sigma: float, scales: NoiseS
     return one_minus_t4 / (1 + m * r * r), one_minus_t4 / (1 + n * r * r)
 
 
-def predicted_spectrum(signals: Array, shape: tuple[int, int], sigma: float) -> Array:
+def predicted_spectrum(signals: MatrixT, shape: Sequence[int], sigma: float) -> MatrixT:
     """The singular values of ``X + σW`` that theory predicts from those of X: spikes, then the bulk.
 
     The signals above the detection threshold become spikes, Eq. 3; the other ``min(m, n) - #spikes`` values

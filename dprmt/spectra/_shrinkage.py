@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from dprmt._validation import check_choice, check_real
-from dprmt.spectra._arrays import Array, array_namespace, cast_like, check_shape, singular_values
+from dprmt.spectra._arrays import Array, ArrayT, array_namespace, cast_like, check_shape, singular_values
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 from dprmt.spectra._noise_scales import NoiseScales, checked_scales
 from dprmt.spectra._phase_transition import edge_roots, squared_overlaps
@@ -14,7 +15,7 @@ from dprmt.spectra._phase_transition import edge_roots, squared_overlaps
 Loss = Literal["frobenius", "operator", "nuclear"]
 
 
-def shrink(observed: Array, shape: tuple[int, int], sigma: float, loss: Loss = "frobenius") -> Array:
+def shrink(observed: ArrayT, shape: Sequence[int], sigma: float, loss: Loss = "frobenius") -> ArrayT:
     """Shrink noisy singular values by the rule that is optimal, for large matrices, for the given loss.
 
     With ``λ = F⁻¹(y)`` and the cosines ``c_u, c_v`` between clean and noisy singular vectors (square roots of
@@ -94,7 +95,7 @@ def _by_overlaps(y: Array, m: int, n: int, sigma: float, scales: NoiseScales, lo
     return xp.where(above & (factor > 0), λ * factor, 0.0)
 
 
-def hard_threshold(shape: tuple[int, int], sigma: float | None = None) -> float:
+def hard_threshold(shape: Sequence[int], sigma: float | None = None) -> float:
     """The threshold at which keeping or dropping whole singular values has the least Frobenius error.
 
     Parameters

@@ -28,6 +28,7 @@ O(mK²) operations. Beyond the edge K = 128 is enough for every m.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -85,7 +86,7 @@ class TopSingularValue:
     1.0182
     """
 
-    def __init__(self, shape: tuple[int, int], sigma: float = 1.0) -> None:
+    def __init__(self, shape: Sequence[int], sigma: float = 1.0) -> None:
         sides = check_shape(shape)
         self.shape, self.sigma = sides, check_real("sigma", sigma, low=0.0, low_open=True)
         self._short, self._long = sorted(sides)

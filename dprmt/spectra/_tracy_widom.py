@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -142,9 +143,7 @@ def _nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return np.polynomial.legendre.leggauss(_ORDER)
 
 
-def tracy_widom_edge(
-    shape: tuple[int, int], sigma: float, false_alarm: float, centring: Centring = "johnstone"
-) -> float:
+def tracy_widom_edge(shape: Sequence[int], sigma: float, false_alarm: float, centring: Centring = "johnstone") -> float:
     """The level that the top singular value of noise exceeds at the given rate, in the Tracy–Widom limit.
 
     ``s₁² ≈ σ²(μ + τ·TW₁)`` with ``μ = (a + b)²`` and ``τ = (a + b)(1/a + 1/b)^{1/3}``, where for n >= m
@@ -212,7 +211,7 @@ def _centre_and_scale(m: int, n: int, centring: Centring) -> tuple[float, float]
     return (a + b) ** 2, (a + b) * (1 / a + 1 / b) ** (1 / 3)
 
 
-def false_alarm_rate(shape: tuple[int, int], kappa: float) -> float:
+def false_alarm_rate(shape: Sequence[int], kappa: float) -> float:
     """The probability P(s₁ > κ·b₊) that pure noise passes a gate at κ times the bulk edge.
 
     Parameters
@@ -251,7 +250,7 @@ def false_alarm_rate(shape: tuple[int, int], kappa: float) -> float:
     return TracyWidom().sf((gate * gate - centre) / scale)
 
 
-def kappa_for(shape: tuple[int, int], false_alarm: float) -> float:
+def kappa_for(shape: Sequence[int], false_alarm: float) -> float:
     """The gate κ >= 1 that pure noise passes with the given probability: ``P(s₁ > κ·b₊) = false_alarm``.
 
     Parameters

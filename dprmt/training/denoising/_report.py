@@ -81,7 +81,7 @@ class DenoisingReport:
         ParameterError
             If no matrix has this name.
         """
-        return bulk_edge(self._matrix(name).shape, self.sigma)  # type: ignore[arg-type]
+        return bulk_edge(self._matrix(name).shape, self.sigma)
 
     def top_singular_value(self, name: str) -> float:
         """The largest singular value of the noisy matrix.
