@@ -11,7 +11,9 @@ from studies._groups import group_means as group_means
 from studies._private_training import read_records as read_records
 from studies._private_training import train_privately as train_privately
 from studies._speedup import AccuracyCurve as AccuracyCurve
+from studies._speedup import NullSpeedup as NullSpeedup
 from studies._speedup import Speedup as Speedup
+from studies._speedup import null_speedups as null_speedups
 from studies._speedup import speedups as speedups
 from studies._task import ClosedFormTask as ClosedFormTask
 from studies._task import GroupRecord as GroupRecord
@@ -27,6 +29,7 @@ __all__ = [
     "GroupRecord",
     "GroupTask",
     "Measured",
+    "NullSpeedup",
     "Speedup",
     "TunedRuns",
     "accuracy_curve",
@@ -34,6 +37,7 @@ __all__ = [
     "compare_optimizers",
     "frequency_groups",
     "group_means",
+    "null_speedups",
     "private_settings",
     "read_records",
     "speedups",

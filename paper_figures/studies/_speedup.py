@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -125,6 +127,76 @@ def speedups(baseline: AccuracyCurve, method: AccuracyCurve, milestones: Sequenc
             raise ParameterError("milestones", milestone, f"out of {baseline.steps.astype(int).tolist()}")
         rows.append(_row(baseline, method, int(place[0])))
     return rows
+
+
+@dataclass(frozen=True)
+class NullSpeedup:
+    """What `speedups` says of a method compared with itself.
+
+    Attributes
+    ----------
+    step : int
+        The milestone.
+    mean, spread : float
+        Of the speedups of one half of the runs over the other half; nan if neither half ever gets there.
+    never : float
+        Share of the comparisons in which the one half does not get to where the other was.
+    """
+
+    step: int
+    mean: float
+    spread: float
+    never: float
+
+
+def null_speedups(baseline: AccuracyCurve, milestones: Sequence[int]) -> list[NullSpeedup]:
+    """The scale on which to read `speedups`: runs of the baseline against other runs of it.
+
+    The first crossing of a curve that is noisy comes early, and one half of the runs may have been lucky. A speedup
+    that does not stand out from these has shown nothing.
+
+    Parameters
+    ----------
+    baseline : AccuracyCurve
+        Of at least two runs; with an odd number, halves differ by one run.
+    milestones : sequence of int
+        As for `speedups`.
+
+    Returns
+    -------
+    list of NullSpeedup
+        One for each milestone, over all ways to halve the runs, either half first.
+
+    Raises
+    ------
+    ParameterError
+        If there is one run only, or a milestone is no step.
+
+    Examples
+    --------
+    >>> curve = AccuracyCurve([10, 20], [1.0, 1.4], [[0.5, 0.7], [0.6, 0.8]])
+    >>> (row,) = null_speedups(curve, [20])
+    >>> round(row.mean, 3), row.never  # one is 5 steps ahead of the other, which never gets there
+    (0.25, 0.5)
+    """
+    runs = range(len(baseline.accuracy))
+    if len(runs) < 2:
+        raise ParameterError("baseline", len(runs), "a curve of at least two runs; runs")
+    rows: dict[int, list[float | None]] = {milestone: [] for milestone in milestones}
+    for chosen in combinations(runs, len(runs) // 2):
+        halves = [list(chosen), [run for run in runs if run not in chosen]]
+        first, other = (AccuracyCurve(baseline.steps, baseline.epsilon, baseline.accuracy[half]) for half in halves)
+        for one, two in ((first, other), (other, first)):
+            for row in speedups(one, two, milestones):
+                rows[row.step].append(row.speedup)
+    return [_null_row(milestone, values) for milestone, values in rows.items()]
+
+
+def _null_row(step: int, values: list[float | None]) -> NullSpeedup:
+    reached = [value for value in values if value is not None]
+    mean = float(np.mean(reached)) if reached else math.nan
+    spread = float(np.std(reached)) if reached else math.nan
+    return NullSpeedup(step, mean, spread, 1 - len(reached) / len(values))
 
 
 def _row(baseline: AccuracyCurve, method: AccuracyCurve, place: int) -> Speedup:

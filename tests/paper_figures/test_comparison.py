@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dprmt._validation import ParameterError
 from dprmt.plots import plot_accuracy_over_steps
 from dprmt.training.harness import read_metrics
-from studies import AccuracyCurve, accuracy_curve, compare, speedups
+from studies import AccuracyCurve, accuracy_curve, compare, null_speedups, speedups
 from studies._speedup import first_crossing
 from tests.training.tiny_recipe import recipe_in, write_data
 
@@ -58,6 +58,29 @@ def test_first_crossing_is_on_the_curve_and_is_the_first(values, target):
         return
     assert np.interp(place, steps, values) >= target - 1e-12
     assert all(value < target for step, value in zip(steps, values, strict=True) if step < place)
+
+
+def test_the_null_of_noisy_curves_is_not_zero_and_that_of_equal_runs_is():
+    """Two halves of one method: all ways to halve four runs, by a literal loop; equal runs save nothing."""
+    rng = np.random.default_rng(0)
+    steps = list(range(1, 21))
+    accuracy = np.linspace(0.4, 0.6, 20) + 0.03 * rng.standard_normal((4, 20))
+    noisy = AccuracyCurve(steps, steps, accuracy)
+    literal = []
+    for one in ([0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]):
+        other = [run for run in range(4) if run not in one]
+        pair = (AccuracyCurve(steps, steps, accuracy[half]) for half in (one, other))
+        literal += [row.speedup for row in speedups(*pair, [20])]
+    (null,) = null_speedups(noisy, [20])
+    reached = [value for value in literal if value is not None]
+    assert null.mean == pytest.approx(np.mean(reached))
+    assert null.spread == pytest.approx(np.std(reached))
+    assert null.never == pytest.approx(1 - len(reached) / len(literal))
+    assert null.mean > 0.01  # first crossings of noisy curves come early
+    (equal,) = null_speedups(AccuracyCurve(steps, steps, [np.linspace(0.4, 0.6, 20)] * 4), [20])
+    assert (equal.mean, equal.spread, equal.never) == pytest.approx((0, 0, 0))
+    with pytest.raises(ParameterError, match="baseline must be a curve of at least two runs"):
+        null_speedups(AccuracyCurve(steps, steps, accuracy[:1]), [20])
 
 
 @given(values=values)
