@@ -11,21 +11,27 @@ import sys
 from collections.abc import Sequence
 from numbers import Real
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError, check_count
 
-if TYPE_CHECKING:
-    import torch
+
+class TensorLike(Protocol):
+    """A torch tensor, to type checkers; torch itself is never imported here."""
+
+    def is_floating_point(self) -> bool: ...
+
+    def detach(self) -> Any: ...
+
 
 Array: TypeAlias = Any
 """A NumPy array or a torch tensor, inside this room."""
-ArrayT = TypeVar("ArrayT", bound="float | np.floating[Any] | NDArray[np.floating[Any]] | torch.Tensor")
+ArrayT = TypeVar("ArrayT", bound="float | np.floating[Any] | NDArray[np.floating[Any]] | TensorLike")
 """What a public function takes and gives back: a number, a NumPy array, or a torch tensor."""
-MatrixT = TypeVar("MatrixT", bound="NDArray[np.floating[Any]] | torch.Tensor")
+MatrixT = TypeVar("MatrixT", bound="NDArray[np.floating[Any]] | TensorLike")
 """The same without numbers."""
 
 _FLOATING = "of a real floating-point dtype"
