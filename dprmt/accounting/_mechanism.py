@@ -12,6 +12,7 @@ from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._compose import Composition, compose
 from dprmt.accounting._engine import Schedule
+from dprmt.accounting._errors import needing
 from dprmt.accounting._sampling import Sampling, check_steps, checked_sample_rate, run_length, schedule_of
 
 if TYPE_CHECKING:
@@ -193,7 +194,8 @@ class Mechanism:
         >>> bool(0 < prv.pm_inf < 2e-12)
         True
         """
-        from dprmt.accounting._prv import to_prv
+        with needing("interop"):
+            from dprmt.accounting._prv import to_prv
 
         return to_prv(self._unit(), direction, largest_loss=largest_loss, tail=tail, bins=bins)
 
@@ -232,6 +234,7 @@ class Mechanism:
         >>> DPSGD(1.0, 0.03).to_pld(1e-3).self_compose(400).get_epsilon_for_delta(1e-5) < 3.86
         True
         """
-        from dprmt.accounting._pld import to_pld
+        with needing("interop"):
+            from dprmt.accounting._pld import to_pld
 
         return to_pld(self._unit(), discretization, largest_loss=largest_loss, tail=tail, bins=bins)

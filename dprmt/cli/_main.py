@@ -13,6 +13,8 @@ from dprmt.cli._options import Parser, UsageError
 from dprmt.cli._sampling_options import MEANING
 
 _COMMANDS = (_epsilon, _noise, _delta, _probes, _tradeoff, _spectrum, _train, _recipes, _report)
+_EXTRAS = {"matplotlib": "plots", "rich": "cli", "safetensors": "cli", "joblib": "sweep"}
+_EXTRAS |= dict.fromkeys(("torch", "opacus", "transformers", "peft", "datasets"), "train")
 
 
 def build_parser() -> Parser:
@@ -71,6 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(f"{command}: {option} must be {error.allowed}, got {error.value}")
     except UsageError as error:
         return _refuse(str(error))
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        return _refuse(f"{command}: needs {package}; install dprmt[{_EXTRAS[package]}]")
     except BrokenPipeError:
         sys.stderr.close()
         return 0

@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
-from rich.table import Table as RichTable
-
 from dprmt._files import strict_json
 from dprmt.cli._options import Commands, add_command_with, name_of
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
     from dprmt.report import Progress, Report, Table
 
 
@@ -44,6 +42,8 @@ def add_command(commands: Commands) -> None:
 
 def run_report(namespace: argparse.Namespace) -> None:
     """Write the page, and print its sentences."""
+    from rich.console import Console
+
     from dprmt.report import write_report
 
     console = Console()
@@ -67,6 +67,8 @@ def _print(console: Console, report: Report) -> None:
 
 
 def _table(table: Table) -> RichTable:
+    from rich.table import Table as RichTable
+
     printed = RichTable(caption=table.caption)
     for number, name in enumerate(table.header):
         printed.add_column(name, justify="right" if number else "left")
@@ -78,6 +80,9 @@ def _table(table: Table) -> RichTable:
 @contextmanager
 def _progress(console: Console, *, quiet: bool) -> Iterator[Progress]:
     """A progress bar on terminals; silent where output is none."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
     from dprmt.report import Progress
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))

@@ -10,9 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rich.console import Console
-from rich.progress import track
-
 from dprmt.cli._matrix_spectrum import LARGEST_ENTRY, MatrixSpectrum, is_usable, matrix_spectrum, why_not
 from dprmt.cli._options import (
     Commands,
@@ -132,8 +129,12 @@ def _analysed(tensors: dict[str, Reader], sigma: float, file: str) -> tuple[list
 
 def _with_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
     # A bar on stderr, where a terminal is attached and there is more than one step.
-    quiet = total < 2 or not sys.stderr.isatty()
-    return track(items, "spectra", total, console=Console(stderr=True), transient=True, disable=quiet)
+    if total < 2 or not sys.stderr.isatty():
+        return items
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(items, "spectra", total, console=Console(stderr=True), transient=True)
 
 
 def _draw(place: str, spectrum: MatrixSpectrum, among: int) -> None:

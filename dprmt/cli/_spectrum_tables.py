@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from dprmt.cli._matrix_spectrum import MatrixSpectrum
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _SPIKES_NAMED = 3  # predicted clean values in a row of the overview
 _SPIKES_LISTED, _BULK_LISTED = 30, 5  # rows of the table of one matrix
@@ -89,6 +89,9 @@ def _listed(spikes: int, count: int) -> list[int]:
 
 
 def _table(*headings: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -97,6 +100,8 @@ def _table(*headings: str) -> Table:
 
 def _rendered(table: Table) -> str:
     # As wide as it needs to be, whatever the terminal, and without blanks at the ends of lines.
+    from rich.console import Console
+
     text = io.StringIO()
     Console(file=text, width=_UNLIMITED, markup=False, highlight=False).print(table)
     return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())

@@ -66,7 +66,7 @@ def _guarded(read: Callable[[], _T], suffix: str) -> _T:
     try:
         with warnings.catch_warnings(action="ignore"):
             return read()
-    except UnreadableFileError:
+    except (UnreadableFileError, ModuleNotFoundError):
         raise
     except Exception as error:
         reason = str(error).strip() or type(error).__name__

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dprmt.accounting import DPSGD
 from tests.house.import_graph import (
     ROOT,
     circles,
@@ -127,3 +130,48 @@ def test_the_check_sees_heavy_modules() -> None:
 def test_answers_need_nothing_heavy_either() -> None:
     statement = "from dprmt.accounting import RandomizedClipping as R; R(2.0, 0.1, 8).epsilon(3, 1e-5)"
     assert loaded_after(statement) == set()
+
+
+def without(modules: str, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command where some packages are not installed."""
+    code = f"import sys; sys.modules |= dict.fromkeys({modules.split()}); from dprmt.cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+EXTRAS = "matplotlib rich safetensors torch opacus transformers peft datasets joblib shtab"
+RUN = ("--noise-multiplier", "2", "--sample-rate", "0.1", "--steps", "2")
+
+
+def test_privacy_questions_need_the_core_alone() -> None:
+    code, out, err = without(EXTRAS, "epsilon", *RUN, "--delta", "1e-5")
+    assert (code, out[:5], err) == (0, "ε <= ", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("tradeoff", *RUN, "--plot", "curve.png"), "needs matplotlib; install dprmt[plots]"),
+        (("report", "--out", "page"), "needs rich; install dprmt[cli]"),
+        (("spectrum", "FILE.npy", "--sigma", "1"), "needs rich; install dprmt[cli]"),
+        (("spectrum", "FILE.safetensors", "--sigma", "1"), "needs safetensors; install dprmt[cli]"),
+        (("train", "minilm-docstrings"), "needs torch; install dprmt[train]"),
+    ],
+)
+def test_a_missing_extra_is_named(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "FILE.npy", np.eye(3))
+    (tmp_path / "FILE.safetensors").write_bytes(b"")
+    places = [str(tmp_path / word) if word.startswith(("FILE", "curve", "page")) else word for word in arguments]
+    code, out, err = without(EXTRAS, *places)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+    assert not (tmp_path / "page").exists()
+
+
+@pytest.mark.parametrize(("call", "package"), [("to_prv", "prv_accountant"), ("to_pld", "dp_accounting")])
+def test_another_accountant_that_is_missing_is_named(call: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (package, f"dprmt.accounting._{call[3:]}"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModuleNotFoundError, match=rf"{package}.* is not installed: pip install 'dprmt\[interop\]'"):
+        getattr(DPSGD(2.0, 0.1), call)()
