@@ -55,6 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0; 2 after bad input and 1 where the machine failed (a full disk, say), with one line on stderr; 130 after
         an interrupt.
 
+    Raises
+    ------
+    ModuleNotFoundError
+        If a module is missing that no extra installs.
+
     Examples
     --------
     >>> main(["delta", "--epsilon", "1", "--noise-multiplier", "2", "--sample-rate", "1", "--steps", "1"])
