@@ -1,7 +1,7 @@
 """Exact against randomized clipping at equal ε (arXiv:2605.24879): each method has the σ that its analysis asks for.
 
 Shared probes, the paper's own setting. "published charge" is Hutchinson with the noise that the published analysis asks
-for; the others use this package's. All estimate the same layers, with k = 16 probes; Hutch++ has a sketch of 16 besides.
+for; the others use this package's. All estimate the same layers with k = 16 probes; Hutch++ has a sketch of 16 besides.
 
 Usage: ``python paper_figures/randomized_clipping_accuracy.py FOLDER [--seeds 5] [--jobs 2] [--plot OUT.png]``
 """
@@ -12,12 +12,12 @@ import argparse
 from typing import Any
 
 import numpy as np
-from _comparison import run_comparison
-from studies import AccuracyCurve
 
+from _comparison import run_comparison
 from dprmt.accounting import calibrate_noise_multiplier
 from dprmt.training.harness import dry_run
 from dprmt.training.recipes import load_recipe
+from studies import AccuracyCurve
 
 PROBES = 16
 SHARED = {"privacy.clipping": "hutchinson", "privacy.probes": PROBES, "privacy.probe_sharing": "batch"}

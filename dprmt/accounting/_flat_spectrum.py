@@ -16,7 +16,7 @@ from dprmt.accounting._mechanisms import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FlatSpectrum(Mechanism):
     """Hutch++ on a gradient of one layer with 2s equal singular values: a real case, to hold an upper bound against.
 

@@ -67,7 +67,9 @@ class LightCurve:
         return low, np.minimum(high, self.mass + slack)
 
     def _linear(self, index: Array) -> Array:
-        value: Array = np.maximum(self.mass - np.exp(np.minimum(index * self.mesh, 700.0)) * self.discounted, 0.0)
+        with np.errstate(over="ignore", divide="ignore"):  # e^ε beyond the largest number: nothing is left
+            subtracted = np.exp(index * self.mesh + np.log(self.discounted))
+        value: Array = np.maximum(self.mass - subtracted, 0.0)
         return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
@@ -26,6 +27,10 @@ class Mechanism:
     sampling: Sampling = "poisson"
     steps_per_epoch: int | None = None
     participations: int = 1
+
+    def __repr__(self) -> str:
+        chosen = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default)
+        return f"{type(self).__name__}({', '.join(chosen)})"
 
     def step(self) -> ClippingStep:
         """One step under the chosen analysis."""
@@ -190,6 +195,7 @@ class Mechanism:
 
         Examples
         --------
+        >>> from dprmt.accounting import DPSGD
         >>> prv = DPSGD(1.0, 0.03).to_prv()
         >>> bool(0 < prv.pm_inf < 2e-12)
         True
@@ -231,6 +237,7 @@ class Mechanism:
 
         Examples
         --------
+        >>> from dprmt.accounting import DPSGD
         >>> DPSGD(1.0, 0.03).to_pld(1e-3).self_compose(400).get_epsilon_for_delta(1e-5) < 3.86
         True
         """

@@ -16,7 +16,7 @@ Analysis = Literal["tight", "envelope"]
 ProbeSharing = Literal["batch", "sample"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DPSGD(Mechanism):
     """DP-SGD with exact per-sample norms: the Poisson-subsampled Gaussian mechanism.
 
@@ -81,7 +81,7 @@ class DPSGD(Mechanism):
         return ClippingStep(float(self.noise_multiplier), self.step_rate())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RandomizedClipping(Mechanism):
     """DP-SGD whose per-sample norms are Hutchinson or Hutch++ estimates with Gaussian probes.
 
