@@ -29,8 +29,10 @@ class Mechanism:
     participations: int = 1
 
     def __repr__(self) -> str:
-        chosen = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default)
-        return f"{type(self).__name__}({', '.join(chosen)})"
+        options: Any = self  # every mechanism is a dataclass
+        chosen = [(field.name, getattr(self, field.name), field.default) for field in fields(options)]
+        words = [f"{name}={value!r}" for name, value, default in chosen if value != default]
+        return f"{type(self).__name__}({', '.join(words)})"
 
     def step(self) -> ClippingStep:
         """One step under the chosen analysis."""
