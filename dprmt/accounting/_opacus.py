@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 
 from opacus.accountants import IAccountant, register_accountant
 
-from dprmt._validation import ParameterError, check_count, check_real
+from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting._bounds import PrivacyBounds
 from dprmt.accounting._compose import compose
 from dprmt.accounting._mechanisms import DPSGD, Analysis, ProbeSharing, RandomizedClipping, check_clipping, check_sketch
+from dprmt.accounting._sampling import Sampling
 
 NAME = "randomized_clipping"
 
@@ -31,6 +32,8 @@ class ClippingConfiguration:
         k, number of probes per layer; ``None`` if every norm is exact.
     rank, analysis, probe_sharing, sketch, power_iteration
         As in :class:`dprmt.accounting.RandomizedClipping`.
+    sampling : {"poisson", "allocation"}
+        "allocation": batches are those of random allocation, and Opacus' sample rate is 1 / steps of an epoch.
 
     Raises
     ------
@@ -44,8 +47,10 @@ class ClippingConfiguration:
     probe_sharing: ProbeSharing = "batch"
     sketch: int | None = None
     power_iteration: bool = False
+    sampling: Sampling = "poisson"
 
     def __post_init__(self) -> None:
+        check_choice("sampling", self.sampling, ("poisson", "allocation"))
         check_clipping(2 if self.probes is None else self.probes, self.rank, self.analysis, self.probe_sharing)
         check_sketch(self.sketch, self.power_iteration, self.probes, self.rank, self.analysis)
 
@@ -62,18 +67,48 @@ class ClippingConfiguration:
         DPSGD or RandomizedClipping
             The mechanism.
         """
+        batches: dict[str, Any] = {"sample_rate": sample_rate}
+        if self.sampling == "allocation":
+            batches = {"sampling": "allocation", "steps_per_epoch": _epoch_length(sample_rate)}
         if self.probes is None:
-            return DPSGD(noise_multiplier, sample_rate)
+            return DPSGD(noise_multiplier, **batches)
         return RandomizedClipping(
             noise_multiplier,
-            sample_rate,
-            self.probes,
-            self.rank,
-            self.analysis,
-            self.probe_sharing,
-            self.sketch,
-            self.power_iteration,
+            **batches,
+            probes=self.probes,
+            rank=self.rank,
+            analysis=self.analysis,
+            probe_sharing=self.probe_sharing,
+            sketch=self.sketch,
+            power_iteration=self.power_iteration,
         )
+
+    def charged(self, history: list[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
+        """The history with the epoch under way counted as a whole, for random allocation.
+
+        Parameters
+        ----------
+        history : list of (noise_multiplier, sample_rate, steps)
+            As recorded.
+
+        Returns
+        -------
+        list of (noise_multiplier, sample_rate, steps)
+            What is composed.
+
+        Raises
+        ------
+        ParameterError
+            If noise or rate changed within an epoch of random allocation: no bound is known for that.
+        """
+        if self.sampling == "poisson":
+            return history
+        *earlier, (sigma, rate, steps) = history
+        for _, early_rate, taken in earlier:
+            if taken % _epoch_length(early_rate):
+                raise ParameterError("steps", taken, "whole epochs wherever noise or rate of random allocation changes")
+        length = _epoch_length(rate)
+        return [*earlier, (sigma, rate, -(-steps // length) * length)]
 
 
 class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
@@ -93,8 +128,11 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
       accumulate gradients over several batches;
     * *virtual steps* (``BatchMemoryManager``) are recorded as one step at the rate of the logical batch, as they
       should be; all physical batches of one logical step have to use the same probes (``probe_sharing="batch"``);
-    * without Poisson sampling Opacus records n accumulated batches as one step at rate n·q. Nothing is certified then.
-      Nor would it be for n independent Poisson draws, where a sample may take part more than once;
+    * random allocation (``sampling="allocation"``) needs a data loader that draws so, with t batches an epoch, and
+      ``poisson_sampling=False``, no batch accumulated with another. A shuffling loader does *not* draw so. Every epoch
+      that was begun is charged as a whole; interrupted epochs are not to be drawn anew under the same accountant;
+    * otherwise without Poisson sampling Opacus records n accumulated batches as one step at rate n·q. Nothing is
+      certified then. Nor would it be for n independent Poisson draws, where a sample may take part more than once;
     * ``make_private_with_epsilon`` calibrates for int(epochs / q) steps, which rounding can make one less than are
       taken (75 batches, 3 epochs: 224 instead of 225). What counts is :meth:`get_epsilon` after training;
     * clipping by exact norms, as Opacus does by itself, may be accounted for as randomized clipping: the answer is then
@@ -157,9 +195,9 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         tolerance : float
             As in ``RandomizedClipping.epsilon``.
         **stated
-            ``probes``, ``rank``, ``analysis``, ``probe_sharing``, ``sketch``, ``power_iteration``: replace what was
-            registered, for this call. Opacus hands on what ``make_private_with_epsilon`` gets; any other name is an
-            error, not ignored.
+            ``probes``, ``rank``, ``analysis``, ``probe_sharing``, ``sketch``, ``power_iteration``, ``sampling``:
+            replace what was registered, for this call. Opacus hands on what ``make_private_with_epsilon`` gets; any
+            other name is an error, not ignored.
 
         Returns
         -------
@@ -188,6 +226,7 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
             return PrivacyBounds(0.0, 0.0, 0.0)
         if any(noise_multiplier < _SMALLEST_NOISE for noise_multiplier, _, _ in history):
             return PrivacyBounds(0.0, math.inf, math.inf)
+        history = configuration.charged(history)
         phases = [(configuration.mechanism(min(sigma, _LARGEST_NOISE), rate), steps) for sigma, rate, steps in history]
         return compose(phases).epsilon(delta, tolerance=tolerance)
 
@@ -260,7 +299,8 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         here = None if self.configuration is None else asdict(self.configuration)
         there = state_dict.get("configuration", "missing")
         if isinstance(there, dict):
-            there = {"sketch": None, "power_iteration": False, **there}  # states saved before there were sketches
+            # States that were saved before there were sketches, or another sampling.
+            there = {"sketch": None, "power_iteration": False, "sampling": "poisson", **there}
         if here != there:
             allowed = (
                 f"that of this accountant, {here!r}: steps taken under another one cannot be accounted for together "
@@ -277,6 +317,7 @@ def register(
     probe_sharing: ProbeSharing = "batch",
     sketch: int | None = None,
     power_iteration: bool = False,
+    sampling: Sampling = "poisson",
     name: str = NAME,
 ) -> type[RandomizedClippingAccountant]:
     """State how norms are computed, and register an Opacus accountant for it.
@@ -287,6 +328,8 @@ def register(
         k, number of Gaussian probes per layer; ``None`` if every norm is exact.
     rank, analysis, probe_sharing, sketch, power_iteration
         As in :class:`dprmt.accounting.RandomizedClipping`.
+    sampling : {"poisson", "allocation"}
+        As in :class:`ClippingConfiguration`.
     name : str
         What ``PrivacyEngine(accountant=...)`` calls it. Registering a name again replaces it for engines made
         afterwards, *and* for the calibration in ``make_private_with_epsilon`` of engines made before: use different
@@ -318,7 +361,7 @@ def register(
     """
     if not isinstance(name, str) or not name or name in _BUILT_IN:
         raise ParameterError("name", name, f"a non-empty string, none of {', '.join(map(repr, _BUILT_IN))}")
-    configuration = ClippingConfiguration(probes, rank, analysis, probe_sharing, sketch, power_iteration)
+    configuration = ClippingConfiguration(probes, rank, analysis, probe_sharing, sketch, power_iteration, sampling)
     members = {"configuration": configuration, "_name": name, "__doc__": RandomizedClippingAccountant.__doc__}
     accountant = type("RandomizedClippingAccountant", (RandomizedClippingAccountant,), members)
     register_accountant(name, accountant, force=True)
@@ -329,6 +372,14 @@ def register_unconfigured() -> None:
     """Register the accountant that was told nothing, unless the name is taken already."""
     with contextlib.suppress(ValueError):
         register_accountant(NAME, RandomizedClippingAccountant)
+
+
+def _epoch_length(sample_rate: float) -> int:
+    """The t of which Opacus' sample rate is the inverse."""
+    length = round(1.0 / sample_rate)
+    if abs(length * sample_rate - 1.0) > 1e-9:
+        raise ParameterError("sample_rate", sample_rate, "1 / (steps of an epoch) for random allocation")
+    return length
 
 
 def _checked_entry(entry: Any) -> tuple[float, float, int]:

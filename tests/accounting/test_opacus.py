@@ -178,8 +178,9 @@ def test_delta_is_checked_even_before_the_first_step() -> None:
 def test_state_makes_a_round_trip() -> None:
     accountant = after(register(probes=16, rank=3, analysis="envelope", name="rc-state")(), (1.0, 0.1, 4))
     state = accountant.state_dict()
-    expected = {"probes": 16, "rank": 3, "analysis": "envelope", "probe_sharing": "batch"}
-    assert state["configuration"] == expected | {"sketch": None, "power_iteration": False}
+    stated = {"probes": 16, "rank": 3, "analysis": "envelope", "probe_sharing": "batch"}
+    rest = {"sketch": None, "power_iteration": False, "sampling": "poisson"}
+    assert state["configuration"] == {**stated, **rest}
     other = create_accountant("rc-state")
     other.load_state_dict(state)
     assert other.history == [(1.0, 0.1, 4)]
@@ -339,3 +340,20 @@ def test_accumulating_batches_without_poisson_sampling_multiplies_the_rate() -> 
         run.backward(batch)
     with pytest.raises(ParameterError, match=r"sample_rate .* got 1\.25"):
         run.optimizer.step()
+
+
+def test_random_allocation_is_charged_in_whole_epochs() -> None:
+    """Seven steps of epochs of five are two epochs; noise may change between epochs, not within one."""
+    mechanism = DPSGD(1.0, sampling="allocation", steps_per_epoch=5)
+    run = after(RandomizedClippingAccountant(), (1.0, 0.2, 7))
+    stated = {"probes": None, "sampling": "allocation"}
+    assert run.get_epsilon(DELTA, **stated) == mechanism.epsilon(epochs=2, delta=DELTA).upper
+    both = after(RandomizedClippingAccountant(), (1.0, 0.2, 5), (2.0, 0.2, 1))
+    quieter = DPSGD(2.0, sampling="allocation", steps_per_epoch=5)
+    assert both.get_epsilon(DELTA, **stated) == compose([(mechanism, 5), (quieter, 5)]).epsilon(DELTA).upper
+    with pytest.raises(ParameterError, match="steps must be whole epochs"):
+        after(RandomizedClippingAccountant(), (1.0, 0.2, 4), (2.0, 0.2, 1)).get_epsilon(DELTA, **stated)
+    with pytest.raises(ParameterError, match="sample_rate must be 1 /"):
+        after(RandomizedClippingAccountant(), (1.0, 0.3, 4)).get_epsilon(DELTA, **stated)
+    estimated = RandomizedClipping(1.0, probes=16, sampling="allocation", steps_per_epoch=5)
+    assert run.get_epsilon(DELTA, probes=16, sampling="allocation") == estimated.epsilon(10, DELTA).upper
