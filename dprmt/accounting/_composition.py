@@ -19,6 +19,7 @@ Phases = Sequence[tuple[LossPMF, int]]
 
 _EPS = float(np.finfo(np.float64).eps)
 _LOG_OUTSIDE = float(np.log(1e-10))  # tilted mass allowed outside the FFT window, on each side
+_LONGEST = 2**40  # points: no transform is this long, and whoever asked takes a coarser mesh
 
 
 def log_mgf(phases: Phases, tilts: Array) -> Array:
@@ -32,7 +33,9 @@ def log_mgf(phases: Phases, tilts: Array) -> Array:
 
 
 def _log_sum_exp(exponent: Array) -> Array:
-    """Over the last axis; scipy's own spends more on dispatch than on the sum."""
+    """Over the last axis, -inf of nothing; scipy's own spends more on dispatch than on the sum."""
+    if exponent.shape[-1] == 0:
+        return np.full(exponent.shape[:-1], -np.inf)
     peak = exponent.max(axis=-1, keepdims=True)
     total: Array = peak[..., 0] + np.log(np.exp(exponent - peak).sum(axis=-1))
     return total
@@ -105,10 +108,13 @@ def window(phases: Phases, tilt: float) -> Window:
     down = -(log_mgf(phases, tilt - thetas) - base - _LOG_OUTSIDE) / thetas
     first = int(np.floor(np.max(down) / mesh)) - 1
     last = int(np.ceil(np.min(up) / mesh)) + 1
-    return Window(first, fft.next_fast_len(max(last - first + 1, 16), real=True))
+    size = max(last - first + 1, 16)
+    return Window(first, fft.next_fast_len(size, real=True) if size < _LONGEST else size)
 
 
 def _tilted_mass(pmf: LossPMF, tilt: float) -> Array:
+    if not pmf.mass.any():  # all of it counts as infinite
+        return np.zeros_like(pmf.mass)
     with np.errstate(divide="ignore"):
         exponent = np.log(pmf.mass) + tilt * pmf.losses
     weights: Array = np.exp(exponent - _log_sum_exp(exponent))

@@ -245,6 +245,8 @@ def _compose(
     mesh = _FIRST_MESH / 2**level * scale
     for _ in range(_MAX_COARSENINGS):
         phases = _discretize(pairs, ranges, direction, side, mesh, 5 * scale)
+        if not all(law.mass.any() for law, _ in phases):  # every loss is beyond what is resolved
+            return _nothing_known(side), 0.0
         tilt = question.tilt(phases)
         span = window(phases, tilt)
         if span.size <= _MAX_WINDOW:

@@ -170,8 +170,9 @@ def test_a_missing_extra_is_named(arguments: tuple[str, ...], words: str, tmp_pa
 
 @pytest.mark.parametrize(("call", "package"), [("to_prv", "prv_accountant"), ("to_pld", "dp_accounting")])
 def test_another_accountant_that_is_missing_is_named(call: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (package, f"dprmt.accounting._{call[3:]}"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    ours = f"dprmt.accounting._{call[3:]}"
+    for name in [name for name in sys.modules if name in (package, ours) or name.startswith(f"{package}.")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ModuleNotFoundError, match=rf"{package}.* is not installed: pip install 'dprmt\[interop\]'"):
         getattr(DPSGD(2.0, 0.1), call)()

@@ -106,8 +106,10 @@ def test_embedding_tables_cost_what_is_looked_up(norms: str) -> None:
     private = make_private_projected(
         net, rank=RANK, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=SIZE, lr=0.1, clipping=norms
     )
+    private.accumulate(private.model(x).square().sum((1, 2)), samples=range(SIZE), step=0)  # compared with autograd's
+    private.step()
     with TensorMemory(net.parameters()) as memory:
-        private.accumulate(private.model(x).square().sum((1, 2)), samples=range(SIZE), step=0)
+        private.accumulate(private.model(x).square().sum((1, 2)), samples=range(SIZE), step=1)
     assert memory.largest <= table
     whole = backward_memory(GradSampleModule(network(), loss_reduction="sum"), x)
     assert whole.largest >= SIZE * table

@@ -316,7 +316,7 @@ def test_sections_are_keywords_of_the_library() -> None:
         return {name for function in functions for name in inspect.signature(function).parameters}
 
     privacy = {field.name for field in dataclasses.fields(recipes.PrivacyRecipe)}
-    assert privacy - words(plan_private) == {"delta", "target_epsilon", "noise_multiplier", "sampling"}
+    assert privacy - words(plan_private) == {"delta", "target_epsilon", "noise_multiplier", "sampling", "secure"}
     optimizer = {field.name for field in dataclasses.fields(recipes.OptimizerRecipe)}
     assert optimizer - words(make_optimizer, Subspaces) == {"learning_rate", "schedule"}
 
