@@ -19,11 +19,12 @@ def measure(scale: Scale, folder: Path) -> Found:
         rows.append(Row(label, gain, unit="points", claim="within two errors of 0", holds=abs(gain) <= 2 * error))
     return Found(
         rows,
-        differs="A small network on docstrings at ε = 6.7 with secret probes; the paper trains Llama-3.2-1B on BBC at"
-        " ε = 0.7 with shared probes.",
+        differs="A small network on docstrings at ε = 6.7 with 16 shared probes (and a sketch of 16); the paper trains"
+        " Llama-3.2-1B on BBC at ε = 0.7 with 32.",
         model="RoBERTa-like, 64 wide",
         data=RUNS.recipe,
         seeds=RUNS.seeds,
+        pictures=["accuracy-low-budget.png"],
     )
 
 
