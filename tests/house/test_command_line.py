@@ -196,4 +196,6 @@ def test_completion_is_taken_by_bash(tmp_path: Path) -> None:
         [sys.executable, "-m", "dprmt", "--print-completion", "bash"], capture_output=True, text=True, check=True
     )
     (tmp_path / "completion").write_text(done.stdout)
-    subprocess.run(["bash", "-n", str(tmp_path / "completion")], check=True)
+    assert subprocess.run(["bash", "-n", str(tmp_path / "completion")], check=False).returncode == 0
+    (tmp_path / "completion").write_text(done.stdout + "\nif then")
+    assert subprocess.run(["bash", "-n", str(tmp_path / "completion")], capture_output=True, check=False).returncode
