@@ -25,10 +25,12 @@ def run_comparison(
     seeds: int,
     changes: Mapping[str, Any],
     more_options: Mapping[str, Mapping[str, Any]] | None = None,
+    noise: Mapping[str, int] | None = None,
 ) -> None:
     """Train what is not trained yet, print the tables, draw and save on request.
 
     Variants may be a function of the options, to which ``more_options`` adds some, as argparse takes them.
+    ``noise``: see `studies.compare`.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("folder", type=Path, help="where the runs go; finished ones are not repeated")
@@ -44,7 +46,7 @@ def run_comparison(
     steps = {} if options.steps is None else {"training.steps": options.steps}
     chosen = load_recipe(options.recipe).with_changes({**changes, **steps})
     trained = variants(options) if callable(variants) else variants
-    curves = compare(chosen, trained, range(options.seeds), options.folder, jobs=options.jobs)
+    curves = compare(chosen, trained, range(options.seeds), options.folder, jobs=options.jobs, noise=noise)
     describe(chosen, curves)
     tables(curves)
     if options.plot:

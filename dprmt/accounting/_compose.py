@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from numpy.typing import ArrayLike
@@ -94,7 +95,8 @@ class Composition:
             Keys ``"remove"`` and ``"add"``.
         """
         delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
-        return self._ask(EpsilonAtDelta(delta), tolerance)
+        found = self._ask(EpsilonAtDelta(delta), tolerance)
+        return {direction: replace(bounds, at_delta=delta) for direction, bounds in found.items()}
 
     def delta(self, epsilon: float, *, tolerance: float = 1e-2) -> PrivacyBounds:
         """δ at ``epsilon``, the larger of both adjacency directions.
@@ -122,7 +124,8 @@ class Composition:
             Keys ``"remove"`` and ``"add"``.
         """
         epsilon = check_real("epsilon", epsilon, low=0.0, high=1e13)
-        return self._ask(DeltaAtEpsilon(epsilon), tolerance)
+        found = self._ask(DeltaAtEpsilon(epsilon), tolerance)
+        return {direction: replace(bounds, at_epsilon=epsilon) for direction, bounds in found.items()}
 
     def trade_off(self, alpha: ArrayLike) -> TradeOff:
         """The trade-off function α ↦ β: the smaller of both adjacency directions.

@@ -22,6 +22,12 @@ SAMPLING = (
     *POISSON,
     Option("--sampling", choice("poisson", "allocation"), "poisson (default), or allocation: once in every epoch"),
     Option("--steps-per-epoch", count(high=10**7), "t of random allocation, an integer in [1, 1e7]", metavar="T"),
+    Option(
+        "--participations",
+        count(high=10**7),
+        "r of random allocation, at most t (default 1): the epoch is r blocks, each example in one step of each",
+        metavar="R",
+    ),
 )
 
 MEANING = """\
@@ -41,8 +47,9 @@ def read_run(namespace: argparse.Namespace, options: tuple[Option, ...]) -> dict
     if values.get("sampling") == "allocation":
         _leave_out(values, ("sample_rate", "steps", "examples", "batch_size"), "--sampling is allocation")
         _need(values, ("steps_per_epoch", "epochs"), "--sampling is allocation")
-        return {**values, "epochs": _whole(values["epochs"])}
-    _leave_out(values, ("steps_per_epoch",), "--sampling is poisson")
+        participations = check_count("participations", values["participations"] or 1, high=values["steps_per_epoch"])
+        return {**values, "epochs": _whole(values["epochs"]), "participations": participations}
+    _leave_out(values, ("steps_per_epoch", "participations"), "--sampling is poisson")
     rate = _exact_rate(values)
     return {**values, "sample_rate": rounded_up(rate), "steps": _steps(values, rate), "epochs": None}
 
@@ -50,7 +57,7 @@ def read_run(namespace: argparse.Namespace, options: tuple[Option, ...]) -> dict
 def batch_keywords(values: dict[str, Any]) -> dict[str, Any]:
     """Keywords of a mechanism: how it samples."""
     if values.get("sampling") == "allocation":
-        return {"sampling": "allocation", "steps_per_epoch": values["steps_per_epoch"]}
+        return {"sampling": "allocation", **{name: values[name] for name in ("steps_per_epoch", "participations")}}
     return {"sample_rate": values["sample_rate"]}
 
 
@@ -70,7 +77,9 @@ def sampling_sentence(values: dict[str, Any]) -> str:
     """To follow "DP-SGD"."""
     if values.get("sampling") == "allocation":
         epochs, per_epoch = values["epochs"], values["steps_per_epoch"]
-        return f"for {epochs} epochs of {per_epoch} steps with random allocation (every example in one step of each)"
+        blocks = values["participations"]
+        where = "one step of each" if blocks == 1 else f"one step of each of an epoch's {blocks} blocks"
+        return f"for {epochs} epochs of {per_epoch} steps with random allocation (every example in {where})"
     return f"for T = {values['steps']} steps on batches by Poisson sampling at rate q = {values['sample_rate']:.6g}"
 
 

@@ -22,6 +22,7 @@ def compare(
     folder: str | os.PathLike[str],
     *,
     jobs: int = 1,
+    noise: Mapping[str, int] | None = None,
 ) -> dict[str, AccuracyCurve]:
     """Train every variant once per seed, and read the accuracies on the validation set.
 
@@ -40,6 +41,9 @@ def compare(
         Where the run folders go.
     jobs : int
         Runs side by side.
+    noise : mapping of str to int, optional
+        By variant, what is added to the seed for its noise and coins: the same variant under another name and with
+        other noise says how far apart chance alone puts two.
 
     Returns
     -------
@@ -67,7 +71,8 @@ def compare(
         raise ParameterError("seeds", list(seeds), "integers that are all different")
     tasks = [(seed, name) for seed in seeds for name in variants]
     folders = Parallel(n_jobs=jobs)(
-        delayed(_one)(recipe, dict(variants[name]), seed, Path(folder) / name) for seed, name in tasks
+        delayed(_one)(recipe, dict(variants[name]), seed, Path(folder) / name, seed + (noise or {}).get(name, 0))
+        for seed, name in tasks
     )
     done = dict(zip(tasks, folders, strict=True))
     return {name: accuracy_curve([done[seed, name] for seed in seeds]) for name in variants}
@@ -103,6 +108,6 @@ def accuracy_curve(folders: Sequence[str | os.PathLike[str]]) -> AccuracyCurve:
     return AccuracyCurve(steps[0], epsilon, [[entry["evaluation"]["accuracy"] for entry in run] for run in runs])
 
 
-def _one(recipe: Recipe, changes: dict[str, Any], seed: int, folder: Path) -> Path:
-    (run,) = sweep(recipe.with_changes(changes), {"training.seed": [seed]}, folder, jobs=1, noise_seed=seed)
+def _one(recipe: Recipe, changes: dict[str, Any], seed: int, folder: Path, noise: int) -> Path:
+    (run,) = sweep(recipe.with_changes(changes), {"training.seed": [seed]}, folder, jobs=1, noise_seed=noise)
     return run.folder

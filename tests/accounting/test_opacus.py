@@ -21,6 +21,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from dprmt.accounting.opacus import ClippingConfiguration, RandomizedClippingAccountant, register  # noqa: E402
+from dprmt.training.clipping import AllocationSampler, allocation_loader  # noqa: E402
 
 NAME = "randomized_clipping"
 DELTA = 1e-5
@@ -235,15 +236,15 @@ def test_opacus_notices_a_budget_that_no_noise_meets() -> None:
 class Run:
     """A small model under PrivacyEngine."""
 
-    def __init__(self, accountant: str, batch_size: int = 8, **options) -> None:
+    def __init__(self, accountant: str, batch_size: int = 8, samples: int = 64, loads=DataLoader, **options) -> None:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
-        data = TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,)))
+        data = TensorDataset(torch.randn(samples, 4), torch.randint(0, 2, (samples,)))
         self.engine = PrivacyEngine(accountant=accountant)
         common = {
             "module": model,
             "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
-            "data_loader": DataLoader(data, batch_size=batch_size),
+            "data_loader": loads(data, batch_size=batch_size),
             "max_grad_norm": 1.0,
         }
         make = self.engine.make_private if "noise_multiplier" in options else self.engine.make_private_with_epsilon
@@ -357,3 +358,98 @@ def test_random_allocation_is_charged_in_whole_epochs() -> None:
         after(RandomizedClippingAccountant(), (1.0, 0.3, 4)).get_epsilon(DELTA, **stated)
     estimated = RandomizedClipping(1.0, probes=16, sampling="allocation", steps_per_epoch=5)
     assert run.get_epsilon(DELTA, probes=16, sampling="allocation") == estimated.epsilon(10, DELTA).upper
+
+
+# ------------------------------------------------------------------------------- the loader of random allocation
+
+
+def allocating(data, batch_size):
+    return allocation_loader(DataLoader(data, batch_size=batch_size))
+
+
+def allocated(name, *, batch_size=16, **options):
+    register(probes=None, sampling="allocation", name=name)
+    return Run(name, batch_size=batch_size, loads=allocating, noise_multiplier=1.0, poisson_sampling=False, **options)
+
+
+@marked
+@pytest.mark.parametrize("most", [None, 3])
+def test_training_under_random_allocation(most) -> None:
+    """Every sample once an epoch, batches of random sizes, epochs charged; also when batches are split."""
+    run = allocated("allocation")
+    sampler = run.loader.batch_sampler
+    assert isinstance(sampler, AllocationSampler)
+    assert len(sampler) == 4
+    assert run.optimizer.expected_batch_size == 16
+    if most is None:
+        run.epoch()
+        run.epoch()
+    else:
+        for _ in range(2):
+            with BatchMemoryManager(
+                data_loader=run.loader, max_physical_batch_size=most, optimizer=run.optimizer
+            ) as loader:
+                run.epoch(loader)
+    assert run.engine.accountant.history == [(1.0, 1 / 4, 8)]
+    mechanism = DPSGD(1.0, sampling="allocation", steps_per_epoch=4)
+    assert run.engine.get_epsilon(DELTA) == mechanism.epsilon(epochs=2, delta=DELTA).upper
+    assert run.engine.get_epsilon(DELTA) < DPSGD(1.0, 1 / 4).epsilon(8, DELTA).lower
+
+
+@marked
+def test_empty_batches_are_steps() -> None:
+    """Two samples in eight steps: six batches at least have none, the first one most often."""
+    run = allocated("allocation-empty", samples=2, batch_size=1)
+    sampler = AllocationSampler(2, 8)
+    loader = allocation_loader(DataLoader(run.loader.dataset, batch_size=1))
+    loader.batch_sampler.steps_per_epoch = sampler.steps_per_epoch
+    shapes = [(tuple(x.shape), tuple(y.shape), x.dtype, y.dtype) for x, y in loader]
+    assert sum(x[0] for x, _, _, _ in shapes) == 2
+    assert len(shapes) == 8
+    assert {(x[1:], y[1:], a, b) for x, y, a, b in shapes} == {((4,), (), torch.float32, torch.int64)}
+    before = [parameter.detach().clone() for parameter in run.model.parameters()]
+    for batch in loader:
+        run.optimizer.zero_grad()
+        nn.functional.cross_entropy(run.model(batch[0]), batch[1], reduction="sum").backward()
+        run.optimizer.step()
+        after_step = [parameter.detach().clone() for parameter in run.model.parameters()]
+        assert all(not torch.equal(old, new) for old, new in zip(before, after_step, strict=True))  # noise, at least
+        before = after_step
+    assert len(run.engine.accountant) == 8
+
+
+def test_structures_of_batches_are_kept() -> None:
+    """Dictionaries, as text comes in."""
+    data = [{"ids": torch.arange(3), "label": 1}, {"ids": torch.arange(3), "label": 0}]
+    loader = allocation_loader(DataLoader(data, batch_size=1))
+    loader.batch_sampler.steps_per_epoch = 6
+    assert {tuple(sorted(batch)) for batch in loader} == {("ids", "label")}
+    assert sorted({tuple(batch["ids"].shape)[1:] for batch in loader}) == [(3,)]
+
+
+def test_an_epoch_left_early_is_the_last() -> None:
+    """Parts of several epochs would be charged as one, though each has a draw of its own."""
+    sampler = AllocationSampler(20, 4)
+    assert sorted(position for batch in sampler for position in batch) == list(range(20))
+    next(iter(sampler))
+    with pytest.raises(ParameterError, match="epoch must be finished before another one is drawn"):
+        next(iter(sampler))
+    with pytest.raises(ParameterError, match="steps_per_epoch"):
+        AllocationSampler(20, 0)
+    with pytest.raises(ParameterError, match="data_loader must be one over data with a length"):
+        allocation_loader(DataLoader(Stream()))
+
+
+def test_epochs_are_drawn_anew_and_by_nobody_s_seed() -> None:
+    torch.manual_seed(0)
+    first = AllocationSampler(200, 5)
+    torch.manual_seed(0)
+    second = AllocationSampler(200, 5)
+    assert len({str(list(sampler)) for sampler in (first, first, second)}) == 3
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Data without a length."""
+
+    def __iter__(self):
+        yield 1

@@ -42,6 +42,18 @@ def test_noise_and_curve(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["lower"] == MECHANISM.trade_off(epochs=3, alpha=document["alpha"]).lower.tolist()
 
 
+def test_several_participations(capsys: pytest.CaptureFixture[str]) -> None:
+    document = run_json(capsys, "epsilon", *RUN, "--delta", "1e-5", "--participations", "3")
+    blocks = DPSGD(1.2, sampling="allocation", steps_per_epoch=20, participations=3)
+    assert document["epsilon"] == blocks.epsilon(epochs=3, delta=1e-5).as_dict()
+    assert document["participations"] == 3
+    found = run_json(capsys, "noise", "--epsilon", "4", *BATCHES, "--delta", "1e-5", "--participations", "20")
+    assert found["epsilon"]["upper"] <= 4
+    assert found["noise_multiplier"] > 1.2
+    assert main(["epsilon", *RUN, "--delta", "1e-5", "--participations", "3", "--statement"]) == 0
+    assert "one step of each of an epoch's 3 blocks" in capsys.readouterr().out
+
+
 def test_readers_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["epsilon", *RUN, "--delta", "1e-5"]) == 0
     assert "(exact norms, random allocation)" in capsys.readouterr().out
@@ -57,6 +69,12 @@ def test_readers_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         ([*BATCHES, "--steps", "60"], "--steps must be left out where --sampling is allocation, got 60"),
         ([*BATCHES, "--sample-rate", "0.05"], "--sample-rate must be left out"),
         (["--sample-rate", "0.1", "--steps", "9", "--epochs", "3"], "--epochs must be left out where --steps is given"),
+        ([*BATCHES, "--participations", "21"], "--participations must be an integer in [1, 20], got 21"),
+        ([*BATCHES, "--participations", "0"], "--participations must be an integer in [1, 10000000], got 0"),
+        (
+            ["--sample-rate", "0.1", "--steps", "9", "--participations", "2"],
+            "--participations must be left out where --sampling is poisson, got 2",
+        ),
         (["--sampling", "shuffle"], "--sampling must be"),
         ([*BATCHES[:4], "--epochs", "1.5"], "--epochs must be an integer where --sampling is allocation, got 1.5"),
         ([*BATCHES, "--examples", "60"], "--examples must be left out where --sampling is allocation, got 60"),

@@ -3,9 +3,11 @@
 :func:`plan_private` decides how norms are obtained, and knows what the accountant must be told; with the noise
 multiplier that this leads to, the plan makes model and optimizer private. :func:`make_private` does both at once,
 :func:`make_private_projected` for DP-GRAPE. Who runs Opacus' own ghost clipping loop registers the estimators with
-:func:`register_norm_samplers`.
+:func:`register_norm_samplers`; :func:`allocation_loader` gives any Opacus loop random allocation.
 """
 
+from dprmt.training.clipping._allocation_loader import AllocationSampler as AllocationSampler
+from dprmt.training.clipping._allocation_loader import allocation_loader as allocation_loader
 from dprmt.training.clipping._make_private import make_private as make_private
 from dprmt.training.clipping._memory import TensorMemory as TensorMemory
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer as DistributedNoisySumOptimizer
@@ -23,6 +25,7 @@ from dprmt.training.clipping._summed_step import SummedStep as SummedStep
 from dprmt.training.clipping._summed_step import plan_sums as plan_sums
 
 __all__ = [
+    "AllocationSampler",
     "ClippedStep",
     "ClippingPlan",
     "DistributedNoisySumOptimizer",
@@ -32,6 +35,7 @@ __all__ = [
     "SummedPlan",
     "SummedStep",
     "TensorMemory",
+    "allocation_loader",
     "make_private",
     "make_private_projected",
     "plan_private",

@@ -10,7 +10,7 @@ import torch
 
 from dprmt.accounting import DPSGD, RandomizedClipping
 from dprmt.training.harness._randomness import Randomness
-from dprmt.training.randomness import secret_generator
+from dprmt.training.randomness import allocation, secret_generator
 
 Mechanism = DPSGD | RandomizedClipping
 
@@ -45,32 +45,6 @@ def whole_epochs(steps: int, steps_per_epoch: int | None) -> int:
     (66, 33, 34)
     """
     return steps if steps_per_epoch is None else -(-steps // steps_per_epoch) * steps_per_epoch
-
-
-def allocation(samples: int, steps: int, generator: torch.Generator) -> list[list[int]]:
-    """Positions of each step's samples in one epoch.
-
-    Returns: t lists, increasing, that hold every position once between them; some may be empty.
-
-    Formal guarantees
-    -----------------
-    Steps of different samples are independent and exactly uniform on {0, …, t - 1}, up to the generator: numbers of as
-    many bits as t - 1 has are drawn again until they are below t. Nothing is cut out of a permutation, so the sizes of
-    batches are as random as independence makes them.
-
-    Examples
-    --------
-    >>> batches = allocation(6, 2, torch.Generator().manual_seed(1))
-    >>> sorted(batches[0] + batches[1])
-    [0, 1, 2, 3, 4, 5]
-    """
-    values = 1 << (steps - 1).bit_length()
-    step_of = torch.randint(values, (samples,), generator=generator)
-    while (again := torch.nonzero(step_of >= steps)[:, 0]).numel():
-        step_of[again] = torch.randint(values, (again.numel(),), generator=generator)
-    order = torch.argsort(step_of, stable=True)
-    sizes = torch.bincount(step_of, minlength=steps).tolist()
-    return [part.tolist() for part in torch.split(order, sizes)]
 
 
 @dataclass

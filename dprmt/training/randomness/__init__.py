@@ -1,6 +1,7 @@
 """Noise and coins that an adversary who attacks the generator, or the floating-point numbers, does not see through."""
 
+from dprmt.training.randomness._allocation import allocation as allocation
 from dprmt.training.randomness._generators import secret_generator as secret_generator
 from dprmt.training.randomness._secure import SecureRandom as SecureRandom
 
-__all__ = ["SecureRandom", "secret_generator"]
+__all__ = ["SecureRandom", "allocation", "secret_generator"]
