@@ -13,7 +13,7 @@ from dprmt._validation import ParameterError, check_count
 from dprmt.training.randomness import allocation, secret_generator
 
 
-class AllocationSampler(Sampler[list[int]]):
+class AllocationSampler(Sampler[list[int]]):  # type: ignore[misc]
     """Batches of random allocation, drawn anew whenever an epoch begins.
 
     Parameters
@@ -98,7 +98,7 @@ def allocation_loader(data_loader: DataLoader[Any], generator: torch.Generator |
         raise ParameterError("data_loader", "an IterableDataset", "one over data with a length")
     collate = wrap_collate_with_empty(collate_fn=data_loader.collate_fn)
     collate([data_loader.dataset[0]])  # from which it learns what a batch without samples looks like
-    sampler = AllocationSampler(len(data_loader.dataset), len(data_loader), generator)  # type: ignore[arg-type]
+    sampler = AllocationSampler(len(data_loader.dataset), len(data_loader), generator)
     return DataLoader(
         data_loader.dataset,
         batch_sampler=sampler,
