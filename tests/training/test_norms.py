@@ -239,13 +239,48 @@ def test_hutchpp_ratio_is_a_constant_plus_a_mixture(spectrum: str) -> None:
 
 @pytest.mark.parametrize("sharing", MODES)
 def test_hutchpp_draws_its_probes_independently_of_its_sketch(sharing: str) -> None:
-    """Unbiased within 4.5 standard errors; with the sketch in place of the probes it is far too small."""
+    """Unbiased within 4.5 standard errors; with the sketch's column space in place of the probes' far too small."""
     a, g = with_singular_values(SPECTRA["flat"], 7, 6)
     norms = HutchPlusPlus(2, sketch=2, probe_sharing=sharing, generator=ProbeGenerator(14))
     x = ratios(norms, a, g, 1500)
     assert abs(x.mean() - 1) < 4.5 * x.std() / math.sqrt(1500) < 0.05
     same = ProbeGenerator(14).shared(step=0, layer="l", rows=6, probes=2, dtype=torch.float64)
-    assert hutchpp_squared_norms(a, g, same, same) < 0.8 * exact_squared_norms(a, g)
+    assert hutchpp_squared_norms(a, g, same.flip(1), same) < 0.8 * exact_squared_norms(a, g)
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("width", [2, 3])
+def test_a_sketch_from_the_probes_seed_is_refused(width: int, power: bool) -> None:
+    """One stream of numbers for both, whatever the widths and scales; for all samples or for one of them."""
+    a, g = factors(2, 9, 7, 7)
+    generator = ProbeGenerator(14)
+    shared = [generator.shared(step=0, layer="l", rows=7, probes=columns) for columns in (width, 2)]
+    with pytest.raises(ParameterError, match=r"^sketch must be independent of the probes"):
+        hutchpp_squared_norms(a, g, 5 * shared[0], shared[1], power_iteration=power)
+    own = [generator.per_sample([1, 2], step=0, layer="l", rows=7, probes=2, purpose=name) for name in ("a", "b")]
+    assert torch.isfinite(hutchpp_squared_norms(a, g, *own, power_iteration=power)).all()
+    own[0][1] = -own[1][1]
+    with pytest.raises(ParameterError, match=r"^sketch must be independent"):
+        hutchpp_squared_norms(a, g, *own, power_iteration=power)
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_layer_no_wider_than_sketch_and_probes_is_exact(power: bool) -> None:
+    """At s + k the smaller side is too small, at s + k + 1 it is not; a record of it is refused in one sentence."""
+    norms = HutchPlusPlus(4, sketch=5, power_iteration=power)
+    assert not norms.is_cheaper(9, 40)
+    assert not norms.is_cheaper(40, 9)
+    assert norms.is_cheaper(10, 40)
+    assert norms.layer_record("l", 10, 40).sketch == 5
+    with pytest.raises(ParameterError, match=r"^sketch must be below 9 together with k = 4 in layer 'l'"):
+        norms.layer_record("l", 9, 40)
+
+
+def test_the_sketch_chosen_for_so_many_probes() -> None:
+    """About a third of the probes, more without a power iteration, and never one that the accountant cannot credit."""
+    assert [HutchPlusPlus(k).width for k in (2, 8, 32, 100)] == [3, 3, 12, 36]
+    assert [HutchPlusPlus(k, power_iteration=False).width for k in (2, 8, 32, 100)] == [3, 4, 14, 45]
+    assert HutchPlusPlus(32, sketch=1).width == 1
 
 
 def test_one_pass_draws_as_many_sketch_rows_as_the_other_side_has() -> None:
@@ -647,7 +682,7 @@ def test_the_record_claims_a_rank_only_if_every_parameter_is_estimated() -> None
 
 
 def test_hutchpp_reports_the_probes_of_its_tail() -> None:
-    """X's random part has k degrees of freedom per weight, k the tail's; the sketch's width is no privacy matter."""
+    """X's random part has k degrees of freedom per weight, k the tail's."""
     assert HutchPlusPlus(5, sketch=40).layer_record("l").probes == 5
 
 

@@ -136,6 +136,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"privacy.probes": 1}, "privacy.probes"),
     ({"privacy.probes": 32.0}, "privacy.probes"),
     ({"privacy.sketch": 8}, "privacy.sketch"),
+    ({"privacy.power_iteration": False}, "privacy.power_iteration"),
+    ({"privacy.power_iteration": 1}, "privacy.power_iteration"),
     ({"training.batch_size": 0}, "training.batch_size"),
     ({"training.steps": None}, "training.steps"),
     ({"training.seed": -1}, "training.seed"),

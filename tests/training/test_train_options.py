@@ -60,7 +60,10 @@ def test_the_optimizer_gets_its_options(folder, name, expected):
 
 @pytest.mark.parametrize("clipping", ["exact", "ghost", "hutchinson", "hutch++"])
 def test_grape_clips_as_the_recipe_says(folder, clipping):
-    settings = built(recipe_in(folder, **GRAPE, **{"privacy.clipping": clipping, "privacy.probes": 2}))
+    estimated = {"privacy.clipping": clipping, "privacy.probes": 2, "optimizer.rank": 4}
+    if clipping == "hutch++":
+        estimated["privacy.sketch"] = 1
+    settings = built(recipe_in(folder, **{**GRAPE, **estimated}))
     methods = {layer.method for layer in settings.private.record.layers}
     assert methods == ({"exact"} if clipping in ("exact", "ghost") else {"exact", clipping})
     assert settings.private.subspaces is not None
@@ -183,3 +186,17 @@ def test_a_generation_run_from_table_to_scores(tmp_path, architecture, dtype):
     assert {value.dtype for value in saved["parameters"].values()} == {torch.float32}
     frozen = {value.dtype for name, value in parameters.items() if name not in saved["parameters"]}
     assert frozen == {getattr(torch, dtype)}
+
+
+@pytest.mark.parametrize(("power", "sketch"), [(True, None), (False, None), (False, 9)])
+def test_one_pass_or_a_power_iteration_is_the_recipes_word(folder, power, sketch):
+    """The accountant is told what the layers do: sketch, probes, and whether the sketch was iterated."""
+    chosen = {} if sketch is None else {"privacy.sketch": sketch}
+    changes = {"privacy.clipping": "hutch++", "privacy.power_iteration": power, **chosen, **WIDE}
+    prepared = built(recipe_in(folder, **changes))
+    mechanism = prepared.private.record.mechanism(1.0, 0.01)
+    assert (mechanism.probes, mechanism.sketch, mechanism.power_iteration) == (
+        32,
+        sketch or (12 if power else 14),
+        power,
+    )

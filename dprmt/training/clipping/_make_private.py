@@ -55,7 +55,7 @@ def make_private(
     probes : int
         k >= 2.
     sketch : int, optional
-        Width of Hutch++'s sketch; k by default.
+        Width of Hutch++'s sketch; by default as in `HutchPlusPlus`.
     power_iteration : bool
         Of Hutch++: a sharper sketch for 3s + k products rather than 2s + k.
     probe_sharing : {"sample", "batch"}
@@ -64,8 +64,8 @@ def make_private(
         The largest possible T, known without looking at the data: bounds the rank that is claimed, and the
         rounding margin. By default the margin is for sums of 65,000 numbers.
     estimate_all : bool
-        By default layers with min(d, p) <= k, embeddings, normalizations and lone biases are exact, which costs
-        less, and no finite rank is claimed. True, for "hutchinson" only, estimates everything.
+        By default layers with min(d, p) <= k (s + k for Hutch++), embeddings, normalizations and lone biases are
+        exact, which costs less, and no finite rank is claimed. True, for "hutchinson" only, estimates everything.
     probe_generator : ProbeGenerator, optional
         A new secret by default.
     noise_generator : torch.Generator, optional

@@ -182,6 +182,7 @@ def _plan(
         expected_batch_size=settings.training.batch_size,
         probes=privacy.probes,
         sketch=privacy.sketch,
+        power_iteration=privacy.power_iteration,
         probe_sharing=privacy.probe_sharing,
         tokens=tokens,
         probe_generator=ProbeGenerator(randomness.derive("probes")),

@@ -8,7 +8,7 @@ from typing import SupportsIndex
 
 import torch
 
-from dprmt._validation import check_choice, check_count
+from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.norms._estimator import ProbeSharing
 from dprmt.training.norms._hutchinson import cheaper_side, check_probes
 from dprmt.training.norms._layer_gradient import (
@@ -21,6 +21,9 @@ from dprmt.training.norms._layer_gradient import (
 )
 from dprmt.training.norms._probes import ProbeGenerator, SampleId, draw_probes
 from dprmt.training.norms._record import LayerRecord
+
+_SHARE_WITH_POWER_ITERATION, _SHARE_IN_ONE_PASS = 0.36, 0.45
+_COMPARED, _SAME = 6, 1e-9  # two times six independent normals are that nearly parallel with probability below 1e-20
 
 
 def hutchpp_squared_norms(
@@ -66,12 +69,12 @@ def hutchpp_squared_norms(
     Raises
     ------
     ParameterError
-        If an input is not a real floating tensor or shapes do not fit.
+        If an input is not a real floating tensor, shapes do not fit, or the sketch was drawn from the probes' seed.
 
     References
     ----------
     Meyer, Musco, Musco & Woodruff (2021), arXiv:2010.09649, Algorithm 1; arXiv:2605.24879 (DP-SGD-RC); the
-    law: ``docs/theory/randomized_clipping.md``, §1 and (T3).
+    law: ``docs/theory/randomized_clipping.md``, §9.
 
     Examples
     --------
@@ -84,11 +87,29 @@ def hutchpp_squared_norms(
     layer = layer_gradient(activations, gradients, bias, side)
     check_probes("sketch", sketch, layer if power_iteration else layer.transposed())
     check_probes("probes", probes, layer)
+    _check_independence(sketch, probes)
+    return _estimate(layer, sketch, probes, power_iteration)
+
+
+def _estimate(layer: LayerGradient, sketch: torch.Tensor, probes: torch.Tensor, power_iteration: bool) -> torch.Tensor:
     with full_precision(layer.left.device):
         basis = _head_basis(layer, sketch.to(layer.left.dtype), power_iteration)
         matrix = probes.to(layer.left.dtype)
         residual = matrix - basis @ (basis.transpose(1, 2) @ matrix)
         return sum_of_squares(layer.times(basis)) + sum_of_squares(layer.times(residual))
+
+
+def _check_independence(sketch: torch.Tensor, probes: torch.Tensor) -> None:
+    """Refuse a sketch drawn from the probes' seed: the same numbers in the same order, up to one factor."""
+    count = min(_COMPARED, sketch.shape[-2] * sketch.shape[-1], probes.shape[-2] * probes.shape[-1])
+    first, second = (
+        matrix.reshape(-1, matrix.shape[-2] * matrix.shape[-1])[:, :count].double() for matrix in (sketch, probes)
+    )
+    cosine = torch.nn.functional.cosine_similarity(first, second).abs()
+    if count == _COMPARED and bool((cosine > 1 - _SAME).any()):
+        raise ParameterError(
+            "sketch", "<drawn like the probes>", "independent of the probes: of another seed or purpose"
+        )
 
 
 def _head_basis(layer: LayerGradient, sketch: torch.Tensor, power_iteration: bool) -> torch.Tensor:
@@ -114,7 +135,9 @@ class HutchPlusPlus:
     probes : int
         k >= 2, the probes of the tail: what the accountant is told.
     sketch : int, optional
-        s >= 1, width of the sketch; k by default. Below 3 the accountant charges k probes of Hutchinson's.
+        s >= 1, width of the sketch. By default 0.36 k with a power iteration and 0.45 k without, at least 3: about the
+        split of s and k that `dprmt.accounting.choose_probes` finds best for as many products. Below 3 the accountant
+        charges k probes of Hutchinson's.
     probe_sharing : {"sample", "batch"}
         "sample": a secret sketch and secret probes of its own for every sample. "batch": one of each per layer
         and step.
@@ -140,7 +163,7 @@ class HutchPlusPlus:
     >>> norms.squared_norms(torch.ones(2, 5, 4), torch.ones(2, 5, 3), layer="head", step=0).round(decimals=3)
     tensor([300., 300.], dtype=torch.float64)
     >>> norms.layer_record("head")
-    LayerRecord(layer='head', method='hutch++', probes=4, rank=None, sketch=4, power_iteration=True)
+    LayerRecord(layer='head', method='hutch++', probes=4, rank=None, sketch=3, power_iteration=True)
     """
 
     probes: int = 32
@@ -155,20 +178,26 @@ class HutchPlusPlus:
             check_count("sketch", self.sketch)
         check_choice("probe_sharing", self.probe_sharing, ("batch", "sample"))
 
+    @property
+    def width(self) -> int:
+        """s, given or chosen."""
+        share = _SHARE_WITH_POWER_ITERATION if self.power_iteration else _SHARE_IN_ONE_PASS
+        return self.sketch or max(3, round(share * self.probes))
+
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
-        """Whether an estimate needs less memory and fewer operations than the exact norm: min(d, p) > k.
+        """Whether the layer is large enough to be estimated: min(d, p) > s + k, else its norm is exact.
 
         Parameters
         ----------
         in_features, out_features : int
-            d and p: the gradient has dp numbers, an estimate needs k(T + d + p).
+            d and p: the gradient has dp numbers, an estimate needs about (s + k)(T + d + p).
 
         Returns
         -------
         bool
             By the shape alone.
         """
-        return min(in_features, out_features) > self.probes
+        return min(in_features, out_features) > self.width + self.probes
 
     def terms(self, tokens: int, in_features: int, out_features: int) -> int:
         """The longest chain of additions, see :func:`rounding_margin`.
@@ -226,13 +255,9 @@ class HutchPlusPlus:
                 dtype=factors.left.dtype,
                 device=factors.left.device,
             )
-            for purpose, width, rows in zip(
-                ("sketch", "probes"), (self.sketch or self.probes, self.probes), heights, strict=True
-            )
+            for purpose, width, rows in zip(("sketch", "probes"), (self.width, self.probes), heights, strict=True)
         )
-        return hutchpp_squared_norms(
-            activations, gradients, sketch, probes, side=side, bias=bias, power_iteration=self.power_iteration
-        )
+        return _estimate(factors, sketch, probes, self.power_iteration)
 
     def layer_record(
         self,
@@ -249,12 +274,23 @@ class HutchPlusPlus:
         ----------
         layer : str
             The layer's name.
-        in_features, out_features, bias, tokens
-            Not used: the same for every shape.
+        in_features, out_features : int, optional
+            d and p.
+        bias, tokens
+            Not used.
 
         Returns
         -------
         LayerRecord
             With probes and sketch; without a rank, since the head is exact.
+
+        Raises
+        ------
+        ParameterError
+            If the layer's smaller side is at most s + k: its norm is to be taken exactly.
         """
-        return LayerRecord(layer, "hutch++", self.probes, None, self.sketch or self.probes, self.power_iteration)
+        if in_features is not None and out_features is not None and not self.is_cheaper(in_features, out_features):
+            side = min(in_features, out_features)
+            allowed = f"below {side} together with k = {self.probes} in layer {layer!r}: its exact norm is cheaper"
+            raise ParameterError("sketch", self.width, allowed)
+        return LayerRecord(layer, "hutch++", self.probes, None, self.width, self.power_iteration)

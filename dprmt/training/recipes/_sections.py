@@ -213,7 +213,11 @@ class PrivacyRecipe(Section):
     probes : int
         k >= 2 Gaussian probes per layer, for the randomized clippings.
     sketch : int or None
-        Width of Hutch++'s sketch, >= 1; only with ``"hutch++"``.
+        Width of Hutch++'s sketch, >= 1; only with ``"hutch++"``. By default about the best split of as many products
+        between sketch and probes (see ``dprmt probes``).
+    power_iteration : bool
+        Whether Hutch++'s sketch goes through one power iteration (3s + k products) or one pass (2s + k); false only
+        with ``"hutch++"``.
     probe_sharing : {"sample", "batch"}
         Independent secret probes for every sample, or one matrix per layer and step.
     sampling : {"poisson", "allocation"}
@@ -237,6 +241,7 @@ class PrivacyRecipe(Section):
     clipping_norm: float = checked(_POSITIVE, 1.0)
     probes: int = checked(count(2), 32)
     sketch: int | None = checked(optional(count()), None)
+    power_iteration: bool = checked(flag, True)
     probe_sharing: str = checked(choice("sample", "batch"), "sample")
     sampling: str = checked(choice("poisson", "allocation"), "poisson")
     secure: bool = checked(flag, False)
@@ -250,6 +255,8 @@ class PrivacyRecipe(Section):
             raise ParameterError("privacy.target_epsilon", given, "given, or privacy.noise_multiplier: exactly one")
         if self.sketch is not None and self.clipping != "hutch++":
             raise ParameterError("privacy.sketch", self.sketch, "absent unless privacy.clipping is 'hutch++'")
+        if not self.power_iteration and self.clipping != "hutch++":
+            raise ParameterError("privacy.power_iteration", False, "absent unless privacy.clipping is 'hutch++'")
 
 
 @dataclass(frozen=True)
