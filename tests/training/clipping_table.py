@@ -21,7 +21,7 @@ from dprmt.training.norms import ProbeGenerator, cheaper_side
 from dprmt.training.optimizers import DPAdamBC, DPGrape
 from dprmt.training.subspaces import Subspaces
 
-K, S, R, L, SEED, STEP = 2, 3, 4, 3.0, 5, 7
+K, S, R, L, SEED, STEP = 2, 1, 4, 3.0, 5, 7
 IDS = [11, "b", 7, 3]
 TRAINED = ("full", "lora", "projected")
 CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++")
