@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from opacus import PrivacyEngine
 from opacus.accountants import PRVAccountant, RDPAccountant
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
@@ -41,3 +42,58 @@ def test_the_accountant_must_have_been_told_these_probes() -> None:
 def test_a_finite_rank_that_the_norms_do_not_have_is_refused() -> None:
     with pytest.raises(ParameterError, match="accountant must be one for the norms"):
         attach(register(probes=8, rank=2, name="link-rank")(), 8)
+
+
+def engine_steps(word: str, steps: int, norms: Hutchinson, **options: Any) -> float:
+    """Opacus' own loop; its ε."""
+    data = torch.utils.data.TensorDataset(torch.arange(30))
+    network, engine = torch.nn.Linear(40, 40), PrivacyEngine(accountant=word)
+    model, optimizer, criterion, _ = engine.make_private(
+        module=network,
+        optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+        criterion=torch.nn.CrossEntropyLoss(),
+        data_loader=torch.utils.data.DataLoader(data, batch_size=3),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        grad_sample_mode="ghost",
+    )
+    samplers = register_norm_samplers(model, norms, **options)
+    before = network.weight.detach().clone()
+    try:
+        for number in range(steps):
+            logits = model(torch.ones(2, 40))
+            with samplers.at(step=number, samples=[1, 2]):
+                criterion(logits, torch.tensor([3, 4])).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    except ParameterError:
+        assert torch.equal(network.weight.detach(), before) == (steps == 1)  # the first step's refusal releases nothing
+        raise
+    return float(engine.accountant.get_epsilon(1e-5))
+
+
+@pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning")
+def test_an_engine_that_was_told_other_probes_is_refused_at_its_first_step() -> None:
+    """Without being handed the accountant: 256 probes stated and 4 used are ε = 3 for what spends a hundred times it."""
+    register(probes=256, name="seen256")
+    register(probes=4, name="seen4")
+    with pytest.raises(ParameterError, match=r"accountant must be one for the norms.*register\(probes=4"):
+        engine_steps("seen256", 1, Hutchinson(4, "batch"))
+    assert engine_steps("seen4", 3, Hutchinson(4, "batch")) > 10
+    assert engine_steps("seen4", 2, Hutchinson(4, "sample")) > 10  # charged as if probes were revealed
+    assert engine_steps("seen256", 1, Hutchinson(256, "batch"), estimate_all=True) < 20
+
+
+@pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning")
+@pytest.mark.parametrize("accountant", ["rdp", "prv"])
+def test_opacus_own_accountants_are_refused_for_estimated_norms(accountant: str) -> None:
+    """They have no place to ask; that nobody who knows of the norms has counted shows at the second step."""
+    with pytest.raises(ParameterError, match=r"accountant must be the engine's.*got 'none that knows of these norms"):
+        engine_steps(accountant, 2, Hutchinson(4, "batch"))
+
+
+@pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning")
+@pytest.mark.filterwarnings("ignore:Optimal order:UserWarning")
+def test_who_counts_for_himself_says_so_and_exact_norms_are_for_anybody() -> None:
+    assert engine_steps("rdp", 2, Hutchinson(4, "batch"), accountant="mine") > 0
+    assert engine_steps("rdp", 2, Hutchinson(40, "batch")) > 0  # 40 x 40 with 40 probes: exact is cheaper

@@ -98,7 +98,7 @@ def ratios(trainable: str, probes: int, count: int, *, batches: int = 1) -> tupl
     λ, norm = spectrum(model, x), sum(float(value.square().sum()) for value in gradients(model, x).values())
     hooks = hooked(model)
     samplers = register_norm_samplers(
-        hooks, Hutchinson(probes, "sample", ProbeGenerator(3)), tokens=T, estimate_all=True
+        hooks, Hutchinson(probes, "sample", ProbeGenerator(3)), tokens=T, estimate_all=True, accountant="mine"
     )
     many = x.expand(count // batches, -1)
     values = torch.cat([squared_norms(hooks, samplers, many, step) for step in range(batches)])
@@ -162,7 +162,9 @@ def test_norms_do_not_depend_on_the_micro_batch(norms: type[Any], estimate_all: 
             register_norm_samplers(hooked(bert()), norms(K), estimate_all=True)
         return
     hooks, x = hooked(bert()), tokens(5)
-    samplers = register_norm_samplers(hooks, norms(K, generator=ProbeGenerator(1)), tokens=T, estimate_all=estimate_all)
+    samplers = register_norm_samplers(
+        hooks, norms(K, generator=ProbeGenerator(1)), tokens=T, estimate_all=estimate_all, accountant="mine"
+    )
     together = squared_norms(hooks, samplers, x)
     changes = []
     for i in range(5):

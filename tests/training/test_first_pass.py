@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping import make_private, register_norm_samplers
+from dprmt.training.clipping import make_private, make_private_projected, register_norm_samplers
 from dprmt.training.norms import Hutchinson
 from tests.training.test_planted_bugs import literal_sum
 
@@ -120,3 +120,43 @@ def test_a_forward_pass_inside_the_block_is_told_where_it_belongs() -> None:
         samplers.at(step=0, samples=[1]),
     ):
         model(torch.ones(1, 40)).sum().backward()
+
+
+class TiedMatrix(nn.Module):
+    """A linear layer's weight is used once more, transposed, outside of it."""
+
+    def __init__(self, shape: tuple[int, int], again: bool) -> None:
+        super().__init__()
+        self.inner, self.again = nn.Linear(*shape), again
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.inner(inputs)
+        return functional.linear(hidden, self.inner.weight.T) if self.again else hidden
+
+
+@pytest.mark.parametrize("shape", [(9, 4), (4, 9)])
+@pytest.mark.parametrize("projector", ["gaussian", "svd"])
+@pytest.mark.parametrize("order", ["project-then-privatize", "privatize-then-project"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_projected_weight_that_is_used_beside_its_layer_is_refused_too(
+    shape: tuple[int, int], projector: Any, order: Any, dtype: torch.dtype
+) -> None:
+    for again in (False, True):
+        torch.manual_seed(0)
+        step = make_private_projected(
+            TiedMatrix(shape, again).to(dtype),
+            rank=3,
+            clipping_norm=1.0,
+            noise_multiplier=0.0,
+            expected_batch_size=1.0,
+            lr=0.1,
+            projector=projector,
+            order=order,
+            seed=0,
+        )
+        losses = step.model(torch.randn(3, 2, shape[0], dtype=dtype)).float().square().sum((1, 2))
+        if not again:
+            step.accumulate(losses, samples=range(3), step=0)
+            continue
+        with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'inner\.weight'"):
+            step.accumulate(losses, samples=range(3), step=0)

@@ -6,7 +6,7 @@ And a parameter that the model also uses by itself, not through its layer, gets 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from dprmt._validation import ParameterError
 from dprmt.training.clipping._contributions import Contribution
 from dprmt.training.clipping._forward_guard import without_hook_warning
+from dprmt.training.clipping._matrix_layers import ProjectedLayer
 from dprmt.training.clipping._policy import Layer
 
 # Of a parameter's gradient: rounding is far below, a second use of a parameter far above.
@@ -32,17 +33,15 @@ class FirstPass:
         With hooks.
     layers : sequence of Layer
         The trainable ones.
-    projected : collection of Parameter
-        Whose gradients are captured in other coordinates than autograd's, and not compared.
     """
 
     def __init__(
         self,
         model: GradSampleModuleFastGradientClipping,
         layers: Sequence[Layer],
-        projected: Collection[torch.Tensor] = (),
     ) -> None:
-        self._model, self._projected = model, set(projected)
+        self._model = model
+        self._projected = {layer.module.weight: layer for layer in layers if isinstance(layer, ProjectedLayer)}
         self._outputs: list[tuple[str, torch.Tensor]] = []
         self._plain: dict[torch.Tensor, torch.Tensor] = {}
         self._handles = [layer.module.register_forward_hook(self._keeper(layer.name)) for layer in layers]
@@ -50,8 +49,8 @@ class FirstPass:
     def keep_gradient(self, parameter: torch.Tensor) -> None:
         """Keep autograd's sum over the samples."""
         assert parameter.grad is not None
-        if parameter not in self._projected:
-            self._plain[parameter] = parameter.grad.detach()
+        layer, gradient = self._projected.get(parameter), parameter.grad.detach()
+        self._plain[parameter] = gradient if layer is None else layer.as_captured(gradient)
 
     def check_samples(self, losses: torch.Tensor) -> None:
         """Raise unless the first sample's loss depends on the first rows of all layers' outputs alone."""

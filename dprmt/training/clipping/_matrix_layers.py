@@ -109,6 +109,15 @@ class ProjectedLayer:
         formed = PerSampleGradients({bias: sum_over_tokens(gradients)})
         return squared + self.bias_norms.squared(formed, step, samples), Together([weight, formed])
 
+    def as_captured(self, gradient: torch.Tensor) -> torch.Tensor:
+        """A gradient of the weight in the coordinates in which this layer's are summed."""
+        whole, projector = self.matrix.orient(gradient), self.subspaces.projector(self.module.weight)
+        if projector is None:
+            return whole
+        dtype = working_dtype(whole)
+        with full_precision(whole.device):
+            return (projector.to(dtype).mT @ whole.to(dtype)).to(gradient.dtype)
+
     def _factors(self, activations: torch.Tensor, gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         dtype = working_dtype(activations, gradients)
         a, g = tokens_in_the_middle(activations, dtype), tokens_in_the_middle(gradients, dtype)

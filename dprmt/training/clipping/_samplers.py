@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, SupportsIndex
@@ -12,6 +11,7 @@ from opacus.grad_sample import GradSampleHooksFastGradientClipping
 from torch import nn
 
 from dprmt._validation import ParameterError, check_count
+from dprmt.training.clipping._accountant_link import MINE, AccountantLink
 from dprmt.training.clipping._contributions import Contribution
 from dprmt.training.clipping._forward_guard import ForwardGuard, without_hook_warning
 from dprmt.training.clipping._layer_kinds import plan_layers
@@ -98,6 +98,10 @@ class NormSamplers:
         self._kept: list[Contribution] = []
         self._size: int | None = None
         self.log = StepLog()
+        trained = [p for layer in self._layers for p in layer.module.parameters(recurse=False) if p.requires_grad]
+        self._link = AccountantLink(self._record, trained)
+        if keep:  # by ClippedStep: no engine counts, the caller does, by the record
+            self._link.trust()
         self.guard = ForwardGuard(hooks._module, {layer.name: layer.module for layer in self._layers})
         hooks.NORM_SAMPLERS = {type(layer.module): self._sample for layer in self._layers}
         hooks.get_clipping_coef = self._clipping_factors
@@ -141,7 +145,8 @@ class NormSamplers:
         Raises
         ------
         ParameterError
-            If the step was finished before, an identity comes twice within it, or a forward pass is missing.
+            If the step was finished before, an identity comes twice within it, or a forward pass is missing; if nobody
+            who knows of these norms has counted an earlier step.
         """
         number = check_count("step", step, low=0)
         if samples is None and self._record.probe_sharing == "sample" and self._record.probes is not None:
@@ -150,6 +155,7 @@ class NormSamplers:
         if self.has_measured:
             raise ParameterError("losses", "a second backward pass", "given after what an earlier one left is summed")
         self._size = None if samples is None else len(samples)
+        self._link.starts(number)
         self.log.enter(number, samples)
         self._at = (number, samples)
         try:
@@ -176,10 +182,29 @@ class NormSamplers:
             self._measure(layer)
         return self._squared, self._kept
 
+    def account_with(self, accountant: Any) -> None:
+        """See :func:`register_norm_samplers`.
+
+        Parameters
+        ----------
+        accountant : IAccountant, "mine" or None
+            Who counts the steps.
+
+        Raises
+        ------
+        ParameterError
+            If it accounts for other norms.
+        """
+        if accountant == MINE:
+            self._link.trust()
+        elif accountant is not None:
+            self._link.check(accountant)
+
     def remove(self) -> None:
         """Give the hooks Opacus' own samplers and clip factors back."""
         for name in ("NORM_SAMPLERS", "get_clipping_coef"):
             self._hooks.__dict__.pop(name, None)
+        self._link.remove()
         self.guard.remove()
 
     def _longest_chain(self, policy: NormPolicy) -> int:
@@ -269,11 +294,11 @@ def register_norm_samplers(
     estimate_all : bool
         By default layers with min(d, p) <= k (LoRA's), embeddings, normalizations and lone biases are exact, which
         costs less, and no finite rank is claimed. True estimates everything by Hutchinson.
-
-    accountant : IAccountant, optional
+    accountant : IAccountant or "mine", optional
         The engine's (``PrivacyEngine.accountant``): refused unless it accounts for these very norms, as one of
-        ``dprmt.accounting.opacus.register`` with the same probes does. Without it nothing is compared, and an
-        accountant that was told other probes, or Opacus' own, reports the ε of something else.
+        ``dprmt.accounting.opacus.register`` with the same probes does. By default it is found when the optimizer
+        first steps, and asked then; if none has counted the first step that knows of these norms, as with Opacus' own
+        accountants, the second step is refused. "mine" is for a count of one's own, by ``.record``: nothing is compared.
 
     Returns
     -------
@@ -318,26 +343,10 @@ def register_norm_samplers(
     check_model(hooks._module, hooked=True)
     policy = NormPolicy(norms, estimate_all, largest)
     layers = plan_layers(trainable_modules(hooks._module), policy)
-    if accountant is not None:
-        _check_accountant(accountant, NormRecord([r for layer in layers for r in layer.records()], norms.probe_sharing))
-    return NormSamplers(hooks, layers, policy, norms.probe_sharing)
-
-
-def _check_accountant(accountant: Any, record: NormRecord) -> None:
-    configuration = getattr(accountant, "configuration", None)
-    if configuration is None:
-        told, same = type(accountant).__name__, record.probes is None
-    else:
-        told = repr(configuration)
-        stated, own = (source.mechanism(1.0, 0.01) for source in (configuration, record))
-        # More may be charged than needed: no finite rank, probes that are revealed.
-        same = any(stated == _weaker(own, **less) for less in ({}, {"rank": None}))
-        same = same or stated == _weaker(own, rank=None, probe_sharing="batch")
-    if not same:
-        needed = f"dprmt.accounting.opacus.register(probes={record.probes}, probe_sharing={record.probe_sharing!r})"
-        raise ParameterError("accountant", told, f"one for the norms that are used: {needed}")
-
-
-def _weaker(mechanism: Any, **less: Any) -> Any:
-    known = {entry.name for entry in dataclasses.fields(mechanism)}
-    return dataclasses.replace(mechanism, **{key: value for key, value in less.items() if key in known})
+    samplers = NormSamplers(hooks, layers, policy, norms.probe_sharing)
+    try:
+        samplers.account_with(accountant)
+    except ParameterError:
+        samplers.remove()
+        raise
+    return samplers

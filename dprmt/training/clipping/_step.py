@@ -76,9 +76,7 @@ class ClippedStep:
     ) -> None:
         self._model, self._optimizer, self._samplers = model, optimizer, samplers
         self._number: int | None = None
-        self._first: FirstPass | None = FirstPass(
-            model, samplers.layers, [layer.weight for layer in self.subspaces or ()]
-        )
+        self._first: FirstPass | None = FirstPass(model, samplers.layers)
         self._handles = [value.register_post_accumulate_grad_hook(self._let_go) for value in optimizer.params]
         optimizer.collect = self._collect
 
