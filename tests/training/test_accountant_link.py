@@ -74,7 +74,7 @@ def engine_steps(word: str, steps: int, norms: Hutchinson, **options: Any) -> fl
 
 @pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning")
 def test_an_engine_that_was_told_other_probes_is_refused_at_its_first_step() -> None:
-    """Without being handed the accountant: 256 probes stated and 4 used are ε = 3 for what spends a hundred times it."""
+    """Without being handed the accountant: 256 probes stated and 4 used are a small ε for a large one."""
     register(probes=256, name="seen256")
     register(probes=4, name="seen4")
     with pytest.raises(ParameterError, match=r"accountant must be one for the norms.*register\(probes=4"):

@@ -1,7 +1,8 @@
 """Accountant and norms, linked: who counts a step of estimated norms must have been told of these very norms.
 
-Opacus creates accountants by name and calls them from the optimizer, which knows nothing of how norms are obtained. What
-both see are the parameters: there the samplers leave a link, which `dprmt.accounting`'s accountant asks at every step.
+Opacus creates accountants by name and calls them from the optimizer, which knows nothing of how norms are obtained.
+What both see are the parameters: there the samplers leave a link, which `dprmt.accounting`'s accountant asks at every
+step.
 """
 
 from __future__ import annotations

@@ -298,7 +298,8 @@ def register_norm_samplers(
         The engine's (``PrivacyEngine.accountant``): refused unless it accounts for these very norms, as one of
         ``dprmt.accounting.opacus.register`` with the same probes does. By default it is found when the optimizer
         first steps, and asked then; if none has counted the first step that knows of these norms, as with Opacus' own
-        accountants, the second step is refused. "mine" is for a count of one's own, by ``.record``: nothing is compared.
+        accountants, the second step is refused. "mine" is for a count of one's own, by ``.record``, which nothing is
+        compared with.
 
     Returns
     -------
