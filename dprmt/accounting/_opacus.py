@@ -247,7 +247,7 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         count = super().get_optimizer_hook_fn(sample_rate)
 
         def check_and_count(optimizer: Any) -> None:
-            for link in {getattr(parameter, "accountant_link", None) for parameter in optimizer.params} - {None}:
+            for link in {p.accountant_link for p in optimizer.params if hasattr(p, "accountant_link")}:
                 link.check(self)
             count(optimizer)
 

@@ -34,7 +34,8 @@ class AccountantLink:
 
     def __init__(self, record: NormRecord, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._record, self._parameters = record, list(parameters)
-        self._counted, self._first_step = record.probes is None, None  # any accountant is right for exact norms
+        self._counted = record.probes is None  # any accountant is right for exact norms
+        self._first_step: int | None = None
         for parameter in self._parameters:
             setattr(parameter, _ATTRIBUTE, self)
 
@@ -84,6 +85,7 @@ def _covers(accountant: Any, record: NormRecord) -> bool:
 def _weaker(mechanism: Any) -> Iterable[Any]:
     # More may be charged than needed: no finite rank, probes that are revealed, no sketch.
     known = {entry.name for entry in fields(mechanism)}
+    less: tuple[dict[str, Any], ...]
     less = ({"rank": None}, {"rank": None, "probe_sharing": "batch"}, {"sketch": None, "power_iteration": False})
     for chosen in itertools.product((False, True), repeat=len(less)):
         options = {key: value for part, use in zip(less, chosen, strict=True) if use for key, value in part.items()}

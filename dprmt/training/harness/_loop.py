@@ -17,7 +17,7 @@ from dprmt.training.harness._ledger import SpentEpsilon
 from dprmt.training.harness._observer import Observer, StepRecord
 from dprmt.training.harness._place import Place
 from dprmt.training.harness._prepare import Prepared
-from dprmt.training.harness._processes import from_first, summed, wait_for_all
+from dprmt.training.harness._processes import from_first, in_first, summed, wait_for_all
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import poisson_batches
@@ -259,7 +259,7 @@ class Run:
 
     def _restore(self) -> int:
         # Number of steps that the parameters have seen. All processes continue from the first one's checkpoint.
-        state = from_first(self.place.load() if self.rank == 0 else None)
+        state = from_first(in_first(self.place.load))
         if state is None:
             return 0
         parameters, saved = self.prepared.parameters, state["parameters"]

@@ -11,6 +11,7 @@ import torch
 from dprmt._validation import ParameterError
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._ledger import PrivacyLedger
+from dprmt.training.harness._processes import in_first
 
 
 class Place(Protocol):
@@ -38,8 +39,8 @@ class FolderPlace:
 
     states_epsilon = True
 
-    def __init__(self, path: Path, writes: bool, mechanism: str) -> None:
-        self._path, self._ledger = path, PrivacyLedger(path, mechanism) if writes else None
+    def __init__(self, path: Path, mechanism: str) -> None:
+        self._path, self._ledger = path, in_first(lambda: PrivacyLedger(path, mechanism))
 
     def __str__(self) -> str:
         return str(self._path)

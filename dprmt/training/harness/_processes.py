@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+
+from dprmt._validation import ParameterError
 
 _Value = TypeVar("_Value")
 
@@ -36,6 +38,20 @@ def from_first(value: _Value) -> _Value:
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
+
+
+def in_first(work: Callable[[], _Value]) -> _Value | None:
+    """Work of the first process, None elsewhere; what it refuses is refused in all processes, so that all end."""
+    value, problem = None, None
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
+        try:
+            value = work()
+        except ParameterError as error:
+            problem = error.name, error.value, error.allowed
+    problem = from_first(problem)
+    if problem is not None:
+        raise ParameterError(*problem)
+    return value
 
 
 def wait_for_all() -> None:

@@ -20,7 +20,7 @@ from dprmt.training.harness._observer import Observer
 from dprmt.training.harness._observers import MetricsFile, MovedParameters, ProgressBar, SpectraFile, StopOnSignal
 from dprmt.training.harness._place import FolderPlace
 from dprmt.training.harness._prepare import Prepared, prepare
-from dprmt.training.harness._processes import from_first, process_group
+from dprmt.training.harness._processes import from_first, in_first, process_group
 from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.harness._recipe_task import RecipeTask, load, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder
@@ -288,7 +288,7 @@ def _in_folder(
     repeatable: bool = False,
 ) -> TrainingResult:
     with process_group() as (rank, processes):
-        folder = _open_folder(config, out, resume, rank)
+        folder = in_first(lambda: RunFolder(out, resume=resume, config=config))
         try:
             start = _FolderRun(Path(out), folder, rank, processes, observers() if rank == 0 else (), repeatable)
             start.draw(noise_seed, secure)
@@ -314,7 +314,7 @@ class _FolderRun:
         self._path, self._folder, self._rank, self._processes = path, folder, rank, processes
         self._more = observers
         self._digest: str | None = None
-        self._document = from_first(read_run(path))
+        self._document = from_first(in_first(lambda: read_run(path)) or {})
         self._attempt = int(self._document.get("starts", 0)) + 1
 
     def draw(self, noise_seed: int | None, secure: bool) -> None:
@@ -348,7 +348,7 @@ class _FolderRun:
         return Run(
             prepared,
             self._randomness,
-            FolderPlace(self._path, self._rank == 0, mechanism_digest(prepared.mechanism, delta)),
+            FolderPlace(self._path, mechanism_digest(prepared.mechanism, delta)),
             attempt=self._attempt,
             rank=self._rank,
             processes=self._processes,
@@ -434,17 +434,3 @@ class _FolderRun:
             }
             write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")
         return result
-
-
-def _open_folder(config: str, out: str | os.PathLike[str], resume: bool, rank: int) -> RunFolder | None:
-    # In the first process; what is wrong with the folder is said in all of them.
-    folder, problem = None, None
-    if rank == 0:
-        try:
-            folder = RunFolder(out, resume=resume, config=config)
-        except ParameterError as error:
-            problem = error.name, error.value, error.allowed
-    problem = from_first(problem)
-    if problem is not None:
-        raise ParameterError(*problem)
-    return folder
