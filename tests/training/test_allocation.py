@@ -17,6 +17,7 @@ from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.harness._ledger import SpentEpsilon
 from dprmt.training.harness._observers import StopOnSignal
 from dprmt.training.harness._randomness import Randomness
+from dprmt.training.randomness import SecureRandom
 from tests.training.tiny_recipe import recipe_in, write_data
 
 # --------------------------------------------------------------------------------------------- the audit
@@ -59,6 +60,13 @@ def permutation_cut(samples, steps, generator):
     return [part.tolist() for part in torch.chunk(order, steps)]
 
 
+KEY_STREAM = SecureRandom(bytes(range(32)))
+
+
+def ciphers(samples, steps, generator):
+    return allocation(samples, steps, KEY_STREAM)
+
+
 def sampled_twice(samples, steps, generator):
     batches = allocation(samples, steps, generator)
     batches[0] = sorted({*batches[0], 5})
@@ -73,6 +81,7 @@ def drawn_in_pairs(samples, steps, generator):
 @pytest.mark.parametrize(("samples", "steps"), [(60, 5), (200, 7), (30, 64)])
 def test_the_sampler_has_nothing_to_hide(samples, steps):
     assert complaints(drawn(samples, steps, 400), samples, steps) == []
+    assert complaints(drawn(samples, steps, 400, ciphers), samples, steps) == []
 
 
 def test_planted_bugs_are_found():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,13 @@ pytest.importorskip("cryptography")
 import torch
 from scipy import stats
 
+from dprmt._files import read_lines
 from dprmt._validation import ParameterError
 from dprmt.cli import main
 from dprmt.training.clipping import make_private
-from dprmt.training.harness import read_metrics, run_in_memory, train
+from dprmt.training.harness import Observer, Run, read_metrics, run_in_memory, train, train_task
+from dprmt.training.harness._checkpoint import load_checkpoint
+from dprmt.training.harness._ledger import charged_steps
 from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.harness._sampling import poisson_batches
 from dprmt.training.randomness import SecureRandom
@@ -70,13 +74,14 @@ def test_every_start_has_its_own_streams_by_purpose() -> None:
         fresh_randomness(3, 1, True)
 
 
-def test_a_secure_run_does_not_touch_torchs_generators(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sampling", ["poisson", "allocation"])
+def test_a_secure_run_does_not_touch_torchs_generators(monkeypatch: pytest.MonkeyPatch, sampling: str) -> None:
     def no(*_: object, **__: object) -> None:
         raise AssertionError("a generator of torch's was asked for")
 
-    for name in ("normal", "rand", "randn"):
+    for name in ("normal", "rand", "randn", "randint", "randperm"):
         monkeypatch.setattr(torch, name, no)
-    wanted = settings(privacy={"secure": True}, training={"steps": 5})
+    wanted = settings(privacy={"secure": True, "sampling": sampling}, training={"steps": 5})
     with run_in_memory(network(), task(), wanted) as run:
         assert len(list(run.steps())) == 5
 
@@ -92,3 +97,30 @@ def test_a_secure_run_in_a_folder_says_so_and_continues(tmp_path: Path, capsys: 
     capsys.readouterr()
     assert main([*words, "--noise-seed", "3", "--dry-run"]) == 2
     assert "--noise-seed must be None with privacy.secure" in capsys.readouterr().err
+
+
+class Stops(Observer):
+    """Before step 3, once; sizes of the batches."""
+
+    def __init__(self, stops: bool) -> None:
+        self.stops, self.sizes = stops, []
+
+    def before_step(self, run: Run, step: int) -> None:
+        if self.stops and step == 3:
+            run.stop()
+
+    def after_step(self, run: Run, record: Any) -> None:
+        self.sizes.append(record.batch_size)
+
+
+def test_secure_allocation_gives_an_epoch_up_rather_than_write_its_draws_down(tmp_path: Path) -> None:
+    """Epochs of 3 steps; stopped after 2, step 3 is in a new epoch: its charge completes the first one."""
+    wanted = settings(privacy={"secure": True, "sampling": "allocation"}, training={"steps": 5})
+    for number, stops in enumerate((True, False)):
+        watcher = Stops(stops)
+        train_task(network(), task(), wanted, tmp_path / "run", resume=bool(number), observers=[watcher])
+        if stops:
+            assert load_checkpoint(tmp_path / "run")["allocation"] is None
+            assert charged_steps(tmp_path / "run") == 2
+    assert sum(watcher.sizes) == 30  # the three steps after the stop are one whole epoch
+    assert [line["charged"] for line in read_lines(tmp_path / "run" / "privacy.jsonl")] == [1, 2, 4, 5, 6]

@@ -10,7 +10,7 @@ import torch
 
 from dprmt.accounting import DPSGD, RandomizedClipping
 from dprmt.training.harness._randomness import Randomness
-from dprmt.training.randomness import allocation, secret_generator
+from dprmt.training.randomness import SecureRandom, allocation, secret_generator
 
 Mechanism = DPSGD | RandomizedClipping
 
@@ -59,6 +59,9 @@ class AllocatedBatches:
     a step was charged since, the epoch is over: it is charged as a whole, and a new one is drawn. So at every instant
     what was released is part of ``charged / steps_per_epoch`` epochs, rounded up, each with one draw, and ε of so many
     whole epochs holds: (R1'') of ``docs/theory/random_allocation.md``.
+
+    Where randomness is to be secure, no file may hold it: nothing is checkpointed, and a run that is resumed in the
+    middle of an epoch gives it up.
     """
 
     samples: int
@@ -87,10 +90,12 @@ class AllocatedBatches:
             if not done:
                 self._epochs += 1
                 self._secret = self.randomness.derive(f"allocation of epoch {self._epochs}")
-            generator = secret_generator("cpu", self._secret)
+            generator = SecureRandom(self._secret) if self.randomness.secure else secret_generator("cpu", self._secret)
             yield from allocation(self.samples, self.steps_per_epoch, generator)[done:]
 
-    def for_checkpoint(self) -> dict[str, Any]:
+    def for_checkpoint(self) -> dict[str, Any] | None:
         """The draws of the epoch that is under way, and after which charge; as secret as the training data."""
+        if self.randomness.secure:
+            return None
         secret = torch.tensor(list(self._secret), dtype=torch.uint8)
         return {"secret": secret, "charged": self.charged}

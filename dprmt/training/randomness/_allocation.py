@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import torch
 
+from dprmt.training.randomness._secure import SecureRandom
 
-def allocation(samples: int, steps: int, generator: torch.Generator) -> list[list[int]]:
+
+def allocation(samples: int, steps: int, generator: torch.Generator | SecureRandom) -> list[list[int]]:
     """Random allocation: positions of each step's samples in one epoch.
 
     Parameters
     ----------
     samples, steps : int
         n and t, >= 1.
-    generator : torch.Generator
+    generator : torch.Generator or SecureRandom
         Whose state nobody can guess, such as that of `secret_generator`.
 
     Returns
@@ -32,10 +34,17 @@ def allocation(samples: int, steps: int, generator: torch.Generator) -> list[lis
     >>> sorted(batches[0] + batches[1])
     [0, 1, 2, 3, 4, 5]
     """
-    values = 1 << (steps - 1).bit_length()
-    step_of = torch.randint(values, (samples,), generator=generator)
-    while (again := torch.nonzero(step_of >= steps)[:, 0]).numel():
-        step_of[again] = torch.randint(values, (again.numel(),), generator=generator)
+    step_of = _uniform(samples, steps, generator)
     order = torch.argsort(step_of, stable=True)
     sizes = torch.bincount(step_of, minlength=steps).tolist()
     return [part.tolist() for part in torch.split(order, sizes)]
+
+
+def _uniform(count: int, below: int, generator: torch.Generator | SecureRandom) -> torch.Tensor:
+    if isinstance(generator, SecureRandom):
+        return generator.integers(count, below)
+    values = 1 << (below - 1).bit_length()
+    drawn = torch.randint(values, (count,), generator=generator)
+    while (again := torch.nonzero(drawn >= below)[:, 0]).numel():
+        drawn[again] = torch.randint(values, (again.numel(),), generator=generator)
+    return drawn

@@ -40,7 +40,7 @@ class SecureRandom:
     the hardware's arithmetic. Of N(0, 1), what lies beyond 17.1, with probability below 10⁻⁶⁵, does not occur.
 
     *The coins* compare 64-bit integers with ⌊q·2⁶⁴⌋: a sample is taken with exactly this probability over 2⁶⁴, never
-    more than q.
+    more than q. Numbers below a bound are uniform: words of as many bits as needed are drawn again until they are below.
 
     Not covered: memory that somebody reads, other side channels, and the difference between sums of discrete numbers
     and the normal law, which has no proof here; a discrete mechanism would.
@@ -131,6 +131,34 @@ class SecureRandom:
             return list(range(count))
         words = np.frombuffer(self.__stream.read(8 * count), dtype="<u8")
         return np.flatnonzero(words < np.uint64(heads)).tolist()
+
+    def integers(self, count: int, below: int) -> torch.Tensor:
+        """Independent numbers, exactly uniform on {0, …, below - 1}: what is drawn above is drawn again.
+
+        Parameters
+        ----------
+        count : int
+            >= 0.
+        below : int
+            In [1, 2⁶²].
+
+        Returns
+        -------
+        Tensor, shape (count,)
+            int64.
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range.
+        """
+        left, bound = check_count("count", count, low=0), check_count("below", below, high=2**62)
+        mask, accepted = np.uint64((1 << (bound - 1).bit_length()) - 1), [np.empty(0, dtype=np.int64)]
+        while left:
+            numbers = (np.frombuffer(self.__stream.read(8 * left), dtype="<u8") & mask).astype(np.int64)
+            accepted.append(numbers[numbers < bound])
+            left -= len(accepted[-1])
+        return torch.from_numpy(np.concatenate(accepted))
 
     def _sums(self, count: int) -> torch.Tensor:
         # Entries i and i + half share their pairs, so that the four numbers of one entry are of four pairs.

@@ -248,8 +248,6 @@ class PrivacyRecipe(Section):
 
     def check_together(self) -> None:
         """Exactly one of ε and σ."""
-        if self.secure and self.sampling != "poisson":
-            raise ParameterError("privacy.secure", True, "false unless privacy.sampling is 'poisson'")
         if (self.target_epsilon is None) == (self.noise_multiplier is None):
             given = (self.target_epsilon, self.noise_multiplier)
             raise ParameterError("privacy.target_epsilon", given, "given, or privacy.noise_multiplier: exactly one")
