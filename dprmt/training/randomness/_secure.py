@@ -40,7 +40,7 @@ class SecureRandom:
     the hardware's arithmetic. Of N(0, 1), what lies beyond 17.1, with probability below 10⁻⁶⁵, does not occur.
 
     *The coins* compare 64-bit integers with ⌊q·2⁶⁴⌋: a sample is taken with exactly this probability over 2⁶⁴, never
-    more than q. Numbers below a bound are uniform: words of as many bits as needed are drawn again until they are below.
+    more than q. Numbers below a bound are uniform: words are drawn again until they are below.
 
     Not covered: memory that somebody reads, other side channels, and the difference between sums of discrete numbers
     and the normal law, which has no proof here; a discrete mechanism would.
