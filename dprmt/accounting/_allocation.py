@@ -68,13 +68,7 @@ class AllocationEpoch:
         return _pairs(self.step, self.steps, bins, 2.0 ** math.floor(math.log2(tail)))
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
-        """See :meth:`ClippingStep.upper_with_slack`.
-
-        Returns
-        -------
-        StepPair
-            The upper pair: its law is the same whatever losses are asked for.
-        """
+        """See :meth:`ClippingStep.upper_with_slack`."""
         return self.pairs(bins, tail)[0]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,46 @@ def test_the_check_sees_what_is_missing(tmp_path: Path) -> None:
     [(path, name, message)] = findings(tmp_path / "a.py")
     assert (path, name) == (tmp_path / "a.py", "A.f")
     assert "return" in message
+
+
+SECTION = re.compile(r"^ *(Parameters|Returns|Yields|Raises)\n *-{5,}$", re.MULTILINE)
+
+
+def documented(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Qualified name and docstring of every function and class."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            inside = ".<locals>." if isinstance(node, ast.FunctionDef) else "."
+            yield prefix + node.name, ast.get_docstring(node) or ""
+            yield from documented(node, prefix + node.name + inside)
+        else:
+            yield from documented(node, prefix)
+
+
+def with_sections(path: Path) -> list[str]:
+    """The definitions of a file whose docstrings list parameters, or what is returned or raised."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [name for name, text in documented(tree) if SECTION.search(text)]
+
+
+def test_a_private_helper_gets_a_sentence() -> None:
+    pytest.importorskip("opacus")
+    from tests.house.public_definitions import public_definitions
+
+    public = {*public_definitions(), (Path("dprmt/_validation.py"), "ParameterError")}  # which users catch
+    found = [(path.relative_to(ROOT), name) for path in (ROOT / "dprmt").rglob("*.py") for name in with_sections(path)]
+    assert [place for place in found if place not in public] == []
+
+
+def test_a_section_is_seen(tmp_path: Path) -> None:
+    lines = [
+        "class A:",
+        "    def f(self) -> int:",
+        '        """Say.',
+        "",
+        "        Returns",
+        "        -------",
+        '        """',
+    ]
+    (tmp_path / "a.py").write_text("\n".join(lines))
+    assert with_sections(tmp_path / "a.py") == ["A.f"]

@@ -22,15 +22,7 @@ _ATTRIBUTE = "accountant_link"  # read by RandomizedClippingAccountant
 
 
 class AccountantLink:
-    """Between one model's norms and the accountant of the optimizer that moves it.
-
-    Parameters
-    ----------
-    record : NormRecord
-        How norms are obtained.
-    parameters : iterable of Parameter
-        Where accountants find the link.
-    """
+    """Between one model's norms and the accountant of the optimizer that moves it."""
 
     def __init__(self, record: NormRecord, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._record, self._parameters = record, list(parameters)

@@ -25,15 +25,7 @@ _CANCELLED = 0.02
 
 
 class FirstPass:
-    """Compares what the hooks see with what autograd knows.
-
-    Parameters
-    ----------
-    model : GradSampleModuleFastGradientClipping
-        With hooks.
-    layers : sequence of Layer
-        The trainable ones.
-    """
+    """Compares what the hooks see with what autograd knows."""
 
     def __init__(
         self,

@@ -19,13 +19,6 @@ class ForwardGuard:
     Some models look up position embeddings for one sample and let the sum broadcast them, (1, T, d) to (B, T, d):
     their gradient would arrive summed over samples. Integers with a first axis of length 1 are repeated to the
     batch size, the first axis of the model's first tensor; the model's output is the same.
-
-    Parameters
-    ----------
-    model : Module
-        The model itself, without Opacus' wrapper.
-    layers : mapping of str to Module
-        Its trainable layers by name.
     """
 
     def __init__(self, model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
@@ -45,13 +38,7 @@ class ForwardGuard:
         return self._uses[name]
 
     def check(self) -> None:
-        """Raise unless a forward pass in training mode is waiting for its backward pass.
-
-        Raises
-        ------
-        ParameterError
-            Naming the layer, if one was in evaluation mode, or if parameters were frozen or unfrozen since.
-        """
+        """Raise unless a forward pass in training mode is waiting for its backward pass."""
         for name, parameter in self._model.named_parameters():
             if self._frozen.get(name) != parameter.requires_grad:
                 raise ParameterError("model", name, "trainable or frozen as it was when it was made private")
@@ -109,13 +96,7 @@ class ForwardGuard:
 
 @contextmanager
 def without_hook_warning() -> Iterator[None]:
-    """Torch warns that a layer whose inputs need no gradient, such as every embedding, fires its hook all the same.
-
-    Yields
-    ------
-    None
-        To run a backward pass in.
-    """
+    """Torch warns that a layer whose inputs need no gradient, such as every embedding, fires its hook all the same."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
         yield

@@ -90,11 +90,6 @@ def python_version() -> str:
 def masked(text: str) -> str:
     r"""The text on one line with every word that names one of the packages replaced.
 
-    Returns
-    -------
-    str
-        The text as it is in the set.
-
     Examples
     --------
     >>> masked("Run in an  asyncio\nloop; see BaseHTTPServer.")
@@ -104,25 +99,13 @@ def masked(text: str) -> str:
 
 
 def split_of(text: str) -> str:
-    """The split that a text belongs to: eight tenths for training, one each for validation and test.
-
-    Returns
-    -------
-    str
-        By a hash of the text.
-    """
+    """The split that a text belongs to: eight tenths for training, one each for validation and test."""
     tenth = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 10
     return {8: "validation", 9: "test"}.get(tenth, "train")
 
 
 def library_files(source: str) -> Iterator[Path]:
-    """Files of a package or module of the standard library, tests left out.
-
-    Yields
-    ------
-    Path
-        In order of their names.
-    """
+    """Files of a package or module of the standard library, tests left out."""
     path = Path(sysconfig.get_paths()["stdlib"]) / source
     for file in sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []:
         if _TESTS.isdisjoint(file.relative_to(path.parent).parts):

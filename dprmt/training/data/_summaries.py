@@ -30,11 +30,6 @@ def summaries() -> tuple[Summary, ...]:
     line. The source is that of the function without docstring, comments and decorators, cut after 600 characters. One
     that occurs twice is kept once; the split follows from a hash of it.
 
-    Returns
-    -------
-    tuple of Summary
-        In the order of sources, so the same on every machine with the same Python.
-
     Examples
     --------
     >>> samples = summaries()

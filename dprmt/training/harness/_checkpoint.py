@@ -20,22 +20,7 @@ _FOLDERS = ("checkpoint", "checkpoint.previous")
 
 
 def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint beside the last one, then put it in its place.
-
-    Parameters
-    ----------
-    run : Path
-        The run folder.
-    state : dict
-        A tree of dicts (with string or integer keys), lists, tuples, tensors, numbers, strings, booleans and None.
-
-    Raises
-    ------
-    ParameterError
-        If the tree holds anything else.
-    OSError
-        If it cannot be written; the last checkpoint is still there then.
-    """
+    """Write a checkpoint beside the last one, then put it in its place."""
     tensors: dict[str, torch.Tensor] = {}
     document = _encode(state, "state", tensors)
     current, previous = (run / name for name in _FOLDERS)
@@ -60,25 +45,7 @@ def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(run: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-    """The last whole checkpoint of a run.
-
-    Parameters
-    ----------
-    run : Path
-        The run folder.
-    device : device
-        Where the tensors go.
-
-    Returns
-    -------
-    dict or None
-        What :func:`save_checkpoint` was given; None if there is none.
-
-    Raises
-    ------
-    ParameterError
-        If there are checkpoints, but none that can be read.
-    """
+    """The last whole checkpoint of a run."""
     damage = None
     for folder in (run / name for name in _FOLDERS):
         if folder.exists():

@@ -148,18 +148,6 @@ def estimate_memory(prepared: Prepared, activations: int) -> dict[str, int]:
     * ``per_sample_gradients``: 4 bytes per trainable parameter and sample for exact clipping; for the others the
       activations and output gradients of trainable layers, which clipping holds until the factors are known, are
       of the size of the activations already counted.
-
-    Parameters
-    ----------
-    prepared : Prepared
-        The run.
-    activations : int
-        Bytes that autograd keeps for one sample.
-
-    Returns
-    -------
-    dict of str to int
-        The parts and their ``total``. Workspace of kernels and the allocator's slack come on top.
     """
     settings, model = prepared.settings, prepared.model
     trainable = sum(value.numel() for value in prepared.parameters.values())
@@ -180,16 +168,6 @@ def activation_bytes(loaded: LoadedModel, data: TaskData) -> int:
 
     Counted in forward passes over three short texts: every tensor that is kept has a number of entries that is a
     polynomial of degree two at most in the number of tokens, so that three counts determine it.
-
-    Parameters
-    ----------
-    loaded, data
-        Without per-sample hooks.
-
-    Returns
-    -------
-    int
-        Bytes.
     """
     lengths = np.array([1, 2, 3]) * min(4, max(1, (loaded.longest_input or 12) // 3))
     counts = np.array([_saved_bytes(loaded, data, int(length)) for length in lengths])

@@ -16,15 +16,6 @@ from dprmt.training.randomness import SecureRandom, secret_generator
 class Randomness:
     """A secret and what is derived from it; its ``repr`` does not show it.
 
-    Parameters
-    ----------
-    secret : bytes
-        32 bytes.
-    is_secret : bool
-        False if it was derived from a seed that somebody knows: then there is no privacy guarantee.
-    secure : bool
-        Whether noise and coins are those of `dprmt.training.randomness.SecureRandom`.
-
     Formal guarantees
     -----------------
     Streams of different purposes are independent up to the pseudorandomness of SHAKE-256, and as hard to guess as
@@ -41,51 +32,18 @@ class Randomness:
         return f"Randomness(is_secret={self.is_secret})"
 
     def derive(self, purpose: str, size: int = 32) -> bytes:
-        """Bytes for one purpose.
-
-        Returns
-        -------
-        bytes
-            ``size`` of them.
-        """
+        """Bytes for one purpose."""
         return hashlib.shake_256(self.secret + purpose.encode()).digest(size)
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator | SecureRandom:
-        """A generator for one purpose.
-
-        Returns
-        -------
-        torch.Generator or SecureRandom
-            The former on the CPU with a full random state, elsewhere with a 64-bit seed (all that torch takes there).
-        """
+        """A generator for one purpose."""
         if self.secure:
             return SecureRandom(self.derive(purpose, 32))
         return secret_generator(device, self.derive(purpose))
 
 
 def fresh_randomness(noise_seed: int | None, attempt: int, secure: bool = False) -> Randomness:
-    """Randomness of one start of a run.
-
-    Parameters
-    ----------
-    noise_seed : int or None
-        None draws a new secret from the operating system. A seed makes the run repeatable, for studies and tests,
-        and voids the guarantee towards everybody who knows it.
-    attempt : int
-        Number of the start, so that a resumed run never repeats noise.
-    secure : bool
-        See `Randomness`.
-
-    Returns
-    -------
-    Randomness
-        New for every attempt.
-
-    Raises
-    ------
-    ParameterError
-        If the seed is not an integer in [0, 2⁶³), or is given with ``secure``, or a package is missing.
-    """
+    """Randomness of one start of a run."""
     if noise_seed is None:
         drawn = Randomness(secrets.token_bytes(32), True, secure)
         if secure:

@@ -19,18 +19,6 @@ def charged_sample_rate(batch_size: float, samples: int) -> float:
     The sampler compares float32 numbers, multiples of 2⁻²⁴, with q rounded to float32: what it does is exactly what it
     was asked for only if q is such a multiple.
 
-    Parameters
-    ----------
-    batch_size : float
-        Expected logical batch size.
-    samples : int
-        Size of the training set.
-
-    Returns
-    -------
-    float
-        What both the sampler and the accountant are told: a multiple of 2⁻²⁴, at most 1.
-
     Examples
     --------
     >>> charged_sample_rate(1, 2**24), charged_sample_rate(1, 3) > 1 / 3
@@ -42,13 +30,7 @@ def charged_sample_rate(batch_size: float, samples: int) -> float:
 def poisson_batches(
     samples: int, sample_rate: float, steps: int, generator: torch.Generator | SecureRandom
 ) -> Iterator[list[int]]:
-    """Positions of each step's samples, drawn by Opacus' Poisson sampler.
-
-    Returns
-    -------
-    iterator of list of int
-        ``steps`` of them; a list may be empty.
-    """
+    """Positions of each step's samples, drawn by Opacus' Poisson sampler."""
     if isinstance(generator, SecureRandom):
         return (generator.poisson_sample(samples, sample_rate) for _ in range(steps))
     sampler = UniformWithReplacementSampler(
@@ -63,20 +45,6 @@ def micro_batches(batch: Sequence[int], size: int, rank: int = 0, processes: int
     All processes draw the same logical batch and take every ``processes``-th sample of it, so that one process and
     several do the same. (Opacus' distributed sampler leaves empty shares out, after which processes wait for each
     other forever.)
-
-    Parameters
-    ----------
-    batch : sequence of int
-        The logical batch.
-    size : int
-        Largest micro-batch.
-    rank, processes : int
-        This process, and how many there are.
-
-    Returns
-    -------
-    list of sequence of int
-        Empty for an empty share.
 
     Examples
     --------
