@@ -1,0 +1,16 @@
+"""What denoising buys on real models: methods at rates tuned for each, with controls, paired over seeds.
+
+`Study` says what is trained, `runs_of` in which order, `Trainer` does one run in a folder of its own, and `results`
+reads the folders.
+"""
+
+from denoising._frozen import FrozenPrefix as FrozenPrefix
+from denoising._order import Job as Job
+from denoising._order import chosen_rate as chosen_rate
+from denoising._order import jobs as jobs
+from denoising._studies import METHODS as METHODS
+from denoising._studies import STUDIES as STUDIES
+from denoising._studies import Study as Study
+from denoising._trainer import Trainer as Trainer
+
+__all__ = ["METHODS", "STUDIES", "FrozenPrefix", "Job", "Study", "Trainer", "chosen_rate", "jobs"]
