@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dprmt._files import strict_json
-from dprmt.cli._options import Commands, add_command_with, name_of
+from dprmt.cli._changes import add_changes, recipe_changes
+from dprmt.cli._options import Commands, Option, add_command_with, count, name_of, read_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,17 +19,22 @@ if TYPE_CHECKING:
     from dprmt.report import Progress, Report, Table
 
 
+_SIZES = (
+    Option("--steps", count(), "how many of its steps are run (10)", default=None, metavar="N"),
+    Option("--seeds", count(), "runs, for bands around Improvement (1)", default=1, metavar="N"),
+)
 _EXAMPLES = """\
 examples:
   dprmt report --out report
   dprmt report --out report --recipe minilm-docstrings --json
+  dprmt report --out report --recipe smollm2-docstrings --steps 3 --seeds 3
 """
 
 
 def add_command(commands: Commands) -> None:
     """Declare it."""
     summary = "theory against measurement on real gradients, and the price of randomized clipping: one HTML page"
-    parser = add_command_with(commands, "report", summary, (), run_report, _EXAMPLES)
+    parser = add_command_with(commands, "report", summary, _SIZES, run_report, _EXAMPLES)
     parser.add_argument(
         "--out", required=True, metavar="DIR", type=name_of("a folder"), help="folder for index.html and numbers.json"
     )
@@ -36,8 +42,10 @@ def add_command(commands: Commands) -> None:
         "--recipe",
         metavar="RECIPE",
         type=name_of("a recipe"),
-        help="a classification recipe (name or .toml) whose first steps are run instead of the report's own",
+        help="a recipe (name or .toml) whose first steps are run instead of the report's own",
     )
+
+    add_changes(parser)
 
 
 def run_report(namespace: argparse.Namespace) -> None:
@@ -48,7 +56,13 @@ def run_report(namespace: argparse.Namespace) -> None:
 
     console = Console()
     with _progress(console, quiet=namespace.json) as progress:
-        report = write_report(namespace.out, namespace.recipe, progress=progress)
+        report = write_report(
+            namespace.out,
+            namespace.recipe,
+            changes=recipe_changes(namespace.set),
+            **read_options(namespace, _SIZES),
+            progress=progress,
+        )
     if namespace.json:
         sections = [{"title": section.title, "sentences": list(section.sentences)} for section in report.sections]
         document = {"page": str(report.page), "numbers": str(report.numbers), "sections": sections}

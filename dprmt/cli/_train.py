@@ -6,12 +6,12 @@ import argparse
 import dataclasses
 import os
 import sys
-import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dprmt._files import strict_json
 from dprmt._validation import ParameterError
+from dprmt.cli._changes import add_changes, recipe_changes
 from dprmt.cli._options import Commands, UsageError, add_command_with, name_of
 from dprmt.cli._rounding import round_up
 
@@ -45,13 +45,7 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--out", metavar="DIR", type=name_of("a folder"), help="the run folder; runs/NAME by default")
     parser.add_argument("--resume", action="store_true", help="continue the run in the folder, with fresh noise")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done: shapes, noise, ε, memory")
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="change a value, such as training.steps=100; KEY= takes it away",
-    )
+    add_changes(parser)
     parser.add_argument("--noise-seed", metavar="N", help="repeatable noise, for studies: known noise protects nobody")
     parser.add_argument("--secure", action="store_true", help="noise and coins from a cipher (privacy.secure)")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, …; a GPU if there is one by default")
@@ -66,7 +60,7 @@ def run_train(namespace: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         raise UsageError(f"{_COMMAND}: needs {error.name}; install dprmt[train]") from None
     try:
-        changes = dict(map(_change, namespace.set)) | ({"privacy.secure": True} if namespace.secure else {})
+        changes = recipe_changes(namespace.set) | ({"privacy.secure": True} if namespace.secure else {})
         recipe = load_recipe(namespace.recipe).with_changes(changes)
         seed = _noise_seed(namespace.noise_seed)
         out = str(Path("runs") / recipe.name) if namespace.out is None else namespace.out
@@ -94,19 +88,6 @@ def run_train(namespace: argparse.Namespace) -> None:
         _print_result(result, recipe, as_json=namespace.json)
     if not result.finished:
         raise KeyboardInterrupt
-
-
-def _change(text: str) -> tuple[str, Any]:
-    # The value is TOML; a bare word is a string, nothing takes the key away.
-    key, sign, value = text.partition("=")
-    if not sign or not key.strip():
-        raise ParameterError("set", text, "of the form KEY=VALUE")
-    if not value.strip():
-        return key.strip(), None
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except ValueError:  # also a number with more digits than Python reads
-        return key.strip(), value.strip()
 
 
 def _noise_seed(text: str | None) -> int | None:

@@ -183,8 +183,9 @@ def plot_improvement_over_steps(
     ----------
     steps : sequence of int
         Numbers of the steps.
-    improvements : mapping of label to array, shape (k,)
-        Cosine with the clean gradient after denoising minus before, in [-2, 2], one per step. Not private.
+    improvements : mapping of label to array, shape (k,) or (runs, k)
+        Cosine with the clean gradient after denoising minus before, in [-2, 2], one per step. Not private. Of several
+        runs the mean is drawn, with a band from the lowest to the highest.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
 
@@ -210,15 +211,18 @@ def plot_improvement_over_steps(
     'Improvement(t)'
     """
     x = np.ravel(finite_values("steps", steps))
-    checked = {
-        label: matching("improvements", finite_values("improvements", values, low=-2.0, high=2.0), "steps", x)
-        for label, values in improvements.items()
-    }
+    checked = {}
+    for label, given in improvements.items():
+        values = finite_values("improvements", given, low=-2.0, high=2.0)
+        checked[label] = matching("improvements", values, "steps", x, draws=True)
     ax = axes_or_new(ax)
     ax.axhline(0.0, color="0.3", linewidth=1.0)
     for number, (label, values) in enumerate(checked.items()):
         color, line, marker = _look(number)
-        ax.plot(x, values, color=color, linestyle=line, marker=marker, markersize=5, linewidth=1.8, label=label)
+        runs = np.atleast_2d(values)
+        ax.plot(x, runs.mean(0), color=color, linestyle=line, marker=marker, markersize=5, linewidth=1.8, label=label)
+        if len(runs) > 1:
+            ax.fill_between(x, runs.min(0), runs.max(0), color=color, alpha=0.2, linewidth=0)
     ax.set_xlabel("step t")
     ax.set_ylabel("Improvement(t)")
     ax.locator_params(axis="x", integer=True)

@@ -6,44 +6,74 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import stats
 
 from dprmt.report._page import Picture, Section, Table
 from dprmt.report._words import by_columns, number, per_cent
 
 if TYPE_CHECKING:
-    from dprmt.report.measurements import AlignmentStep, KappaPoint
+    from dprmt.report.measurements import AlignmentStep, KappaPoint, LayerAlignment
 
 _GATE = 1.02
+_CURVES = {"corrected": "κ gate, norm correction", "uncorrected": "κ gate, without", "blended": "blend"}
 
 
-def improvement_section(steps: list[AlignmentStep]) -> Section:
+def improvement_section(runs: list[list[AlignmentStep]]) -> Section:
     """Improvement(t) of the paper's denoiser with and without norm correction, and of the blended one."""
     from dprmt.plots import plot_improvement_over_steps
 
+    steps = [step for run in runs for step in run]
+
     def draw(ax: Any) -> None:
-        curves = {
-            "κ gate, norm correction": [step.corrected for step in steps],
-            "κ gate, without": [step.uncorrected for step in steps],
-            "blend": [step.blended for step in steps],
-        }
-        plot_improvement_over_steps([step.number for step in steps], curves, ax=ax)
+        curves = {label: [[getattr(step, name) for step in run] for run in runs] for name, label in _CURVES.items()}
+        plot_improvement_over_steps([step.number for step in runs[0]], curves, ax=ax)
 
     rows = [
-        [str(step.number), f"{step.cosine:.4f}", *map(_signed, (step.corrected, step.uncorrected, step.blended))]
-        for step in steps
+        [str(at[0].number), f"{_mean(at, 'cosine'):.4f}", *(_signed(_mean(at, name)) for name in _CURVES)]
+        for at in zip(*runs, strict=True)
     ]
+    over = f", mean over {len(runs)} seeds" if len(runs) > 1 else ""
     table = Table(
-        "Cosine of the whole noisy gradient with the clean one, and what gate (κ = 1.02) and blend add to it.",
+        f"Cosine of the whole noisy gradient with the clean one, and what gate (κ = 1.02) and blend add to it{over}.",
         ["step", "cosine, noisy", "Improvement(t), gate", "without norm correction", "blend"],
         rows,
     )
     return Section(
         title="Improvement over steps",
-        sentences=[improvement_sentence(steps), blend_sentence(steps)],
+        sentences=[improvement_sentence(steps), blend_sentence(steps), *sign_sentences(runs)],
         tables=[table],
         pictures=[Picture(draw, "Improvement(t) along the run: κ gate with and without norm correction, blend")],
-        numbers={"private_steps": by_columns(steps, ("number", "cosine", "corrected", "uncorrected", "blended"))},
+        numbers={
+            "private_steps": by_columns(steps, ("number", "cosine", *_CURVES)),
+            "seeds": len(runs),
+            "over_seeds": {name: _over_seeds(runs, name) for name in _CURVES} if len(runs) > 1 else None,
+        },
     )
+
+
+def sign_sentences(runs: Sequence[Sequence[AlignmentStep]]) -> list[str]:
+    """The sign of the mean Improvement, as far as several seeds show it."""
+    if len(runs) < 2:
+        return []
+    stated = "; ".join(f"{label}: {_stated(_over_seeds(runs, name))}" for name, label in _CURVES.items())
+    return [f"Mean Improvement over {len(runs)} seeds, with 95 % confidence intervals (Student's t): {stated}."]
+
+
+def _over_seeds(runs: Sequence[Sequence[AlignmentStep]], name: str) -> dict[str, float]:
+    # Noise and batches of the seeds are independent; steps of one run are not.
+    means = np.array([_mean(run, name) for run in runs])
+    half = float(stats.t.ppf(0.975, len(means) - 1)) * float(means.std(ddof=1)) / len(means) ** 0.5
+    return {"mean": float(means.mean()), "low": float(means.mean()) - half, "high": float(means.mean()) + half}
+
+
+def _stated(interval: dict[str, float]) -> str:
+    low, high = interval["low"], interval["high"]
+    sign = "positive" if low > 0 else "negative" if high < 0 else "no sign shown"
+    return f"{_signed(interval['mean'])} ({_signed(low)} to {_signed(high)}, {sign})"
+
+
+def _mean(steps: Sequence[AlignmentStep], name: str) -> float:
+    return float(np.mean([getattr(step, name) for step in steps]))
 
 
 def improvement_sentence(steps: Sequence[AlignmentStep]) -> str:
@@ -91,15 +121,14 @@ def kappa_section(steps: list[AlignmentStep]) -> Section:
 
     points = kappa_sweep(steps)
     layers = [layer for step in steps for layer in step.layers]
-    above = [(layer.top_over_edge, layer.improvement) for layer in layers if (layer.top_over_edge or 0.0) >= 1]
+    above = [layer for layer in layers if (layer.top_over_edge or 0.0) >= 1]
 
     def draw(axes: Any) -> None:
         kappas = [point.kappa for point in points]
         improved, passing = ({"all matrices": [getattr(p, name) for p in points]} for name in ("improved", "passing"))
         plot_kappa_sweep(kappas, improved, passed=passing, ax=axes[0])
         if above:
-            ratios, gains = np.array(above, dtype=np.float64).T
-            plot_layer_improvement({"matrices above the edge": (ratios, gains)}, ax=axes[1])
+            plot_layer_improvement(_by_shape(above), ax=axes[1])
 
     rows = [[f"{p.kappa:g}", per_cent(p.passing), per_cent(p.improved), _signed(p.improvement)] for p in points]
     table = Table(
@@ -109,7 +138,7 @@ def kappa_section(steps: list[AlignmentStep]) -> Section:
     )
     alt = (
         "Left: share of the matrices that pass the gate, and of those that gain, against κ. Right: gain of each matrix"
-        " above the bulk edge against its top singular value."
+        " above the bulk edge against its top singular value, by shape."
     )
     return Section(
         title="The gate κ",
@@ -118,6 +147,16 @@ def kappa_section(steps: list[AlignmentStep]) -> Section:
         pictures=[Picture(draw, alt, panels=2)],
         numbers={"private_sweep": by_columns(points, ("kappa", "passing", "improved", "improvement"))},
     )
+
+
+def _by_shape(layers: Sequence[LayerAlignment]) -> dict[str, tuple[list[float], list[float]]]:
+    groups: dict[tuple[int, ...], tuple[list[float], list[float]]] = {}
+    for layer in sorted(layers, key=lambda layer: layer.shape):
+        assert layer.top_over_edge is not None  # it is above the edge
+        ratios, gains = groups.setdefault(layer.shape, ([], []))
+        ratios.append(layer.top_over_edge)
+        gains.append(layer.improvement)
+    return {" × ".join(map(str, shape)): points for shape, points in groups.items()}
 
 
 def kappa_sentence(points: Sequence[KappaPoint]) -> str:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from dprmt.report._page import Section
 
 if TYPE_CHECKING:
-    from dprmt.report.measurements import AlignmentStep, NormRatios, RecipeExperiment, Spike
+    from dprmt.report.measurements import (
+        AlignmentStep,
+        GradientStep,
+        LayerSpectra,
+        NormRatios,
+        RecipeExperiment,
+        Spike,
+    )
     from dprmt.training.recipes import Recipe
 
 _NEEDED = {
@@ -44,6 +51,7 @@ class Sizes:
     """How much is measured."""
 
     steps: int = 10
+    seeds: int = 1
     noise_draws: int = 8
     samples: int = 32
     probe_draws: int = 128
@@ -52,16 +60,17 @@ class Sizes:
     @property
     def work(self) -> int:
         """How often ``advance`` is called."""
-        return 2 + 8 * self.steps + 8
+        return 2 + 8 * self.steps * self.seeds + 8
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured along a run."""
+    """What was measured: singular values along the run of the first seed, alignment along all runs."""
 
     setting: RecipeExperiment
     spikes: list[Spike]
-    alignment: list[AlignmentStep]
+    spectra: list[list[LayerSpectra]]
+    alignment: list[list[AlignmentStep]]
     norms: NormRatios
     losses: list[float]
 
@@ -86,24 +95,55 @@ def left_out_section(missing: list[str]) -> Section:
     return Section("Theory against real gradients", [sentence, names], numbers={"left_out": True, "missing": missing})
 
 
+class _Seen:
+    """What is measured along one run after another."""
+
+    def __init__(self, setting: RecipeExperiment, sizes: Sizes) -> None:
+        self._setting, self._sizes = setting, sizes
+        self._exclude = setting.settings.denoising.exclude
+        self.spikes: list[Spike] = []
+        self.spectra: list[list[LayerSpectra]] = []
+        self.alignment: list[list[AlignmentStep]] = []
+        self.losses: list[float] = []
+        self._layers: list[str] | None = None
+        last = setting.steps - 1
+        self._shown = {0, last // 2, last}
+
+    def run(self, seed: int, advance: Callable[[float], None]) -> None:
+        """Train from the start with the noise and the batches of a seed."""
+        from dprmt.report.measurements import measure_alignment, private_gradients
+        from dprmt.spectra import BlendMemory
+
+        setting, memory, aligned = self._setting, BlendMemory(), []
+        for step in private_gradients(setting.experiment, setting.settings, steps=setting.steps, seed=seed):
+            aligned.append(measure_alignment(step, memory=memory, exclude=self._exclude))
+            if seed == 0:
+                self._look(step)
+            advance(8)
+        self.alignment.append(aligned)
+
+    def _look(self, step: GradientStep) -> None:
+        from dprmt.report.measurements import layers_along_depth, measure_spectra, measure_spikes
+
+        draws = self._sizes.noise_draws
+        self.spikes += measure_spikes(step, draws=draws, noise_scales=NOISE_SCALES, seed=step.number)
+        self.losses.append(step.loss)
+        if self._layers is None:
+            self._layers = layers_along_depth(step, exclude=self._exclude)
+        if step.number in self._shown and self._layers:
+            self.spectra.append(measure_spectra(step, self._layers))
+
+
 def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lambda _: None) -> Measurements:
     """Train by the recipe's first steps and measure."""
-    from dprmt.report.measurements import (
-        measure_alignment,
-        measure_norm_ratios,
-        measure_spikes,
-        private_gradients,
-        recipe_experiment,
-    )
-    from dprmt.spectra import BlendMemory
+    from dprmt.report.measurements import measure_norm_ratios, recipe_experiment
 
     setting = recipe_experiment(recipe, steps=sizes.steps, advance=lambda: advance(1))
-    spikes, alignment, losses, memory = [], [], [], BlendMemory()
-    for step in private_gradients(setting.experiment, setting.settings, steps=setting.steps):
-        spikes += measure_spikes(step, draws=sizes.noise_draws, noise_scales=NOISE_SCALES, seed=step.number)
-        alignment.append(measure_alignment(step, memory=memory))
-        losses.append(step.loss)
-        advance(8)
+    seen, model = _Seen(setting, sizes), setting.experiment.model
+    start = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+    for seed in range(sizes.seeds):
+        model.load_state_dict(start, strict=False)
+        seen.run(seed, advance)
     norms = measure_norm_ratios(
         setting.experiment,
         samples=min(sizes.samples, setting.experiment.task.size),
@@ -111,7 +151,7 @@ def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lam
         probes=sizes.probes,
     )
     advance(8)
-    return Measurements(setting, spikes, alignment, norms, losses)
+    return Measurements(setting, seen.spikes, seen.spectra, seen.alignment, norms, seen.losses)
 
 
 def setting_sentences(measured: Measurements) -> list[str]:
@@ -124,7 +164,7 @@ def setting_sentences(measured: Measurements) -> list[str]:
     course = f" The training loss went from {finite[0]:.3f} to {finite[-1]:.3f}." if len(finite) > 1 else ""
     return [
         (
-            f"Recipe {setting.experiment.name}: the first {len(measured.alignment)} of its {training.steps} steps"
+            f"Recipe {setting.experiment.name}: the first {len(measured.losses)} of its {training.steps} steps"
             f" of DP-SGD on {setting.experiment.task.size} training items, expected batch {training.batch_size}"
             f" (q = {setting.sample_rate:.4f}), clipping norm {privacy.clipping_norm:g}, noise multiplier"
             f" {privacy.noise_multiplier:.3f} (the whole recipe: {spent} at δ = {privacy.delta:g}), with denoising."
@@ -147,7 +187,7 @@ def setting_numbers(measured: Measurements) -> dict[str, Any]:
         "steps": setting.steps,
         "learning_rate": setting.settings.optimizer.learning_rate,
         "micro_batch": training.micro_batch_size,
-        "seed": 0,
+        "seeds": len(measured.alignment),
     }
     return {
         "recipe": setting.experiment.name,

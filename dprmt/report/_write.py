@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
 from dprmt._files import strict_json, write_whole
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, check_count
 from dprmt.report._denoising import improvement_section, kappa_section
 from dprmt.report._norms import norm_section
 from dprmt.report._page import Section, Table, plain_numbers, render_page
 from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section, privacy_table, work
+from dprmt.report._spectra import spectra_section
 from dprmt.report._spikes import overlap_section, spike_section
 from dprmt.report._validation import (
     RECIPE,
@@ -77,7 +78,15 @@ class Report:
     privacy: Table
 
 
-def write_report(out: str | Path, recipe: str | None = None, *, progress: Progress | None = None) -> Report:
+def write_report(
+    out: str | Path,
+    recipe: str | None = None,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    steps: int | None = None,
+    seeds: int = 1,
+    progress: Progress | None = None,
+) -> Report:
     """Measure the theory on a recipe's first steps, compute the price of randomized clipping, and write one page.
 
     Parameters
@@ -85,7 +94,13 @@ def write_report(out: str | Path, recipe: str | None = None, *, progress: Progre
     out : str or Path
         Folder for ``index.html`` and ``numbers.json``, made if it is missing.
     recipe : str, optional
-        A classification recipe, by name or as a ``.toml`` file, whose first steps are run; the report's own if None.
+        A recipe, by name or as a ``.toml`` file, whose first steps are run; the report's own if None.
+    changes : mapping, optional
+        Values of the recipe to change, by dotted name.
+    steps : int, optional
+        How many of its steps, >= 1; ten by default, and no more than the recipe has.
+    seeds : int
+        How many runs, >= 1, each with its own noise and batches: with several, the Improvement has bands.
     progress : Progress, optional
         Who hears how far it is.
 
@@ -97,7 +112,7 @@ def write_report(out: str | Path, recipe: str | None = None, *, progress: Progre
     Raises
     ------
     ParameterError
-        If the folder cannot be written or the recipe cannot be used.
+        If the folder cannot be written, a count is out of range, or the recipe cannot be used.
     OSError
         If a file could not be written; what was there before is left as it was.
 
@@ -112,9 +127,11 @@ def write_report(out: str | Path, recipe: str | None = None, *, progress: Progre
     >>> print(report.sections[0].sentences[0])  # doctest: +SKIP
     """
     folder, progress = _writable_folder(Path(out)), progress or Progress()
-    run, sizes = Run(), Sizes()
+    run, sizes = Run(), replace(Sizes(), seeds=check_count("seeds", seeds))
+    if steps is not None:
+        sizes = replace(sizes, steps=check_count("steps", steps))
     missing = missing_packages()
-    chosen = None if _without_measurements(missing) else _recipe(recipe)
+    chosen = None if _without_measurements(missing) else _recipe(recipe).with_changes(changes or {})
     missing = missing_packages(chosen) if chosen is not None else missing
     progress.start(_PRIVACY_UNIT * work(run) + (0 if missing else sizes.work))
     numbers: dict[str, Any] = {"version": __version__}
@@ -140,8 +157,9 @@ def _measured_sections(measured: Measurements) -> list[Section]:
     return [
         spike_section(measured.spikes),
         overlap_section(measured.spikes),
+        spectra_section(measured.spectra),
         improvement_section(measured.alignment),
-        kappa_section(measured.alignment),
+        kappa_section([step for run in measured.alignment for step in run]),
         norm_section(measured.norms),
     ]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+
+_States: TypeAlias = dict[tuple[int, ...], torch.Tensor]
 
 
 class FrozenPrefix:
@@ -17,6 +19,8 @@ class FrozenPrefix:
         Of the BERT or Llama family, with or without adapters.
     layers : int
         k >= 1: how many layers are computed once. Nothing in them or before them may be trained.
+    known : dict, optional
+        Where the states are kept by text, for models that share these layers.
 
     Examples
     --------
@@ -33,13 +37,13 @@ class FrozenPrefix:
     True
     """
 
-    def __init__(self, model: torch.nn.Module, layers: int) -> None:
+    def __init__(self, model: torch.nn.Module, layers: int, known: _States | None = None) -> None:
         self._owner, self._layers = _place(model, ("layer", "layers"), torch.nn.ModuleList)
         self._home, self._embedding = _place(model, ("embeddings", "embed_tokens"), torch.nn.Module)
         self._model, self._first = model, layers
         self._all: torch.nn.ModuleList = getattr(self._owner, self._layers)
         self._embed: torch.nn.Module = getattr(self._home, self._embedding)
-        self._states = _Remembered()
+        self._states = _Remembered({} if known is None else known)
         trained = [p for part in (self._embed, *self._all[:layers]) for p in part.parameters() if p.requires_grad]
         assert not trained, "something in the first layers is trained"
         self._replace()
@@ -57,10 +61,6 @@ class FrozenPrefix:
                     self._compute(alike[start : start + 16])
             self._replace()
 
-    def forget(self) -> None:
-        """Free the memory."""
-        self._states.known.clear()
-
     def _compute(self, texts: Sequence[tuple[int, ...]]) -> None:
         # Texts of the same length: nothing is padded. The model stops where the layers that are trained begin.
         ids = torch.tensor(texts)
@@ -69,7 +69,7 @@ class FrozenPrefix:
         try:
             with torch.no_grad():
                 self._model(input_ids=ids, attention_mask=torch.ones_like(ids), position_ids=positions)
-        except _Reached as reached:
+        except _ReachedError as reached:
             self._states.known.update(zip(texts, reached.states.detach().unbind(), strict=True))
         finally:
             handle.remove()
@@ -86,9 +86,9 @@ class FrozenPrefix:
 class _Remembered(torch.nn.Module):
     """In the place of an embedding: the states of texts, padded with zeros, which the attention mask hides."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: _States) -> None:
         super().__init__()
-        self.known: dict[tuple[int, ...], torch.Tensor] = {}
+        self.known = known
 
     def forward(self, input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
         return torch.nn.utils.rnn.pad_sequence([self._find(row) for row in input_ids.tolist()], batch_first=True)
@@ -102,7 +102,7 @@ class _Remembered(torch.nn.Module):
         raise KeyError("a text that was not remembered")
 
 
-class _Reached(Exception):
+class _ReachedError(Exception):
     """The first layer that is trained, with the states that go into it."""
 
     def __init__(self, states: torch.Tensor) -> None:
@@ -111,7 +111,7 @@ class _Reached(Exception):
 
 
 def _stop(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-    raise _Reached(inputs[0])
+    raise _ReachedError(inputs[0])
 
 
 def _place(model: torch.nn.Module, names: Sequence[str], kind: type) -> tuple[torch.nn.Module, str]:

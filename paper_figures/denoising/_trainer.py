@@ -37,6 +37,7 @@ class Trainer:
         self._tokenizer = load_tokenizer(recipe.model)
         self._data = load_data(recipe.data, self._tokenizer, recipe.model.task)
         self._seed: int | None = None
+        self._known: dict[tuple[int, ...], torch.Tensor] = {}
 
     def run(self, job: Job) -> bool:
         """Do what is left of a run, and say whether it is finished; a signal ends it between two steps."""
@@ -68,7 +69,8 @@ class Trainer:
         seed = recipe.training.seed
         loaded = load_model(recipe.model, labels=labels, seed=seed, tokenizer=self._tokenizer)
         self._model, self._seed = loaded.model, seed
-        prefix = FrozenPrefix(loaded.model, self._study.frozen_layers) if self._study.frozen_layers else None
+        frozen = self._study.frozen_layers
+        prefix = FrozenPrefix(loaded.model, frozen, self._known) if frozen else None
         self._start = {name: p.detach().clone() for name, p in loaded.model.named_parameters() if p.requires_grad}
         self._task = StudyTask(loaded.model, self._data, prefix, self._study.rows)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from dprmt.accounting import PrivacyBounds
 from dprmt.cli import main
@@ -133,8 +134,8 @@ def test_report_on_a_tiny_model(
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     numbers = json.loads((tmp_path / "out" / "numbers.json").read_text(encoding="utf-8"))
     sections = numbers["sections"]
-    assert len(sections) == page.count("<h2>") == 6
-    assert page.count("<img") == 6
+    assert len(sections) == page.count("<h2>") == 7
+    assert page.count("<img") == 8
     assert "tiny &lt;recipe&gt;" in page
     assert "reads clean gradients" in page
     points = sections["Noisy singular values against theory"]["private_points"]
@@ -153,6 +154,50 @@ def test_report_on_a_tiny_model(
     printed = capsys.readouterr().out
     for section in sections.values():
         assert section["sentences"][0] in printed
+
+
+def test_report_on_a_language_model_with_seeds(recipe: str, tmp_path: Path) -> None:
+    """A generation recipe, three runs of two steps: bands, their sign, spectra along the depth by step."""
+    pytest.importorskip("opacus")
+    changes = [
+        'model.task="generation"',
+        'model.architecture="llama"',
+        'model.lora.targets=["q_proj", "v_proj"]',
+        "data.max_tokens=24",
+    ]
+    options = [word for change in changes for word in ("--set", change)]
+    arguments = ["report", "--out", str(tmp_path / "out"), "--recipe", recipe, "--seeds", "3", "--steps", "2", *options]
+    assert main(arguments) == 0
+    sections = json.loads((tmp_path / "out" / "numbers.json").read_text(encoding="utf-8"))["sections"]
+    improvement = sections["Improvement over steps"]
+    gains = np.reshape(improvement["private_steps"]["corrected"], (3, 2)).mean(axis=1)
+    interval = improvement["over_seeds"]["corrected"]
+    assert interval["mean"] == pytest.approx(gains.mean())
+    expected = stats.t.interval(0.95, 2, gains.mean(), gains.std(ddof=1) / np.sqrt(3))
+    assert (interval["low"], interval["high"]) == pytest.approx(expected)
+    assert f"κ gate, norm correction: {number(gains.mean(), 4, sign=True)}" in improvement["sentences"][-1]
+    assert len(set(gains)) == 3
+    spectra = sections["Spectra of real gradients"]["private_spectra"]
+    assert [entry["step"] for entry in spectra] == [0, 0, 1, 1]
+    assert [".0." in entry["layer"] for entry in spectra] == [True, False] * 2
+    for entry in spectra:
+        assert len(entry["noisy"]) == len(entry["clean"]) == len(entry["denoised"]) == min(entry["shape"])
+
+
+def test_signs_are_stated_as_far_as_seeds_show_them() -> None:
+    pytest.importorskip("opacus")
+    from dprmt.report._denoising import sign_sentences
+    from dprmt.report.measurements import AlignmentStep
+
+    def runs(*gains: float) -> list[list[Any]]:
+        return [[AlignmentStep(0, 0.1, gain, -gain, 0.0, ())] for gain in gains]
+
+    assert sign_sentences(runs(0.1)) == []
+    (clear,) = sign_sentences(runs(0.010, 0.011, 0.012))
+    assert "κ gate, norm correction: +0.0110 (+0.0085 to +0.0135, positive)" in clear
+    assert "κ gate, without: −0.0110 (−0.0135 to −0.0085, negative)" in clear
+    (open_question,) = sign_sentences(runs(0.01, -0.01, 0.02))
+    assert open_question.count("no sign shown") == 3
 
 
 def test_an_interrupt_leaves_nothing_half_written(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,8 +220,9 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     occupied.write_text("")
     assert main(["report", "--out", str(occupied)]) == 2
     assert "--out" in capsys.readouterr().err
-    assert main(["report", "--out", str(tmp_path / "out"), "--recipe", "no-such-recipe"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    for options in (["--recipe", "no-such-recipe"], ["--seeds", "0"], ["--steps", "x"], ["--set", "training.stepz=2"]):
+        assert main(["report", "--out", str(tmp_path / "out"), *options]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_numbers_are_printed_with_a_minus_sign_and_no_negative_zero() -> None:

@@ -24,8 +24,10 @@ from dprmt.report.measurements import (  # noqa: E402
     GradientStep,
     agreement,
     kappa_sweep,
+    layers_along_depth,
     measure_alignment,
     measure_norm_ratios,
+    measure_spectra,
     measure_spikes,
     private_gradients,
     recipe_experiment,
@@ -399,3 +401,34 @@ def test_a_target_is_met_by_the_charged_rate(tmp_path: Any) -> None:
 def test_a_recipe_in_a_subspace_is_refused(tmp_path: Any) -> None:
     with pytest.raises(ParameterError, match=r"optimizer\.name"):
         recipe_experiment(recipe_from_dict(tiny_recipe(tmp_path)).with_changes({"optimizer.name": "grape"}))
+
+
+def test_layers_that_are_left_alone_count_as_they_are() -> None:
+    """Excluding a layer is leaving its noisy gradient in place; it is no matrix of the sweep."""
+    generator = torch.Generator().manual_seed(0)
+    clean = {name: torch.full((8, 60), 0.6, dtype=torch.float64) for name in ("query", "classifier")}
+    noisy = {name: x + torch.randn(8, 60, generator=generator, dtype=torch.float64) for name, x in clean.items()}
+    step = GradientStep(0, 1.0, 10, 0.7, clean, noisy)
+    measured = measure_alignment(step, exclude=["class*"])
+    half, _ = denoise_layers({"query": noisy["query"]}, 1.0, 1.02)
+    assert measured.corrected == pytest.approx(improvement({**noisy, **half}, noisy, clean))
+    assert [layer.top_over_edge is None for layer in measured.layers] == [False, True]
+    assert measured.corrected < measure_alignment(step).corrected
+
+
+def test_spectra_are_those_of_the_matrices() -> None:
+    generator = torch.Generator().manual_seed(0)
+    clean = {f"layer.{i}.query": torch.full((6, 40), 0.5 + i) for i in range(4)} | {"classifier": torch.ones(6, 40)}
+    noisy = {name: x + torch.randn(6, 40, generator=generator) for name, x in clean.items()}
+    step = GradientStep(3, 1.0, 10, 0.7, clean, noisy)
+    names = layers_along_depth(step, exclude=["classifier"])
+    assert names == ["layer.0.query", "layer.2.query", "layer.3.query"]
+    assert layers_along_depth(step, exclude=["*"]) == []
+    denoised, _ = denoise_layers({name: noisy[name].double() for name in names}, 1.0, 1.02)
+    for spectra in measure_spectra(step, names):
+        np.testing.assert_allclose(spectra.noisy, np.linalg.svd(noisy[spectra.layer].double(), compute_uv=False))
+        np.testing.assert_allclose(
+            spectra.denoised, np.linalg.svd(denoised[spectra.layer], compute_uv=False), atol=1e-9
+        )
+        assert spectra.above_edge == (spectra.noisy > bulk_edge((6, 40), 1.0)).sum()
+        assert spectra.signal_over_threshold == pytest.approx(spectra.clean[0] / detection_threshold((6, 40), 1.0))

@@ -18,6 +18,9 @@ from dprmt.report.measurements._norm_ratio import measure_norm_ratios as measure
 from dprmt.report.measurements._run import Experiment as Experiment
 from dprmt.report.measurements._run import GradientStep as GradientStep
 from dprmt.report.measurements._run import private_gradients as private_gradients
+from dprmt.report.measurements._spectra import LayerSpectra as LayerSpectra
+from dprmt.report.measurements._spectra import layers_along_depth as layers_along_depth
+from dprmt.report.measurements._spectra import measure_spectra as measure_spectra
 from dprmt.report.measurements._spikes import Agreement as Agreement
 from dprmt.report.measurements._spikes import Spike as Spike
 from dprmt.report.measurements._spikes import agreement as agreement
@@ -31,13 +34,16 @@ __all__ = [
     "GradientStep",
     "KappaPoint",
     "LayerAlignment",
+    "LayerSpectra",
     "NormRatios",
     "RecipeExperiment",
     "Spike",
     "agreement",
     "kappa_sweep",
+    "layers_along_depth",
     "measure_alignment",
     "measure_norm_ratios",
+    "measure_spectra",
     "measure_spikes",
     "private_gradients",
     "recipe_experiment",

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dprmt._validation import ParameterError, check_real
 from dprmt.report.measurements._run import GradientStep
-from dprmt.spectra import BlendMemory, blend_layers, cosine_similarity, denoise_layers
+from dprmt.spectra import BlendMemory, cosine_similarity
+from dprmt.training.denoising import Denoising
 
-KAPPAS = (1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.04, 1.06, 1.08, 1.1)
+KAPPAS = (1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.04, 1.05, 1.06, 1.08, 1.1)
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,14 @@ class LayerAlignment:
     layer : str
         Its name.
     top_over_edge : float or None
-        Top noisy singular value over the bulk edge; None if it is no matrix.
+        Top noisy singular value over the bulk edge; None if it is no matrix, or one that is left alone.
     clean_square, noisy_square : float
         Squared norms of the clean and the noisy gradient; the latter is that of the denoised one as well.
     noisy_inner, denoised_inner : float
         Inner products with the clean gradient of the noisy one, and of the one denoised as if every matrix with a
         value above the edge passed the gate.
+    shape : tuple of int
+        Of the layer's gradient.
     """
 
     layer: str
@@ -38,6 +41,7 @@ class LayerAlignment:
     noisy_square: float
     noisy_inner: float
     denoised_inner: float
+    shape: tuple[int, ...] = ()
 
     @property
     def improvement(self) -> float:
@@ -94,7 +98,9 @@ class KappaPoint:
     improvement: float
 
 
-def measure_alignment(step: GradientStep, *, kappa: float = 1.02, memory: BlendMemory | None = None) -> AlignmentStep:
+def measure_alignment(
+    step: GradientStep, *, kappa: float = 1.02, memory: BlendMemory | None = None, exclude: Sequence[str] = ()
+) -> AlignmentStep:
     """Compare noisy and denoised gradient with the clean one.
 
     Parameters
@@ -105,6 +111,8 @@ def measure_alignment(step: GradientStep, *, kappa: float = 1.02, memory: BlendM
         The gate >= 1 for Improvement(t) of the paper's denoiser.
     memory : BlendMemory, optional
         The same for the steps of a run, in order, if the blended denoiser is to look back over them.
+    exclude : sequence of str
+        Patterns of the names of layers that are left alone, as those of `dprmt.training.denoising.Denoising`.
 
     Returns
     -------
@@ -138,20 +146,22 @@ def measure_alignment(step: GradientStep, *, kappa: float = 1.02, memory: BlendM
     check_real("kappa", kappa, low=1.0)
     clean, noisy = ({name: x.double() for name, x in layers.items()} for layers in (step.clean, step.noisy))
     before = cosine_similarity(noisy, clean)
+    paper = Denoising(kappa=kappa, exclude=exclude)
     after = [
-        cosine_similarity(denoise_layers(noisy, step.sigma, kappa, correction)[0], clean)
+        cosine_similarity(replace(paper, norm_correction=correction).apply(noisy, step.sigma)[0], clean)
         for correction in (True, False)
     ]
-    blended = cosine_similarity(blend_layers(noisy, step.sigma, memory=memory)[0], clean)
-    ungated, report = denoise_layers(noisy, step.sigma, 1.0)
+    blended = cosine_similarity(replace(paper, method="blend").apply(noisy, step.sigma, memory)[0], clean)
+    ungated, report = replace(paper, kappa=1.0).apply(noisy, step.sigma)
     layers = tuple(
         LayerAlignment(
             layer=name,
-            top_over_edge=report[name].top_over_edge,
+            top_over_edge=report[name].top_over_edge if name in report else None,
             clean_square=float(clean[name].square().sum()),
             noisy_square=float(noisy[name].square().sum()),
             noisy_inner=float((noisy[name] * clean[name]).sum()),
             denoised_inner=float((ungated[name] * clean[name]).sum()),
+            shape=tuple(noisy[name].shape),
         )
         for name in noisy
     )

@@ -42,7 +42,7 @@ class RecipeExperiment:
 def recipe_experiment(
     recipe: Recipe, *, steps: int = 12, advance: Callable[[], None] = lambda: None
 ) -> RecipeExperiment:
-    """Load model and data of a classification recipe, and calibrate its noise.
+    """Load model and data of a recipe, and calibrate its noise.
 
     Parameters
     ----------
@@ -66,19 +66,19 @@ def recipe_experiment(
     Examples
     --------
     >>> from dprmt.training.recipes import load_recipe
-    >>> recipe_experiment(load_recipe("qwen3-0.6b-e2e"))
+    >>> recipe = load_recipe("qwen3-tiny-docstrings").with_changes({"optimizer.name": "grape"})
+    >>> recipe_experiment(recipe)
     Traceback (most recent call last):
     ...
-    dprmt._validation.ParameterError: model.task must be 'classification' for the validation report, got 'generation'
+    dprmt._validation.ParameterError: optimizer.name must be one that trains whole weights, for the validation report, \
+got 'grape'
     """
-    if recipe.model.task != "classification":
-        raise ParameterError("model.task", recipe.model.task, "'classification' for the validation report")
     if recipe.optimizer.name == "grape":
         raise ParameterError("optimizer.name", "grape", "one that trains whole weights, for the validation report")
     tokenizer = load_tokenizer(recipe.model)
     data = load_data(recipe.data, tokenizer, recipe.model.task)
-    assert data.labels is not None  # it classifies
-    loaded = load_model(recipe.model, labels=len(data.labels), seed=recipe.training.seed, tokenizer=tokenizer)
+    labels = None if data.labels is None else len(data.labels)
+    loaded = load_model(recipe.model, labels=labels, seed=recipe.training.seed, tokenizer=tokenizer)
     advance()
     task = ItemTask(data.train, data.collate, per_sample_losses, _length)
     with run_in_memory(loaded.model, task, recipe.settings) as run:  # not a step of it: for its noise multiplier
