@@ -186,7 +186,8 @@ def _predicted_spikes(signals: ArrayLike | None, shape: tuple[int, int], sigma: 
     if signals is None:
         return np.zeros(0)
     values = descending("signals", signals)
-    return np.asarray(spike_map(values[values > detection_threshold(shape, sigma)], shape, sigma))
+    visible = values[values > detection_threshold(shape, sigma)]
+    return np.asarray(spike_map(visible, shape, sigma)) if len(visible) else visible
 
 
 def _bins(values: Floats, low: float, edge: float) -> Floats:

@@ -28,14 +28,29 @@ def test_notebook_runs_and_stores_no_output(path: Path, monkeypatch: pytest.Monk
     namespace: dict[str, object] = {}
     for cell in cells:
         source = "".join(cell["source"])
-        assert not any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in ast.walk(ast.parse(source)))
+        assert not any(map(is_library_code, ast.walk(ast.parse(source))))
         exec(compile(source, path.name, "exec"), namespace)
     assert pyplot.get_fignums()
     pyplot.close("all")
 
 
+def is_library_code(node: ast.AST) -> bool:
+    """A class, or a function that does more than name one expression."""
+    return isinstance(node, ast.ClassDef) or (isinstance(node, ast.FunctionDef) and len(node.body) > 1)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_asks_first_answers_last_and_has_a_page(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    assert cells[0]["cell_type"] == "markdown"
+    assert "**Question.**" in "".join(cells[0]["source"])
+    assert "**The answer" in "".join(cells[-2]["source"])
+    assert cells[-1]["cell_type"] == "code"
+    assert f"tutorials/{path.stem}.md" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
 def test_there_are_notebooks() -> None:
-    assert len(NOTEBOOKS) >= 2
+    assert len(NOTEBOOKS) >= 11
 
 
 def test_noise_multiplier_table(capsys: pytest.CaptureFixture[str]) -> None:

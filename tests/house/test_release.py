@@ -30,7 +30,7 @@ def test_the_sdist_has_tests_documents_and_notebooks(packed: tuple[Path, Path]) 
     for needed in (
         "tests/conftest.py",
         "docs/theory/randomized_clipping.md",
-        "notebooks/spectra_of_noisy_gradients.ipynb",
+        "notebooks/02_phase_transition.ipynb",
         "paper_figures/README.md",
         "CITATION.cff",
         "Makefile",

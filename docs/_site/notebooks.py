@@ -1,0 +1,51 @@
+"""Notebooks as pages of the site: executed, their outputs beside the code."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from mkdocs.structure.files import File
+from nbclient import NotebookClient
+from nbconvert import MarkdownExporter
+
+FOLDER = "tutorials"
+_FORMULA = re.compile(r"\s*\$\$(.+?)\$\$\s*", re.DOTALL)
+_SECONDS = 120
+_AT_ONCE = 2
+
+
+def notebook_pages(config: Any, folder: Path) -> list[File]:
+    """A page and its pictures for every notebook of a folder."""
+    paths = sorted(folder.glob("*.ipynb"))
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        rendered = pool.map(lambda path: _rendered(path, path.read_text(encoding="utf-8")), paths)
+    files = []
+    for path, (page, pictures) in zip(paths, rendered, strict=True):
+        files.append(File.generated(config, f"{FOLDER}/{path.stem}.md", content=page))
+        files += [
+            File.generated(config, f"{FOLDER}/{path.stem}/{name}", content=data) for name, data in pictures.items()
+        ]
+    return files
+
+
+@lru_cache(maxsize=None)
+def _rendered(path: Path, text: str) -> tuple[str, dict[str, bytes]]:
+    """Markdown, and pictures by name. The text decides whether an open server executes a notebook again."""
+    notebook = nbformat.reads(text, as_version=4)
+    NotebookClient(notebook, timeout=_SECONDS, resources={"metadata": {"path": str(path.parent)}}).execute()
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":  # a displayed formula is a paragraph of its own
+            cell.source = _FORMULA.sub(lambda match: f"\n\n$$\n{match[1].strip()}\n$$\n\n", cell.source)
+        elif "interactive" in cell.metadata.get("tags", []):
+            cell.outputs = []
+    exporter = MarkdownExporter()
+    page, resources = exporter.from_notebook_node(notebook)
+    name = path.stem + "/"
+    page = page.replace("](output_", f"]({name}output_").replace("![png]", "![what the code above draws]")
+    note = f"*[notebooks/{path.name}](../notebooks/{path.name}), as it ran when this site was built.*"
+    return f"{page}\n\n{note}\n", dict(resources["outputs"])

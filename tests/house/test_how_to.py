@@ -1,0 +1,45 @@
+"""The how-to pages: their programs run, their commands are commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import warnings
+from pathlib import Path
+
+import pytest
+
+from dprmt.cli._main import build_parser
+from tests.house.import_graph import ROOT
+
+PAGES = sorted((ROOT / "docs" / "how_to").glob("*.md"))
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """Of one language, in order."""
+    return [body for kind, body in BLOCK.findall(path.read_text(encoding="utf-8")) if kind == language]
+
+
+def test_there_are_pages_and_each_is_in_the_site() -> None:
+    assert len(PAGES) == 8
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES if f"how_to/{page.name}" not in nav] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_programs_run(path: Path) -> None:
+    namespace: dict[str, object] = {"__name__": "page"}
+    assert blocks(path, "python")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="torch")  # of gloo's, on machines with odd networks
+        for block in blocks(path, "python"):
+            exec(compile(block, path.name, "exec"), namespace)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_commands_parse(path: Path) -> None:
+    for line in "\n".join(blocks(path, "sh")).splitlines():
+        words = shlex.split(line.partition(" > ")[0], comments=True)
+        if "dprmt" in words:
+            build_parser().parse_args(words[words.index("dprmt") + 1 :])
