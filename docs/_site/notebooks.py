@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from nbconvert import MarkdownExporter
 
 FOLDER = "tutorials"
 _FORMULA = re.compile(r"\s*\$\$(.+?)\$\$\s*", re.DOTALL)
-_SECONDS = 120
+_SECONDS = 600  # for one cell, on a busy machine
 _AT_ONCE = 2
 
 
@@ -33,11 +33,13 @@ def notebook_pages(config: Any, folder: Path) -> list[File]:
     return files
 
 
-@lru_cache(maxsize=None)
+@cache
 def _rendered(path: Path, text: str) -> tuple[str, dict[str, bytes]]:
     """Markdown, and pictures by name. The text decides whether an open server executes a notebook again."""
     notebook = nbformat.reads(text, as_version=4)
-    NotebookClient(notebook, timeout=_SECONDS, resources={"metadata": {"path": str(path.parent)}}).execute()
+    quiet = ["--log-level=ERROR"]
+    place = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(notebook, timeout=_SECONDS, extra_arguments=quiet, resources=place).execute()
     for cell in notebook.cells:
         if cell.cell_type == "markdown":  # a displayed formula is a paragraph of its own
             cell.source = _FORMULA.sub(lambda match: f"\n\n$$\n{match[1].strip()}\n$$\n\n", cell.source)

@@ -13,6 +13,7 @@ from dprmt.spectra import bulk_edge, detection_threshold, predicted_spectrum, sh
 
 Floats = NDArray[np.float64]
 LARGEST_ENTRY = 1e100
+_MOST_AXES = 5  # of a kernel of a convolution in three dimensions
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class MatrixSpectrum:
         Of the matrix in its file.
     shape : tuple of int
         Rows and columns.
+    array_shape : tuple of int
+        Of the array as it was: longer for the kernel of a convolution.
     sigma : float
         Standard deviation of one entry of the noise.
     bulk_edge, detection_threshold : float
@@ -60,6 +63,7 @@ class MatrixSpectrum:
 
     name: str
     shape: tuple[int, int]
+    array_shape: tuple[int, ...]
     sigma: float
     bulk_edge: float
     detection_threshold: float
@@ -81,6 +85,8 @@ class MatrixSpectrum:
         return {
             "name": self.name,
             "shape": list(self.shape),
+            "array_shape": list(self.array_shape),
+            "sigma": self.sigma,
             "bulk_edge": self.bulk_edge,
             "detection_threshold": self.detection_threshold,
             "singular_values": self.singular_values.tolist(),
@@ -88,8 +94,19 @@ class MatrixSpectrum:
         }
 
 
-def matrix_spectrum(name: str, matrix: NDArray[Any], sigma: float) -> MatrixSpectrum:
-    """Singular values of a matrix, in float64, and what they say at this noise level.
+def as_matrix(array: NDArray[Any]) -> NDArray[Any]:
+    """A matrix as it is; the kernel (out, in, …) of a convolution as the matrix (out, in·…) that its outputs are of.
+
+    Examples
+    --------
+    >>> as_matrix(np.zeros((64, 32, 3, 3))).shape
+    (64, 288)
+    """
+    return array if array.ndim == 2 else array.reshape(array.shape[0], -1)
+
+
+def matrix_spectrum(name: str, array: NDArray[Any], sigma: float) -> MatrixSpectrum:
+    """Singular values of a matrix or kernel, in float64, and what they say at this noise level.
 
     Examples
     --------
@@ -97,15 +114,16 @@ def matrix_spectrum(name: str, matrix: NDArray[Any], sigma: float) -> MatrixSpec
     >>> round(spectrum.bulk_edge, 3), len(spectrum.spikes), round(spectrum.spikes[0].signal, 3)
     (2.828, 1, 29.933)
     """
+    matrix = as_matrix(array)
     m, n = shape = int(matrix.shape[0]), int(matrix.shape[1])
     values = np.asarray(np.linalg.svdvals(np.asarray(matrix, dtype=np.float64)))
     edge, threshold = bulk_edge(shape, sigma), detection_threshold(shape, sigma)
     spikes = _spikes(values[values > edge], (m, n), sigma)
-    return MatrixSpectrum(name, shape, sigma, edge, threshold, values, spikes)
+    return MatrixSpectrum(name, shape, tuple(map(int, array.shape)), sigma, edge, threshold, values, spikes)
 
 
 def why_not(array: NDArray[Any]) -> str | None:
-    """What keeps an array from being a matrix with a spectrum, in words; None if nothing does.
+    """What keeps an array from being a matrix, or a kernel, with a spectrum, in words; None if nothing does.
 
     Examples
     --------
@@ -114,7 +132,7 @@ def why_not(array: NDArray[Any]) -> str | None:
     """
     if array.dtype.kind != "f":
         return f"holds {array.dtype.name} numbers"
-    if array.ndim != 2 or 0 in array.shape:
+    if not 2 <= array.ndim <= _MOST_AXES or 0 in array.shape:
         return f"has shape {array.shape}"
     return None
 

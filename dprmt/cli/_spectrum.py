@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import difflib
 import json
 import sys
@@ -10,34 +11,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dprmt.cli._matrix_spectrum import LARGEST_ENTRY, MatrixSpectrum, is_usable, matrix_spectrum, why_not
-from dprmt.cli._options import (
-    Commands,
-    Option,
-    UsageError,
-    add_command_with,
-    check_picture_name,
-    name_of,
-    read_options,
-    real,
-)
-from dprmt.cli._spectrum_tables import details, overview, printable
+from dprmt.cli._matrix_spectrum import LARGEST_ENTRY, MatrixSpectrum, as_matrix, is_usable, matrix_spectrum, why_not
+from dprmt.cli._options import Commands, UsageError, add_command_with, check_picture_name, name_of
+from dprmt.cli._spectrum_noise import OPTIONS, NoiseLevel, read_noise
+from dprmt.cli._spectrum_tables import csv_rows, details, overview, printable
 from dprmt.cli._tensor_files import Reader, UnreadableFileError, open_tensors
 
 _COMMAND = "dprmt spectrum"
 _MATRIX = "a matrix of real floating-point numbers"
 _NAMES_LISTED = 3
 _TITLE = 100  # characters of a name that fit on a picture
-_SIGMA = Option(
-    "--sigma",
-    real(low=1e-100, high=1e100),
-    "standard deviation of one entry of the noise, σ_DP·C/|B|, in [1e-100, 1e100]; not the noise multiplier",
-    required=True,
-    metavar="SIGMA",
-)
 _EXAMPLES = """\
 examples:
   dprmt spectrum gradients.safetensors --sigma 0.01
+  dprmt spectrum gradients.safetensors --noise-multiplier 1 --clipping-norm 0.5 --batch-size 2000 --csv
+  dprmt spectrum runs/first/model --sigma auto
   dprmt spectrum gradients.npz --sigma 0.01 --param layers.0.query --plot query.png
 """
 
@@ -45,10 +33,14 @@ examples:
 def add_command(commands: Commands) -> None:
     """Declare it."""
     summary = "the singular values of noisy matrices, and which of them stand out from the noise"
-    parser = add_command_with(commands, "spectrum", summary, (_SIGMA,), run_spectrum, _EXAMPLES)
+    parser = add_command_with(commands, "spectrum", summary, OPTIONS, run_spectrum, _EXAMPLES)
     parser.add_argument(
-        "file", metavar="FILE", type=name_of("a file"), help="a .npy, .npz, .pt or .safetensors file of matrices"
+        "file",
+        metavar="FILE",
+        type=name_of("a file"),
+        help="a .npy, .npz, .safetensors, .pt, .pth, .ckpt or .bin file of matrices, or the folder of a model",
     )
+    parser.add_argument("--csv", action="store_true", help="one line a singular value, as csv")
     parser.add_argument("--param", metavar="NAME", help="one matrix only, value by value")
     parser.add_argument(
         "--plot", metavar="OUT", type=name_of("a file"), help="write a picture (png, pdf or svg) of one matrix"
@@ -58,15 +50,16 @@ def add_command(commands: Commands) -> None:
 def run_spectrum(namespace: argparse.Namespace) -> None:
     """``dprmt spectrum``: one row per matrix of the file, or one row per singular value of a single matrix.
 
-    Biases, convolution kernels and other arrays that are no matrices of real floating-point numbers are skipped. The
-    noise level is asked for, not estimated: in differentially private training it is known, and an estimate from a
-    spectrum with much signal in it is too large (see ``dprmt.spectra.estimate_sigma``).
+    Biases and other arrays that are no matrices of real floating-point numbers are skipped. Convolution kernels
+    (out, in, …) are taken as matrices of shape (out, in·…), and the answer says of which. The noise level is asked
+    for: in differentially private training it is known, and an estimate (``--sigma auto``) from a spectrum with much
+    signal in it is too large (see ``dprmt.spectra.estimate_sigma``).
 
     The picture shows the matrix of ``--param``, or else that with the largest top singular value in units of its bulk
     edge; its title says which. With ``--json`` stdout is one object::
 
         {"sigma": 0.01,
-         "matrices": [{"name": "query", "shape": [16, 768],
+         "matrices": [{"name": "query", "shape": [16, 768], "array_shape": [16, 768], "sigma": 0.01,
                        "bulk_edge": 0.317, "detection_threshold": 0.105,
                        "singular_values": [0.495, …],
                        "spikes": [{"observed": 0.495, "signal": 0.42, "shrunk": 0.33,
@@ -74,14 +67,16 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
          "skipped": ["bias", …]}
 
     with the matrices in the order of the file, singular values in decreasing order, one spike per value above the bulk
-    edge, and the names of the arrays that are no matrices.
+    edge, and the names of the arrays that are no matrices; the first "sigma" is null if each matrix has its own.
     """
-    sigma = read_options(namespace, (_SIGMA,))["sigma"]
+    noise = read_noise(namespace)
+    if namespace.csv and namespace.json:
+        raise UsageError(f"{_COMMAND}: --csv must be left out where --json is given")
     if namespace.plot is not None:
         check_picture_name(_COMMAND, namespace.plot)
     try:
         tensors = _chosen(open_tensors(Path(namespace.file)), namespace.file, namespace.param)
-        spectra, skipped = _analysed(tensors, sigma, namespace.file)
+        spectra, skipped = _analysed(tensors, noise, namespace.file)
     except UnreadableFileError as error:
         _refuse("FILE", error.allowed, namespace.file, error.reason)
     if not spectra:
@@ -91,14 +86,15 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
         _draw(namespace.plot, widest, len(spectra))
     if namespace.json:
         matrices = [spectrum.as_dict() for spectrum in spectra]
-        document = {"sigma": sigma, "matrices": matrices, "skipped": list(skipped)}
+        document = {"sigma": noise.sigma, "matrices": matrices, "skipped": list(skipped)}
         sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
-        return
-    sys.stdout.write(details(spectra[0]) if len(spectra) == 1 else overview(spectra))
-    if skipped:
-        sys.stdout.write(_skipped_note(skipped) + "\n")
-    if namespace.plot is not None:
-        sys.stdout.write(f"wrote {namespace.plot}: {printable(widest.name)}\n")
+    elif namespace.csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(spectra))
+    else:
+        sys.stdout.write(details(spectra[0]) if len(spectra) == 1 else overview(spectra))
+        sys.stdout.writelines(_notes(spectra, skipped))
+        if namespace.plot is not None:
+            sys.stdout.write(f"wrote {namespace.plot}: {printable(widest.name)}\n")
 
 
 def _chosen(tensors: dict[str, Reader], file: str, param: str | None) -> dict[str, Reader]:
@@ -111,7 +107,7 @@ def _chosen(tensors: dict[str, Reader], file: str, param: str | None) -> dict[st
     return {param: tensors[param]}
 
 
-def _analysed(tensors: dict[str, Reader], sigma: float, file: str) -> tuple[list[MatrixSpectrum], dict[str, str]]:
+def _analysed(tensors: dict[str, Reader], noise: NoiseLevel, file: str) -> tuple[list[MatrixSpectrum], dict[str, str]]:
     # The spectra of the matrices, and what keeps the other arrays from having one.
     spectra, skipped = [], {}
     for name, read in _with_progress(tensors.items(), len(tensors)):
@@ -119,11 +115,15 @@ def _analysed(tensors: dict[str, Reader], sigma: float, file: str) -> tuple[list
         reason = why_not(array)
         if reason is not None:
             skipped[name] = reason
-        elif not is_usable(array):
+            continue
+        if not is_usable(array):
             allowed = f"a file of finite matrices with entries up to {LARGEST_ENTRY:g}"
             _refuse("FILE", allowed, file, f"not so {name!r}")
-        else:
+        sigma = noise.of(as_matrix(array))
+        if sigma > 0:
             spectra.append(matrix_spectrum(name, array, sigma))
+        else:
+            skipped[name] = "has an estimated noise level of 0"
     return spectra, skipped
 
 
@@ -164,10 +164,18 @@ def _refuse_all(namespace: argparse.Namespace, skipped: dict[str, str]) -> NoRet
     _refuse("FILE", f"a file with {_MATRIX}", namespace.file, f"{name!r} {reason}{others}")
 
 
-def _skipped_note(skipped: dict[str, str]) -> str:
-    names = ", ".join(printable(name) for name in list(skipped)[:_NAMES_LISTED])
-    more = ", …" if len(skipped) > _NAMES_LISTED else ""
-    return f"skipped, no matrices of real floating-point numbers: {len(skipped)} ({names}{more})"
+def _notes(spectra: list[MatrixSpectrum], skipped: dict[str, str]) -> Iterable[str]:
+    reshaped = [spectrum.name for spectrum in spectra if spectrum.array_shape != spectrum.shape]
+    if reshaped:
+        yield f"taken as matrices, their first axis against all others: {_listed(reshaped)}\n"
+    if skipped:
+        yield f"skipped, no matrices of real floating-point numbers: {_listed(list(skipped))}\n"
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(printable(name) for name in names[:_NAMES_LISTED])
+    more = ", …" if len(names) > _NAMES_LISTED else ""
+    return f"{len(names)} ({shown}{more})"
 
 
 def _some_names(tensors: dict[str, Reader], wanted: str) -> str:

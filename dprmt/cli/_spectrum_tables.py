@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dprmt.cli._matrix_spectrum import MatrixSpectrum
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _SPIKES_NAMED = 3  # predicted clean values in a row of the overview
 _SPIKES_LISTED, _BULK_LISTED = 30, 5  # rows of the table of one matrix
 _UNLIMITED = 100_000  # columns
+_SPIKE_COLUMNS = ("signal", "shrunk", "left_overlap", "right_overlap")
 
 
 def printable(name: str) -> str:
@@ -29,7 +30,9 @@ def printable(name: str) -> str:
 
 def overview(spectra: Sequence[MatrixSpectrum]) -> str:
     """One line per matrix. Names come last, so that a narrow terminal breaks nothing but them."""
-    table = _table("shape", "edge", "threshold", "top", "top/edge", "spikes")
+    levels = sorted({spectrum.sigma for spectrum in spectra})
+    estimated = len(levels) > 1
+    table = _table("shape", *(["σ"] if estimated else []), "edge", "threshold", "top", "top/edge", "spikes")
     table.add_column("clean")
     table.add_column("matrix")
     for spectrum in spectra:
@@ -38,6 +41,7 @@ def overview(spectra: Sequence[MatrixSpectrum]) -> str:
         clean += ["…"] if len(spectrum.spikes) > _SPIKES_NAMED else []
         table.add_row(
             _shape(spectrum),
+            *([f"{spectrum.sigma:.4g}"] if estimated else []),
             *(f"{scale:.4g}" for scale in scales),
             f"{spectrum.top_over_edge:.3f}",
             str(len(spectrum.spikes)),
@@ -46,12 +50,23 @@ def overview(spectra: Sequence[MatrixSpectrum]) -> str:
         )
     return "".join(
         [
-            f"Singular values in noise of standard deviation σ = {spectra[0].sigma:g} per entry\n\n",
+            f"Singular values in noise of standard deviation {_level(levels)} per entry\n\n",
             _rendered(table),
             "edge: bulk edge, where noise ends; threshold: the smallest clean value that shows;\n",
             "spikes: values above the edge; clean: predicted clean values of the top spikes\n",
         ]
     )
+
+
+def csv_rows(spectra: Sequence[MatrixSpectrum]) -> Iterator[list[str]]:
+    """A header, and a row for every singular value; what is known of spikes only is empty for the others."""
+    yield ["matrix", "rows", "columns", "sigma", "index", "singular_value", "over_edge", *_SPIKE_COLUMNS]
+    for spectrum in spectra:
+        for place, value in enumerate(spectrum.singular_values.tolist()):
+            spike = spectrum.spikes[place] if place < len(spectrum.spikes) else None
+            known = ["" if spike is None else repr(getattr(spike, name)) for name in _SPIKE_COLUMNS]
+            numbers = map(repr, (*spectrum.shape, spectrum.sigma, place + 1, value, value / spectrum.bulk_edge))
+            yield [spectrum.name, *numbers, *known]
 
 
 def details(spectrum: MatrixSpectrum) -> str:
@@ -109,3 +124,9 @@ def _rendered(table: Table) -> str:
 
 def _shape(spectrum: MatrixSpectrum) -> str:
     return "{} × {}".format(*spectrum.shape)
+
+
+def _level(levels: Sequence[float]) -> str:
+    if len(levels) == 1:
+        return f"σ = {levels[0]:g}"
+    return f"σ, estimated for each matrix, {levels[0]:.4g} to {levels[-1]:.4g},"

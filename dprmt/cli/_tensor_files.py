@@ -1,4 +1,4 @@
-"""Named arrays from files of tensors: .npy, .npz, .pt and .safetensors, none of which may run code."""
+"""Named arrays from files and folders of tensors, none of which may run code."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ _SAFETENSORS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "C64": 
 _SAFETENSORS |= {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)}
 """Types in NumPy's spelling; bfloat16, which NumPy lacks, is the upper half of a float32."""
 
+_TORCH = (".pt", ".pth", ".ckpt", ".bin")
+_PREFERRED = ((".safetensors",), _TORCH, (".npz", ".npy"))
+"""Of a folder: the same weights are often there in two formats."""
+_STATE = ("optimizer", "scheduler", "scaler", "training_args", "rng_state")
+"""Beginnings of the names of files in a folder that hold the state of a training, not weights."""
+
 _PICKLED = ("pickle", "Python objects", "weights_only")
 """Words of NumPy's and torch's refusals to run code, which go on to advise how to run it."""
 
@@ -33,10 +39,11 @@ class UnreadableFileError(ValueError):
 
 
 def open_tensors(path: Path) -> dict[str, Reader]:
-    """The arrays of a file by name, each behind a function that reads it.
+    """The arrays of a file or folder by name, each behind a function that reads it.
 
-    The array of a ``.npy`` file, and a lone tensor in a ``.pt`` file, go by the file's name without suffix. Nested
-    mappings and lists in a ``.pt`` file give dotted names, and what is no tensor is left out.
+    The array of a ``.npy`` file, and a lone tensor in a file of torch's, go by the file's name without suffix. Nested
+    mappings and lists in a file of torch's give dotted names, and what is no tensor is left out. Of a folder the files
+    of one format are read, .safetensors before torch's before NumPy's; names that come in two of them get the files'.
 
     Examples
     --------
@@ -47,14 +54,31 @@ def open_tensors(path: Path) -> dict[str, Reader]:
     ...     {name: read().shape for name, read in tensors.items()}
     {'query': (2, 3), 'bias': (3,)}
     """
-    formats = {".npy": _open_npy, ".npz": _open_npz, ".pt": _open_torch, ".safetensors": _open_safetensors}
+    if path.is_dir():
+        return _open_folder(path)
     suffix = path.suffix.lower()
-    if suffix not in formats:
-        raise UnreadableFileError("a file that ends in " + ", ".join(formats))
+    if suffix not in _FORMATS:
+        raise UnreadableFileError("a file that ends in " + ", ".join(_FORMATS) + ", or a folder of them")
     if not os.path.isfile(path):
-        raise UnreadableFileError("a file", "a folder" if os.path.isdir(path) else "no such file")
-    readers = _guarded(lambda: formats[suffix](path), suffix)
+        raise UnreadableFileError("a file", "no such file")
+    readers = _guarded(lambda: _FORMATS[suffix](path), suffix)
     return {name: _guarded_reader(read, suffix) for name, read in readers.items()}
+
+
+def _open_folder(folder: Path) -> dict[str, Reader]:
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(_STATE)]
+    for suffixes in _PREFERRED:
+        chosen = {path: open_tensors(path) for path in files if path.suffix.lower() in suffixes}
+        if chosen:
+            return _joined(chosen)
+    raise UnreadableFileError("a folder with a file that ends in " + ", ".join(_FORMATS))
+
+
+def _joined(files: Mapping[Path, dict[str, Reader]]) -> dict[str, Reader]:
+    names = [name for tensors in files.values() for name in tensors]
+    if len(set(names)) == len(names):
+        return {name: read for tensors in files.values() for name, read in tensors.items()}
+    return {f"{path.name}:{name}": read for path, tensors in files.items() for name, read in tensors.items()}
 
 
 def _guarded_reader(read: Reader, suffix: str) -> Reader:
@@ -122,7 +146,7 @@ def _open_torch(path: Path) -> dict[str, Reader]:
     try:
         import torch
     except ImportError:
-        allowed = "a .npy, .npz or .safetensors file, as torch is not installed"
+        allowed = "a .npy, .npz or .safetensors file, as torch is not installed (extra train)"
         raise UnreadableFileError(allowed) from None
 
     def reader(tensor: Any) -> Reader:
@@ -142,3 +166,11 @@ def _leaves(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield from _leaves(dict(enumerate(content)), prefix)
     else:
         yield prefix.removesuffix("."), content
+
+
+_FORMATS = {
+    ".npy": _open_npy,
+    ".npz": _open_npz,
+    ".safetensors": _open_safetensors,
+    **dict.fromkeys(_TORCH, _open_torch),
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import pickle
@@ -38,12 +39,12 @@ SIGNAL = 20 * SIGMA * np.outer(np.eye(24)[0], np.ones(40) / 40**0.5)
 ARRAYS = {
     "layers.0.query": (SIGNAL + SIGMA * RNG.standard_normal((24, 40))).astype(np.float32),
     "layers.0.bias": np.ones(40, np.float32),
+    "layers.1.kernel": np.full((2, 2, 3, 3), 0.1, np.float32),
     "layers.1.query": SIGMA * RNG.standard_normal((40, 24)),
-    "layers.1.kernel": np.ones((2, 2, 3, 3), np.float32),
     "positions": np.arange(12).reshape(1, 12),
 }
-MATRICES = ["layers.0.query", "layers.1.query"]
-OTHERS = ["layers.0.bias", "layers.1.kernel", "positions"]
+MATRICES = ["layers.0.query", "layers.1.kernel", "layers.1.query"]
+OTHERS = ["layers.0.bias", "positions"]
 
 
 def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> Path:
@@ -93,7 +94,9 @@ def test_json_matches_direct_computation(capsys: pytest.CaptureFixture[str], tmp
     matrices = {matrix["name"]: matrix for matrix in document["matrices"]}
     assert sorted(matrices) == MATRICES
     for name, matrix in matrices.items():
-        array = ARRAYS[name]
+        array = ARRAYS[name].reshape(len(ARRAYS[name]), -1)
+        assert matrix["array_shape"] == list(ARRAYS[name].shape)
+        assert matrix["sigma"] == SIGMA
         values = np.linalg.svdvals(array.astype(float))
         assert matrix["shape"] == list(array.shape)
         assert matrix["bulk_edge"] == bulk_edge(array.shape, SIGMA)
@@ -180,7 +183,8 @@ def test_overview_has_a_line_per_matrix(capsys: pytest.CaptureFixture[str], tmp_
     assert main(["spectrum", str(path), "--sigma", str(SIGMA)]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
-    lines = {line.split()[-1]: line.split() for line in captured.out.splitlines() if line.endswith(".query")}
+    found = [line.split() for line in captured.out.splitlines() if line.endswith((".query", ".kernel"))]
+    lines = {words[-1]: words for words in found}
     assert sorted(lines) == MATRICES
     for name, (rows, _, columns, edge, threshold, top, ratio, spikes, *clean, _) in lines.items():
         expected = matrix_spectrum(name, ARRAYS[name], SIGMA)
@@ -191,7 +195,7 @@ def test_overview_has_a_line_per_matrix(capsys: pytest.CaptureFixture[str], tmp_
         assert float(ratio) == pytest.approx(expected.top_over_edge, abs=1e-3)
         assert int(spikes) == len(expected.spikes)
         assert list(map(float, clean)) == pytest.approx([spike.signal for spike in expected.spikes], rel=1e-3)
-    assert "3 (layers.0.bias, layers.1.kernel, positions)" in captured.out
+    assert "2 (layers.0.bias, positions)" in captured.out
 
 
 def test_one_matrix_is_listed_value_by_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -248,7 +252,7 @@ def test_picture_shows_the_matrix_that_stands_out_most(
     (figure,) = figures
     title = figure.get_suptitle()
     assert title.startswith("layers.0.query, 24 × 40, σ = 0.25")
-    assert "among 2 matrices" in title
+    assert "among 3 matrices" in title
     sorted_values, histogram = figure.axes
     drawn = {line.get_label(): line.get_ydata() for line in sorted_values.lines}
     np.testing.assert_array_equal(drawn["noisy"], document["matrices"][0]["singular_values"])
@@ -290,8 +294,78 @@ def test_without_torch_a_pt_file_is_refused(
 ) -> None:
     path = save_arrays(tmp_path / "x.pt", {"x": np.eye(2)})
     monkeypatch.setitem(sys.modules, "torch", None)
-    expected = f"FILE must be a .npy, .npz or .safetensors file, as torch is not installed, got {str(path)!r}"
+    expected = (
+        f"FILE must be a .npy, .npz or .safetensors file, as torch is not installed (extra train), got {str(path)!r}"
+    )
     assert refusal(capsys, path, "--sigma", 1) == expected
+
+
+def test_sigma_may_come_from_how_noise_was_added(capsys: pytest.CaptureFixture[str], matrix_file: Path) -> None:
+    parts = ["--noise-multiplier", "2", "--clipping-norm", "0.5", "--batch-size", "4"]
+    assert main(["spectrum", str(matrix_file), *parts, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sigma"] == 0.25
+    expected = "--clipping-norm must be given where --noise-multiplier is, got None"
+    assert refusal(capsys, matrix_file, *parts[:2]) == expected
+    assert "left out where --sigma is given" in refusal(capsys, matrix_file, *parts, "--sigma", 1)
+
+
+def test_sigma_is_estimated_matrix_by_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    noise = {
+        "a": 0.1 * RNG.standard_normal((40, 90)),
+        "b": 0.3 * RNG.standard_normal((64, 64)),
+        "zero": np.zeros((9, 9)),
+    }
+    path = save_arrays(tmp_path / "x.npz", noise)
+    assert main(["spectrum", str(path), "--sigma", "auto", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["sigma"] is None
+    assert document["skipped"] == ["zero"]
+    estimates = {matrix["name"]: matrix["sigma"] for matrix in document["matrices"]}
+    assert estimates == pytest.approx({"a": 0.1, "b": 0.3}, rel=0.05)
+    assert main(["spectrum", str(path), "--sigma", "auto"]) == 0
+    assert "estimated for each matrix" in capsys.readouterr().out
+
+
+def test_csv_has_a_row_for_every_singular_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = save_arrays(tmp_path / "x.npz", ARRAYS)
+    assert main(["spectrum", str(path), "--sigma", str(SIGMA), "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    document = run_json(capsys, path)
+    values = [value for matrix in document["matrices"] for value in matrix["singular_values"]]
+    assert [float(row["singular_value"]) for row in rows] == values
+    signals = [spike["signal"] for matrix in document["matrices"] for spike in matrix["spikes"]]
+    assert [float(row["signal"]) for row in rows if row["signal"]] == signals
+    assert "--csv must be left out" in refusal(capsys, path, "--sigma", 1, "--csv", "--json")
+
+
+def test_kernels_are_matrices_and_it_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A kernel's spectrum is that of out × in·h·w, not those of its 3 × 3 slices."""
+    kernel = RNG.standard_normal((8, 4, 3, 3))
+    path = save_arrays(tmp_path / "x.npz", {"conv": kernel, "linear": np.eye(3)})
+    matrix = run_json(capsys, path)["matrices"][0]
+    assert matrix["shape"] == [8, 36]
+    np.testing.assert_allclose(matrix["singular_values"], np.linalg.svdvals(kernel.reshape(8, 36)))
+    assert main(["spectrum", str(path), "--sigma", "1"]) == 0
+    assert "taken as matrices, their first axis against all others: 1 (conv)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".ckpt", ".bin"])
+def test_torchs_files_have_many_names(capsys: pytest.CaptureFixture[str], tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    torch.save({"state_dict": {"w": torch.eye(3)}}, path)
+    assert [matrix["name"] for matrix in run_json(capsys, path)["matrices"]] == ["state_dict.w"]
+
+
+def test_a_folder_is_read_in_its_best_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    torch.save({"other": torch.eye(3)}, tmp_path / "pytorch_model.bin")
+    torch.save({"state": torch.eye(3)}, tmp_path / "optimizer.pt")
+    assert [matrix["name"] for matrix in run_json(capsys, tmp_path)["matrices"]] == ["other"]
+    save_file({"a": np.eye(3)}, tmp_path / "model-1.safetensors")
+    save_file({"b": np.eye(2)}, tmp_path / "model-2.safetensors")
+    assert [matrix["name"] for matrix in run_json(capsys, tmp_path)["matrices"]] == ["a", "b"]
+    save_file({"a": np.eye(2)}, tmp_path / "model-2.safetensors")
+    names = [matrix["name"] for matrix in run_json(capsys, tmp_path)["matrices"]]
+    assert names == ["model-1.safetensors:a", "model-2.safetensors:a"]
 
 
 @pytest.mark.parametrize("sigma", ["0", "-1", "nan", "inf", "abc", "1e-300", ""])
@@ -304,16 +378,16 @@ def test_missing_sigma_is_refused(capsys: pytest.CaptureFixture[str], matrix_fil
     assert "--sigma" in refusal(capsys, matrix_file)
 
 
-SUFFIXES = "a file that ends in .npy, .npz, .pt, .safetensors"
+SUFFIXES = ".npy, .npz, .safetensors, .pt, .pth, .ckpt, .bin"
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("missing.npy", "FILE must be a file, got {path!r} (no such file)"),
-        ("folder.npz", "FILE must be a file, got {path!r} (a folder)"),
-        ("text.txt", "FILE must be " + SUFFIXES + ", got {path!r}"),
-        ("nosuffix", "FILE must be " + SUFFIXES + ", got {path!r}"),
+        ("folder.npz", "FILE must be a folder with a file that ends in " + SUFFIXES + ", got {path!r}"),
+        ("text.txt", "FILE must be a file that ends in " + SUFFIXES + ", or a folder of them, got {path!r}"),
+        ("nosuffix", "FILE must be a file that ends in " + SUFFIXES + ", or a folder of them, got {path!r}"),
     ],
 )
 def test_what_is_no_file_of_arrays_is_refused(
@@ -330,7 +404,7 @@ def test_what_is_no_file_of_arrays_is_refused(
     [
         (np.ones(3), "has shape (3,)"),
         (np.float64(3.0), "has shape ()"),
-        (np.ones((2, 3, 4)), "has shape (2, 3, 4)"),
+        (np.ones((1, 1, 2, 3, 1, 4)), "has shape (1, 1, 2, 3, 1, 4)"),
         (np.ones((0, 4)), "has shape (0, 4)"),
         (np.ones((2, 3), int), "holds int64 numbers"),
         (np.ones((2, 3), bool), "holds bool numbers"),
