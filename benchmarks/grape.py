@@ -191,10 +191,16 @@ def measure_apart(cases: tuple[Case, ...], full: bool) -> Iterator[dict[str, obj
     """All lines, each in a process of its own."""
     for number, _ in enumerate(cases):
         for method in METHODS:
-            command = [sys.executable, "-m", "benchmarks.grape", "--one", str(number), method]
-            command += ["--full"] if full else []
-            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            yield json.loads(output.splitlines()[-1])
+            yield measure_one_apart(number, method, full=full)
+
+
+def measure_one_apart(number: int, method: str, *, full: bool) -> dict[str, Any]:
+    """One line, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.grape", "--one", str(number), method]
+    command += ["--full"] if full else []
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return found
 
 
 def line(result: dict[str, object], whole: float) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
+from paper_figures._needs import DATA
 from paper_figures._page import PAGE, write_page
+from paper_figures._pieces import raw_file
 from paper_figures._published import names
-from paper_figures._reproduction import load, run
+from paper_figures._reproduction import RESULTS, Item, Scale, load, run
 from paper_figures.items import ITEMS
 
 
@@ -19,7 +22,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "page":
         write_page(Path(options.out))
         return 0
-    return _run(options.name or list(ITEMS), options.scale, options.again)
+    if options.data:
+        os.environ[DATA] = options.data
+    return _run(options.name, options.scale, options.again)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -28,8 +33,10 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("list", help="every published item and what its stored result amounts to")
     runner = commands.add_parser("run", help="measure items that have no stored result yet")
     runner.add_argument("name", nargs="*", help="all by default")
-    runner.add_argument("--scale", choices=("small", "paper"), help="by default the largest that an item has here")
+    scale_help = "by default small where an item has it; without names, paper where it has not"
+    runner.add_argument("--scale", choices=("small", "paper"), help=scale_help)
     runner.add_argument("--again", action="store_true", help="also where there is a result")
+    runner.add_argument("--data", metavar="FOLDER", help="where e2e/, sst2/, dart/, mnist/ and cifar-10/ lie")
     page = commands.add_parser("page", help=f"write {PAGE.name}: ours and theirs side by side")
     page.add_argument("--out", default=str(PAGE))
     return parser
@@ -43,21 +50,27 @@ def _list() -> int:
     return 0
 
 
-def _run(chosen: list[str], scale: str | None, again: bool) -> int:
-    from rich.progress import track
-
+def _run(chosen: list[str], scale: Scale | None, again: bool) -> int:
     unknown = [name for name in chosen if name not in ITEMS]
     wrong = [name for name in chosen if name in ITEMS and scale and scale not in ITEMS[name].scales]
     if unknown or wrong:
         reason = f"one of {', '.join(ITEMS)}" if unknown else f"without --scale {scale}"
         print(f"paper_figures: NAME must be {reason}, got {(unknown or wrong)[0]!r}", file=sys.stderr)
         return 2
-    due = [name for name in chosen if again or load(name) is None]
-    for name in track(due, description="measuring"):
+    due = [name for name in chosen or ITEMS if again or (scale and chosen) or load(name) is None]
+    for number, name in enumerate(due, start=1):
         item = ITEMS[name]
-        stored = run(item, scale or item.scales[-1])
-        print(f"{name}: {stored.state()} ({stored.wall_seconds:.0f} s)")
+        used = _scale(item, scale)
+        print(f"{number} of {len(due)}: {name}, {used} scale", file=sys.stderr)
+        if again:
+            raw_file(RESULTS, name, used).unlink(missing_ok=True)
+        stored = run(item, used)
+        print(f"{name}: {stored.state()} ({stored.cpu_seconds:.0f} s of processor time)")
     return 0
+
+
+def _scale(item: Item, asked: Scale | None) -> Scale:
+    return asked if asked in item.scales else item.default_scale
 
 
 if __name__ == "__main__":

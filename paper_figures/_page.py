@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from paper_figures._published import Published, names, published
@@ -58,12 +60,12 @@ def _section(name: str, result: Stored) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _table(rows: list[Row], scale: str) -> list[str]:
+def _table(rows: Sequence[Row], scale: str) -> list[str]:
     lines = ["| scale | quantity | ours | published | agrees |", "|---|---|---|---|---|"]
     for row in rows:
         agrees = {True: "yes", False: "**no**", None: "–"}[row.agrees()]
         printed = row.claim or ("–" if row.published is None else f"{row.published:g}")
-        ours = f"{row.ours:.4g}{' ' + row.unit if row.unit else ''}"
+        ours = "none" if math.isnan(row.ours) else f"{row.ours:.4g}{' ' + row.unit if row.unit else ''}"
         lines.append(f"| {scale} | {row.label.replace('|', '∣')} | {ours} | {printed} | {agrees} |")
     return lines
 

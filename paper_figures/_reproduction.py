@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dprmt._files import strict_json, write_whole
+from paper_figures._pieces import cpu_seconds
 
 Scale = Literal["small", "paper"]
 RESULTS = Path(__file__).with_name("results")
@@ -56,6 +57,10 @@ class Found:
     seeds: int = 1
     pictures: Sequence[str] = ()
     """File names beside the result."""
+    missing: str = ""
+    """What was needed and not there, if nothing could be measured."""
+    earlier_seconds: float = 0.0
+    """Processor time of the pieces that earlier calls had measured."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(self.rows))
@@ -75,6 +80,11 @@ class Item:
     form_only: bool = False
     """Whether model and data are others than the paper's, so that its numbers are no yardstick."""
 
+    @property
+    def default_scale(self) -> Scale:
+        """Paper scale only where that is all there is: others need weights, data or days."""
+        return "small" if "small" in self.scales else "paper"
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -91,6 +101,8 @@ class Stored:
 
     def state(self) -> str:
         """In words, from the numbers alone."""
+        if self.found.missing:
+            return f"not run, needs {self.found.missing}"
         verdicts = [verdict for verdict in (row.agrees() for row in self.found.rows) if verdict is not None]
         if self.form_only and not verdicts:
             return "form only"
@@ -104,7 +116,7 @@ class Stored:
 def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
     """Measure and store; an interrupted run leaves the earlier result as it was."""
     folder.mkdir(parents=True, exist_ok=True)
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu = time.perf_counter(), cpu_seconds()
     found = item.measure(scale, folder)
     stored = Stored(
         item.name,
@@ -113,7 +125,7 @@ def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
         found,
         f"python -m paper_figures run {item.name} --scale {scale}",
         round(time.perf_counter() - wall, 1),
-        round(time.process_time() - cpu, 1),
+        round(cpu_seconds() - cpu + found.earlier_seconds, 1),
         _versions(),
     )
     save(stored, folder)
@@ -133,7 +145,7 @@ def load(name: str, folder: Path = RESULTS) -> Stored | None:
     if "found" not in content:  # the raw runs of a study have files of their own form
         return None
     found = content.pop("found")
-    rows = [Row(**row) for row in found.pop("rows")]
+    rows = [Row(**row | {"ours": math.nan if row["ours"] is None else row["ours"]}) for row in found.pop("rows")]
     return Stored(found=Found(rows, **found), **content)
 
 

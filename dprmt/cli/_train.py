@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _COMMAND = "dprmt train"
 _OPTIONS = ("out", "resume", "noise_seed", "set", "device", "recipe", "secure", "tensorboard")
 _MIB = 2.0**20
+NO_PRIVACY = "clip only, no privacy: no noise was or would be added, and no ε is stated"
 _LAYERS_SHOWN = 8
 _EXAMPLES = """\
 examples:
@@ -105,7 +106,9 @@ def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> N
     state = "finished" if result.finished else "stopped; continue with --resume"
     lines = [
         f"{result.folder}: {state} after {result.steps} of {recipe.training.steps} steps",
-        f"ε ≤ {round_up(result.epsilon)} at δ = {recipe.privacy.delta:g}, {result.charged} steps charged",
+        NO_PRIVACY
+        if recipe.privacy.clip_only
+        else f"ε ≤ {round_up(result.epsilon)} at δ = {recipe.privacy.delta:g}, {result.charged} steps charged",
     ]
     lines += [f"{name}: {value}" for name, value in result.evaluation.items()]
     sys.stdout.write("\n".join(lines) + "\n")
@@ -122,7 +125,11 @@ def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
         f" in micro-batches of {recipe.training.micro_batch_size}, {recipe.training.steps} steps",
         f"one step: {mechanism}",
         f"noise: {plan.noise_std:.4g} per entry of the gradient",
-        *(f"ε ≤ {round_up(epsilon)} after step {step}" for step, epsilon in plan.epsilon_after.items()),
+        *(
+            [NO_PRIVACY]
+            if recipe.privacy.clip_only
+            else [f"ε ≤ {round_up(epsilon)} after step {step}" for step, epsilon in plan.epsilon_after.items()]
+        ),
         f"trainable: {numbers} numbers in {len(plan.trainable)} parameters",
         *(f"  {name} {' × '.join(map(str, shape))}" for name, shape in list(plan.trainable.items())[:_LAYERS_SHOWN]),
     ]

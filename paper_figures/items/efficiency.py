@@ -29,7 +29,7 @@ def _flops(shape: list[int]) -> list[Row]:
     from torch.utils.flop_counter import FlopCounterMode
 
     counts = {}
-    for name, norm in _norms(*shape).items():
+    for name, norm in norms(*shape).items():
         with FlopCounterMode(display=False) as counter:
             norm()
         counts[name] = counter.get_total_flops()
@@ -60,7 +60,7 @@ def _counted_memory(shape: list[int]) -> list[Row]:
 
 
 def _measured_memory(shape: list[int]) -> list[Row]:
-    peaks = {name: _peak(norm) for name, norm in _norms(*shape).items()}
+    peaks = {name: _peak(norm) for name, norm in norms(*shape).items()}
     inputs = 4 * TOKENS * sum(shape)
     rows = []
     for name, label in ESTIMATORS.items():
@@ -72,7 +72,7 @@ def _measured_memory(shape: list[int]) -> list[Row]:
     return rows
 
 
-def _norms(d: int, p: int) -> dict[str, Callable[[], object]]:
+def norms(d: int, p: int) -> dict[str, Callable[[], object]]:
     import torch
 
     from dprmt.training.norms import exact_squared_norms, hutchinson_squared_norms, hutchpp_squared_norms

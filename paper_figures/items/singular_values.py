@@ -19,7 +19,7 @@ def measure(scale: Scale, folder: Path) -> Found:
     rng = np.random.default_rng(0)
     threshold = detection_threshold(SHAPE, SIGMA)
     cases = {name: [_noisy(strength * threshold, rng) for _ in range(DRAWS)] for name, strength in SIGNALS.items()}
-    tops = {name: [np.linalg.norm(noisy, 2) for _, noisy in draws] for name, draws in cases.items()}
+    tops = {name: [float(np.linalg.norm(noisy, 2)) for _, noisy in draws] for name, draws in cases.items()}
     below, above = tops.values()
     edge, predicted = bulk_edge(SHAPE, SIGMA), spike_map(2.5 * threshold, SHAPE, SIGMA)
 

@@ -53,15 +53,6 @@ def test_there_are_notebooks() -> None:
     assert len(NOTEBOOKS) >= 11
 
 
-def test_noise_multiplier_table(capsys: pytest.CaptureFixture[str]) -> None:
-    script = runpy.run_path(str(ROOT / "paper_figures" / "randomized_clipping_noise_multiplier.py"))
-    found = script["noise_multipliers"]()
-    for name, published in script["PUBLISHED"].items():
-        assert found[name] == pytest.approx(published, abs=4e-3)
-    script["main"]()
-    assert "4.354" in capsys.readouterr().out
-
-
 def test_price_of_hutchpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The picture is drawn from stored numbers, one of which is computed again."""
     picture = tmp_path / "price.png"

@@ -1,9 +1,7 @@
-"""The flattening picture and the two figure scripts, on small settings."""
+"""The flattening picture, and what the items on DP-GRAPE share, on small settings."""
 
 from __future__ import annotations
 
-import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +11,9 @@ from matplotlib.figure import Figure
 from benchmarks.grape import Case, build, formula, measure
 from dprmt._validation import ParameterError
 from dprmt.plots import plot_spectrum_flattening
-
-FIGURES = Path(__file__).parents[2] / "paper_figures"
+from paper_figures.items._projected_runs import digits, perceptron, train_once
+from paper_figures.items.grape_flattening import per_sample_gradients, spectra, stable_rank
+from paper_figures.items.grape_vit import cifar_images
 
 
 def test_the_picture_shows_each_spectrum_in_units_of_its_largest_value() -> None:
@@ -31,30 +30,49 @@ def test_the_picture_shows_each_spectrum_in_units_of_its_largest_value() -> None
             bad()
 
 
-def test_noise_flattens_real_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_noise_flattens_real_gradients() -> None:
     """Stable ranks: clipping leaves the spectrum nearly alone, noise flattens it, most where C is too large."""
-    picture = tmp_path / "flattening.png"
-    monkeypatch.setattr(sys, "argv", ["grape_flattening.py", str(picture)])
-    script = runpy.run_path(str(FIGURES / "grape_flattening.py"), run_name="__main__")
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "stable rank" in capsys.readouterr().out
-    found, rank = script["spectra"](script["per_sample_gradients"]()), script["stable_rank"]
+    found = spectra(per_sample_gradients())
     for clipping, values in found.items():
-        ranks = [rank(values[name]) for name in ("clean", "σ = 0.1", "σ = 0.5", "σ = 2")]
-        assert rank(values["clipped"]) < 1.3 * ranks[0]
+        ranks = [stable_rank(values[name]) for name in ("clean", "σ = 0.1", "σ = 0.5", "σ = 2")]
+        assert stable_rank(values["clipped"]) < 1.3 * ranks[0]
         assert ranks[0] < ranks[1] < ranks[2]
         assert ranks[3] > 20 * ranks[0], clipping
-    assert rank(found[10.0]["σ = 0.1"]) > 10 * rank(found[1.0]["σ = 0.1"])
+    assert stable_rank(found[10.0]["σ = 0.1"]) > 10 * stable_rank(found[1.0]["σ = 0.1"])
+
+
+def accuracy(projection: dict[str, str], rank: int = 16) -> float:
+    """One seed of the digits, one learning rate, at ε = 2."""
+    options = {"rank": lambda shape: min(rank, shape.n), **projection}
+    return train_once(
+        perceptron(64, 10, seed=0),
+        digits(),
+        optimizer={"name": "adam", "learning_rate": 0.02},
+        target_epsilon=2.0,
+        steps=25,
+        batch=140,
+        seed=0,
+        projection=options,
+    )
 
 
 def test_projecting_before_the_noise_beats_projecting_after_it() -> None:
-    """One seed of the small task, one learning rate: the order alone."""
-    script = runpy.run_path(str(FIGURES / "grape_order.py"))
-    methods = {method.name: method for method in script["METHODS"]}
-    chosen = [methods[name] for name in ("DP-GRAPE, Gaussian", "privatise, then Gaussian")]
-    before, after = (script["accuracy"](method, 0.02, 0, sigma=1.0, steps=25) for method in chosen)
+    before, after = accuracy({}), accuracy({"order": "privatize-then-project"})
     assert before > after + 10
     assert before > 50  # of ten classes
+
+
+def test_records_of_cifar_are_read_and_others_refused(tmp_path: Path) -> None:
+    file = tmp_path / "batch.bin"
+    file.write_bytes(bytes([7]) + bytes([255]) * 1024 + bytes(2048) + bytes([2]) + bytes(3072))
+    images, labels = cifar_images(file)
+    assert labels.tolist() == [7, 2]
+    assert images.shape == (2, 3, 32, 32)
+    assert images[0, 0].min() == 1
+    assert images[0, 1:].max() == images[1].max() == 0
+    file.write_bytes(bytes(3072))
+    with pytest.raises(ParameterError, match="3073"):
+        cifar_images(file)
 
 
 @pytest.mark.parametrize("method", ["DP-Adam", "DP-GRAPE", "DP-GRAPE ghost"])

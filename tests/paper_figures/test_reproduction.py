@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from paper_figures.__main__ import main
+from paper_figures._needs import DATA, all_missing, missing_files, missing_weights
 from paper_figures._page import PAGE, page
+from paper_figures._pieces import Pieces, raw_file
 from paper_figures._published import names, published
 from paper_figures._reproduction import Found, Item, Row, Scale, Stored, load, run, save
 from paper_figures.items import ITEMS
@@ -76,6 +78,55 @@ def test_a_result_comes_back_as_it_was_stored(tmp_path: Path) -> None:
     assert again.versions["dprmt"]
 
 
+def test_pieces_are_measured_once_and_their_time_is_counted(tmp_path: Path) -> None:
+    calls = []
+
+    def measure(scale: Scale, folder: Path) -> Found:
+        pieces = Pieces(folder, "toy", scale)
+        tasks = {"a": lambda: calls.append("a") or 1.5, "b": lambda: calls.append("b") or 2.5}
+        if not calls:  # stopped between the two
+            tasks["b"] = interrupted
+        values = pieces.measure(tasks)
+        assert list(values) == ["a", "b"]
+        return Found([Row(*pair) for pair in values.items()], "Nothing.", earlier_seconds=pieces.earlier_seconds)
+
+    def interrupted() -> float:
+        raise KeyboardInterrupt
+
+    toy = Item("toy", "Toy", measure)
+    with pytest.raises(KeyboardInterrupt):
+        run(toy, "small", tmp_path)
+    lines = raw_file(tmp_path, "toy", "small").read_text().splitlines()
+    assert len(lines) == 1
+    raw_file(tmp_path, "toy", "small").write_text(lines[0].replace('"cpu_seconds": 0.0', '"cpu_seconds": 70.0') + "\n")
+    made = run(toy, "small", tmp_path)
+    assert calls == ["a", "b"]
+    assert [row.ours for row in made.found.rows] == [1.5, 2.5]
+    assert 70 <= made.cpu_seconds < 71
+
+
+def test_what_is_missing_is_said_and_stored(tmp_path: Path) -> None:
+    made = run(Item("toy", "Toy", lambda scale, folder: Found([], "", missing="a GPU")), "small", tmp_path)
+    assert made.state() == "not run, needs a GPU"
+    assert load("toy", tmp_path) == made
+
+
+def test_missing_things_are_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "e2e").mkdir()
+    (tmp_path / "e2e" / "devset.csv").touch()
+    monkeypatch.setenv(DATA, str(tmp_path))
+    assert missing_files("e2e/devset.csv") == ""
+    assert "sst2/train.tsv" in missing_files("e2e/devset.csv", "sst2/train.tsv")
+    assert "weights of nobody/nothing" in missing_weights("nobody/nothing")
+    assert all_missing("", missing_files("x")).startswith("files x")
+
+
+def test_everything_at_small_scale_takes_at_most_an_hour() -> None:
+    """Processor time of all stored results that the one command makes."""
+    results = [load(name) for name in ITEMS]
+    assert sum(result.cpu_seconds for result in results if result is not None) <= 3600
+
+
 def test_an_interrupted_run_keeps_the_earlier_result(tmp_path: Path) -> None:
     def interrupted(scale: Scale, folder: Path) -> Found:
         raise KeyboardInterrupt
@@ -99,7 +150,7 @@ def test_every_picture_of_the_page_is_there() -> None:
     assert all((PAGE.parents[1] / "paper_figures" / "results" / picture).exists() for picture in pictures)
 
 
-@pytest.mark.parametrize("name", ["generation-counts", "adam-bound"])
+@pytest.mark.parametrize("name", ["generation-counts", "adam-bound", "steps-to-reference"])
 def test_a_cheap_item_gives_what_is_stored(name: str, tmp_path: Path) -> None:
     kept, made = load(name), run(ITEMS[name], ITEMS[name].scales[-1], tmp_path)
     assert kept is not None

@@ -157,6 +157,21 @@ def test_rouge_l_by_hand() -> None:
     assert only("rouge_l", ["a b c x"], [["c", "a c"]]) == pytest.approx(2 * (2 / 4) * (2 / 2) / (2 / 4 + 1))
 
 
+def test_rouge_1_by_hand() -> None:
+    pytest.importorskip("rouge_score")
+    assert only("rouge_1", ["b a c x"], [["a b", "z"]]) == pytest.approx(2 * (2 / 4) * (2 / 2) / (2 / 4 + 1))
+    assert only("rouge_1", ["a a"], [["a"]]) == pytest.approx(2 * (1 / 2) * 1 / (1 / 2 + 1))  # counted once
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "same"),
+    [("The Cat.", "cat", 1), ("a cat", "the  CAT!", 1), ("cats", "cat", 0), ("an", "the", 1), ("theory", "ory", 0)],
+)
+def test_exact_matches_do_not_see_case_articles_and_signs(text: str, reference: str, same: float) -> None:
+    assert only("exact_match", [text], [[reference]]) == same
+    assert only("exact_match", [text, "x"], [["y", reference], ["z"]]) == same / 2
+
+
 def nist(hypotheses: list[str], references: list[list[str]]) -> float:
     """NIST as its report defines it: information-weighted hits per word of the hypotheses, and a length penalty."""
     counts: Counter[tuple[str, ...]] = Counter()
@@ -244,8 +259,8 @@ def test_what_cannot_be_computed_is_said_and_has_no_number(monkeypatch: pytest.M
     assert skipped == {"meteor": "METEOR 1.5 needs Java, and there is no java command", "nist": "no text has 5 words"}
     monkeypatch.setattr(text_metrics_module.importlib.util, "find_spec", lambda name: None)
     scores, skipped = text_metrics(["a b"], [["a b"]])
-    assert scores == {}
-    assert set(skipped) == {"bleu", "nist", "rouge_l", "meteor", "cider"}
+    assert scores == {"exact_match": 1.0}
+    assert set(skipped) == {"bleu", "nist", "rouge_1", "rouge_l", "meteor", "cider"}
     assert skipped["bleu"] == "sacrebleu is not installed (pip install 'dprmt[generation]')"
 
 

@@ -45,6 +45,8 @@ def test_the_library_is_complete() -> None:
     wanted |= {f"{model}-{task}" for model in GENERATORS for task in ("e2e", "dart")}
     wanted |= {"llama-3.2-1b-bbc-4096", "roberta-base-sst2-local", "qwen3-0.6b-e2e-local"}
     wanted |= {"minilm-sst2", "smollm2-docstrings"}
+    wanted |= {"llama-3.2-1b-billsum-4096", "llama-3.2-1b-hotpotqa-4096"}
+    wanted |= {"roberta-large-sst2-grape", "gpt2-medium-e2e-adambc"}
     wanted |= {"minilm-docstrings", "roberta-tiny-docstrings", "qwen3-tiny-docstrings"}
     assert set(builtin_recipes()) == wanted
     assert builtin_recipes() == tuple(sorted(wanted))
@@ -100,16 +102,29 @@ def test_generation_recipes_have_the_values_of_appendix_j2(model: str, task: str
     assert search.metrics == ("bleu", "nist", "rouge_l", "meteor", "cider")
 
 
-def test_the_long_text_recipe_is_randomized_and_untied() -> None:
-    recipe = load_recipe("llama-3.2-1b-bbc-4096")
-    assert (recipe.privacy.clipping, recipe.privacy.probes, recipe.privacy.delta) == ("hutchinson", 32, 1e-5)
+@pytest.mark.parametrize(("task", "metric"), [("bbc", "accuracy"), ("billsum", "rouge_1"), ("hotpotqa", "exact_match")])
+def test_the_long_text_recipes_are_randomized_and_untied(task: str, metric: str) -> None:
+    recipe = load_recipe(f"llama-3.2-1b-{task}-4096")
+    assert (recipe.privacy.clipping, recipe.privacy.probes, recipe.privacy.probe_sharing) == ("hutchinson", 32, "batch")
+    assert recipe.evaluation.metrics == (metric,)
     assert (recipe.data.max_tokens, recipe.model.finetune, recipe.model.untie) == (4096, "full", True)
+
+
+def test_recipes_of_the_other_papers_name_their_optimizers() -> None:
+    grape, adambc = load_recipe("roberta-large-sst2-grape"), load_recipe("gpt2-medium-e2e-adambc")
+    assert (grape.optimizer.name, grape.optimizer.rank, grape.model.finetune) == ("grape", 16, "full")
+    assert (adambc.optimizer.name, adambc.privacy.noise_multiplier, adambc.privacy.clipping_norm) == (
+        "adambc",
+        0.6,
+        1.0,
+    )
 
 
 @pytest.mark.parametrize("name", builtin_recipes())
 def test_delta_is_below_one_over_the_training_items_or_the_recipe_says_so(name: str) -> None:
     sizes = {"sst2": 67_349, "mnli": 392_702, "qnli": 104_743, "qqp": 363_846, "dart": 62_659, "e2e": 42_061}
-    items = next((size for key, size in sizes.items() if key in name), 1_225 if "bbc" in name else 3_000)
+    sizes |= {"bbc": 1_225, "billsum": 18_949, "hotpotqa": 90_447}
+    items = next((size for key, size in sizes.items() if key in name), 3_000)
     recipe = load_recipe(name)
     says = "δ is above 1/(training items)" in (LIBRARY / f"{name}.toml").read_text(encoding="utf-8")
     assert (recipe.privacy.delta * items > 1) == says == (name.endswith(("qnli", "qqp")))

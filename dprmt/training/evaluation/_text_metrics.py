@@ -1,11 +1,13 @@
-"""BLEU, NIST, ROUGE-L, METEOR and CIDEr of generated texts, by the maintained packages."""
+"""BLEU, NIST, ROUGE, METEOR, CIDEr and exact matches of generated texts, by the maintained packages."""
 
 from __future__ import annotations
 
 import importlib.util
 import shutil
+import string
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from dprmt._validation import ParameterError, check_choice
@@ -29,7 +31,7 @@ def text_metrics(
         N >= 1 generated texts.
     references : sequence of sequences of str
         At least one for each of them.
-    metrics : sequence of {"bleu", "nist", "rouge_l", "meteor", "cider"}
+    metrics : sequence of {"bleu", "nist", "rouge_1", "rouge_l", "meteor", "cider", "exact_match"}
         Which; all by default.
 
     Returns
@@ -37,9 +39,11 @@ def text_metrics(
     scores : dict of float
         ``bleu`` in [0, 100] (sacrebleu, corpus, 13a tokens, cased), ``nist`` >= 0 (nltk, corpus, up to 5 words;
         of several references the best one for each text and length),
-        ``rouge_l`` in [0, 1] (rouge-score, mean of the best F1 over the references, no stemming), ``meteor`` in
-        [0, 1] (METEOR 1.5), ``cider`` in [0, 10] (CIDEr-D of pycocoevalcap; close to 0 whatever the texts if
-        there is one hypothesis). The last two and NIST use sacrebleu's 13a tokens in lower case.
+        ``rouge_1`` and ``rouge_l`` in [0, 1] (rouge-score, mean of the best F1 over the references, no stemming),
+        ``exact_match`` in [0, 1] (share that is one of the references, but for case, punctuation, articles and
+        spaces, as SQuAD and HotpotQA count), ``meteor`` in [0, 1] (METEOR 1.5), ``cider`` in [0, 10] (CIDEr-D of
+        pycocoevalcap; close to 0 whatever the texts if there is one hypothesis). METEOR, CIDEr and NIST use
+        sacrebleu's 13a tokens in lower case.
     skipped : dict of str
         Reason by metric, for those that cannot be computed here.
 
@@ -75,7 +79,7 @@ def text_metrics(
 
 
 def _check_installed(package: str) -> None:
-    if importlib.util.find_spec(package) is None:
+    if package and importlib.util.find_spec(package) is None:
         raise MetricUnavailableError(f"{package} is not installed (pip install 'dprmt[generation]')")
 
 
@@ -97,15 +101,24 @@ def _nist(hypotheses: Texts, references: References) -> float:
     return corpus_nist([[_tokens(text) for text in texts] for texts in references], tokens, n=_NIST_WORDS)
 
 
-def _rouge_l(hypotheses: Texts, references: References) -> float:
+def _rouge(kind: str, hypotheses: Texts, references: References) -> float:
     from rouge_score.rouge_scorer import RougeScorer
 
-    scorer = RougeScorer(["rougeL"], use_stemmer=False)
+    scorer = RougeScorer([kind], use_stemmer=False)
     best = [
-        scorer.score_multi(list(texts), text)["rougeL"].fmeasure
-        for text, texts in zip(hypotheses, references, strict=True)
+        scorer.score_multi(list(texts), text)[kind].fmeasure for text, texts in zip(hypotheses, references, strict=True)
     ]
     return sum(best) / len(best)
+
+
+def _exact_match(hypotheses: Texts, references: References) -> float:
+    pairs = zip(hypotheses, references, strict=True)
+    return sum(_answer(text) in {_answer(other) for other in texts} for text, texts in pairs) / len(hypotheses)
+
+
+def _answer(text: str) -> str:
+    letters = "".join(sign for sign in text.lower() if sign not in string.punctuation)
+    return " ".join(word for word in letters.split() if word not in ("a", "an", "the"))
 
 
 def _meteor(hypotheses: Texts, references: References) -> float:
@@ -152,7 +165,9 @@ _METEOR_SECONDS = 900.0  # loading takes seconds, thousands of texts a minute
 _SCORES: dict[str, tuple[str, Callable[[Texts, References], Any]]] = {
     "bleu": ("sacrebleu", _bleu),
     "nist": ("nltk", _nist),
-    "rouge_l": ("rouge_score", _rouge_l),
+    "rouge_1": ("rouge_score", partial(_rouge, "rouge1")),
+    "rouge_l": ("rouge_score", partial(_rouge, "rougeL")),
     "meteor": ("pycocoevalcap", _meteor),
     "cider": ("pycocoevalcap", _cider),
+    "exact_match": ("", _exact_match),
 }

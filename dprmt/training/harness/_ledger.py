@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from dprmt._files import append_line, read_lines
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, RandomizedClipping
 from dprmt.training.harness._allocation import whole_epochs
+from dprmt.training.harness._clip_only import SENTENCE, ClippingOnly
 
 FILE = "privacy.jsonl"
 _EXACT_FOR = 0.5  # seconds an answer may take before it is no longer asked for at every step
@@ -45,6 +47,8 @@ class PrivacyLedger:
         self.charged = max(self.charged + 1, charged or 0)
         entry: dict[str, Any] = {"charged": self.charged, "attempt": attempt, "step": step, "epsilon": epsilon}
         entry["mechanism"] = self._mechanism
+        if math.isinf(epsilon):
+            entry["privacy"] = SENTENCE
         append_line(self._path, entry, durably=True)
 
 
@@ -82,13 +86,15 @@ class SpentEpsilon:
     to the safe side. Random allocation is charged in whole epochs, whatever step of an epoch was the last.
     """
 
-    def __init__(self, mechanism: DPSGD | RandomizedClipping, delta: float, planned: int = 0) -> None:
+    def __init__(self, mechanism: DPSGD | RandomizedClipping | ClippingOnly, delta: float, planned: int = 0) -> None:
         self._mechanism, self._delta, self._planned = mechanism, delta, planned
         self._known: dict[int, float] = {}
         self._slow = False
 
     def after(self, steps: int, *, exactly: bool = False) -> float:
-        """The bound."""
+        """The bound; infinite where no noise is added."""
+        if isinstance(self._mechanism, ClippingOnly):
+            return math.inf
         if steps == 0:
             return 0.0
         steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
@@ -110,14 +116,16 @@ def _upper_bound(mechanism: DPSGD | RandomizedClipping, steps: int, delta: float
     return mechanism.epsilon(steps, delta).upper
 
 
-def mechanism_digest(mechanism: DPSGD | RandomizedClipping, delta: float) -> str:
+def mechanism_digest(mechanism: DPSGD | RandomizedClipping | ClippingOnly, delta: float) -> str:
     """A few letters that differ where the mechanism or δ does."""
     document = json.dumps({**describe_mechanism(mechanism), "delta": delta}, sort_keys=True)
     return hashlib.blake2b(document.encode(), digest_size=8).hexdigest()
 
 
-def describe_mechanism(mechanism: DPSGD | RandomizedClipping) -> dict[str, Any]:
+def describe_mechanism(mechanism: DPSGD | RandomizedClipping | ClippingOnly) -> dict[str, Any]:
     """The mechanism as a document, for the run's record."""
+    if isinstance(mechanism, ClippingOnly):
+        return {"mechanism": f"none ({SENTENCE})", "sample_rate": mechanism.sample_rate}
     fields = vars(mechanism)
     if mechanism.steps_per_epoch is None:  # as before there was another sampling, for records of then
         fields = {name: value for name, value in fields.items() if name not in _OF_ALLOCATION}

@@ -13,6 +13,7 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.training.harness._allocation import AllocatedBatches, whole_epochs
+from dprmt.training.harness._clip_only import no_privacy
 from dprmt.training.harness._ledger import SpentEpsilon
 from dprmt.training.harness._observer import Observer, StepRecord
 from dprmt.training.harness._place import Place
@@ -146,6 +147,8 @@ class Run:
                 stack.callback(observer.end, self)
             if not self.randomness.is_secret:
                 self._say("The noise seed is known: this run has no privacy towards whoever knows it.")
+            for sentence in no_privacy(self.prepared.mechanism).values():
+                self._say(f"{sentence[0].upper()}{sentence[1:]}.")
             yield from self._remaining_steps()
             self._checkpoint()
 

@@ -7,6 +7,7 @@ import zipfile
 import numpy as np
 import torch
 
+from dprmt.training.harness._clip_only import no_privacy
 from dprmt.training.harness._guard import check_parameters_moved, snapshot
 from dprmt.training.harness._interrupts import Interrupts
 from dprmt.training.harness._observer import Observer, RunView, StepRecord
@@ -23,7 +24,7 @@ class MetricsFile(Observer):
         self._folder = folder
 
     def after_step(self, run: RunView, record: StepRecord) -> None:
-        self._folder.append_metrics(record.entry())
+        self._folder.append_metrics(record.entry() | no_privacy(run.prepared.mechanism))
 
 
 class SpectraFile(Observer):

@@ -14,16 +14,17 @@ from dprmt.spectra import BlendMemory
 from dprmt.training.clipping import PrivateStep
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness._allocation import allocated, epoch_length, whole_epochs
+from dprmt.training.harness._clip_only import ClippingOnly
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import charged_sample_rate
 from dprmt.training.harness._task import Plan, Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import DPGrape, make_optimizer
-from dprmt.training.recipes import Settings
-from dprmt.training.subspaces import Subspaces
+from dprmt.training.recipes import OptimizerRecipe, Settings
+from dprmt.training.subspaces import EnergyShare, RankRule, Subspaces
 
-Mechanism = DPSGD | RandomizedClipping
+Mechanism = DPSGD | RandomizedClipping | ClippingOnly
 
 
 @dataclass
@@ -40,8 +41,8 @@ class Prepared:
         How.
     private : PrivateStep
         Clipping, noise and optimizer.
-    mechanism : DPSGD or RandomizedClipping
-        One step, for the accountant; its sample rate is that of the coins that are thrown.
+    mechanism : DPSGD, RandomizedClipping or ClippingOnly
+        One step, for the accountant; its sample rate is that of the coins that are thrown. The last is none at all.
     noise_generator : torch.Generator
         Of the noise.
     denoising : DenoisingStep or None
@@ -129,18 +130,25 @@ def prepare(
     rate = sample_rate(settings, task.size)
     plan = _plan(model, task, settings, randomness, processes, tokens)
     sigma = noise_multiplier or find_noise_multiplier(settings, plan.record, rate)
-    mechanism = plan.record.mechanism(sigma, rate)
-    if settings.privacy.sampling == "allocation":
-        mechanism = allocated(mechanism, epoch_length(settings.training.batch_size, task.size))
+    mechanism = _mechanism(settings, plan.record, sigma, rate)
     inner = _optimizer(model, settings, plan, sigma)
     noise = randomness.generator("noise", next(model.parameters()).device)
     private = plan.privatize(inner, noise_multiplier=sigma, noise_generator=noise)
     return Prepared(model, task, settings, private, mechanism, noise)
 
 
+def _mechanism(settings: Settings, record: NormRecord, sigma: float, rate: float) -> Mechanism:
+    if settings.privacy.clip_only:
+        return ClippingOnly(rate)
+    mechanism = record.mechanism(sigma, rate)
+    return mechanism if settings.privacy.sampling == "poisson" else allocated(mechanism, round(1 / rate))
+
+
 def find_noise_multiplier(settings: Settings, record: NormRecord, rate: float) -> float:
     """The σ that was asked for, or the smallest that keeps the target ε."""
     privacy, steps = settings.privacy, settings.training.steps
+    if privacy.clip_only:
+        return 0.0
     batches: dict[str, Any] = {"sample_rate": rate, "steps": steps}
     if privacy.sampling == "allocation":
         length = round(1 / rate)
@@ -197,12 +205,18 @@ def _subspaces(settings: Settings, model: torch.nn.Module) -> Subspaces | None:
         return None
     return Subspaces(
         model,
-        # A gradient has no more singular vectors than its shorter side: a head with two labels has two.
-        rank=optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n),
+        rank=_rank(optimizer),
         refresh_every=optimizer.refresh_every,
         projector=optimizer.projector,  # type: ignore[arg-type]  # the recipe has checked its words
         seed=settings.training.seed,
     )
+
+
+def _rank(optimizer: OptimizerRecipe) -> int | RankRule:
+    if optimizer.energy_share is not None:
+        return EnergyShare(optimizer.energy_share, at_most=optimizer.rank)
+    # A gradient has no more singular vectors than its shorter side: a head with two labels has two.
+    return optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n)
 
 
 def _optimizer(model: torch.nn.Module, settings: Settings, plan: Plan, sigma: float) -> torch.optim.Optimizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 from rich.console import Console
@@ -36,7 +37,8 @@ class RunProgress:
     def update(self, step: int, loss: float | None, epsilon: float, norm: float) -> None:
         """Show a finished step."""
         shown = "none" if loss is None else f"{loss:.4f}"
-        values = f"ε ≤ {epsilon:.4f}  noisy gradient {norm:.3g}  private: loss {shown}"
+        privacy = "clip only, no privacy" if math.isinf(epsilon) else f"ε ≤ {epsilon:.4f}"
+        values = f"{privacy}  noisy gradient {norm:.3g}  private: loss {shown}"
         self._bar.update(self._task, completed=step, values=values)
         if self._show and self._bar.disable and (step == self._steps or step % max(1, self._steps // 10) == 0):
             self._console.print(f"step {step}/{self._steps}  {values}", highlight=False)

@@ -10,6 +10,7 @@ from typing import Any
 
 from dprmt._files import read_lines
 from dprmt._validation import ParameterError
+from dprmt.training.harness._clip_only import SENTENCE
 from dprmt.training.harness._run_folder import METRICS, RUN, SUMMARY
 
 
@@ -29,6 +30,8 @@ def _is_record(document: Any) -> bool:
     if not isinstance(document, dict) or not isinstance(document.get("private", {}), dict):
         return False
     starts, sigma = document.get("starts"), document.get("noise_multiplier")
+    if document.get("privacy") == SENTENCE:
+        return type(starts) is int and starts > 0 and sigma == 0
     return type(starts) is int and starts > 0 and isinstance(sigma, int | float) and 0 < sigma < math.inf
 
 

@@ -13,6 +13,7 @@ import torch
 from dprmt import __version__
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError
+from dprmt.training.harness._clip_only import no_privacy
 from dprmt.training.harness._events import Events
 from dprmt.training.harness._ledger import describe_mechanism, mechanism_digest
 from dprmt.training.harness._loop import Run
@@ -45,7 +46,7 @@ class TrainingResult:
     charged : int
         Steps that the accountant was charged, over all starts; at least ``steps``.
     epsilon : float
-        Upper bound of ε for all charged steps.
+        Upper bound of ε for all charged steps; infinite with ``privacy.clip_only``.
     evaluation : dict
         Scores after the last step; empty if there is nothing to evaluate on.
     """
@@ -81,7 +82,7 @@ def train(
 
     The folder holds ``config.toml`` (the recipe), ``run.json`` (mechanism, noise multiplier, starts),
     ``privacy.jsonl`` (every charged step), ``metrics.jsonl``, ``spectra.npz``, ``checkpoint/``, and at the end
-    ``summary.json`` and ``model/``. See ``docs/training.md`` for their contents.
+    ``summary.json`` and ``model/``, see ``docs/training.md``. ``privacy.clip_only`` takes all privacy away.
 
     Parameters
     ----------
@@ -379,8 +380,7 @@ class _FolderRun:
         if wanted is not None and former.get("noise_multiplier") != wanted:
             what = f"{former.get('noise_multiplier')} in {RUN}"
             raise ParameterError("privacy.noise_multiplier", what, f"the recipe's, {wanted}")
-        digest = former.get("private", {}).get("data")
-        if digest is not None and digest != self._data_digest(prepared):
+        if former.get("private", {}).get("data") not in (None, self._data_digest(prepared)):
             raise ParameterError("data", "other training items", "those of the run's first start, in their order")
 
     def _data_digest(self, prepared: Prepared) -> str | None:
@@ -414,7 +414,7 @@ class _FolderRun:
             "processes": self._processes,
             "trainable_parameters": sum(value.numel() for value in prepared.parameters.values()),
             "private": {"data": self._data_digest(prepared)},
-        }
+        } | no_privacy(prepared.mechanism)
         write_whole(self._path / RUN, strict_json(self._document, indent=1) + "\n")
 
     def _result(self, run: Run, *, finished: bool) -> TrainingResult:
@@ -431,6 +431,6 @@ class _FolderRun:
                 "delta": run.prepared.settings.privacy.delta,
                 "noise_is_secret": self._document["noise_is_secret"],
                 "evaluation": result.evaluation,
-            }
+            } | no_privacy(run.prepared.mechanism)
             write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")
         return result

@@ -14,11 +14,11 @@ from typing import Any, Self
 import tomli_w
 
 from dprmt._validation import ParameterError, check_choice
+from dprmt.training.recipes._evaluation import EvaluationRecipe
 from dprmt.training.recipes._fields import Section, checked, folder_name, read_section, subsection
 from dprmt.training.recipes._sections import (
     DataRecipe,
     DenoisingRecipe,
-    EvaluationRecipe,
     ModelRecipe,
     OptimizerRecipe,
     PrivacyRecipe,
@@ -124,6 +124,12 @@ class Settings(Document):
     def check_together(self) -> None:
         """What concerns several sections."""
         _check_momentum(self.denoising, self.optimizer)
+        _check_noise(self.privacy, self.denoising)
+
+
+def _check_noise(privacy: PrivacyRecipe, denoising: DenoisingRecipe) -> None:
+    if privacy.clip_only and denoising.method != "none":
+        raise ParameterError("denoising.method", denoising.method, "'none' with privacy.clip_only: there is no noise")
 
 
 def _check_momentum(denoising: DenoisingRecipe, optimizer: OptimizerRecipe) -> None:
@@ -178,6 +184,7 @@ class Recipe(Document):
         if self.model.task == "generation" and len(self.data.inputs) != columns:
             raise ParameterError("data.inputs", self.data.inputs, "one column if model.task is 'generation'")
         _check_momentum(self.denoising, self.optimizer)
+        _check_noise(self.privacy, self.denoising)
 
     @property
     def settings(self) -> Settings:

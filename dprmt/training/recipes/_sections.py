@@ -1,4 +1,4 @@
-"""The sections of a recipe: model, data, privacy, optimizer, denoising, training, evaluation."""
+"""The sections of a recipe: model, data, privacy, optimizer, denoising, training."""
 # ruff: noqa: RUF009  (the calls in the defaults make immutable fields)
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from dprmt.training.recipes._fields import (
     texts,
 )
 
-METRICS = ("accuracy", "f1", "bleu", "nist", "rouge_l", "meteor", "cider")
 HEADS = ("*classifier.*", "*score.*", "*lm_head.*")
 """Names of the parameters of output layers, as patterns."""
 BUILT_IN_DATA = ("docstrings", "files")
@@ -205,7 +204,9 @@ class PrivacyRecipe(Section):
     delta : float
         δ in (0, 1); it should be well below 1/(number of training items).
     target_epsilon, noise_multiplier : float or None
-        ε > 0 that the noise is calibrated to, or σ > 0; exactly one is given.
+        ε > 0 that the noise is calibrated to, or σ > 0; exactly one is given, and none with ``clip_only``.
+    clip_only : bool
+        **No privacy**: gradients are clipped and no noise is added, to compare with. No ε is stated then.
     clipping : {"exact", "ghost", "hutchinson", "hutch++"}
         How per-sample norms are obtained.
     clipping_norm : float
@@ -237,6 +238,7 @@ class PrivacyRecipe(Section):
     delta: float = checked(real(0.0, 1.0, low_open=True, high_open=True))
     target_epsilon: float | None = checked(optional(_POSITIVE), None)
     noise_multiplier: float | None = checked(optional(_POSITIVE), None)
+    clip_only: bool = checked(flag, False)
     clipping: str = checked(choice("exact", "ghost", "hutchinson", "hutch++"), "exact")
     clipping_norm: float = checked(_POSITIVE, 1.0)
     probes: int = checked(count(2), 32)
@@ -248,8 +250,13 @@ class PrivacyRecipe(Section):
 
     def check_together(self) -> None:
         """Exactly one of ε and σ."""
-        if (self.target_epsilon is None) == (self.noise_multiplier is None):
-            given = (self.target_epsilon, self.noise_multiplier)
+        given = (self.target_epsilon, self.noise_multiplier)
+        if self.clip_only:
+            if given != (None, None):
+                raise ParameterError("privacy.clip_only", True, "false where an ε or a noise multiplier is given")
+            if self.secure or self.sampling != "poisson":
+                raise ParameterError("privacy.clip_only", True, "false with privacy.secure or random allocation")
+        elif (self.target_epsilon is None) == (self.noise_multiplier is None):
             raise ParameterError("privacy.target_epsilon", given, "given, or privacy.noise_multiplier: exactly one")
         if self.sketch is not None and self.clipping != "hutch++":
             raise ParameterError("privacy.sketch", self.sketch, "absent unless privacy.clipping is 'hutch++'")
@@ -280,8 +287,9 @@ class OptimizerRecipe(Section):
         > 0, the least second moment of ``"adambc"``, in units of the gradient squared.
     schedule : {"constant", "linear"}
         Of the learning rate; ``"linear"`` falls to 0 at the last step.
-    rank, refresh_every, projector
-        Of ``"grape"``: rank r >= 1 of the projection, steps between new ones, and its law.
+    rank, refresh_every, projector, energy_share
+        Of ``"grape"``: rank r >= 1 of the projection, steps between new ones, its law, and, with ``"svd"`` alone, the
+        share in (0, 1] for `dprmt.training.subspaces.EnergyShare`: r adapts, ``rank`` is the largest.
 
     Raises
     ------
@@ -301,6 +309,12 @@ class OptimizerRecipe(Section):
     rank: int = checked(count(), 64)
     refresh_every: int = checked(count(), 100)
     projector: str = checked(choice("gaussian", "stiefel", "svd"), "gaussian")
+    energy_share: float | None = checked(optional(real(0.0, 1.0, low_open=True)), None)
+
+    def check_together(self) -> None:
+        """Only singular vectors say how much energy they hold."""
+        if self.energy_share is not None and (self.name, self.projector) != ("grape", "svd"):
+            raise ParameterError("optimizer.energy_share", self.energy_share, "absent unless of 'grape' with 'svd'")
 
 
 @dataclass(frozen=True)
@@ -398,43 +412,3 @@ class TrainingRecipe(Section):
     checkpoint_every: int = checked(count(), 1)
     spectra_every: int | None = checked(optional(count()), None)
     spectra_layers: tuple[str, ...] = checked(texts, ("*",))
-
-
-@dataclass(frozen=True)
-class EvaluationRecipe(Section):
-    """What is measured on the validation split, and how text is generated.
-
-    Attributes
-    ----------
-    every : int or None
-        Steps between evaluations; only at the end if absent.
-    batch_size : int
-        Samples at once.
-    limit : int or None
-        At most so many inputs, the first ones.
-    metrics : tuple of str
-        Of accuracy, f1, bleu, nist, rouge_l, meteor, cider. Empty: accuracy, or all of the generation metrics.
-    beams, max_new_tokens, length_penalty, no_repeat_ngram
-        Beam search, with the values of appendix J.2 of arXiv:2510.01137v3.
-
-    Raises
-    ------
-    ParameterError
-        If a value is of the wrong type or outside its range, or a metric is unknown; it names ``evaluation.key``.
-    """
-
-    section = "evaluation"
-    every: int | None = checked(optional(count()), None)
-    batch_size: int = checked(count(), 64)
-    limit: int | None = checked(optional(count()), None)
-    metrics: tuple[str, ...] = checked(texts, ())
-    beams: int = checked(count(), 10)
-    max_new_tokens: int = checked(count(), 100)
-    length_penalty: float = checked(real(-math.inf, math.inf), 0.9)
-    no_repeat_ngram: int = checked(count(0), 4)
-
-    def check_together(self) -> None:
-        """Only metrics that exist."""
-        for metric in self.metrics:
-            if metric not in METRICS:
-                raise ParameterError("evaluation.metrics", metric, "of " + ", ".join(METRICS))

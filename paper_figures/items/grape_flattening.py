@@ -1,22 +1,21 @@
-"""Figure 1 of arXiv:2506.15588 on a small network: clipping and noise flatten the spectrum of a layer's gradient.
+"""Clipping and noise flatten the spectrum of a layer's gradient (Figure 1), on scikit-learn's digits.
 
-The layer is the 128 × 256 one of a perceptron on scikit-learn's digits, after a few steps without noise. The clipping
-norm is given in units of the median per-sample norm: below it, noise and signal shrink together; above it, only the
-noise grows.
-
-Usage: ``python paper_figures/grape_flattening.py OUT.png``
+The layer is the 128 × 256 one of a perceptron after a few steps without noise. The clipping norm is in units of the
+median per-sample norm: below it noise and signal shrink together, above it only the noise grows.
 """
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from sklearn.datasets import load_digits
-from torch import nn
 
-from dprmt.plots import plot_spectrum_flattening, save_picture
+from paper_figures._picture import picture
+from paper_figures._reproduction import Found, Item, Row, Scale
+
+if TYPE_CHECKING:
+    import torch
 
 BATCH, WARM_UP = 256, 30
 CLIPPING, NOISE = (0.1, 1.0, 10.0), (0.1, 0.5, 2.0)
@@ -24,6 +23,10 @@ CLIPPING, NOISE = (0.1, 1.0, 10.0), (0.1, 0.5, 2.0)
 
 def per_sample_gradients() -> torch.Tensor:
     """Gradients (B, 128, 256) of the middle layer, of one batch."""
+    import torch
+    from sklearn.datasets import load_digits
+    from torch import nn
+
     torch.manual_seed(0)
     images, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     images = images.float() / 16
@@ -46,6 +49,8 @@ def per_sample_gradients() -> torch.Tensor:
 
 def spectra(samples: torch.Tensor) -> dict[float, dict[str, np.ndarray]]:
     """Singular values by clipping norm and noise multiplier; the clean ones as "clean"."""
+    import torch
+
     norms = samples.flatten(1).norm(dim=1)
     rng = torch.Generator().manual_seed(1)
     found: dict[float, dict[str, np.ndarray]] = {}
@@ -63,23 +68,32 @@ def stable_rank(values: np.ndarray) -> float:
     return float(np.square(values).sum() / values.max() ** 2)
 
 
-def main(path: str) -> None:
-    """Draw one panel per clipping norm and print the stable ranks."""
+def measure(scale: Scale, folder: Path) -> Found:
+    from dprmt.plots import plot_spectrum_flattening
+
     found = spectra(per_sample_gradients())
 
     def draw(axes: np.ndarray) -> None:
-        for ax, (clipping, values) in zip(np.ravel(axes), found.items(), strict=True):
+        for ax, (clipping, values) in zip(axes, found.items(), strict=True):
             private = {name: spectrum for name, spectrum in values.items() if name != "clean"}
             plot_spectrum_flattening(values["clean"], private, ax=ax, title=f"C = {clipping:g} × median norm")
 
-    save_picture(path, draw, size=(15.0, 4.4), panels=(1, 3))
-    print(f"stable rank of a 128 x 256 gradient, {BATCH} samples")
-    print(f"{'C/median norm':>14}" + "".join(f"{name:>10}" for name in found[CLIPPING[0]]))
+    rows = []
     for clipping, values in found.items():
-        print(f"{clipping:>14g}" + "".join(f"{stable_rank(spectrum):>10.2f}" for spectrum in values.values()))
+        ranks = {name: stable_rank(spectrum) for name, spectrum in values.items()}
+        clean, *_, most = ranks.values()
+        where = f"C = {clipping:g} × median norm"
+        rows.append(Row(f"{where}: stable rank, clean", clean))
+        rows.append(Row(f"{where}: stable rank, clipped", ranks["clipped"]))
+        claim = "noise flattens the spectrum"
+        rows.append(Row(f"{where}: stable rank, σ = {NOISE[-1]:g}", most, claim=claim, holds=most > 2 * clean))
+    return Found(
+        rows,
+        differs="A perceptron's layer on digits; the paper shows layers of its own models, and no number.",
+        model="perceptron, layer of 128 × 256",
+        data=f"scikit-learn's digits, {BATCH} samples",
+        pictures=[picture(folder / "grape-flattening.png", draw, panels=len(CLIPPING))],
+    )
 
 
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: python paper_figures/grape_flattening.py OUT.png")
-    main(sys.argv[1])
+ITEM = Item("grape-flattening", "Clipping and noise flatten the spectrum", measure, form_only=True)

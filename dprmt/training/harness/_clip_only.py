@@ -1,0 +1,28 @@
+"""A run that clips and adds no noise: the comparison that papers draw, and no private mechanism."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+SENTENCE = "clip only, no privacy: no noise is added, and no ε is stated"
+
+
+@dataclass(frozen=True)
+class ClippingOnly:
+    """One step without noise, where others have a mechanism; its ε is infinite, whatever δ.
+
+    Parameters
+    ----------
+    sample_rate : float
+        Of the Poisson sampling of batches.
+    """
+
+    sample_rate: float
+    noise_multiplier: float = 0.0
+    steps_per_epoch: None = None
+
+
+def no_privacy(mechanism: object) -> dict[str, Any]:
+    """What every record of such a run says; nothing for others."""
+    return {"privacy": SENTENCE} if isinstance(mechanism, ClippingOnly) else {}

@@ -1,0 +1,52 @@
+"""The section of a recipe on what is measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dprmt._validation import ParameterError
+from dprmt.training.recipes._fields import Section, checked, count, optional, real, texts
+
+METRICS = ("accuracy", "f1", "bleu", "nist", "rouge_1", "rouge_l", "meteor", "cider", "exact_match")
+
+
+@dataclass(frozen=True)
+class EvaluationRecipe(Section):
+    """What is measured on the validation split, and how text is generated.
+
+    Attributes
+    ----------
+    every : int or None
+        Steps between evaluations; only at the end if absent.
+    batch_size : int
+        Samples at once.
+    limit : int or None
+        At most so many inputs, the first ones.
+    metrics : tuple of str
+        Of accuracy, f1, bleu, nist, rouge_1, rouge_l, meteor, cider, exact_match. Empty: accuracy, or all of
+        the generation metrics.
+    beams, max_new_tokens, length_penalty, no_repeat_ngram
+        Beam search, with the values of appendix J.2 of arXiv:2510.01137v3.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range, or a metric is unknown; it names ``evaluation.key``.
+    """
+
+    section = "evaluation"
+    every: int | None = checked(optional(count()), None)
+    batch_size: int = checked(count(), 64)
+    limit: int | None = checked(optional(count()), None)
+    metrics: tuple[str, ...] = checked(texts, ())
+    beams: int = checked(count(), 10)
+    max_new_tokens: int = checked(count(), 100)
+    length_penalty: float = checked(real(-math.inf, math.inf), 0.9)
+    no_repeat_ngram: int = checked(count(0), 4)
+
+    def check_together(self) -> None:
+        """Only metrics that exist."""
+        for metric in self.metrics:
+            if metric not in METRICS:
+                raise ParameterError("evaluation.metrics", metric, "of " + ", ".join(METRICS))

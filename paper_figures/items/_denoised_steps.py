@@ -1,0 +1,109 @@
+"""Steps of private training at which the noisy gradient is denoised aside and compared with the clean one.
+
+The probe looks when the optimizer is about to move: the noise was added, and the clean sum is not cleared yet.
+Training goes on with the noisy gradient. What it sees of the clean one is private; the data here are public.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dprmt.spectra import cosine_similarity, denoise_layers, layer_improvements
+from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep
+from dprmt.training.harness import Observer, StepRecord, run_in_memory
+from dprmt.training.recipes import Recipe
+
+KAPPAS = (1.01, 1.02, 1.05, 1.1)
+Gradients = Mapping[str, torch.Tensor]
+
+
+class Probe(Observer):
+    """Writes down, for every step, how denoising would have changed its gradient, and what it costs."""
+
+    def __init__(self, exclude: tuple[str, ...]) -> None:
+        self._exclude = exclude
+        self.steps: list[dict[str, Any]] = []
+        self._began = 0.0
+
+    def start(self, run: Any) -> None:
+        """Stand between noise and optimizer."""
+        self._step = DenoisingStep.attach(
+            run.prepared.private.optimizer, run.prepared.parameters, Denoising(method="none")
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that what follows is private
+            self._clean = DenoisingEvaluation(self._step)
+        self._step.observe(self, self._look)
+
+    def before_step(self, run: Any, step: int) -> None:
+        """Start the clock."""
+        self._began = time.process_time()
+
+    def after_step(self, run: Any, record: StepRecord) -> None:
+        """Stop it, without the time that was spent looking."""
+        self.steps[-1]["seconds"]["step"] = time.process_time() - self._began - self.steps[-1]["seconds"].pop("looking")
+
+    def end(self, run: Any) -> None:
+        """Go away."""
+        self._step.detach()
+
+    def _look(self, noisy: Gradients, untouched: Gradients, sigma: float) -> None:
+        started = time.process_time()
+        clean = self._clean.private_clean_gradients()
+        seen = {
+            "noisy": cosine_similarity(noisy, clean),
+            "improvement": {f"{kappa:g}": self._improvements(noisy, clean, sigma, kappa) for kappa in KAPPAS},
+            "layers": self._layers(noisy, clean, sigma),
+            "seconds": _costs(noisy, sigma),
+        }
+        self.steps.append(seen)
+        seen["seconds"]["looking"] = time.process_time() - started
+
+    def _improvements(self, noisy: Gradients, clean: Gradients, sigma: float, kappa: float) -> list[float]:
+        # With and without norm correction.
+        before = cosine_similarity(noisy, clean)
+        found = []
+        for correction in (True, False):
+            denoised, _ = Denoising(kappa=kappa, norm_correction=correction, exclude=self._exclude).apply(noisy, sigma)
+            found.append(cosine_similarity(denoised, clean) - before)
+        return found
+
+    def _layers(self, noisy: Gradients, clean: Gradients, sigma: float) -> list[list[float]]:
+        # m, n, λ₁ over the bulk edge, and what denoising it does to its cosine, for each matrix with λ₁ above the edge.
+        denoised, report = Denoising(kappa=1.0, exclude=self._exclude).apply(noisy, sigma)
+        gains = layer_improvements(denoised, noisy, clean)
+        return [
+            [*report[name].shape, report[name].top_over_edge, gains[name]] for name in report if report[name].denoised
+        ]
+
+
+def _costs(noisy: Gradients, sigma: float) -> dict[str, float]:
+    # One matrix after another, and those of equal shape together.
+    matrices = {name: matrix for name, matrix in noisy.items() if matrix.ndim == 2}
+    began = time.process_time()
+    for name, matrix in matrices.items():
+        denoise_layers({name: matrix}, sigma)
+    middle = time.process_time()
+    denoise_layers(matrices, sigma)
+    return {"one by one": middle - began, "batched": time.process_time() - middle}
+
+
+def probed_steps(recipe: Recipe, seed: int) -> list[dict[str, Any]]:
+    """What the probe sees at every step of a run of the recipe, without evaluation."""
+    from dprmt.training.harness._recipe_task import RecipeTask, load
+
+    recipe = recipe.with_changes({"denoising.method": "none", "training.seed": seed, "evaluation.every": None})
+    loaded, data = load(recipe)
+    probe = Probe(recipe.denoising.exclude)
+    task = RecipeTask(loaded, data, recipe.evaluation, torch.device("cpu"))
+    with run_in_memory(
+        loaded.model, task, recipe.settings, noise_seed=seed, tokens=recipe.data.max_tokens, observers=[probe]
+    ) as run:
+        for _ in run.steps():
+            pass
+    return probe.steps

@@ -1,0 +1,53 @@
+"""Cosines of per-sample gradients within and across classes, while a linear model trains by DP-AdamBC (Figure 1)."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from paper_figures._picture import picture
+from paper_figures._reproduction import Found, Item, Row, Scale
+
+STEPS = (0, 30, 100)
+
+
+def measure(scale: Scale, folder: Path) -> Found:
+    from dprmt.plots import plot_gradient_cosines
+    from heavy_tail import Trial, cosine_by_class, gradient_cosines, heavy_tail_data
+
+    trial = Trial("adambc", 0.01, noise_multiplier=1.25, stability=0.1, groups=5, samples=128)
+    data = heavy_tail_data(trial.groups, trial.samples, seed=trial.seed)
+    maps = [gradient_cosines(weight, data.inputs, data.labels) for weight in _weights(trial, data)]
+    means = [cosine_by_class(cosines, data.labels) for cosines in maps]
+
+    def draw(axes: np.ndarray) -> None:
+        for ax, steps, cosines in zip(axes, STEPS, maps, strict=True):
+            plot_gradient_cosines(cosines, data.labels, ax=ax).set_title(f"after {steps} steps")
+
+    rows = []
+    for steps, (within, across) in zip(STEPS, means, strict=True):
+        claim = "larger than across classes"
+        rows.append(Row(f"mean cosine within a class, {steps} steps", within, claim=claim, holds=within > across))
+        rows.append(Row(f"mean cosine across classes, {steps} steps", across))
+    return Found(
+        rows,
+        differs="A smaller instance, all of its samples instead of 520.",
+        model="linear",
+        data=f"generated, {len(data.labels)} samples in {2**trial.groups - 1} classes",
+        pictures=[picture(folder / "heavy-tail-cosines.png", draw, panels=len(STEPS))],
+    )
+
+
+def _weights(trial, data):  # type: ignore[no-untyped-def]  # its types are those of heavy_tail
+    from dprmt.training.harness import load_parameters
+    from heavy_tail import run_trial
+
+    with tempfile.TemporaryDirectory() as scratch:
+        for steps in STEPS:
+            run_trial(trial, scratch, steps, data=data, device="cpu")
+            yield load_parameters(Path(scratch) / trial.name)["weight"]
+
+
+ITEM = Item("heavy-tail-cosines", "Cosines of per-sample gradients", measure)

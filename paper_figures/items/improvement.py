@@ -1,0 +1,217 @@
+"""What denoising does to single steps of private training: Improvement(t), layers by κ and by shape, and its time.
+
+Figures 2, 4, 6 to 11 and Table 3, in their form: MiniLM with LoRA, on the docstrings of Python and on SST-2's files.
+All items read the same steps, which belong to the first of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dprmt.training.recipes import Recipe, load_recipe
+from paper_figures._needs import data_file, missing_files
+from paper_figures._picture import STYLES, picture
+from paper_figures._pieces import Pieces
+from paper_figures._published import published
+from paper_figures._reproduction import Found, Item, Row, Scale
+
+OWNER = "improvement"
+SST2 = ("sst2/train.tsv", "sst2/dev.tsv")
+DOCSTRINGS_SEEDS, SST2_SEEDS = (0, 1), (0,)
+COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MODEL = "all-MiniLM-L6-v2 with LoRA, r = 16"
+DIFFERS = "A sentence encoder, smaller batches and a few steps; the paper trains RoBERTa and LLMs, batches of 2,000."
+
+Steps = list[dict[str, Any]]
+
+
+def recipes() -> dict[str, tuple[Recipe, Sequence[int]]]:
+    """What is trained, by the name of the data."""
+    docstrings = load_recipe("minilm-docstrings").with_changes({"training.batch_size": 128, "training.steps": 6})
+    found: dict[str, tuple[Recipe, Sequence[int]]] = {"docstrings": (docstrings, DOCSTRINGS_SEEDS)}
+    if not missing_files(*SST2):
+        train, validation = ([str(data_file(name))] for name in SST2)
+        files = {"data.train": train, "data.validation": validation, "data.test": []}
+        shorter = {"training.batch_size": 64, "training.steps": 6, "data.max_tokens": 32}
+        found["SST-2"] = load_recipe("minilm-sst2").with_changes(files | shorter), SST2_SEEDS
+    return found
+
+
+def probed(folder: Path, scale: Scale) -> tuple[dict[str, list[Steps]], Pieces]:
+    """The steps of all runs by data, one list a seed."""
+    from paper_figures.items._denoised_steps import probed_steps
+
+    pieces, chosen = Pieces(folder, OWNER, scale), recipes()
+    tasks: dict[str, Callable[[], Any]] = {
+        f"{data}, seed {seed}": partial(probed_steps, recipe, seed)
+        for data, (recipe, seeds) in chosen.items()
+        for seed in seeds
+    }
+    found = pieces.measure(tasks)
+    return {data: [found[f"{data}, seed {seed}"] for seed in seeds] for data, (_, seeds) in chosen.items()}, pieces
+
+
+def improvements(runs: Sequence[Steps], kappa: float, *, norm_correction: bool = True) -> np.ndarray:
+    """Improvement(t), shape (seeds, steps)."""
+    at = 0 if norm_correction else 1
+    return np.array([[step["improvement"][f"{kappa:g}"][at] for step in run] for run in runs])
+
+
+def layers(runs: Sequence[Steps]) -> np.ndarray:
+    """All layers above the bulk edge at all steps: columns m, n, λ₁ over the edge, improvement."""
+    return np.array([layer for run in runs for step in run for layer in step["layers"]])
+
+
+def _found(rows: Sequence[Row], runs: Mapping[str, Any], picture_name: str, pieces: Pieces | None = None) -> Found:
+    return Found(
+        rows,
+        DIFFERS,
+        model=MODEL,
+        data=", ".join(runs),
+        seeds=len(runs["docstrings"]),
+        pictures=[picture_name] if picture_name else [],
+        earlier_seconds=pieces.earlier_seconds if pieces else 0.0,
+    )
+
+
+def over_steps(scale: Scale, folder: Path) -> Found:
+    """Figures 2 and 11."""
+    runs, pieces = probed(folder, scale)
+    kappa = published("kappa-sweep").setting["chosen"]
+    curves = {
+        "denoised, norm kept": improvements(runs["docstrings"], kappa),
+        "denoised": improvements(runs["docstrings"], kappa, norm_correction=False),
+    }
+    labels = {"denoised, norm kept": "with norm correction", "denoised": "without"}
+
+    def draw(ax: Any) -> None:
+        steps = np.arange(1, curves["denoised"].shape[1] + 1)
+        for name, values in curves.items():
+            mean, spread = values.mean(0), values.std(0, ddof=1)
+            ax.plot(steps, mean, marker="o", markersize=3, label=labels[name], **STYLES[name])
+            ax.fill_between(steps, mean - spread, mean + spread, alpha=0.15, color=STYLES[name]["color"], linewidth=0)
+        ax.axhline(0, color="0.5", linewidth=0.8)
+        ax.set(xlabel="step t", ylabel="Improvement(t), difference of cosines")
+        ax.legend(frameon=False)
+
+    rows = []
+    for name, values in curves.items():
+        positive = float((values > 0).mean())
+        claim = "positive throughout" if name == "denoised, norm kept" else ""
+        rows.append(Row(f"mean Improvement, {labels[name]}", float(values.mean())))
+        holds = positive == 1 if claim else None
+        rows.append(Row(f"share of steps with Improvement > 0, {labels[name]}", positive, claim=claim, holds=holds))
+    cosine = float(np.mean([step["noisy"] for run in runs["docstrings"] for step in run]))
+    rows.append(Row("mean cosine of the noisy with the clean gradient", cosine))
+    name = picture(folder / "improvement.png", draw)
+    return _found(rows, runs, name, pieces)
+
+
+def by_kappa(scale: Scale, folder: Path) -> Found:
+    """Figures 4 and 6 to 8."""
+    from dprmt.plots import plot_kappa_sweep
+
+    runs, _ = probed(folder, scale)
+    paper = published("kappa-sweep")
+    kappas = [float(row["kappa"]) for row in paper.rows]
+    improved, passed, rows = {}, {}, []
+    for data, of_data in runs.items():
+        all_layers = layers(of_data)
+        gates = [all_layers[all_layers[:, 2] >= kappa] for kappa in kappas]
+        improved[data] = [float((gate[:, 3] > 0).mean()) if len(gate) else np.nan for gate in gates]
+        passed[data] = [len(gate) / len(all_layers) for gate in gates]
+        for kappa, share, gate in zip(kappas, improved[data], gates, strict=True):
+            chosen = kappa == paper.setting["chosen"]
+            claim, holds = ("more than half", bool(share > 0.5)) if chosen else ("", None)
+            label = f"{data}, κ = {kappa:g}: share of the {len(gate)} denoised layers that improve"
+            rows.append(Row(label, share, claim=claim, holds=holds))
+
+    def draw(ax: Any) -> None:
+        plot_kappa_sweep(kappas, improved, passed=passed, kappa=paper.setting["chosen"], ax=ax)
+
+    return _found(rows, runs, picture(folder / "kappa-sweep.png", draw))
+
+
+def by_shape(scale: Scale, folder: Path) -> Found:
+    """Figure 9."""
+    runs, _ = probed(folder, scale)
+    all_layers = np.concatenate([layers(of_data) for of_data in runs.values()])
+    shapes = sorted({(int(m), int(n)) for m, n in all_layers[:, :2]})
+    chosen = {shape: all_layers[(all_layers[:, 0] == shape[0]) & (all_layers[:, 1] == shape[1])] for shape in shapes}
+
+    def draw(ax: Any) -> None:
+        for (shape, points), color, marker in zip(chosen.items(), COLORS, MARKERS, strict=False):
+            label = f"{shape[0]} × {shape[1]}"
+            ax.scatter(points[:, 2], points[:, 3], s=12, color=color, marker=marker, alpha=0.7, label=label)
+        ax.axhline(0, color="0.5", linewidth=0.8)
+        ax.set(xlabel="λ₁ over the bulk edge", ylabel="improvement of the layer, difference of cosines", xscale="log")
+        ax.legend(frameon=False, fontsize=8, title="shape")
+
+    rows = []
+    for shape, points in chosen.items():
+        label = f"{shape[0]} × {shape[1]}: mean improvement of {len(points)} layers above the edge"
+        rows.append(Row(label, float(points[:, 3].mean())))
+    order = np.argsort(all_layers[:, 2])
+    low, high = np.array_split(all_layers[order, 3], 2)
+    gain = float(high.mean() - low.mean())
+    label = "mean improvement of the half with the larger λ₁, less that of the other half"
+    rows.append(Row(label, gain, claim="> 0: it grows with λ₁", holds=gain > 0))
+    return _found(rows, runs, picture(folder / "improvement-by-shape.png", draw))
+
+
+def by_data(scale: Scale, folder: Path) -> Found:
+    """Figure 10."""
+    runs, _ = probed(folder, scale)
+    kappa = published("kappa-sweep").setting["chosen"]
+    curves = {data: improvements(of_data, kappa) for data, of_data in runs.items()}
+
+    def draw(ax: Any) -> None:
+        for (data, values), color, marker in zip(curves.items(), COLORS, MARKERS, strict=False):
+            steps = np.arange(1, values.shape[1] + 1)
+            ax.plot(steps, values.mean(0), color=color, marker=marker, markersize=4, label=data)
+        ax.axhline(0, color="0.5", linewidth=0.8)
+        ax.set(xlabel="step t", ylabel="Improvement(t), difference of cosines")
+        ax.legend(frameon=False)
+
+    rows = []
+    for data, values in curves.items():
+        rows.append(Row(f"{data}: mean Improvement", float(values.mean())))
+        positive = float((values > 0).mean())
+        label = f"{data}: share of steps with Improvement > 0"
+        rows.append(Row(label, positive, claim="positive throughout", holds=positive == 1))
+    return _found(rows, runs, picture(folder / "improvement-by-data.png", draw))
+
+
+def overhead(scale: Scale, folder: Path) -> Found:
+    """Table 3."""
+    runs, _ = probed(folder, scale)
+    paper, rows = published("overhead"), []
+    for data, (recipe, _) in recipes().items():
+        seconds = [step["seconds"] for run in runs[data] for step in run[1:]]
+        step = float(np.mean([entry["step"] for entry in seconds]))
+        size = recipe.training.batch_size
+        rows.append(Row(f"{data}: a training step, batches of {size}", step, unit="CPU s"))
+        for method in ("one by one", "batched"):
+            cost = float(np.median([entry[method] for entry in seconds]))
+            printed = paper.number("overhead", model="RoBERTa-base", method=method)
+            rows.append(Row(f"{data}, {method}: share of a step", 100 * cost / step, unit="%"))
+            wide = 100 * cost / (step * 2000 / size)
+            claim = f"at most the printed {printed:g} %"
+            label = f"{data}, {method}: share of a step of 2,000 samples, from the time per sample"
+            rows.append(Row(label, wide, unit="%", claim=claim, holds=wide <= printed))
+    return _found(rows, runs, "")
+
+
+ITEMS = (
+    Item(OWNER, "Improvement with and without norm correction", over_steps, form_only=True),
+    Item("kappa-sweep", "Layers that improve, by κ", by_kappa, form_only=True),
+    Item("improvement-by-shape", "Improvement of layers by shape", by_shape, form_only=True),
+    Item("improvement-by-data", "Improvement on several data sets", by_data, form_only=True),
+    Item("overhead", "Denoising as a share of a training step", overhead, form_only=True),
+)

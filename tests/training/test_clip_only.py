@@ -1,0 +1,97 @@
+"""Runs that clip and add no noise: nowhere an ε, everywhere a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from dprmt._validation import ParameterError
+from dprmt.cli import main
+from dprmt.training.harness import ItemTask, dry_run, read_metrics, read_summary, run_in_memory, train
+from dprmt.training.recipes import Recipe, Settings
+from tests.training.tiny_recipe import recipe_in, write_data
+
+NO_NOISE = {"privacy.noise_multiplier": None, "privacy.clip_only": True}
+SAID = "clip only, no privacy"
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    folder = tmp_path_factory.mktemp("data")
+    write_data(folder)
+    return recipe_in(folder, **NO_NOISE, **{"training.steps": 2})
+
+
+def test_all_files_say_that_there_is_no_privacy(recipe: Recipe, tmp_path: Path) -> None:
+    result = train(recipe, tmp_path / "run", noise_seed=1)
+    assert result.epsilon == float("inf")
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    ledger = [json.loads(line) for line in (tmp_path / "run" / "privacy.jsonl").read_text().splitlines()]
+    assert SAID in record["step"]["mechanism"]
+    for document in (record, read_summary(tmp_path / "run"), *read_metrics(tmp_path / "run"), *ledger):
+        assert SAID in document["privacy"]
+        assert document.get("epsilon") is None
+    assert len(ledger) == 2
+
+
+def test_the_command_says_it_before_and_after(
+    recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    arguments = ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run")]
+    for more in (["--dry-run"], []):
+        assert main([*arguments, *more]) == 0
+        shown = capsys.readouterr()
+        assert SAID in shown.out
+        assert "ε ≤" not in shown.out + shown.err
+    assert SAID in shown.err
+    assert dry_run(recipe).noise_std == 0
+
+
+def test_it_can_be_resumed(recipe: Recipe, tmp_path: Path) -> None:
+    train(recipe, tmp_path / "run", noise_seed=1)
+    assert train(recipe, tmp_path / "run", resume=True, noise_seed=1).steps == 2
+
+
+def test_one_step_is_that_of_the_clipped_gradients_alone() -> None:
+    def losses(model: torch.nn.Module, targets: torch.Tensor) -> torch.Tensor:
+        return (model(torch.ones(len(targets), 1)) - targets[:, None]).square().sum(1)
+
+    settings = Settings(
+        privacy={"delta": 1e-5, "clip_only": True, "clipping_norm": 0.5},
+        optimizer={"name": "gd", "learning_rate": 1.0},
+        training={"batch_size": 2, "steps": 1},
+    )
+    net = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(net.weight)
+    with run_in_memory(net, ItemTask([1.0, -0.1], torch.tensor, losses), settings, noise_seed=0) as run:
+        list(run.steps())
+    assert net.weight.item() == pytest.approx((0.5 - 0.2) / 2)  # gradients -2, clipped to -0.5, and 0.2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"privacy.target_epsilon": 1.0},
+        {"privacy.noise_multiplier": 1.0},
+        {"privacy.secure": True},
+        {"privacy.sampling": "allocation"},
+        {"denoising.method": "paper"},
+    ],
+)
+def test_it_does_not_go_with_what_needs_noise(recipe: Recipe, changes: dict[str, object]) -> None:
+    with pytest.raises(ParameterError, match=r"clip_only"):
+        recipe.with_changes(changes)
+
+
+def test_a_private_run_cannot_be_passed_off_as_one(recipe: Recipe, tmp_path: Path) -> None:
+    train(recipe, tmp_path / "run", noise_seed=1)
+    with pytest.raises(ParameterError, match="recipe"):
+        train(
+            recipe.with_changes({"privacy.clip_only": None, "privacy.noise_multiplier": 1.0}),
+            tmp_path / "run",
+            resume=True,
+        )
