@@ -10,13 +10,7 @@ SENTENCE = "clip only, no privacy: no noise is added, and no ε is stated"
 
 @dataclass(frozen=True)
 class ClippingOnly:
-    """One step without noise, where others have a mechanism; its ε is infinite, whatever δ.
-
-    Parameters
-    ----------
-    sample_rate : float
-        Of the Poisson sampling of batches.
-    """
+    """One step without noise, where others have a mechanism; ``sample_rate`` is that of its batches."""
 
     sample_rate: float
     noise_multiplier: float = 0.0
