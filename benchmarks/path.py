@@ -1,0 +1,85 @@
+"""``python -m benchmarks.path``: the functions and files that one training step passes through.
+
+Without the accountant's. To see what a change of the training room costs a reader.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+import dprmt
+from dprmt.training.harness import ItemTask, Observer, train_task
+from dprmt.training.recipes import Settings
+
+PACKAGE = Path(dprmt.__file__).parent
+STEP = 3  # the first ones look closer
+
+
+class Recorder(Observer):
+    """Notes what is called from before one step until before the next."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+
+    def before_step(self, run: Any, step: int) -> None:
+        """See `Observer`."""
+        sys.setprofile(self._note if step == STEP else None)
+
+    def end(self, run: Any) -> None:
+        """See `Observer`."""
+        sys.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, argument: object) -> None:
+        path, name = Path(frame.f_code.co_filename), frame.f_code.co_qualname
+        if event == "call" and path.is_relative_to(PACKAGE) and not name.endswith(">"):
+            place = path.relative_to(PACKAGE)
+            if place.parts[0] != "accounting":
+                self.calls[str(place), name] += 1
+
+
+def path_of_a_step(settings: Settings) -> Counter[tuple[str, str]]:
+    """Calls by file and qualified name, in a run folder, for a small classifier."""
+    torch.manual_seed(0)
+    table, classes = torch.randn(64, 40), torch.randint(4, (64,))
+
+    def losses(model: torch.nn.Module, drawn: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(model(table[drawn]), classes[drawn], reduction="none")
+
+    network = torch.nn.Sequential(torch.nn.Linear(40, 48), torch.nn.LayerNorm(48), torch.nn.Linear(48, 4))
+    recorder = Recorder()
+    with tempfile.TemporaryDirectory() as folder:
+        task = ItemTask(range(64), torch.tensor, losses)
+        train_task(network, task, settings, Path(folder, "run"), noise_seed=0, observers=[recorder])
+    return recorder.calls
+
+
+def main() -> None:
+    """Print how many functions and files, and with ``--list`` which."""
+    ways = {
+        "Hutchinson, Adam": ({"clipping": "hutchinson", "probes": 4}, {"name": "adam"}, {}),
+        "Hutchinson, Adam, denoised": ({"clipping": "hutchinson", "probes": 4}, {"name": "adam"}, {"method": "paper"}),
+        "DP-GRAPE": ({"clipping": "exact"}, {"name": "grape", "rank": 4}, {}),
+    }
+    for name, (privacy, optimizer, denoising) in ways.items():
+        settings = Settings(
+            privacy={"noise_multiplier": 1.0, "delta": 1e-5, **privacy},
+            optimizer={"learning_rate": 0.01, **optimizer},
+            training={"batch_size": 16, "micro_batch_size": 8, "steps": 4},
+            denoising=denoising,
+        )
+        calls = path_of_a_step(settings)
+        print(f"{name}: {len(calls)} functions in {len({file for file, _ in calls})} files")
+        if "--list" in sys.argv[1:]:
+            for (file, function), count in sorted(calls.items()):
+                print(f"  {file} {function} ({count})")
+
+
+if __name__ == "__main__":
+    main()
