@@ -1,21 +1,23 @@
 """Random mechanisms: is the answer as narrow as asked, how long did it take, and is it sound.
 
-    python -m benchmarks.sweep --seed 0 --count 200
+    python -m benchmarks.sweep --seed 0 --count 2000 --results benchmarks/results/sweep.jsonl --seconds 280
 
 Noise, rate, steps, δ and probes are drawn log-uniformly over the ranges people use and far beyond; both analyses, both
 ways of sharing probes, sketches, and exact norms. Every answer is held against bounds that share none of its code:
 one step by quadrature (T steps cost at least that), for exact norms dp-accounting's curve from above and from below,
-and against the same engine without a split of the loss.
+and against the same engine without a split of the loss. A results file keeps the answers, so that a long run can be cut
+into short ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,51 +168,88 @@ def complaints(question: Question, bounds: PrivacyBounds) -> list[str]:
     return found
 
 
-@dataclass
-class Row:
-    """What was measured in one stratum."""
+def answered(number: int, question: Question, check: bool) -> dict[str, Any]:
+    """The answer to one question with its CPU time and what contradicts it, as a row of the results file."""
+    start = time.process_time()
+    bounds = question.mechanism.epsilon(question.steps, question.delta, tolerance=TOLERANCE)
+    seconds = time.process_time() - start
+    return {
+        "number": number,
+        "mechanism": repr(question.mechanism),
+        "steps": question.steps,
+        "delta": question.delta,
+        "stratum": question.stratum,
+        "lower": bounds.lower,
+        "upper": bounds.upper if math.isfinite(bounds.upper) else None,
+        "is_narrow": bounds.is_narrow,
+        "seconds": round(seconds, 3),
+        "checked": check,
+        "complaints": complaints(question, bounds) if check else [],
+    }
 
-    widths: list[float]
-    seconds: list[float]
-    unsound: int = 0
+
+def stored(path: Path | None) -> list[dict[str, Any]]:
+    """The rows that a results file has."""
+    if path is None or not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def sweep(seed: int, count: int, check: bool, verbose: bool) -> dict[str, Row]:
-    """Ask all questions; rows by stratum."""
-    rows: dict[str, Row] = defaultdict(lambda: Row([], []))
+def sweep(seed: int, count: int, check: bool, results: Path | None = None, seconds: float = math.inf) -> list[Any]:
+    """Ask what a results file does not answer yet, and write it there; stop after so many seconds."""
+    rows = stored(results)
+    done, start = {row["number"] for row in rows}, time.monotonic()
     for number, question in enumerate(questions(seed, count)):
-        start = time.process_time()
-        bounds = question.mechanism.epsilon(question.steps, question.delta, tolerance=TOLERANCE)
-        seconds = time.process_time() - start
-        row = rows[question.stratum]
-        row.widths.append(width(bounds))
-        row.seconds.append(seconds)
-        found = complaints(question, bounds) if check else []
-        row.unsound += bool(found)
-        if found or (verbose and (width(bounds) > 10 * TOLERANCE or seconds > 2.0)):
-            told = f"[{bounds.lower:.6g}, {bounds.upper:.6g}], {seconds:.2f} s"
-            print(f"{number:5d} {question}: {told} {'; '.join(found)}", flush=True)
+        if number in done:
+            continue
+        if time.monotonic() - start > seconds:
+            break
+        rows.append(answered(number, question, check))
+        if results is not None:
+            with results.open("a") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
     return rows
 
 
+def relative_width(row: dict[str, Any]) -> float:
+    """As :func:`width`, of a row."""
+    return width(PrivacyBounds(row["lower"], row["lower"], math.inf if row["upper"] is None else row["upper"]))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows by stratum, in Markdown."""
+    columns = ("number", "≤ tol", "≤ 1 %", "≤ 5 %", "no upper", "median ms", "slowest s", "> 2 s", "contradicted")
+    lines = [f"| stratum | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
+    strata = {row["stratum"] for row in rows}
+    for name in [*sorted(strata), "all"]:
+        some = [row for row in rows if name in (row["stratum"], "all")]
+        widths = np.array([relative_width(row) for row in some])
+        seconds = np.array([row["seconds"] for row in some])
+        values = [len(some), *(int(np.sum(widths <= limit)) for limit in (TOLERANCE, 1e-2, 5e-2))]
+        values += [int(np.sum(~np.isfinite(widths)))]
+        cells = [*map(str, values), f"{1e3 * np.median(seconds):.0f}", f"{seconds.max():.1f}"]
+        cells += [str(int(np.sum(seconds > 2.0))), str(sum(bool(row["complaints"]) for row in some))]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Print the table by stratum."""
+    """Print the table by stratum, and with ``--verbose`` what stays wide, slow or contradicted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--no-check", action="store_true", help="widths and times only")
     parser.add_argument("--verbose", action="store_true", help="name what stays wide or slow")
+    parser.add_argument("--results", type=Path, help="a file to go on from; a line is added per answer")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long, to go on later")
     arguments = parser.parse_args()
-    rows = sweep(arguments.seed, arguments.count, not arguments.no_check, arguments.verbose)
-    columns = ("number", "≤ tol", "≤ 1 %", "≤ 5 %", "no upper", "median ms", "slowest s", "unsound")
-    print(f"{'stratum':<38}" + "".join(f"{name:>11}" for name in columns))
-    for name in sorted(rows):
-        row = rows[name]
-        widths, seconds = np.array(row.widths), np.array(row.seconds)
-        values = [widths.size, *(int(np.sum(widths <= limit)) for limit in (TOLERANCE, 1e-2, 5e-2))]
-        values += [int(np.sum(~np.isfinite(widths)))]
-        times = f"{1e3 * np.median(seconds):>11.0f}{seconds.max():>11.2f}"
-        print(f"{name:<38}" + "".join(f"{value:>11}" for value in values) + times + f"{row.unsound:>11}")
+    rows = sweep(arguments.seed, arguments.count, not arguments.no_check, arguments.results, arguments.seconds)
+    for row in rows:
+        wide, slow = relative_width(row) > 10 * TOLERANCE, row["seconds"] > 2.0
+        if row["complaints"] or (arguments.verbose and (wide or slow)):
+            print(f"{row['number']:5d} {row['mechanism']}, {row['steps']} steps, δ = {row['delta']:.3g}:", end=" ")
+            print(f"[{row['lower']:.6g}, {row['upper'] or math.inf:.6g}], {row['seconds']} s", *row["complaints"])
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 from dprmt.accounting._cells import StepPair
 from dprmt.accounting._gamma_mixture import GammaMixture
@@ -13,9 +14,14 @@ from dprmt.accounting._loss_grid import LARGEST_LOSS
 from dprmt.accounting._nonconvex_slack import slack_of_excess, step_slack
 from dprmt.accounting._norm_ratio import NormRatioBins, envelope, exact_norm, half_exact, tight
 from dprmt.accounting._revealed_pair import RevealedPair
-from dprmt.accounting._secret_pair import SecretLowerPair, SecretUpperPair
+from dprmt.accounting._secret_lower_pair import SecretLowerPair
+from dprmt.accounting._secret_pair import SecretUpperPair
 from dprmt.accounting._sketch_law import probe_copies
 from dprmt.accounting._tight_pair import TightPair
+
+
+MOST_FEW_PROBES = 8
+_STEEP_SHIFT = 5.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class ClippingStep:
     @property
     def tail_share(self) -> float:
         """See :class:`dprmt.accounting._engine.Step`: larger where the tail of Z is so heavy that it decides."""
-        return 1e-2 if self.probes is not None and self.probes <= 6 else 1e-4
+        return 1e-3 if self.probes is not None and self.probes <= 6 else 1e-4
 
     @property
     def is_exact(self) -> bool:
@@ -55,13 +61,14 @@ class ClippingStep:
         """The law of X under which the step is analysed."""
         if self.probes is None:
             return exact_norm()
+        focus = min(tail / self.tail_share, 0.1) if self.probes <= MOST_FEW_PROBES else None
         tail = min(tail, 1e-3)
         if self.analysis == "tight":
-            return tight(self.tight_law(), tail, bins)
+            return tight(self.tight_law(), tail, bins, focus)
         if self.analysis == "flat":
             assert self.sketch is not None
             return half_exact(self.probes * self.sketch, tail, 2 * bins)
-        return envelope(self.probes, self.rank, tail, bins)
+        return envelope(self.probes, self.rank, tail, bins, focus)
 
     def tight_law(self) -> GammaMixture:
         """The law of X that no spectrum exceeds in E g(X), g convex: (T3), with a sketch (H4)."""
@@ -73,16 +80,40 @@ class ClippingStep:
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """See :class:`dprmt.accounting._engine.Step`."""
         below = tail / self.sample_rate
-        if self.secret and self.tail_share > 1e-3:
-            below *= 1e-4  # the secret pair charges it many times over
-        law = self.norm_ratio(bins, below)
         if self.secret:
-            x, mass = law.spread(0.0)
-            upper: StepPair = SecretUpperPair(self._shift(x), mass, self.sample_rate, law.below)
-            return upper, SecretLowerPair(law, self.noise_multiplier, self.sample_rate)
+            return self._secret_pairs(bins, below)
+        law = self.norm_ratio(bins, below)
         x, mass = law.concentrate(self.convex_from)
         lower = RevealedPair(self._shift(x), mass, self.sample_rate)
         return self._tight_upper(law, tail) if self.analysis == "tight" else self._spread(law), lower
+
+    def _secret_pairs(self, bins: int, below: float) -> tuple[StepPair, StepPair]:
+        if self._is_steep(below / self.tail_share):
+            return self._steep_secret_pairs(bins, below)
+        law = self.norm_ratio(bins, below if self.tail_share < 1e-3 else 1e-4 * below)  # it is charged many times
+        x, mass = law.spread(0.0)
+        upper = SecretUpperPair(self._shift(x), mass, self.sample_rate, law.below)
+        return upper, SecretLowerPair(law, self.noise_multiplier, self.sample_rate)
+
+    def _is_steep(self, deciding: float) -> bool:
+        """Whether few probes make a tail of shifts decide for which a convex majorant would be far too large."""
+        if self.probes is None or self.probes > MOST_FEW_PROBES or self.sketch is not None or self.analysis == "flat":
+            return False
+        x = GammaMixture.single(self.probes).lower_quantile(min(deciding, 0.1))
+        return self.noise_multiplier * np.sqrt(x) < 1.0 / _STEEP_SHIFT
+
+    def _steep_secret_pairs(self, bins: int, below: float) -> tuple[StepPair, StepPair]:
+        """From above an envelope's law as it is (C8)."""
+        assert self.probes is not None
+        law = bound = self.norm_ratio(bins, below)
+        if self.analysis == "tight":
+            bound = replace(self, analysis="envelope", rank=None).norm_ratio(bins, below)
+        lowest = -float(ndtri(min(below, 1e-3)))
+        x, mass = bound.spread_secret(self.noise_multiplier, lowest)
+        upper = SecretUpperPair(
+            self._shift(x), mass, self.sample_rate, bound.below, is_law=True, extra=float(ndtr(-lowest))
+        )
+        return upper, SecretLowerPair(law, self.noise_multiplier, self.sample_rate)
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
         """A pair that is never more private than the step, and the same whatever losses are asked for.

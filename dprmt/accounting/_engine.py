@@ -28,6 +28,7 @@ _MAX_REFINEMENTS = 5  # of exact norms; each level of randomized clipping costs 
 _MAX_REFINEMENTS_OF_A_LAW = 3
 _SPLIT_BEYOND = 6.0
 _LEAST_GAIN = 0.95  # two levels in a row that narrow less than this are the last; widths may stall once, then fall
+_HOPELESS = 1.03  # another analysis that starts so much above what is known is given up
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
 _WIDE_ESTIMATE_AT = 0.95  # where the interval stays wide, the lower side is most often what falls short
 
@@ -91,6 +92,8 @@ def _refined(
     stalled, split = 0, False
     for level in levels:
         answer = _solve_at_level(schedule, question, best.direction, level, split, sides)
+        if sides == ("upper",) and answer["upper"] > _HOPELESS * best.upper:
+            break
         found = _intersection(best, answer, question, tolerance)
         gained = found.upper - found.lower < _LEAST_GAIN * (best.upper - best.lower)
         best, stalled = found, 0 if gained else stalled + 1
@@ -171,7 +174,7 @@ class _Ground:
 def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction, tail: float) -> _Ground:
     ranges = [directed_range(pair, tail, direction) for pair, _ in pairs]
     farthest = max(max(abs(end) for end in ends) for ends in ranges)
-    mesh = max(1e-9 * min(farthest, 1e3), 1e-16 * farthest)
+    mesh = max(1e-9 * min(farthest, 1e3), 1e-18 * farthest)
     rough = [(rough_law(pair, ends, direction, mesh), steps) for (pair, steps), ends in zip(pairs, ranges, strict=True)]
     tilt = question.tilt(rough)
     scale = _step_scale(rough, tilt)

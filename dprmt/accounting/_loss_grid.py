@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-LARGEST_LOSS = 1e12
+LARGEST_LOSS = 5e12
 """Larger losses count as infinite."""
 
 

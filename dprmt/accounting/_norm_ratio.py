@@ -16,6 +16,8 @@ from dprmt.accounting._envelope import ENVELOPE_MARGIN, envelope_cdf, envelope_s
 from dprmt.accounting._gamma_mixture import LARGEST_DOF, GammaMixture
 from dprmt.accounting._types import Array
 
+_AROUND = 5.0  # probabilities that are a focus up to this factor
+
 
 @dataclass(frozen=True)
 class NormRatioBins:
@@ -45,17 +47,27 @@ class NormRatioBins:
         The mass goes to both ends, right of ``convex_from`` so that the mean is kept, elsewhere with less for the
         right end (B4). Where the mean is unknown, all goes to the left end. The mass ``below`` is left out.
         """
+        return self.spread_with(_curvature(self.left, convex_from))
+
+    def spread_secret(self, noise_multiplier: float, lowest: float) -> tuple[Array, Array]:
+        """As :meth:`spread`, for probes that stay secret: never more private at thresholds above ``-lowest`` (C8)."""
+        with np.errstate(over="ignore"):
+            shift = 1.0 / (noise_multiplier * np.sqrt(self.left))
+            rate = np.maximum(shift**2 + lowest * shift - 3.0, 0.0) / (2.0 * self.left)
+        return self.spread_with(rate)
+
+    def spread_with(self, rate: Array) -> tuple[Array, Array]:
+        """As :meth:`spread`, where what is bounded is convex in e^{ρx} in each bin, ρ being its ``rate``."""
         width = self.right - self.left
         known = (width > 0) & np.isfinite(width) & np.isfinite(self.mean)
         to_right = np.zeros_like(width)
-        to_right[known] = self._right_share(convex_from)[known]
+        to_right[known] = self._right_share(rate)[known]
         x = np.concatenate([self.left, self.right[known], [1.0]])
         mass = np.concatenate([self.mass * (1.0 - to_right), (self.mass * to_right)[known], [self.margin]])
         return _merge(x, mass)
 
-    def _right_share(self, convex_from: float) -> Array:
+    def _right_share(self, rate: Array) -> Array:
         """Share of a bin's mass for its right end that keeps the mean of e^{ρx}, rounded towards the left end (B4)."""
-        rate = _curvature(self.left, convex_from)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             width, offset = rate * (self.right - self.left), rate * (self.mean - self.left)
             linear = (self.mean - self.left) / (self.right - self.left)
@@ -102,9 +114,12 @@ def exact_norm() -> NormRatioBins:
     return NormRatioBins(left=one, right=one, mass=one, mean=one, below=0.0)
 
 
-def tight(law: GammaMixture, tail: float, bins: int) -> NormRatioBins:
-    """The law that is least concentrated among all spectra (T3): χ²(k)/k, or its mixture for a sketch (H4)."""
-    edges = _edges(law, tail, bins, law.upper_quantile(1e-9))
+def tight(law: GammaMixture, tail: float, bins: int, focus: float | None = None) -> NormRatioBins:
+    """The law that is least concentrated among all spectra (T3): χ²(k)/k, or its mixture for a sketch (H4).
+
+    ``focus``: a probability; half as many bins again lie around the quantile of that.
+    """
+    edges = _edges(law, tail, bins, law.upper_quantile(1e-9), focus)
     left, right = edges, np.append(edges[1:], np.inf)
     return _from_moments(left, right, *law.increments(left, right), _left_tail(law, edges[0]))
 
@@ -123,7 +138,7 @@ def half_exact(probes: int, tail: float, bins: int) -> NormRatioBins:
     )
 
 
-def envelope(probes: int, rank: int | None, tail: float, bins: int) -> NormRatioBins:
+def envelope(probes: int, rank: int | None, tail: float, bins: int, focus: float | None = None) -> NormRatioBins:
     """The law whose CDF is the envelope G_d: stochastically below X for every spectrum of that rank.
 
     ``probes``, ``rank``: k and d; ``rank=None`` is d → ∞, also used (it is larger) where k·d exceeds 10⁵: scipy's
@@ -132,9 +147,9 @@ def envelope(probes: int, rank: int | None, tail: float, bins: int) -> NormRatio
     if rank is not None and probes * rank > LARGEST_DOF:
         rank = None
     if rank == 1:
-        return tight(GammaMixture.single(probes), tail, bins)
+        return tight(GammaMixture.single(probes), tail, bins, focus)
     law = GammaMixture.single(probes)
-    edges = _edges(law, tail, bins, 1.0)
+    edges = _edges(law, tail, bins, 1.0, focus)
     left, right = edges[:-1], edges[1:]
     mass, first_moment = law.increments(left, right)
     if rank is None:
@@ -162,10 +177,16 @@ def _beyond_one(probes: int, rank: int, bins: int) -> list[tuple[Array, Array, A
     ]
 
 
-def _edges(law: GammaMixture, tail: float, bins: int, right_end: float) -> Array:
+def _edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus: float | None = None) -> Array:
     """Log-spaced bin ends from the ``tail`` quantile of the law to ``right_end``."""
     start = max(law.lower_quantile(tail), 1e-290)
-    return np.geomspace(start, right_end, bins + 1)
+    if focus is None:
+        return np.geomspace(start, right_end, bins + 1)
+    low, high = (min(max(law.lower_quantile(p), start), right_end) for p in (focus / _AROUND, focus * _AROUND))
+    if not low < high:
+        return np.geomspace(start, right_end, bins + 1)
+    everywhere, there = np.geomspace(start, right_end, bins + 1), np.geomspace(low, high, bins // 2 + 1)
+    return np.unique(np.concatenate([everywhere, there]))
 
 
 def _left_tail(law: GammaMixture, x: float) -> float:

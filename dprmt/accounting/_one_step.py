@@ -22,7 +22,7 @@ class OneStepCurve:
         mass = rounded(pmf.mass, side) * (1 + _SUMS if side == "upper" else 1 - _SUMS)
         self.infinite = pmf.infinite
         self.above = np.cumsum(mass[::-1])[::-1]
-        self.discounted = _discounted(mass, self.nodes)
+        self.discounted = discounted_sums(mass, self.nodes)
         self.at_nodes = np.maximum(self.above - self.discounted, 0.0)
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
@@ -52,7 +52,7 @@ class OneStepCurve:
         return max(min(float(self.nodes[index]) + step, float(self.nodes[index])), float(self.nodes[index - 1]), 0.0)
 
 
-def _discounted(mass: Array, nodes: Array) -> Array:
+def discounted_sums(mass: Array, nodes: Array) -> Array:
     """Σ_{i ≥ j} mass_i e^{l_j - l_i} at each node, on any nodes."""
     factors = np.exp(-np.diff(nodes)).tolist()
     sums = mass.tolist()

@@ -1,4 +1,4 @@
-r"""One step of Poisson-subsampled Gaussian noise whose sensitivity Z is random and stays secret.
+r"""One step of Poisson-subsampled Gaussian noise whose sensitivity Z is random and stays secret, from above.
 
 N(0,1) against M = (1-q) N(0,1) + q E_Z N(Z/σ,1): one-dimensional, with a monotone likelihood ratio, so all
 follows from the curve T(t) = E Φ(Z/σ - t). Section 5 of ``docs/theory/randomized_clipping.md``.
@@ -7,17 +7,20 @@ follows from the curve T(t) = E Φ(Z/σ - t). Section 5 of ``docs/theory/randomi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dprmt.accounting._cells import LossCells
-from dprmt.accounting._gaussian_cells import ROWS_AT_A_TIME, interval_masses
-from dprmt.accounting._norm_ratio import NormRatioBins
+from dprmt.accounting._gaussian_cells import interval_masses
 from dprmt.accounting._revealed_pair import log_shift_ratio
+from dprmt.accounting._shifted_normals import SEEN, blocks, prefix_sums, suffix_sums, two_sides
 from dprmt.accounting._types import Array
 
 _SQRT3 = float(np.sqrt(3.0))
+_NEGLIGIBLE = 45.0  # a summand e^{-45} times the largest is lost to rounding
+_MOST_NEWTON_STEPS = 12
 
 
 def _density(x: Array) -> Array:
@@ -37,6 +40,9 @@ class SecretUpperPair:
     """A pair that dominates every spectrum: T replaced by E f̂_t, f̂_t a convex majorant of Φ(μ - t).
 
     ``shift``, ``mass``: values of μ = Z/σ and their probabilities, from a law of the norm ratio spread outward.
+    ``below``: probability of norm ratios below the smallest atom.
+    ``is_law``: whether the atoms are a law that dominates by itself, without a majorant (C8).
+    ``extra``: what is added to T besides.
     """
 
     shift: Array
@@ -44,6 +50,8 @@ class SecretUpperPair:
     sample_rate: float
     below: float = 0.0
     slack: float = 0.0
+    is_law: bool = False
+    extra: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
         """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
@@ -54,47 +62,52 @@ class SecretUpperPair:
         low = float(np.log1p(-self.sample_rate))
         return low, float(np.logaddexp(low, np.log(self.sample_rate) + high))
 
+    @cached_property
+    def _sums(self) -> _Sums:
+        return _Sums.of(self.shift, self.mass)
+
+    def _bounds(self, t: Array) -> tuple[Array, Array, Array]:
+        """μ*, and how many shifts are at most μ*, at most √3 μ*: the rest is frozen at y = 1/3."""
+        star = inflection_shift(t)
+        if self.is_law:
+            everything = np.full(t.size, self.shift.size)
+            return star, everything, everything
+        shift = self._sums.shift
+        return star, np.searchsorted(shift, star, side="right"), np.searchsorted(shift, _SQRT3 * star, side="right")
+
     def _curve(self, t: Array) -> tuple[Array, Array]:
         """T̂(t) of (C3), before the cap at 1, and 1 - T̂(t); each without cancellation where it is small."""
-        pairs = [self._curve_block(block) for block in _blocks(t)]
-        return np.concatenate([value for value, _ in pairs]), np.concatenate([rest for _, rest in pairs])
-
-    def _curve_block(self, t: Array) -> tuple[Array, Array]:
-        mu, t = self.shift, t[:, None]
-        star, y, _ = self._tangency(t)
-        rise = star / 2 * _density(3.0 / star) * (1.0 - y)
-        value = np.where(y < 1.0, ndtr(3.0 / star) + rise, ndtr(mu - t)) @ self.mass
-        rest = np.where(y < 1.0, ndtr(-3.0 / star) - rise, ndtr(t - mu)) @ self.mass
+        sums = self._sums
+        star, convex, tangent = self._bounds(t)
+        value, rest = sums.convex_part(t, convex)
+        weight = sums.mass_from[convex] - sums.mass_from[tangent]
+        at, beside = two_sides(3.0 / star)
+        rise = star / 2 * _density(3.0 / star) * (weight - star**2 * (sums.ratio_from[convex] - sums.ratio_from[tangent]))
+        value += at * weight + rise + sums.frozen_from[tangent]
+        rest += beside * weight - rise + sums.frozen_rest_from[tangent]
         return value, rest
-
-    def _tangency(self, t: Array) -> tuple[Array, Array, Array]:
-        """μ* and y = (μ*/μ)² per (t, atom), both frozen at y = 1/3, and where they are frozen."""
-        star = inflection_shift(t)
-        y = np.minimum((star / self.shift) ** 2, 1.0)
-        frozen = y < 1.0 / 3.0
-        return np.where(frozen, self.shift / _SQRT3, star), np.maximum(y, 1.0 / 3.0), frozen
 
     def log_ratio(self, t: Array) -> tuple[Array, Array]:
         """Log of the likelihood ratio -T̂'(t)/φ(t) of (C4), and its derivative."""
-        pairs = [self._log_ratio_block(block) for block in _blocks(t)]
-        return np.concatenate([value for value, _ in pairs]), np.concatenate([slope for _, slope in pairs])
-
-    def _log_ratio_block(self, t: Array) -> tuple[Array, Array]:
-        t = t[:, None]
-        star, y, frozen = self._tangency(t)
-        tangent = y < 1.0
-        tilt = np.where(tangent, star, self.shift)
-        factor = np.where(tangent, 1.5 * y - 0.5, 1.0)
-        rate = np.where(tangent, star / (star**2 + 3) * (factor * star**2 + 3 * y), self.shift * factor)
-        with np.errstate(divide="ignore"):
-            exponent = tilt * t - tilt**2 / 2 + np.log(self.mass)
-        exponent = np.where(frozen, -np.inf, exponent)
-        peak = np.maximum(exponent.max(axis=1, keepdims=True), -1e300)
-        weight = np.exp(exponent - peak)
-        total = (weight * factor).sum(axis=1)
+        sums = self._sums
+        star, convex, tangent = self._bounds(t)
+        weight = sums.mass_from[convex] - sums.mass_from[tangent]
+        ratio = star**2 * (sums.ratio_from[convex] - sums.ratio_from[tangent])  # Σ m y
+        factor = np.maximum(1.5 * ratio - 0.5 * weight, 0.0)  # Σ m (3y/2 - 1/2)
         with np.errstate(divide="ignore", invalid="ignore"):
-            value = np.log(total) + peak[:, 0]
-            slope = (weight * rate).sum(axis=1) / total
+            log_tangent = star * t - star**2 / 2 + np.log(factor)
+            rate = star / (star**2 + 3) * (star**2 + 3 * np.where(factor > 0.0, ratio / factor, 0.0))
+        value, slope = np.empty(t.size), np.empty(t.size)
+        for rows in blocks(t.size):
+            exponent, shift = sums.exponents(t[rows], convex[rows])
+            peak = np.maximum(exponent.max(axis=1, initial=-np.inf), log_tangent[rows])
+            peak = np.maximum(peak, -1e300)
+            each = np.exp(exponent - peak[:, None])
+            scale = np.exp(log_tangent[rows] - peak)
+            total = each.sum(axis=1) + scale
+            with np.errstate(divide="ignore", invalid="ignore"):
+                value[rows] = np.log(total) + peak
+                slope[rows] = (each @ shift + scale * rate[rows]) / total
         return value, slope
 
     def thresholds(self, nodes: Array) -> tuple[Array, Array]:
@@ -103,29 +116,55 @@ class SecretUpperPair:
         Returns: t is -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
         """
         target = log_shift_ratio(nodes, self.sample_rate)
-        top, cap = float(self.shift.max()) + 80.0, self._cap(0.0)
-        grid = np.concatenate([np.linspace(-40.0, 40.0, 400), np.geomspace(40.0, top, 200)[1:]])
-        grid = np.append(cap, grid[grid > cap])
-        table, _ = self.log_ratio(grid)
+        grid = self._grid(self._cap(0.0), float(np.max(target, initial=0.0)))
+        cap = float(grid[0])
+        table, slope = self.log_ratio(grid)
         usable = np.isfinite(table)
-        grid, table = grid[usable], table[usable]
-        t = np.interp(target, table, grid)
-        for _ in range(3):
-            value, slope = self.log_ratio(t)
-            t = np.clip(t + np.clip((target - value) / slope, -0.5, 0.5), grid[0], grid[-1])
+        grid, table, slope = grid[usable], table[usable], slope[usable]
         inside = (target > table[0]) & (target < table[-1])
-        with np.errstate(invalid="ignore"):
-            miss = np.where(inside, np.abs(self.log_ratio(t)[0] - target), 0.0)
-        t = np.maximum.accumulate(np.where(target <= table[0], cap, np.where(target >= table[-1], grid[-1], t)))
-        if self.below > 0.0:
+        t, miss = np.full(target.size, cap), np.zeros(target.size)
+        t[target >= table[-1]] = grid[-1]
+        t[inside], miss[inside] = self._solve(target[inside], grid, table, slope)
+        t = np.maximum.accumulate(t)
+        if self.below + self.extra > 0.0:
             cap = self._cap(float(t[-1]))
             t, miss = np.maximum(t, cap), np.where(t < cap, 0.0, miss)
         return np.where(np.isneginf(target), -np.inf, t), miss
+
+    def _grid(self, cap: float, highest: float) -> Array:
+        """Thresholds from the cap to beyond the ``highest`` log ratio, 2% apart where they are large."""
+        top = min(float(self.shift.max()), float(np.sqrt(2 * max(highest, 0.0)))) + 80.0
+        count = max(int(np.ceil(np.log(top / 40.0) / 0.02)), 1)
+        grid = np.concatenate([np.linspace(-40.0, 40.0, 321), np.geomspace(40.0, top, count + 1)[1:]])
+        return np.append(cap, grid[grid > cap])
+
+    def _solve(self, target: Array, grid: Array, table: Array, slope: Array) -> tuple[Array, Array]:
+        """Newton's method inside the cells of a table, from Hermite's interpolation of the inverse."""
+        right = np.clip(np.searchsorted(table, target), 1, table.size - 1)
+        low, high = grid[right - 1], grid[right]
+        t = np.clip(_hermite(target, right, table, grid, slope), low, high)
+        miss = np.empty(t.size)
+        active = np.arange(t.size)
+        for _ in range(_MOST_NEWTON_STEPS):
+            value, rate = self.log_ratio(t[active])
+            error = value - target[active]
+            miss[active] = np.abs(error)
+            moving = np.abs(error) > 1e-12 * np.maximum(np.abs(target[active]), 1.0)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                step = np.nan_to_num(error / rate, nan=0.0, posinf=0.0, neginf=0.0)
+            active, step = active[moving], step[moving]
+            if active.size == 0:
+                break
+            t[active] = np.clip(t[active] - step, low[active], high[active])
+        else:
+            miss[active] = np.abs(self.log_ratio(t[active])[0] - target[active])
+        return t, miss
 
     def _cap(self, last: float) -> float:
         """The t below which T̂ is 1 or constant, so that only the loss log(1 - q) is left, with β of ``last`` (C6)."""
         smallest = float(self.shift.min()) / _SQRT3
         low, high = max(smallest - 3.0 / smallest, -40.0), float(self.shift.max()) + 40.0
+        low = -40.0 if self.is_law else low
         if not self._reaches_one(np.array([low]), last)[0]:
             return low
         for _ in range(10):
@@ -140,8 +179,9 @@ class SecretUpperPair:
         return reached
 
     def _leftover(self, last: Array) -> Array:
-        """β of (C3): what norm ratios below the smallest atom add at thresholds up to ``last``."""
-        value: Array = self.below * (1.0 + 0.2 * (2.0 + np.abs(last)))
+        """β of (C3): what norm ratios below the smallest atom add at thresholds up to ``last``, and what is extra."""
+        steepest = 0.0 if self.is_law else 0.2
+        value: Array = self.below * (1.0 + steepest * (2.0 + np.abs(last))) + self.extra
         return value
 
     def cells(self, nodes: Array) -> LossCells:
@@ -172,83 +212,77 @@ class SecretUpperPair:
 
 
 @dataclass(frozen=True)
-class SecretLowerPair:
-    """A pair that the law of ``bins`` dominates: chords of a trade-off curve that is nowhere too high."""
+class _Sums:
+    """Increasing shifts, and suffix sums over them of all that does not depend on the threshold."""
 
-    bins: NormRatioBins
-    noise_multiplier: float
-    sample_rate: float
-    slack: float = 0.0
+    shift: Array
+    mass: Array
+    log_mass: Array
+    mass_before: Array
+    mass_from: Array
+    ratio_from: Array
+    frozen_from: Array
+    frozen_rest_from: Array
 
-    def _guide(self) -> SecretUpperPair:
-        x, mass = self.bins.concentrate(0.0)
-        return SecretUpperPair(1.0 / (self.noise_multiplier * np.sqrt(x)), mass, self.sample_rate)
+    @classmethod
+    def of(cls, shift: Array, mass: Array) -> _Sums:
+        order = np.argsort(shift)
+        shift, mass = shift[order], mass[order]
+        star = shift / _SQRT3
+        at, beside = two_sides(3.0 / star)
+        rise = star / 3 * _density(3.0 / star)
+        with np.errstate(divide="ignore"):
+            log_mass = np.log(mass)
+        return cls(
+            shift,
+            mass,
+            log_mass,
+            prefix_sums(mass),
+            suffix_sums(mass),
+            suffix_sums(mass / shift**2),
+            suffix_sums(mass * (at + rise)),
+            suffix_sums(mass * (beside - rise)),
+        )
 
-    def loss_range(self, tail: float) -> tuple[float, float]:
-        """As in :class:`SecretUpperPair`."""
-        return self._guide().loss_range(tail)
+    def convex_part(self, t: Array, count: Array) -> tuple[Array, Array]:
+        """Σ m Φ(μ - t) and Σ m Φ(t - μ) over the first ``count`` shifts."""
+        value, rest = np.empty(t.size), np.empty(t.size)
+        for rows in blocks(t.size):
+            lowest, highest = float(t[rows].min()) - SEEN, float(t[rows].max()) + SEEN
+            first, last = np.searchsorted(self.shift, [lowest, highest])
+            last = min(int(last), int(count[rows].max()))
+            first = min(int(first), last)
+            some = slice(first, last)
+            mass = np.where(np.arange(first, last) < count[rows, None], self.mass[some], 0.0)
+            up, down = two_sides(self.shift[some] - t[rows, None])
+            plain = self.mass_from[np.minimum(last, count[rows])] - self.mass_from[count[rows]]
+            value[rows] = (up * mass).sum(axis=1) + plain
+            rest[rows] = (down * mass).sum(axis=1) + self.mass_before[np.minimum(first, count[rows])]
+        return value, rest
 
-    def _curve(self, t: Array) -> tuple[Array, Array]:
-        """A lower bound of E Φ(μ - t), and 1 minus it; each without cancellation where it is small (C5)."""
-        pairs = [self._curve_block(block) for block in _blocks(t)]
-        return np.concatenate([value for value, _ in pairs]), np.concatenate([rest for _, rest in pairs])
-
-    def _curve_block(self, t: Array) -> tuple[Array, Array]:
-        # Bin by bin: Jensen's inequality where convex, a chord where concave, else the right end.
-        bins, sigma = self.bins, self.noise_multiplier
-        with np.errstate(divide="ignore", invalid="ignore"):
-            at_left, at_right, at_mean = (1.0 / (sigma * np.sqrt(x)) for x in (bins.left, bins.right, bins.mean))
-            share = (bins.mean - bins.left) / (bins.right - bins.left)
-        star, t = inflection_shift(t)[:, None], t[:, None]
-        convex = (at_left <= star) & np.isfinite(at_mean)
-        concave = (at_right >= star) & np.isfinite(share) & ~convex
-        first = np.where(convex, at_mean, at_right)
-        share = np.clip(np.where(concave, share, 1.0), 0.0, 1.0)
-        lowest = at_left[0]
-
-        def expectation(sign: float) -> Array:
-            inner = share * ndtr(sign * (first - t)) + (1.0 - share) * ndtr(sign * (at_left - t))
-            return inner @ bins.mass + bins.below * ndtr(sign * (lowest - t[:, 0]))
-
-        return expectation(1.0), expectation(-1.0)
-
-    def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes, after merging outcomes between thresholds."""
-        q = self.sample_rate
-        t, _ = self._guide().thresholds(nodes)
-        t = np.unique(t[np.isfinite(t)])
-        value, rest = self._curve(t)
-        value, rest = np.concatenate([[1.0], value, [0.0]]), np.concatenate([[0.0], rest, [1.0]])
-        step = np.where(value[:-1] < 0.5, -np.diff(value), np.diff(rest))
-        absent = interval_masses(np.concatenate([[-np.inf], t, [np.inf]]))
-        present = (1.0 - q) * absent + q * step
-        return _regroup(nodes, present, absent)
+    def exponents(self, t: Array, count: Array) -> tuple[Array, Array]:
+        """Log of m e^{μt - μ²/2} of those of the first ``count`` shifts that matter anywhere in the block."""
+        nearest = np.clip(np.searchsorted(self.shift, t), 0, np.maximum(count - 1, 0))
+        distance = (self.shift[nearest] - t) ** 2 - 2 * self.log_mass[nearest]
+        reach = np.sqrt(float(distance.max()) + 2 * _NEGLIGIBLE)
+        first, last = np.searchsorted(self.shift, [float(t.min()) - reach, float(t.max()) + reach])
+        last = min(int(last), int(count.max()))
+        some = slice(min(int(first), last), last)
+        shift = self.shift[some]
+        exponent = shift * t[:, None] - shift**2 / 2 + self.log_mass[some]
+        return np.where(np.arange(some.start, some.stop) < count[:, None], exponent, -np.inf), shift
 
 
-def _blocks(t: Array) -> list[Array]:
-    return np.split(t, range(ROWS_AT_A_TIME, t.size, ROWS_AT_A_TIME))
-
-
-def _regroup(nodes: Array, present: Array, absent: Array) -> LossCells:
-    """Merge outcomes into a monotone likelihood ratio (a coarsening), then by loss node."""
-    from scipy.optimize import isotonic_regression  # on use: a third of the room's import time
-
-    keep = absent > 0
-    weights = np.maximum(absent[keep], 1e-300)
-    ratio = np.maximum(isotonic_regression(present[keep] / weights, weights=weights).x, 0.0)
-    p, q = ratio * absent[keep], absent[keep]
-    with np.errstate(divide="ignore"):
-        place = np.searchsorted(nodes, np.log(ratio), side="right")
-    p_cells = np.bincount(place, weights=p, minlength=nodes.size + 1)
-    q_cells = np.bincount(place, weights=q, minlength=nodes.size + 1)
-    return LossCells(
-        p=p_cells[1:-1],
-        q=q_cells[1:-1],
-        p_below=float(p_cells[0]),
-        q_below=float(q_cells[0]),
-        p_above=float(p_cells[-1]),
-        q_above=float(q_cells[-1]),
-    )
+def _hermite(target: Array, right: Array, table: Array, grid: Array, slope: Array) -> Array:
+    """The inverse of a table with slopes, cubic in each cell."""
+    left = right - 1
+    width, rise = table[right] - table[left], grid[right] - grid[left]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        u = (target - table[left]) / width
+        start, end = width / slope[left] / rise, width / slope[right] / rise
+        share = u * u * (3 - 2 * u) + start * u * (1 - u) ** 2 - end * u * u * (1 - u)
+    share = np.where(np.isfinite(share) & (share >= 0.0) & (share <= 1.0), share, u)
+    return grid[left] + share * rise
 
 
 def _upper_end(shift: Array, mass: Array, tail: float) -> float:

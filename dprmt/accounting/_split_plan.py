@@ -14,6 +14,7 @@ from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._jump_split import SplitCurve
 from dprmt.accounting._light_steps import WindowTooLongError, mean_ratio
 from dprmt.accounting._loss_grid import graded_indices
+from dprmt.accounting._one_step import discounted_sums
 from dprmt.accounting._questions import Side
 from dprmt.accounting._step_law import discretize_step
 from dprmt.accounting._types import Array
@@ -96,9 +97,7 @@ def _light(light: LossPMF, steps: int, small: float) -> tuple[float, float]:
 
 def _largest_useful(losses: Array, mass: Array, small: float) -> float:
     """An ε at which one step's δ is about ``small``."""
-    p_above = np.cumsum(mass[::-1])[::-1]
-    q_above = np.cumsum((mass * np.exp(-np.clip(losses, -600.0, 600.0)))[::-1])[::-1]
-    delta = p_above - np.exp(np.clip(losses, -600.0, 600.0)) * q_above
+    delta = np.cumsum(mass[::-1])[::-1] - discounted_sums(mass, losses)
     enough = np.flatnonzero((losses > 0) & (delta <= small))
     return float(losses[enough[0]]) if enough.size else float(losses[-1])
 
