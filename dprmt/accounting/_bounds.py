@@ -162,7 +162,7 @@ def worst_of(by_direction: dict[Direction, PrivacyBounds]) -> PrivacyBounds:
         estimate=max(bounds.estimate for bounds in by_direction.values()),
         upper=by_direction[name].upper,
         direction=name,
-        is_narrow=all(bounds.is_narrow or bounds.upper <= lower for bounds in by_direction.values()),
+        is_narrow=by_direction[name].is_narrow or all(b.is_narrow or b.upper <= lower for b in by_direction.values()),
         at_delta=by_direction[name].at_delta,
         at_epsilon=by_direction[name].at_epsilon,
     )

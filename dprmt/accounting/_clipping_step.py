@@ -19,7 +19,6 @@ from dprmt.accounting._secret_pair import SecretUpperPair
 from dprmt.accounting._sketch_law import probe_copies
 from dprmt.accounting._tight_pair import TightPair
 
-
 MOST_FEW_PROBES = 8
 _STEEP_SHIFT = 5.0
 

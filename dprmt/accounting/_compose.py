@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting._bounds import Direction, PrivacyBounds, worst_of
 from dprmt.accounting._clipping_step import ClippingStep
-from dprmt.accounting._engine import Schedule, improve, solve
+from dprmt.accounting._engine import Progress, Schedule, improve, solve
 from dprmt.accounting._questions import DeltaAtEpsilon, EpsilonAtDelta, Question
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ class Composition:
         PrivacyBounds
             With the deciding direction's name.
         """
-        return worst_of(self.epsilon_by_direction(delta, tolerance=tolerance))
+        delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
+        return self._worst(EpsilonAtDelta(delta), tolerance)
 
     def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
         """ε for removing and for adding one sample.
@@ -113,7 +114,8 @@ class Composition:
         PrivacyBounds
             With the deciding direction's name.
         """
-        return worst_of(self.delta_by_direction(epsilon, tolerance=tolerance))
+        epsilon = check_real("epsilon", epsilon, low=0.0, high=1e13)
+        return self._worst(DeltaAtEpsilon(epsilon), tolerance)
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
         """δ for removing and for adding one sample.
@@ -153,18 +155,26 @@ class Composition:
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
         return {direction: self._solve(question, direction, tolerance) for direction in _BOTH}
 
-    def _solve(self, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
+    def _worst(self, question: Question, tolerance: float) -> PrivacyBounds:
+        """Bounds of the larger of both directions; the other one is refined only until it cannot decide."""
+        tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
+        removed = self._solve(question, "remove", tolerance)
+        enough = removed.upper if removed.is_narrow else removed.lower
+        return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough)})
+
+    def _solve(self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0) -> PrivacyBounds:
         """Bounds by the first analysis; where they stay wide, the upper one may come from another valid one."""
-        bounds = solve(self.schedule(), question, direction, tolerance)
+        progress = Progress(enough)
+        bounds = solve(self.schedule(), question, direction, tolerance, progress)
         for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
-            if bounds.is_narrow:
+            if bounds.is_narrow or bounds.upper <= enough:
                 break
             schedule = [
                 unit
                 for mechanism, steps in self.phases
                 for unit in mechanism.schedule(_fallback(mechanism, choice), steps)
             ]
-            bounds = improve(bounds, schedule, question, tolerance)
+            bounds = improve(bounds, schedule, question, tolerance, progress)
         return bounds
 
 

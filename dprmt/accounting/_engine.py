@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -28,7 +28,7 @@ _MAX_REFINEMENTS = 5  # of exact norms; each level of randomized clipping costs 
 _MAX_REFINEMENTS_OF_A_LAW = 3
 _SPLIT_BEYOND = 6.0
 _LEAST_GAIN = 0.95  # two levels in a row that narrow less than this are the last; widths may stall once, then fall
-_HOPELESS = 1.03  # another analysis that starts so much above what is known is given up
+_NO_BETTER = 0.9999
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
 _WIDE_ESTIMATE_AT = 0.95  # where the interval stays wide, the lower side is most often what falls short
 
@@ -64,45 +64,59 @@ Schedule = Sequence[tuple[Step, int]]
 Pairs = list[tuple[StepPair, int]]
 
 
-def solve(schedule: Schedule, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
+@dataclass
+class Progress:
+    """What is known before a direction is solved, and what was found at each level.
+
+    ``enough``: an upper bound that need not be improved on, as that of the other direction.
+    """
+
+    enough: float = 0.0
+    uppers: list[float] = field(default_factory=list)
+
+
+def solve(
+    schedule: Schedule, question: Question, direction: Direction, tolerance: float, progress: Progress | None = None
+) -> PrivacyBounds:
     """Bounds for one adjacency direction, refined until narrow enough or no longer improving.
 
     ``tolerance``: wanted width of the interval, in units of ``question.unit``.
     Returns: always valid; as narrow as asked unless refinement stopped helping, see ``is_narrow``.
     """
-    nothing = interval(0.0, math.inf, direction, question, tolerance)
-    return _refined(nothing, schedule, question, tolerance, range(1 + _most_refinements(schedule)))
-
-
-def improve(bounds: PrivacyBounds, schedule: Schedule, question: Question, tolerance: float) -> PrivacyBounds:
-    """The same bounds with a smaller ``upper``, where another valid analysis of the steps gives one."""
-    levels = range(1, 1 + _most_refinements(schedule))
-    return _refined(bounds, schedule, question, tolerance, levels, ("upper",))
-
-
-def _refined(
-    best: PrivacyBounds,
-    schedule: Schedule,
-    question: Question,
-    tolerance: float,
-    levels: range,
-    sides: tuple[Side, ...] = ("upper", "lower"),
-) -> PrivacyBounds:
-    assert best.direction is not None
+    best = interval(0.0, math.inf, direction, question, tolerance)
+    progress = progress or Progress()
     stalled, split = 0, False
-    for level in levels:
-        answer = _solve_at_level(schedule, question, best.direction, level, split, sides)
-        if sides == ("upper",) and answer["upper"] > _HOPELESS * best.upper:
-            break
+    for level in range(1 + _most_refinements(schedule)):
+        answer = _solve_at_level(schedule, question, direction, level, split, ("upper", "lower"))
+        progress.uppers.append(answer["upper"])
         found = _intersection(best, answer, question, tolerance)
         gained = found.upper - found.lower < _LEAST_GAIN * (best.upper - best.lower)
         best, stalled = found, 0 if gained else stalled + 1
-        if best.is_narrow or stalled == 2:
+        if best.is_narrow or best.upper <= progress.enough or stalled == 2:
             break
         # One more level divides the width by four or so: where that is not enough, jumps may be to blame.
         split = split or not _is_within(best.lower, best.upper, question, _SPLIT_BEYOND * tolerance)
         question = question.sharpened(best)
     return best
+
+
+def improve(
+    bounds: PrivacyBounds, schedule: Schedule, question: Question, tolerance: float, progress: Progress
+) -> PrivacyBounds:
+    """The same bounds with a smaller ``upper``, where another valid analysis of the steps gives one.
+
+    Returns: given up as soon as it is no better than what the first analysis found at the same level.
+    """
+    assert bounds.direction is not None
+    question = question.sharpened(bounds)
+    for level in range(1, len(progress.uppers)):
+        if bounds.is_narrow or bounds.upper <= progress.enough:
+            break
+        answer = _solve_at_level(schedule, question, bounds.direction, level, level > 1, ("upper",))
+        if answer["upper"] >= progress.uppers[level] * _NO_BETTER:
+            break
+        bounds = _intersection(bounds, answer, question, tolerance)
+    return bounds
 
 
 def _most_refinements(schedule: Schedule) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
 from dprmt.accounting._cells import LossCells
 from dprmt.accounting._gaussian_cells import interval_masses
@@ -82,7 +82,9 @@ class SecretUpperPair:
         value, rest = sums.convex_part(t, convex)
         weight = sums.mass_from[convex] - sums.mass_from[tangent]
         at, beside = two_sides(3.0 / star)
-        rise = star / 2 * _density(3.0 / star) * (weight - star**2 * (sums.ratio_from[convex] - sums.ratio_from[tangent]))
+        rise = (
+            star / 2 * _density(3.0 / star) * (weight - star**2 * (sums.ratio_from[convex] - sums.ratio_from[tangent]))
+        )
         value += at * weight + rise + sums.frozen_from[tangent]
         rest += beside * weight - rise + sums.frozen_rest_from[tangent]
         return value, rest

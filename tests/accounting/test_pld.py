@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import norm
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, RandomizedClipping, _revealed_pair, _secret_pair, compose
+from dprmt.accounting import DPSGD, RandomizedClipping, _revealed_pair, _shifted_normals, compose
 from dprmt.accounting._cells import LossCells
 from dprmt.accounting._charged_cells import charged_cells
 from dprmt.accounting._discretization import LossPMF
@@ -192,7 +192,7 @@ def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     pair = PAIRS[name]
     nodes = np.concatenate([np.linspace(-1.5, 1.5, 61), [2.0, 3.0, 8.0, 20.0]])
     whole = charged_cells(pair, nodes)
-    for module in (_revealed_pair, _secret_pair):
+    for module in (_revealed_pair, _shifted_normals):
         monkeypatch.setattr(module, "ROWS_AT_A_TIME", 7)
     blocks = charged_cells(pair, nodes)
     for direction in DIRECTIONS:

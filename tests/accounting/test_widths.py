@@ -48,6 +48,22 @@ def test_as_narrow_as_asked(mechanism, steps: int, delta: float, low: float, hig
     assert bounds.is_narrow
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "steps", "delta", "low", "high"),
+    [
+        pytest.param(R(2.32, 0.001237, 2, rank=2, **SECRET_ENVELOPE), 363816, 1.4e-10, 2.98e11, 3.02e11, id="many"),
+        pytest.param(R(5.0, 1.0, 2, probe_sharing="sample"), 1, 4.2e-5, 464.4, 465.6, id="one step"),
+        pytest.param(R(20.1, 0.0032352, 3, probe_sharing="sample"), 724, 6.57e-10, 3550, 3580, id="three probes"),
+    ],
+)
+def test_few_secret_probes_have_a_finite_upper_bound(mechanism, steps: int, delta: float, low, high) -> None:
+    """Truth: one large sensitivity decides, ε ≈ T q / (2 σ² δ) for two probes."""
+    bounds = mechanism.epsilon(steps, delta, tolerance=TOLERANCE)
+    assert bounds.lower <= high
+    assert low <= bounds.upper
+    assert width(bounds) <= 0.03
+
+
 def test_a_wide_answer_says_so() -> None:
     """With an estimate near the upper bound, which is where the truth most often is."""
     question = EpsilonAtDelta(1e-5)
