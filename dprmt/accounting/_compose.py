@@ -85,7 +85,7 @@ class Composition:
             With the deciding direction's name.
         """
         delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
-        return self._worst(EpsilonAtDelta(delta), tolerance)
+        return replace(self._worst(EpsilonAtDelta(delta), tolerance), at_delta=delta)
 
     def epsilon_by_direction(self, delta: float, *, tolerance: float = 1e-3) -> dict[Direction, PrivacyBounds]:
         """ε for removing and for adding one sample.
@@ -115,7 +115,7 @@ class Composition:
             With the deciding direction's name.
         """
         epsilon = check_real("epsilon", epsilon, low=0.0, high=1e13)
-        return self._worst(DeltaAtEpsilon(epsilon), tolerance)
+        return replace(self._worst(DeltaAtEpsilon(epsilon), tolerance), at_epsilon=epsilon)
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
         """δ for removing and for adding one sample.
