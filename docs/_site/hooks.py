@@ -14,6 +14,8 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
+from gallery import gallery_pages
+
 from notebooks import notebook_pages
 
 _ROOT = Path(__file__).parents[2]
@@ -26,7 +28,7 @@ def on_files(files: Files, *, config: Any, **_: Any) -> Files:
     for name, source in _COPIED.items():
         files.append(File.generated(config, name, content=(_ROOT / source).read_text(encoding="utf-8")))
     files.append(File.generated(config, "command_line.md", content=_command_line()))
-    for page in notebook_pages(config, _ROOT / "notebooks"):
+    for page in (*notebook_pages(config, _ROOT / "notebooks"), *gallery_pages(config, _ROOT / "docs" / "gallery")):
         files.append(page)
     for picture in sorted((_ROOT / "paper_figures" / "results").glob("*.png")):
         files.append(File.generated(config, f"figures/{picture.name}", abs_src_path=str(picture)))

@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
+from dprmt import plots
 from dprmt.accounting import RandomizedClipping
 
 ROOT = Path(__file__).parents[2]
@@ -73,3 +74,21 @@ def test_denoising_spectra_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "argv", ["denoising_spectra.py", str(picture)])
     runpy.run_path(str(ROOT / "paper_figures" / "denoising_spectra.py"), run_name="__main__")
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+def test_gallery_script_draws_one_picture(path: Path) -> None:
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    runpy.run_path(str(path))
+    assert len(pyplot.get_fignums()) == 1
+    pyplot.close("all")
+
+
+def test_every_public_plot_is_in_the_gallery() -> None:
+    shown = "".join(path.read_text(encoding="utf-8") for path in GALLERY)
+    assert [name for name in plots.__all__ if name.startswith("plot_") and f"\n{name}(" not in shown] == []
