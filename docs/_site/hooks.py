@@ -14,12 +14,14 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
+from cross_links import linked_names, linked_theory
 from gallery import gallery_pages
 
 from notebooks import notebook_pages
 
 _ROOT = Path(__file__).parents[2]
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
+_UPWARDS = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)]*)\)")
 _COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 
 
@@ -35,10 +37,20 @@ def on_files(files: Files, *, config: Any, **_: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links out of the folder of documents: to pictures on the site; other files are named, without a link."""
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Links between pages; and out of the folder of documents to pictures, other files being named without a link."""
+    folder, _, name = page.file.src_uri.rpartition("/")
+    if folder == "theory":
+        markdown = linked_theory(markdown, name.removesuffix(".md"))
+    if folder in ("theory", "how_to", "tutorials"):
+        markdown = linked_names(markdown)
     markdown = markdown.replace("](../paper_figures/results/", "](figures/").replace("](docs/", "](")
-    return re.sub(r"(?<!!)\[([^\]]+)\]\((?:\.\./)+[^)]*\)", r"\1", markdown)
+    return _UPWARDS.sub(lambda match: match[0] if _stays(match[2], folder) else match[1], markdown)
+
+
+def _stays(target: str, folder: str) -> bool:
+    """Whether a link from a page of a folder ends among the documents."""
+    return not os.path.normpath(os.path.join(folder, target)).startswith("..")
 
 
 def on_page_content(text: str, **_: Any) -> str:

@@ -49,5 +49,5 @@ def _rendered(path: Path, text: str) -> tuple[str, dict[str, bytes]]:
     page, resources = exporter.from_notebook_node(notebook)
     name = path.stem + "/"
     page = page.replace("](output_", f"]({name}output_").replace("![png]", "![what the code above draws]")
-    note = f"*[notebooks/{path.name}](../notebooks/{path.name}), as it ran when this site was built.*"
+    note = f"*`notebooks/{path.name}`, as it ran when this site was built.*"
     return f"{page}\n\n{note}\n", dict(resources["outputs"])

@@ -1,8 +1,13 @@
-"""Sphinx' roles in docstrings, as Markdown's code."""
+"""Docstrings as Markdown: Sphinx' roles as code, cited theory as links."""
 
 import re
+import sys
+from pathlib import Path
 
 import griffe
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cross_links import linked_citations
 
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|exc):`~?([^`]+)`")
 
@@ -13,4 +18,4 @@ class Roles(griffe.Extension):
     def on_instance(self, *, obj: griffe.Object, **_: object) -> None:
         """Rewrite one."""
         if obj.docstring is not None:
-            obj.docstring.value = _ROLE.sub(r"`\1`", obj.docstring.value)
+            obj.docstring.value = linked_citations(_ROLE.sub(r"`\1`", obj.docstring.value))

@@ -9,10 +9,9 @@ import sys
 from typing import Any
 
 from dprmt.accounting import PrivacyBounds
-from dprmt.cli._clipping_options import clipping_details, clipping_label
 from dprmt.cli._options import Parser
 from dprmt.cli._rounding import round_down, round_up
-from dprmt.cli._sampling_options import run_details
+from dprmt.cli._run_options import details, label
 
 
 def bounds_document(name: str, by_direction: dict[Any, PrivacyBounds], values: dict[str, Any]) -> dict[str, Any]:
@@ -22,17 +21,16 @@ def bounds_document(name: str, by_direction: dict[Any, PrivacyBounds], values: d
         name: _finite(worst),
         "direction": worst.direction,
         "by_direction": {direction: _finite(bounds) for direction, bounds in by_direction.items()},
-        **clipping_details(values),
-        **run_details(values),
+        **details(values),
     }
 
 
 def bounds_lines(symbol: str, by_direction: dict[Any, PrivacyBounds], at: str, values: dict[str, Any]) -> list[str]:
     """The same for readers."""
-    worst, label = larger(by_direction), clipping_label(values)
-    lines = [f"{symbol} <= {round_up(worst.upper)} at {at}  ({label})"]
+    worst, how = larger(by_direction), label(values)
+    lines = [f"{symbol} <= {round_up(worst.upper)} at {at}  ({how})"]
     if math.isinf(worst.upper):
-        lines = [f"no finite {symbol} could be certified at {at}  ({label})"]
+        lines = [f"no finite {symbol} could be certified at {at}  ({how})"]
     for name, bounds in by_direction.items():
         decides = "  <- decides" if name == worst.direction else ""
         lines.append(f"  {name:<7}{round_down(bounds.lower)} <= {symbol} <= {round_up(bounds.upper)}{decides}")

@@ -13,6 +13,7 @@ from dprmt.cli._options import Commands, Option, add_command_with, real
 from dprmt.cli._rounding import round_up
 from dprmt.cli._run_options import DELTA, composed
 from dprmt.cli._sampling_options import MEANING, SAMPLING, batch_keywords, read_run, run_keywords
+from dprmt.cli._spinner import waiting
 from dprmt.cli._statements import statement, upper_bound
 
 _TARGET = Option("--epsilon", real(low=0.0, low_open=True), "target ε, > 0", required=True, metavar="E")
@@ -33,8 +34,9 @@ def add_command(commands: Commands) -> None:
 def run_noise(namespace: argparse.Namespace) -> None:
     """The noise multiplier, and the ε that it gives."""
     values = read_run(namespace, _OPTIONS)
-    values["noise_multiplier"] = sigma = _calibrated(values)
-    by_direction = composed(values).epsilon_by_direction(values["delta"])
+    with waiting("calibrating"):
+        values["noise_multiplier"] = sigma = _calibrated(values)
+        by_direction = composed(values).epsilon_by_direction(values["delta"])
     document = {"noise_multiplier": sigma, **bounds_document("epsilon", by_direction, values)}
     lines = bounds_lines("ε", by_direction, f"δ = {values['delta']:g}", values)
     worst = larger(by_direction)

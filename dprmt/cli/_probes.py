@@ -14,6 +14,7 @@ from dprmt.cli._options import Commands, Option, add_command_with, count
 from dprmt.cli._rounding import round_up
 from dprmt.cli._run_options import DELTA, NOISE
 from dprmt.cli._sampling_options import MEANING, POISSON, read_run
+from dprmt.cli._spinner import waiting
 
 
 def _shapes(name: str, text: str) -> list[tuple[int, ...]]:
@@ -49,7 +50,8 @@ def run_probes(namespace: argparse.Namespace) -> None:
     """The best split for each estimator, and exact norms."""
     values = read_run(namespace, _OPTIONS)
     run = (values[name] for name in ("noise_multiplier", "sample_rate", "steps", "delta", "budget"))
-    choices = choose_probes(*run, layers=values["layers"])
+    with waiting("trying splits"):
+        choices = choose_probes(*run, layers=values["layers"])
     print_answer(namespace, {"choices": [_document(choice) for choice in choices]}, _table(choices))
 
 

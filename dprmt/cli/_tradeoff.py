@@ -9,15 +9,16 @@ import numpy as np
 
 from dprmt.accounting import TradeOff, clt_mu
 from dprmt.cli._answers import print_answer
-from dprmt.cli._clipping_options import CLIPPING, clipping_details, clipping_label
 from dprmt.cli._options import Commands, Option, add_command_with, check_picture_name, count, name_of
-from dprmt.cli._run_options import NOISE, composed
-from dprmt.cli._sampling_options import MEANING, SAMPLING, read_run, run_details
+from dprmt.cli._phases import RUN, read_phases
+from dprmt.cli._run_options import composed, details, label, phases_of
+from dprmt.cli._sampling_options import MEANING
+from dprmt.cli._spinner import waiting
 
 _POINTS = Option(
     "--points", count(low=2, high=100_001), "number of false positive rates (default 101)", default=101, metavar="N"
 )
-_OPTIONS = (NOISE, *SAMPLING, *CLIPPING, _POINTS)
+_OPTIONS = (*RUN, _POINTS)
 _EXAMPLES = """\
 examples:
   dprmt tradeoff --noise-multiplier 1 --sample-rate 0.03 --steps 400 > curve.csv
@@ -34,16 +35,16 @@ def add_command(commands: Commands) -> None:
 
 def run_tradeoff(namespace: argparse.Namespace) -> None:
     """The curve, at rates that are denser where it bends: near both ends."""
-    values = read_run(namespace, _OPTIONS)
+    values = read_phases(namespace, (_POINTS,))
     if namespace.plot is not None:
         check_picture_name("dprmt tradeoff", namespace.plot)
     alpha = (1.0 - np.cos(np.linspace(0.0, np.pi, values["points"]))) / 2.0
-    band = composed(values).trade_off(alpha)
+    with waiting("composing"):
+        band = composed(values).trade_off(alpha)
     if namespace.plot is not None:
         _draw(namespace.plot, band, values)
     columns = {"alpha": band.alpha, "lower": band.lower, "estimate": band.estimate, "upper": band.upper}
-    document = {**{name: column.tolist() for name, column in columns.items()}, **clipping_details(values)}
-    document |= run_details(values)
+    document = {**{name: column.tolist() for name, column in columns.items()}, **details(values)}
     lines = [f"wrote {namespace.plot}"] if namespace.plot is not None else _csv(columns)
     print_answer(namespace, document, lines)
 
@@ -51,10 +52,10 @@ def run_tradeoff(namespace: argparse.Namespace) -> None:
 def _draw(place: str, band: TradeOff, values: dict[str, Any]) -> None:
     from dprmt.plots import plot_trade_off, save_picture
 
-    mu = None
-    if values["probes"] is None and values["sample_rate"] is not None:
-        mu = clt_mu(values["noise_multiplier"], values["sample_rate"], values["steps"])
-    save_picture(place, lambda ax: plot_trade_off({clipping_label(values): band}, gaussian_mu=mu, ax=ax))
+    mu, (first, *more) = None, phases_of(values)
+    if not more and first["probes"] is None and first["sample_rate"] is not None:
+        mu = clt_mu(first["noise_multiplier"], first["sample_rate"], first["steps"])
+    save_picture(place, lambda ax: plot_trade_off({label(values): band}, gaussian_mu=mu, ax=ax))
 
 
 def _csv(columns: dict[str, np.ndarray]) -> list[str]:

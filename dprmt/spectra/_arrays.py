@@ -35,6 +35,7 @@ MatrixT = TypeVar("MatrixT", bound="NDArray[np.floating[Any]] | TensorLike")
 """The same without numbers."""
 
 _FLOATING = "of a real floating-point dtype"
+_LARGEST_WINDOW = 7  # of a convolution
 
 
 def is_tensor(x: object) -> bool:
@@ -102,6 +103,13 @@ def check_matrices(name: str, x: object) -> Array:
     check_nonempty(name, values)
     check_finite(name, values)
     return values
+
+
+def refuse_kernels(name: str, values: Array) -> None:
+    """Raise for what can only be the kernel (out, in, h, w) of a convolution, not a batch of matrices."""
+    if values.ndim == 4 and max(values.shape[-2:]) <= _LARGEST_WINDOW < max(values.shape[:2]):
+        allowed = "a matrix or a stack of matrices; a convolution's kernel as a matrix, such as x.reshape(len(x), -1)"
+        raise ParameterError(name, tuple(values.shape), allowed)
 
 
 def check_shape(shape: object) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from dprmt.spectra._arrays import (
     check_finite,
     check_nonempty,
     is_tensor,
+    refuse_kernels,
     to_float64,
 )
 from dprmt.spectra._backends import full_spectrum
@@ -94,6 +95,7 @@ def blend(matrix: MatrixT, sigma: float, norm_correction: bool = True) -> Matrix
     if array.ndim < 2:
         raise ParameterError("matrix", tuple(array.shape), "a matrix or a stack of matrices, shape (..., m, n)")
     check_nonempty("matrix", array)
+    refuse_kernels("matrix", array)
     σ = check_real("sigma", sigma, low=0.0)
     if σ == 0:
         check_finite("matrix", array)

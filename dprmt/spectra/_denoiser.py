@@ -20,6 +20,7 @@ from dprmt.spectra._arrays import (
     check_nonempty,
     is_tensor,
     promote_half,
+    refuse_kernels,
     to_float64,
 )
 from dprmt.spectra._backends import Backend, leading_spectrum
@@ -78,7 +79,8 @@ def denoise(
     Raises
     ------
     ParameterError
-        If ``matrix`` has fewer than two axes, a zero-length axis, an entry that is not finite or a dtype that
+        If ``matrix`` has fewer than two axes or is a convolution's kernel (out, in, h, w), whose slices are no
+        matrices to denoise; if it has a zero-length axis, an entry that is not finite or a dtype that
         is not real floating; if ``sigma`` < 0, ``kappa`` < 1, or either is not finite; if a choice is
         unknown; if the result does not fit the dtype, rescaled or not.
 
@@ -110,6 +112,7 @@ def denoise(
     if array.ndim < 2:
         raise ParameterError("matrix", tuple(array.shape), "a matrix or a stack of matrices, shape (..., m, n)")
     check_nonempty("matrix", array)
+    refuse_kernels("matrix", array)
     σ = check_real("sigma", sigma, low=0.0)
     κ = check_real("kappa", kappa, low=1.0)
     check_method(loss, backend)

@@ -261,6 +261,10 @@ def test_denoising_helps_where_it_should():
         (np.ones(3), r"matrix must be a matrix or a stack of matrices, shape \(..., m, n\), got \(3,\)"),
         (np.ones((2, 0)), r"matrix must be a non-empty array, whose shape has no 0, got \(2, 0\)"),
         (np.ones((0, 2, 3)), r"matrix must be a non-empty array"),
+        (
+            np.ones((8, 4, 3, 3)),
+            r"a convolution's kernel as a matrix, such as x.reshape\(len\(x\), -1\), got \(8, 4, 3, 3\)",
+        ),
         (np.ones((2, 2), dtype=int), "matrix must be of a real floating-point dtype, got .*int"),
         (np.ones((2, 2), dtype=bool), "matrix must be of a real floating-point dtype, got .*bool"),
         (np.ones((2, 2), dtype=complex), "matrix must be of a real floating-point dtype, got .*complex"),

@@ -1,0 +1,60 @@
+"""Links between theory and API: labels are anchors, public names lead to their pages, docstrings to the proofs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+_TRAINING = ("norms", "clipping", "denoising", "optimizers", "subspaces", "recipes", "data", "models", "harness")
+ROOMS = ("accounting", "spectra", "plots", "report", *(f"training.{room}" for room in _TRAINING))
+_LABEL = re.compile(r"^\*\*\(([A-Z]\d?'*)\)\*\*", re.MULTILINE)
+_SECTION = re.compile(r"^## (\d+)\. (.+)$", re.MULTILINE)
+_NAME = re.compile(r"(?<!\[)`(dprmt(?:\.\w+)+)`(?!\])")
+_CITED = re.compile(r"``?(?:docs/)?theory/(\w+)\.md``?(?:, (?:§(\d+)|(?:equations? )?([A-Z]\d'*)))?")
+
+
+def public_names() -> dict[str, object]:
+    """All that can be linked to, by its dotted name."""
+    found = {}
+    for room in ROOMS:
+        module = importlib.import_module(f"dprmt.{room}")
+        found |= {f"dprmt.{room}.{name}": getattr(module, name) for name in module.__all__}
+    return found
+
+
+def linked_theory(markdown: str, stem: str) -> str:
+    """A page of theory with anchors at its labels and sections, and the public names that rest on it."""
+    markdown = _LABEL.sub(lambda match: f'<a id="{match[1]}"></a>{match[0]}', markdown)
+    markdown = _SECTION.sub(lambda match: f'<a id="s{match[1]}"></a>\n\n{match[0]}', markdown)
+    users = [name for name, value in public_names().items() if f"theory/{stem}.md" in _source(value)]
+    if not users:
+        return markdown
+    return f"{markdown}\n\n## In the API\n\n" + "\n".join(f"- [`{name}`][{name}]" for name in users) + "\n"
+
+
+def linked_names(markdown: str) -> str:
+    """Public names in code font as links to where they are documented."""
+    known = public_names()
+    return _NAME.sub(lambda match: f"[{match[0]}][{match[1]}]" if match[1] in known else match[0], markdown)
+
+
+def linked_citations(docstring: str) -> str:
+    """Pages of theory in a docstring as links, to the label or section where one follows."""
+
+    def link(match: re.Match[str]) -> str:
+        page, section, label = match.groups()
+        place = f"s{section}" if section else label or ""
+        words = ", ".join(filter(None, (page.replace("_", " "), f"§{section}" if section else label)))
+        return f"[{words}](../theory/{page}.html#{place})" if place else f"[{words}](../theory/{page}.html)"
+
+    return _CITED.sub(link, docstring)
+
+
+def _source(value: object) -> str:
+    # Of the module that defines it: where the code cites what it implements.
+    try:
+        return Path(inspect.getfile(value)).read_text(encoding="utf-8")  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return ""

@@ -1,0 +1,113 @@
+"""Runs of several phases on the command line, and what moves while an answer takes its time."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dprmt.accounting import DPSGD, RandomizedClipping, compose
+from dprmt.cli import _spinner, main
+
+RUN = """\
+sample_rate = "1/20"
+[[phases]]
+noise_multiplier = 2
+steps = 10
+[[phases]]
+noise_multiplier = 1.5
+sample_rate = 0.1
+steps = 5
+probes = 16
+probe_sharing = "sample"
+"""
+PHASES = [(DPSGD(2.0, 0.05), 10), (RandomizedClipping(1.5, 0.1, probes=16, probe_sharing="sample"), 5)]
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> str:
+    path = tmp_path / "run.toml"
+    path.write_text(RUN)
+    return str(path)
+
+
+@pytest.mark.parametrize(("command", "at"), [("epsilon", "--delta=1e-5"), ("delta", "--epsilon=1")])
+def test_phases_are_composed(capsys: pytest.CaptureFixture[str], run_file: str, command: str, at: str) -> None:
+    assert main([command, "--phases", run_file, at, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    composed = compose(PHASES)
+    expected = composed.epsilon(1e-5) if command == "epsilon" else composed.delta(1.0)
+    assert document[command]["upper"] == expected.upper
+    assert [phase["noise_multiplier"] for phase in document["phases"]] == [2.0, 1.5]
+    assert document["phases"][1]["probe_sharing"] == "sample"
+
+
+def test_a_statement_names_every_phase(capsys: pytest.CaptureFixture[str], run_file: str) -> None:
+    assert main(["epsilon", "--phases", run_file, "--delta", "1e-5", "--statement"]) == 0
+    out = capsys.readouterr().out
+    assert "in 2 phases: for T = 10 steps" in out
+    assert "; then for T = 5 steps" in out
+
+
+def test_a_curve_of_phases(capsys: pytest.CaptureFixture[str], run_file: str) -> None:
+    assert main(["tradeoff", "--phases", run_file, "--points", "3", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["lower"] == pytest.approx(compose(PHASES).trade_off([0.0, 0.5, 1.0]).lower.tolist(), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "[[phases]]"),
+        ("phases = 3", "[[phases]]"),
+        ("[[phases]]\nnoise = 2", "noise_multiplier, sample_rate"),
+        ("[[phases]]\nsteps = 2", "--noise-multiplier must be given in every phase"),
+        ("[[phases]]\nnoise_multiplier = -1\nsteps = 3\nsample_rate = 1", "--noise-multiplier must be a finite number"),
+        ("[[phases]]\nnoise_multiplier = 1\nsteps = true\nsample_rate = 1", "--steps must be an integer"),
+        ("[[phases", "[[phases]]"),
+    ],
+)
+def test_bad_phases_are_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, words: str
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    assert main(["epsilon", "--phases", str(path), "--delta", "1e-5"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert words in error
+
+
+def test_phases_and_a_run_are_not_mixed(capsys: pytest.CaptureFixture[str], run_file: str) -> None:
+    assert main(["epsilon", "--phases", run_file, "--delta", "1e-5", "--steps", "3"]) == 2
+    assert "--steps must be left out where --phases is given" in capsys.readouterr().err
+    assert main(["epsilon", "--delta", "1e-5"]) == 2
+    assert "--noise-multiplier must be given, or --phases" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "shows"), [(Terminal(), True), (io.StringIO(), False)])
+def test_something_moves_on_terminals_only(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, shows: bool) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(_spinner, "_PATIENCE", 0.05)
+    monkeypatch.setenv("TERM", "xterm")
+    with _spinner.waiting("composing"):
+        time.sleep(0.5)
+    assert ("composing" in stream.getvalue()) == shows
+
+
+def test_a_quick_answer_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with _spinner.waiting("composing"):
+        pass
+    assert "composing" not in sys.stderr.getvalue()
