@@ -150,7 +150,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     [
         ([], "COMMAND"),
         (["nonsense"], "'nonsense'"),
-        (["epsilon"], "--noise-multiplier"),
+        (["epsilon"], "--delta"),
         ([*EPSILON, "--colour", "red"], "--colour"),
         (["tradeoff", *RUN, "--plot", "curve.gif"], "curve.gif"),
         (["tradeoff", *RUN, "--plot", "missing-folder/curve.png"], "missing-folder"),
