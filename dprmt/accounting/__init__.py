@@ -19,6 +19,7 @@ from dprmt.accounting._gaussian_dp import gdp_epsilon as gdp_epsilon
 from dprmt.accounting._gaussian_dp import gdp_trade_off as gdp_trade_off
 from dprmt.accounting._mechanisms import DPSGD as DPSGD
 from dprmt.accounting._mechanisms import RandomizedClipping as RandomizedClipping
+from dprmt.accounting._privacy_curve import PrivacyCurve as PrivacyCurve
 from dprmt.accounting._trade_off import TradeOff as TradeOff
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "FlatSpectrum",
     "NoRenyiDivergenceError",
     "PrivacyBounds",
+    "PrivacyCurve",
     "ProbeChoice",
     "RandomizedClipping",
     "TradeOff",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast, overload
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting._bounds import Direction, PrivacyBounds, worst_of
 from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._engine import Progress, Schedule, improve, solve
+from dprmt.accounting._privacy_curve import Numbers, PrivacyCurve
 from dprmt.accounting._questions import DeltaAtEpsilon, EpsilonAtDelta, Question
 
 if TYPE_CHECKING:
@@ -99,22 +101,32 @@ class Composition:
         found = self._ask(EpsilonAtDelta(delta), tolerance)
         return {direction: replace(bounds, at_delta=delta) for direction, bounds in found.items()}
 
-    def delta(self, epsilon: float, *, tolerance: float = 1e-2) -> PrivacyBounds:
+    @overload
+    def delta(self, epsilon: float, *, tolerance: float = ...) -> PrivacyBounds: ...
+
+    @overload
+    def delta(self, epsilon: Numbers, *, tolerance: float = ...) -> PrivacyCurve: ...
+
+    def delta(self, epsilon: float | Numbers, *, tolerance: float = 1e-2) -> PrivacyBounds | PrivacyCurve:
         """δ at ``epsilon``, the larger of both adjacency directions.
 
         Parameters
         ----------
-        epsilon : float
+        epsilon : float or sequence of float
             In [0, 1e13].
         tolerance : float
             Wanted relative width of the interval.
 
         Returns
         -------
-        PrivacyBounds
-            With the deciding direction's name.
+        PrivacyBounds or PrivacyCurve
+            With the deciding direction's name; the latter, in the order of what was asked, for a sequence.
         """
-        epsilon = check_real("epsilon", epsilon, low=0.0, high=1e13)
+        if np.ndim(epsilon):
+            from dprmt.accounting._curves import delta_curve
+
+            return delta_curve(self, epsilon, tolerance)
+        epsilon = check_real("epsilon", cast("float", epsilon), low=0.0, high=1e13)
         return replace(self._worst(DeltaAtEpsilon(epsilon), tolerance), at_epsilon=epsilon)
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
@@ -176,6 +188,11 @@ class Composition:
             ]
             bounds = improve(bounds, schedule, question, tolerance, progress)
         return bounds
+
+
+def solved(run: Composition, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
+    """Bounds for one adjacency direction."""
+    return run._solve(question, direction, tolerance)
 
 
 def compose(phases: Sequence[tuple[Mechanism, int]]) -> Composition:

@@ -184,18 +184,47 @@ def window_of(pmf: LossPMF, fewest: int, most: int, tilt: float) -> tuple[int, i
     return first, int(fft.next_fast_len(max(last - first + 1, 16), real=True))
 
 
+@dataclass(frozen=True)
+class TiltedTransform:
+    """One step's tilted loss, transformed.
+
+    Attributes
+    ----------
+    values : ndarray, shape (N // 2 + 1,)
+        Its transform on a window of N points.
+    log_scale : float
+        Logarithm of the tilted mass before it was normalised.
+    rounding : float
+        Relative tilted mass that rounding moved (F1).
+    """
+
+    values: Array
+    log_scale: float
+    rounding: float
+
+    def misplaced(self, counts: Array | int) -> Array:
+        """Tilted mass outside the window, or moved by rounding, after so many steps."""
+        value: Array = 2 * np.exp(_LOG_OUTSIDE) + np.expm1(counts * np.float64(self.rounding))
+        return value
+
+
+def tilted_transform(pmf: LossPMF, tilt: float, size: int) -> TiltedTransform:
+    """The transform of one step's loss after tilting, on a window of ``size`` points."""
+    weights = _tilted_mass(pmf, tilt)
+    values = fft.rfft(np.bincount(pmf.index % size, weights=weights, minlength=size))
+    return TiltedTransform(values, float(log_mgf([(pmf, 1)], np.array([tilt]))[0]), _mass_rounding(pmf, weights))
+
+
 def composed_powers(pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int) -> dict[int, ComposedLoss]:
     """The finite part of one step's loss composed with itself, for several numbers of steps by one transform."""
-    weights = _tilted_mass(pmf, tilt)
-    transform = fft.rfft(np.bincount(pmf.index % size, weights=weights, minlength=size))
-    magnitude, rounding = np.abs(transform), _mass_rounding(pmf, weights)
-    log_scale = float(log_mgf([(pmf, 1)], np.array([tilt]))[0])
+    one = tilted_transform(pmf, tilt, size)
+    magnitude = np.abs(one.values)
     losses = (first + np.arange(size)) * pmf.mesh
     result = {}
     for count in counts:
-        mass = np.roll(fft.irfft(_power(transform, count), size), -(first % size))
-        error = 2 * np.exp(_LOG_OUTSIDE) + np.expm1(count * rounding) + _fft_rounding([magnitude], [count], size)
-        result[count] = ComposedLoss(losses, np.maximum(mass, 0.0), tilt, count * log_scale, 0.0, float(error))
+        mass = np.roll(fft.irfft(_power(one.values, count), size), -(first % size))
+        error = one.misplaced(count) + _fft_rounding([magnitude], [count], size)
+        result[count] = ComposedLoss(losses, np.maximum(mass, 0.0), tilt, count * one.log_scale, 0.0, float(error))
     return result
 
 

@@ -86,10 +86,10 @@ def solve(
     best = interval(0.0, math.inf, direction, question, tolerance)
     progress = progress or Progress()
     stalled, split = 0, False
-    for level in range(1 + _most_refinements(schedule)):
+    for level in range(1 + most_refinements(schedule)):
         answer = _solve_at_level(schedule, question, direction, level, split, ("upper", "lower"))
         progress.uppers.append(answer["upper"])
-        found = _intersection(best, answer, question, tolerance)
+        found = intersection(best, answer, question, tolerance)
         gained = found.upper - found.lower < _LEAST_GAIN * (best.upper - best.lower)
         best, stalled = found, 0 if gained else stalled + 1
         if best.is_narrow or best.upper <= progress.enough or stalled == 2:
@@ -115,11 +115,12 @@ def improve(
         answer = _solve_at_level(schedule, question, bounds.direction, level, level > 1, ("upper",))
         if answer["upper"] >= progress.uppers[level] * _NO_BETTER:
             break
-        bounds = _intersection(bounds, answer, question, tolerance)
+        bounds = intersection(bounds, answer, question, tolerance)
     return bounds
 
 
-def _most_refinements(schedule: Schedule) -> int:
+def most_refinements(schedule: Schedule) -> int:
+    """How many times meshes may be halved."""
     exact = all(step.is_exact for step, _ in schedule)
     return _MAX_REFINEMENTS if exact else _MAX_REFINEMENTS_OF_A_LAW
 
@@ -137,9 +138,10 @@ def _is_within(lower: float, upper: float, question: Question, tolerance: float)
     return math.isfinite(upper) and upper - lower <= tolerance * question.unit(upper)
 
 
-def _intersection(
+def intersection(
     first: PrivacyBounds, answer: dict[Side, float], question: Question, tolerance: float
 ) -> PrivacyBounds:
+    """Both bounds at once; they must not contradict each other."""
     lower = max(first.lower, answer.get("lower", first.lower))
     upper = min(first.upper, answer.get("upper", first.upper))
     if lower > upper * (1.0 + 1e-9) + 1e-300:
@@ -156,18 +158,24 @@ def _solve_at_level(
     split: bool,
     sides: tuple[Side, ...],
 ) -> dict[Side, float]:
-    tail = _tail(schedule, question.small)
+    curves = level_curves(schedule, question, direction, level, split, sides)
+    if curves is None:
+        return {"upper": 0.0, "lower": 0.0}
     drift = loss_drift(schedule)
+    return {side: question.read(curve, side, drift) for side, curve in curves.items()}
+
+
+def level_curves(
+    schedule: Schedule, question: Question, direction: Direction, level: int, split: bool, sides: tuple[Side, ...]
+) -> dict[Side, Curve] | None:
+    """δ(ε) from above and from below, sharpest where the question is; None if its answer is 0 without them."""
+    tail = _tail(schedule, question.small)
     upper, lower = _pairs(schedule, tail, level)
     ground = _ground(upper, question, direction, tail)
     if question.is_trivial(ground.total_variation):
-        return {"upper": 0.0, "lower": 0.0}
-    answer: dict[Side, float] = {}
-    for side in sides:
-        pairs = upper if side == "upper" else lower
-        curve = _curve(pairs, ground, question, direction, side, level, split)
-        answer[side] = question.read(curve, side, drift)
-    return answer
+        return None
+    both: dict[Side, Pairs] = {"upper": upper, "lower": lower}
+    return {side: _curve(both[side], ground, question, direction, side, level, split) for side in sides}
 
 
 @dataclass(frozen=True)
@@ -252,6 +260,25 @@ def _tail(schedule: Schedule, small: float) -> float:
 def _pairs(schedule: Schedule, tail: float, level: int) -> tuple[Pairs, Pairs]:
     both = [(step.pairs(_FIRST_BINS << level, tail), count) for step, count in schedule]
     return [(pair[0], count) for pair, count in both], [(pair[1], count) for pair, count in both]
+
+
+def step_laws(
+    step: Step, count: int, question: Question, direction: Direction, level: int, tail: float
+) -> tuple[dict[Side, LossPMF], float]:
+    """One step's discrete losses from above and from below, on a mesh for ``count`` steps.
+
+    ``tail``: mass that may be cut off per step.
+    Returns: the laws, and a bound on the total variation of one step.
+    """
+    upper, lower = step.pairs(_FIRST_BINS << level, tail)
+    ground = _ground([(upper, count)], question, direction, tail)
+    mesh = _FIRST_MESH / 2**level * ground.scale
+    sides: dict[Side, StepPair] = {"upper": upper, "lower": lower}
+    laws = {
+        side: _discretize([(pair, count)], ground.ranges, direction, side, mesh, 5 * ground.scale)[0][0]
+        for side, pair in sides.items()
+    }
+    return laws, ground.total_variation / count
 
 
 def _compose(

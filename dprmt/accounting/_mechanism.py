@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, overload
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import check_count, check_real
@@ -12,8 +13,10 @@ from dprmt.accounting._allocation import AllocationEpoch
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._compose import Composition, compose
+from dprmt.accounting._curves import checked_counts, epsilon_curve
 from dprmt.accounting._engine import Schedule
 from dprmt.accounting._errors import needing
+from dprmt.accounting._privacy_curve import Counts, Numbers, PrivacyCurve
 from dprmt.accounting._sampling import Sampling, check_steps, checked_sample_rate, run_length, schedule_of
 
 if TYPE_CHECKING:
@@ -50,34 +53,59 @@ class Mechanism:
         """Refuse part of an epoch of random allocation."""
         return check_steps(steps, self.steps_per_epoch)
 
+    @overload
+    def epsilon(
+        self, steps: int | None = ..., delta: float | None = ..., *, epochs: int | None = ..., tolerance: float = ...
+    ) -> PrivacyBounds: ...
+
+    @overload
+    def epsilon(
+        self, steps: Counts, delta: float | None = ..., *, epochs: None = ..., tolerance: float = ...
+    ) -> PrivacyCurve: ...
+
+    @overload
+    def epsilon(
+        self, steps: None = ..., delta: float | None = ..., *, epochs: Counts, tolerance: float = ...
+    ) -> PrivacyCurve: ...
+
     def epsilon(
         self,
-        steps: int | None = None,
+        steps: int | Counts | None = None,
         delta: float | None = None,
         *,
-        epochs: int | None = None,
+        epochs: int | Counts | None = None,
         tolerance: float = 1e-3,
-    ) -> PrivacyBounds:
+    ) -> PrivacyBounds | PrivacyCurve:
         """ε of ``steps`` steps at ``delta``, the larger of both adjacency directions.
 
         Parameters
         ----------
-        steps : int or None
-            Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``.
+        steps : int, sequence of int or None
+            Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``. Of many numbers, ε
+            after each costs a small part of what single questions would (F4).
         delta : float
             In [1e-290, 1).
-        epochs : int or None
+        epochs : int, sequence of int or None
             For random allocation, instead of ``steps``.
         tolerance : float
             Wanted width of the interval, absolute for ε ≤ 1 and relative beyond.
 
         Returns
         -------
-        PrivacyBounds
-            With the deciding direction's name; ``upper`` may be ∞ where no finite ε could be certified.
+        PrivacyBounds or PrivacyCurve
+            With the deciding direction's name; ``upper`` may be ∞ where no finite ε could be certified. The latter,
+            in the order of what was asked, for a sequence.
+
+        Raises
+        ------
+        ParameterError
+            If an argument lies outside its range.
         """
         delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
-        return self._run(steps, epochs).epsilon(delta, tolerance=tolerance)
+        length: Any = steps if epochs is None else epochs
+        if np.ndim(length):
+            return self._epsilon_curve(steps, epochs, delta, tolerance)
+        return self._run(cast("int | None", steps), cast("int | None", epochs)).epsilon(delta, tolerance=tolerance)
 
     def epsilon_by_direction(
         self,
@@ -97,22 +125,37 @@ class Mechanism:
         delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
         return self._run(steps, epochs).epsilon_by_direction(delta, tolerance=tolerance)
 
+    @overload
+    def delta(
+        self, steps: int | None = ..., epsilon: float | None = ..., *, epochs: int | None = ..., tolerance: float = ...
+    ) -> PrivacyBounds: ...
+
+    @overload
+    def delta(
+        self, steps: int | None = ..., *, epsilon: Numbers, epochs: int | None = ..., tolerance: float = ...
+    ) -> PrivacyCurve: ...
+
+    @overload
+    def delta(
+        self, steps: int | None, epsilon: Numbers, *, epochs: int | None = ..., tolerance: float = ...
+    ) -> PrivacyCurve: ...
+
     def delta(
         self,
         steps: int | None = None,
-        epsilon: float | None = None,
+        epsilon: float | Numbers | None = None,
         *,
         epochs: int | None = None,
         tolerance: float = 1e-2,
-    ) -> PrivacyBounds:
+    ) -> PrivacyBounds | PrivacyCurve:
         """δ of ``steps`` steps at ``epsilon``, the larger of both adjacency directions.
 
         Parameters
         ----------
         steps : int or None
             Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``.
-        epsilon : float
-            In [0, 1e13].
+        epsilon : float or sequence of float
+            In [0, 1e13]. Of many numbers, δ at each costs a small part of what single questions would.
         epochs : int or None
             For random allocation, instead of ``steps``.
         tolerance : float
@@ -120,11 +163,11 @@ class Mechanism:
 
         Returns
         -------
-        PrivacyBounds
-            With the deciding direction's name.
+        PrivacyBounds or PrivacyCurve
+            With the deciding direction's name; the latter, in the order of what was asked, for a sequence.
         """
-        epsilon = check_real("epsilon", epsilon, low=0.0, high=1e13)
-        return self._run(steps, epochs).delta(epsilon, tolerance=tolerance)
+        run = self._run(steps, epochs)
+        return run.delta(cast("float", epsilon), tolerance=tolerance)
 
     def trade_off(self, steps: int | None = None, alpha: ArrayLike = (), *, epochs: int | None = None) -> TradeOff:
         """The trade-off function α ↦ β of ``steps`` steps: the smaller of both adjacency directions.
@@ -144,6 +187,18 @@ class Mechanism:
             Bounds on the smallest false negative rate; the safe side is the lower one.
         """
         return self._run(steps, epochs).trade_off(alpha)
+
+    def _epsilon_curve(self, steps: Any, epochs: Any, delta: float, tolerance: float) -> PrivacyCurve:
+        length = self.steps_per_epoch
+        if epochs is None:
+            counts = checked_counts("steps", steps, length or 1)
+            return epsilon_curve(self._run_of_steps, counts, delta, tolerance)
+        run_length(steps, 1, length)  # refuses both, or epochs of Poisson sampling
+        counts = checked_counts("epochs", epochs, high=10**9 // (length or 1))
+        return epsilon_curve(self._run_of_steps, counts * (length or 1), delta, tolerance, at=counts)
+
+    def _run_of_steps(self, steps: int) -> Composition:
+        return compose([(self, steps)])
 
     def _run(self, steps: int | None, epochs: int | None) -> Composition:
         return compose([(self, run_length(steps, epochs, self.steps_per_epoch))])

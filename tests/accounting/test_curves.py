@@ -1,0 +1,229 @@
+"""Many answers at once: ε after many numbers of steps, δ at many ε; against closed forms and single answers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD, PrivacyCurve, RandomizedClipping, compose
+from dprmt.accounting._discretization import LossPMF
+from dprmt.accounting._engine import InconsistentBoundsError
+from dprmt.accounting._few_frequencies import FewFrequencies, TooManyFrequenciesError
+from dprmt.accounting._step_counts import Brackets, one_by_one
+
+# ----------------------------------------------------------------------------------------- closed forms
+
+
+def gaussian_delta(mu, epsilon):
+    return ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
+
+
+def gaussian_epsilon(mu, delta):
+    return brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, 200.0, xtol=1e-12)
+
+
+def test_epsilon_after_every_step_of_the_gaussian_mechanism():
+    """Without sampling ε is known: T steps are one with μ = √T/σ. Every answer holds it, and is narrow."""
+    steps = np.arange(1, 301)
+    curve = DPSGD(8.0, 1.0).epsilon(steps, 1e-6)
+    truth = np.array([gaussian_epsilon(math.sqrt(count) / 8.0, 1e-6) for count in steps])
+    assert np.all((curve.lower <= truth) & (truth <= curve.upper))
+    assert np.all(curve.upper - curve.lower <= 1e-3 * np.maximum(1.0, curve.upper))
+    assert curve.is_narrow.all()
+    assert np.all((curve.lower <= curve.estimate) & (curve.estimate <= curve.upper))
+
+
+def test_delta_at_many_epsilons_of_the_gaussian_mechanism():
+    epsilons = np.linspace(0.0, 12.0, 61)
+    curve = DPSGD(5.0, 1.0).delta(50, epsilons)
+    truth = np.array([gaussian_delta(math.sqrt(50) / 5.0, epsilon) for epsilon in epsilons])
+    assert truth[-1] < 1e-14 * truth[0]
+    assert np.all((curve.lower <= truth) & (truth <= curve.upper))
+    assert curve.is_narrow.all()
+
+
+# --------------------------------------------------------------------------------------- single answers
+
+
+@settings(max_examples=6)
+@given(
+    sigma=st.floats(0.6, 4.0),
+    log_rate=st.floats(-3.0, 0.0),
+    probes=st.sampled_from([None, 12, 64]),
+    secret=st.booleans(),
+    log_delta=st.floats(-9.0, -3.0),
+    counts=st.lists(st.integers(1, 3000), min_size=2, max_size=12),
+)
+def test_every_entry_is_what_a_single_question_gets(sigma, log_rate, probes, secret, log_delta, counts):
+    """Bounds of both meet, as both are certified; an entry is no wider than asked unless a single answer is too."""
+    rate, delta = 10.0**log_rate, 10.0**log_delta
+    sharing = "sample" if secret else "batch"
+    mechanism = DPSGD(sigma, rate) if probes is None else RandomizedClipping(sigma, rate, probes, probe_sharing=sharing)
+    curve = mechanism.epsilon(counts, delta, tolerance=1e-2)
+    assert curve.at.tolist() == counts
+    for count, found in list(zip(counts, curve, strict=True))[:3]:
+        single = mechanism.epsilon(count, delta, tolerance=1e-2)
+        assert found.lower <= single.upper
+        assert single.lower <= found.upper
+        assert found.is_narrow or not single.is_narrow
+    order = np.argsort(counts)
+    assert np.all(np.diff(curve.upper[order]) >= 0)
+
+
+@pytest.mark.parametrize("probes", [None, 32])
+def test_delta_at_many_epsilons(probes):
+    mechanism = DPSGD(0.9, 0.03) if probes is None else RandomizedClipping(0.9, 0.03, probes)
+    epsilons = [3.0, 0.0, 6.0]
+    curve = mechanism.delta(200, epsilons)
+    both = compose([(mechanism, 150), (mechanism, 50)]).delta(epsilons)
+    assert np.array_equal(both.upper, curve.upper)
+    for epsilon, found in zip(epsilons, curve, strict=True):
+        single = mechanism.delta(200, epsilon)
+        assert found.at_epsilon == epsilon
+        assert found.lower <= single.upper
+        assert single.lower <= found.upper
+        assert found.is_narrow
+        assert found.direction == single.direction
+
+
+def test_epochs_of_random_allocation():
+    """One law of an epoch serves all of them; participations in unequal blocks are asked one by one."""
+    mechanism = DPSGD(1.0, sampling="allocation", steps_per_epoch=20)
+    curve = mechanism.epsilon(epochs=[1, 2, 3, 10], delta=1e-5)
+    assert curve.at.tolist() == [1, 2, 3, 10]
+    for epochs, found in zip([1, 2, 3, 10], curve, strict=True):
+        single = mechanism.epsilon(epochs=epochs, delta=1e-5)
+        assert found.lower <= single.upper
+        assert single.lower <= found.upper
+        assert found.is_narrow
+    assert np.array_equal(mechanism.epsilon([20, 200], 1e-5).at, [20, 200])
+    blocks = DPSGD(2.0, sampling="allocation", steps_per_epoch=5, participations=2)
+    assert blocks.epsilon(epochs=[2], delta=1e-5)[0] == blocks.epsilon(epochs=2, delta=1e-5)
+
+
+# ------------------------------------------------------------------------------------------- the parts
+
+
+def literal_delta(pmf, steps, epsilon):
+    """δ of a small law by direct convolution."""
+    dense = np.zeros(pmf.index[-1] - pmf.index[0] + 1)
+    dense[pmf.index - pmf.index[0]] = pmf.mass
+    total = np.ones(1)
+    for _ in range(steps):
+        total = np.convolve(total, dense)
+    losses = (steps * pmf.index[0] + np.arange(total.size)) * pmf.mesh
+    return float(np.sum(total * np.maximum(-np.expm1(epsilon - losses), 0.0)))
+
+
+def small_law(infinite=0.0):
+    index = np.arange(-40, 61)
+    mass = np.exp(-(((index - 8) / 14.0) ** 2))
+    mass *= (1.0 - infinite) / mass.sum()
+    return LossPMF(index, mass, 0.02, infinite)
+
+
+def test_a_few_frequencies_give_the_sum():
+    """δ on and off the grid, by (F4), against convolution; its error bound is small, and would notice a wrong tilt."""
+    law, counts = small_law(), np.arange(20.0, 41.0)
+    few = FewFrequencies(law, counts, 3.0)
+    assert few.frequency.size < few.size / 8
+    rows = np.array([0, 7, 20])
+    for epsilon in (2.5, 3.0, 3.017, 7.4321):
+        plain, weighted = few.parts(few.powers(rows), np.full(3, epsilon))
+        scale = np.exp(few.log_scale[rows] - few.tilt * epsilon)
+        for found, error, count in zip(scale * (plain - weighted), scale * few.error[rows], counts[rows], strict=True):
+            truth = literal_delta(law, int(count), epsilon)
+            assert abs(found - truth) <= error
+            assert error < 1e-5 * literal_delta(law, int(count), 3.0)
+
+
+@pytest.mark.parametrize("infinite", [0.0, 1e-9])
+def test_roots_are_certified(infinite):
+    """δ at the bound from above is at most what was asked for, and at that from below at least; both are close."""
+    law, counts = small_law(infinite), np.arange(20.0, 41.0)
+    few = FewFrequencies(law, counts, 5.0)
+    for delta in (1e-3, 1e-6):
+        above, below = few.epsilon_bound(delta, upper=True), few.epsilon_bound(delta, upper=False)
+        assert np.all(below < above)
+        for row in (0, 10, 20):
+            lost = -math.expm1(counts[row] * math.log1p(-infinite))
+            assert literal_delta(law, int(counts[row]), above[row]) + lost <= delta
+            assert literal_delta(law, int(counts[row]), below[row]) >= delta * (1 - 1e-9)
+            assert above[row] - below[row] < 1e-5 + 20 * lost / delta
+    assert np.all(np.isinf(few.epsilon_bound(infinite, upper=True))) or infinite == 0.0
+
+
+def test_rough_sums_are_refused():
+    """A law of two far atoms has as many frequencies as points."""
+    law = LossPMF(np.array([0, 90001]), np.array([0.7, 0.3]), 1e-5, 0.0)
+    with pytest.raises(TooManyFrequenciesError):
+        FewFrequencies(law, np.array([1.0, 2.0]), 3.0)
+
+
+def test_brackets_serve_their_neighbours_and_contradictions_are_errors():
+    brackets = Brackets(np.array([10, 20, 30]), 1e-3, np.zeros(3))
+    brackets.add(np.array([1]), np.array([1.0]), np.array([1.0005]))
+    assert brackets.lower.tolist() == [0.0, 1.0, 1.0]
+    assert brackets.upper.tolist() == [1.0005, 1.0005, math.inf]
+    with pytest.raises(InconsistentBoundsError):
+        brackets.add(np.array([2]), np.array([0.0]), np.array([0.9]))
+
+
+def test_what_blocks_leave_is_asked_one_by_one_and_sparsely():
+    """Of 1,000 numbers of steps few are asked where ε hardly changes; the rest follows, narrow."""
+    counts = np.arange(1, 1001)
+    brackets, asked = Brackets(counts, 1e-2, np.zeros(1000)), []
+
+    def ask(place):
+        asked.append(place)
+        value = math.log(1000 + counts[place])
+        return DPSGD(1.0, 0.5).epsilon(1, 0.1).__class__(value * (1 - 1e-3), value, value * (1 + 1e-3))
+
+    one_by_one(brackets, ask)
+    assert not brackets.open().size
+    assert len(asked) < 40
+    truth = np.log(1000 + counts)
+    assert np.all((brackets.lower <= truth) & (truth <= brackets.upper))
+
+
+# -------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: DPSGD(1.0, 0.1).epsilon([], 1e-5), "steps must be an integer"),
+        (lambda: DPSGD(1.0, 0.1).epsilon([1.5], 1e-5), "steps must be an integer"),
+        (lambda: DPSGD(1.0, 0.1).epsilon([0, 3], 1e-5), r"steps must be an integer in \[1, 1000000000\]"),
+        (lambda: DPSGD(1.0, 0.1).epsilon([[1]], 1e-5), "steps must be an integer"),
+        (lambda: DPSGD(1.0, 0.1).epsilon(epochs=[1], delta=1e-5), "epochs must be left out"),
+        (lambda: ALLOCATED.epsilon([10, 15], 1e-5), "steps must be whole epochs of random allocation.* got 15"),
+        (lambda: ALLOCATED.epsilon([10], 1e-5, epochs=[1]), "epochs must be left out"),
+        (lambda: DPSGD(1.0, 0.1).delta(3, [-1.0]), "epsilon must be"),
+        (lambda: DPSGD(1.0, 0.1).delta(3, []), "epsilon must be"),
+        (lambda: DPSGD(1.0, 0.1).delta([3], 1.0), "steps must be"),
+        (lambda: DPSGD(1.0, 0.1).epsilon([3], 1e-5, tolerance=2.0), "tolerance must be"),
+    ],
+)
+def test_bad_input_is_one_sentence(call, message):
+    with pytest.raises(ParameterError, match=message):
+        call()
+
+
+ALLOCATED = DPSGD(1.0, sampling="allocation", steps_per_epoch=10)
+
+
+def test_a_curve_is_a_sequence_of_bounds():
+    curve = DPSGD(2.0, 0.1).epsilon(np.array([5, 1]), 1e-3)
+    assert isinstance(curve, PrivacyCurve)
+    assert len(curve) == 2
+    assert [tuple(bounds) for bounds in curve] == [tuple(curve[0]), tuple(curve[1])]
+    assert curve[0].upper > curve[1].upper
+    assert curve[0].advantage() == pytest.approx(math.tanh(curve[0].upper / 2), abs=2e-3)
