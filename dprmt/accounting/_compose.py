@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting._bounds import Direction, PrivacyBounds, worst_of
 from dprmt.accounting._clipping_step import ClippingStep
+from dprmt.accounting._curves import delta_curve
 from dprmt.accounting._engine import Progress, Schedule, improve, solve
 from dprmt.accounting._privacy_curve import Numbers, PrivacyCurve
 from dprmt.accounting._questions import DeltaAtEpsilon, EpsilonAtDelta, Question
@@ -123,9 +124,7 @@ class Composition:
             With the deciding direction's name; the latter, in the order of what was asked, for a sequence.
         """
         if np.ndim(epsilon):
-            from dprmt.accounting._curves import delta_curve
-
-            return delta_curve(self, epsilon, tolerance)
+            return delta_curve(self.schedule(), self._solve, epsilon, tolerance)
         epsilon = check_real("epsilon", cast("float", epsilon), low=0.0, high=1e13)
         return replace(self._worst(DeltaAtEpsilon(epsilon), tolerance), at_epsilon=epsilon)
 

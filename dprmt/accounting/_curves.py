@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError, check_real
 from dprmt.accounting._bounds import Direction, PrivacyBounds
-from dprmt.accounting._compose import Composition, solved
 from dprmt.accounting._delta_curve import DeltaCurveSolver
 from dprmt.accounting._engine import Schedule, interval
 from dprmt.accounting._privacy_curve import PrivacyCurve
@@ -18,36 +17,43 @@ from dprmt.accounting._questions import DeltaAtEpsilon, EpsilonAtDelta, Question
 from dprmt.accounting._step_counts import Brackets, by_blocks, one_by_one
 from dprmt.accounting._types import Array
 
+Ask = Callable[[Question, Direction, float], PrivacyBounds]
+AskAfter = Callable[[int, Question, Direction, float], PrivacyBounds]
+
 _BOTH: tuple[Direction, Direction] = ("remove", "add")
 
 
 def epsilon_curve(
-    run: Callable[[int], Composition], steps: Any, delta: float, tolerance: float, at: Any = None
+    schedule: Callable[[int], Schedule], ask: AskAfter, steps: Any, delta: float, tolerance: float, at: Any = None
 ) -> PrivacyCurve:
     """ε at ``delta`` after each number of steps.
 
-    ``run``: the composition of so many steps.
+    ``schedule``: what is composed for so many steps.
+    ``ask``: a single question after so many steps.
     ``at``: what the curve is over, if not ``steps``.
     """
     tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
     ordered, place = np.unique(steps, return_inverse=True)
     question = EpsilonAtDelta(delta)
-    unit, counts = _common_unit(run, ordered)
+    unit, counts = _common_unit(schedule, ordered)
     enough = np.zeros(ordered.size)
     sides: dict[Direction, tuple[Array, Array]] = {}
     for direction in _BOTH:
         brackets = Brackets(counts, tolerance, enough)
         if unit is not None:
             by_blocks(unit, brackets, delta, direction)
-        one_by_one(brackets, _asking(run, ordered, question, direction, tolerance))
+        one_by_one(brackets, _asking(ask, ordered, question, direction, tolerance))
         sides[direction] = brackets.lower, brackets.upper
         enough = np.where(brackets.width() <= 1.0, brackets.upper, brackets.lower)
     over = np.asarray(steps if at is None else at, dtype=np.float64)
     return _joined(sides, question, tolerance, over, place, delta)
 
 
-def delta_curve(run: Composition, epsilon: Any, tolerance: float) -> PrivacyCurve:
-    """δ of one composition at each ε."""
+def delta_curve(schedule: Schedule, ask: Ask, epsilon: Any, tolerance: float) -> PrivacyCurve:
+    """δ of one composition at each ε.
+
+    ``ask``: a single question.
+    """
     tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
     asked = np.asarray(epsilon, dtype=np.float64)
     if asked.ndim != 1 or not asked.size or not np.all((asked >= 0.0) & (asked <= 1e13)):
@@ -56,12 +62,10 @@ def delta_curve(run: Composition, epsilon: Any, tolerance: float) -> PrivacyCurv
     sides: dict[Direction, tuple[Array, Array]] = {}
     enough = np.zeros(ordered.size)
     for direction in _BOTH:
-        found = DeltaCurveSolver(run.schedule(), ordered.tolist(), direction, tolerance, enough.tolist()).solve()
+        found = DeltaCurveSolver(schedule, ordered.tolist(), direction, tolerance, enough.tolist()).solve()
         # What other analyses of the steps may improve is asked for by itself.
         found = [
-            bounds
-            if bounds.is_narrow or bounds.upper <= least
-            else solved(run, DeltaAtEpsilon(at), direction, tolerance)
+            bounds if bounds.is_narrow or bounds.upper <= least else ask(DeltaAtEpsilon(at), direction, tolerance)
             for at, bounds, least in zip(ordered.tolist(), found, enough, strict=True)
         ]
         sides[direction] = np.array([x.lower for x in found]), np.array([x.upper for x in found])
@@ -82,23 +86,23 @@ def checked_counts(name: str, values: Any, multiple: int = 1, high: int = 10**9)
     return found.astype(np.int64)
 
 
-def _common_unit(run: Callable[[int], Composition], steps: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
+def _common_unit(schedule: Callable[[int], Schedule], steps: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
     """The one step, or epoch, that all of it repeats, and how often; None, and the steps, if there are several."""
-    schedule: Schedule = run(int(steps[0])).schedule()
-    if len(schedule) > 1:
+    units = schedule(int(steps[0]))
+    if len(units) > 1:
         return None, steps
-    unit, count = schedule[0]
+    unit, count = units[0]
     return unit, steps * count // int(steps[0])
 
 
 def _asking(
-    run: Callable[[int], Composition],
+    ask: AskAfter,
     steps: NDArray[np.int64],
     question: EpsilonAtDelta,
     direction: Direction,
     tolerance: float,
 ) -> Callable[[int], PrivacyBounds]:
-    return lambda place: solved(run(int(steps[place])), question, direction, tolerance)
+    return lambda place: ask(int(steps[place]), question, direction, tolerance)
 
 
 def _joined(

@@ -12,11 +12,12 @@ from dprmt._validation import check_count, check_real
 from dprmt.accounting._allocation import AllocationEpoch
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._clipping_step import ClippingStep
-from dprmt.accounting._compose import Composition, compose
+from dprmt.accounting._compose import Composition, compose, solved
 from dprmt.accounting._curves import checked_counts, epsilon_curve
 from dprmt.accounting._engine import Schedule
 from dprmt.accounting._errors import needing
 from dprmt.accounting._privacy_curve import Counts, Numbers, PrivacyCurve
+from dprmt.accounting._questions import Question
 from dprmt.accounting._sampling import Sampling, check_steps, checked_sample_rate, run_length, schedule_of
 
 if TYPE_CHECKING:
@@ -192,13 +193,18 @@ class Mechanism:
         length = self.steps_per_epoch
         if epochs is None:
             counts = checked_counts("steps", steps, length or 1)
-            return epsilon_curve(self._run_of_steps, counts, delta, tolerance)
+            return epsilon_curve(self._schedule_after, self._solved_after, counts, delta, tolerance)
         run_length(steps, 1, length)  # refuses both, or epochs of Poisson sampling
         counts = checked_counts("epochs", epochs, high=10**9 // (length or 1))
-        return epsilon_curve(self._run_of_steps, counts * (length or 1), delta, tolerance, at=counts)
+        return epsilon_curve(
+            self._schedule_after, self._solved_after, counts * (length or 1), delta, tolerance, at=counts
+        )
 
-    def _run_of_steps(self, steps: int) -> Composition:
-        return compose([(self, steps)])
+    def _schedule_after(self, steps: int) -> Schedule:
+        return self.schedule(self.step(), steps)
+
+    def _solved_after(self, steps: int, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
+        return solved(compose([(self, steps)]), question, direction, tolerance)
 
     def _run(self, steps: int | None, epochs: int | None) -> Composition:
         return compose([(self, run_length(steps, epochs, self.steps_per_epoch))])
