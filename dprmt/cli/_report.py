@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from dprmt._files import strict_json
 from dprmt.cli._changes import add_changes, recipe_changes
@@ -93,18 +93,51 @@ def _table(table: Table) -> RichTable:
 
 @contextmanager
 def _progress(console: Console, *, quiet: bool) -> Iterator[Progress]:
-    """A progress bar on terminals; silent where output is none."""
+    """A progress bar on terminals, a line on stderr for every tenth where output is piped."""
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
     from dprmt.report import Progress
 
+    if quiet:
+        yield Progress()
+        return
+    if not sys.stdout.isatty():
+        lines = PlainProgress(sys.stderr)
+        yield Progress(lines.start, lines.describe, lines.advance)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    quiet = quiet or not sys.stdout.isatty()
-    with Bar(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet) as bar:
+    with Bar(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
         yield Progress(
             start=lambda total: bar.update(task, total=total),
             describe=lambda text: bar.update(task, description=text),
             advance=lambda amount: bar.advance(task, amount),
         )
+
+
+class PlainProgress:
+    """Progress as plain lines: what is done next, and every tenth of the whole."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._total, self._done, self._tenths = stream, 0.0, 0.0, 0
+
+    def start(self, total: float) -> None:
+        """Hear how much there is to do."""
+        self._total = total
+
+    def describe(self, text: str) -> None:
+        """Say what is done next."""
+        self._say(text)
+
+    def advance(self, amount: float) -> None:
+        """Count, and say every tenth."""
+        self._done += amount
+        tenths = int(10 * self._done / self._total + 1e-9) if self._total else 0
+        if tenths > self._tenths:
+            self._tenths = tenths
+            self._say(f"{10 * tenths} %")
+
+    def _say(self, text: str) -> None:
+        self._stream.write(f"dprmt report: {text}\n")
+        self._stream.flush()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from dprmt.report._page import Picture, Section, Table
+from dprmt.report._page import Picture, Section, Slider, Table
 from dprmt.report._words import by_columns, number, per_cent
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def kappa_section(steps: list[AlignmentStep]) -> Section:
         sentences=[kappa_sentence(points)],
         tables=[table],
         pictures=[Picture(draw, alt, panels=2)],
+        sliders=[Slider("gate κ", [", ".join(map("{}: {}".format, table.header, row)) for row in rows])],
         numbers={"private_sweep": by_columns(points, ("kappa", "passing", "improved", "improvement"))},
     )
 

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-import base64
-import io
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
+from importlib.resources import files
 from typing import Any
+
+from dprmt.report._figure import drawn_panels
+
+_PAPER = re.compile(r"arXiv:(\d{4}\.\d{5})(?:v\d+)?")
+_GLOSSARY = {
+    "noise multiplier σ": "Standard deviation of the noise in units of the clipping norm C.",
+    "bulk edge": "σ(√m + √n): the largest singular value that noise alone gives an m × n matrix.",
+    "threshold": "Detection threshold σ(mn)^¼: a clean singular value below it leaves no trace in the noisy matrix.",
+    "Eq. 3, F(λ)": "Where a clean singular value λ above the threshold shows in the noisy matrix (arXiv:2510.01137).",
+    "overlap": "Squared inner product of a noisy singular vector with the clean one (Eqs. 4 and 5), in [0, 1].",
+    "gate κ": "A matrix is denoised only if its top singular value is above κ times the bulk edge (Eq. 10).",
+    "Improvement": "Cosine of the gradient with the clean one after denoising minus before.",
+    "norm correction": "Scaling a denoised matrix back to the length of the noisy one.",
+    "randomized norm": "A per-sample gradient norm estimated from random probes (arXiv:2605.24879).",
+    "envelope": "The largest distribution function that an estimated norm can have, over all spectra of a gradient.",
+    "ε, δ": "Bounds on what anybody can find out about one example being in the training data or not.",
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +68,22 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Slider:
+    """A number to be chosen by hand, and what is said of each choice.
+
+    Attributes
+    ----------
+    label : str
+        What is chosen.
+    texts : sequence of str
+        One for each place of the slider.
+    """
+
+    label: str
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Section:
     """One part of the page.
 
@@ -58,7 +93,7 @@ class Section:
         Heading.
     sentences : sequence of str
         Paragraphs.
-    tables, pictures : sequence
+    tables, pictures, sliders : sequence
         What follows them.
     numbers : mapping
         What the section rests on, as JSON values; NaN and infinity become null.
@@ -68,33 +103,8 @@ class Section:
     sentences: Sequence[str]
     tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
+    sliders: Sequence[Slider] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
-
-
-_STYLE = """
-:root { color-scheme: light dark; --text: #1b1b1b; --back: #fdfdfd; --line: #c9c9c9; --soft: #f1f1f1; --dim: #555; }
-@media (prefers-color-scheme: dark) {
-  :root { --text: #e6e6e6; --back: #17181a; --line: #45484d; --soft: #23262a; --dim: #a8a8a8; }
-}
-body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1rem 4rem; color: var(--text); background: var(--back);
-  font: 1rem/1.55 system-ui, sans-serif; }
-h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .5rem; }
-h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; padding-top: 1rem; border-top: 1px solid var(--line); }
-p { margin: .6rem 0; max-width: 50rem; }
-.finding { font-weight: 600; }
-.note { color: var(--dim); font-size: .92rem; }
-.warning { border-left: .3rem solid #d55e00; background: var(--soft); padding: .6rem .9rem; max-width: 48rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; margin: 1rem 0; font-size: .92rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; color: var(--dim); padding-bottom: .4rem; }
-th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-thead th { vertical-align: bottom; }
-tbody th { font-weight: 400; }
-figure { margin: 1rem 0; }
-img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: .3rem; }
-code { background: var(--soft); padding: .1rem .3rem; border-radius: .2rem; overflow-wrap: anywhere; }
-"""
 
 
 def render_page(
@@ -104,15 +114,33 @@ def render_page(
     body = [f"<h1>{escape(title)}</h1>", *(f"<p>{_text(text)}</p>" for text in introduction)]
     if warning:
         body.append(f'<p class="warning" role="note">{escape(warning)}</p>')
-    for section in sections:
-        body.append(_section(section))
+    body.append(_contents(sections))
+    body += [_section(section, f"s{number}") for number, section in enumerate(sections)]
+    body.append(_glossary())
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{escape(title)}</title>\n<style>{_part('page.css')}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(body)
-        + "\n</main>\n</body>\n</html>\n"
+        + f"\n</main>\n<script>{_part('page.js')}</script>\n</body>\n</html>\n"
     )
+
+
+@cache
+def _part(name: str) -> str:
+    return files("dprmt.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _contents(sections: Sequence[Section]) -> str:
+    entries = [(f"s{number}", section.title) for number, section in enumerate(sections)]
+    items = "".join(f'<li><a href="#{place}">{escape(title)}</a></li>' for place, title in entries)
+    items += '<li><a href="#glossary">Glossary</a></li><li><a href="numbers.json">All numbers, as JSON</a></li>'
+    return f'<nav aria-label="Contents"><ol>{items}</ol></nav>'
+
+
+def _glossary() -> str:
+    entries = "\n".join(f"<dt>{escape(word)}</dt><dd>{_text(meaning)}</dd>" for word, meaning in _GLOSSARY.items())
+    return f'<section id="glossary">\n<h2>Glossary</h2>\n<dl>\n{entries}\n</dl>\n</section>'
 
 
 def plain_numbers(value: Any) -> Any:
@@ -127,17 +155,19 @@ def plain_numbers(value: Any) -> Any:
 
 
 def _text(text: str) -> str:
-    # A number and its unit stay on one line.
-    return escape(text).replace(" %", "&nbsp;%").replace(" = ", "&nbsp;=&nbsp;").replace(" × ", "&nbsp;×&nbsp;")
+    # A number and its unit stay on one line; papers are links.
+    text = escape(text).replace(" %", "&nbsp;%").replace(" = ", "&nbsp;=&nbsp;").replace(" × ", "&nbsp;×&nbsp;")
+    return _PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', text)
 
 
-def _section(section: Section) -> str:
-    parts = [f"<section>\n<h2>{escape(section.title)}</h2>"]
+def _section(section: Section, place: str) -> str:
+    parts = [f'<section id="{place}">\n<h2>{escape(section.title)}</h2>']
     for number, text in enumerate(section.sentences):
         kind = "" if number else ' class="finding"'
         parts.append(f"<p{kind}>{_text(text)}</p>")
     parts += [_table(table) for table in section.tables]
-    parts += [_picture(picture) for picture in section.pictures]
+    parts += [_slider(slider) for slider in section.sliders]
+    parts += [_picture(picture, f"{place}-{number}") for number, picture in enumerate(section.pictures)]
     return "\n".join([*parts, "</section>"])
 
 
@@ -153,14 +183,14 @@ def _table(table: Table) -> str:
     )
 
 
-def _picture(picture: Picture) -> str:
-    from matplotlib.figure import Figure
+def _slider(slider: Slider) -> str:
+    # Shown by the script, without which it could do nothing.
+    texts, last = escape(json.dumps(slider.texts), quote=True), len(slider.texts) - 1
+    return (
+        f'<div class="slider" hidden data-texts="{texts}"><label>{escape(slider.label)}'
+        f' <input type="range" min="0" max="{last}" value="0"></label> <output></output></div>'
+    )
 
-    width = 6.4 if picture.panels == 1 else 5.5 * picture.panels
-    figure = Figure(figsize=(width, 4.3), layout="constrained")
-    picture.draw(figure.subplots(1, picture.panels))
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=150)
-    data = base64.b64encode(stream.getvalue()).decode()
-    image = f'<img width="{round(96 * width)}" src="data:image/png;base64,{data}"'
-    return f'<figure>{image} alt="{escape(picture.alt, quote=True)}"></figure>'
+
+def _picture(picture: Picture, place: str) -> str:
+    return f"<figure>{drawn_panels(picture.draw, picture.panels, picture.alt, place)}</figure>"

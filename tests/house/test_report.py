@@ -107,10 +107,15 @@ sys.exit(main(["report", "--out", sys.argv[1]]))
 """
 
 
+PER_CENT = [f"{10 * tenths} %" for tenths in range(1, 11)]
+
+
 def test_without_torch_the_table_is_there_and_the_rest_is_named(tmp_path: Path) -> None:
     """In a process in which nothing can import torch."""
     done = subprocess.run([sys.executable, "-c", BARE, str(tmp_path / "new")], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert set(done.stderr.splitlines()) <= {f"dprmt report: {text}" for text in ("accounting", "drawing", *PER_CENT)}
+    assert "dprmt report: 100 %" in done.stderr
     page = (tmp_path / "new" / "index.html").read_text(encoding="utf-8")
     assert "16 probes" in page
     assert "Left out" in page

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dprmt._files import strict_json
-from dprmt.report._page import Picture, Section, Table, plain_numbers, render_page
+from dprmt.report._page import Picture, Section, Slider, Table, plain_numbers, render_page
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
@@ -49,7 +49,7 @@ def section(**changes: Any) -> Section:
         "title": "A < B & C",
         "sentences": ["First: 3 %.", 'Second <script>alert("x")</script>'],
         "tables": [Table("Caption <i>", ["name", "value"], [["a & b", "−1"], ["c", "2"]])],
-        "pictures": [Picture(lambda ax: ax.plot([0, 1]), 'Alt "text" & more')],
+        "pictures": [Picture(lambda ax: ax.plot([0, 1], color="#0072B2"), 'Alt "text" & more')],
     }
     return Section(**{**fields, **changes})
 
@@ -60,31 +60,74 @@ def test_page_is_well_formed_and_nothing_in_it_is_fetched() -> None:
     assert checked.open == []
     assert page.startswith("<!DOCTYPE html>")
     kinds = {name for name, _ in checked.tags}
-    assert kinds.isdisjoint({"script", "link", "iframe", "object", "b", "i", "of"})
-    assert "http" not in page
-    assert "url(" not in page
+    assert kinds.isdisjoint({"link", "iframe", "object", "img", "b", "i", "of"})
+    assert not any("src" in attributes for _, attributes in checked.tags)
+    assert re.findall(r"url\((?!#)", page) == []
     assert "prefers-color-scheme: dark" in page
     assert len(checked.named("h1")) == 1
-    assert len(checked.named("h2")) == len(checked.named("table")) == len(checked.named("img")) == 2
+    assert len(checked.named("h2")) == 3  # two sections and the glossary
+    assert len(checked.named("table")) == len(checked.named("svg")) == 2
     assert "A < B & C" in checked.text
     assert 'Second <script>alert("x")</script>' in checked.text
     assert "3\N{NO-BREAK SPACE}%" in checked.text
     assert "Beware <of> it" in checked.text
 
 
-def test_pictures_are_inside_with_their_alternative_text() -> None:
-    (image,) = Checked(render_page("T", [], [section()])).named("img")
-    assert image["alt"] == 'Alt "text" & more'
-    head, data = image["src"].split(",")
-    assert head == "data:image/png;base64"
-    assert base64.b64decode(data, validate=True).startswith(b"\x89PNG")
+def test_contents_lead_to_sections_and_papers_have_links() -> None:
+    page = render_page("T", ["See arXiv:2510.01137v3."], [section(), section(title="Other")])
+    checked = Checked(page)
+    places = {attributes["id"] for _, attributes in checked.tags if "id" in attributes}
+    links = [attributes["href"] for attributes in checked.named("a")]
+    assert {link[1:] for link in links if link.startswith("#")} <= places
+    assert "numbers.json" in links
+    assert "https://arxiv.org/abs/2510.01137" in links
+    assert "Eq. 3" in checked.text
 
 
-def test_panels_are_drawn_side_by_side() -> None:
+def test_pictures_follow_the_page_and_have_names_of_their_own() -> None:
+    """Greys and palette are the page's variables; two drawings share no id; nothing names a namespace."""
+    page = render_page("T", [], [section(), section(title="Other")])
+    checked = Checked(page)
+    svg = checked.named("svg")[0]
+    assert svg["aria-label"] == 'Alt "text" & more'
+    drawing = page[page.index("<svg") : page.index("</svg>")]
+    assert "var(--text)" in drawing
+    assert re.findall(r"#[0-9a-f]{6}\b", drawing) == []
+    identifiers = [attributes["id"] for _, attributes in checked.tags if "id" in attributes]
+    assert len(set(identifiers)) == len(identifiers)
+    used = re.findall(r'(?:href="#|url\(#)([^")]+)', page)
+    assert used
+    assert set(used) <= set(identifiers)
+
+
+def test_values_under_the_pointer_are_those_that_were_drawn() -> None:
+    def draw(ax: Any) -> None:
+        ax.plot([1.0, 2.0], [10.0, 30.0], label="curve")
+        ax.plot([1.0], [math.nan], label="nothing")
+
+    (svg,) = Checked(render_page("T", [], [section(pictures=[Picture(draw, "alt")])])).named("svg")
+    curve, nothing = json.loads(svg["data-points"])
+    assert nothing["points"] == []
+    (px, py, x, y), (qx, qy, *_) = curve["points"]
+    assert (curve["label"], x, y) == ("curve", 1.0, 10.0)
+    assert qx > px
+    assert qy < py  # SVG counts from the top
+
+
+def test_sliders_hold_a_text_for_every_place() -> None:
+    page = render_page("T", [], [section(sliders=[Slider("gate", ["κ: 1 & more", "κ: 2"])])])
+    (box,) = [attributes for attributes in Checked(page).named("div") if attributes.get("class") == "slider"]
+    assert json.loads(box["data-texts"]) == ["κ: 1 & more", "κ: 2"]
+    assert Checked(page).named("input")[0]["max"] == "1"
+
+
+def test_panels_are_drawings_of_their_own() -> None:
+    """So that they stack where a page is narrow."""
     drawn: list[Any] = []
-    render_page("T", [], [section(pictures=[Picture(drawn.append, "alt", panels=2)])])
+    page = render_page("T", [], [section(pictures=[Picture(drawn.append, "alt", panels=2)])])
     assert drawn[0].shape == (2,)
-    assert drawn[0][0].get_position().x0 < drawn[0][1].get_position().x0
+    assert drawn[0][0].figure is not drawn[0][1].figure
+    assert len(Checked(page).named("svg")) == 2
 
 
 def test_tables_have_headers_for_rows_and_columns() -> None:
