@@ -39,7 +39,7 @@ def _rendered(path: Path, text: str) -> tuple[str, dict[str, bytes]]:
     notebook = nbformat.reads(text, as_version=4)
     quiet = ["--log-level=ERROR"]
     place = {"metadata": {"path": str(path.parent)}}
-    NotebookClient(notebook, timeout=_SECONDS, extra_arguments=quiet, resources=place).execute()
+    NotebookClient(notebook, timeout=_SECONDS, extra_arguments=quiet, resources=place, coalesce_streams=True).execute()
     for cell in notebook.cells:
         if cell.cell_type == "markdown":  # a displayed formula is a paragraph of its own
             cell.source = _FORMULA.sub(lambda match: f"\n\n$$\n{match[1].strip()}\n$$\n\n", cell.source)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError
 from dprmt.plots._style import LINES, MARKERS, PALETTE, axes_or_new, finish
+from dprmt.plots._values import as_floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,12 +49,12 @@ def plot_accuracy_over_steps(
     >>> ax.lines[0].get_ydata().round(2).tolist()
     [0.55, 0.75]
     """
-    places = np.asarray(steps, dtype=float)
+    places = as_floats(steps)
     if not accuracy:
         raise ParameterError("accuracy", dict(accuracy), "at least one method")
     ax = axes_or_new(ax)
     for number, (label, values) in enumerate(accuracy.items()):
-        runs = np.asarray(values, dtype=float)
+        runs = as_floats(values)
         if runs.ndim != 2 or runs.shape[1:] != places.shape:
             raise ParameterError(f"accuracy[{label!r}]", runs.shape, f"of shape (runs, {len(places)})")
         color, line, marker = (cycle[number % len(cycle)] for cycle in (PALETTE, LINES, MARKERS))

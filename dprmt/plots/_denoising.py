@@ -22,9 +22,11 @@ def plot_kappa_sweep(
     *,
     passed: Mapping[str, ArrayLike] | None = None,
     kappa: float | None = 1.02,
+    what: str = "layers",
     ax: Axes | None = None,
+    **style: Any,
 ) -> Axes:
-    """What share of the denoised layers gains alignment, against the gate κ that decides which are denoised.
+    """What share of what is denoised gains alignment, against the gate κ that decides what is denoised.
 
     Parameters
     ----------
@@ -38,8 +40,12 @@ def plot_kappa_sweep(
         the same labels.
     kappa : float, optional
         The chosen gate, marked.
+    what : str
+        What the shares are of, for the axis: "layers", "matrices", "steps", "draws".
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
+    **style
+        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
 
     Returns
     -------
@@ -64,6 +70,7 @@ def plot_kappa_sweep(
     """
     gates = np.ravel(finite_values("kappas", kappas))
     labels = list(improved)
+    curves: list[tuple[str, str, Any, float]]
     curves = [(label, f"{label}, improved", shares("improved", improved[label], len(gates)), 1.8) for label in labels]
     for label, values in (passed or {}).items():
         curves.append((label, f"{label}, passing the gate", shares("passed", values, len(gates)), 0.8))
@@ -72,20 +79,24 @@ def plot_kappa_sweep(
     for label, text, values, width in curves:
         number = labels.index(label) if label in labels else len(labels)
         color, line, marker = (cycle[number % len(cycle)] for cycle in (PALETTE, LINES, MARKERS))
-        style: dict[str, Any] = {"color": color, "linestyle": line, "marker": marker, "markersize": 5}
-        style["markerfacecolor"] = color if width > 1 else "white"
-        ax.plot(gates, 100 * values, linewidth=width, label=text, **style)
+        look = {"color": color, "linestyle": line, "marker": marker, "markersize": 5, "linewidth": width, "label": text}
+        look["markerfacecolor"] = color if width > 1 else "white"
+        ax.plot(gates, 100 * values, **{**look, **style})
     _mark_gate(ax, gate)
     ax.xaxis.set_major_formatter("{x:g}")
     ax.set_xlabel("gate κ, in units of the bulk edge")
-    ax.set_ylabel("layers (%)")
+    ax.set_ylabel(f"{what} (%)")
     ax.set_ylim(0.0, 104.0)
     ax.legend(frameon=False, handlelength=3.5)
     return finish(ax)
 
 
 def plot_layer_improvement(
-    layers: Mapping[str, tuple[ArrayLike, ArrayLike]], *, kappa: float | None = 1.02, ax: Axes | None = None
+    layers: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    *,
+    kappa: float | None = 1.02,
+    ax: Axes | None = None,
+    **style: Any,
 ) -> Axes:
     """One point per layer: what denoising did to its cosine, against how far it stands out from the noise.
 
@@ -101,6 +112,8 @@ def plot_layer_improvement(
         The chosen gate, marked.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
+    **style
+        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
 
     Returns
     -------
@@ -133,13 +146,14 @@ def plot_layer_improvement(
     ax.axhline(0.0, color="0.3", linewidth=1.0)
     for number, (label, (x, y)) in enumerate(groups.items()):
         color, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
-        style: dict[str, Any] = {
+        look: dict[str, Any] = {
+            "alpha": 0.8,
             "markersize": 5,
             "markerfacecolor": "none",
             "markeredgewidth": 1.1,
             "linestyle": "none",
         }
-        ax.plot(x, y, color=color, marker=marker, alpha=0.8, label=label, **style)
+        ax.plot(x, y, label=label, **{"color": color, "marker": marker, **look, **style})
     _mark_gate(ax, gate)
     ax.set_xlabel("top singular value, in units of the bulk edge")
     ax.set_ylabel("gain in cosine with the clean gradient")

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError
 from dprmt.plots._style import LINES, MARKERS, PALETTE, axes_or_new, finish
-from dprmt.plots._values import Floats, finite_values, matching
+from dprmt.plots._values import Floats, as_floats, finite_values, matching
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -301,7 +301,7 @@ def plot_class_blocks(
 
 
 def _or_nan(name: str, values: ArrayLike, share: bool) -> Floats:
-    array = np.asarray(values, dtype=np.float64)
+    array = as_floats(values)
     known = np.where(np.isnan(array), 0.0, array)
     finite_values(name, known, **({"low": 0.0, "high": 1.0} if share else {}))
     return array

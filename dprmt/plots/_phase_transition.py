@@ -24,6 +24,7 @@ def plot_spike_map(
     *,
     simulated: tuple[ArrayLike, ArrayLike] | None = None,
     ax: Axes | None = None,
+    **style: Any,
 ) -> Axes:
     """The phase transition: the top singular value of the noisy matrix against that of the clean one.
 
@@ -37,6 +38,8 @@ def plot_spike_map(
         Points to compare with: clean values of shape (k,) and noisy ones of shape (k,) or (draws, k).
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
+    **style
+        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
 
     Returns
     -------
@@ -66,7 +69,8 @@ def plot_spike_map(
     grid = _grid(shape, sigma, signals)
     ax.axhspan(*law.support, color="0.9", linewidth=0, label="bulk of the noise")
     ax.plot(grid, grid, color="0.45", linestyle=(0, (6, 2)), linewidth=1.2, label="without noise")
-    ax.plot(grid, spike_map(grid, shape, sigma), color=_BLUE, linewidth=2.0, label="predicted")
+    look = {"color": _BLUE, "linewidth": 2.0, "label": "predicted", **style}
+    ax.plot(grid, spike_map(grid, shape, sigma), **look)
     if signals is not None:
         _scatter(ax, signals, observed[0], _RED, "o", "simulated")
     _finish_against_signal(ax, shape, sigma, grid, "noisy singular value")
@@ -80,6 +84,7 @@ def plot_overlaps(
     *,
     simulated: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
     ax: Axes | None = None,
+    **style: Any,
 ) -> Axes:
     """How far noisy singular vectors point along the clean ones, against the clean singular value.
 
@@ -93,6 +98,8 @@ def plot_overlaps(
         Points to compare with: clean values of shape (k,), and squared overlaps of shape (k,) or (draws, k).
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
+    **style
+        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
 
     Returns
     -------
@@ -121,7 +128,7 @@ def plot_overlaps(
     grid = _grid(shape, sigma, signals)
     looks = (_BLUE, "-", "o", f"left vector, length {m}"), (_RED, "--", "^", f"right vector, length {n}")
     for curve, (color, line, _, label) in zip(vector_overlaps(grid, shape, sigma), looks, strict=True):
-        ax.plot(grid, curve, color=color, linestyle=line, linewidth=2.0, label=label)
+        ax.plot(grid, curve, **{"color": color, "linestyle": line, "linewidth": 2.0, "label": label, **style})
     if signals is not None:
         for points, side, (color, _, marker, _) in zip(observed, ("left", "right"), looks, strict=True):
             _scatter(ax, signals, points, color, marker, f"{side}, simulated")

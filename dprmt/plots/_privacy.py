@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ def plot_epsilon_against_steps(
     *,
     delta: float,
     ax: Axes | None = None,
+    **style: Any,
 ) -> Axes:
     """Certified upper bounds on ε along a run, one curve per analysis; bands reach down to the lower bounds.
 
@@ -33,6 +34,8 @@ def plot_epsilon_against_steps(
         δ, for the axis label.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
+    **style
+        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
 
     Returns
     -------
@@ -51,7 +54,7 @@ def plot_epsilon_against_steps(
     for number, (label, bounds) in enumerate(curves.items()):
         color, line = PALETTE[number % len(PALETTE)], LINES[number % len(LINES)]
         upper, lower = [b.upper for b in bounds], [b.lower for b in bounds]
-        ax.plot(steps, upper, color=color, linestyle=line, linewidth=1.8, label=label)
+        ax.plot(steps, upper, **{"color": color, "linestyle": line, "linewidth": 1.8, "label": label, **style})
         ax.fill_between(steps, lower, upper, color=color, alpha=0.2, linewidth=0)
     ax.set_xlabel("steps")
     ax.set_ylabel(f"ε at δ = {delta:g} (certified upper bound)")
@@ -61,17 +64,25 @@ def plot_epsilon_against_steps(
     return finish(ax)
 
 
-def plot_trade_off(bands: Mapping[str, TradeOff], *, gaussian_mu: float | None = None, ax: Axes | None = None) -> Axes:
+def plot_trade_off(
+    bands: TradeOff | Mapping[str, TradeOff],
+    *,
+    gaussian_mu: float | None = None,
+    ax: Axes | None = None,
+    **style: Any,
+) -> Axes:
     """Trade-off curves: the smallest false negative rate against the false positive rate.
 
     Parameters
     ----------
-    bands : mapping of label to TradeOff
+    bands : TradeOff, or mapping of label to TradeOff
         Drawn at their lower (safe) side, shaded up to the upper side.
     gaussian_mu : float, optional
         Adds the curve of μ-Gaussian DP, labelled as the approximation that it is.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
+    **style
+        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
 
     Returns
     -------
@@ -88,9 +99,11 @@ def plot_trade_off(bands: Mapping[str, TradeOff], *, gaussian_mu: float | None =
     """
     ax = axes_or_new(ax)
     ax.plot([0, 1], [1, 0], color="0.6", linewidth=1.0, label="perfect privacy")
-    for number, (label, band) in enumerate(bands.items()):
+    named = {"certified": bands} if isinstance(bands, TradeOff) else bands
+    for number, (label, band) in enumerate(named.items()):
         color, line = PALETTE[number % len(PALETTE)], LINES[number % len(LINES)]
-        ax.plot(band.alpha, band.lower, color=color, linestyle=line, linewidth=1.8, label=label)
+        look = {"color": color, "linestyle": line, "linewidth": 1.8, "label": label, **style}
+        ax.plot(band.alpha, band.lower, **look)
         ax.fill_between(band.alpha, band.lower, band.upper, color=color, alpha=0.2, linewidth=0)
     if gaussian_mu is not None:
         grid = np.linspace(0.0, 1.0, 401)

@@ -28,6 +28,7 @@ def plot_singular_values(
     clean: ArrayLike | None = None,
     denoised: ArrayLike | None = None,
     ax: Axes | None = None,
+    **style: Any,
 ) -> Axes:
     """Sorted singular values of a noisy matrix, with the bulk edge and the detection threshold.
 
@@ -45,6 +46,8 @@ def plot_singular_values(
         Singular values of the clean and of the denoised matrix. The clean ones are not private.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
+    **style
+        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
 
     Returns
     -------
@@ -75,9 +78,9 @@ def plot_singular_values(
     top = max(values[0] for values in curves.values())
     for name, heights in curves.items():
         color, line, marker = looks[name]
-        style: dict[str, Any] = {"color": color, "linestyle": line, "marker": marker, "markersize": 4.5}
+        look = {"color": color, "linestyle": line, "marker": marker, "markersize": 4.5, "linewidth": 1.3, **style}
         index = np.arange(1, len(heights) + 1)
-        ax.plot(index, heights, linewidth=1.3, markevery=_marked(heights, _VISIBLE * top), label=name, **style)
+        ax.plot(index, heights, markevery=_marked(heights, _VISIBLE * top), label=name, **look)
     ax.axhline(edge, color="0.3", linestyle=(0, (6, 2)), linewidth=1.0, label="bulk edge (of noisy values)")
     ax.axhline(threshold, color="0.3", linestyle="-.", linewidth=1.0, label="detection threshold (of clean values)")
     _index_axis(ax, max(map(len, curves.values())))
@@ -94,6 +97,7 @@ def plot_spectrum_histogram(
     *,
     signals: ArrayLike | None = None,
     ax: Axes | None = None,
+    **style: Any,
 ) -> Axes:
     """Histogram of singular values with the Marchenko–Pastur density, and the spikes marked.
 
@@ -110,6 +114,8 @@ def plot_spectrum_histogram(
         private.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
+    **style
+        Of matplotlib's lines, such as ``linewidth`` or ``alpha``; for all curves, in place of the usual.
 
     Returns
     -------
@@ -147,7 +153,8 @@ def plot_spectrum_histogram(
     ax.hist(values, bins.tolist(), weights=weights, label="singular values", **bars)
     grid = low + (edge - low) * (1 - np.cos(np.linspace(0.0, np.pi, 301))) / 2  # denser at both ends
     density = (1 - len(spikes) / len(values)) * law.pdf(grid)
-    ax.plot(grid, density, color=_BLUE, linewidth=1.8, label="Marchenko–Pastur density")
+    look = {"color": _BLUE, "linewidth": 1.8, "label": "Marchenko–Pastur density", **style}
+    ax.plot(grid, density, **look)
     ax.axvline(edge, color="0.3", linestyle=(0, (6, 2)), linewidth=1.0, label="bulk edge")
     heights = ax.get_xaxis_transform()
     if len(predicted):

@@ -10,13 +10,22 @@ from dprmt._validation import ParameterError
 Floats = NDArray[np.float64]
 
 
+def as_floats(values: object) -> Floats:
+    """Anything with numbers in it as float64: arrays, lists, and tensors of any dtype, on any device, in any graph."""
+    if isinstance(values, (list, tuple)):
+        return np.array([as_floats(value) for value in values], dtype=np.float64)
+    if hasattr(values, "detach"):  # a torch tensor: NumPy takes neither bfloat16 nor what requires a gradient
+        values = values.detach().double().cpu().numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
 def finite_values(name: str, values: ArrayLike, *, low: float = -np.inf, high: float = np.inf) -> Floats:
     """The values as a non-empty array of finite floats within ``[low, high]``."""
     allowed = "finite numbers"
     allowed += f" >= {low:g}" if low > -np.inf else ""
     allowed += f" and <= {high:g}" if high < np.inf else ""
     try:
-        array = np.asarray(values, dtype=np.float64)
+        array = as_floats(values)
     except (TypeError, ValueError):
         raise ParameterError(name, values, allowed) from None
     if array.size == 0:
@@ -46,7 +55,7 @@ def matching(name: str, values: Floats, other_name: str, other: Floats, *, draws
 
 def shares(name: str, values: ArrayLike, count: int) -> Floats:
     """The values as ``count`` shares in [0, 1], or NaN for a share of nothing."""
-    array = np.asarray(values, dtype=np.float64)
+    array = as_floats(values)
     if array.shape != (count,):
         raise ParameterError(name, array.shape, f"of shape ({count},), one share per gate")
     finite_values(name, np.where(np.isnan(array), 0.0, array), low=0.0, high=1.0)
