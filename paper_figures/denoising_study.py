@@ -29,8 +29,7 @@ def main() -> None:
                 if name not in trainers:
                     trainers[name] = Trainer(STUDIES[name], options.folder / name, options.data)
                 started = time.process_time()
-                if not trainers[name].run(job):
-                    return
+                trainers[name].run(job)
                 print(f"{name}: {job} {time.process_time() - started:.0f} s", flush=True)
 
 

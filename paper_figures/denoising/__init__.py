@@ -4,7 +4,7 @@
 reads the folders.
 """
 
-from denoising._frozen import FrozenPrefix as FrozenPrefix
+from denoising._last_layer import LastLayer as LastLayer
 from denoising._order import Job as Job
 from denoising._order import chosen_rate as chosen_rate
 from denoising._order import jobs as jobs
@@ -13,4 +13,4 @@ from denoising._studies import STUDIES as STUDIES
 from denoising._studies import Study as Study
 from denoising._trainer import Trainer as Trainer
 
-__all__ = ["METHODS", "STUDIES", "FrozenPrefix", "Job", "Study", "Trainer", "chosen_rate", "jobs"]
+__all__ = ["METHODS", "STUDIES", "Job", "LastLayer", "Study", "Trainer", "chosen_rate", "jobs"]

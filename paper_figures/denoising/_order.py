@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from denoising._studies import METHODS, Study
-from dprmt.training.harness import read_metrics
 
 TUNING_SEED = 0
-INNER_PRODUCTS = "inner-products.jsonl"
 _MOST_RATES = 5  # by method
 
 
@@ -26,15 +24,15 @@ class Job(NamedTuple):
     seed: int
     noise_seed: int
 
-    def folder(self, runs: Path) -> Path:
-        """Of the run."""
-        return runs / f"{self.role.replace(' ', '-')}_rate{self.rate:.5g}_seed{self.seed}"
+    def file(self, runs: Path) -> Path:
+        """Where its result is."""
+        return runs / f"{self.role.replace(' ', '-')}_rate{self.rate:.5g}_seed{self.seed}.json"
 
 
 def jobs(study: Study, runs: Path, seed: int) -> Iterator[Job]:
     """The runs of one seed, in their order; those of seed 0 choose the rates. Ask for the next after a run is done.
 
-    ``runs``: the folder with the runs of the study.
+    ``runs``: the folder with the results of the study.
     """
     if seed == TUNING_SEED:
         for method in METHODS:
@@ -57,12 +55,8 @@ def chosen_rate(study: Study, method: str, runs: Path) -> float:
 
 def tried_rates(study: Study, method: str, runs: Path) -> dict[int, float]:
     """Mean validation loss over the run by half power of ten; infinite if it is not finite."""
-    found = {}
-    for k in range(-14, 3):
-        folder = _tuning_job(method, k).folder(runs)
-        if (folder / "summary.json").exists():
-            found[k] = mean_loss(folder)
-    return found
+    files = {k: _tuning_job(method, k).file(runs) for k in range(-14, 5)}
+    return {k: mean_of(read(file), "loss") for k, file in files.items() if file.exists()}
 
 
 def step_length(study: Study, runs: Path) -> float:
@@ -70,17 +64,21 @@ def step_length(study: Study, runs: Path) -> float:
 
     Over all steps of the tuning run at the paper's own rate, and all matrices that may be denoised.
     """
-    folder = Job("paper", "paper", chosen_rate(study, "paper", runs), TUNING_SEED, TUNING_SEED).folder(runs)
-    lines = [json.loads(line) for line in (folder / INNER_PRODUCTS).read_text().splitlines()]
-    steps = {line["step"]: line for line in lines}.values()
-    return math.fsum(line["denoised"] for line in steps) / math.fsum(line["noisy"] for line in steps)
+    rate = chosen_rate(study, "paper", runs)
+    steps = read(Job("paper", "paper", rate, TUNING_SEED, TUNING_SEED).file(runs))["inner_products"]
+    return math.fsum(step["denoised"] for step in steps) / math.fsum(step["noisy"] for step in steps)
 
 
-def mean_loss(folder: Path) -> float:
-    """Of the validation set, over the evaluations of a run."""
-    losses = [entry["evaluation"]["loss"] for entry in read_metrics(folder) if "evaluation" in entry]
-    mean = math.fsum(losses) / len(losses) if all(isinstance(loss, float) for loss in losses) else math.inf
-    return mean if math.isfinite(mean) else math.inf
+def mean_of(result: Mapping[str, Any], score: str) -> float:
+    """Of a score over the evaluations of a run; infinite if one is not finite."""
+    values = [evaluation[score] for evaluation in result["evaluations"]]
+    return math.inf if None in values else math.fsum(values) / len(values)
+
+
+def read(file: Path) -> dict[str, Any]:
+    """What a run has written."""
+    result: dict[str, Any] = json.loads(file.read_text())
+    return result
 
 
 def _tuning(study: Study, method: str, runs: Path) -> Iterator[Job]:

@@ -1,7 +1,10 @@
-"""One run of a study in a folder of its own, with data, model and frozen layers kept from run to run."""
+"""One run of a study, with data, features and model kept from run to run."""
 
 from __future__ import annotations
 
+import fnmatch
+import json
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,14 +12,13 @@ from typing import Any
 
 import torch
 
-from denoising._frozen import FrozenPrefix
-from denoising._order import INNER_PRODUCTS, Job
+from denoising._last_layer import Features, LastLayer, features, padded
+from denoising._order import Job
 from denoising._studies import Study
-from dprmt._files import append_line
-from dprmt.training.data import TaskData, load_data, per_sample_losses
+from dprmt._files import write_whole
+from dprmt.training.data import load_data
 from dprmt.training.denoising import DenoisingEvaluation, PrivateDataWarning
-from dprmt.training.evaluation import evaluate_classification
-from dprmt.training.harness import Observer, Task, train_task
+from dprmt.training.harness import Observer, Task, run_in_memory
 from dprmt.training.models import load_model, load_tokenizer
 
 
@@ -28,119 +30,125 @@ class Trainer:
     study : Study
         What.
     runs, data : Path
-        Where the runs are kept, and where the files of the data sets are.
+        Where the results are kept, and where the files of the data sets are.
     """
 
     def __init__(self, study: Study, runs: Path, data: Path) -> None:
         self._study, self._runs, self._files = study, runs, data
+        runs.mkdir(parents=True, exist_ok=True)
         recipe = study.at("none", 1.0, 0, data)
         self._tokenizer = load_tokenizer(recipe.model)
         self._data = load_data(recipe.data, self._tokenizer, recipe.model.task)
         self._seed: int | None = None
-        self._known: dict[tuple[int, ...], torch.Tensor] = {}
+        self._sigma: float | None = None
+        self._load(recipe)
 
-    def run(self, job: Job) -> bool:
-        """Do what is left of a run, and say whether it is finished; a signal ends it between two steps."""
-        folder = job.folder(self._runs)
-        if (folder / "summary.json").exists():
-            return True
+    def run(self, job: Job) -> None:
+        """Do a run that was not done yet, and write its file."""
+        if job.file(self._runs).exists():
+            return
         recipe = self._study.at(job.method, job.rate, job.seed, self._files)
         if job.seed != self._seed:
             self._load(recipe)
         for name, parameter in self._model.named_parameters():
-            if name in self._start:
+            if parameter.requires_grad:
                 parameter.data.copy_(self._start[name])
-        gate = job.role == "paper" and job.seed == 0
-        result = train_task(
-            self._model,
-            self._task,
-            recipe.settings,
-            folder,
-            resume=(folder / "config.toml").exists(),
-            noise_seed=job.noise_seed,
-            repeatable=True,
-            tokens=recipe.data.max_tokens,
-            observers=[InnerProducts(folder / INNER_PRODUCTS)] if gate else [],
-        )
-        return result.finished
+        settings = recipe.settings
+        if self._sigma is not None:
+            settings = settings.with_changes({"privacy.target_epsilon": None, "privacy.noise_multiplier": self._sigma})
+        inner = InnerProducts() if settings.denoising.method != "none" else Observer()
+        with run_in_memory(self._model, self._task, settings, noise_seed=job.noise_seed, observers=[inner]) as run:
+            self._sigma = run.prepared.mechanism.noise_multiplier
+            records = list(run.steps())
+        result = {
+            **job._asdict(),
+            "noise_multiplier": self._sigma,
+            "sample_rate": run.prepared.mechanism.sample_rate,
+            "target_epsilon": recipe.privacy.target_epsilon,
+            "training_losses": [_finite(record.loss) for record in records],
+            "evaluations": [
+                {"step": r.step, **{key: _finite(value) for key, value in r.evaluation.items()}}
+                for r in records
+                if r.evaluation is not None
+            ],
+            "inner_products": getattr(inner, "steps", []),
+        }
+        write_whole(job.file(self._runs), json.dumps(result) + "\n")
 
     def _load(self, recipe: Any) -> None:
-        labels = None if self._data.labels is None else len(self._data.labels)
-        seed = recipe.training.seed
-        loaded = load_model(recipe.model, labels=labels, seed=seed, tokenizer=self._tokenizer)
-        self._model, self._seed = loaded.model, seed
-        frozen = self._study.frozen_layers
-        prefix = FrozenPrefix(loaded.model, frozen, self._known) if frozen else None
-        self._start = {name: p.detach().clone() for name, p in loaded.model.named_parameters() if p.requires_grad}
-        self._task = StudyTask(loaded.model, self._data, prefix, self._study.rows)
+        labels, seed = len(self._data.labels), recipe.training.seed
+        model = load_model(recipe.model, labels=labels, seed=seed, tokenizer=self._tokenizer).model
+        if self._seed is None:
+            self._features = self._all_features(model)
+        self._model, self._seed = LastLayer(model).train(), seed
+        self._start = {name: p.detach().clone() for name, p in self._model.named_parameters() if p.requires_grad}
+        train, validation = self._features
+        targets = [self._data.train[i]["labels"] for i in range(len(train))]
+        scored = [self._data.validation[i]["labels"] for i in range(len(validation))]
+        self._task = LastLayerTask(self._model, (train, targets), (validation, scored))
+
+    def _all_features(self, model: torch.nn.Module) -> tuple[list[Features], list[Features]]:
+        # Of the frozen part, the same for every seed; written down, since they take longer than many runs.
+        file = self._runs / "features.pt"
+        if not file.exists():
+            splits = []
+            for split, limit in ((self._data.train, len(self._data.train)), (self._data.validation, self._study.rows)):
+                texts = [split[i]["input_ids"] for i in range(min(limit, len(split)))]
+                splits.append([tuple(item) for item in features(model, texts)])
+            torch.save(splits, file.with_suffix(".part"))
+            file.with_suffix(".part").replace(file)
+        train, validation = torch.load(file)
+        return [Features(*item) for item in train], [Features(*item) for item in validation]
 
 
-class StudyTask(Task):
-    """The texts of a recipe.
+class LastLayerTask(Task):
+    """Texts as what goes into the last matrix.
 
     Parameters
     ----------
-    model : Module
+    model : LastLayer
         What is trained.
-    data : TaskData
-        On what.
-    prefix : FrozenPrefix or None
-        Of the model.
-    rows : int
-        Of the validation set that are scored.
+    train, validation : pair of list
+        Features and labels.
     """
 
-    def __init__(self, model: torch.nn.Module, data: TaskData, prefix: FrozenPrefix | None, rows: int) -> None:
-        self._model, self._data, self._prefix, self._rows = model, data, prefix, rows
-        self.size, self.class_names = len(data.train), data.labels
-        self._lengths = [len(data.train[i]["input_ids"]) for i in range(self.size)]
-        self._scored = [data.validation[i] for i in range(min(rows, len(data.validation)))]
-        self._remember(self._scored)
+    def __init__(self, model: LastLayer, train: Any, validation: Any) -> None:
+        self._model, self._train, self._validation = model, train, validation
+        self.size = len(train[0])
 
     def accumulate(self, private: Any, positions: Sequence[int], step: int) -> torch.Tensor:
         """See `Task`."""
-        items = [self._data.train[position] for position in positions]
-        self._remember(items)
-        batch = self._data.collate(items)
-        samples = batch.pop("sample_id")
-        private.model.train()
-        losses = per_sample_losses(private.model, batch)
-        private.accumulate(losses, samples=samples, step=step)
+        features, labels = self._train
+        batch = padded([features[i] for i in positions])
+        logits = private.model(*batch)
+        targets = torch.tensor([labels[i] for i in positions])
+        losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+        private.accumulate(losses, samples=positions, step=step)
         return losses.detach()
 
     def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
         """See `Task`; texts of similar length together."""
-        return super().pieces(sorted(batch, key=lambda i: self._lengths[i]), largest)
+        features = self._train[0]
+        return super().pieces(sorted(batch, key=lambda i: len(features[i].hidden)), largest)
 
     def score(self) -> dict[str, Any]:
-        """Loss, and a classifier's accuracy."""
-        if self._data.labels is not None:
-            return {**evaluate_classification(self._model, self._data, batch_size=16, limit=self._rows)}
+        """Mean loss and accuracy on the validation texts."""
+        features, labels = self._validation
         with torch.no_grad():
-            losses = torch.cat([self._losses(self._scored[i : i + 4]) for i in range(0, len(self._scored), 4)])
-        return {"loss": float(losses.double().mean()), "samples": float(len(losses))}
-
-    def _losses(self, items: Sequence[dict[str, Any]]) -> torch.Tensor:
-        batch = self._data.collate(list(items))
-        del batch["sample_id"]
-        return per_sample_losses(self._model, batch)
-
-    def _remember(self, items: Sequence[dict[str, Any]]) -> None:
-        if self._prefix is not None:
-            self._prefix.remember(items)
+            pieces = [self._model(*padded(features[i : i + 64])) for i in range(0, len(features), 64)]
+        logits, targets = torch.cat(pieces), torch.tensor(labels)
+        loss = torch.nn.functional.cross_entropy(logits.double(), targets)
+        return {"loss": float(loss), "accuracy": float((logits.argmax(1) == targets).double().mean())}
 
 
 class InnerProducts(Observer):
-    """Writes the clean gradient's inner products with the noisy and the denoised one, of matrices: **private**.
+    """The clean gradient's inner products with itself, the noisy and the denoised one, over denoised matrices.
 
-    Parameters
-    ----------
-    file : Path
-        A line per step.
+    They are **private**. Of a momentum there are none: it has no one clean gradient.
     """
 
-    def __init__(self, file: Path) -> None:
-        self._file, self._step = file, 0
+    def __init__(self) -> None:
+        self.steps: list[dict[str, float]] = []
 
     def start(self, run: Any) -> None:
         """Look at the denoiser."""
@@ -148,25 +156,20 @@ class InnerProducts(Observer):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivateDataWarning)
             self._evaluation = DenoisingEvaluation(step)
-        self._options = step.options
+        self._exclude = step.options.exclude
         step.observe(self, self._take)
-
-    def measured(self, run: Any, step: int) -> None:
-        """Remember which step it is."""
-        self._step = step
 
     def _take(self, noisy: Any, denoised: Any, sigma: float) -> None:
         clean = self._evaluation.private_clean_gradients()
-        names = [name for name, value in noisy.items() if value.ndim == 2 and not _excluded(name, self._options)]
-        line: dict[str, Any] = {"step": self._step}
+        names = [name for name, value in noisy.items() if value.ndim == 2 and not self._left_alone(name)]
+        line: dict[str, float] = {"replaced": sum(denoised[name] is not noisy[name] for name in names)}
         for kind, gradients in (("clean", clean), ("noisy", noisy), ("denoised", denoised)):
             line[kind] = float(sum((gradients[name].double() * clean[name].double()).sum() for name in names))
-        line["replaced"] = sum(denoised[name] is not noisy[name] for name in names)
-        line["matrices"] = len(names)
-        append_line(self._file, line)
+        self.steps.append(line)
+
+    def _left_alone(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._exclude)
 
 
-def _excluded(name: str, options: Any) -> bool:
-    import fnmatch
-
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in options.exclude)
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

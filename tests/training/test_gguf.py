@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 from dprmt.training.data import load_data  # noqa: E402
-from dprmt.training.models import _sources, byte_tokenizer, load_model, load_tokenizer  # noqa: E402
+from dprmt.training.models import _gguf, _sources, byte_tokenizer, load_model, load_tokenizer  # noqa: E402
 from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe, load_recipe  # noqa: E402
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="needs gguf")
@@ -26,7 +26,7 @@ BYTES = sorted(byte_tokenizer().get_vocab())
 TOKENS = ["<|endoftext|>", "<|im_end|>", *(token for token in BYTES if len(token) == 1), "th"]
 
 
-def write_gguf(path: Path, architecture: str = "llama") -> dict[str, np.ndarray]:
+def write_gguf(path: Path, architecture: str = "llama", seed: int = 0) -> dict[str, np.ndarray]:
     """A llama of one layer with the byte tokens and one merge; returns its tensors."""
     import gguf
 
@@ -51,7 +51,7 @@ def write_gguf(path: Path, architecture: str = "llama") -> dict[str, np.ndarray]
         (writer.add_eos_token_id, 1),
     ):
         set_size(value)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     shapes = {"token_embd": (len(TOKENS), WIDTH), "output_norm": (WIDTH,)}
     for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
         shapes[f"blk.0.{name}"] = (WIDTH, WIDTH)
@@ -85,6 +85,31 @@ def test_a_gguf_file_is_a_model_with_its_tokenizer(tmp_path, capfd):
     assert loaded.tokenizer.eos_token == "<|im_end|>"
     assert loaded.tokenizer.decode(loaded.tokenizer("this")["input_ids"]) == "this"
     assert capfd.readouterr().err == ""
+
+
+@needs_gguf
+def test_a_gguf_file_is_parsed_once_and_forgotten(tmp_path, monkeypatch):
+    import gguf
+
+    parsed = []
+
+    class Counted(gguf.GGUFReader):
+        def __init__(self, path):
+            parsed.append(path)
+            super().__init__(path)
+
+    monkeypatch.setattr(gguf, "GGUFReader", Counted)
+    write_gguf(tmp_path / "tiny.gguf")
+    load_model(recipe(str(tmp_path / "tiny.gguf")))
+    assert len(parsed) == 1
+    assert gguf.GGUFReader is Counted
+    assert _gguf._LAST == {}
+    tokenizer = load_tokenizer(recipe(str(tmp_path / "tiny.gguf")))  # remembered, until the file is another one
+    for seed in (1, 2):
+        tensors = write_gguf(tmp_path / "tiny.gguf", seed=seed)
+        loaded = load_model(recipe(str(tmp_path / "tiny.gguf")), tokenizer=tokenizer)
+        embedding = next(p for key, p in loaded.model.named_parameters() if "embed_tokens" in key)
+        np.testing.assert_array_equal(embedding.detach().numpy(), tensors["token_embd"])
 
 
 @needs_gguf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from dprmt._validation import ParameterError
 from dprmt.cli import main
 from dprmt.training.harness import Run, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
+from dprmt.training.harness._run_folder import RunFolder
 from tests.training.tiny_recipe import STEPS, recipe_in, write_data
 
 
@@ -202,3 +204,17 @@ def test_what_depends_on_the_realised_batch_is_private_in_metrics_and_said_to_be
     for entry in read_metrics(tmp_path / "run"):
         assert set(entry["private"]) == {"loss", "batch_size", "seconds"}
         assert not {"loss", "batch_size", "seconds"} & entry.keys()
+
+
+def test_settings_of_a_version_without_an_option_are_those_with_its_default(tmp_path: Path) -> None:
+    """As for recipes; a run of a task has settings, and no model or data in its configuration."""
+    settings = recipe_in(tmp_path).settings
+    folder = tmp_path / "run"
+    with contextlib.closing(RunFolder(folder, resume=False, config=settings.to_toml())) as run:
+        run.write_config()
+    lines = (folder / "config.toml").read_text().splitlines()
+    (folder / "config.toml").write_text("\n".join(line for line in lines if "norm_correction" not in line))
+    RunFolder(folder, resume=True, config=settings.to_toml()).close()
+    for other in ({"privacy.clipping_norm": 7.0}, {"denoising.norm_correction": False}):
+        with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
+            RunFolder(folder, resume=True, config=settings.with_changes(other).to_toml())

@@ -14,7 +14,7 @@ import numpy as np
 
 from dprmt._files import LEFTOVERS, append_line, read_lines, replacing, write_whole
 from dprmt._validation import ParameterError
-from dprmt.training.recipes import recipe_from_dict
+from dprmt.training.recipes import Settings, recipe_from_dict
 
 CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"
 SUMMARY, MODEL = "summary.json", "model"
@@ -112,8 +112,10 @@ def _left_by_a_kill(file: Path) -> bool:
 def _written_out(config: bytes) -> bytes:
     # With the values of options that the version which wrote it did not have yet.
     try:
-        return recipe_from_dict(tomllib.loads(config.decode())).to_toml().encode()
-    except (ParameterError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        values = tomllib.loads(config.decode())
+        document = recipe_from_dict(values) if "model" in values else Settings(**values)
+        return document.to_toml().encode()
+    except (ParameterError, tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError):
         return config
 
 

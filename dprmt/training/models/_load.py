@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError, check_count
+from dprmt.training.models._gguf import parsed_once
 from dprmt.training.models._sources import base_model
 from dprmt.training.models._tokenizer import load_tokenizer
 from dprmt.training.models._trainable import make_trainable
@@ -113,7 +114,7 @@ def load_model(model: ModelRecipe, *, labels: int | None = None, seed: int = 0, 
     if labels is not None:
         check_count("labels", labels, low=2)
     tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), parsed_once(last=True):
         torch.manual_seed(check_count("seed", seed, low=0))
         network = make_trainable(base_model(model, tokenizer, labels), model)
     network.train()

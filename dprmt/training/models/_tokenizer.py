@@ -9,6 +9,7 @@ from tokenizers.models import BPE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dprmt._validation import ParameterError
+from dprmt.training.models._gguf import parsed_once
 from dprmt.training.models._sources import LOADING_ERRORS, folder_or_hub_name
 from dprmt.training.recipes import ModelRecipe
 
@@ -95,7 +96,8 @@ def load_tokenizer(model: ModelRecipe) -> Any:
     if source == model.source and model.revision:
         options["revision"] = model.revision
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        with parsed_once():
+            tokenizer = AutoTokenizer.from_pretrained(name, **options)
     except LOADING_ERRORS as error:
         reason = str(error).strip().split("\n")[0]
         raise ParameterError("model.tokenizer", source, f"a tokenizer that loads ({reason})") from error

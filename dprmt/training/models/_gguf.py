@@ -1,0 +1,47 @@
+"""GGUF files are slow to parse: once is enough."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_LAST: dict[tuple[str, int, int], Any] = {}
+
+
+@contextmanager
+def parsed_once(*, last: bool = False) -> Iterator[None]:
+    """While it is open, a GGUF file that was parsed for tokenizer or configuration is not parsed again.
+
+    Transformers parses the file anew for each of tokenizer, configuration and weights, and makes the same table of
+    names for every module.
+
+    ``last``: forget the file at the end, since what was parsed takes memory.
+    """
+    try:
+        import gguf
+    except ModuleNotFoundError:  # whoever needs it says so
+        yield
+        return
+    before = {"GGUFReader": gguf.GGUFReader, "get_tensor_name_map": gguf.get_tensor_name_map}
+    gguf.GGUFReader = functools.partial(_reader, gguf.GGUFReader)
+    gguf.get_tensor_name_map = functools.cache(gguf.get_tensor_name_map)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(gguf, name, value)
+        if last:
+            _LAST.clear()
+
+
+def _reader(kind: Any, path: str | Path) -> Any:
+    status = Path(path).stat()
+    key = str(path), status.st_mtime_ns, status.st_size
+    if key not in _LAST:
+        reader = kind(path)
+        _LAST.clear()
+        _LAST[key] = reader
+    return _LAST[key]
