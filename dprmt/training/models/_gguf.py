@@ -26,8 +26,9 @@ def parsed_once(*, last: bool = False) -> Iterator[None]:
         yield
         return
     before = {"GGUFReader": gguf.GGUFReader, "get_tensor_name_map": gguf.get_tensor_name_map}
-    gguf.GGUFReader = functools.partial(_reader, gguf.GGUFReader)
-    gguf.get_tensor_name_map = functools.cache(gguf.get_tensor_name_map)
+    once = functools.partial(_reader, gguf.GGUFReader), functools.cache(gguf.get_tensor_name_map)
+    for name, value in zip(before, once, strict=True):
+        setattr(gguf, name, value)
     try:
         yield
     finally:
