@@ -18,8 +18,11 @@ _EDGES = 72
 _ROUNDING = 1e-9
 
 
-def comparison_bound(total: float, sketch: int, power_iteration: bool) -> float:
-    """A bound on P(m > x), the smallest over a few multipliers μ and shifts a; every choice is valid."""
+def comparison_bound(total: float, sketch: int, power_iteration: bool, error: float = 0.0) -> float:
+    """A bound on P(m > x), the smallest over a few multipliers μ and shifts a; every choice is valid.
+
+    ``error``: κ of (H5), by how much the constraints may be missed.
+    """
     fill = min(total / sketch, 1.0)
     best = math.inf
     for mu in (0.45, 0.3 + 0.65 * fill) if power_iteration else (0.4 + 0.8 * fill, 0.55 + 0.8 * fill):
@@ -27,7 +30,7 @@ def comparison_bound(total: float, sketch: int, power_iteration: bool) -> float:
         whole = math.floor(terms)
         part = terms - whole
         low, high = (expected_majorants(cap, count, sketch) for count in (whole, whole + 1))
-        values = ((1.0 - part) * low + part * high) / ndtr(-SHIFTS)
+        values = ((1.0 - part) * low + part * high) / ndtr(-SHIFTS - error)
         best = min(best, float(values.min()))
     return best
 

@@ -9,9 +9,7 @@ import numpy as np
 from dprmt.accounting._sketch_bounds import residual_tail
 from dprmt.accounting._types import Array
 
-_ROOM = 1e-3
-"""Relative margin of each threshold: room for the rounding of Q (a gap of the theory, §9)."""
-_NEGLIGIBLE = 1e-30
+_NEGLIGIBLE = 3e-30
 _RATIO = 1.07
 
 
@@ -53,6 +51,6 @@ def _tails(sketch: int, power_iteration: bool) -> tuple[Array, Array]:
 def _averaged_tail(j: int, sketch: int, power_iteration: bool) -> float:
     """The mean of P(m > x) over 1/(j+1) < x < 1/j, each part of it at its left end: P(J ≤ j) by (H4)."""
     parts = 3 if sketch <= 12 else 2 if sketch <= 32 else 1
-    left = np.linspace(1.0 / (j + 1), 1.0 / j, parts, endpoint=False) * (1.0 - _ROOM)
+    left = np.linspace(1.0 / (j + 1), 1.0 / j, parts, endpoint=False)
     tails = [residual_tail(float(x), sketch, power_iteration) for x in left]
     return 1.0 if tails[-1] >= 1.0 else sum(tails) / parts
