@@ -6,11 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+import torch
+from scipy import integrate, optimize, special, stats
 
+import audits.sketch.__main__ as attack_command
+from audits.sketch.__main__ import attack
+from audits.sketch.attack import residual_shares
+from audits.sketch.exact import attained_hinge, charged_hinge, left_over, single_direction
+from audits.sketch.rounding import missed
+from audits.sketch.spectra import families
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, FlatSpectrum, RandomizedClipping, calibrate_noise_multiplier, compose
 from dprmt.accounting import _clipping_step as clipping_step
+from dprmt.accounting._sketch_bounds import ROUNDING
+from dprmt.accounting._sketch_law import probe_copies
+from dprmt.training.norms import hutchpp_squared_norms
 
 TABLE = {"sample_rate": 2000 / 67349}
 STEPS, DELTA = 400, 1e-5
@@ -36,12 +46,23 @@ def crude_law(sketch: int, power_iteration: bool) -> tuple[tuple[int, ...], tupl
     return tuple(range(1, len(tails) + 1)), tuple(np.diff(tails, prepend=0.0).tolist())
 
 
+slow = pytest.mark.slow
 CHECKS = [
-    (0.779078, 32, 32, "batch", 6.827),
-    (1.0, 32, 32, "sample", 3.836),
-    (1.0, 16, 16, "batch", 4.083),
-    (1.0, 16, 8, "sample", 4.057),
-    (2.0, 16, 16, "sample", 1.281),
+    pytest.param(0.779078, 32, 32, "batch", 6.827, marks=slow),
+    pytest.param(0.779078, 32, 32, "sample", 6.765, marks=slow),
+    pytest.param(0.779078, 16, 16, "batch", 7.352, marks=slow),
+    pytest.param(0.779078, 16, 16, "sample", 6.980, marks=slow),
+    pytest.param(1.0, 32, 32, "batch", 3.861),
+    pytest.param(1.0, 32, 32, "sample", 3.836),
+    pytest.param(1.0, 16, 16, "batch", 4.083),
+    pytest.param(1.0, 16, 16, "sample", 3.922),
+    # 5.273 in a first table; the quadrature below says 5.265, and the certified bounds 5.264 to 5.269.
+    pytest.param(1.0, 16, 8, "batch", 5.267, marks=slow),
+    pytest.param(1.0, 16, 8, "sample", 4.057, marks=slow),
+    pytest.param(2.0, 32, 32, "batch", 1.270),
+    pytest.param(2.0, 32, 32, "sample", 1.268),
+    pytest.param(2.0, 16, 16, "batch", 1.290),
+    pytest.param(2.0, 16, 16, "sample", 1.281),
 ]
 
 
@@ -55,8 +76,60 @@ def test_a_cruder_law_of_j_gives_values_computed_elsewhere_and_the_law_used_is_b
     exact = DPSGD(sigma, **TABLE).epsilon(STEPS, DELTA)
     monkeypatch.setattr(clipping_step, "probe_copies", crude_law)
     bounds = mechanism.epsilon(STEPS, DELTA)
-    assert bounds.lower - 0.004 <= crude <= bounds.upper + 0.004
+    assert bounds.estimate == pytest.approx(crude, abs=0.004)
     assert exact.lower < ours.lower < ours.upper < bounds.lower
+
+
+def composed_by_fourier(law: Any, probes: int, mesh: float = 4e-3, size: int = 2**14) -> float:
+    """ε of 400 steps at σ = 1, revealed, removal: losses on a grid, rounded to the nearest, and one plain FFT."""
+    rate, edges = TABLE["sample_rate"], np.concatenate([[0.0], np.geomspace(1e-3, 8.0, 250), [np.inf]])
+    mass, moment = np.zeros(251), np.zeros(251)
+    for copies, weight in zip(*law, strict=True):
+        a = copies * probes / 2
+        mass += weight * np.diff(special.gammainc(a, a * edges))
+        moment += weight * np.diff(special.gammainc(a + 1, a * edges))
+    at = mass > 1e-20
+    shifts = np.sqrt(mass[at] / moment[at])
+    losses = (np.arange(size) - size // 2) * mesh
+    ratio = (np.exp(np.append(losses, losses[-1] + mesh) - mesh / 2) - 1 + rate) / rate
+    logs = np.where(ratio > 0, np.log(np.maximum(ratio, 1e-300)), -np.inf)
+    below = np.zeros(size + 1)
+    for shift, weight in zip(shifts, mass[at], strict=True):
+        y = (logs + shift**2 / 2) / shift
+        below += weight * ((1 - rate) * special.ndtr(y) + rate * special.ndtr(y - shift))
+    step = np.fft.rfft(np.fft.ifftshift(np.diff(below)))
+    total = np.maximum(np.fft.fftshift(np.fft.irfft(step**STEPS, size)), 0.0)
+    infinite = 1 - below[-1] ** STEPS
+
+    def excess(epsilon: float) -> float:
+        above = losses > epsilon
+        return float(infinite - total[above] @ np.expm1(epsilon - losses[above]) - DELTA)
+
+    return float(optimize.brentq(excess, 1.0, 20.0))
+
+
+@pytest.mark.slow
+def test_the_entry_that_an_earlier_table_has_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For s = 16 and k = 8, revealed: an FFT on a grid agrees with the certified bounds, not with 5.273."""
+    law = crude_law(16, power_iteration=False)
+    monkeypatch.setattr(clipping_step, "probe_copies", crude_law)
+    bounds = RandomizedClipping(1.0, **TABLE, probes=8, sketch=16).epsilon(STEPS, DELTA)
+    rough = composed_by_fourier(law, 8)
+    assert bounds.lower - 0.004 < rough < bounds.upper + 0.004 < 5.273
+    assert composed_by_fourier(law, 16) == pytest.approx(4.083, abs=0.004)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "crude"), [(32, 1.0036), (16, 1.0133)])
+def test_the_ratio_of_noise_multipliers(monkeypatch: pytest.MonkeyPatch, size: int, crude: float) -> None:
+    """At ε = 0.7: ±0.001 for the crude law; the law used asks for less noise, and for more than exact norms do."""
+    setting = {"target_epsilon": 0.7, "delta": DELTA, "sample_rate": 16 / 1225, "steps": 3480}
+    exact = calibrate_noise_multiplier(**setting)
+    ours = calibrate_noise_multiplier(**setting, probes=size, sketch=size) / exact
+    monkeypatch.setattr(clipping_step, "probe_copies", crude_law)
+    cruder = calibrate_noise_multiplier(**setting, probes=size, sketch=size) / exact
+    assert cruder == pytest.approx(crude, abs=0.001)
+    assert 1.0 < ours < cruder
 
 
 @pytest.mark.parametrize(
@@ -147,14 +220,20 @@ def test_every_way_to_ask_knows_the_sketch() -> None:
 # ------------------------------------------------------------------------------------------ the audit, one step
 
 
-def simulated_ratio(spectrum: np.ndarray, sketch: int, probes: int, draws: int = 20_000) -> np.ndarray:
-    """n̂/n of one-pass Hutch++ on diagonal M, with fresh sketch and probes for each draw."""
-    rng = np.random.default_rng(1)
-    root = np.sqrt(spectrum / spectrum.sum())[:, None]
-    basis = np.linalg.qr(root * rng.standard_normal((draws, root.size, sketch))).Q
-    probe = rng.standard_normal((draws, root.size, probes)) / np.sqrt(probes)
-    residual = probe - basis @ (basis.transpose(0, 2, 1) @ probe)
-    return np.asarray(sum(np.sum((root * part) ** 2, axis=(1, 2)) for part in (basis, residual)))
+def simulated_ratio(
+    spectrum: np.ndarray, sketch: int, probes: int, power_iteration: bool = False, draws: int = 16_000
+) -> np.ndarray:
+    """n̂/n of the library's own estimator on a diagonal gradient in float32, fresh sketch and probes for each draw."""
+    generator, size = torch.Generator().manual_seed(1), len(spectrum)
+    root = torch.tensor(np.sqrt(spectrum / spectrum.sum()), dtype=torch.float32)
+    found = []
+    for _ in range(4):
+        count = draws // 4
+        normal = torch.randn(count, size, sketch + probes, generator=generator)
+        a, g = torch.eye(size).expand(count, -1, -1), torch.diag(root).expand(count, -1, -1)
+        parts = normal[:, :, :sketch], normal[:, :, sketch:] / probes**0.5
+        found.append(hutchpp_squared_norms(a, g, *parts, power_iteration=power_iteration))
+    return np.asarray(torch.cat(found))
 
 
 def proved_delta(ratio: np.ndarray, sigma: float, epsilon: float) -> float:
@@ -170,13 +249,17 @@ WORST = (
     np.ones(5),
     0.7 ** np.arange(12),
     np.arange(1.0, 40.0) ** -1,
+    single_direction(0.2, 4),
 )
 
 
+@pytest.mark.parametrize("power_iteration", [False, True])
 @pytest.mark.parametrize(("sigma", "epsilon"), [(1.0, 3.0), (2.0, 1.5)])
-def test_no_simulated_step_exceeds_the_charge(sigma: float, epsilon: float) -> None:
-    charged = RandomizedClipping(sigma, 1.0, 8, sketch=4).delta(1, epsilon).upper
-    assert all(proved_delta(simulated_ratio(spectrum, 4, 8), sigma, epsilon) <= charged for spectrum in WORST)
+def test_no_simulated_step_exceeds_the_charge(sigma: float, epsilon: float, power_iteration: bool) -> None:
+    run = RandomizedClipping(sigma, 1.0, 8, sketch=4, power_iteration=power_iteration)
+    charged = run.delta(1, epsilon).upper
+    for spectrum in WORST:
+        assert proved_delta(simulated_ratio(spectrum, 4, 8, power_iteration, 4000), sigma, epsilon) <= charged
 
 
 def test_the_audit_catches_a_law_that_is_too_optimistic(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +267,59 @@ def test_the_audit_catches_a_law_that_is_too_optimistic(monkeypatch: pytest.Monk
     ratio = simulated_ratio(np.ones(8), 4, 8)
     monkeypatch.setattr(clipping_step, "probe_copies", lambda sketch, power: ((8 * sketch,), (1.0,)))
     assert proved_delta(ratio, 1.0, 3.0) > RandomizedClipping(1.0, 1.0, 8, sketch=4).delta(1, 3.0).upper
+
+
+def claims(copies: tuple[int, ...], weights: tuple[float, ...], sketch: int) -> dict[str, Any]:
+    """The law of J, and two that are too optimistic: its mass moved one up, and 4sk probes."""
+    return {"ours": (copies, weights), "one up": (tuple(j + 1 for j in copies), weights), "4s": ((4 * sketch,), (1.0,))}
+
+
+@pytest.mark.parametrize(
+    ("probes", "t", "rest", "refuted"),
+    [(8, 0.5, 0.2, {"4s"}), (32, 0.1, 0.01, {"one up", "4s"}), (64, 0.3, 0.05, {"one up", "4s"}), (2, 0.5, 0.2, set())],
+)
+def test_one_spectrum_refutes_laws_that_are_too_optimistic_where_they_are_false(
+    probes: int, t: float, rest: float, refuted: set[str]
+) -> None:
+    """E(t - X)₊ in closed form, for one value over s = 3 equal ones: never above ours, above the others' charge."""
+    attained = attained_hinge(t, rest, 3, probes, power_iteration=False)
+    laws = claims(*probe_copies(3, False), 3)
+    assert {name for name, law in laws.items() if attained > charged_hinge(t, *law, probes)} == refuted
+
+
+@pytest.mark.parametrize("power_iteration", [False, True])
+def test_the_closed_form_is_the_estimators(power_iteration: bool) -> None:
+    """The share that is left, and E(t - X)₊, against the library's estimator."""
+    rho, mass = left_over(0.5, 3, power_iteration)
+    shares = residual_shares(single_direction(0.5, 3), 3, power_iteration, 4000, 1)
+    assert mass.sum() == pytest.approx(1.0, abs=1e-9)
+    assert rho @ mass == pytest.approx(shares.mean(), abs=4.5 * shares.std() / np.sqrt(4000))
+    values = np.maximum(1.0 - simulated_ratio(single_direction(0.5, 3), 3, 8, power_iteration), 0.0)
+    expected, error = attained_hinge(1.0, 0.5, 3, 8, power_iteration), values.std() / np.sqrt(values.size)
+    assert abs(values.mean() - expected) < 4.5 * error < 0.1 * expected
+
+
+@pytest.mark.parametrize(("sketch", "power_iteration"), [(3, False), (8, True), (16, False)])
+def test_an_attack_by_many_spectra_stays_below_the_charge(sketch: int, power_iteration: bool) -> None:
+    """A part of ``python -m audits.sketch``, with fixed draws: every margin, in standard errors."""
+    line = attack(sketch, power_iteration, families(sketch, thin=12), draws=150)
+    assert line["spectra"] >= 10
+    assert all(found["errors"] > -4.5 for found in line["margins"].values())
+
+
+def test_the_attack_sees_a_bound_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Power: with the law of 64 columns for a sketch of 3."""
+    monkeypatch.setattr(attack_command, "probe_copies", lambda sketch, power: probe_copies(64, power))
+    line = attack(3, False, {"flat": np.full(6, 1 / 6)}, draws=400)
+    assert min(line["margins"][kind]["errors"] for kind in ("(t - x)+", "h_eps", "f_t")) < -4.5
+
+
+@pytest.mark.parametrize("power_iteration", [False, True])
+def test_the_basis_misses_the_range_by_less_than_is_charged(power_iteration: bool) -> None:
+    """ε₀ of (H5) for the library's float32 code; with half of the mantissa it is seen to be exceeded."""
+    found = missed(256, 96, 200, 1.0, 8, power_iteration)
+    assert 1e-9 < found < ROUNDING
+    assert missed(256, 96, 200, 1.0, 8, power_iteration, half=True) > ROUNDING
 
 
 # ------------------------------------------------------------------------------------------ bad input

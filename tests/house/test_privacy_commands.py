@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dprmt.accounting import DPSGD, RandomizedClipping
-from dprmt.cli import main
+from dprmt.cli import build_parser, main
 
 RUN = ["--noise-multiplier", "1.1", "--sample-rate", "0.02", "--steps", "50"]
 EPSILON = ["epsilon", *RUN, "--delta", "1e-5"]
@@ -70,6 +71,15 @@ def test_a_wrong_sketch_is_one_line(capsys: pytest.CaptureFixture[str], options:
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_every_command_that_takes_probes_takes_a_sketch() -> None:
+    """By walking the parser: epsilon, noise, delta and tradeoff, and whatever comes after them."""
+    (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    flags = {name: set(command._option_string_actions) for name, command in commands.choices.items()}
+    with_probes = {name for name, known in flags.items() if "--probes" in known}
+    assert with_probes >= {"epsilon", "noise", "delta", "tradeoff"}
+    assert all({"--sketch", "--power-iteration"} <= flags[name] for name in with_probes)
 
 
 def test_noise_never_exceeds_the_target(capsys: pytest.CaptureFixture[str]) -> None:

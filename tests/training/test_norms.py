@@ -276,6 +276,25 @@ def test_a_layer_no_wider_than_sketch_and_probes_is_exact(power: bool) -> None:
         norms.layer_record("l", 9, 40)
 
 
+def test_the_basis_is_never_formed_from_coarser_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the user allows TF32, the head's basis is in float32 all the same, and the setting is as it was."""
+    seen = []
+    real = torch.linalg.qr
+
+    def recorded(matrix: torch.Tensor) -> object:
+        seen.append(torch.get_float32_matmul_precision())
+        return real(matrix)
+
+    monkeypatch.setattr(torch.linalg, "qr", recorded)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        HutchPlusPlus(2, 3, "batch").squared_norms(*factors(1, 5, 9, 8), layer="l", step=0)
+        assert (seen, torch.get_float32_matmul_precision()) == (["highest"], "high")
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_the_sketch_chosen_for_so_many_probes() -> None:
     """About a third of the probes, more without a power iteration, and never one that the accountant cannot credit."""
     assert [HutchPlusPlus(k).width for k in (2, 8, 32, 100)] == [3, 3, 12, 36]

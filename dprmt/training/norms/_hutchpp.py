@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import SupportsIndex
 
@@ -114,10 +115,22 @@ def _check_independence(sketch: torch.Tensor, probes: torch.Tensor) -> None:
 
 def _head_basis(layer: LayerGradient, sketch: torch.Tensor, power_iteration: bool) -> torch.Tensor:
     """Q, shape (B, n, min(s, n)): orthonormal columns whatever the rank of MᵀMS or MᵀS."""
-    # The second product is of the order of M², and would underflow.
-    image = _scaled(layer.times(sketch)) if power_iteration else sketch
-    basis: torch.Tensor = torch.linalg.qr(_scaled(layer.transposed().times(image))).Q
+    with _no_coarser_products():
+        # The second product is of the order of M², and would underflow.
+        image = _scaled(layer.times(sketch)) if power_iteration else sketch
+        basis: torch.Tensor = torch.linalg.qr(_scaled(layer.transposed().times(image))).Q
     return basis
+
+
+@contextmanager
+def _no_coarser_products() -> Iterator[None]:
+    """Neither TF32 nor bfloat16 in products of float32: what the accountant allows for Q is float32's rounding (H5)."""
+    allowed = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(allowed)
 
 
 def _scaled(image: torch.Tensor) -> torch.Tensor:
