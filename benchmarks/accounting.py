@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 
 from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier
+from dprmt.accounting._sketch_law import probe_copies
 
 SIGMA, RATE, STEPS, DELTA = 0.779078, 2000 / 67349, 400, 1e-5
 
@@ -40,6 +41,32 @@ def ours() -> dict[str, Callable[[], float]]:
         "32 probes, secret": lambda: secret.epsilon(STEPS, DELTA).upper,
         "calibration, 32 probes": lambda: calibrate_noise_multiplier(2.0, DELTA, RATE, STEPS, probes=32),
     }
+
+
+def sketched() -> None:
+    """Hutch++ over Hutchinson in the same run: at most 2 is the aim, at the first question and at later ones.
+
+    The first question for a width also computes the law of what the sketch leaves.
+    """
+    print(f"{'sketch':<34}{'Hutchinson s':>13}{'first':>8}{'later':>8}{'law s':>9}")
+    for sharing in ("batch", "sample"):
+        hutchinson = RandomizedClipping(1.0, RATE, 32, probe_sharing=sharing)
+        plain, _ = cpu_seconds(lambda run=hutchinson: run.epsilon(STEPS, DELTA).upper)
+        for sketch in (8, 16, 32, 64):
+            for iterated in (False, True):
+                run = RandomizedClipping(1.0, RATE, 32, probe_sharing=sharing, sketch=sketch, power_iteration=iterated)
+
+                def first(run: RandomizedClipping = run) -> float:
+                    probe_copies.cache_clear()
+                    return run.epsilon(STEPS, DELTA).upper
+
+                def law(sketch: int = sketch, iterated: bool = iterated) -> float:
+                    probe_copies.cache_clear()
+                    return float(len(probe_copies(sketch, iterated)[0]))
+
+                times = [cpu_seconds(work)[0] for work in (first, lambda run=run: run.epsilon(STEPS, DELTA).upper, law)]
+                name = f"{sketch}, {'power iteration' if iterated else 'one pass'}, {sharing}"
+                print(f"{name:<34}{plain:>13.3f}{times[0] / plain:>8.2f}{times[1] / plain:>8.2f}{times[2]:>9.3f}")
 
 
 def theirs() -> dict[str, Callable[[], float]]:
@@ -97,6 +124,8 @@ def main() -> None:
     for name, work in theirs().items():
         seconds, answer = cpu_seconds(work)
         print(f"{name:<46}{seconds:>9.3f}{answer:>10.4f}{seconds / reference:>9.1f}")
+    print()
+    sketched()
     print(f"\n{'import':<46}{'s':>9}")
     for module in ("dprmt.accounting", "dprmt.spectra"):
         print(f"{module:<46}{import_seconds(module):>9.3f}")

@@ -57,5 +57,5 @@ def _gains(mean: Array, power_iteration: bool) -> Array:
 
 
 def _weight(cut: float, power_iteration: bool) -> float:
-    """f of a share ``cut``."""
+    """The value of f at a share ``cut``."""
     return (cut**2 if power_iteration else cut) / (1.0 - cut)
