@@ -1,0 +1,162 @@
+"""``python -m audits mutations``: plants the bugs of ``mutations.toml`` one at a time, in a copy, and runs the tests.
+
+A bug that its tests do not see survives. What was found is kept beside the list, by a digest of what decides it, so
+that a stopped run goes on and an unchanged one is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import tomllib
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from audits.table import markdown
+
+ROOT = Path(__file__).parents[1]
+LIST, RESULTS = ROOT / "audits" / "mutations.toml", ROOT / "audits" / "results" / "mutations.json"
+_PARTS = ("dprmt", "tests", "audits", "paper_figures", "docs", "pyproject.toml", "README.md")
+# Imported once, before forking: whatever is slow and none of ours.
+_HEAVY = ("pytest", "scipy.stats", "torch", "opacus", "transformers", "peft", "safetensors.torch", "rich")
+_SEEN, _SURVIVED, _NO_ANSWER = 1, 0, 99  # pytest's words: tests failed, all passed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a line a bug; 1 if one survived or its tests could not be run."""
+    parser = argparse.ArgumentParser(prog="python -m audits mutations", description=__doc__)
+    parser.add_argument("--only", default="", help="part of the names")
+    parser.add_argument("--again", action="store_true", help="also what has a result")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no bug after so long")
+    options = parser.parse_args(arguments)
+    known, started = read_results(), time.monotonic()
+    due = [bug for bug in read_list() if options.only in bug["name"]]
+    with _copy() as copy:
+        for bug in due:
+            former = known.get(bug["name"], {})
+            if (
+                former.get("digest") == digest(bug) and not options.again
+            ) or time.monotonic() - started > options.seconds:
+                continue
+            answer = _planted(copy, bug)
+            if answer not in (_SEEN, _SURVIVED):
+                raise RuntimeError(f"{bug['name']}: pytest ended with {answer}")
+            known[bug["name"]] = {"digest": digest(bug), "seen": answer == _SEEN}
+            RESULTS.parent.mkdir(exist_ok=True)
+            RESULTS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+            print(f"{'seen' if known[bug['name']]['seen'] else 'SURVIVED':9s} {bug['area']}: {bug['name']}", flush=True)
+    left = [bug["name"] for bug in due if not known.get(bug["name"], {}).get("seen")]
+    print(f"{len(due) - len(left)} of {len(due)} seen")
+    return 1 if left else 0
+
+
+def read_list() -> list[dict[str, Any]]:
+    """The bugs, as dicts of area, name, file, find, put, tests."""
+    bugs: list[dict[str, Any]] = tomllib.loads(LIST.read_text(encoding="utf-8"))["mutation"]
+    return bugs
+
+
+def read_results() -> dict[str, dict[str, Any]]:
+    """By name: a digest of the bug, and whether its tests saw it."""
+    found: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    return found
+
+
+def digest(bug: dict[str, Any]) -> str:
+    """Of the bug and its tests by name; the code around it may change."""
+    return hashlib.blake2b(json.dumps(bug, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def mutated(bug: dict[str, Any], source: str) -> str:
+    """The file with the bug in it."""
+    if source.count(bug["find"]) != 1:
+        raise ValueError(f"{bug['name']}: {source.count(bug['find'])} places in {bug['file']}, not one")
+    return source.replace(bug["find"], bug["put"])
+
+
+def table() -> str:
+    """Bugs by area, with what became of them."""
+    results = read_results()
+    rows = [
+        (bug["area"], bug["name"], f"`{bug['tests'][0].split('::')[0]}`", _word(results.get(bug["name"]), bug))
+        for bug in read_list()
+    ]
+    return markdown(("area", "planted", "tests", ""), rows)
+
+
+def _word(result: dict[str, Any] | None, bug: dict[str, Any]) -> str:
+    if result is None or result["digest"] != digest(bug):
+        return "not run"
+    return "seen" if result["seen"] else "**survived**"
+
+
+@contextmanager
+def _copy() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "copy")
+        copy.mkdir()
+        for part in _PARTS:
+            if (ROOT / part).is_dir():
+                shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "results"))
+            else:
+                shutil.copy(ROOT / part, copy / part)
+        yield copy
+
+
+def _planted(copy: Path, bug: dict[str, Any]) -> int:
+    file = copy / bug["file"]
+    clean = file.read_text(encoding="utf-8")
+    file.write_text(mutated(bug, clean), encoding="utf-8")
+    try:
+        return _in_a_child(copy, bug["tests"])
+    finally:
+        file.write_text(clean, encoding="utf-8")
+
+
+def _in_a_child(copy: Path, tests: list[str]) -> int:
+    import warnings
+
+    for name in _HEAVY:
+        importlib.import_module(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside idle threads
+        child = os.fork()
+    if child == 0:
+        try:
+            os._exit(_run_tests(copy, tests))
+        finally:
+            traceback.print_exc()
+            os._exit(_NO_ANSWER)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _run_tests(copy: Path, tests: list[str]) -> int:
+    import pytest
+    import torch
+
+    for name in [name for name in sys.modules if name.split(".")[0] in ("dprmt", "audits", "tests")]:
+        del sys.modules[name]
+    os.chdir(copy)
+    sys.path.insert(0, str(copy))
+    os.environ |= {"PYTHONPATH": str(copy), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    sys.dont_write_bytecode = True  # two versions of a file within a second
+    torch.set_num_threads(1)
+    output = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
+    return int(pytest.main([*options, *tests]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
