@@ -146,7 +146,7 @@ def table(found: dict[str, list[str]]) -> str:
 
 
 def outcome(make: Callable[[], nn.Module], clipping: str) -> str:
-    """ "yes", "refused", or "wrong" if a step is not the literal sum."""
+    """The word "yes", "refused", or "wrong" if a step is not the literal sum."""
     torch.manual_seed(0)
     model = make().double().train()
     inputs = _inputs(model)

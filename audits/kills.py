@@ -1,15 +1,16 @@
-"""``python -m audits kills``: a run is killed, or refused the disk, at every kind of file operation; is ε still true?
+"""``python -m audits kills``: a run is killed, or refused the disk, at every kind of file operation: ε stays true.
 
 A child process trains in a folder. It counts, in memory that outlives it, the noisy gradients that it makes. At a
-chosen point it is killed as by ``kill -9``: before an operation on a file, in the middle of a line, or between two parts
-of a step. The charges that the folder then knows of must be no fewer than the gradients made, and a resumed run must end
-with the ε of all charges.
+chosen point it is killed as by ``kill -9``: before an operation on a file, in the middle of a line, or between two
+parts of a step. The charges that the folder then knows of must be no fewer than the gradients made, and a resumed run
+must end with the ε of all charges.
 """
 
 from __future__ import annotations
 
 import argparse
 import errno
+import itertools
 import json
 import mmap
 import os
@@ -94,14 +95,17 @@ class Occasions:
         self._folder, self._stop, self._at = str(folder), stop, at
         self.step, self.seen, self._busy = 0, [], False
 
-    def meet(self, kind: str, path: Any) -> None:
-        """One occasion."""
+    def meet(self, kind: str, path: Any, half: str = "") -> None:
+        """One occasion; half a line is written before the end."""
         name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
         if self._busy or not name.startswith(self._folder):
             return
         self.seen.append(Point(len(self.seen), kind, _plain(Path(name)), self.step))
         if len(self.seen) - 1 == self._at and self._stop is not None:
             self._busy = True
+            if half:
+                with open(path, "a", encoding="utf-8") as file:
+                    file.write(half)
             self._stop()
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -164,10 +168,16 @@ def tried(point: Point, how: str) -> Outcome:
         assert status in ((-signal.SIGKILL,) if how == _KILL else (0, 1)), status
         charged, before = _charged(run), used.value
         _child(lambda: _train(run, used, None, -1, resume=(run / "config.toml").exists()))
+        return Outcome(point, how, charged, before, _charged(run), used.value, _tells_the_truth(run))
+
+
+def _tells_the_truth(run: Path) -> bool:
+    try:
         summary = read_summary(run)
-        true = DPSGD(1.0, summary_rate(run)).epsilon(_charged(run), 1e-5).upper
-        good = summary["charged"] == _charged(run) and abs(summary["epsilon"] - true) < 1e-12
-        return Outcome(point, how, charged, before, _charged(run), used.value, good)
+    except ParameterError:  # the resumed run was refused
+        return False
+    true = DPSGD(1.0, summary_rate(run)).epsilon(_charged(run), 1e-5).upper
+    return bool(summary["charged"] == _charged(run) and abs(summary["epsilon"] - true) < 1e-12)
 
 
 def two_owners() -> bool:
@@ -194,7 +204,7 @@ def clock_set_back() -> bool:
     with tempfile.TemporaryDirectory() as folder:
         run, used = Path(folder, "run"), Count()
         stops = [point.number for point in spread(occasions(), 4)]
-        for number, stop in enumerate([*stops, -1]):
+        for stop in (*stops, -1):
             for file in run.rglob("*"):
                 os.utime(file, (0, 0))
             resume = (run / "config.toml").exists()
@@ -205,7 +215,7 @@ def clock_set_back() -> bool:
 
 
 def summary_rate(run: Path) -> float:
-    """q as the run states it."""
+    """Q as the run states it."""
     return float(json.loads((run / "run.json").read_text())["sample_rate"])
 
 
@@ -299,11 +309,7 @@ def _watched(watch: Occasions, used: Count) -> Iterator[None]:
         watch.meet("gradient", watch._folder + "/after the noise")
 
     def seen_line(path: Path, row: Any, *, durably: bool = False) -> None:
-        stop = watch._stop
-        if stop is not None:
-            watch._stop = lambda: (path.open("ab").write(files.strict_json(row).encode()[:9]), stop())  # type: ignore[assignment,func-returns-value]
-        watch.meet("half a line", path)
-        watch._stop = stop
+        watch.meet("half a line", path, half=files.strict_json(row)[:9])
         line(path, row, durably=durably)
 
     with (
@@ -320,8 +326,8 @@ def _clock(backwards: bool) -> Iterator[None]:
     if not backwards:
         yield
         return
-    ticks = iter(range(10**9, 0, -1))
-    with mock.patch.object(time, "time", lambda: float(next(ticks))):
+    ticks = itertools.count(1e9, -1.0)
+    with mock.patch.object(time, "time", side_effect=ticks):
         yield
 
 

@@ -92,6 +92,7 @@ PRIVACY_CLAIMS = {
         "NoisySumOptimizer",
         "NormSamplers",
         "SummedStep",
+        "estimate_norms",
         "make_private",
         "make_private_projected",
         "plan_private",

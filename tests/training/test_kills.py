@@ -1,4 +1,4 @@
-"""Killed or out of disk at chosen operations, a run has charged what it made; all of them: ``python -m audits kills``."""
+"""Killed or out of disk at chosen operations, a run has charged what it made; all: ``python -m audits kills``."""
 
 from __future__ import annotations
 

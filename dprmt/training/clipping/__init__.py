@@ -10,6 +10,7 @@ from dprmt.training.clipping._allocation_loader import AllocationSampler as Allo
 from dprmt.training.clipping._allocation_loader import allocation_loader as allocation_loader
 from dprmt.training.clipping._make_private import make_private as make_private
 from dprmt.training.clipping._memory import TensorMemory as TensorMemory
+from dprmt.training.clipping._opacus_engine import estimate_norms as estimate_norms
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer as DistributedNoisySumOptimizer
 from dprmt.training.clipping._optimizer import NoisySumOptimizer as NoisySumOptimizer
 from dprmt.training.clipping._optimizer import sum_of as sum_of
@@ -36,6 +37,7 @@ __all__ = [
     "SummedStep",
     "TensorMemory",
     "allocation_loader",
+    "estimate_norms",
     "make_private",
     "make_private_projected",
     "plan_private",

@@ -252,6 +252,23 @@ def _check_words(
         raise ParameterError("estimate_all", True, f"False for clipping={clipping!r}: no finite rank may be claimed")
 
 
+def new_estimator(
+    clipping: Clipping | NormEstimator,
+    probes: SupportsIndex,
+    sketch: SupportsIndex | None,
+    power_iteration: bool,
+    probe_sharing: ProbeSharing,
+) -> NormEstimator:
+    """The estimator that a word names, with probes of a new secret."""
+    if isinstance(clipping, NormEstimator):
+        return clipping
+    _check_words(clipping, probes, sketch, probe_sharing, False)
+    norms = _estimator(clipping, probes, sketch, power_iteration, probe_sharing, None)
+    if norms is None:
+        raise ParameterError("clipping", clipping, "'hutchinson' or 'hutch++': Opacus' ghost clipping is exact already")
+    return norms
+
+
 def _estimator(
     clipping: Clipping,
     probes: SupportsIndex,
