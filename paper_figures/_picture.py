@@ -32,6 +32,16 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 """Okabe and Ito's colours and a line each; a method keeps its own in every picture."""
 
+LINES: tuple[dict[str, Any], ...] = tuple(
+    {"color": color, "linestyle": line}
+    for color, line in zip(
+        ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7"),
+        ("-", "--", "-.", (0, (1, 1.5)), (0, (5, 1, 1, 1))),
+        strict=True,
+    )
+)
+"""For curves that are no methods."""
+
 
 def picture(path: Path, draw: Callable[[Any], object], panels: int = 1, rows: int = 1) -> str:
     """Draw ``rows`` times ``panels`` axes, save, and return the file's name; several axes come as one flat array."""

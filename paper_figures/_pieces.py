@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,10 +41,19 @@ class Pieces:
     def _keep(self, name: str, task: Callable[[], Any]) -> None:
         before = cpu_seconds()
         value = task()
-        line = {"name": name, "cpu_seconds": round(cpu_seconds() - before, 2), "value": value}
+        line = {"name": name, "cpu_seconds": round(cpu_seconds() - before, 2), "value": _rounded(value)}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         append_line(self._file, line)
         self._known[name] = line
+
+
+def _rounded(value: Any) -> Any:
+    # Seven digits are more than any row shows.
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.7g}")
+    if isinstance(value, dict):
+        return {name: _rounded(entry) for name, entry in value.items()}
+    return [_rounded(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def raw_file(folder: Path, item: str, scale: str) -> Path:

@@ -11,7 +11,7 @@ Usage: ``python paper_figures/denoising_speedup.py FOLDER [--seeds 5] [--jobs 2]
 from __future__ import annotations
 
 from _comparison import run_comparison
-from studies import AccuracyCurve, null_speedups, speedups
+from studies import MetricCurve, null_speedups, speedups
 
 VARIANTS = {
     "DP-LoRA": {"denoising.method": "none"},
@@ -20,21 +20,21 @@ VARIANTS = {
 }
 
 
-def table(curves: dict[str, AccuracyCurve]) -> None:
+def table(curves: dict[str, MetricCurve]) -> None:
     (first, baseline), *methods = curves.items()
     last = len(baseline.steps) - 1
     milestones = [int(baseline.steps[last // 2]), int(baseline.steps[last])]
-    if len(baseline.accuracy) > 1:
+    if len(baseline.values) > 1:
         for null in null_speedups(baseline, milestones):
             saved = f"speedup {100 * null.mean:.1f} ± {100 * null.spread:.1f} %, {null.never:.0%} never reach it"
             print(f"step {null.step}: {first} against itself, half of the runs against the others: {saved}")
     for name, method in methods:
         for row in speedups(baseline, method, milestones):
-            ours, theirs = (f"{100 * mean:.1f} ± {100 * spread:.1f}" for mean, spread in (row.method, row.baseline))
+            ours, theirs = (baseline.metric.shown(*score) for score in (row.method, row.baseline))
             saved = "never reaches it"
             if row.speedup is not None:
                 saved = f"at step {row.steps_needed:.1f}: speedup {100 * row.speedup:.1f} %, Δε {row.epsilon_saved:.2f}"
-            print(f"step {row.step}: {first} {theirs}, {name} {ours}; the baseline's accuracy {saved}")
+            print(f"step {row.step}: {first} {theirs}, {name} {ours}; the baseline's {baseline.metric.name} {saved}")
 
 
 if __name__ == "__main__":

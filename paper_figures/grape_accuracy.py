@@ -13,7 +13,7 @@ import math
 from typing import Any
 
 from _comparison import run_comparison
-from studies import AccuracyCurve
+from studies import MetricCurve
 
 GRAPE = {"optimizer.name": "grape", "optimizer.weight_decay": 0.0}
 
@@ -28,11 +28,11 @@ def variants(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return {"DP-Adam": {"optimizer.name": "adam", "optimizer.weight_decay": 0.0}} | projected
 
 
-def table(curves: dict[str, AccuracyCurve]) -> None:
+def table(curves: dict[str, MetricCurve]) -> None:
     """DP-GRAPE less DP-Adam at the end, paired by seed."""
     (_, adam), *others = curves.items()
     for name, grape in others:
-        gaps = 100 * (grape.accuracy[:, -1] - adam.accuracy[:, -1])
+        gaps = grape.shown[:, -1] - adam.shown[:, -1]
         error = gaps.std(ddof=1) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
         by_seed = " ".join(f"{gap:+.1f}" for gap in gaps)
         print(f"{name} less DP-Adam: {gaps.mean():+.1f} points, standard error {error:.1f}, by seed {by_seed}")

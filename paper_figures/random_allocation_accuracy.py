@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from _comparison import run_comparison
-from studies import AccuracyCurve
+from studies import MetricCurve
 
 VARIANTS = {
     "Poisson": {"privacy.sampling": "poisson"},
@@ -21,11 +21,11 @@ VARIANTS = {
 }
 
 
-def table(curves: dict[str, AccuracyCurve]) -> None:
+def table(curves: dict[str, MetricCurve]) -> None:
     """Each less Poisson at the end, paired by seed."""
     (_, poisson), *others = curves.items()
     for name, curve in others:
-        gain = 100 * (curve.accuracy[:, -1] - poisson.accuracy[:, -1])
+        gain = curve.shown[:, -1] - poisson.shown[:, -1]
         error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else float("nan")
         print(f"{name} less Poisson: {gain.mean():+.1f} ± {error:.1f} points, by seed {np.round(gain, 1)}")
 

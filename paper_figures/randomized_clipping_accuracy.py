@@ -17,7 +17,7 @@ from _comparison import run_comparison
 from dprmt.accounting import calibrate_noise_multiplier
 from dprmt.training.harness import dry_run
 from dprmt.training.recipes import load_recipe
-from studies import AccuracyCurve
+from studies import MetricCurve
 
 PROBES = 16
 SHARED = {"privacy.clipping": "hutchinson", "privacy.probes": PROBES, "privacy.probe_sharing": "batch"}
@@ -45,13 +45,14 @@ def variants(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     }
 
 
-def table(curves: dict[str, AccuracyCurve]) -> None:
-    exact = curves["exact"].accuracy[:, -1]
+def table(curves: dict[str, MetricCurve]) -> None:
+    exact = curves["exact"].shown[:, -1]
     for name, curve in curves.items():
-        last = 100 * curve.accuracy[:, -1]
-        gain = last - 100 * exact
+        last = curve.shown[:, -1]
+        gain = last - exact
         error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else float("nan")
-        print(f"{name}: {last.mean():.1f} %, {gain.mean():+.1f} ± {error:.1f} points against exact, paired")
+        against = f"{gain.mean():+.1f} ± {error:.1f} points against exact, paired"
+        print(f"{name}: {curve.metric.name} {last.mean():.1f}, {against}")
 
 
 if __name__ == "__main__":

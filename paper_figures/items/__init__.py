@@ -2,13 +2,16 @@
 
 from paper_figures._reproduction import Item
 from paper_figures.items import (
+    accuracy_llama,
     accuracy_low_budget,
     adam_bound,
     barcode,
     clip_only,
+    denoisers,
     efficiency,
     envelope,
     estimator_error,
+    generation,
     generation_counts,
     grape_accuracy,
     grape_flattening,
@@ -28,6 +31,7 @@ from paper_figures.items import (
     spectral_entropy,
     speedup,
     steps_to_reference,
+    supremum_2003,
 )
 
 _ALL = (
@@ -36,14 +40,18 @@ _ALL = (
     latency.ITEM,
     estimator_error.ITEM,
     envelope.ITEM,
+    supremum_2003.ITEM,
     accuracy_low_budget.ITEM,
+    accuracy_llama.ITEM,
     overhead_by_probes.ITEM,
     clip_only.ITEM,
     singular_values.ITEM,
     *improvement.ITEMS,
+    denoisers.ITEM,
     spectral_entropy.ITEM,
     speedup.ITEM,
     steps_to_reference.ITEM,
+    *generation.ITEMS,
     generation_counts.ITEM,
     adam_bound.ITEM,
     *heavy_tail.ITEMS,

@@ -95,14 +95,17 @@ def train_once(
     images: Images,
     *,
     optimizer: dict[str, Any],
-    target_epsilon: float,
+    privacy: dict[str, Any],
     steps: int,
     batch: int,
     seed: int,
     projection: dict[str, Any] | None = None,
     scores: Callable[[nn.Module, torch.Tensor], torch.Tensor] = lambda net, x: net(x),
 ) -> float:
-    """Test accuracy in percent after one private run; ``projection`` has options of `make_private_projected`."""
+    """Test accuracy in percent after one private run.
+
+    ``privacy`` has keys of a recipe's section, ``projection`` options of `make_private_projected`.
+    """
     x, y = images.train
 
     def losses(model: nn.Module, drawn: torch.Tensor) -> torch.Tensor:
@@ -112,7 +115,7 @@ def train_once(
     if projection is not None:
         task = ProjectedTask(range(len(y)), torch.tensor, losses, projection={"seed": seed, **projection})
     settings = Settings(
-        privacy={"delta": DELTA, "clipping": "ghost", "clipping_norm": CLIPPING, "target_epsilon": target_epsilon},
+        privacy={"delta": DELTA, "clipping": "ghost", "clipping_norm": CLIPPING, **privacy},
         optimizer=optimizer,
         training={"batch_size": batch, "micro_batch_size": 256, "steps": steps, "seed": seed},
     )

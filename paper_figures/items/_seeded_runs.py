@@ -33,16 +33,16 @@ class SeededRuns:
 
     @property
     def seeds(self) -> int:
-        return min(len(curve["accuracy"]) for curve in self._content["curves"].values())
+        return min(len(curve["values"]) for curve in self._content["curves"].values())
 
     def last(self, variant: str) -> np.ndarray:
         """Accuracy in percent at the end of each seed's run."""
-        return 100 * np.array(self._content["curves"][variant]["accuracy"])[:, -1]
+        return 100 * np.array(self._content["curves"][variant]["values"])[:, -1]
 
     def mean_curve(self, variant: str) -> tuple[np.ndarray, np.ndarray]:
         """Steps, and accuracy in percent at each, mean over the seeds."""
         curve = self._content["curves"][variant]
-        return np.array(curve["steps"]), 100 * np.array(curve["accuracy"]).mean(0)
+        return np.array(curve["steps"]), 100 * np.array(curve["values"]).mean(0)
 
     def difference(self, variant: str, baseline: str) -> tuple[float, float]:
         """Mean and standard error of the paired differences of these, in points."""

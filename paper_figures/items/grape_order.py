@@ -141,7 +141,7 @@ def _run(source: Images, method: str, epsilon: float, rate: float, seed: int) ->
         perceptron(source.train[0].shape[1], 10, seed),
         source,
         optimizer={"name": "adam", "learning_rate": rate},
-        target_epsilon=epsilon,
+        privacy={"target_epsilon": epsilon},
         steps=STEPS,
         batch=len(source.train[1]) // 20,
         seed=seed,

@@ -101,7 +101,7 @@ def _run(method: str, rate: float, seed: int) -> Callable[[], float]:
         perceptron(64, 10, seed),
         digits(),
         optimizer={"learning_rate": rate, **METHODS[method]},
-        target_epsilon=EPSILON,
+        privacy={"target_epsilon": EPSILON},
         steps=STEPS,
         batch=BATCH,
         seed=seed,

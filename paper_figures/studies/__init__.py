@@ -8,9 +8,11 @@ from studies._comparison import TunedRuns as TunedRuns
 from studies._comparison import compare_optimizers as compare_optimizers
 from studies._groups import frequency_groups as frequency_groups
 from studies._groups import group_means as group_means
+from studies._metric import Metric as Metric
+from studies._metric import metric_of as metric_of
 from studies._private_training import read_records as read_records
 from studies._private_training import train_privately as train_privately
-from studies._speedup import AccuracyCurve as AccuracyCurve
+from studies._speedup import MetricCurve as MetricCurve
 from studies._speedup import NullSpeedup as NullSpeedup
 from studies._speedup import Speedup as Speedup
 from studies._speedup import null_speedups as null_speedups
@@ -20,23 +22,25 @@ from studies._task import GroupRecord as GroupRecord
 from studies._task import GroupTask as GroupTask
 from studies._task import Measured as Measured
 from studies._task import private_settings as private_settings
-from studies._variants import accuracy_curve as accuracy_curve
 from studies._variants import compare as compare
+from studies._variants import metric_curve as metric_curve
 
 __all__ = [
-    "AccuracyCurve",
     "ClosedFormTask",
     "GroupRecord",
     "GroupTask",
     "Measured",
+    "Metric",
+    "MetricCurve",
     "NullSpeedup",
     "Speedup",
     "TunedRuns",
-    "accuracy_curve",
     "compare",
     "compare_optimizers",
     "frequency_groups",
     "group_means",
+    "metric_curve",
+    "metric_of",
     "null_speedups",
     "private_settings",
     "read_records",

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dprmt._validation import ParameterError
+from studies._metric import ACCURACY, Metric
 
 
 @dataclass(frozen=True)
-class AccuracyCurve:
-    """Accuracy of several runs at the same steps.
+class MetricCurve:
+    """A score of several runs at the same steps.
 
     Attributes
     ----------
@@ -23,8 +24,10 @@ class AccuracyCurve:
         Increasing.
     epsilon : array, shape (n,)
         ε after them.
-    accuracy : array, shape (runs, n)
-        In [0, 1].
+    values : array, shape (runs, n)
+        Of the metric.
+    metric : Metric
+        Which; accuracy by default.
 
     Raises
     ------
@@ -33,33 +36,45 @@ class AccuracyCurve:
 
     Examples
     --------
-    >>> AccuracyCurve([10, 20], [1.0, 1.5], [[0.5, 0.7], [0.6, 0.8]]).mean.tolist()
+    >>> MetricCurve([10, 20], [1.0, 1.5], [[0.5, 0.7], [0.6, 0.8]]).mean.tolist()
     [0.55, 0.75]
     """
 
     steps: NDArray[np.float64]
     epsilon: NDArray[np.float64]
-    accuracy: NDArray[np.float64]
+    values: NDArray[np.float64]
+    metric: Metric
 
-    def __init__(self, steps: ArrayLike, epsilon: ArrayLike, accuracy: ArrayLike) -> None:
-        for name, value in (("steps", steps), ("epsilon", epsilon), ("accuracy", accuracy)):
+    def __init__(self, steps: ArrayLike, epsilon: ArrayLike, values: ArrayLike, metric: Metric = ACCURACY) -> None:
+        for name, value in (("steps", steps), ("epsilon", epsilon), ("values", values)):
             object.__setattr__(self, name, np.asarray(value, dtype=np.float64))
+        object.__setattr__(self, "metric", metric)
         if self.steps.ndim != 1 or len(self.steps) < 2 or not (np.diff(self.steps) > 0).all():
             raise ParameterError("steps", list(self.steps), "at least two increasing numbers")
         if self.epsilon.shape != self.steps.shape:
             raise ParameterError("epsilon", self.epsilon.shape, f"of shape {self.steps.shape}")
-        if self.accuracy.ndim != 2 or self.accuracy.shape[1:] != self.steps.shape or not len(self.accuracy):
-            raise ParameterError("accuracy", self.accuracy.shape, f"of shape (runs, {len(self.steps)})")
+        if self.values.ndim != 2 or self.values.shape[1:] != self.steps.shape or not len(self.values):
+            raise ParameterError("values", self.values.shape, f"of shape (runs, {len(self.steps)})")
 
     @property
     def mean(self) -> NDArray[np.float64]:
         """Mean over the runs."""
-        return np.asarray(self.accuracy.mean(0))
+        return np.asarray(self.values.mean(0))
 
     @property
     def spread(self) -> NDArray[np.float64]:
         """Standard deviation over the runs, with n - 1 in the denominator; 0 for one run."""
-        return np.asarray(self.accuracy.std(0, ddof=1)) if len(self.accuracy) > 1 else np.zeros(len(self.steps))
+        return np.asarray(self.values.std(0, ddof=1)) if len(self.values) > 1 else np.zeros(len(self.steps))
+
+    @property
+    def shown(self) -> NDArray[np.float64]:
+        """The values as the metric shows them: shares in per cent."""
+        return self.metric.factor * self.values
+
+    def reaches(self, target: float) -> float | None:
+        """Where the mean, linear between the steps, is first as good as the target; None if it never is."""
+        sign = 1.0 if self.metric.larger_is_better else -1.0
+        return first_crossing(self.steps, sign * self.mean, sign * target)
 
 
 @dataclass(frozen=True)
@@ -71,9 +86,9 @@ class Speedup:
     step : int
         The milestone T.
     baseline, method : (float, float)
-        Mean accuracy at T, and its standard deviation over runs.
+        Mean score at T, and its standard deviation over runs.
     steps_needed : float or None
-        Step at which the method's mean accuracy, linear between evaluations, first reaches the baseline's at T; None if
+        Step at which the method's mean, linear between evaluations, first is as good as the baseline's at T; None if
         it does not.
     speedup : float or None
         Share of the steps saved, 1 - steps_needed/T.
@@ -89,12 +104,12 @@ class Speedup:
     epsilon_saved: float | None
 
 
-def speedups(baseline: AccuracyCurve, method: AccuracyCurve, milestones: Sequence[int]) -> list[Speedup]:
+def speedups(baseline: MetricCurve, method: MetricCurve, milestones: Sequence[int]) -> list[Speedup]:
     """The form of Table 1 of arXiv:2510.01137v3.
 
     Parameters
     ----------
-    baseline, method : AccuracyCurve
+    baseline, method : MetricCurve
         At the same steps.
     milestones : sequence of int
         Steps T out of these.
@@ -112,8 +127,8 @@ def speedups(baseline: AccuracyCurve, method: AccuracyCurve, milestones: Sequenc
 
     Examples
     --------
-    >>> slow = AccuracyCurve([10, 20], [1.0, 1.4], [[0.5, 0.7]])
-    >>> fast = AccuracyCurve([10, 20], [1.0, 1.4], [[0.6, 0.8]])
+    >>> slow = MetricCurve([10, 20], [1.0, 1.4], [[0.5, 0.7]])
+    >>> fast = MetricCurve([10, 20], [1.0, 1.4], [[0.6, 0.8]])
     >>> (row,) = speedups(slow, fast, [20])
     >>> round(row.steps_needed, 2), round(row.speedup, 3), round(row.epsilon_saved, 3)
     (15.0, 0.25, 0.2)
@@ -149,7 +164,7 @@ class NullSpeedup:
     never: float
 
 
-def null_speedups(baseline: AccuracyCurve, milestones: Sequence[int]) -> list[NullSpeedup]:
+def null_speedups(baseline: MetricCurve, milestones: Sequence[int]) -> list[NullSpeedup]:
     """The scale on which to read `speedups`: runs of the baseline against other runs of it.
 
     The first crossing of a curve that is noisy comes early, and one half of the runs may have been lucky. A speedup
@@ -157,7 +172,7 @@ def null_speedups(baseline: AccuracyCurve, milestones: Sequence[int]) -> list[Nu
 
     Parameters
     ----------
-    baseline : AccuracyCurve
+    baseline : MetricCurve
         Of at least two runs; with an odd number, halves differ by one run.
     milestones : sequence of int
         As for `speedups`.
@@ -174,18 +189,20 @@ def null_speedups(baseline: AccuracyCurve, milestones: Sequence[int]) -> list[Nu
 
     Examples
     --------
-    >>> curve = AccuracyCurve([10, 20], [1.0, 1.4], [[0.5, 0.7], [0.6, 0.8]])
+    >>> curve = MetricCurve([10, 20], [1.0, 1.4], [[0.5, 0.7], [0.6, 0.8]])
     >>> (row,) = null_speedups(curve, [20])
     >>> round(row.mean, 3), row.never  # one is 5 steps ahead of the other, which never gets there
     (0.25, 0.5)
     """
-    runs = range(len(baseline.accuracy))
+    runs = range(len(baseline.values))
     if len(runs) < 2:
         raise ParameterError("baseline", len(runs), "a curve of at least two runs; runs")
     rows: dict[int, list[float | None]] = {milestone: [] for milestone in milestones}
     for chosen in combinations(runs, len(runs) // 2):
         halves = [list(chosen), [run for run in runs if run not in chosen]]
-        first, other = (AccuracyCurve(baseline.steps, baseline.epsilon, baseline.accuracy[half]) for half in halves)
+        first, other = (
+            MetricCurve(baseline.steps, baseline.epsilon, baseline.values[half], baseline.metric) for half in halves
+        )
         for one, two in ((first, other), (other, first)):
             for row in speedups(one, two, milestones):
                 rows[row.step].append(row.speedup)
@@ -199,9 +216,9 @@ def _null_row(step: int, values: list[float | None]) -> NullSpeedup:
     return NullSpeedup(step, mean, spread, 1 - len(reached) / len(values))
 
 
-def _row(baseline: AccuracyCurve, method: AccuracyCurve, place: int) -> Speedup:
+def _row(baseline: MetricCurve, method: MetricCurve, place: int) -> Speedup:
     milestone = float(baseline.steps[place])
-    needed = first_crossing(method.steps, method.mean, float(baseline.mean[place]))
+    needed = method.reaches(float(baseline.mean[place]))
     saved = None
     if needed is not None:
         saved = float(baseline.epsilon[place] - np.interp(needed, method.steps, method.epsilon))

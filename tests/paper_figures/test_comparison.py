@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from dprmt._validation import ParameterError
 from dprmt.plots import plot_accuracy_over_steps
 from dprmt.training.harness import read_metrics
-from studies import AccuracyCurve, accuracy_curve, compare, null_speedups, speedups
+from dprmt.training.recipes import load_recipe
+from studies import Metric, MetricCurve, compare, metric_curve, metric_of, null_speedups, speedups
 from studies._speedup import first_crossing
 from tests.training.tiny_recipe import recipe_in, write_data
 
 SCRIPTS = Path(__file__).parents[2] / "paper_figures"
 
 
-def curve(accuracy, steps=(10, 20, 30, 40), epsilon=(1.0, 1.5, 1.9, 2.2)) -> AccuracyCurve:
-    return AccuracyCurve(steps, epsilon, accuracy)
+def curve(accuracy, steps=(10, 20, 30, 40), epsilon=(1.0, 1.5, 1.9, 2.2)) -> MetricCurve:
+    return MetricCurve(steps, epsilon, accuracy)
 
 
 def test_speedup_by_hand():
@@ -65,11 +66,11 @@ def test_the_null_of_noisy_curves_is_not_zero_and_that_of_equal_runs_is():
     rng = np.random.default_rng(0)
     steps = list(range(1, 21))
     accuracy = np.linspace(0.4, 0.6, 20) + 0.03 * rng.standard_normal((4, 20))
-    noisy = AccuracyCurve(steps, steps, accuracy)
+    noisy = MetricCurve(steps, steps, accuracy)
     literal = []
     for one in ([0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]):
         other = [run for run in range(4) if run not in one]
-        pair = (AccuracyCurve(steps, steps, accuracy[half]) for half in (one, other))
+        pair = (MetricCurve(steps, steps, accuracy[half]) for half in (one, other))
         literal += [row.speedup for row in speedups(*pair, [20])]
     (null,) = null_speedups(noisy, [20])
     reached = [value for value in literal if value is not None]
@@ -77,17 +78,17 @@ def test_the_null_of_noisy_curves_is_not_zero_and_that_of_equal_runs_is():
     assert null.spread == pytest.approx(np.std(reached))
     assert null.never == pytest.approx(1 - len(reached) / len(literal))
     assert null.mean > 0.01  # first crossings of noisy curves come early
-    (equal,) = null_speedups(AccuracyCurve(steps, steps, [np.linspace(0.4, 0.6, 20)] * 4), [20])
+    (equal,) = null_speedups(MetricCurve(steps, steps, [np.linspace(0.4, 0.6, 20)] * 4), [20])
     assert (equal.mean, equal.spread, equal.never) == pytest.approx((0, 0, 0))
     with pytest.raises(ParameterError, match="baseline must be a curve of at least two runs"):
-        null_speedups(AccuracyCurve(steps, steps, accuracy[:1]), [20])
+        null_speedups(MetricCurve(steps, steps, accuracy[:1]), [20])
 
 
 @given(values=values)
 def test_a_method_compared_with_itself_saves_nothing_where_it_rises(values):
     rising = np.maximum.accumulate(np.array(values)) + 0.01 * np.arange(len(values))
     steps = list(range(1, len(values) + 1))
-    own = AccuracyCurve(steps, steps, [rising])
+    own = MetricCurve(steps, steps, [rising])
     for row in speedups(own, own, steps):
         assert row.speedup == pytest.approx(0, abs=1e-9)
         assert row.epsilon_saved == pytest.approx(0, abs=1e-9)
@@ -96,12 +97,12 @@ def test_a_method_compared_with_itself_saves_nothing_where_it_rises(values):
 @pytest.mark.parametrize(
     ("build", "name"),
     [
-        (lambda: curve([[0.1, 0.2]]), "accuracy"),
-        (lambda: curve([]), "accuracy"),
-        (lambda: AccuracyCurve([2, 1], [1, 1], [[0, 0]]), "steps"),
-        (lambda: AccuracyCurve([1, 2], [1], [[0, 0]]), "epsilon"),
+        (lambda: curve([[0.1, 0.2]]), "values"),
+        (lambda: curve([]), "values"),
+        (lambda: MetricCurve([2, 1], [1, 1], [[0, 0]]), "steps"),
+        (lambda: MetricCurve([1, 2], [1], [[0, 0]]), "epsilon"),
         (lambda: speedups(curve([[0] * 4]), curve([[0] * 4]), [15]), "milestones"),
-        (lambda: speedups(curve([[0] * 4]), AccuracyCurve([1, 2], [1, 2], [[0, 0]]), [10]), "steps"),
+        (lambda: speedups(curve([[0] * 4]), MetricCurve([1, 2], [1, 2], [[0, 0]]), [10]), "steps"),
         (lambda: plot_accuracy_over_steps([1, 2], {}), "accuracy"),
         (lambda: plot_accuracy_over_steps([1, 2], {"a": [[0.1]]}), "accuracy"),
     ],
@@ -121,15 +122,15 @@ def recipe(tmp_path_factory):
 def test_variants_share_the_noise_within_a_seed(recipe, tmp_path):
     variants = {"a": {}, "same": {"optimizer.schedule": "linear"}, "slow": {"optimizer.learning_rate": 1e-6}}
     curves = compare(recipe, variants, [0, 1], tmp_path)
-    assert curves["a"].accuracy.shape == (2, 2)
+    assert curves["a"].values.shape == (2, 2)
     assert curves["a"].steps.tolist() == [2, 4]
-    assert np.array_equal(curves["a"].accuracy, curves["same"].accuracy)  # the same training under another name
+    assert np.array_equal(curves["a"].values, curves["same"].values)  # the same training under another name
     runs = {path: read_metrics(path) for path in sorted(tmp_path.glob("*/*")) if (path / "metrics.jsonl").exists()}
     assert len(runs) == 6
     first = [run[0]["noisy_gradient_norm"] for run in runs.values()]
     assert len(set(first)) == 2  # by seed alone: the first gradient is the same whatever the learning rate
     with pytest.raises(ParameterError, match="same steps"):
-        accuracy_curve([next(iter(runs)), tmp_path])
+        metric_curve([next(iter(runs)), tmp_path])
     with pytest.raises(ParameterError, match="seeds"):
         compare(recipe, variants, [1, 1], tmp_path)
 
@@ -159,4 +160,58 @@ def test_scripts_print_their_table_and_draw(recipe, tmp_path, monkeypatch, capsy
     assert said in capsys.readouterr().out
     assert picture.read_bytes().startswith(b"\x89PNG")
     curves = json.loads(results.read_text())["curves"]
-    assert all(len(values["accuracy"]) == 2 for values in curves.values())
+    assert all(len(values["values"]) == 2 for values in curves.values())
+
+
+def test_a_loss_is_better_when_it_is_smaller():
+    loss = Metric("loss")
+    slow = MetricCurve([10, 20, 30, 40], [1, 2, 3, 4], [[3.0, 2.0, 1.5, 1.0]], loss)
+    fast = MetricCurve([10, 20, 30, 40], [1, 2, 3, 4], [[2.0, 1.0, 0.9, 0.8]], loss)
+    (row,) = speedups(slow, fast, [40])
+    assert (row.steps_needed, row.speedup) == pytest.approx((20, 0.5))
+    (never,) = speedups(fast, slow, [40])
+    assert never.steps_needed is None
+    assert fast.shown.tolist() == [[2.0, 1.0, 0.9, 0.8]]
+    assert MetricCurve([1, 2], [1, 2], [[0.25, 0.5]]).shown.tolist() == [[25.0, 50.0]]
+
+
+def test_the_score_is_read_that_was_asked_for(recipe, tmp_path):
+    curves = compare(recipe, {"a": {}}, [0], tmp_path, metric="loss")
+    (run,) = [read_metrics(path) for path in tmp_path.glob("a/*") if (path / "metrics.jsonl").exists()]
+    assert curves["a"].values.tolist() == [[e["evaluation"]["loss"] for e in run if "evaluation" in e]]
+    with pytest.raises(ParameterError, match="metric must be one that the runs have"):
+        metric_curve([next(tmp_path.glob("a/*"))], Metric("bleu"))
+
+
+@pytest.mark.parametrize(
+    ("recipe_name", "more", "said"),
+    [
+        ("smollm2-e2e", ["--metric", "accuracy"], "metric must be one of 'bleu', 'nist'"),
+        ("minilm-docstrings", ["--metric", "bleu"], "metric must be one of 'accuracy', 'loss'"),
+        ("minilm-docstrings", ["--steps", "2"], "evaluation.every"),
+        ("no-such-recipe", [], "recipe must be one of"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_trains(recipe_name, more, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.setattr("dprmt.training.harness.sweep", None)  # training would fail
+    arguments = ["denoising_speedup.py", str(tmp_path / "runs"), "--recipe", recipe_name, *more]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(SCRIPTS / "denoising_speedup.py"), run_name="__main__")
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_recipe_that_generates_is_compared_by_its_first_score():
+    recipe = load_recipe("smollm2-docstrings")
+    assert metric_of(recipe) == Metric("bleu")
+    assert metric_of(recipe.with_changes({"evaluation.metrics": ["rouge_l"]})).label == "rouge_l, %"
+
+
+def test_a_score_that_cannot_be_computed_here_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr("dprmt.training.evaluation._text_metrics.shutil.which", lambda name: None)
+    with pytest.raises(ParameterError, match="Java"):
+        compare(load_recipe("smollm2-e2e"), {"a": {}}, [0], tmp_path, metric="meteor")

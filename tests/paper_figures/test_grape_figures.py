@@ -48,7 +48,7 @@ def accuracy(projection: dict[str, str], rank: int = 16) -> float:
         perceptron(64, 10, seed=0),
         digits(),
         optimizer={"name": "adam", "learning_rate": 0.02},
-        target_epsilon=2.0,
+        privacy={"target_epsilon": 2.0},
         steps=25,
         batch=140,
         seed=0,
