@@ -21,6 +21,8 @@ from dprmt.accounting._questions import Question
 from dprmt.accounting._sampling import Sampling, check_steps, checked_sample_rate, run_length, schedule_of
 
 if TYPE_CHECKING:
+    from dprmt.accounting._pld import PrivacyLossDistribution
+    from dprmt.accounting._prv import UpperLoss
     from dprmt.accounting._trade_off import TradeOff
 
 
@@ -232,7 +234,7 @@ class Mechanism:
         largest_loss: float | None = None,
         tail: float = 1e-12,
         bins: int = 128,
-    ) -> Any:
+    ) -> UpperLoss:
         """One step, or epoch of random allocation, as a privacy random variable of prv-accountant (``dprmt[interop]``).
 
         Parameters
@@ -275,7 +277,7 @@ class Mechanism:
         largest_loss: float | None = None,
         tail: float = 1e-12,
         bins: int = 128,
-    ) -> Any:
+    ) -> PrivacyLossDistribution:
         """One step, or epoch of random allocation, as a distribution of dp-accounting (``dprmt[interop]``).
 
         Parameters

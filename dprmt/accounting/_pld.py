@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from dp_accounting.pld import pld_pmf
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution as PrivacyLossDistribution
 from scipy.signal import lfilter
 
 from dprmt._validation import ParameterError, check_count, check_real
@@ -29,7 +29,7 @@ def to_pld(
     largest_loss: float | None = None,
     tail: float = 1e-12,
     bins: int = 128,
-) -> Any:
+) -> PrivacyLossDistribution:
     """A privacy loss distribution that dominates one step, in both adjacency directions.
 
     ``step``: one step, see ``DPSGD.step`` and ``RandomizedClipping.step``.
