@@ -11,6 +11,8 @@ _TRAINING = ("norms", "clipping", "denoising", "optimizers", "subspaces", "recip
 ROOMS = ("accounting", "spectra", "plots", "report", *(f"training.{room}" for room in _TRAINING))
 _LABEL = re.compile(r"^\*\*\(([A-Z]\d?'*)\)\*\*", re.MULTILINE)
 _SECTION = re.compile(r"^## (\d+)\. (.+)$", re.MULTILINE)
+_DISPLAYED = re.compile(r"\s*\$\$(.+?)\$\$[ \t]*\n?", re.DOTALL)
+_LIST = re.compile(r"^(?![*|>#\s-])(.+)\n(?=[*-] )", re.MULTILINE)
 _NAME = re.compile(r"(?<!\[)`(dprmt(?:\.\w+)+)`(?!\])")
 _CITED = re.compile(r"``?(?:docs/)?theory/(\w+)\.md``?(?:, (?:§(\d+)|(?:equations? )?([A-Z]\d'*)))?")
 
@@ -22,6 +24,12 @@ def public_names() -> dict[str, object]:
         module = importlib.import_module(f"dprmt.{room}")
         found |= {f"dprmt.{room}.{name}": getattr(module, name) for name in module.__all__}
     return found
+
+
+def spaced(markdown: str) -> str:
+    """Displayed formulas and lists as blocks of their own, which is how Markdown knows them."""
+    markdown = _DISPLAYED.sub(lambda match: f"\n\n$$\n{match[1].strip()}\n$$\n\n", markdown)
+    return _LIST.sub(r"\1\n\n", markdown)
 
 
 def linked_theory(markdown: str, stem: str) -> str:

@@ -14,7 +14,7 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cross_links import linked_names, linked_theory
+from cross_links import linked_names, linked_theory, spaced
 from gallery import gallery_pages
 
 from notebooks import notebook_pages
@@ -41,7 +41,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Links between pages; and out of the folder of documents to pictures, other files being named without a link."""
     folder, _, name = page.file.src_uri.rpartition("/")
     if folder == "theory":
-        markdown = linked_theory(markdown, name.removesuffix(".md"))
+        markdown = spaced(linked_theory(markdown, name.removesuffix(".md")))
     if folder in ("theory", "how_to", "tutorials"):
         markdown = linked_names(markdown)
     markdown = markdown.replace("](../paper_figures/results/", "](figures/").replace("](docs/", "](")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from cross_links import spaced
 from mkdocs.structure.files import File
 from nbclient import NotebookClient
 from nbconvert import MarkdownExporter
 
 FOLDER = "tutorials"
-_FORMULA = re.compile(r"\s*\$\$(.+?)\$\$\s*", re.DOTALL)
 _SECONDS = 600  # for one cell, on a busy machine
 _AT_ONCE = 2
 
@@ -41,8 +40,8 @@ def _rendered(path: Path, text: str) -> tuple[str, dict[str, bytes]]:
     place = {"metadata": {"path": str(path.parent)}}
     NotebookClient(notebook, timeout=_SECONDS, extra_arguments=quiet, resources=place, coalesce_streams=True).execute()
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":  # a displayed formula is a paragraph of its own
-            cell.source = _FORMULA.sub(lambda match: f"\n\n$$\n{match[1].strip()}\n$$\n\n", cell.source)
+        if cell.cell_type == "markdown":
+            cell.source = spaced(cell.source)
         elif "interactive" in cell.metadata.get("tags", []):
             cell.outputs = []
     exporter = MarkdownExporter()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dprmt._extras import needing
 from dprmt._validation import check_count, check_real
 from dprmt.accounting._allocation import AllocationEpoch
 from dprmt.accounting._bounds import Direction, PrivacyBounds
@@ -15,7 +16,6 @@ from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._compose import Composition, compose, solved
 from dprmt.accounting._curves import checked_counts, epsilon_curve
 from dprmt.accounting._engine import Schedule
-from dprmt.accounting._errors import needing
 from dprmt.accounting._privacy_curve import Counts, Numbers, PrivacyCurve
 from dprmt.accounting._questions import Question
 from dprmt.accounting._sampling import Sampling, check_steps, checked_sample_rate, run_length, schedule_of

@@ -4,6 +4,7 @@ Importing this module registers the name; :func:`register` states the number of 
 refuses to answer. Needs Opacus (``pip install 'dprmt[train]'``), which imports torch.
 """
 
+import dprmt._needs_train  # noqa: F401
 from dprmt.accounting._opacus import ClippingConfiguration as ClippingConfiguration
 from dprmt.accounting._opacus import RandomizedClippingAccountant as RandomizedClippingAccountant
 from dprmt.accounting._opacus import register as register

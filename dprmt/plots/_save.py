@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dprmt._extras import needing
 from dprmt._files import replacing
 
 
@@ -45,7 +46,8 @@ def save_picture(
     ...     sorted(path.name for path in Path(folder).iterdir())
     ['line.png']
     """
-    from matplotlib.figure import Figure
+    with needing("plots"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
     draw(figure.subplots(*panels))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dprmt._extras import needing
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -21,7 +23,8 @@ def axes_or_new(ax: Axes | None) -> Axes:
     """The given axes, or those of a new figure of the current backend."""
     if ax is not None:
         return ax
-    from matplotlib import pyplot
+    with needing("plots"):
+        from matplotlib import pyplot
 
     figure, ax = pyplot.subplots(figsize=(6.0, 4.0), layout="constrained")
     del figure

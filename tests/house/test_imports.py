@@ -26,7 +26,7 @@ SOURCES = {name: path.read_text(encoding="utf-8") for name, path in modules().it
 GRAPH = module_graph(SOURCES)
 IMPORTS = {name: imported_names(text) for name, text in SOURCES.items()}
 TABLE = rooms_table((ROOT / "docs" / "design.md").read_text(encoding="utf-8"))
-LOOSE = {"__init__.py", "__main__.py", "_files.py", "_validation.py"}
+LOOSE = {"__init__.py", "__main__.py", "_extras.py", "_files.py", "_needs_train.py", "_validation.py"}
 BEHIND_ONE_FILE = {
     "prv_accountant": "dprmt.accounting._prv",
     "dp_accounting": "dprmt.accounting._pld",
@@ -176,3 +176,24 @@ def test_another_accountant_that_is_missing_is_named(call: str, package: str, mo
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ModuleNotFoundError, match=rf"{package}.* is not installed: pip install 'dprmt\[interop\]'"):
         getattr(DPSGD(2.0, 0.1), call)()
+
+
+TRAIN = ["torch", "opacus", "transformers", "peft", "datasets"]
+TRAINS = ["norms", "subspaces", "optimizers", "clipping", "denoising", "data", "models", "evaluation", "harness"]
+BLOCKED = list(zip(2 * TRAIN, [*TRAINS, "randomness"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("package", "statement", "extra"),
+    [
+        *((package, f"import dprmt.training.{room}", "train") for package, room in BLOCKED),
+        ("matplotlib", "from dprmt.plots import plot_spike_map; plot_spike_map((4, 9), 1.0)", "plots"),
+        ("matplotlib", "from dprmt.plots import save_picture; save_picture('x.png', print)", "plots"),
+        ("opacus", "import dprmt.accounting.opacus", "train"),
+    ],
+)
+def test_in_python_a_missing_extra_is_named_too(package: str, statement: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; {statement}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == f"ModuleNotFoundError: {package} is not installed: pip install 'dprmt[{extra}]'"

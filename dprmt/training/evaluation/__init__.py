@@ -1,9 +1,16 @@
 """What a trained model is worth: accuracy and F1, or BLEU, NIST, ROUGE-L, METEOR and CIDEr of generated texts."""
 
+import dprmt._needs_train  # noqa: F401
 from dprmt.training.evaluation._classification import evaluate_classification as evaluate_classification
 from dprmt.training.evaluation._generation import GenerationResult as GenerationResult
 from dprmt.training.evaluation._generation import evaluate_generation as evaluate_generation
 from dprmt.training.evaluation._generation import generate_texts as generate_texts
 from dprmt.training.evaluation._text_metrics import text_metrics as text_metrics
 
-__all__ = ["GenerationResult", "evaluate_classification", "evaluate_generation", "generate_texts", "text_metrics"]
+__all__ = [
+    "GenerationResult",
+    "evaluate_classification",
+    "evaluate_generation",
+    "generate_texts",
+    "text_metrics",
+]

@@ -1,5 +1,6 @@
 """Models for private training: pretrained or random weights, LoRA through PEFT, frozen as the recipe says."""
 
+import dprmt._needs_train  # noqa: F401
 from dprmt.training.models._adapter_files import load_adapter as load_adapter
 from dprmt.training.models._adapter_files import save_adapter as save_adapter
 from dprmt.training.models._load import LoadedModel as LoadedModel
@@ -7,4 +8,11 @@ from dprmt.training.models._load import load_model as load_model
 from dprmt.training.models._tokenizer import byte_tokenizer as byte_tokenizer
 from dprmt.training.models._tokenizer import load_tokenizer as load_tokenizer
 
-__all__ = ["LoadedModel", "byte_tokenizer", "load_adapter", "load_model", "load_tokenizer", "save_adapter"]
+__all__ = [
+    "LoadedModel",
+    "byte_tokenizer",
+    "load_adapter",
+    "load_model",
+    "load_tokenizer",
+    "save_adapter",
+]
