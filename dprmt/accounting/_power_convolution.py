@@ -17,6 +17,7 @@ from dprmt.accounting._types import Array
 _EPS = float(np.finfo(np.float64).eps)
 _TILT_STEP = 7.0  # standard scores between the centres of tilted transforms
 _LOG_NOTHING = -120.0  # powers below it are left out of a transform, and charged
+_LONGER = 4  # a tilted transform, over the window, beyond which it costs more than it tells
 _LOG_FOLDED = -50.0  # mass outside the window of a tilted transform
 
 
@@ -137,6 +138,8 @@ def _improve(mass: Array, error: Array, window: GridWindow, measure: GridMeasure
     total = float(weights.sum())
     tilted = GridMeasure(measure.index, weights / total)
     span = _fast(chernoff_window(tilted, copies, _LOG_FOLDED, -np.inf))
+    if span.size > _LONGER * window.size:  # of a few large ratios, spread far beyond where the sum is wanted
+        return
     found, rounding = power_convolution(tilted, copies, span)
     low, high = max(window.first, span.first), min(window.first + window.size, span.first + span.size)
     if low >= high:

@@ -152,6 +152,37 @@ def test_spread_spectra_are_never_above_the_charged_curve(copies):
             assert value < 0.99 * charged[direction].lower
 
 
+def test_an_adaptive_epoch_stays_below_the_charged_curve():
+    """(R1): noise that later steps choose from earlier outputs, never less than σ; and (R1''): a run that then stops."""
+    sigma, steps, epsilon = 1.0, 3, 0.7
+    y, weight = legendre(300, -9.0, 9.0)
+
+    def ratio(shift):
+        return np.exp(shift * y - shift**2 / 2)
+
+    first = ratio(1.0 / sigma)
+    louder = np.where(y > 0, 1.0 / sigma, 0.5 / sigma)  # of the second step, seen the first
+    second = np.exp(np.multiply.outer(louder, y) - louder[:, None] ** 2 / 2)
+    alpha = math.exp(epsilon)
+    charged = compose([(allocated(sigma, steps), steps)]).delta_by_direction(epsilon)
+
+    def deltas(third):
+        """δ in both directions, with one value of the last ratio, or its law."""
+        total = (first[:, None] + second)[..., None] + third[0]
+        mass = np.multiply.outer(np.multiply.outer(weight, weight), third[1])
+        return {
+            "remove": float(np.sum(mass * np.maximum(total / steps - alpha, 0.0))),
+            "add": float(np.sum(mass * np.maximum(1.0 - alpha * total / steps, 0.0))),
+        }
+
+    stopped = deltas((np.ones(1), np.ones(1)))
+    coarse, share = roots_hermite(40)
+    shift = 1.0 / sigma
+    whole = deltas((np.exp(shift * np.sqrt(2) * coarse - shift**2 / 2), share / np.sqrt(np.pi)))
+    for direction in ("remove", "add"):
+        assert stopped[direction] < whole[direction] < 0.99 * charged[direction].lower
+
+
 # ------------------------------------------------------------------------------------------- by simulation
 
 

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-import numpy as np
+import json
+
 import pytest
 
-from dprmt.accounting import DPSGD
+from benchmarks.allocation import PEER_SETTINGS, compare, with_peer
 
-pytestmark = pytest.mark.peer
-
-_RNG = np.random.default_rng(15)
-SETTINGS = [
-    (
-        round(float(np.exp(_RNG.uniform(np.log(0.7), np.log(4.0)))), 3),
-        int(np.exp(_RNG.uniform(np.log(2), np.log(60)))),
-        int(_RNG.integers(1, 9)),
-        float(10.0 ** -_RNG.integers(4, 8)),
-    )
-    for _ in range(50)
-]
+QUICK = [setting for setting in PEER_SETTINGS if setting[0] > 2.0 and setting[2] <= 4][:4]
+"""The peer takes a second for these, and up to half a minute for others: ``python -m benchmarks.allocation --peer``."""
 
 
-@pytest.mark.parametrize(("sigma", "steps", "epochs", "delta"), SETTINGS)
-def test_the_peer_s_interval_holds_ours(sigma, steps, epochs, delta):
-    """Fifty settings; both intervals are bounds of the same ε, and ours is the narrower."""
-    peer = pytest.importorskip("PLD_accounting")
-    upper, lower = peer.gaussian_allocation_epsilon_range(
-        delta=delta, sigma=sigma, num_steps=steps, num_epochs=epochs, epsilon_accuracy=0.1
-    )
-    ours = DPSGD(sigma, sampling="allocation", steps_per_epoch=steps).epsilon(epochs=epochs, delta=delta)
-    assert lower <= ours.lower
-    assert ours.upper <= upper
-    assert ours.upper - ours.lower < upper - lower
+@pytest.mark.peer
+@pytest.mark.parametrize("setting", QUICK)
+def test_the_peer_s_interval_holds_ours(setting):
+    """Both intervals are bounds of the same ε, and ours is the narrower."""
+    pytest.importorskip("PLD_accounting")
+    found = with_peer(setting)
+    (low, high), (lower, upper) = found["peer"], found["ours"]
+    assert low <= lower <= upper <= high
+    assert upper - lower < high - low
+
+
+def test_a_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
+    """One line a setting; a wrong interval is not counted as inside."""
+    asked = []
+
+    def fake(setting):
+        asked.append(setting)
+        ours = [0.1, 0.2] if len(asked) == 1 else [5.0, 5.1]
+        return {"setting": setting, "peer": [0.0, 1.0], "ours": ours, "peer_seconds": 1.0, "seconds": 0.1}
+
+    monkeypatch.setattr("benchmarks.allocation.with_peer", fake)
+    for _ in range(2):
+        compare(tmp_path / "peer.jsonl", 1)
+    assert asked == list(PEER_SETTINGS[:2])
+    assert len([json.loads(line) for line in (tmp_path / "peer.jsonl").read_text().splitlines()]) == 2
+    assert "2 settings: the intervals meet in 1, ours lies inside theirs in 1" in capsys.readouterr().out
