@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def compare(file: Path, count: int | None) -> None:
     print(f"{len(known)} settings: the intervals meet in {meet}, ours lies inside theirs in {inside}")
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--peer", metavar="FILE", type=Path)
     parser.add_argument("--count", type=int)
@@ -121,4 +122,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -153,7 +153,7 @@ def test_spread_spectra_are_never_above_the_charged_curve(copies):
 
 
 def test_an_adaptive_epoch_stays_below_the_charged_curve():
-    """(R1): noise that later steps choose from earlier outputs, never less than σ; and (R1''): a run that then stops."""
+    """(R1): noise that later steps choose from earlier outputs, never below σ; (R1''): a run that then stops."""
     sigma, steps, epsilon = 1.0, 3, 0.7
     y, weight = legendre(300, -9.0, 9.0)
 
