@@ -7,7 +7,7 @@ relative to δ itself, however small δ is: section 6 of ``docs/theory/randomize
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import fft
@@ -168,6 +168,11 @@ def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
         infinite=float(-np.expm1(log_never_infinite)),
         error=2 * np.exp(_LOG_OUTSIDE) + np.expm1(rounding) + _fft_rounding(magnitudes, counts, win.size),
     )
+
+
+def moved(loss: ComposedLoss, shift: float) -> ComposedLoss:
+    """The law of a loss larger by ``shift``."""
+    return replace(loss, losses=loss.losses + shift, log_scale=loss.log_scale + loss.tilt * shift)
 
 
 def window_of(pmf: LossPMF, fewest: int, most: int, tilt: float) -> tuple[int, int]:

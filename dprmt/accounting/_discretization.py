@@ -47,19 +47,19 @@ class LossPMF:
         return self.index * self.mesh
 
 
-def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
-    """A discrete loss that is never more private than the cells.
+def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0) -> LossPMF:
+    """A discrete loss that is never more private than the cells, whose nodes are ``index * mesh + offset``.
 
     Returns: finite part by connecting the dots; all mass above the nodes is charged to infinity.
     """
-    mass = connect_the_dots(index * mesh, cells)
+    mass = connect_the_dots(index * mesh + offset, cells)
     mass[0] += cells.p_below
     return LossPMF(index, mass, mesh, cells.p_above)
 
 
-def keep_at_last(pmf: LossPMF, cells: LossCells) -> LossPMF:
+def keep_at_last(pmf: LossPMF, cells: LossCells, offset: float = 0.0) -> LossPMF:
     """Of what :func:`from_above` charges to infinity, the share that the cell from the last node to ∞ leaves there."""
-    loss = float(pmf.losses[-1])
+    loss = float(pmf.losses[-1]) + offset
     if loss >= _LARGE_LOSS or cells.q_above <= 0.0:
         return pmf
     kept = float(min(cells.q_above * np.exp(loss), cells.p_above))
@@ -72,14 +72,15 @@ def connect_the_dots(losses: Array, cells: LossCells) -> Array:
     return _dots(cells.p, _left_share(losses, cells, fallback=0.0))
 
 
-def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells) -> LossPMF:
-    """A discrete loss that is never less private than the cells.
+def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0) -> LossPMF:
+    """A discrete loss that is never less private than the cells, whose nodes are ``index * mesh + offset``.
 
     Returns: mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -400, is
     dropped.
     """
-    first = min(int(np.searchsorted(index * mesh, -_LARGE_LOSS)), index.size - 2)
-    index, losses = index[first:], index[first:] * mesh
+    losses = index * mesh + offset
+    first = min(int(np.searchsorted(losses, -_LARGE_LOSS)), index.size - 2)
+    index, losses = index[first:], losses[first:]
     cells = LossCells(cells.p[first:], cells.q[first:], 0.0, 0.0, cells.p_above, cells.q_above)
     share = _left_share(losses, cells, fallback=1.0)
     share[np.diff(losses) > _WIDE_CELL] = 1.0

@@ -11,14 +11,14 @@ import numpy as np
 
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._cells import StepPair
-from dprmt.accounting._composition import ComposedLoss, composed, log_mgf, loss_deviation, window
+from dprmt.accounting._composition import ComposedLoss, composed, log_mgf, loss_deviation, moved, window
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._loss_grid import graded_indices
 from dprmt.accounting._one_step import OneStepCurve
 from dprmt.accounting._questions import Curve, Question, Side, WholeCurve
 from dprmt.accounting._solve import DeltaCurve
 from dprmt.accounting._split_plan import SplitPlan, one_step_scale, plan_split, split_curve
-from dprmt.accounting._step_law import directed_range, discretize_step, rough_law
+from dprmt.accounting._step_law import Lattice, directed_range, discretize_step, lattice, rough_law
 
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
@@ -222,8 +222,7 @@ def _curve(
     if len(pairs) == 1 and steps == 1:
         return _one_step(pair, ground, direction, side, level)
     if ground.plan is not None and (split or ground.plan.needed):
-        low = ground.ranges[0][0]
-        curve = split_curve(pair, steps, low, direction, side, ground.plan, level, question.small)
+        curve = split_curve(pair, steps, ground.ranges[0], direction, side, ground.plan, level, question.small)
         if curve is not None:
             return curve
     loss, around = _compose(pairs, ground, question, direction, side, level)
@@ -233,7 +232,7 @@ def _curve(
 def _one_step(pair: StepPair, ground: _Ground, direction: Direction, side: Side, level: int) -> OneStepCurve:
     mesh = 0.005 / 2**level * ground.scale
     index = graded_indices(*ground.ranges[0], mesh, ground.scale)
-    return OneStepCurve(discretize_step(pair, index, mesh, direction, side, to_infinity=True), side)
+    return OneStepCurve(discretize_step(pair, index, Lattice(mesh), direction, side, to_infinity=True), side)
 
 
 def loss_drift(schedule: Schedule) -> float:
@@ -288,18 +287,19 @@ def _compose(
     ranges, scale = ground.ranges, ground.scale
     mesh = _FIRST_MESH / 2**level * scale
     for _ in range(_MAX_COARSENINGS):
-        phases = _discretize(pairs, ranges, direction, side, mesh, 5 * scale)
+        phases, offset = _discretize(pairs, ranges, direction, side, mesh, 5 * scale)
+        asked = question.moved(-offset)
         if not all(law.mass.any() for law, _ in phases):  # every loss is beyond what is resolved
             return _nothing_known(side), 0.0
-        tilt = question.tilt(phases)
+        tilt = asked.tilt(phases)
         span = window(phases, tilt)
         if span.size <= _MAX_WINDOW:
             break
         mesh *= 1.1 * span.size / _MAX_WINDOW
     else:
         return _nothing_known(side), 0.0
-    around = 0.0 if isinstance(question, WholeCurve) else question.around(phases, tilt)
-    return composed(phases, tilt, span), around
+    around = 0.0 if isinstance(asked, WholeCurve) else asked.around(phases, tilt) + offset
+    return moved(composed(phases, tilt, span), offset), around
 
 
 def _nothing_known(side: Side) -> ComposedLoss:
@@ -316,12 +316,14 @@ def _discretize(
     side: Side,
     mesh: float,
     bulk: float,
-) -> list[tuple[LossPMF, int]]:
-    phases = []
-    for (pair, count), (low, high) in zip(pairs, ranges, strict=True):
-        index = graded_indices(low, high, mesh, bulk)
-        phases.append((discretize_step(pair, index, mesh, direction, side), count))
-    return phases
+) -> tuple[list[tuple[LossPMF, int]], float]:
+    """The steps' losses, each less an offset, and the sum of all offsets."""
+    phases, total = [], 0.0
+    for (pair, count), ends in zip(pairs, ranges, strict=True):
+        grid = lattice(pair, ends, direction, side, mesh)
+        phases.append((discretize_step(pair, grid.covering(ends, bulk), grid, direction, side), count))
+        total += count * grid.offset
+    return phases, total
 
 
 def _step_scale(phases: list[tuple[LossPMF, int]], tilt: float) -> float:

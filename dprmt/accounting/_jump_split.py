@@ -57,11 +57,15 @@ class SplitCurve:
     """δ(ε) of a composition with rare jumps: the same questions as to a :class:`DeltaCurve`.
 
     ``pmf``: one step's loss; what lies above ``cut`` on multiples of ``stride``.
+    ``offset``: what has to be added to each step's loss.
     ``cut``, ``stride``: last index of the light part, and the jumps' mesh in units of the light one's.
     """
 
-    def __init__(self, pmf: LossPMF, steps: int, cut: int, stride: int, side: Side, small: float) -> None:
+    def __init__(
+        self, pmf: LossPMF, steps: int, cut: int, stride: int, side: Side, small: float, offset: float = 0.0
+    ) -> None:
         self.mesh, self.side = pmf.mesh, side
+        self.offset = steps * offset
         light = pmf.index <= cut
         rest = LossPMF(pmf.index[light], pmf.mass[light], pmf.mesh, 0.0)
         jump = _dense(pmf.index[~light] // stride, rounded(pmf.mass[~light], side))
@@ -87,6 +91,7 @@ class SplitCurve:
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
         """As :meth:`DeltaCurve.delta_bounds`; the side that was not asked for is trivial."""
+        epsilon -= self.offset
         left = math.floor(epsilon / self.mesh)
         at_left, at_right = self.at(left), self.at(left + 1)
         share = math.expm1(epsilon - left * self.mesh) / math.expm1(self.mesh)
@@ -107,12 +112,13 @@ class SplitCurve:
 
     def _crossing(self, delta: float) -> tuple[float, float]:
         """Ends of an interval in which the bound falls through ``delta``: (0, 0) or (·, ∞) where it does not."""
-        low, high = 0, self.last + 1
+        low = math.floor(-self.offset / self.mesh)
+        high = max(self.last, low) + 1
         at_low, at_high = self.at(low), self.at(high)
         if at_low <= delta:
             return 0.0, 0.0
         if at_high > delta:
-            return high * self.mesh, math.inf
+            return max(high * self.mesh + self.offset, 0.0), math.inf
         while high - low > 1:
             middle = _between(low, at_low, high, at_high, delta)
             value = self.at(middle)
@@ -122,7 +128,8 @@ class SplitCurve:
                 high, at_high = middle, value
         share = (at_low - delta) / (at_low - at_high)
         epsilon = low * self.mesh + math.log1p(share * math.expm1(self.mesh))
-        return epsilon * (1 - 1e-15), epsilon * (1 + 1e-15)
+        rounding = 1e-15 * (abs(epsilon) + abs(self.offset))
+        return max(epsilon + self.offset - rounding, 0.0), max(epsilon + self.offset + rounding, 0.0)
 
 
 def _between(low: int, at_low: float, high: int, at_high: float, delta: float) -> int:

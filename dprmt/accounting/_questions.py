@@ -61,6 +61,11 @@ class EpsilonAtDelta:
             return above + drift if above > 0 else above
         return max(curve.epsilon_below(self.delta) - drift, 0.0)
 
+    def moved(self, shift: float) -> EpsilonAtDelta:
+        """The same question of losses that are all larger by ``shift``."""
+        del shift
+        return self
+
     def unit(self, value: float) -> float:
         """What a tolerance refers to: the value, but at least 1."""
         return max(1.0, value)
@@ -97,6 +102,10 @@ class DeltaAtEpsilon:
             return curve.delta_bounds(self.epsilon - drift)[1]
         return curve.delta_bounds(self.epsilon + drift)[0]
 
+    def moved(self, shift: float) -> DeltaAtEpsilon:
+        """The same question of losses that are all larger by ``shift``."""
+        return DeltaAtEpsilon(self.epsilon + shift, self.small)
+
     def unit(self, value: float) -> float:
         """What a tolerance refers to: the value itself."""
         return value
@@ -116,6 +125,11 @@ class WholeCurve:
         """No tilt."""
         del phases
         return 0.0
+
+    def moved(self, shift: float) -> WholeCurve:
+        """The same question of losses that are all larger by ``shift``."""
+        del shift
+        return self
 
 
 Question = EpsilonAtDelta | DeltaAtEpsilon

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dprmt.accounting._bounds import Direction
 from dprmt.accounting._cells import StepPair
@@ -13,10 +14,9 @@ from dprmt.accounting._composition import log_kappa, log_mgf, tilt_for_delta
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._jump_split import SplitCurve
 from dprmt.accounting._light_steps import WindowTooLongError, mean_ratio
-from dprmt.accounting._loss_grid import graded_indices
 from dprmt.accounting._one_step import discounted_sums
 from dprmt.accounting._questions import Side
-from dprmt.accounting._step_law import discretize_step
+from dprmt.accounting._step_law import Lattice, discretize_step, lattice
 from dprmt.accounting._types import Array
 
 _EXPECTED_JUMPS = 0.5
@@ -105,7 +105,7 @@ def _largest_useful(losses: Array, mass: Array, small: float) -> float:
 def split_curve(
     pair: StepPair,
     steps: int,
-    low: float,
+    ends: tuple[float, float],
     direction: Direction,
     side: Side,
     plan: SplitPlan,
@@ -115,25 +115,27 @@ def split_curve(
     """Discretize on the plan's two meshes, the light one coarser if its FFT would be too long, and compose."""
     mesh = _LIGHT_MESH / 2**level * plan.light_scale
     for _ in range(_MAX_COARSENINGS):
-        pmf, cut, stride = _on_two_meshes(pair, low, direction, side, plan, mesh, level)
+        grid = lattice(pair, ends, direction, side, mesh)
+        index, cut, stride = _two_meshes(grid, steps, ends[0], plan, level)
+        pmf = discretize_step(pair, index, grid, direction, side, to_infinity=True)
         light = pmf.index <= cut
         if not 0.0 < mean_ratio(LossPMF(pmf.index[light], pmf.mass[light], pmf.mesh, 0.0)) < math.inf:
             return None
         try:
-            return SplitCurve(pmf, steps, cut, stride, side, small)
+            return SplitCurve(pmf, steps, cut, stride, side, small, grid.offset)
         except WindowTooLongError as error:
             mesh *= 1.2 * error.factor
     return None
 
 
-def _on_two_meshes(
-    pair: StepPair, low: float, direction: Direction, side: Side, plan: SplitPlan, mesh: float, level: int
-) -> tuple[LossPMF, int, int]:
-    """The step's loss, the last index of its light part, and the jumps' mesh in units of the light one's."""
+def _two_meshes(
+    grid: Lattice, steps: int, low: float, plan: SplitPlan, level: int
+) -> tuple[NDArray[np.int64], int, int]:
+    """Indices of all nodes, the last one of the light part, and the jumps' mesh in units of the light one's."""
+    mesh = grid.mesh
     stride = max(round(plan.reach / (plan.jump_nodes << level) / mesh), 1)
-    cut = math.ceil(plan.cut / mesh)
+    cut = math.ceil((plan.cut - grid.offset) / mesh)
     first = cut // stride + 1
-    last = max(math.ceil(plan.reach / (stride * mesh)), first + 1)
-    light = graded_indices(low, cut * mesh, mesh, _LIGHT_BULK * plan.light_scale)
-    index = np.concatenate([light[light < cut], [cut], np.arange(first, last + 1) * stride])
-    return discretize_step(pair, index, mesh, direction, side, to_infinity=True), cut, stride
+    last = max(math.ceil((plan.reach + max(-steps * grid.offset, 0.0)) / (stride * mesh)), first + 1)
+    light = grid.covering((low, plan.cut), _LIGHT_BULK * plan.light_scale)
+    return np.concatenate([light[light < cut], [cut], np.arange(first, last + 1) * stride]), cut, stride

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,29 +13,77 @@ from dprmt.accounting._cells import StepPair
 from dprmt.accounting._discretization import LossPMF, from_above, from_below, keep_at_last
 from dprmt.accounting._loss_grid import LARGEST_LOSS, graded_indices
 from dprmt.accounting._questions import Side
+from dprmt.accounting._types import Array
+
+_WITHIN = 5.0  # meshes
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """Where the nodes of a step's loss lie: at integer multiples of a mesh plus ``offset`` (O1).
+
+    ``boundary``: the end of the cells that meet at index 0; ``None`` if it is the node itself.
+    """
+
+    mesh: float
+    offset: float = 0.0
+    boundary: float | None = None
+
+    def covering(self, ends: tuple[float, float], bulk: float) -> NDArray[np.int64]:
+        """Increasing integers whose nodes cover a range of losses."""
+        margin = self.mesh if self.offset else 0.0  # outcomes may lie at the end itself
+        return graded_indices(ends[0] - self.offset - margin, ends[1] - self.offset + margin, self.mesh, bulk)
+
+    def nodes(self, index: NDArray[np.int64]) -> Array:
+        """The losses."""
+        return index * self.mesh + self.offset
+
+    def boundaries(self, index: NDArray[np.int64]) -> Array:
+        """The losses at which cells meet."""
+        nodes = self.nodes(index)
+        return nodes if self.boundary is None else np.where(index == 0, self.boundary, nodes)
+
+
+def lattice(pair: StepPair, ends: tuple[float, float], direction: Direction, side: Side, mesh: float) -> Lattice:
+    """Where the mesh is wide compared with log(1 - q), the loss of nearly every step, that gets a node (O1).
+
+    Returns: from above a node at this loss; from below one at the mean of all losses near it.
+    """
+    end = ends[0] if direction == "remove" else -ends[1]
+    if not abs(end) < _WITHIN * mesh:
+        return Lattice(mesh)
+    sign = 1.0 if direction == "remove" else -1.0
+    if side == "upper":
+        return Lattice(mesh, sign * end)
+    boundary = end + mesh
+    near = pair.cells(boundary + mesh * np.append(0.0, np.geomspace(1.0, 1e6, 60)))
+    if not (near.p_below > 0.0 and near.q_below > 0.0):
+        return Lattice(mesh, sign * end)
+    mean = min(max(math.log(near.p_below / near.q_below), end), boundary)
+    return Lattice(mesh, sign * mean, sign * boundary)
 
 
 def discretize_step(
     pair: StepPair,
     index: NDArray[np.int64],
-    mesh: float,
+    lattice: Lattice,
     direction: Direction,
     side: Side,
     *,
     to_infinity: bool = False,
 ) -> LossPMF:
-    """One step's loss on grid points, from above (with the pair's slack charged) or from below.
+    """One step's loss on a lattice, less its offset: from above (with the pair's slack charged) or from below.
 
     ``to_infinity``: whether the dots connect the last node to an infinite loss, where otherwise all mass above it is
     infinite.
     """
-    losses = index * mesh
+    losses, mesh = lattice.boundaries(index), lattice.mesh
     cells = pair.cells(losses) if direction == "remove" else pair.cells(-losses[::-1]).mirrored()
     if side == "lower":
-        return from_below(index, mesh, cells)
-    pmf = from_above(index, mesh, cells)
+        return from_below(index, mesh, cells, lattice.offset)
+    pmf = from_above(index, mesh, cells, lattice.offset)
     if to_infinity:
-        pmf = keep_at_last(pmf, cells)
+        pmf = keep_at_last(pmf, cells, lattice.offset)
     return LossPMF(pmf.index, pmf.mass, mesh, min(pmf.infinite + pair.slack, 1.0))
 
 
@@ -46,4 +97,4 @@ def directed_range(pair: StepPair, tail: float, direction: Direction) -> tuple[f
 def rough_law(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float) -> LossPMF:
     """The upper law on few nodes, each 5% farther out than the one before: what meshes and tilts are chosen from."""
     index = graded_indices(*ends, mesh, 20 * mesh)
-    return discretize_step(pair, index, mesh, direction, "upper")
+    return discretize_step(pair, index, Lattice(mesh), direction, "upper")

@@ -16,7 +16,7 @@ from scipy.stats import chi2
 from dprmt.accounting import RandomizedClipping
 from dprmt.accounting._loss_grid import graded_indices
 from dprmt.accounting._norm_ratio import NormRatioBins
-from dprmt.accounting._step_law import discretize_step
+from dprmt.accounting._step_law import Lattice, discretize_step
 from dprmt.accounting._tight_pair import TightPair, _keep_the_envelope, inflection_shift, majorant_excess
 
 
@@ -89,7 +89,7 @@ def upper_step(sigma: float, q: float, probes: int, direction: str):
     assert isinstance(pair, TightPair)
     low, high = pair.loss_range(1e-13) if direction == "remove" else [-end for end in pair.loss_range(1e-13)][::-1]
     mesh = 5e-3
-    pmf = discretize_step(pair, graded_indices(max(low, -60.0), high, mesh, 8.0), mesh, direction, "upper")
+    pmf = discretize_step(pair, graded_indices(max(low, -60.0), high, mesh, 8.0), Lattice(mesh), direction, "upper")
     return lambda e: float(pmf.mass @ np.maximum(1 - np.exp(np.minimum(e - pmf.losses, 0.0)), 0.0)) + pmf.infinite
 
 

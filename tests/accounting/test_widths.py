@@ -36,6 +36,7 @@ def width(bounds: PrivacyBounds) -> float:
         pytest.param(R(0.997, 4.174e-5, 21), 328, 2.6e-11, 2.58616, 2.58722, id="polynomial tail, small rate"),
         pytest.param(R(16.351, 1.057e-4, 4, **SECRET_ENVELOPE), 1, 4.99e-11, 4.5e-5, 4.7e-5, id="one step"),
         pytest.param(R(0.3, 0.01, 256), 100, 1e-5, 27.6, 27.65, id="many probes, σ = 0.3"),
+        pytest.param(R(0.327, 6.6e-5, 1296), 986632, 1e-5, 29.7422, 29.744, id="mesh wider than log(1 - q)"),
         pytest.param(R(0.406531, 64 / 42000, 32), 400, 1e-5, 11.679, 11.683, id="32 probes, σ = 0.41"),
     ],
 )
