@@ -273,10 +273,8 @@ def step_laws(
     ground = _ground([(upper, count)], question, direction, tail)
     mesh = _FIRST_MESH / 2**level * ground.scale
     sides: dict[Side, StepPair] = {"upper": upper, "lower": lower}
-    laws = {
-        side: _discretize([(pair, count)], ground.ranges, direction, side, mesh, 5 * ground.scale)[0][0]
-        for side, pair in sides.items()
-    }
+    index, plain = graded_indices(*ground.ranges[0], mesh, 5 * ground.scale), Lattice(mesh)
+    laws = {side: discretize_step(pair, index, plain, direction, side) for side, pair in sides.items()}
     return laws, ground.total_variation / count
 
 
