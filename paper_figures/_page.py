@@ -17,6 +17,11 @@ Written by `python -m paper_figures page` from `paper_figures/results` and `pape
 hand. *Agrees* is decided by the tolerance or statement that each script names, before it runs. What has no script yet,
 or needs weights or a GPU that are not at hand, is listed at the end with what the paper prints.
 """
+STORED_RUNS = (
+    "Items that draw the stored runs of a script (*Accuracy with and without denoising*, *Steps to a share of a reference"
+    " accuracy*, *Heavy-tailed classes*, *DP-GRAPE against DP-Adam*, *Exact against randomized clipping at equal ε*)"
+    " count none of the time that these took."
+)
 
 
 def write_page(path: Path) -> None:
@@ -42,6 +47,9 @@ def _overview(stored: dict[str, Stored | None]) -> str:
         else:
             link = f"[{ITEMS[name].title}](#{name})"
             lines.append(f"| {result.scale} | {link} | {result.state()} | {result.cpu_seconds:.0f} |")
+    known = [result for result in stored.values() if result is not None]
+    minutes = sum(result.cpu_seconds for result in known) / 60
+    lines += ["", f"Together {minutes:.0f} minutes of one core. {STORED_RUNS}"]
     return "\n".join(lines) + "\n"
 
 
@@ -50,6 +58,8 @@ def _section(name: str, result: Stored) -> str:
     source = published(name) if name in names() else None
     lines = [f'<a id="{name}"></a>', f"## {ITEMS[name].title}", ""]
     lines.append(f"{source.document}: {source.place}." if source else "Of this package.")
+    if result.found.missing:
+        return "\n".join([*lines, "", f"Not run: needs {result.found.missing}.", ""])
     if source and source.note:
         lines[-1] += f" Note: {source.note}."
     lines += ["", *_table(found.rows, result.scale), "", found.differs]

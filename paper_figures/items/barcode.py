@@ -22,7 +22,7 @@ from paper_figures.items._tuned_runs import LABELS, Train, Tuned, draw_groups, t
 PAPER = published("barcode")
 SIGMAS, CLIPPING = (1.0, 10.0), (0.1, 1.0, 10.0)
 RATES = {"gd": (5.0,), "gdm": (0.5,), "adam": (5e-2,), "adambc": (1e-2,)}
-STEPS, RECORD_EVERY, SAMPLE_RATE = 20, 10, 0.05
+STEPS, RECORD_EVERY, SAMPLE_RATE = 12, 6, 0.05
 PLANS = {"digits": [(10, 100), (20, 20), (40, 5)], "mnist": [(10, 800), (20, 150), (100, 40), (200, 10)]}
 FILES = ("mnist/t10k-images-idx3-ubyte.gz", "mnist/t10k-labels-idx1-ubyte.gz")
 

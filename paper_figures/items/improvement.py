@@ -150,7 +150,7 @@ def by_shape(scale: Scale, folder: Path) -> Found:
             label = f"{shape[0]} × {shape[1]}"
             ax.scatter(points[:, 2], points[:, 3], s=12, color=color, marker=marker, alpha=0.7, label=label)
         ax.axhline(0, color="0.5", linewidth=0.8)
-        ax.set(xlabel="λ₁ over the bulk edge", ylabel="improvement of the layer, difference of cosines", xscale="log")
+        ax.set(xlabel="λ₁ over the bulk edge", ylabel="improvement of the layer, in cosine")
         ax.legend(frameon=False, fontsize=8, title="shape")
 
     rows = []

@@ -17,7 +17,7 @@ from paper_figures._reproduction import Found, Item, Row, Scale
 from paper_figures.items._tuned_runs import LABELS, Train, Tuned, draw_groups, tuned
 
 HEAD_RATES = {"gd": (10.0,), "gdm": (5.0,), "adam": (5e-2,), "adambc": (1e-2,)}
-LORA_RATES = {"gd": (0.5, 5.0), "gdm": (0.05, 0.5), "adam": (1e-3, 5e-3), "adambc": (1e-3, 5e-3)}
+LORA_RATES = {"gd": (5.0,), "gdm": (0.5,), "adam": (5e-3,), "adambc": (1e-3,)}
 VOCABULARY, LENGTH = 1000, 48
 GROUPS = 30
 """Frequency groups of the head's items, as in the paper; their edges are powers of one factor."""
@@ -145,7 +145,7 @@ class PublicStart:
     def __init__(self, folder: Path, e2e: Path, dart: Path) -> None:
         from next_token import byte_pair_tokenizer, e2e_data, public_lines, small_gpt2, text_data, train_on_public
 
-        lines = public_lines([str(dart)])[:4000]
+        lines = public_lines([str(dart)])[:2000]
         tokenizer = byte_pair_tokenizer(lines, VOCABULARY)
         ids = [token for line in tokenizer(lines)["input_ids"] for token in (*line, tokenizer.eos_token_id)]
         model = small_gpt2(len(tokenizer), length=LENGTH)
