@@ -17,11 +17,7 @@ Written by `python -m paper_figures page` from `paper_figures/results` and `pape
 hand. *Agrees* is decided by the tolerance or statement that each script names, before it runs. What has no script yet,
 or needs weights or a GPU that are not at hand, is listed at the end with what the paper prints.
 """
-STORED_RUNS = (
-    "Items that draw the stored runs of a script (*Accuracy with and without denoising*, *Steps to a share of a reference"
-    " accuracy*, *Heavy-tailed classes*, *DP-GRAPE against DP-Adam*, *Exact against randomized clipping at equal ε*)"
-    " count none of the time that these took."
-)
+STORED_RUNS = "Where a script made the runs that an item draws (`paper_figures/README.md`), their time is not in it."
 
 
 def write_page(path: Path) -> None:
