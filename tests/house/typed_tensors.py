@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import assert_type
 
+import numpy as np
 import torch
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from prv_accountant import PrivacyRandomVariable
 
-from dprmt.accounting import DPSGD, PrivacyBounds, RandomizedClipping, TradeOff, calibrate_noise_multiplier, compose
+from dprmt.accounting import (
+    DPSGD,
+    PrivacyBounds,
+    PrivacyCurve,
+    RandomizedClipping,
+    TradeOff,
+    calibrate_noise_multiplier,
+    compose,
+)
 from dprmt.spectra import blend, bulk_edge, denoise, denoise_layers, estimate_sigma, shrink, spike_map, vector_overlaps
 
 tensor = torch.eye(3)
@@ -26,6 +35,12 @@ assert_type(mechanism.epsilon(3, 1e-5), PrivacyBounds)
 assert_type(mechanism.epsilon(3, 1e-5).upper, float)
 assert_type(DPSGD(2.0, 0.1).trade_off(3, [0.0, 0.5]), TradeOff)
 assert_type(compose([(mechanism, 3)]).delta(1.0), PrivacyBounds)
+assert_type(mechanism.epsilon([1, 2, 3], 1e-5), PrivacyCurve)
+assert_type(mechanism.epsilon(range(1, 4), 1e-5)[0], PrivacyBounds)
+shuffled = DPSGD(2.0, sampling="allocation", steps_per_epoch=5)
+assert_type(shuffled.epsilon(epochs=np.arange(1, 4), delta=1e-5), PrivacyCurve)
+assert_type(mechanism.delta(3, [0.5, 1.0]), PrivacyCurve)
+assert_type(float(mechanism.epsilon(3, 1e-5)), float)
 assert_type(calibrate_noise_multiplier(2.0, 1e-5, 0.1, 3), float)
 random_variable: PrivacyRandomVariable = mechanism.to_prv()
 distribution: PrivacyLossDistribution = mechanism.to_pld()
