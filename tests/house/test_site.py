@@ -1,58 +1,129 @@
-"""The site of documents: builds without a warning, shows inherited methods, and needs no network."""
+"""The site of documents: builds without a warning, shows what it promises, and needs no network."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
 import re
 import subprocess
 import sys
+from functools import cache
+from html import unescape
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from tests.house.import_graph import ROOT
 
+ROOMS = {
+    "accounting": ["accounting"],
+    "spectra": ["spectra"],
+    "rest": ["plots", "report", "cli"],
+    "training": [
+        f"training.{room}"
+        for room in ("norms", "subspaces", "clipping", "denoising", "optimizers", "recipes", "data", "models")
+    ]
+    + ["training.evaluation", "training.harness", "training.randomness"],
+}
+COMMANDS = ("epsilon", "noise", "delta", "probes", "tradeoff", "spectrum", "train", "recipes", "report")
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built pages; warnings are errors (``strict`` in ``mkdocs.yml``)."""
-    for needed in ("material", "mkdocstrings_handlers", "latex2mathml"):
-        pytest.importorskip(needed)
-    out = tmp_path_factory.mktemp("site")
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(out)], cwd=ROOT, env=environment, check=True
+
+def built(out: Path) -> Path:
+    """The pages; a warning is an error (``strict`` in ``mkdocs.yml``), and so is an error in a notebook."""
+    command = [sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(out)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False
     )
+    assert done.returncode == 0, done.stdout + done.stderr
     return out
 
 
-@pytest.mark.slow
-def test_every_public_method_of_the_accountant_has_an_anchor(site: Path) -> None:
-    from dprmt import accounting
-
-    page = (site / "api" / "accounting.html").read_text(encoding="utf-8")
-    for name in accounting.__all__:
-        value = getattr(accounting, name)
-        members = [member for member in dir(value) if not member.startswith("_")] if isinstance(value, type) else []
-        methods = [
-            member for member in members if callable(getattr(value, member)) and not issubclass(value, Exception)
-        ]
-        for anchor in (name, *(f"{name}.{method}" for method in methods)):
-            assert f'id="dprmt.accounting.{anchor}"' in page, anchor
-
-
-@pytest.mark.slow
-def test_formulas_are_drawn_without_scripts_and_pages_without_a_network(site: Path) -> None:
+def test_the_site(tmp_path: Path) -> None:
+    """One test for one build, which takes a minute or two: it executes the notebooks."""
+    for needed in ("material", "mkdocstrings_handlers", "latex2mathml", "nbconvert"):
+        pytest.importorskip(needed)
+    site = built(tmp_path / "site")
+    missing = [anchor for page, rooms in ROOMS.items() for anchor in lacking(site / "api" / f"{page}.html", rooms)]
+    assert missing == []
+    assert dead_links(site) == []
+    for page in site.rglob("*.html"):
+        assert fetched(page.read_text(encoding="utf-8")) == [], page
     theory = (site / "theory" / "randomized_clipping.html").read_text(encoding="utf-8")
     assert theory.count("<math") > 200
     assert "arithmatex" not in theory
+    assert "$<math" not in theory
+    assert 'id="T3"' in theory
+    assert "api/accounting.html#dprmt.accounting.RandomizedClipping" in theory
+    assert "../theory/randomized_clipping.html" in (site / "api" / "accounting.html").read_text(encoding="utf-8")
+    commands = (site / "command_line.html").read_text(encoding="utf-8")
+    assert [name for name in COMMANDS if f'id="dprmt-{name}"' not in commands] == []
+    for notebook in (ROOT / "notebooks").glob("*.ipynb"):
+        page = (site / "tutorials" / f"{notebook.stem}.html").read_text(encoding="utf-8")
+        assert "<img" in page, notebook  # outputs are there
+        assert "Traceback" not in page
+    gallery = (site / "gallery.html").read_text(encoding="utf-8")
+    assert gallery.count("<img") >= len(list((ROOT / "docs" / "gallery").glob("*.py")))
+
+
+def lacking(page: Path, rooms: list[str]) -> list[str]:
+    """Public names, and public methods of public classes, without an anchor on the page."""
+    text = page.read_text(encoding="utf-8")
+    return [anchor for room in rooms for anchor in anchors(f"dprmt.{room}") if f'id="{anchor}"' not in text]
+
+
+def anchors(room: str) -> list[str]:
+    module = importlib.import_module(room)
+    found = []
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isroutine(value) or inspect.isclass(value):  # aliases of types are shown where they are used
+            found.append(f"{room}.{name}")
+        if isinstance(value, type) and not issubclass(value, Exception):
+            found += [f"{room}.{name}.{method}" for method in own_methods(value)]
+    return found
+
+
+def own_methods(kind: type) -> list[str]:
+    """Public methods that this package defines, inherited ones included."""
+    mine = [base for base in kind.__mro__ if base.__module__.startswith("dprmt.")]
+    names = {name for base in mine for name, value in vars(base).items() if inspect.isroutine(value)}
+    names -= set(getattr(kind, "__dataclass_fields__", ()))
+    return sorted(name for name in names if not name.startswith("_"))
+
+
+def dead_links(site: Path) -> list[str]:
+    """Links to pages and places of the site that are not there."""
+    dead = []
     for page in site.rglob("*.html"):
-        text = page.read_text(encoding="utf-8")
-        assert re.findall(r'<(?:script|img)[^>]*src="https?://|<link[^>]*href="https?://[^"]*\.css', text) == [], page
+        if page.name == "404.html":
+            continue
+        for target in re.findall(r'href="([^"]+)"', page.read_text(encoding="utf-8")):
+            path, _, place = unquote(unescape(target)).partition("#")
+            if re.match(r"[a-z]+:", path):
+                continue
+            other = (page.parent / path).resolve() if path else page
+            if not other.exists() or (place and other.suffix == ".html" and place not in places(other)):
+                dead.append(f"{page.relative_to(site)}: {target}")
+    return dead
 
 
-@pytest.mark.slow
-def test_the_command_line_is_documented_by_itself(site: Path) -> None:
-    page = (site / "command_line.html").read_text(encoding="utf-8")
-    for command in ("epsilon", "noise", "delta", "tradeoff", "spectrum", "train", "recipes", "report"):
-        assert f'id="dprmt-{command}"' in page
+@cache
+def places(page: Path) -> frozenset[str]:
+    return frozenset(map(unescape, re.findall(r'\b(?:id|name)="([^"]+)"', page.read_text(encoding="utf-8")))) | {
+        "__skip"
+    }
+
+
+def fetched(text: str) -> list[str]:
+    """What a browser would fetch from elsewhere."""
+    return re.findall(r'<(?:script|img)[^>]*src="https?://|<link[^>]*href="https?://[^"]*\.css', text)
+
+
+def test_the_checks_see_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<a href="b.html#there"></a><a href="c.html"></a><a href="https://x.org/#y"></a>')
+    (tmp_path / "b.html").write_text('<p id="here"></p>')
+    assert dead_links(tmp_path) == ["a.html: b.html#there", "a.html: c.html"]
+    assert "dprmt.spectra.MarchenkoPastur.pdf" in lacking(tmp_path / "b.html", ["spectra"])
+    assert fetched('<script async src="https://x.org/y.js">') != []
