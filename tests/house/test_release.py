@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -32,12 +33,35 @@ def test_the_sdist_has_tests_documents_and_notebooks(packed: tuple[Path, Path]) 
         "docs/theory/randomized_clipping.md",
         "notebooks/02_phase_transition.ipynb",
         "paper_figures/README.md",
+        "docs/how_to/choose_noise.md",
+        "docs/gallery/05_spike_map.py",
         "CITATION.cff",
         "Makefile",
         "constraints.txt",
     ):
         assert needed in names
     assert not any(name.endswith(".pyc") for name in names)
+
+
+@pytest.mark.slow
+def test_metadata_and_readme_are_as_an_index_wants_them(packed: tuple[Path, Path]) -> None:
+    pytest.importorskip("twine")
+    done = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *map(str, packed)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_wheel_has_what_the_report_and_the_recipes_read(packed: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(packed[1]) as archive:
+        names = set(archive.namelist())
+    for needed in ("py.typed", "report/page.css", "report/page.js", "training/recipes/library/minilm-docstrings.toml"):
+        assert f"dprmt/{needed}" in names
+    assert not any(name.startswith(("tests/", "docs/", "notebooks/")) for name in names)
 
 
 @pytest.mark.slow
