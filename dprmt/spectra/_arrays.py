@@ -27,11 +27,17 @@ class TensorLike(Protocol):
     def detach(self) -> Any: ...
 
 
+class Labelled(Protocol):
+    """A pandas or xarray object, to type checkers; neither is ever imported here."""
+
+    def to_numpy(self) -> Any: ...
+
+
 Array: TypeAlias = Any
 """A NumPy array or a torch tensor, inside this room."""
-ArrayT = TypeVar("ArrayT", bound="float | np.floating[Any] | NDArray[np.floating[Any]] | TensorLike")
+ArrayT = TypeVar("ArrayT", bound="float | np.floating[Any] | NDArray[np.floating[Any]] | TensorLike | Labelled")
 """What a public function takes and gives back: a number, a NumPy array, or a torch tensor."""
-MatrixT = TypeVar("MatrixT", bound="NDArray[np.floating[Any]] | TensorLike")
+MatrixT = TypeVar("MatrixT", bound="NDArray[np.floating[Any]] | TensorLike | Labelled")
 """The same without numbers."""
 
 _FLOATING = "of a real floating-point dtype"

@@ -25,9 +25,11 @@ from dprmt.spectra._arrays import (
 from dprmt.spectra._backends import full_spectrum
 from dprmt.spectra._blend_weights import Floats, Moments, fit_weights, members, moments_of, squared_norm
 from dprmt.spectra._denoiser import NEGLIGIBLE, detached, float64_like, in_safe_range, pick, reweight
+from dprmt.spectra._labels import keeps_labels
 from dprmt.spectra._representable import representable
 
 
+@keeps_labels
 def blend(matrix: MatrixT, sigma: float, norm_correction: bool = True) -> MatrixT:
     """Denoise a noisy matrix by the combination of shrinkers that Stein's unbiased risk estimate prefers.
 

@@ -32,6 +32,7 @@ from dprmt.spectra._arrays import (
     singular_values,
     sort_descending,
 )
+from dprmt.spectra._labels import keeps_labels
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 from dprmt.spectra._noise_scales import NoiseScales, checked_scales
 
@@ -101,6 +102,7 @@ def detection_threshold(shape: Sequence[int], sigma: float) -> float:
     return checked_scales(shape, sigma)[3].threshold.high
 
 
+@keeps_labels
 def spike_map(signal: ArrayT, shape: Sequence[int], sigma: float) -> ArrayT:
     """The singular value F(λ) of the noisy matrix that a clean singular value λ causes.
 
@@ -153,6 +155,7 @@ def _spike_map(values: Array, m: int, n: int, sigma: float, scales: NoiseScales)
     return xp.where(above & (edge < F), F, edge)
 
 
+@keeps_labels
 def spike_map_inverse(observed: ArrayT, shape: Sequence[int], sigma: float) -> ArrayT:
     """The clean singular value λ with F(λ) = y, for an observed singular value y above the bulk edge.
 

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from dprmt._validation import check_choice, check_real
 from dprmt.spectra._arrays import Array, ArrayT, array_namespace, cast_like, check_shape, singular_values
+from dprmt.spectra._labels import keeps_labels
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 from dprmt.spectra._noise_scales import NoiseScales, checked_scales
 from dprmt.spectra._phase_transition import edge_roots, squared_overlaps
@@ -15,6 +16,7 @@ from dprmt.spectra._phase_transition import edge_roots, squared_overlaps
 Loss = Literal["frobenius", "operator", "nuclear"]
 
 
+@keeps_labels
 def shrink(observed: ArrayT, shape: Sequence[int], sigma: float, loss: Loss = "frobenius") -> ArrayT:
     """Shrink noisy singular values by the rule that is optimal, for large matrices, for the given loss.
 

@@ -1,0 +1,63 @@
+"""Labels of pandas and xarray objects outlive what is done to the numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from dprmt.spectra import blend, denoise, shrink, spike_map, spike_map_inverse
+from dprmt.spectra._labels import relabelled
+
+RNG = np.random.default_rng(0)
+NOISY = RNG.standard_normal((6, 20)) + 30 * np.outer(np.eye(6)[0], np.eye(20)[0])
+FRAME = pd.DataFrame(NOISY, index=list("abcdef"), columns=[f"x{i}" for i in range(20)])
+
+
+@pytest.mark.parametrize("function", [denoise, blend])
+def test_a_frame_keeps_rows_and_columns(function: Any) -> None:
+    found = function(FRAME, 1.0)
+    assert isinstance(found, pd.DataFrame)
+    np.testing.assert_allclose(found.to_numpy(), function(NOISY, 1.0), rtol=1e-9, atol=1e-12)
+    assert list(found.index) == list(FRAME.index)
+    assert list(found.columns) == list(FRAME.columns)
+
+
+@pytest.mark.parametrize("function", [spike_map, spike_map_inverse, shrink])
+def test_a_series_keeps_index_and_name(function: Any) -> None:
+    values = pd.Series([9.0, 30.0], index=["weak", "strong"], name="top")
+    found = function(values, (6, 20), 1.0)
+    assert isinstance(found, pd.Series)
+    assert (list(found.index), found.name) == (["weak", "strong"], "top")
+    np.testing.assert_array_equal(found.to_numpy(), function(values.to_numpy(), (6, 20), 1.0))
+
+
+def test_a_keyword_is_as_good_as_a_place() -> None:
+    assert isinstance(denoise(matrix=FRAME, sigma=1.0), pd.DataFrame)
+
+
+class Labelled:
+    """What is used of an xarray DataArray."""
+
+    dims = ("row", "column")
+
+    def __init__(self, data: np.ndarray) -> None:
+        self.data, self.shape = data, data.shape
+
+    def copy(self, data: np.ndarray) -> Labelled:
+        return Labelled(data)
+
+
+def test_dimensions_are_kept_as_xarray_does() -> None:
+    found = relabelled(2 * NOISY, Labelled(NOISY))
+    assert isinstance(found, Labelled)
+    assert found.dims == ("row", "column")
+    np.testing.assert_array_equal(found.data, 2 * NOISY)
+
+
+def test_arrays_and_tensors_are_left_as_they_are() -> None:
+    assert type(denoise(NOISY, 1.0)) is np.ndarray
+    assert type(denoise(torch.tensor(NOISY), 1.0)) is torch.Tensor
