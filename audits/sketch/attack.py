@@ -113,5 +113,6 @@ def share_margins(left: Floats, sketch: int, power_iteration: bool) -> Iterator[
     for j in range(1, 2 * sketch + 1):
         hits = int(np.sum(largest > 1 / (j + 1) + 1e-12))
         bound = _bound(1 / (j + 1), sketch, power_iteration)
-        errors = float(stats.norm.ppf(stats.binom.sf(hits - 1, largest.size, bound)))
+        above, below = stats.binom.sf(hits - 1, largest.size, bound), stats.binom.cdf(hits - 1, largest.size, bound)
+        errors = float(stats.norm.ppf(above) if above < 0.5 else -stats.norm.ppf(below))
         yield Margin("P(m > 1/(j+1))", f"j = {j}", errors, hits / largest.size, bound)
