@@ -1,9 +1,9 @@
 """Time and memory of one private step on one wide linear layer, by how norms are taken.
 
 What estimated norms save, to be held against what they cost in privacy: 4,096 × 4,096, two samples of 1,024 and of
-4,096 tokens. Every method takes one step in a process of its own, in one thread, after a step on eight tokens; CPU time,
-and the growth of the peak resident set over what the process held before its first step, inputs included. ``--out`` adds the
-lines to a file, so that cases can be run one by one.
+4,096 tokens. Every method takes one step in a process of its own, in one thread, after a step on eight tokens. Shown
+are CPU time, and the growth of the peak resident set over what the process held before its first step, inputs included.
+``--out`` adds the lines to a file, so that cases can be run one by one.
 """
 
 from __future__ import annotations

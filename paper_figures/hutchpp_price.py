@@ -1,8 +1,10 @@
-"""What randomized clipping costs in privacy, against products per layer: ε at σ = 1, and the noise for ε = 0.7.
+"""What randomized clipping costs in privacy, against products per layer, and beside it what it saves.
 
-``python paper_figures/hutchpp_price.py`` computes both and writes ``results/hutchpp_price.json``; with the name of a
-picture it draws what is stored there. Settings: q = 2000/67349, T = 400, and the paper's q = 16/1225, T = 3480, both at
-δ = 1e-5.
+``python paper_figures/hutchpp_price.py`` computes ε at σ = 1 and the noise for ε = 0.7, and writes
+``results/hutchpp_price.json``; with the name of a picture it draws what is stored there, with time and memory of one
+step on a 4,096 × 4,096 layer from ``results/wide_layer.json``, which ``python -m benchmarks.wide_layer --out
+paper_figures/results/wide_layer.json`` writes. Settings: q = 2000/67349, T = 400, and the paper's q = 16/1225,
+T = 3480, both at δ = 1e-5.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ STEPS = 400
 TARGET = {"target_epsilon": 0.7, "delta": DELTA, "sample_rate": 16 / 1225, "steps": 3480}
 PRODUCTS, FEWER = (24, 32, 48, 64, 96, 128), (32, 64, 128)
 STORED = Path(__file__).parent / "results" / "hutchpp_price.json"
+SAVED = STORED.with_name("wide_layer.json")
 CURVES: dict[str, dict[str, Any]] = {
     "published analysis": {"analysis": "envelope"},
     "probes, revealed": {},
@@ -62,7 +65,7 @@ def draw(found: dict[str, Any], name: str) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure, ((left, right), below) = pyplot.subplots(2, 2, figsize=(10, 7.5), layout="constrained")
     left.axhline(found["exact epsilon"], color="black", lw=1, label="exact norms")
     right.axhline(1.0, color="black", lw=1)
     styles = {"revealed": "-", "secret": "--", "analysis": ":"}
@@ -79,8 +82,27 @@ def draw(found: dict[str, Any], name: str) -> None:
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     left.legend(frameon=False)
+    draw_savings(json.loads(SAVED.read_text(encoding="utf-8")), below)
     figure.savefig(name, dpi=120)
     pyplot.close(figure)
+
+
+def draw_savings(found: dict[str, Any], axes: Any) -> None:
+    """Bars of time and of memory, one group for each length, over those of exact norms."""
+    place, size = f"{found['width']:,} × {found['width']:,} layer, {found['batch']} samples", 0.8
+    units = {"seconds": "CPU seconds of a step", "mebibytes": "MiB more than before the first step"}
+    for panel, (unit, label) in zip(axes, units.items(), strict=True):
+        for group, cases in enumerate(found["cases"].values()):
+            width = size / len(cases)
+            for number, (method, case) in enumerate(cases.items()):
+                color = "lightgray" if method == "plain" else f"C{number - 1}"
+                at = group - size / 2 + (number + 0.5) * width
+                bar = panel.bar(at, case[unit], 0.9 * width, color=color, label=method if group == 0 else None)
+                panel.bar_label(bar, fmt="{:,.0f}" if unit == "mebibytes" else "{:.1f}", fontsize=7)
+        panel.set(xticks=range(len(found["cases"])), ylabel=label, title=place)
+        panel.set_xticklabels([f"T = {int(tokens):,}" for tokens in found["cases"]])
+        panel.grid(axis="y", alpha=0.3)
+    axes[0].legend(frameon=False, fontsize=8)
 
 
 def main() -> None:

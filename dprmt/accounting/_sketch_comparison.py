@@ -30,7 +30,7 @@ def comparison_bound(total: float, sketch: int, power_iteration: bool, error: fl
         whole = math.floor(terms)
         part = terms - whole
         low, high = (expected_majorants(cap, count, sketch) for count in (whole, whole + 1))
-        values = ((1.0 - part) * low + part * high) / ndtr(-SHIFTS - error)
+        values = ((1.0 - part) * low + part * high) / np.maximum(ndtr(-SHIFTS - error), 1e-300)
         best = min(best, float(values.min()))
     return best
 

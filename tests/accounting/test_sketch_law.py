@@ -13,6 +13,7 @@ from scipy import integrate, stats
 from scipy.optimize import brentq
 from scipy.special import gammainc
 
+from dprmt.accounting import _sketch_bounds
 from dprmt.accounting._ratio_tail import hinge_bound, tangent_bound
 from dprmt.accounting._sketch_bounds import residual_tail
 from dprmt.accounting._sketch_comparison import SHIFTS, expected_majorants
@@ -147,6 +148,57 @@ def test_a_bound_for_more_columns_is_refuted() -> None:
     certain = residual_shares(np.ones(4), 3, True, 10)[:, 0]
     assert np.all(certain > 0.24)
     assert residual_tail(0.24, 12, True) < 1e-3 < residual_tail(0.24, 3, True) == 1.0
+
+
+# ------------------------------------------------------------------------------------------ rounding, (H5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(3, 6), st.floats(0.0, 0.3), st.booleans())
+def test_what_is_left_though_the_basis_was_rounded_satisfies_the_inequality_of_the_proof(
+    seed: int, sketch: int, error: float, power_iteration: bool
+) -> None:
+    """With errors thousands of times those of float32: sum over B of q‖row‖²(Σ f η² + κ²/ρ) exceeds 1 at m/(1 + ρ)."""
+    rng, room, cut = np.random.default_rng(seed), 0.05, 0.8
+    share = rng.dirichlet(np.full(3 * sketch, 0.4))
+    gauss = rng.standard_normal((sketch, share.size))
+    exact = (share if power_iteration else np.sqrt(share))[:, None] * gauss.T
+    noise = rng.standard_normal(exact.shape)
+    noise *= error * np.linalg.norm(exact) / np.linalg.norm(noise)
+    basis = np.linalg.qr(exact + noise).Q
+    off = np.eye(share.size) - basis @ basis.T
+    values, vectors = np.linalg.eigh(off @ (share[:, None] * off))
+    x, w = values[-1] / (1 + room) * (1 - 1e-9), vectors[:, -1]
+    level = share / x
+    z = (level if power_iteration else np.sqrt(level)) * w
+    missed = gauss @ z
+    assert np.linalg.norm(missed) <= np.linalg.norm(noise) / (x if power_iteration else np.sqrt(x)) + 1e-9
+    solved, large = level > cut, level > 1
+    assert large.any()
+    if solved.sum() >= sketch:
+        return
+    gain = np.abs(level - 1) / (level**2 if power_iteration else level)
+    inverse = np.linalg.pinv(gauss[:, solved])[large[solved]]
+    kernel = np.sqrt(gain[large])[:, None] * inverse
+    others = ~solved & (level > 1e-12)
+    left = np.sum((kernel @ gauss[:, others]) ** 2 / gain[others])
+    assert left + missed @ missed * np.sum(kernel**2) / room > 1
+
+
+@pytest.mark.parametrize("power_iteration", [False, True])
+@pytest.mark.parametrize("sketch", [3, 8, 16, 64])
+def test_rounding_is_charged_and_costs_next_to_nothing(
+    sketch: int, power_iteration: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bounds grow with ε₀: by at most a tenth for float32's, and to the trivial one where nothing is known of Q."""
+    shares = [1 / (j + 1) for j in (1, sketch // 2)]
+    found = {}
+    for rounding in (0.0, 1e-5, 1e-2, 1.0):
+        monkeypatch.setattr(_sketch_bounds, "ROUNDING", rounding)
+        found[rounding] = [residual_tail(share, sketch, power_iteration) for share in shares]
+    for place in range(2):
+        none, usual, much, all_lost = (found[rounding][place] for rounding in found)
+        assert none <= usual <= min(1.1 * none + 2e-30, much) <= all_lost == 1.0
 
 
 # ------------------------------------------------------------------------------------------ the law
