@@ -45,7 +45,7 @@ def _run(method: str, tokens: int) -> dict[str, float]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = torch.nn.Linear(WIDTH, WIDTH, bias=False)
-    step = _stepper(model, METHODS[method])
+    step = _stepper(model, METHODS[method], tokens)
     before = _resident()
     step(torch.randn(BATCH, 8, WIDTH), 0)
     start = time.process_time()
@@ -59,7 +59,7 @@ def _resident() -> float:
     return next(int(line.split()[1]) for line in fields if line.startswith("VmRSS")) / 1024
 
 
-def _stepper(model: Any, options: dict[str, Any]) -> Any:
+def _stepper(model: Any, options: dict[str, Any], tokens: int) -> Any:
     import torch
 
     from dprmt.training.clipping import make_private
@@ -78,7 +78,7 @@ def _stepper(model: Any, options: dict[str, Any]) -> Any:
 
         return plain
     private = make_private(
-        model, optimizer, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=BATCH, tokens=WIDTH, **options
+        model, optimizer, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=BATCH, tokens=tokens, **options
     )
 
     def step(x: torch.Tensor, number: int) -> None:

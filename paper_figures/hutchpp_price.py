@@ -30,6 +30,14 @@ CURVES: dict[str, dict[str, Any]] = {
     "Hutch++, revealed": {"power_iteration": True},
     "Hutch++, secret": {"power_iteration": True, "probe_sharing": "sample"},
 }
+BARS = {
+    "plain": "lightgray",
+    "exact": "black",
+    "ghost": "dimgray",
+    "Hutchinson": "tab:blue",
+    "Hutch++, one pass": "tab:olive",
+    "Hutch++": "tab:green",
+}
 
 
 def split(products: int, options: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +103,7 @@ def draw_savings(found: dict[str, Any], axes: Any) -> None:
         for group, cases in enumerate(found["cases"].values()):
             width = size / len(cases)
             for number, (method, case) in enumerate(cases.items()):
-                color = "lightgray" if method == "plain" else f"C{number - 1}"
+                color = BARS[method]
                 at = group - size / 2 + (number + 0.5) * width
                 bar = panel.bar(at, case[unit], 0.9 * width, color=color, label=method if group == 0 else None)
                 panel.bar_label(bar, fmt="{:,.0f}" if unit == "mebibytes" else "{:.1f}", fontsize=7)
