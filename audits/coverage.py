@@ -149,18 +149,15 @@ def outcome(make: Callable[[], nn.Module], clipping: str) -> str:
     """The word "yes", "refused", or "wrong" if a step is not the literal sum."""
     torch.manual_seed(0)
     model = make().double().train()
-    inputs = _inputs(model)
+    inputs, plain = _inputs(model), copy.deepcopy(model)
+    before = {name: value.detach().clone() for name, value in _trained(model).items()}
     try:
         private = _private(model, clipping)
+        private.accumulate(_losses(private.model, inputs), samples=range(_BATCH), step=0)
     except ParameterError:
         return "refused"
-    before = {name: value.detach().clone() for name, value in _trained(model).items()}
-    expected = _literal(copy.deepcopy(private.model._module), inputs, clipping)
-    try:
-        private.accumulate(_losses(private.model, inputs), samples=range(_BATCH), step=0)
-    except (ParameterError, NotImplementedError) as error:
-        return "refused" if isinstance(error, ParameterError) else "**wrong**"
     private.step()
+    expected = _literal(plain, inputs)
     moved = {name: before[name] - value.detach() for name, value in _trained(model).items()}
     return "yes" if _as_expected(moved, expected, clipping) else "**wrong**"
 
@@ -183,14 +180,14 @@ def _as_expected(moved: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
         total = torch.cat([value.flatten() for value in moved.values()])
         weights = torch.linalg.lstsq(stack.T, total).solution
         return bool((stack.T @ weights - total).norm() <= 1e-6 * total.norm()) and bool((weights > 0).all())
-    tolerance = 1e-5 if clipping == "DP-GRAPE" else 1e-7  # its projectors are float32
+    tolerance = 3e-4 if clipping == "DP-GRAPE" else 1e-7  # its margin for rounding is at least 2⁻¹³
     return all(
         bool((value - expected[name].sum(0)).norm() <= 1e-3 * tolerance + tolerance * expected[name].norm())
         for name, value in moved.items()
     )
 
 
-def _literal(model: nn.Module, inputs: torch.Tensor, clipping: str) -> dict[str, torch.Tensor]:
+def _literal(model: nn.Module, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
     samples = []
     for i in range(_BATCH):
         model.zero_grad()
@@ -223,7 +220,7 @@ def _trained(model: nn.Module) -> dict[str, torch.Tensor]:
 def _adapted(model: nn.Module, targets: list[str], **options: Any) -> nn.Module:
     from peft import LoraConfig, inject_adapter_in_model
 
-    config = LoraConfig(r=2, lora_alpha=2, target_modules=targets, init_lora_weights=not targets, **options)
+    config = LoraConfig(r=2, lora_alpha=2, target_modules=targets, **options)
     adapted: nn.Module = inject_adapter_in_model(config, model)
     for name, value in adapted.named_parameters():
         value.requires_grad_("lora" in name)

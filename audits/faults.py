@@ -127,14 +127,15 @@ def planted() -> dict[str, Game]:
     """Name of the bug and the game that finds it."""
     everything = {"estimate_all": True, "tokens": 6, "probe_sharing": "batch"}
     double, canary = (6, 6), rank_one((6,), LONG)
-    apart = [canary, canary.scaled(-1.0)]
+    # Pairs that share a micro-batch, and with the canary before them no longer do.
+    pairs = [canary, canary, canary.scaled(-1.0), canary.scaled(-1.0)]
     against = [canary.scaled(-1.0)] * 4
     shared = parallel("hutchinson", double, generator=lambda: SharedProbes(1), **everything)
     plain = parallel("exact")
     return {
         "one probe for all layers": Game("hutchinson", shared, rank_one(double, LONG), law=chi_square_law(2 * PROBES)),
         "fresh probes per micro-batch": Game(
-            "hutchinson", _fresh(everything), canary, others=apart * 5, micro_batch=1, canary_first=True
+            "hutchinson", _fresh(everything), canary, others=pairs * 20, micro_batch=2, canary_first=True
         ),
         "realised batch size": Game(
             "exact", _with(parallel("exact", size=4.0), _RealisedSize), canary, others=against, expected_batch_size=4.0

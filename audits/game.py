@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+from scipy import stats
 
 from audits.bounds import Scores
 from audits.canaries import Sample, losses
@@ -181,6 +182,22 @@ def canary_lengths(game: Game, count: int) -> NDArray[np.float64]:
     """Lengths of the clipped canary over so many steps, in units of C."""
     twin = Runner(game, 0.0)
     return np.array([float(twin.release([len(game.others)], step).norm()) for step in range(count)])
+
+
+def noise_p_value(game: Game, count: int = 40) -> float:
+    """Of the noise's variance against (σC)², two-sided, the smallest over parameters times their number.
+
+    Of steps of all the other samples: noise that depends on how a batch is split is seen.
+    """
+    runner, twin = Runner(game, game.noise_multiplier), Runner(game, 0.0)
+    others = list(range(len(game.others)))
+    squares = torch.stack([(runner.release(others, s) - twin.release(others, s)).square() for s in range(count)])
+    p_values = []
+    for piece in squares.sum(0).split(runner.layout()):
+        total = stats.chi2(count * len(piece))
+        observed = float(piece.sum()) / game.noise_multiplier**2
+        p_values.append(2 * min(total.cdf(observed), total.sf(observed)))
+    return min(1.0, len(p_values) * min(p_values))
 
 
 def play(game: Game, trials: int, seed: int = 0) -> tuple[Scores, Scores]:

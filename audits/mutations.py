@@ -36,11 +36,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Print a line a bug; 1 if one survived or its tests could not be run."""
     parser = argparse.ArgumentParser(prog="python -m audits mutations", description=__doc__)
     parser.add_argument("--only", default="", help="part of the names")
+    parser.add_argument("--area", default="", help="gap, clipping, noise, ledger, resume, sampling, projection")
     parser.add_argument("--again", action="store_true", help="also what has a result")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no bug after so long")
     options = parser.parse_args(arguments)
     known, started = read_results(), time.monotonic()
-    due = [bug for bug in read_list() if options.only in bug["name"]]
+    due = [bug for bug in read_list() if options.only in bug["name"] and options.area in bug["area"]]
     with _copy() as copy:
         for bug in due:
             former = known.get(bug["name"], {})
@@ -51,10 +52,11 @@ def main(arguments: list[str] | None = None) -> int:
             answer = _planted(copy, bug)
             if answer not in (_SEEN, _SURVIVED):
                 raise RuntimeError(f"{bug['name']}: pytest ended with {answer}")
-            known[bug["name"]] = {"digest": digest(bug), "seen": answer == _SEEN}
+            known = {**read_results(), bug["name"]: {"digest": digest(bug), "seen": answer == _SEEN}}
             RESULTS.parent.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
             print(f"{'seen' if known[bug['name']]['seen'] else 'SURVIVED':9s} {bug['area']}: {bug['name']}", flush=True)
+    known = read_results()
     left = [bug["name"] for bug in due if not known.get(bug["name"], {}).get("seen")]
     print(f"{len(due) - len(left)} of {len(due)} seen")
     return 1 if left else 0

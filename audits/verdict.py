@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from audits.blocks import ManyGames, play_many
 from audits.bounds import best_threshold, evidence, middle_threshold
-from audits.game import Game, canary_lengths, play
+from audits.game import Game, canary_lengths, noise_p_value, play
 from dprmt.accounting import DPSGD
 
 DELTAS = (0.01, 0.03, 0.1, 0.2)
 CONFIDENCE = 0.99  # of every bound
 TIGHT = 0.7
 _LENGTHS = 800
+_UNLIKELY = 1e-5
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Verdict:
         The same for μ; ∞ is claimed where the step is not Gaussian differential privacy with one μ.
     law : float or None
         p-value of the lengths of the clipped canary.
+    noise : float or None
+        p-value of the noise's variance, of the parameter where it is most off.
     """
 
     shown: tuple[float, ...]
@@ -33,6 +37,7 @@ class Verdict:
     mu: float
     claimed_mu: float
     law: float | None
+    noise: float | None = None
 
     @property
     def share(self) -> float:
@@ -47,14 +52,14 @@ class Verdict:
 
     @property
     def other_law(self) -> bool:
-        """Whether clipped gradients are of other lengths than the accountant takes them to be."""
-        return self.law is not None and self.law < 1e-4
+        """Whether clipped gradients have other lengths, or the noise another variance, than the accountant takes."""
+        return any(value is not None and value < _UNLIKELY for value in (self.law, self.noise))
 
 
-def judge(game: Game, trials: int, seed: int = 0, *, deltas: tuple[float, ...] = DELTAS) -> Verdict:
+def judge(game: Game | ManyGames, trials: int, seed: int = 0, *, deltas: tuple[float, ...] = DELTAS) -> Verdict:
     """Play, choose thresholds on a third of the trials, and bound the error rates on the rest."""
-    without, inside = play(game, trials, seed)
-    third = trials // 3
+    without, inside = play_many(game, trials, seed) if isinstance(game, ManyGames) else play(game, trials, seed)
+    third = len(without) // 3
     shown = []
     for delta in deltas:
         threshold = best_threshold(without[:third], inside[:third], delta, CONFIDENCE)
@@ -62,10 +67,16 @@ def judge(game: Game, trials: int, seed: int = 0, *, deltas: tuple[float, ...] =
     claim = game.claim()
     middle = middle_threshold(without[:third], inside[:third])
     one_mu = isinstance(claim, DPSGD) and game.sample_rate == 1.0
+    law, noise = (None, None) if isinstance(game, ManyGames) else _laws(game)
     return Verdict(
         tuple(shown),
         tuple(claim.epsilon(game.steps, delta).upper for delta in deltas),
         evidence(without[third:], inside[third:], middle, CONFIDENCE).mu(),
         game.steps**0.5 / game.noise_multiplier if one_mu else float("inf"),
-        game.law(canary_lengths(game, _LENGTHS)) if game.law is not None else None,
+        law,
+        noise,
     )
+
+
+def _laws(game: Game) -> tuple[float | None, float]:
+    return game.law(canary_lengths(game, _LENGTHS)) if game.law is not None else None, noise_p_value(game)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("peft")
 
+import torch
 from scipy import stats
 
+from audits import games
+from audits.blocks import COPIES, Stage, many_games
 from audits.bounds import evidence
 from audits.faults import planted, repaired
-from audits.game import canary_lengths
+from audits.game import canary_lengths, noise_p_value
 from audits.settings import all_games
 from audits.verdict import judge
 
@@ -57,6 +62,36 @@ def test_a_planted_bug_refutes_the_claim_and_without_it_nothing_does(bug: str) -
     game = planted()[bug]
     assert judge(game, 300, deltas=(0.1,)).broken
     assert not judge(repaired(game, bug), 300, deltas=(0.1,)).broken
+
+
+@pytest.mark.parametrize("name", ["exact, clipped", "ghost, clipped", "exact, DP-GRAPE", "hutchinson, secret probes"])
+def test_many_games_at_once_are_each_seen_as_well_as_claimed_and_no_better(name: str) -> None:
+    """A few hundred trials, of two steps: never above the claim, and not far below."""
+    (game,) = (game for game in many_games(2) if game.name == name)
+    verdict = judge(game, 720, deltas=(0.1, 0.2))
+    assert not verdict.broken
+    assert verdict.share > 0.25
+
+
+def test_blocks_do_not_reach_each_other() -> None:
+    """A canary of its own in every block: what one releases does not depend on the others."""
+    for game in many_games(1):
+        stage = Stage(game, 0.0)
+        alone, together = stage.release([3], 0), Stage(game, 0.0).release(list(range(COPIES)), 0)
+        assert torch.allclose(alone[3], together[3], atol=1e-6), game.name
+        assert float(alone[3].norm()) > 0.3
+        assert float(alone[[i for i in range(COPIES) if i != 3]].abs().max()) < 1e-6
+
+
+def test_noise_in_every_micro_batch_shows_in_its_variance() -> None:
+    game = planted()["noise in every micro-batch"]
+    assert noise_p_value(game) < 1e-6
+    assert noise_p_value(repaired(game, "noise in every micro-batch")) > 1e-3
+
+
+@pytest.mark.slow
+def test_every_game_and_every_bug() -> None:
+    assert games.main(["--only", os.environ.get("GAMES", "")]) == 0
 
 
 def test_one_probe_for_all_layers_shows_in_the_lengths() -> None:

@@ -54,3 +54,9 @@ def test_a_step_that_is_charged_after_its_gradient_would_be_found(
     monkeypatch.setattr(Run, "_charge", lambda self, step: charge(self, step) if step != 3 else 0.0)
     noise = next(point for point in everywhere if point.file == "after the noise" and point.step == 3)
     assert not kills.tried(noise, "kill -9").sound
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_sixty_kills_and_twenty_full_disks() -> None:
+    assert kills.main([]) == 0

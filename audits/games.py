@@ -1,0 +1,108 @@
+"""``python -m audits games``: every game, of one step and of twenty, and every planted bug."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from audits.blocks import ManyGames, many_games
+from audits.faults import planted, repaired
+from audits.game import Game
+from audits.settings import all_games
+from audits.table import markdown
+from audits.verdict import DELTAS, TIGHT, Verdict, judge
+
+RESULTS = Path(__file__).parent / "results" / "games.json"
+# A canary that is not clipped, or whose norm hardly varies, is not the worst one: nothing is asked of its share.
+WORST = (
+    "exact, clipped",
+    "ghost, clipped",
+    "hutchinson, public probes",
+    "hutchinson, secret probes",
+    "exact, LoRA",
+    "exact, DP-GRAPE",
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a line a game; 1 if a claim is refuted, a worst canary is weak, or a bug is missed."""
+    parser = argparse.ArgumentParser(prog="python -m audits games", description=__doc__)
+    parser.add_argument("--trials", type=int, default=20_000, help="in each world, of one step (default 20000)")
+    parser.add_argument("--only", default="", help="part of the names to play")
+    parser.add_argument("--again", action="store_true", help="also what has a result")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    known, good = read_results(), True
+    for name, game, trials in plan(options.trials):
+        if options.only not in name:
+            continue
+        if options.again or known.get(name, {}).get("trials") != trials:
+            verdict = judge(game, trials)
+            known[name] = {"trials": trials, "fine": as_it_should_be(name, verdict), **asdict(verdict)}
+            RESULTS.parent.mkdir(exist_ok=True)
+            RESULTS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+            print("| " + " | ".join(_row(name, known[name])) + " |", flush=True)
+        good &= known[name]["fine"]
+    return 0 if good else 1
+
+
+def plan(trials: int) -> list[tuple[str, Game | ManyGames, int]]:
+    """Names, games and numbers of trials."""
+    one: list[tuple[str, Game | ManyGames, int]] = [(f"1 step: {game.name}", game, trials) for game in many_games(1)]
+    twenty = [(f"20 steps: {game.name}", game, trials // 4) for game in many_games(20) if game.name in WORST]
+    single = [
+        (f"1 step, alone: {game.name}", game, trials // 50)
+        for game in all_games(1)
+        if game.law is not None or game.others or "hutch++" in game.name or "bias" in game.name
+    ]
+    bugs: list[tuple[str, Game | ManyGames, int]] = []
+    for bug, game in planted().items():
+        some = trials // 200 if game.micro_batch == 2 else trials // 50
+        bugs += [(f"bug: {bug}", game, some), (f"without it: {bug}", repaired(game, bug), some)]
+    return [*one, *twenty, *single, *bugs]
+
+
+def as_it_should_be(name: str, verdict: Verdict) -> bool:
+    """A bug is found, a sound game is not refuted, and a worst canary is near the claim."""
+    found = verdict.broken or verdict.other_law
+    if name.startswith("bug"):
+        return found
+    worst = name.split(": ")[1] in WORST and "alone" not in name
+    return not found and (verdict.share >= TIGHT or not worst)
+
+
+def read_results() -> dict[str, dict[str, Any]]:
+    """By name."""
+    found: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    return found
+
+
+def table() -> str:
+    """As the page has it."""
+    head = ("game", "trials", *(f"ε at δ = {delta:g}" for delta in DELTAS), "share", "μ", "found")
+    return markdown(head, [_row(name, entry) for name, entry in read_results().items()])
+
+
+def _row(name: str, entry: dict[str, Any]) -> list[str]:
+    verdict = Verdict(**{key: entry[key] for key in ("shown", "claimed", "mu", "claimed_mu", "law", "noise")})
+    shares = [f"{shown:.2f} of {claimed:.2f}" for shown, claimed in zip(verdict.shown, verdict.claimed, strict=True)]
+    found = "refuted" if verdict.broken else "another law" if verdict.other_law else "nothing"
+    mu = f"{verdict.mu:.2f}" + (f" of {verdict.claimed_mu:.2f}" if verdict.claimed_mu < float("inf") else "")
+    return [
+        name,
+        f"{entry['trials']:,}",
+        *shares,
+        f"{100 * verdict.share:.0f} %",
+        mu,
+        found if entry["fine"] else f"**{found}**",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
