@@ -49,9 +49,8 @@ bench: $(VENV)/.dev  ## speed and memory, as ratios within one run
 audit: $(VENV)/.dev  ## distinguishing games against the training code, and planted bugs that they must find
 	OMP_NUM_THREADS=1 $(BIN)/python -m audits
 
-docs: $(VENV)/.dev  ## the site of documents in site/; a warning is an error
-	$(PIP) -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir site
+docs: $(VENV)/.dev  ## the site of documents in site/, notebooks executed; a warning is an error
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --quiet --site-dir site
 
 clean:
 	rm -rf $(VENV) report site build dist *.egg-info

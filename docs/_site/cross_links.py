@@ -12,7 +12,7 @@ ROOMS = ("accounting", "spectra", "plots", "report", *(f"training.{room}" for ro
 _LABEL = re.compile(r"^\*\*\(([A-Z]\d?'*)\)\*\*", re.MULTILINE)
 _SECTION = re.compile(r"^## (\d+)\. (.+)$", re.MULTILINE)
 _DISPLAYED = re.compile(r"\s*\$\$(.+?)\$\$[ \t]*\n?", re.DOTALL)
-_LIST = re.compile(r"^(?![*|>#\s-])(.+)\n(?=[*-] )", re.MULTILINE)
+_LIST = re.compile(r"^(?![*-] |[|>#\s])(.+)\n(?=[*-] )", re.MULTILINE)
 _NAME = re.compile(r"(?<!\[)`(dprmt(?:\.\w+)+)`(?!\])")
 _CITED = re.compile(r"``?(?:docs/)?theory/(\w+)\.md``?(?:, (?:§(\d+)|(?:equations? )?([A-Z]\d'*)))?")
 
