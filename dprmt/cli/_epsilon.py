@@ -14,13 +14,7 @@ from dprmt.cli._statements import statement, upper_bound
 
 _OPTIONS = (*RUN, DELTA)
 _EXAMPLES = """\
-examples:
-  dprmt epsilon --noise-multiplier 1 --sample-rate 2000/67349 --steps 400 --delta 1e-5
-  dprmt epsilon --noise-multiplier 1 --examples 67349 --batch-size 2000 --epochs 12 --delta 1e-5 --probes 32
-  dprmt epsilon --noise-multiplier 1 --sample-rate 0.03 --steps 400 --delta 1e-5 --statement
-  dprmt epsilon --phases run.toml --delta 1e-5
-
-run.toml:
+a run.toml for --phases:
   sample_rate = "2000/67349"
   [[phases]]
   noise_multiplier = 2
@@ -29,6 +23,12 @@ run.toml:
   noise_multiplier = 1
   steps = 300
   probes = 32
+
+examples:
+  dprmt epsilon --noise-multiplier 1 --sample-rate 2000/67349 --steps 400 --delta 1e-5
+  dprmt epsilon --noise-multiplier 1 --examples 67349 --batch-size 2000 --epochs 12 --delta 1e-5 --probes 32
+  dprmt epsilon --noise-multiplier 1 --sample-rate 0.03 --steps 400 --delta 1e-5 --statement
+  dprmt epsilon --phases run.toml --delta 1e-5
 """
 
 
