@@ -11,8 +11,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
+from paper_figures._picture import STYLES, picture
 from paper_figures._published import published
 from paper_figures._reproduction import RESULTS, Found, Item, Row, Scale
+from paper_figures.items._recipe_runs import draw_band
+from paper_figures.items._tuned_runs import LABELS
 
 COLUMNS = {
     "loss, classes of 8": ("group_loss", 8, 1.0, 0.35),
@@ -22,6 +27,7 @@ COLUMNS = {
 }
 """By printed quantity: where it stands in a run, in which group, its factor, and what counts as agreement."""
 OPTIMIZERS = ("gd", "gdm", "adam", "adambc")
+SHOWN = (1024, 128, 32, 8)
 DIFFERS = "Learning rates from an estimate and a few trials, not the whole grid; bfloat16 or int8 products."
 
 
@@ -42,10 +48,36 @@ class Runs:
     def _is(curve: dict[str, Any], optimizer: str) -> bool:
         return curve["trial"]["optimizer"] == optimizer
 
-    def found(self, rows: Sequence[Row]) -> Found:
-        """The rows with what all settings share."""
+    def curve(self, optimizer: str, kind: str, size: int | None) -> tuple[list[float], np.ndarray]:
+        """ε, and the values of all samples or of a group at it, shape (seeds, evaluations), at common steps."""
+        chosen = [curve for curve in self._curves if self._is(curve, optimizer)]
+        common = sorted(set.intersection(*(set(curve["steps"]) for curve in chosen)))
+        values = []
+        for curve in chosen:
+            at = [curve["steps"].index(step) for step in common]
+            if size is None:
+                values.append([curve[kind][place] for place in at])
+            else:
+                group = curve["class_sizes"].index(size)
+                values.append([curve[f"group_{kind}"][place][group] for place in at])
+        epsilon = dict(zip(chosen[0]["steps"], chosen[0]["epsilon"], strict=True))
+        return [epsilon[step] for step in common], np.array(values)
+
+    def found(self, rows: Sequence[Row], file: Path) -> Found:
+        """The rows with what all settings share, and the curves of losses and accuracies as a picture."""
         data = "8192 samples, 255 classes, generated"
-        return Found(rows, DIFFERS, model="linear", data=data, seeds=self.seeds)
+        name = picture(file, self._draw, panels=1 + len(SHOWN), rows=2)
+        return Found(rows, DIFFERS, model="linear", data=data, seeds=self.seeds, pictures=[name])
+
+    def _draw(self, axes: np.ndarray) -> None:
+        for row, kind in zip(np.split(axes, 2), ("loss", "accuracy"), strict=True):
+            for ax, size in zip(row, (None, *SHOWN), strict=True):
+                for optimizer in OPTIMIZERS:
+                    epsilon, values = self.curve(optimizer, kind, size)
+                    draw_band(ax, epsilon, values, LABELS[optimizer], STYLES[LABELS[optimizer]])
+                ax.set(xlabel="ε", title="all samples" if size is None else f"classes of {size}")
+            row[0].set_ylabel("training loss in nats" if kind == "loss" else "training accuracy")
+            row[0].legend(frameon=False)
 
 
 def _unit(quantity: str) -> str:
@@ -65,7 +97,7 @@ def main_setting(scale: Scale, folder: Path) -> Found:
         for quantity in COLUMNS
         for optimizer in OPTIMIZERS
     ]
-    return runs.found(rows)
+    return runs.found(rows, folder / "heavy-tail.png")
 
 
 def larger_clipping_norm(scale: Scale, folder: Path) -> Found:
@@ -74,7 +106,7 @@ def larger_clipping_norm(scale: Scale, folder: Path) -> Found:
     rows = [Row(f"{optimizer}: loss, classes of 8", loss) for optimizer, loss in losses.items()]
     lead = min(losses[name] for name in ("gd", "gdm", "adam")) - losses["adambc"]
     rows.append(Row("lead of DP-AdamBC in that loss", lead, claim="> 0, as with C = 1", holds=lead > 0))
-    return runs.found(rows)
+    return runs.found(rows, folder / "heavy-tail-c10.png")
 
 
 def less_noise(scale: Scale, folder: Path) -> Found:
@@ -89,7 +121,7 @@ def less_noise(scale: Scale, folder: Path) -> Found:
     rows.append(
         Row("DP-Adam behind DP-AdamBC in that loss", gap, claim="less than DP-GD is behind DP-Adam", holds=gap < behind)
     )
-    return runs.found(rows)
+    return runs.found(rows, folder / "heavy-tail-sigma5.png")
 
 
 ITEMS = (

@@ -524,23 +524,6 @@ def test_pictures_show_what_they_are_given() -> None:
         assert caught.value.name == name
 
 
-def test_figure_script_draws_a_results_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    import runpy
-
-    curves = [
-        run_trial(Trial(optimizer, 0.5, groups=3, samples=8, seed=seed), tmp_path, 2, record_every=1)
-        for optimizer in ("gd", "adambc")
-        for seed in (0, 1)
-    ]
-    save_results(tmp_path / "r.json", curves, command="test")
-    script = str(Path(__file__).parents[2] / "paper_figures" / "heavy_tail_curves.py")
-    monkeypatch.setattr(sys, "argv", [script, str(tmp_path / "out.png"), str(tmp_path / "r.json")])
-    runpy.run_path(script, run_name="__main__")
-    for name in ("out.png", "out-accuracy.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-    assert capsys.readouterr().out.count("DP-AdamBC") == 2
-
-
 def test_published_results_files_can_be_drawn() -> None:
     """The measured rows that the figure script draws are there, whole and from the instance they claim."""
     folder = Path(__file__).parents[2] / "paper_figures" / "results"
