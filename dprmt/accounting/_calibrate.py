@@ -18,6 +18,7 @@ from dprmt.accounting._mechanisms import (
 from dprmt.accounting._sampling import Sampling, checked_sample_rate, run_length
 
 _SMALLEST, _LARGEST = 1e-2, 1e6
+_COARSE = 0.05  # tolerance of answers far from the target
 
 
 def calibrate_noise_multiplier(
@@ -99,13 +100,19 @@ def calibrate_noise_multiplier(
         "participations": participations,
     }
 
-    def epsilon(noise_multiplier: float) -> float:
+    def mechanism(noise_multiplier: float) -> DPSGD | RandomizedClipping:
         if probes is None:
-            return DPSGD(noise_multiplier, rate, **batches).epsilon(steps, delta).upper
-        mechanism = RandomizedClipping(
+            return DPSGD(noise_multiplier, rate, **batches)
+        return RandomizedClipping(
             noise_multiplier, rate, probes, rank, analysis, probe_sharing, sketch, power_iteration, **batches
         )
-        return mechanism.epsilon(steps, delta).upper
+
+    def epsilon(noise_multiplier: float) -> float:
+        asked = mechanism(noise_multiplier)
+        coarse = asked.epsilon(steps, delta, tolerance=_COARSE)
+        if coarse.upper <= target or coarse.lower > target:  # a finer answer would not decide otherwise
+            return coarse.upper
+        return asked.epsilon(steps, delta).upper
 
     return _smallest_sufficient(epsilon, target, tolerance)
 

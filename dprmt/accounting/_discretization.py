@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.accounting._cells import LossCells
+from dprmt.accounting._isotonic import isotonic_regression
 from dprmt.accounting._types import Array
 
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
@@ -119,9 +120,7 @@ def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) ->
     chord_slope = np.cumsum(dots)[:-1]
     height = np.append(0.0, np.cumsum(chord_slope * width))
     drop = drops(mass * width, share, height)
-    from scipy.optimize import isotonic_regression  # on use: a third of the room's import time
-
-    convex: Array = isotonic_regression(chord_slope - np.diff(drop) / width, weights=width).x
+    convex: Array = isotonic_regression(chord_slope - np.diff(drop) / width, width)
     return np.clip(convex, 0.0, total)
 
 

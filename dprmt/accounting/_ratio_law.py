@@ -11,6 +11,7 @@ import numpy as np
 
 from dprmt.accounting._cells import StepPair
 from dprmt.accounting._discretization import drops
+from dprmt.accounting._isotonic import isotonic_regression
 from dprmt.accounting._types import Array
 
 _UNDERFLOW = 1e-290  # Q-masses below it say nothing of the ratio: their P-mass counts as lost
@@ -139,9 +140,7 @@ def _room(mass: Array, width: Array, share: Array) -> Array:
 
 def _convex(slope: Array, width: Array) -> Array:
     """Slopes of the greatest convex minorant, none below 0."""
-    from scipy.optimize import isotonic_regression  # on use: a third of the room's import time
-
-    return np.maximum(isotonic_regression(slope, weights=width).x, 0.0)
+    return np.maximum(isotonic_regression(slope, width), 0.0)
 
 
 def merged(cells: RatioCells) -> RatioLaw:

@@ -13,6 +13,7 @@ from scipy.special import log_ndtr
 
 from dprmt.accounting._cells import LossCells
 from dprmt.accounting._gaussian_cells import interval_masses
+from dprmt.accounting._isotonic import isotonic_regression
 from dprmt.accounting._norm_ratio import NormRatioBins
 from dprmt.accounting._secret_pair import SecretUpperPair, inflection_shift
 from dprmt.accounting._shifted_normals import SEEN, blocks, prefix_sums, suffix_sums, two_sides
@@ -95,11 +96,9 @@ def _log_masses(points: Array) -> Array:
 
 def _merged(present: Array, absent: Array) -> tuple[list[float], list[float], list[float]]:
     """Outcomes merged into a monotone likelihood ratio: P-masses, Q-masses, logs of the ratio."""
-    from scipy.optimize import isotonic_regression  # on use: a third of the room's import time
-
     keep = absent > 0
     weights = np.maximum(absent[keep], 1e-300)
-    ratio = np.maximum(isotonic_regression(present[keep] / weights, weights=weights).x, 0.0)
+    ratio = np.maximum(isotonic_regression(present[keep] / weights, weights), 0.0)
     with np.errstate(divide="ignore"):
         return (ratio * absent[keep]).tolist(), absent[keep].tolist(), np.log(ratio).tolist()
 

@@ -6,7 +6,6 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import gammainc, gammaincc, gammaln, ndtr
 
 from dprmt.accounting._gamma_mixture import GammaMixture
@@ -66,6 +65,8 @@ def expected_majorants(cap: float, count: int, sketch: int) -> Array:
 @lru_cache(maxsize=64)
 def _tangency(sketch: int) -> tuple[Array, Array, Array]:
     """Where each ψ_a turns from convex to concave, its value and slope there: (s-1)/v - v = 1/(v + a), v = √y - a."""
+    from scipy.optimize import brentq  # on use: a third of the room's import time
+
     top = math.sqrt(sketch - 1.0)
     reach = np.array([brentq(lambda v, a=a: top**2 / v - v - 1.0 / (v + a), 1e-9 * top, top) for a in SHIFTS])
     log_density = (sketch - 1) * np.log(reach) - reach**2 / 2
