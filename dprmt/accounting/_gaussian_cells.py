@@ -7,8 +7,8 @@ from scipy.special import ndtr
 
 from dprmt.accounting._types import Array
 
-ROWS_AT_A_TIME = 2048
-"""Loss nodes per block: a pair needs some arrays of (nodes × sensitivities)."""
+ROWS_AT_A_TIME = 128
+"""Loss nodes per block: the arrays of (nodes × sensitivities) that a pair needs then fit into the cache."""
 
 
 def interval_masses(points: Array) -> Array:
