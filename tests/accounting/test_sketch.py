@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -305,6 +306,17 @@ def test_an_attack_by_many_spectra_stays_below_the_charge(sketch: int, power_ite
     line = attack(sketch, power_iteration, families(sketch, thin=12), draws=150)
     assert line["spectra"] >= 10
     assert all(found["errors"] > -4.5 for found in line["margins"].values())
+
+
+def test_the_stored_attack_covers_what_it_says_and_found_nothing() -> None:
+    """Both kinds of sketch, 3 to 64 columns, hundreds of spectra; no margin that chance does not explain."""
+    found = json.loads(attack_command.STORED.read_text(encoding="utf-8"))
+    widths = {f"{s} {kind}" for s in (3, 5, 8, 12, 16, 32, 64) for kind in ("one pass", "power iteration")}
+    assert found.keys() == widths
+    for line in found.values():
+        assert line["spectra"] >= 160
+        assert all(line["margins"][kind]["errors"] > -4.5 for kind in attack_command.KINDS)
+        assert line["attained"] < 0.6
 
 
 def test_the_attack_sees_a_bound_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
