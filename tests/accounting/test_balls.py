@@ -1,0 +1,56 @@
+"""Bounds on δ against balls that certainly hold it: ``oracles/make_balls.py``, ball arithmetic that shares no code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dprmt.accounting import DPSGD, FlatSpectrum, PrivacyBounds, RandomizedClipping, compose
+
+STORED = json.loads((Path(__file__).parent / "oracles" / "balls.json").read_text())
+CASES = STORED["cases"]
+
+
+def _some(kind: str, step: int) -> list[dict[str, Any]]:
+    return [row for row in CASES if row["kind"] == kind][::step]
+
+
+SOME = _some("exact", 4) + _some("known", 3) + _some("flat", 3)
+
+
+def mechanism(row: dict[str, Any]) -> Any:
+    sigma, rate, probes = row["sigma"], row["rate"], row["probes"]
+    if row["kind"] == "exact":
+        return DPSGD(sigma, rate)
+    if row["kind"] == "flat":
+        return FlatSpectrum(sigma, rate, 2, probes // 2)  # half of the norm known, 2 · s degrees of freedom
+    return RandomizedClipping(sigma, rate, probes)
+
+
+def contradicts(bounds: PrivacyBounds, ball: list[float]) -> bool:
+    return bounds.lower > ball[1] or bounds.upper < ball[0]
+
+
+@pytest.mark.parametrize("number", range(len(SOME)))
+def test_bounds_meet_the_balls_and_are_tight(number: int) -> None:
+    row = SOME[number]
+    run = compose([(mechanism(row), row["steps"])])
+    for place, epsilon in enumerate(row["epsilons"]):
+        for direction, bounds in run.delta_by_direction(epsilon).items():
+            low, high = row[direction][place]
+            assert not contradicts(bounds, (low, high))
+            if low > 1e-9:
+                assert 0.95 * low <= bounds.lower
+                assert bounds.upper <= 1.05 * high
+                narrow = high < 1.02 * low
+                assert not narrow or contradicts(PrivacyBounds(1.1 * high, 1.1 * high, 1.2 * high), (low, high))
+                assert not narrow or contradicts(PrivacyBounds(0.0, 0.8 * low, 0.9 * low), (low, high))
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(CASES) >= 150
+    sharp = [row for row in CASES if row["remove"][0][0] > 0 and row["remove"][0][1] < 1.02 * row["remove"][0][0]]
+    assert {row["kind"] for row in sharp} == {"exact", "known", "flat"}
