@@ -16,6 +16,7 @@ from dprmt.accounting._ratio_law import RatioCells, RatioLaw, merged, spread
 from dprmt.accounting._types import Array
 
 _MOST_JUMPS = 12
+_FEW_JUMPS = 800  # nodes for jumps that come together
 _OUTSIDE = 1e-9  # mass outside the window of the FFT, relative to the tail that may be charged
 _ENOUGH = 3.0  # rounding, relative to the same, below which one FFT will do
 
@@ -112,10 +113,13 @@ def _parts(
 ) -> list[_Charged]:
     """The sums with 0, 1, … jumps; each is C(t, j) times so many light summands convolved with j jumps."""
     parts = []
-    several = None
+    several: RatioLaw | None = None
+    few = _on_fewer_nodes(jumps, above) if most > 1 else jumps  # two together are rare enough for coarser nodes
     for number in range(most + 1):
-        if number:
-            several = jumps if several is None else _convolved(several, jumps, above, 400)
+        if number == 1:
+            several = jumps
+        elif number > 1:
+            several = _convolved(few if several is None or number == 2 else several, few, above, 400)
         ways = float(comb(copies, number))
         share = ways * float(several.mass.sum()) if several is not None else 1.0
         light, outside = _light_law(
@@ -162,6 +166,17 @@ def _coarser(law: RatioLaw, above: bool) -> RatioLaw:
     nodes = np.concatenate([[first], nodes[(nodes > first) & (nodes < last)], [last]])
     place = np.searchsorted(nodes, law.ratio, side="right") - 1
     return _regrouped(law, np.clip(place, 0, nodes.size - 2), nodes, above)
+
+
+def _on_fewer_nodes(law: RatioLaw, above: bool) -> RatioLaw:
+    """A law of jumps on some hundred nodes in geometric progression."""
+    if law.mass.size <= _FEW_JUMPS:
+        return law
+    low, high = float(law.ratio[0]), float(law.ratio[-1])
+    nodes = np.geomspace(low, high, _FEW_JUMPS + 1)
+    nodes[0], nodes[-1] = low, high
+    place = np.clip(np.searchsorted(nodes, law.ratio, side="right") - 1, 0, _FEW_JUMPS - 1)
+    return _regrouped(law, place, nodes, above)
 
 
 def _convolved(first: RatioLaw, second: RatioLaw, above: bool, most: int) -> RatioLaw:
