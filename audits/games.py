@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         if options.again or known.get(name, {}).get("trials") != trials:
             verdict = judge(game, trials)
+            known = read_results()  # another process may have added to it
             known[name] = {"trials": trials, "fine": as_it_should_be(name, verdict), **asdict(verdict)}
             RESULTS.parent.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")

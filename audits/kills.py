@@ -100,7 +100,7 @@ class Occasions:
         name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
         if self._busy or not name.startswith(self._folder):
             return
-        self.seen.append(Point(len(self.seen), kind, _plain(Path(name)), self.step))
+        self.seen.append(Point(len(self.seen), kind, _plain(os.path.relpath(name, self._folder)), self.step))
         if len(self.seen) - 1 == self._at and self._stop is not None:
             self._busy = True
             if half:
@@ -345,13 +345,9 @@ def _charged(run: Path) -> int:
     return len([line for line in file.read_bytes().split(b"\n") if line]) if file.exists() else 0
 
 
-def _plain(file: Path) -> str:
+def _plain(file: str) -> str:
     # Names of files that are about to take a place are random.
-    return (
-        "a file about to take its place"
-        if ".part" in file.name
-        else f"{file.parent.name}/{file.name}".removeprefix("run/")
-    )
+    return {".": "the folder"}.get(file, "a file about to take its place" if ".part" in file else file)
 
 
 def _network() -> torch.nn.Module:
