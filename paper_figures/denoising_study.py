@@ -1,36 +1,64 @@
 """What denoising buys at equal ε, each method at its own rate, paired over seeds, with a null and a control.
 
-Usage: ``python paper_figures/denoising_study.py FOLDER [--studies …] [--data .] [--results OUT.json]``
+Usage: ``python paper_figures/denoising_study.py train FOLDER [--studies …] [--data .]``, which may be stopped at any
+time and called again; ``… store FOLDER`` writes ``results/denoising_study.json`` from what is there; ``… page`` writes
+the tables of ``docs/theory/when_denoising_helps.md`` from it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 
 import torch
 
-from denoising import STUDIES, Trainer, jobs
+from _published import published
+from denoising import STUDIES, Trainer, jobs, results, with_tables
+
+HERE = Path(__file__).parent
+STORED = HERE / "results" / "denoising_study.json"
+PAGE = HERE.parent / "docs" / "theory" / "when_denoising_helps.md"
 
 
 def main() -> None:
-    """Train what is not trained yet; stop at any time, and call it again."""
+    """Carry out the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where the runs go; finished ones are not repeated")
+    parser.add_argument("command", choices=("train", "store", "page"))
+    parser.add_argument("folder", type=Path, nargs="?", help="where the runs go; finished ones are not repeated")
     parser.add_argument("--studies", nargs="+", default=list(STUDIES), choices=list(STUDIES))
-    parser.add_argument("--data", type=Path, default=Path(), help="with the folders sst2 and e2e")
+    parser.add_argument("--data", type=Path, default=Path(), help="with the folder sst2")
     options = parser.parse_args()
+    if options.command != "page" and options.folder is None:
+        parser.error(f"{options.command} needs a folder")
+    if options.command == "train":
+        train(options.folder, options.studies, options.data)
+    elif options.command == "store":
+        STORED.write_text(json.dumps(results(options.folder), indent=1) + "\n")
+    else:
+        PAGE.write_text(page(), encoding="utf-8")
+
+
+def train(folder: Path, names: list[str], data: Path) -> None:
+    """Seed by seed all studies and all methods, so that a stop leaves a balanced table."""
     torch.set_num_threads(1)
     trainers: dict[str, Trainer] = {}
-    for seed in range(1 + max(STUDIES[name].seeds for name in options.studies)):
-        for name in options.studies:
-            for job in jobs(STUDIES[name], options.folder / name, seed) if seed <= STUDIES[name].seeds else ():
+    for seed in range(1 + max(STUDIES[name].seeds for name in names)):
+        for name in names:
+            for job in jobs(STUDIES[name], folder / name, seed) if seed <= STUDIES[name].seeds else ():
                 if name not in trainers:
-                    trainers[name] = Trainer(STUDIES[name], options.folder / name, options.data)
+                    trainers[name] = Trainer(STUDIES[name], folder / name, data)
                 started = time.process_time()
                 trainers[name].run(job)
-                print(f"{name}: {job} {time.process_time() - started:.0f} s", flush=True)
+                print(f"{name}: {job} {time.process_time() - started:.1f} s", flush=True)
+
+
+def page() -> str:
+    """The page with the tables of the stored results."""
+    speedups = json.loads((HERE / "results" / "denoising_speedup.json").read_text(encoding="utf-8"))
+    study = json.loads(STORED.read_text(encoding="utf-8"))
+    return with_tables(PAGE.read_text(encoding="utf-8"), study, speedups, published("speedup").rows)
 
 
 if __name__ == "__main__":

@@ -70,10 +70,10 @@ _SIZES = {
 }
 
 STUDIES: Mapping[str, Study] = {
-    "minilm-docstrings": Study("minilm-docstrings", {**_SIZES, "data.limit": 1536}, (-5, -4, -3), rows=192),
+    "minilm-docstrings": Study("minilm-docstrings", {**_SIZES, "data.limit": 1024}, (-5, -4, -3), rows=192),
     "minilm-sst2": Study(
         "minilm-sst2",
-        {**_SIZES, "data.limit": 2048},
+        {**_SIZES, "data.limit": 1024},
         (-5, -4, -3),
         rows=256,
         files={"data.train": "sst2/train.tsv", "data.validation": "sst2/dev.tsv", "data.test": "sst2/test.tsv"},

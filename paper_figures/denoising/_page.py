@@ -1,0 +1,150 @@
+"""The tables of ``docs/theory/when_denoising_helps.md``, from stored results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from denoising._results import ROLES, ahead, difference
+from denoising._studies import METHODS
+from studies import AccuracyCurve, null_speedups, speedups
+
+BEGIN, END = "<!-- from here on written by denoising_study.py page -->", "<!-- up to here -->"
+_NAMES = {
+    "none": "Adam, no denoiser",
+    "null": "Adam again, other noise and batches",
+    "paper": "the paper's denoiser",
+    "blend": "blend",
+    "momentum gate": "the paper's, on the momentum",
+    "momentum blend": "blend, on the momentum",
+    "longer steps": "Adam at c times the paper's rate",
+}
+_CURVES = {"DP-LoRA": "Adam, no denoiser", "denoised": "the paper's denoiser", "blended": "blend"}
+
+
+def with_tables(page: str, results: Mapping[str, Any], stored: Mapping[str, Any], published: Sequence[Any]) -> str:
+    """The page with its tables made anew.
+
+    Parameters
+    ----------
+    page : str
+        With the two marks, between which everything is replaced.
+    results : mapping
+        Of `results`.
+    stored : mapping
+        ``results/denoising_speedup.json``.
+    published : sequence of mapping
+        Rows of the paper's Table 1.
+    """
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    parts = [verdict(results), *(study_table(name, study) for name, study in results.items())]
+    parts += [speedup_table(stored, published)]
+    return f"{before}{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}"
+
+
+def verdict(results: Mapping[str, Any]) -> str:
+    """Whether a denoiser beat tuned Adam, in a sentence."""
+    complete = {name: study for name, study in results.items() if _seeds(study)}
+    if not complete:
+        return "No setting of the study has results yet."
+    winners = [f"{_NAMES[role]} on {name}" for name, study in complete.items() for role in ahead(study)]
+    where = ", ".join(f"{name} ({_seeds(study)} seeds)" for name, study in complete.items())
+    if not winners:
+        return (
+            f"**No denoiser of the study beats tuned Adam at equal ε** by more than two paired standard errors in mean"
+            f" validation loss: {where}."
+        )
+    return f"**Ahead of tuned Adam at equal ε** by more than two paired standard errors: {', '.join(winners)}."
+
+
+def study_table(name: str, study: Mapping[str, Any]) -> str:
+    """One setting: what was run, and every method."""
+    rows = [_row(study, role) for role in ROLES if role in study["rows"]]
+    header = [
+        "method",
+        "rate",
+        "seeds",
+        "final accuracy, %",
+        "minus Adam",
+        "mean accuracy, %",
+        "minus Adam",
+        "mean loss",
+        "minus Adam",
+    ]
+    return "\n\n".join([f"### {name}", _facts(study), _markdown(header, rows)])
+
+
+def speedup_table(stored: Mapping[str, Any], published: Sequence[Any]) -> str:
+    """First crossings: the paper's, ours, and ours of a method against itself."""
+    curves = {name: AccuracyCurve(**values) for name, values in stored["curves"].items()}
+    baseline, *others = curves
+    last = len(curves[baseline].steps) - 1
+    steps = [int(curves[baseline].steps[last // 2]), int(curves[baseline].steps[last])]
+    rows = [
+        [f"the paper: {row['task']}, {row['model']}", str(row["step"]), _published(row, "baseline"), *_theirs(row)]
+        for row in published
+    ]
+    for null in null_speedups(curves[baseline], steps):
+        half = f"speed-up {100 * null.mean:.1f} ± {100 * null.spread:.1f} %, {100 * null.never:.0f} % never"
+        rows.append([f"ours: {_CURVES[baseline]}, half of its runs against the others", str(null.step), "", "", half])
+    for other in others:
+        for found in speedups(curves[baseline], curves[other], steps):
+            crossing = "never" if found.speedup is None else f"speed-up {100 * found.speedup:.1f} %"
+            accuracies = (f"{100 * mean:.1f} ± {100 * spread:.1f}" for mean, spread in (found.baseline, found.method))
+            rows.append([f"ours: {_CURVES[other]}", str(found.step), *accuracies, crossing])
+    header = ["setting", "step", "DP-LoRA, accuracy in %", "denoised", "first crossing of DP-LoRA's accuracy"]
+    text = (
+        "### First crossings: the paper's Table 1 and ours\n\n"
+        "Ours is the offline recipe at one learning rate for all methods, every matrix denoised, five seeds"
+        " (`results/denoising_speedup.json`). A curve that is compared with itself crosses early or never:"
+        " that is the scale on which to read the others."
+    )
+    return f"{text}\n\n{_markdown(header, rows)}"
+
+
+def _facts(study: Mapping[str, Any]) -> str:
+    changes = study["changes"]
+    tried = ", ".join(f"{_NAMES[m]} {len(rates)}" for m, rates in study["tried"].items() if rates)
+    length = "not measured yet" if study["step_length"] is None else f"{study['step_length']:.3f}"
+    replaced = study["replaced"] or {}
+    gate = f"; the gate replaced {replaced['paper']:.2f} of 2 matrices per step" if replaced else ""
+    return (
+        f"`{study['recipe']}` at ε = {study['target_epsilon']:g}: adapters in"
+        f" {', '.join(f'`{target}`' for target in changes['model.lora.targets'])}, {changes['data.limit']} training"
+        f" items, expected batch {changes['training.batch_size']}, {changes['training.steps']} steps,"
+        f" σ = {study['noise_multiplier']:.3f}, {changes['evaluation.limit']} validation items."
+        f" Rates tried: {tried}. c = {length}{gate}."
+    )
+
+
+def _row(study: Mapping[str, Any], role: str) -> list[str]:
+    row = study["rows"][role]
+    cells = [_NAMES[role], f"{row['rate']:.3g}", str(len(row["seeds"]))]
+    for score, scale, digits in (("final_accuracy", 100, 1), ("mean_accuracy", 100, 1), ("mean_loss", 1, 4)):
+        values = row[score]
+        cells.append(f"{scale * math.fsum(values) / len(values):.{digits}f}")
+        found = difference(study, role, score)
+        cells.append("" if role == "none" else f"{scale * found.mean:+.{digits}f} ± {scale * found.error:.{digits}f}")
+    return cells
+
+
+def _seeds(study: Mapping[str, Any]) -> int:
+    # That every method has, two at least.
+    counts = [len(study["rows"][role]["seeds"]) if role in study["rows"] else 0 for role in ("none", *METHODS)]
+    return min(counts) if min(counts) > 1 else 0
+
+
+def _published(row: Mapping[str, Any], name: str) -> str:
+    return f"{row[name]:g} ± {row[f'{name}_spread']:g}"
+
+
+def _theirs(row: Mapping[str, Any]) -> tuple[str, str]:
+    speedup = f"speed-up {row['speedup']:g} %" if "speedup" in row else "none given"
+    return _published(row, "denoised"), speedup
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

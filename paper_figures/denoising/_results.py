@@ -1,0 +1,141 @@
+"""The study's results from its files, and the differences between methods, paired over seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from denoising._order import TUNING_SEED, chosen_rate, jobs, mean_of, read, step_length, tried_rates
+from denoising._studies import METHODS, STUDIES, Study
+
+ROLES = ("none", "null", *list(METHODS)[1:], "longer steps")
+SCORES = ("mean_loss", "mean_accuracy", "final_loss", "final_accuracy", "mean_training_loss")
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """What is there of every study: rates that were tried, and the scores of each method by seed.
+
+    Parameters
+    ----------
+    folder : Path
+        With a folder of runs for each study.
+
+    Returns
+    -------
+    dict
+        JSON values.
+    """
+    return {name: _study(study, folder / name) for name, study in STUDIES.items() if (folder / name).exists()}
+
+
+def _study(study: Study, runs: Path) -> dict[str, Any]:
+    tried = {method: tried_rates(study, method, runs) for method in METHODS}
+    tuned = all(len(rates) >= len(study.first_rates) for rates in tried.values())
+    rows: dict[str, dict[str, Any]] = {}
+    for seed in range(TUNING_SEED + 1, study.seeds + 1) if tuned else ():
+        for job in jobs(study, runs, seed):
+            if job.file(runs).exists():
+                row = rows.setdefault(job.role, {"rate": job.rate, "seeds": [], **{score: [] for score in SCORES}})
+                row["seeds"].append(seed)
+                for score, value in _scores(read(job.file(runs))).items():
+                    row[score].append(value)
+    one = next(iter(sorted(runs.glob("*_seed*.json"))), None)
+    facts = {} if one is None else {k: read(one)[k] for k in ("noise_multiplier", "sample_rate", "target_epsilon")}
+    return {
+        "recipe": study.recipe,
+        "changes": {**study.changes, "evaluation.limit": study.rows},
+        **facts,
+        "seeds": study.seeds,
+        "tried": {m: {f"{10 ** (k / 2):.4g}": loss for k, loss in rates.items()} for m, rates in tried.items()},
+        "chosen": {method: chosen_rate(study, method, runs) for method, rates in tried.items() if rates},
+        "step_length": step_length(study, runs) if tuned else None,
+        "replaced": {method: _replaced(study, method, runs) for method in ("paper", "blend")} if tuned else None,
+        "rows": rows,
+    }
+
+
+def _scores(result: Mapping[str, Any]) -> dict[str, float]:
+    last, losses = result["evaluations"][-1], result["training_losses"]
+    return {
+        "mean_loss": mean_of(result, "loss"),
+        "mean_accuracy": mean_of(result, "accuracy"),
+        "final_loss": math.inf if last["loss"] is None else last["loss"],
+        "final_accuracy": last["accuracy"],
+        "mean_training_loss": math.fsum(losses) / len(losses),
+    }
+
+
+def _replaced(study: Study, method: str, runs: Path) -> float:
+    # Mean number of matrices per step that the denoiser replaced, in the tuning run at the chosen rate.
+    files = [job.file(runs) for job in jobs(study, runs, TUNING_SEED) if job.role == method]
+    rate = chosen_rate(study, method, runs)
+    (steps,) = [read(file)["inner_products"] for file in files if file.exists() and read(file)["rate"] == rate]
+    return math.fsum(step["replaced"] for step in steps) / len(steps)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of a method's score and tuned Adam's, over the seeds that both have.
+
+    Attributes
+    ----------
+    mean : float
+        Method minus Adam.
+    error : float
+        Its standard error, nan for one seed.
+    seeds : int
+        How many.
+    """
+
+    mean: float
+    error: float
+    seeds: int
+
+    @property
+    def errors(self) -> float:
+        """The mean in units of its standard error; nan if there is none, 0 where all is equal."""
+        return self.mean / self.error if self.error > 0 else (0.0 if self.mean == 0 else math.nan)
+
+
+def difference(study: Mapping[str, Any], role: str, score: str, *, against: str = "none") -> Difference:
+    """Paired over seeds.
+
+    Parameters
+    ----------
+    study : mapping
+        One of `results`.
+    role, against : str
+        Rows of it.
+    score : str
+        Which score.
+
+    Returns
+    -------
+    Difference
+        ``role`` minus ``against``.
+
+    Examples
+    --------
+    >>> rows = {"none": {"seeds": [1, 2], "s": [1.0, 2.0]}, "paper": {"seeds": [2, 1], "s": [2.5, 1.1]}}
+    >>> found = difference({"rows": rows}, "paper", "s")
+    >>> round(found.mean, 3), round(found.error, 3), found.seeds
+    (0.3, 0.2, 2)
+    """
+    one, other = (dict(zip(study["rows"][r]["seeds"], study["rows"][r][score], strict=True)) for r in (role, against))
+    gains = np.array([one[seed] - other[seed] for seed in one if seed in other])
+    error = float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else math.nan
+    return Difference(float(gains.mean()), error, len(gains))
+
+
+def ahead(study: Mapping[str, Any], score: str = "mean_loss") -> Sequence[str]:
+    """Denoisers whose loss is below tuned Adam's by more than two paired standard errors, and Adam's null is not."""
+    found = []
+    for role in list(METHODS)[1:]:
+        if role in study["rows"] and difference(study, role, score).errors < -2:
+            found.append(role)
+    return found

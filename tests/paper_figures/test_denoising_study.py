@@ -1,0 +1,186 @@
+"""The study of what denoising buys: its order, its choice of rates, its paired differences, and the page it writes."""
+
+from __future__ import annotations
+
+import json
+import math
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+for _package in ("opacus", "transformers", "peft"):
+    pytest.importorskip(_package)
+
+from denoising import METHODS, STUDIES, LastLayer, Study, chosen_rate, difference, jobs, results, with_tables  # noqa: E402
+from denoising._last_layer import features, padded  # noqa: E402
+from denoising._page import BEGIN, END, verdict  # noqa: E402
+from denoising._results import ROLES, ahead  # noqa: E402
+from denoising._trainer import InnerProducts, LastLayerTask  # noqa: E402
+from dprmt.training.harness import run_in_memory  # noqa: E402
+from dprmt.training.models import load_model  # noqa: E402
+from dprmt.training.recipes import LoraRecipe, ModelRecipe, Settings  # noqa: E402
+
+SCRIPT = Path(__file__).parents[2] / "paper_figures" / "denoising_study.py"
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+STUDY = Study("minilm-docstrings", {"data.limit": 10, "training.steps": 2}, (-5, -4, -3), seeds=2)
+
+
+def write(job: Any, runs: Path, loss: float, gain: float = 1.5) -> None:
+    """A made-up run."""
+    evaluations = [{"step": step, "loss": loss, "accuracy": 0.5 - loss / 10} for step in (1, 2)]
+    products = [{"replaced": 1, "clean": 1.0, "noisy": 2.0, "denoised": 2.0 * gain}] * 2
+    document = {
+        **job._asdict(),
+        "noise_multiplier": 1.0,
+        "sample_rate": 0.5,
+        "target_epsilon": 6.7,
+        "training_losses": [loss, loss],
+        "evaluations": evaluations,
+        "inner_products": products,
+    }
+    job.file(runs).write_text(json.dumps(document))
+
+
+def run_all(runs: Path, gains: dict[str, float], stop: int | None = None) -> list[Any]:
+    """All runs in their order, with a loss that is lowest at the rate 10^-1.5 and lower by each method's gain."""
+    done = []
+    for seed in range(3):
+        for job in jobs(STUDY, runs, seed):
+            if len(done) == stop:
+                return done
+            loss = 1.0 + 0.1 * abs(math.log10(job.rate) + 1.5) - gains.get(job.role, 0.0) * (1 + 0.1 * seed)
+            write(job, runs, loss + (0.01 * seed if job.role == "null" else 0.0))
+            done.append(job)
+    return done
+
+
+def test_rates_are_chosen_first_then_every_seed_has_all_methods(tmp_path: Path) -> None:
+    done = run_all(tmp_path, {})
+    tuning = [job for job in done if job.seed == 0]
+    # The best of the three is the highest, so that one more is tried.
+    assert [job.rate for job in tuning if job.method == "none"] == [0.003162, 0.01, 0.03162, 0.1]
+    assert chosen_rate(STUDY, "paper", tmp_path) == 0.03162
+    for seed in (1, 2):
+        assert [job.role for job in done if job.seed == seed] == list(ROLES)
+    null, control = (next(job for job in done if job.role == role) for role in ("null", "longer steps"))
+    assert null.method == control.method == "none"
+    assert null.noise_seed != null.seed
+    assert control.rate == pytest.approx(1.5 * 0.03162)
+
+
+def test_differences_are_paired(tmp_path: Path) -> None:
+    (tmp_path / "minilm-docstrings").mkdir()
+    run_all(tmp_path / "minilm-docstrings", {"paper": 0.2, "blend": -0.1})
+    study = {**results(tmp_path)["minilm-docstrings"]}
+    paper = difference(study, "paper", "mean_loss")
+    gains = np.array([-0.2 * 1.1, -0.2 * 1.2])
+    assert paper.mean == pytest.approx(gains.mean())
+    assert paper.error == pytest.approx(gains.std(ddof=1) / math.sqrt(2))
+    assert paper.seeds == 2
+    assert difference(study, "blend", "final_accuracy").mean == pytest.approx(-0.0115)
+    assert ahead(study) == ["paper"]
+    assert difference(study, "none", "mean_loss").errors == 0
+
+
+def test_a_study_that_was_stopped_says_how_far_it_is(tmp_path: Path) -> None:
+    (tmp_path / "minilm-docstrings").mkdir()
+    assert verdict(results(tmp_path)) == "No setting of the study has results yet."
+    run_all(tmp_path / "minilm-docstrings", {}, stop=25)
+    found = results(tmp_path)
+    assert "rows" in found["minilm-docstrings"]
+    assert verdict(found) == "No setting of the study has results yet."
+    run_all(tmp_path / "minilm-docstrings", {"paper": 0.2})
+    assert "Ahead of tuned Adam" in verdict(results(tmp_path))
+    assert "the paper's denoiser on minilm-docstrings" in verdict(results(tmp_path))
+    run_all(tmp_path / "minilm-docstrings", {"paper": -0.2})
+    assert "No denoiser of the study beats tuned Adam" in verdict(results(tmp_path))
+
+
+def test_the_page_is_what_the_stored_results_say() -> None:
+    """``python paper_figures/denoising_study.py page`` would change nothing."""
+    script = runpy.run_path(str(SCRIPT))
+    assert script["page"]() == script["PAGE"].read_text(encoding="utf-8")
+
+
+def test_tables_replace_what_is_between_the_marks(tmp_path: Path) -> None:
+    (tmp_path / "minilm-docstrings").mkdir()
+    run_all(tmp_path / "minilm-docstrings", {"paper": 0.2})
+    curve = {"steps": [1, 2], "epsilon": [1.0, 2.0], "accuracy": [[0.1, 0.2], [0.2, 0.3]]}
+    stored = {"curves": {"DP-LoRA": curve, "denoised": curve}}
+    page = with_tables(f"a\n{BEGIN}old{END}\nb", results(tmp_path), stored, [])
+    assert page.startswith("a\n")
+    assert page.endswith("\nb")
+    assert "old" not in page
+    (row,) = [line for line in page.splitlines() if line.startswith("| the paper's denoiser | 0.0316 |")]
+    assert "-0.2300 ± 0.0100" in row
+    assert "half of its runs against the others" in page
+    assert with_tables(page, results(tmp_path), stored, []) == page
+
+
+def test_every_study_is_a_recipe_at_every_method() -> None:
+    for study in STUDIES.values():
+        for method in METHODS:
+            recipe = study.at(method, 0.01, 3, Path("data"))
+            assert recipe.optimizer.learning_rate == 0.01
+            assert recipe.denoising.method in ("none", "paper", "blend")
+            assert recipe.model.lora.targets == ("layer.5.output.dense",)
+
+
+def test_the_last_layer_trains_as_the_whole_model_does() -> None:
+    """Same noise, same batches: the losses of the whole model and of its end, from features, step by step."""
+    lora = LoraRecipe(rank=2, alpha=4.0, targets=("layer.1.output.dense",))
+    recipe = ModelRecipe(
+        "classification", architecture="bert", tokenizer="bytes", config=SIZES, pooling="mean", lora=lora
+    )
+    generator = np.random.default_rng(0)
+    texts = [generator.integers(5, 90, size=4 + i % 3).tolist() for i in range(24)]
+    labels = [i % 3 for i in range(24)]
+    settings = Settings(
+        privacy={"noise_multiplier": 0.5, "delta": 1e-3, "clipping": "ghost"},
+        optimizer={"name": "adamw", "learning_rate": 0.05},
+        training={"batch_size": 12, "micro_batch_size": 5, "steps": 4},
+        denoising={"method": "paper"},
+    )
+
+    class Whole(LastLayerTask):
+        """The same items through all layers."""
+
+        def accumulate(self, private: Any, positions: Any, step: int) -> Any:
+            ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(texts[i]) for i in positions], batch_first=True)
+            mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(texts[i])) for i in positions], batch_first=True)
+            places = torch.arange(ids.shape[1]).expand(ids.shape)
+            logits = private.model(input_ids=ids, attention_mask=mask, position_ids=places).logits
+            targets = torch.tensor([labels[i] for i in positions])
+            losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+            private.accumulate(losses, samples=positions, step=step)
+            return losses.detach()
+
+    def losses(whole: bool) -> tuple[list[Any], list[Any]]:
+        model = load_model(recipe, labels=3).model
+        items = list(features(model, texts)), labels
+        kind, trained = (Whole, model) if whole else (LastLayerTask, LastLayer(model).train())
+        inner = InnerProducts()
+        task = kind(trained, items, items)
+        with run_in_memory(trained, task, settings, noise_seed=1, observers=[inner]) as run:
+            return [record.loss for record in run.steps()], inner.steps
+
+    (whole, inner_whole), (end, inner) = losses(True), losses(False)
+    assert whole == pytest.approx(end, rel=1e-4)
+    assert len(set(np.round(end, 3))) == 4
+    assert [step["noisy"] for step in inner] == pytest.approx([step["noisy"] for step in inner_whole], rel=1e-3)
+
+
+def test_padding_changes_nothing() -> None:
+    lora = LoraRecipe(rank=2, alpha=4.0, targets=("layer.1.output.dense",))
+    recipe = ModelRecipe(
+        "classification", architecture="bert", tokenizer="bytes", config=SIZES, pooling="mean", lora=lora
+    )
+    model = load_model(recipe, labels=3).model
+    items = list(features(model, [[5, 6, 7, 8, 9], [10, 11]]))
+    end = LastLayer(model)
+    alone = torch.cat([end(*padded([item])) for item in items])
+    torch.testing.assert_close(end(*padded(items)), alone)
