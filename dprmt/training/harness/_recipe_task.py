@@ -14,7 +14,7 @@ import torch
 from dprmt._validation import ParameterError
 from dprmt.training.clipping import PrivateStep
 from dprmt.training.data import TaskData, load_data, per_sample_losses
-from dprmt.training.evaluation import evaluate_classification, evaluate_generation
+from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generation_loss
 from dprmt.training.harness._guard import check_gradients_arrive
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._randomness import Randomness
@@ -80,7 +80,8 @@ class RecipeTask(Task):
         wanted, model = self.evaluation, self.loaded.model
         if self.data.task == "generation":
             result = evaluate_generation(model, self.loaded.tokenizer, self.data, "validation", settings=wanted)
-            return {**result.scores, **({"skipped": result.skipped} if result.skipped else {})}
+            loss = generation_loss(model, self.data, batch_size=wanted.batch_size, limit=wanted.limit)
+            return {"loss": loss, **result.scores, **({"skipped": result.skipped} if result.skipped else {})}
         metrics = wanted.metrics or ("accuracy",)
         return {
             **evaluate_classification(

@@ -1,0 +1,88 @@
+"""How well a language model foretells target texts."""
+
+from __future__ import annotations
+
+from typing import SupportsIndex
+
+import torch
+
+from dprmt._validation import ParameterError, check_choice, check_count
+from dprmt.training.data import TaskData, TokenDataset, per_sample_losses
+from dprmt.training.evaluation._mode import device_of, evaluating
+
+
+def generation_loss(
+    model: torch.nn.Module,
+    data: TaskData,
+    split: str = "validation",
+    *,
+    batch_size: SupportsIndex = 64,
+    limit: SupportsIndex | None = None,
+) -> float:
+    r"""Mean over items of the cross-entropy per target token, in nats.
+
+    Parameters
+    ----------
+    model : Module
+        A causal language model, or the Opacus module around it. Its train mode is as before afterwards.
+    data : TaskData
+        Of a generation task.
+    split : {"validation", "test"}
+        What to measure on.
+    batch_size : int
+        Items at once; the result does not depend on it, up to rounding.
+    limit : int or None
+        At most so many items, the first ones.
+
+    Returns
+    -------
+    float
+        >= 0; the training loss of an item is the same.
+
+    Raises
+    ------
+    ParameterError
+        If the split is empty or unknown, or the task is another.
+
+    Formal guarantees
+    -----------------
+    As for `evaluate_classification`.
+
+    Examples
+    --------
+    A model that holds all tokens for equally likely:
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from dprmt.training.data import load_data
+    >>> from dprmt.training.models import load_model
+    >>> from dprmt.training.recipes import DataRecipe, ModelRecipe
+    >>> sizes = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64}
+    >>> recipe = ModelRecipe(
+    ...     "generation", architecture="gpt2", tokenizer="bytes", config=sizes, finetune="full", untie=True
+    ... )
+    >>> loaded = load_model(recipe)
+    >>> _ = torch.nn.init.zeros_(loaded.model.lm_head.weight)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "e2e.csv")
+    ...     _ = file.write_text("mr,ref\nname[Aromi],Aromi is a pub.\nname[Zizzi],Zizzi.\n")
+    ...     where = DataRecipe("files", train=[str(file)], validation=[str(file)], inputs=["mr"], target="ref")
+    ...     data = load_data(where, loaded.tokenizer, "generation")
+    >>> round(generation_loss(loaded.model, data), 4), round(torch.log(torch.tensor(260.0)).item(), 4)
+    (5.5607, 5.5607)
+    """
+    check_choice("split", split, ("validation", "test"))
+    if data.task != "generation":
+        raise ParameterError("data.task", data.task, "'generation'")
+    samples: TokenDataset = getattr(data, split)
+    number = len(samples) if limit is None else min(check_count("limit", limit), len(samples))
+    if number == 0:
+        raise ParameterError("split", split, "a split with samples")
+    device, at_once = device_of(model), check_count("batch_size", batch_size)
+    losses = torch.empty(number)
+    with evaluating(model):
+        for start in range(0, number, at_once):
+            chosen = range(start, min(start + at_once, number))
+            batch = {key: value.to(device) for key, value in data.collate([samples[i] for i in chosen]).items()}
+            losses[chosen.start : chosen.stop] = per_sample_losses(model, batch).cpu()
+    return float(losses.double().mean())
