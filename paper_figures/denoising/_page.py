@@ -8,7 +8,7 @@ from typing import Any
 
 from denoising._results import ROLES, ahead, difference
 from denoising._studies import METHODS
-from studies import AccuracyCurve, null_speedups, speedups
+from studies import MetricCurve, null_speedups, speedups
 
 BEGIN, END = "<!-- from here on written by denoising_study.py page -->", "<!-- up to here -->"
 _NAMES = {
@@ -48,7 +48,10 @@ def verdict(results: Mapping[str, Any]) -> str:
     """Whether a denoiser beat tuned Adam, in a sentence."""
     complete = {name: study for name, study in results.items() if _seeds(study)}
     if not complete:
-        return "No setting of the study has results yet."
+        return (
+            "**Not done:** no setting of the study has two seeds of all methods yet, so no setting is known in which a"
+            " denoiser beats tuned Adam at equal ε by more than two standard errors."
+        )
     winners = [f"{_NAMES[role]} on {name}" for name, study in complete.items() for role in ahead(study)]
     where = ", ".join(f"{name} ({_seeds(study)} seeds)" for name, study in complete.items())
     if not winners:
@@ -73,12 +76,15 @@ def study_table(name: str, study: Mapping[str, Any]) -> str:
         "mean loss",
         "minus Adam",
     ]
-    return "\n\n".join([f"### {name}", _facts(study), _markdown(header, rows)])
+    parts = [f"### {name}", _facts(study), _tuning(study)]
+    return "\n\n".join([*parts, _markdown(header, rows)] if rows else parts)
 
 
 def speedup_table(stored: Mapping[str, Any], published: Sequence[Any]) -> str:
     """First crossings: the paper's, ours, and ours of a method against itself."""
-    curves = {name: AccuracyCurve(**values) for name, values in stored["curves"].items()}
+    curves = {
+        name: MetricCurve(curve["steps"], curve["epsilon"], curve["values"]) for name, curve in stored["curves"].items()
+    }
     baseline, *others = curves
     last = len(curves[baseline].steps) - 1
     steps = [int(curves[baseline].steps[last // 2]), int(curves[baseline].steps[last])]
@@ -109,7 +115,7 @@ def _facts(study: Mapping[str, Any]) -> str:
     tried = ", ".join(f"{_NAMES[m]} {len(rates)}" for m, rates in study["tried"].items() if rates)
     length = "not measured yet" if study["step_length"] is None else f"{study['step_length']:.3f}"
     replaced = study["replaced"] or {}
-    gate = f"; the gate replaced {replaced['paper']:.2f} of 2 matrices per step" if replaced else ""
+    gate = f"; the paper's gate replaced {replaced['paper']:.2f} of 2 matrices per step" if "paper" in replaced else ""
     return (
         f"`{study['recipe']}` at ε = {study['target_epsilon']:g}: adapters in"
         f" {', '.join(f'`{target}`' for target in changes['model.lora.targets'])}, {changes['data.limit']} training"
@@ -117,6 +123,14 @@ def _facts(study: Mapping[str, Any]) -> str:
         f" σ = {study['noise_multiplier']:.3f}, {changes['evaluation.limit']} validation items."
         f" Rates tried: {tried}. c = {length}{gate}."
     )
+
+
+def _tuning(study: Mapping[str, Any]) -> str:
+    # The one seed that chooses the rates; no comparison of methods by itself.
+    tried = {method: losses for method, losses in study["tried"].items() if losses}
+    rates = sorted({rate for losses in tried.values() for rate in losses}, key=float)
+    rows = [[_NAMES[m], *(f"{x[rate]:.4f}" if rate in x else "" for rate in rates)] for m, x in tried.items()]
+    return "Mean validation loss by rate, the one seed of the tuning:\n\n" + _markdown(["method", *rates], rows)
 
 
 def _row(study: Mapping[str, Any], role: str) -> list[str]:

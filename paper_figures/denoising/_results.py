@@ -30,7 +30,8 @@ def results(folder: Path) -> dict[str, Any]:
     dict
         JSON values.
     """
-    return {name: _study(study, folder / name) for name, study in STUDIES.items() if (folder / name).exists()}
+    begun = [name for name in STUDIES if any((folder / name).glob("*_seed*.json"))]
+    return {name: _study(STUDIES[name], folder / name) for name in begun}
 
 
 def _study(study: Study, runs: Path) -> dict[str, Any]:
@@ -44,8 +45,8 @@ def _study(study: Study, runs: Path) -> dict[str, Any]:
                 row["seeds"].append(seed)
                 for score, value in _scores(read(job.file(runs))).items():
                     row[score].append(value)
-    one = next(iter(sorted(runs.glob("*_seed*.json"))), None)
-    facts = {} if one is None else {k: read(one)[k] for k in ("noise_multiplier", "sample_rate", "target_epsilon")}
+    one = read(min(runs.glob("*_seed*.json")))
+    facts = {key: one[key] for key in ("noise_multiplier", "sample_rate", "target_epsilon")}
     return {
         "recipe": study.recipe,
         "changes": {**study.changes, "evaluation.limit": study.rows},
@@ -53,8 +54,8 @@ def _study(study: Study, runs: Path) -> dict[str, Any]:
         "seeds": study.seeds,
         "tried": {m: {f"{10 ** (k / 2):.4g}": loss for k, loss in rates.items()} for m, rates in tried.items()},
         "chosen": {method: chosen_rate(study, method, runs) for method, rates in tried.items() if rates},
-        "step_length": step_length(study, runs) if tuned else None,
-        "replaced": {method: _replaced(study, method, runs) for method in ("paper", "blend")} if tuned else None,
+        "step_length": step_length(study, runs) if tried["paper"] else None,
+        "replaced": {method: _replaced(study, method, runs) for method in ("paper", "blend") if tried[method]},
         "rows": rows,
     }
 
