@@ -178,7 +178,7 @@ def up(ball: arb) -> float:
 
 def cases(kinds: list[str]) -> Iterator[dict[str, Any]]:
     """Random mechanisms with few steps, of some kinds or of all."""
-    plan = [("exact", (1, 2, 3, 5, 8), 130), ("known", (1, 1, 1, 2), 30), ("flat", (1,), 16)]
+    plan = [("exact", (1, 2, 3, 5, 8), 130), ("known", (1, 1, 1, 2), 15), ("flat", (1,), 16)]
     for kind, lengths, count in plan:
         if kinds and kind not in kinds:
             continue
