@@ -126,7 +126,7 @@ def laws_on_grids(draw):
     inside = st.floats(0, 1).map(lambda share: float(nodes[0] + share * span))
     in_one_cell = st.floats(0, 1).map(lambda share: float(nodes[0] + share * (nodes[1] - nodes[0])))
     on_node = st.sampled_from(nodes.tolist())
-    outside = st.floats(-3, 3).map(lambda share: float(nodes[0] + share * span))
+    outside = st.floats(-3, 3).map(lambda share: max(float(nodes[0] + share * span), -600.0))  # e^600 is a float
     place = draw(st.sampled_from([inside, in_one_cell, st.one_of(inside, on_node), st.one_of(inside, outside)]))
     atoms = draw(st.lists(st.tuples(place, masses), min_size=1, max_size=25))
     infinite = draw(st.sampled_from([0.0, 0.0, 1e-9, 0.3]))

@@ -164,8 +164,8 @@ def test_the_central_limit_approximation_under_reports() -> None:
 
 def test_contradicting_bounds_are_refused() -> None:
     from dprmt.accounting._bounds import PrivacyBounds
-    from dprmt.accounting._engine import _intersection
+    from dprmt.accounting._engine import intersection
     from dprmt.accounting._questions import EpsilonAtDelta
 
     with pytest.raises(InconsistentBoundsError, match="report"):
-        _intersection(PrivacyBounds(1.1, 1.1, 1.2, "add"), {"lower": 0.9, "upper": 1.0}, EpsilonAtDelta(1e-5), 1e-3)
+        intersection(PrivacyBounds(1.1, 1.1, 1.2, "add"), {"lower": 0.9, "upper": 1.0}, EpsilonAtDelta(1e-5), 1e-3)

@@ -69,10 +69,11 @@ def estimate_norms(
     --------
     >>> import torch, warnings
     >>> from opacus import PrivacyEngine
-    >>> network, engine = torch.nn.Linear(40, 40), PrivacyEngine()
+    >>> network = torch.nn.Linear(40, 40)
     >>> data = torch.utils.data.TensorDataset(torch.ones(20, 40), torch.arange(20))
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("ignore")  # Opacus says that its random numbers are torch's
+    ...     engine = PrivacyEngine()
     ...     model, optimizer, criterion, loader = engine.make_private(
     ...         module=network,
     ...         optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
