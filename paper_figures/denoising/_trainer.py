@@ -56,7 +56,8 @@ class Trainer:
         settings = recipe.settings
         if self._sigma is not None:
             settings = settings.with_changes({"privacy.target_epsilon": None, "privacy.noise_multiplier": self._sigma})
-        inner = InnerProducts() if settings.denoising.method != "none" else Observer()
+        denoising = settings.denoising
+        inner = InnerProducts() if denoising.method != "none" and denoising.on == "gradient" else Observer()
         with run_in_memory(self._model, self._task, settings, noise_seed=job.noise_seed, observers=[inner]) as run:
             self._sigma = run.prepared.mechanism.noise_multiplier
             records = list(run.steps())
