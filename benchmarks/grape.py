@@ -50,7 +50,7 @@ FULL = (
 QUICK = tuple(replace(case, layers=1, batch=4, tokens=min(case.tokens, 197)) for case in FULL)
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(nn.Module):  # type: ignore[misc]
     """A layer of OPT (pre-norm, causal, ReLU), whose own implementation flattens samples into tokens."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -121,26 +121,26 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
         module = GradSampleModuleFastGradientClipping(model, max_grad_norm=1.0)
         ghost = DPOptimizerFastGradientClipping(torch.optim.Adam(trainable, lr=1e-4, foreach=False), **noise)
 
-        def step(losses: torch.Tensor) -> int:
+        def ghost_step(losses: torch.Tensor) -> int:
             DPTensorFastGradientClipping(module, ghost, losses, "mean").backward()
             ghost.step()
             ghost.zero_grad(set_to_none=True)
             return 0
 
-        return module, step
+        return module, ghost_step
     private = make_private_projected(
         model, rank=at_most(case.rank), clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=case.batch,
         lr=1e-4, clipping="exact" if method == "DP-GRAPE" else "ghost", seed=0,
     )  # fmt: skip
 
-    def step(losses: torch.Tensor) -> int:
+    def projected_step(losses: torch.Tensor) -> int:
         losses.sum().backward()
         formed = sum(map(kept_bytes, private._samplers.measured()[1]))
         private.optimizer.step()
         private.optimizer.zero_grad()
         return formed
 
-    return private.model, step
+    return private.model, projected_step
 
 
 def formula(case: Case, method: str, model: nn.Module) -> int:
@@ -164,7 +164,7 @@ def kept_bytes(contribution: Any) -> int:
     return total
 
 
-def measure(case: Case, method: str) -> dict[str, object]:
+def measure(case: Case, method: str) -> dict[str, Any]:
     """One line of the table, in this process."""
     from dprmt.training.clipping import TensorMemory
 
@@ -187,7 +187,7 @@ def measure(case: Case, method: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def measure_apart(cases: tuple[Case, ...], full: bool) -> Iterator[dict[str, object]]:
+def measure_apart(cases: tuple[Case, ...], full: bool) -> Iterator[dict[str, Any]]:
     """All lines, each in a process of its own."""
     for number, _ in enumerate(cases):
         for method in METHODS:
@@ -203,7 +203,7 @@ def measure_one_apart(number: int, method: str, *, full: bool) -> dict[str, Any]
     return found
 
 
-def line(result: dict[str, object], whole: float) -> str:
+def line(result: dict[str, Any], whole: float) -> str:
     keys = ("peak", "formed", "formula", "between_steps", "resident")
     peak, formed, expected, between, resident = (float(result[key]) / 1e9 for key in keys)
     times = f"{float(result['seconds']):7.1f}"

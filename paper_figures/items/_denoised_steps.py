@@ -55,7 +55,7 @@ class Probe(Observer):
     def _look(self, noisy: Gradients, untouched: Gradients, sigma: float) -> None:
         started = time.process_time()
         clean = self._clean.private_clean_gradients()
-        seen = {
+        seen: dict[str, Any] = {
             "noisy": cosine_similarity(noisy, clean),
             "improvement": {f"{kappa:g}": self._improvements(noisy, clean, sigma, kappa) for kappa in KAPPAS},
             "layers": self._layers(noisy, clean, sigma),
@@ -73,7 +73,7 @@ class Probe(Observer):
             found.append(cosine_similarity(denoised, clean) - before)
         return found
 
-    def _layers(self, noisy: Gradients, clean: Gradients, sigma: float) -> list[list[float]]:
+    def _layers(self, noisy: Gradients, clean: Gradients, sigma: float) -> list[list[Any]]:
         # m, n, λ₁ over the bulk edge, and what denoising it does to its cosine, for each matrix with λ₁ above the edge.
         denoised, report = Denoising(kappa=1.0, exclude=self._exclude).apply(noisy, sigma)
         gains = layer_improvements(denoised, noisy, clean)

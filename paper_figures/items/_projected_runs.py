@@ -114,11 +114,12 @@ def train_once(
     task: ItemTask = ItemTask(range(len(y)), torch.tensor, losses)
     if projection is not None:
         task = ProjectedTask(range(len(y)), torch.tensor, losses, projection={"seed": seed, **projection})
-    settings = Settings(
-        privacy={"delta": DELTA, "clipping": "ghost", "clipping_norm": CLIPPING, **privacy},
-        optimizer=optimizer,
-        training={"batch_size": batch, "micro_batch_size": 256, "steps": steps, "seed": seed},
-    )
+    sections: Any = {
+        "privacy": {"delta": DELTA, "clipping": "ghost", "clipping_norm": CLIPPING, **privacy},
+        "optimizer": optimizer,
+        "training": {"batch_size": batch, "micro_batch_size": 256, "steps": steps, "seed": seed},
+    }
+    settings = Settings(**sections)
     with run_in_memory(network, task, settings, noise_seed=seed) as run:
         for _ in run.steps():
             pass

@@ -64,7 +64,7 @@ def tuned(
     }
 
 
-def draw_groups(axes: Sequence[Any], runs: Mapping[str, Tuned], metric: str, groups: Mapping[int, str]) -> None:
+def draw_groups(axes: Any, runs: Mapping[str, Tuned], metric: str, groups: Mapping[int, str]) -> None:
     """One panel for all samples and one a group: the metric against ε."""
     panels: list[tuple[int | None, str]] = [(None, "all"), *groups.items()]
     for ax, (group, title) in zip(axes, panels, strict=True):

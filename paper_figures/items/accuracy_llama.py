@@ -40,7 +40,7 @@ def privacy(method: str, epsilon: float, delta: float, rate: float, steps: int) 
     """The section of a recipe: each method has the noise that its analysis asks for."""
     shared = {"clipping": "hutchinson", "probes": PROBES, "probe_sharing": "batch"}
     if method == "published charge":
-        charged = {"probes": PROBES, "analysis": "envelope"}
+        charged: Any = {"probes": PROBES, "analysis": "envelope"}
         return shared | {"noise_multiplier": calibrate_noise_multiplier(epsilon, delta, rate, steps, **charged)}
     return ({"clipping": "ghost"} if method == "exact" else shared) | {"target_epsilon": epsilon}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def measure(scale: Scale, folder: Path) -> Found:
     )
 
 
-def _weights(trial, data):  # type: ignore[no-untyped-def]  # its types are those of heavy_tail
+def _weights(trial: Any, data: Any) -> Any:
     from dprmt.training.harness import load_parameters
     from heavy_tail import run_trial
 

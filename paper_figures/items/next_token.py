@@ -114,7 +114,7 @@ def _group_counts(data: Any) -> list[int]:
     import torch
 
     groups = data.token_groups[data.ids[data.counted]]
-    return torch.bincount(groups, minlength=len(data.group_names)).tolist()  # type: ignore[no-any-return]
+    return torch.bincount(groups, minlength=len(data.group_names)).tolist()
 
 
 def _draw_over_groups(ax: Any, runs: Mapping[str, Tuned], kind: str, kept: list[int]) -> None:
