@@ -174,11 +174,12 @@ def kappa_sentence(points: Sequence[KappaPoint]) -> str:
         return f"{share} No gate improves the whole gradient on average (best: {_signed(best.improvement)})."
     if best.kappa == paper.kappa:
         return f"{share} Of the gates tried it is the best for the whole gradient ({_signed(best.improvement)})."
-    lost = 1 - paper.improvement / best.improvement
-    return (
+    chosen = (
         f"{share} The best gate tried for the whole gradient is κ = {best.kappa:g} ({_signed(best.improvement)}); the"
-        f" paper's gives up {per_cent(lost)} of that."
     )
+    if paper.improvement < 0:
+        return f"{chosen} paper's does harm ({_signed(paper.improvement)})."
+    return f"{chosen} paper's gives up {per_cent(1 - paper.improvement / best.improvement)} of that."
 
 
 def _signed(value: float) -> str:

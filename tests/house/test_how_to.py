@@ -42,4 +42,4 @@ def test_commands_parse(path: Path) -> None:
     for line in "\n".join(blocks(path, "sh")).splitlines():
         words = shlex.split(line.partition(" > ")[0], comments=True)
         if "dprmt" in words:
-            build_parser().parse_args(words[words.index("dprmt") + 1 :])
+            assert vars(build_parser().parse_args(words[words.index("dprmt") + 1 :]))  # else: exit code 2

@@ -289,6 +289,7 @@ def test_improvement_and_gate_sentences() -> None:
     paper, strict = KappaPoint(1.02, 0.5, 0.9, 0.03), KappaPoint(1.1, 0.2, 1.0, 0.02)
     assert "it is the best" in kappa_sentence([paper, strict])
     assert "gives up 25.0 %" in kappa_sentence([paper, dataclasses.replace(strict, improvement=0.04)])
+    assert "paper's does harm" in kappa_sentence([dataclasses.replace(paper, improvement=-0.01), strict])
     harmful = [dataclasses.replace(point, improvement=-0.01) for point in (paper, strict)]
     assert "No gate improves" in kappa_sentence(harmful)
     assert kappa_sentence([dataclasses.replace(paper, passing=0.0)]).startswith("No matrix passes")
