@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from scipy.special import gammainc, ndtr
+from scipy.special import gammainc, ndtr, ndtri
 
 from dprmt.accounting import _shifted_normals
 from dprmt.accounting._clipping_step import ClippingStep
@@ -47,6 +49,20 @@ def test_an_envelope_as_it_is_bounds_the_curve_at_every_threshold(probes: int) -
     seen = exact > 3e-7
     assert np.all(above[seen] <= exact[seen] * 1.12)
     assert np.all(below[seen] >= exact[seen] * 0.88)
+
+
+def test_what_lies_below_the_thresholds_of_the_bins_is_charged_at_all_of_them() -> None:
+    """(C8): where bins bound nothing, at t < -s, T is short of 1 by at most Φ(-s), which every threshold pays."""
+    upper, _ = pairs(3)
+    assert upper.extra > 0.0
+    assert 1.0 - truth(3, np.array([ndtri(upper.extra)]))[0] <= upper.extra
+    nodes = np.linspace(0.5, 40.0, 80)
+    more = replace(upper, extra=1e-3)
+    without, charged = (pair.cells(nodes) for pair in (replace(upper, extra=0.0), more))
+    assert charged.p_above - without.p_above >= 0.5 * 1e-3 * (1 - 1e-9)
+    tails = [cells.p_above + np.cumsum(cells.p[::-1])[::-1] for cells in (without, charged)]
+    assert np.all(tails[1] >= tails[0])
+    assert np.all(more._leftover(THRESHOLDS) >= 1e-3)
 
 
 def test_without_credit_for_curvature_the_bound_would_fail() -> None:
