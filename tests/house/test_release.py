@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -73,3 +75,34 @@ def test_the_wheel_answers_in_an_empty_environment(packed: tuple[Path, Path], tm
     question = ["epsilon", "--noise-multiplier", "2", "--sample-rate", "0.1", "--steps", "5", "--delta", "1e-5"]
     done = subprocess.run([python, "-m", "dprmt", *question], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout.startswith("ε <= ")
+
+
+@pytest.mark.slow
+def test_a_release_with_an_address_has_no_relative_link(packed: tuple[Path, Path], tmp_path: Path) -> None:
+    address = "https://example.org/team/dprmt"
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT)],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "DPRMT_ADDRESS": address},
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    with_address, without = _metadata(wheel), _metadata(packed[1])
+    for kind in ("Homepage", "Source", "Issues", "Changelog", "Guarantees"):
+        assert f"Project-URL: {kind}, {address}" in with_address
+    assert (
+        f"![what randomized clipping costs, against products per layer]({address}/raw/main/docs/images/" in with_address
+    )
+    links = re.findall(r"\]\(([^)]+)\)", with_address)
+    assert len(links) == len(re.findall(r"\]\(([^)]+)\)", without)) > 5
+    assert all(link.startswith("https://") for link in links)
+    for link in links:
+        if link.startswith(address):
+            assert (ROOT / link.split("/main/")[1]).exists(), link
+    assert "Project-URL" not in without
+
+
+def _metadata(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        return archive.read(name).decode()

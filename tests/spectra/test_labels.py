@@ -58,6 +58,16 @@ def test_dimensions_are_kept_as_xarray_does() -> None:
     np.testing.assert_array_equal(found.data, 2 * NOISY)
 
 
+def test_a_data_array_keeps_dimensions_coordinates_and_name() -> None:
+    xarray = pytest.importorskip("xarray")
+    names = [f"neuron {i}" for i in range(NOISY.shape[0])]
+    labelled = xarray.DataArray(NOISY, dims=("row", "column"), coords={"row": names}, name="layer")
+    found = denoise(labelled, 1.0)
+    assert isinstance(found, xarray.DataArray)
+    assert (found.dims, found.name, list(found.coords["row"].to_numpy())) == (("row", "column"), "layer", names)
+    np.testing.assert_array_equal(found.to_numpy(), denoise(NOISY, 1.0))
+
+
 def test_arrays_and_tensors_are_left_as_they_are() -> None:
     assert type(denoise(NOISY, 1.0)) is np.ndarray
     assert type(denoise(torch.tensor(NOISY), 1.0)) is torch.Tensor
