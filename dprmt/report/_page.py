@@ -178,7 +178,7 @@ def _table(table: Table) -> str:
         for row in table.rows
     ]
     return (
-        f'<div class="scroll"><table>\n<caption>{_text(table.caption)}</caption>\n'
+        f'<div class="scroll"><table>\n<caption><span>{_text(table.caption)}</span></caption>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody>\n</table></div>"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from dprmt.report._page import Picture, Section, Table
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
 def spectra_section(spectra: list[list[LayerSpectra]]) -> Section:
     """Sorted singular values of layers along the depth, early, in the middle and late; one list per step."""
     everything = [entry for step in spectra for entry in step]
+    prefix = _common_prefix([entry.layer for entry in everything])
     rows = [
         [
-            entry.layer,
+            entry.layer.removeprefix(prefix),
             str(entry.step),
             f"{entry.signal_over_threshold:.2f}",
             f"{_top(entry):.3f}",
@@ -25,7 +27,8 @@ def spectra_section(spectra: list[list[LayerSpectra]]) -> Section:
         for entry in everything
     ]
     table = Table(
-        "Layers along the depth of the model: the first, a middle one and the last of their kind.",
+        "Layers along the depth of the model: the first, a middle one and the last of their kind"
+        f"{f'; all names begin with {prefix}' if prefix else ''}.",
         ["layer", "step", "clean λ over threshold λ*", "noisy top value over bulk edge", "values above the edge"],
         rows,
     )
@@ -36,6 +39,12 @@ def spectra_section(spectra: list[list[LayerSpectra]]) -> Section:
         pictures=[_picture(step) for step in spectra],
         numbers={"private_spectra": [_numbers(entry) for entry in everything]},
     )
+
+
+def _common_prefix(names: list[str]) -> str:
+    # Whole parts of dotted names, the last part never among them.
+    shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*(name.split(".")[:-1] for name in names), strict=False))
+    return "".join(f"{parts[0]}." for parts in shared) if len(set(names)) > 1 else ""
 
 
 def spectra_sentence(spectra: list[LayerSpectra]) -> str:

@@ -13,6 +13,8 @@ import pytest
 
 from dprmt._files import strict_json
 from dprmt.report._page import Picture, Section, Slider, Table, plain_numbers, render_page
+from dprmt.report._spectra import spectra_section
+from dprmt.report.measurements import LayerSpectra
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
@@ -142,3 +144,21 @@ def test_numbers_become_json() -> None:
     assert plain == {"a": 0.5, "b": [1.0, None], "c": [1, None], "2": None, "d": True, "e": "x"}
     with pytest.raises((TypeError, ValueError)):
         strict_json(plain_numbers(object()))
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix"),
+    [
+        (["a.b.0.query", "a.b.1.query"], "a.b."),
+        (["a.b.10.query", "a.b.11.query"], "a.b."),
+        (["a.query", "b.query"], ""),
+        (["a.query", "a.query"], ""),
+        ([], ""),
+    ],
+)
+def test_names_in_the_table_of_spectra_lose_what_they_share(names: list[str], prefix: str) -> None:
+    values = np.linspace(3.0, 1.0, 4)
+    entries = [LayerSpectra(name, 0, (4, 6), 1.0, values, values, values) for name in names]
+    (table,) = spectra_section([entries] if entries else []).tables
+    assert [prefix + row[0] for row in table.rows] == names
+    assert (f"begin with {prefix}." in table.caption) == bool(prefix)
