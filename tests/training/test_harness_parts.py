@@ -18,8 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from dprmt._files import append_line
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD
+from dprmt.training.harness import ItemTask
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._guard import (
     SilentParameterError,
@@ -31,7 +33,7 @@ from dprmt.training.harness._interrupts import Interrupts
 from dprmt.training.harness._ledger import PrivacyLedger, SpentEpsilon, charged_steps
 from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._run_folder import RunFolder, read_metrics
-from dprmt.training.harness._sampling import charged_sample_rate, micro_batches, poisson_batches
+from dprmt.training.harness._sampling import charged_sample_rate, poisson_batches
 from dprmt.training.harness._schedule import learning_rate_factor
 from dprmt.training.randomness import secret_generator
 from dprmt.training.recipes import load_recipe
@@ -222,10 +224,10 @@ def test_metrics_are_those_of_the_last_start_that_did_a_step(tmp_path):
     folder = RunFolder(tmp_path, resume=False, config="")
     folder.write_config()
     for attempt, step in ((1, 1), (1, 2), (1, 3), (2, 3), (2, 4)):
-        folder.append_metrics({"step": step, "attempt": attempt})
+        append_line(tmp_path / "metrics.jsonl", {"step": step, "attempt": attempt})
     path = tmp_path / "metrics.jsonl"
     path.write_text(path.read_text() + '{"step": 5, "att')
-    folder.append_metrics({"step": 5, "attempt": 3})
+    append_line(path, {"step": 5, "attempt": 3})
     assert [entry["attempt"] for entry in read_metrics(tmp_path)] == [1, 1, 2, 2, 3]
     folder.close()
 
@@ -301,7 +303,8 @@ def test_a_poisson_batch_may_be_empty():
 
 @given(batch=st.lists(st.integers(0, 999), unique=True, max_size=40), size=st.integers(1, 7), many=st.integers(1, 4))
 def test_shares_and_micro_batches_are_a_partition(batch, size, many):
-    pieces = [piece for rank in range(many) for piece in micro_batches(batch, size, rank, many)]
+    task = ItemTask(range(1000), list, lambda model, items: torch.zeros(len(items)))
+    pieces = [piece for rank in range(many) for piece in task.pieces(batch[rank::many], size)]
     assert sorted(sample for piece in pieces for sample in piece) == sorted(batch)
     assert all(0 < len(piece) <= size for piece in pieces)
 
@@ -328,7 +331,7 @@ def test_numbers_that_are_not_finite_are_strict_json(tmp_path):
     folder = RunFolder(tmp_path / "run", resume=False, config="")
     folder.write_config()
     entry = {"step": 1, "private": {"loss": math.nan}, "evaluation": {"scores": [math.inf, 1.0]}, "epsilon": -math.inf}
-    folder.append_metrics(entry)
+    append_line(tmp_path / "run" / "metrics.jsonl", entry)
     folder.close()
     text = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == {
@@ -343,11 +346,11 @@ def test_appending_metrics_reads_one_byte_however_long_the_file_is(tmp_path, mon
     folder = RunFolder(tmp_path / "run", resume=False, config="")
     folder.write_config()
     monkeypatch.setattr("pathlib.Path.read_bytes", lambda path: pytest.fail("reads the whole file"))
-    folder.append_metrics({"step": 1})
+    append_line(tmp_path / "run" / "metrics.jsonl", {"step": 1})
     with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 2, "att')
-    folder.append_metrics({"step": 2})
-    folder.append_metrics({"step": 3})
+    append_line(tmp_path / "run" / "metrics.jsonl", {"step": 2})
+    append_line(tmp_path / "run" / "metrics.jsonl", {"step": 3})
     monkeypatch.undo()
     folder.close()
     assert [entry["step"] for entry in read_metrics(tmp_path / "run")] == [1, 2, 3]

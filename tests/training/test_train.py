@@ -257,7 +257,7 @@ def test_resumed_noise_is_fresh_and_optimizer_state_continues(folder, tmp_path, 
 def _one_step_asking_to_stop_after(monkeypatch, last: int):
     from dprmt.training.harness import _observers
 
-    real = _observers.RunProgress.update
+    real = _observers.MetricsFile.after_step
     holder: dict[str, Any] = {}
     enter = _observers.Interrupts.__enter__
 
@@ -265,14 +265,14 @@ def _one_step_asking_to_stop_after(monkeypatch, last: int):
         holder["interrupts"] = self
         return enter(self)
 
-    def update(self, step, *rest):
-        real(self, step, *rest)
-        if step == last:
+    def after_step(self, run, record):
+        real(self, run, record)
+        if record.step == last:
             holder["interrupts"].asked = True
 
     monkeypatch.setattr(_observers.Interrupts, "__enter__", entered)
-    monkeypatch.setattr(_observers.RunProgress, "update", update)
-    return _observers.RunProgress, "update", real
+    monkeypatch.setattr(_observers.MetricsFile, "after_step", after_step)
+    return _observers.MetricsFile, "after_step", real
 
 
 def test_a_parameter_that_does_not_move_stops_the_run(folder, tmp_path):

@@ -33,20 +33,6 @@ def allocated(mechanism: Mechanism, steps_per_epoch: int) -> Mechanism:
     return replace(mechanism, sample_rate=0.0, sampling="allocation", steps_per_epoch=steps_per_epoch)
 
 
-def whole_epochs(steps: int, steps_per_epoch: int | None) -> int:
-    """The least number of steps, not below ``steps``, that can be charged.
-
-    Returns: ``steps`` itself without random allocation, else whole epochs: (R1'') of
-    ``docs/theory/random_allocation.md``.
-
-    Examples
-    --------
-    >>> whole_epochs(34, 33), whole_epochs(33, 33), whole_epochs(34, None)
-    (66, 33, 34)
-    """
-    return steps if steps_per_epoch is None else -(-steps // steps_per_epoch) * steps_per_epoch
-
-
 @dataclass
 class AllocatedBatches:
     """Batches of a run under random allocation, and what its checkpoints have to know of them.

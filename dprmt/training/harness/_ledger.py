@@ -13,7 +13,6 @@ from typing import Any
 from dprmt._files import append_line, read_lines
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, RandomizedClipping
-from dprmt.training.harness._allocation import whole_epochs
 from dprmt.training.harness._clip_only import SENTENCE, ClippingOnly
 
 FILE = "privacy.jsonl"
@@ -76,6 +75,20 @@ def _stated(line: bytes) -> int:
     except (ValueError, TypeError, KeyError):  # cut short
         return 0
     return stated if isinstance(stated, int) else 0
+
+
+def whole_epochs(steps: int, steps_per_epoch: int | None) -> int:
+    """The least number of steps, not below ``steps``, that can be charged.
+
+    Returns: ``steps`` itself without random allocation, else whole epochs: (R1'') of
+    ``docs/theory/random_allocation.md``.
+
+    Examples
+    --------
+    >>> whole_epochs(34, 33), whole_epochs(33, 33), whole_epochs(34, None)
+    (66, 33, 34)
+    """
+    return steps if steps_per_epoch is None else -(-steps // steps_per_epoch) * steps_per_epoch
 
 
 class SpentEpsilon:

@@ -12,17 +12,19 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.harness._allocation import AllocatedBatches, whole_epochs
+from dprmt.training.harness._allocation import AllocatedBatches
 from dprmt.training.harness._clip_only import no_privacy
-from dprmt.training.harness._ledger import SpentEpsilon
-from dprmt.training.harness._observer import Observer, StepRecord
+from dprmt.training.harness._ledger import SpentEpsilon, whole_epochs
+from dprmt.training.harness._observer import Observer, StepRecord, listeners
 from dprmt.training.harness._place import Place
 from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._processes import from_first, in_first, summed, wait_for_all
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import poisson_batches
-from dprmt.training.harness._schedule import learning_rate_factor, set_learning_rate
+from dprmt.training.harness._schedule import learning_rate_factor
+
+_MOMENTS = ("before_step", "measured", "after_step", "before_checkpoint")
 
 
 class Run:
@@ -108,7 +110,11 @@ class Run:
         self._draws: AllocatedBatches | None = None
         self._saved_draws: dict[str, Any] | None = None
         self.done = self._restore()
+        self._next = 0  # steps charged once the one under way is
         self._spent = SpentEpsilon(prepared.mechanism, settings.privacy.delta, self.total)
+        # With a target, σ was chosen for so many steps: a repeated step takes the place of a later one.
+        targeted, epoch = settings.privacy.target_epsilon is not None, prepared.mechanism.steps_per_epoch
+        self._most = whole_epochs(self.total, epoch) if targeted else math.inf
 
     @property
     def charged(self) -> int:
@@ -145,6 +151,7 @@ class Run:
             for observer in self.observers:
                 observer.start(self)
                 stack.callback(observer.end, self)
+            self._hear = {moment: listeners(self.observers, moment) for moment in _MOMENTS}
             if not self.randomness.is_secret:
                 self._say("The noise seed is known: this run has no privacy towards whoever knows it.")
             for sentence in no_privacy(self.prepared.mechanism).values():
@@ -155,18 +162,20 @@ class Run:
     def _remaining_steps(self) -> Iterator[StepRecord]:
         every, batches = self.prepared.settings.training.checkpoint_every, self._batches()
         for step in range(self.done + 1, self.total + 1):
-            for observer in self.observers:
-                observer.before_step(self, step)
+            for look in self._hear["before_step"]:
+                look(self, step)
             if self._all_stop():
                 return
-            if not self._may_charge():
+            # An epoch of random allocation that was given up after an interruption is charged with the next step.
+            self._next = 1 + (self.charged if self._draws is None else self._draws.charged)
+            if self._next > self._most:
                 self._say(f"ends at step {step - 1}: steps lost to interruptions used up the rest of the target ε")
                 return
             record = self._one_step(step, next(batches))
             if record is None:
                 return
-            for observer in self.observers:
-                observer.after_step(self, record)
+            for look in self._hear["after_step"]:
+                look(self, record)
             if step % every == 0 or step == self.total:
                 self._checkpoint()
             yield record
@@ -180,28 +189,20 @@ class Run:
         )
         return itertools.islice(self._draws, left)
 
-    def _charged_with_next(self) -> int:
-        # An epoch of random allocation that was given up after an interruption is charged with the next step.
-        return 1 + (self.charged if self._draws is None else self._draws.charged)
-
     def _all_stop(self) -> bool:
         self.stopped = from_first(self.stopped)
         return self.stopped
-
-    def _may_charge(self) -> bool:
-        # With a target, σ was chosen for so many steps: a repeated step takes the place of a later one.
-        planned = whole_epochs(self.total, self.prepared.mechanism.steps_per_epoch)
-        return self.prepared.settings.privacy.target_epsilon is None or self._charged_with_next() <= planned
 
     def _one_step(self, step: int, batch: list[int]) -> StepRecord | None:
         started = time.perf_counter()
         settings, private = self.prepared.settings, self.prepared.private
         rate = settings.optimizer.learning_rate
         rate *= learning_rate_factor(settings.optimizer.schedule, step, self.total)
-        set_learning_rate(self.prepared.inner_optimizer, rate)
+        for group in self.prepared.inner_optimizer.param_groups:
+            group["lr"] = rate
         loss = self._accumulate(step, batch)
-        for observer in self.observers:
-            observer.measured(self, step)
+        for look in self._hear["measured"]:
+            look(self, step)
         if self._all_stop():
             private.optimizer.zero_grad(set_to_none=True)  # the sum, which was neither charged nor used
             return None
@@ -228,25 +229,25 @@ class Run:
         # The mean loss of the logical batch over all processes; None if Poisson sampling drew nobody.
         task, private = self.prepared.task, self.prepared.private
         total = torch.zeros((), dtype=torch.float64)
-        share = batch[self.rank :: self.processes]
+        share = batch[self.rank :: self.processes]  # of the same draw, so that one process and several do the same
         for piece in task.pieces(share, self.prepared.settings.training.micro_batch_size):
             total += task.accumulate(private, piece, step).double().sum().cpu()
         return float(summed(total)) / len(batch) if batch else None
 
     def _charge(self, step: int) -> float:
-        epsilon, charged = math.nan, self._charged_with_next()
+        epsilon = math.nan
         if self.rank == 0:
             if self.place.states_epsilon:
-                epsilon = self._spent.after(charged)
-            self.place.charge(self.attempt, step, epsilon, charged)
+                epsilon = self._spent.after(self._next)
+            self.place.charge(self.attempt, step, epsilon, self._next)
         if self._draws is not None:
             self._draws.was_charged()
         wait_for_all()
         return epsilon
 
     def _checkpoint(self) -> None:
-        for observer in self.observers:
-            observer.before_checkpoint(self)
+        for look in self._hear["before_checkpoint"]:
+            look(self)
         state = {
             "step": self.done,
             "parameters": {name: value.detach() for name, value in self.prepared.parameters.items()},

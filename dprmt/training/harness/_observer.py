@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -125,3 +126,9 @@ class Observer:
 
     def end(self, run: RunView) -> None:
         """After the last step of this start, whatever ended it, errors included."""
+
+
+def listeners(observers: Sequence[Observer], moment: str) -> list[Callable[..., None]]:
+    """What is to be called at a moment of the run, by the name of `Observer`'s method."""
+    methods = [getattr(observer, moment) for observer in observers]
+    return [method for method in methods if getattr(method, "__func__", None) is not getattr(Observer, moment)]

@@ -1,18 +1,20 @@
-"""The observers of a run in a folder: metrics, spectra, progress, moved parameters, signals."""
+"""The observers of a run in a folder: metrics, spectra, moved parameters, signals."""
 
 from __future__ import annotations
 
 import zipfile
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from dprmt._files import append_line
 from dprmt.training.harness._clip_only import no_privacy
 from dprmt.training.harness._guard import check_parameters_moved, snapshot
 from dprmt.training.harness._interrupts import Interrupts
 from dprmt.training.harness._observer import Observer, RunView, StepRecord
-from dprmt.training.harness._progress import RunProgress
-from dprmt.training.harness._run_folder import SPECTRA, RunFolder, save_spectra
+from dprmt.training.harness._run_folder import METRICS, SPECTRA, save_spectra
 
 _MOVED_AFTER = 10  # steps after which a parameter that has not moved stops the run
 
@@ -20,18 +22,22 @@ _MOVED_AFTER = 10  # steps after which a parameter that has not moved stops the 
 class MetricsFile(Observer):
     """``metrics.jsonl``: a line per step."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / METRICS
+        self._always: dict[str, Any] = {}
+
+    def start(self, run: RunView) -> None:
+        self._always = no_privacy(run.prepared.mechanism)
 
     def after_step(self, run: RunView, record: StepRecord) -> None:
-        self._folder.append_metrics(record.entry() | no_privacy(run.prepared.mechanism))
+        append_line(self._path, record.entry() | self._always)
 
 
 class SpectraFile(Observer):
     """``spectra.npz``: what :class:`ReleasedGradients` keeps, as old as the checkpoint."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._path = folder.path / SPECTRA
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / SPECTRA
 
     def start(self, run: RunView) -> None:
         if not self._path.exists():
@@ -64,31 +70,6 @@ class MovedParameters(Observer):
     def after_step(self, run: RunView, record: StepRecord) -> None:
         if record.step == min(_MOVED_AFTER, run.total):
             self.check(run)
-
-
-class ProgressBar(Observer):
-    """A bar on stderr, with loss, ε and the noisy gradient's norm."""
-
-    def __init__(self, show: bool) -> None:
-        self._show = show
-        self._bar: RunProgress | None = None
-
-    def start(self, run: RunView) -> None:
-        self._bar = RunProgress(run.total, run.done, self._show)
-        self._bar.__enter__()
-        self._bar.note("Loss and times on this terminal are private: ε does not cover them.")
-
-    def after_step(self, run: RunView, record: StepRecord) -> None:
-        if self._bar is not None:
-            self._bar.update(record.step, record.loss, record.epsilon, record.noisy_gradient_norm)
-
-    def note(self, run: RunView, text: str) -> None:
-        if self._bar is not None:
-            self._bar.note(text)
-
-    def end(self, run: RunView) -> None:
-        if self._bar is not None:
-            self._bar.__exit__()
 
 
 class StopOnSignal(Observer):

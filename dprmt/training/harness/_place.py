@@ -19,10 +19,8 @@ class Place(Protocol):
 
     states_epsilon: bool
     """Whether every charge is told ε, which takes the accountant's time."""
-
-    @property
-    def charged(self) -> int:
-        """Steps charged so far, over all starts."""
+    charged: int
+    """Steps charged so far, over all starts."""
 
     def charge(self, attempt: int, step: int, epsilon: float, charged: int) -> None:
         """Record one more step, the ``charged``-th; what is recorded is as durable as the place when this returns."""
@@ -41,17 +39,15 @@ class FolderPlace:
 
     def __init__(self, path: Path, mechanism: str) -> None:
         self._path, self._ledger = path, in_first(lambda: PrivacyLedger(path, mechanism))
+        self.charged = 0 if self._ledger is None else self._ledger.charged
 
     def __str__(self) -> str:
         return str(self._path)
 
-    @property
-    def charged(self) -> int:
-        return self._ledger.charged if self._ledger is not None else 0
-
     def charge(self, attempt: int, step: int, epsilon: float, charged: int) -> None:
         assert self._ledger is not None  # only the first process charges
         self._ledger.charge(attempt, step, epsilon, charged)
+        self.charged = self._ledger.charged
 
     def save(self, state: dict[str, Any]) -> None:
         if self._ledger is not None:

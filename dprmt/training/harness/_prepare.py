@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,8 +13,9 @@ from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multipli
 from dprmt.spectra import BlendMemory
 from dprmt.training.clipping import PrivateStep
 from dprmt.training.denoising import Denoising, DenoisingStep
-from dprmt.training.harness._allocation import allocated, epoch_length, whole_epochs
+from dprmt.training.harness._allocation import allocated, epoch_length
 from dprmt.training.harness._clip_only import ClippingOnly
+from dprmt.training.harness._ledger import whole_epochs
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import charged_sample_rate
@@ -49,6 +50,10 @@ class Prepared:
         Between noise and optimizer, once attached.
     denoising_memory : BlendMemory or None
         What the denoiser keeps from step to step; belongs into checkpoints.
+    inner_optimizer : Optimizer
+        The one inside Opacus' one.
+    parameters : dict of Parameter
+        The trainable ones by name.
     """
 
     model: torch.nn.Module
@@ -59,17 +64,12 @@ class Prepared:
     noise_generator: torch.Generator
     denoising: DenoisingStep | None = None
     denoising_memory: BlendMemory | None = None
+    inner_optimizer: torch.optim.Optimizer = field(init=False)
+    parameters: dict[str, torch.nn.Parameter] = field(init=False)
 
-    @property
-    def inner_optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer inside Opacus' one."""
-        optimizer: torch.optim.Optimizer = self.private.optimizer.original_optimizer
-        return optimizer
-
-    @property
-    def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Trainable parameters by name."""
-        return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+    def __post_init__(self) -> None:
+        self.inner_optimizer = self.private.optimizer.original_optimizer
+        self.parameters = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
     def attach_denoising(self, released: ReleasedGradients) -> None:
         """Put the denoiser between noise and optimizer, if there is one, and the observer before it.

@@ -1,4 +1,4 @@
-"""The progress bar of a run: step, loss, ε spent, gradient norm."""
+"""What a run says while it trains: step, loss, ε spent, gradient norm."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import sys
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from dprmt.training.harness._observer import Observer, RunView, StepRecord
 
-class RunProgress:
+
+class ProgressBar(Observer):
     """A bar on stderr where a terminal is attached, a line every tenth of the run where none is."""
 
-    def __init__(self, steps: int, done: int, show: bool) -> None:
-        self._steps, self._show = steps, show
+    def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -23,27 +24,24 @@ class RunProgress:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self._console,
-            disable=not (show and sys.stderr.isatty()),
+            disable=not sys.stderr.isatty(),
         )
-        self._task = self._bar.add_task("training", total=steps, completed=done, values="")
 
-    def __enter__(self) -> RunProgress:
+    def start(self, run: RunView) -> None:
+        self._task = self._bar.add_task("training", total=run.total, completed=run.done, values="")
         self._bar.start()
-        return self
+        self.note(run, "Loss and times on this terminal are private: ε does not cover them.")
 
-    def __exit__(self, *_: object) -> None:
+    def after_step(self, run: RunView, record: StepRecord) -> None:
+        shown = "none" if record.loss is None else f"{record.loss:.4f}"
+        privacy = "clip only, no privacy" if math.isinf(record.epsilon) else f"ε ≤ {record.epsilon:.4f}"
+        values = f"{privacy}  noisy gradient {record.noisy_gradient_norm:.3g}  private: loss {shown}"
+        self._bar.update(self._task, completed=record.step, values=values)
+        if self._bar.disable and (record.step == run.total or record.step % max(1, run.total // 10) == 0):
+            self._console.print(f"step {record.step}/{run.total}  {values}", highlight=False)
+
+    def note(self, run: RunView, text: str) -> None:
+        self._console.print(text, highlight=False)
+
+    def end(self, run: RunView) -> None:
         self._bar.stop()
-
-    def update(self, step: int, loss: float | None, epsilon: float, norm: float) -> None:
-        """Show a finished step."""
-        shown = "none" if loss is None else f"{loss:.4f}"
-        privacy = "clip only, no privacy" if math.isinf(epsilon) else f"ε ≤ {epsilon:.4f}"
-        values = f"{privacy}  noisy gradient {norm:.3g}  private: loss {shown}"
-        self._bar.update(self._task, completed=step, values=values)
-        if self._show and self._bar.disable and (step == self._steps or step % max(1, self._steps // 10) == 0):
-            self._console.print(f"step {step}/{self._steps}  {values}", highlight=False)
-
-    def note(self, text: str) -> None:
-        """Say something above the bar."""
-        if self._show:
-            self._console.print(text, highlight=False)

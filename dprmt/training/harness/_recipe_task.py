@@ -18,7 +18,6 @@ from dprmt.training.evaluation import evaluate_classification, evaluate_generati
 from dprmt.training.harness._guard import check_gradients_arrive
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._randomness import Randomness
-from dprmt.training.harness._sampling import micro_batches
 from dprmt.training.harness._task import Task
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
 from dprmt.training.recipes import EvaluationRecipe, Recipe
@@ -64,7 +63,7 @@ class RecipeTask(Task):
 
     def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
         """See `Task`; texts of similar length go together, so that little of a micro-batch is padding."""
-        return micro_batches(sorted(batch, key=lambda i: len(self.data.train[i]["input_ids"])), largest)
+        return super().pieces(sorted(batch, key=lambda i: len(self.data.train[i]["input_ids"])), largest)
 
     def digest(self) -> str:
         """Of all items in their order."""

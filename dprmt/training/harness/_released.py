@@ -48,20 +48,23 @@ class ReleasedGradients:
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
         """Look at the gradients of ``optimizer`` after all hooks that are registered already."""
-        self._handles.append(optimizer.register_step_pre_hook(self._denoised))
+        if self._every is not None:
+            self._handles.append(optimizer.register_step_pre_hook(self._denoised))
 
     def look(self, *_: object) -> None:
         """Take the gradients that are there for noisy ones."""
         gradients = map(_released, self._parameters.values())
         squares = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
         self.norm = math.sqrt(float(sum(squares))) if squares else math.nan
-        self._keep("noisy")
+        if self._every is not None:
+            self._keep("noisy", self._every)
 
     def _denoised(self, *_: object) -> None:
-        self._keep("denoised")
+        if self._every is not None:
+            self._keep("denoised", self._every)
 
-    def _keep(self, kind: str) -> None:
-        if self._every is None or self.step % self._every:
+    def _keep(self, kind: str, every: int) -> None:
+        if self.step % every:
             return
         for name in self._chosen:
             gradient = _released(self._parameters[name])

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from dprmt._files import LEFTOVERS, append_line, read_lines, replacing, write_whole
+from dprmt._files import LEFTOVERS, read_lines, replacing, write_whole
 from dprmt._validation import ParameterError
 from dprmt.training.recipes import Settings, recipe_from_dict
 
@@ -85,10 +85,6 @@ class RunFolder:
             handle.close()
             raise ParameterError("out", str(self.path), "a folder in which no other process is training") from None
         return handle
-
-    def append_metrics(self, entry: dict[str, Any]) -> None:
-        """Add one line to ``metrics.jsonl``."""
-        append_line(self.path / METRICS, entry)
 
     def close(self) -> None:
         """Let others in; what was made for a run that was not started disappears."""

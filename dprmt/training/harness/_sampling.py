@@ -1,9 +1,9 @@
-"""Poisson sampling of logical batches, their split over processes and micro-batches."""
+"""Poisson sampling of logical batches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
@@ -37,19 +37,3 @@ def poisson_batches(
         num_samples=samples, sample_rate=sample_rate, generator=generator, steps=steps
     )
     return iter(sampler)
-
-
-def micro_batches(batch: Sequence[int], size: int, rank: int = 0, processes: int = 1) -> list[Sequence[int]]:
-    """One process' share of a logical batch, in pieces of at most ``size``.
-
-    All processes draw the same logical batch and take every ``processes``-th sample of it, so that one process and
-    several do the same. (Opacus' distributed sampler leaves empty shares out, after which processes wait for each
-    other forever.)
-
-    Examples
-    --------
-    >>> micro_batches([3, 5, 8, 9, 11], 2, rank=0, processes=2)
-    [[3, 8], [11]]
-    """
-    share = batch[rank::processes]
-    return [share[start : start + size] for start in range(0, len(share), size)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 
 def learning_rate_factor(schedule: str, step: int, steps: int) -> float:
     """Share of the peak learning rate at a step.
@@ -14,9 +12,3 @@ def learning_rate_factor(schedule: str, step: int, steps: int) -> float:
     [1.0, 0.75, 0.5, 0.25]
     """
     return 1.0 if schedule == "constant" else (steps - step + 1) / steps
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give all parameter groups one learning rate."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import torch
 
 from dprmt.training.clipping import PrivateStep, plan_private
-from dprmt.training.harness._sampling import micro_batches
 from dprmt.training.norms import NormRecord
 from dprmt.training.subspaces import Subspaces
 
@@ -108,7 +107,7 @@ class Task(ABC):
         list of sequence of int
             Each of at most ``largest`` samples.
         """
-        return micro_batches(batch, largest)
+        return [batch[start : start + largest] for start in range(0, len(batch), largest)]
 
     def digest(self) -> str | None:
         """What tells this training set from others, so that a run is not continued with another one.
@@ -168,7 +167,7 @@ class ItemTask(Task):
     def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
         """See `Task`."""
         length = self.length
-        return micro_batches(batch if length is None else sorted(batch, key=lambda i: length(self.items[i])), largest)
+        return super().pieces(batch if length is None else sorted(batch, key=lambda i: length(self.items[i])), largest)
 
     def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
         """See `Task`."""

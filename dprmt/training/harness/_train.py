@@ -18,10 +18,11 @@ from dprmt.training.harness._events import Events
 from dprmt.training.harness._ledger import describe_mechanism, mechanism_digest
 from dprmt.training.harness._loop import Run
 from dprmt.training.harness._observer import Observer
-from dprmt.training.harness._observers import MetricsFile, MovedParameters, ProgressBar, SpectraFile, StopOnSignal
+from dprmt.training.harness._observers import MetricsFile, MovedParameters, SpectraFile, StopOnSignal
 from dprmt.training.harness._place import FolderPlace
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._processes import from_first, in_first, process_group
+from dprmt.training.harness._progress import ProgressBar
 from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.harness._recipe_task import RecipeTask, load, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder
@@ -330,7 +331,7 @@ class _FolderRun:
             self._check_mechanism(prepared)
             moved = MovedParameters(prepared.model)
             run = self._run(prepared)
-            run.observers = [*self._observers(), moved, ProgressBar(show_progress and self._rank == 0)]
+            run.observers = [*self._observers(), moved, *([ProgressBar()] if show_progress and self._rank == 0 else [])]
             self._check_charged(run)
             self._write_run(prepared)
             for _ in run.steps():
@@ -359,8 +360,7 @@ class _FolderRun:
     def _observers(self) -> list[Observer]:
         if self._folder is None:
             return [StopOnSignal()]
-        files = [MetricsFile(self._folder), SpectraFile(self._folder)]
-        return [StopOnSignal(), *files, *self._more]
+        return [StopOnSignal(), MetricsFile(self._path), SpectraFile(self._path), *self._more]
 
     def _check_mechanism(self, prepared: Prepared) -> None:
         # ε of all starts together is computed for one mechanism: it has to be that of every step charged so far.
