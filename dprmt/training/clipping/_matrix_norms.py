@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
@@ -11,7 +10,6 @@ from dprmt.training.clipping._contributions import Factors, PerSampleGradients
 from dprmt.training.clipping._policy import Measured, NormPolicy, Samples
 from dprmt.training.norms import (
     LayerRecord,
-    NormEstimator,
     full_precision,
     ghost_squared_norms,
     layer_gradient,
@@ -21,56 +19,56 @@ from dprmt.training.norms import (
 )
 
 
-@dataclass(frozen=True)
 class MatrixNorms:
-    """How the norms of AᵀG, d × p for every sample, are obtained for one layer."""
+    """How the norms of AᵀG, d × p for every sample, are obtained for one layer: by its shape alone."""
 
-    name: str
-    policy: NormPolicy
-    in_features: int
-    out_features: int
-    bias: bool = False
-    gram: torch.dtype = torch.float32
-
-    @property
-    def estimator(self) -> NormEstimator | None:
-        """None if the norm is exact."""
-        return self.policy.estimates(self.in_features, self.out_features)
+    def __init__(
+        self,
+        name: str,
+        policy: NormPolicy,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = False,
+        gram: torch.dtype = torch.float32,
+    ) -> None:
+        self._name, self._policy, self._bias, self._gram = name, policy, bias, gram
+        self._sizes = in_features, out_features
+        self._estimator = policy.estimates(*self._sizes)  # None if the norm is exact
 
     def record(self) -> LayerRecord:
         """What the accountant is told."""
-        if self.estimator is None:
-            return LayerRecord(self.name, "exact")
-        sizes = self.in_features, self.out_features
-        return self.estimator.layer_record(self.name, *sizes, bias=self.bias, tokens=self.policy.tokens)
+        if self._estimator is None:
+            return LayerRecord(self._name, "exact")
+        return self._estimator.layer_record(self._name, *self._sizes, bias=self._bias, tokens=self._policy.tokens)
 
     def terms(self, tokens: int) -> int:
         """The longest chain of additions; norms of what is stored have none."""
-        if self.estimator is not None:
-            return self.estimator.terms(tokens, self.in_features, self.out_features)
-        return 1 if self.policy.form else tokens + self.in_features + self.out_features + 1
+        if self._estimator is not None:
+            return self._estimator.terms(tokens, *self._sizes)
+        return 1 if self._policy.form else tokens + sum(self._sizes) + 1
 
     def measure(self, factors: Factors, step: int, samples: Samples) -> Measured:
         """See `Layer`."""
         a, g = factors.activations, factors.gradients
-        if self.estimator is not None:
-            norms = self.estimator.squared_norms(a, g, layer=self.name, step=step, samples=samples, bias=self.bias)
-            return norms, factors
-        tokens = self.policy.tokens or math.prod(g.shape[1:-1])  # public if given: not the batch's padding
-        if self.policy.form or self.in_features * self.out_features <= 2 * tokens**2:
+        if self._estimator is not None:
+            named = {"layer": self._name, "step": step, "samples": samples}
+            return self._estimator.squared_norms(a, g, bias=self._bias, **named), factors  # type: ignore[arg-type]
+        tokens = self._policy.tokens or math.prod(g.shape[1:-1])  # public if given: not the batch's padding
+        if self._policy.form or math.prod(self._sizes) <= 2 * tokens**2:
             formed = _formed(factors)
             return formed.squared_norms(), formed
-        dtype = torch.promote_types(working_dtype(a, g), self.gram)
+        dtype = torch.promote_types(working_dtype(a, g), self._gram)
         a, g = tokens_in_the_middle(a, dtype), tokens_in_the_middle(g, dtype)
-        return ghost_squared_norms(a, g, bias=self.bias) + self._allowance(a, g), factors
+        return ghost_squared_norms(a, g, bias=self._bias) + self._allowance(a, g), factors
 
     def _allowance(self, a: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
         # What rounding of the Gram matrices may have taken from ghost norms, which are differences of squares: an entry
         # of AAᵀ∘GGᵀ is off by at most (d+p+3)u‖a_t‖‖a_s‖‖g_t‖‖g_s‖. As in the "statistical" model of rounding_margin
         # with independent errors, the sum over all t and s, every pair counted twice, is off by
         # 8√2 √(d+p+3) u Σ_t ‖a_t‖²‖g_t‖² at eight standard deviations.
-        margin = rounding_margin(self.in_features + self.out_features + 1, dtype=a.dtype)
-        lengths = a.square().sum(2, dtype=torch.float64) + self.bias
+        margin = rounding_margin(sum(self._sizes) + 1, dtype=a.dtype)
+        lengths = a.square().sum(2, dtype=torch.float64) + self._bias
         return math.sqrt(2) * margin * (lengths * g.square().sum(2, dtype=torch.float64)).sum(1)
 
 

@@ -57,7 +57,8 @@ class _NoisySum:
         if self.collect is not None:
             self.collect()
         for parameter in self.params:
-            sum_of(parameter, self.released_shape(parameter))
+            if getattr(parameter, "summed_grad", None) is None:
+                sum_of(parameter, self.released_shape(parameter))
 
     def add_noise(self) -> None:
         """Noise in the sum's dtype; what the parameter's dtype rounds away is rounded after the noise."""

@@ -33,16 +33,12 @@ class _InSubspaces:
     max_grad_norm: float
     expected_batch_size: float
 
-    def __init__(self, *args: Any, projected: bool, denoise: Denoiser | None = None, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, optimizer: DPGrape, *, projected: bool, denoise: Denoiser | None = None, **options: Any) -> None:
+        super().__init__(optimizer, **options)  # type: ignore[call-arg]
+        self.subspaces: Subspaces = optimizer.subspaces
         self.denoise = denoise
         self.report: Mapping[str, LayerReport] = {}
         self._projected = projected
-
-    @property
-    def subspaces(self) -> Subspaces:
-        """Of the inner optimizer."""
-        return self.original_optimizer.subspaces
 
     @property
     def noise_std(self) -> float:

@@ -30,10 +30,10 @@ from dprmt.training.norms._exact import embedding_squared_norms as embedding_squ
 from dprmt.training.norms._exact import exact_squared_norms as exact_squared_norms
 from dprmt.training.norms._ghost import ghost_squared_norms as ghost_squared_norms
 from dprmt.training.norms._hutchinson import Hutchinson as Hutchinson
-from dprmt.training.norms._hutchinson import cheaper_side as cheaper_side
 from dprmt.training.norms._hutchinson import hutchinson_squared_norms as hutchinson_squared_norms
 from dprmt.training.norms._hutchpp import HutchPlusPlus as HutchPlusPlus
 from dprmt.training.norms._hutchpp import hutchpp_squared_norms as hutchpp_squared_norms
+from dprmt.training.norms._layer_gradient import cheaper_side as cheaper_side
 from dprmt.training.norms._layer_gradient import full_precision as full_precision
 from dprmt.training.norms._layer_gradient import layer_gradient as layer_gradient
 from dprmt.training.norms._layer_gradient import sum_of_squares as sum_of_squares

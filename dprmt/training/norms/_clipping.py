@@ -13,7 +13,8 @@ FACTOR_ROUNDING = 2.0**-50  # of the square root, the products and the quotient,
 SUM_ROUNDING = 2.0**-30  # of sums of up to 4e6 squares in float64, in any order
 DEFAULT_ROUNDING = 2.0**-13
 _DEVIATIONS = 8.0
-_UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}  # float32, TF32, bfloat16 products
+UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
+"""Of products of float32, TF32 and bfloat16, by what torch calls their precision."""
 
 
 def clip_factors(
@@ -87,6 +88,7 @@ def rounding_margin(
     dtype: torch.dtype = torch.float32,
     condition: float = 1.0,
     model: Literal["statistical", "worst"] = "statistical",
+    precision: str | None = None,
 ) -> float:
     """How much rounding may lower √n̂, relatively: the ρ of :func:`clip_factors`.
 
@@ -96,12 +98,14 @@ def rounding_margin(
         m, the longest chain of additions in one entry of Aᵀ(GP): T + p or T + d, whichever was the probes'
         side; for Hutch++ twice the sum T + d + p. The largest over layers.
     dtype : torch.dtype
-        Of the products: float32 (half precision inputs too) or float64. If
-        ``torch.get_float32_matmul_precision()`` allows TF32 or bfloat16 products, their unit roundoff is used.
+        Of the products: float32 (half precision inputs too) or float64.
     condition : float
         κ >= 1, how much cancels; see below for what it is in either model.
     model : {"statistical", "worst"}
         See below.
+    precision : {"highest", "high", "medium"}, optional
+        Of products of float32: "high" allows TF32's unit roundoff, "medium" bfloat16's. By default what
+        ``torch.get_float32_matmul_precision()`` says now.
 
     Returns
     -------
@@ -139,7 +143,8 @@ def rounding_margin(
     check_choice("model", model, ("statistical", "worst"))
     if dtype not in (torch.float32, torch.float64):
         raise ParameterError("dtype", dtype, "torch.float32 or torch.float64")
-    u = 2.0**-53 if dtype == torch.float64 else _UNIT_ROUNDOFF[torch.get_float32_matmul_precision()]
+    products = check_choice("precision", precision or torch.get_float32_matmul_precision(), tuple(UNIT_ROUNDOFF))
+    u = 2.0**-53 if dtype == torch.float64 else UNIT_ROUNDOFF[products]
     if model == "statistical":
         return min(1.0, _DEVIATIONS * math.sqrt(length) * u * κ + SUM_ROUNDING)
     return min(1.0, length * u * κ / (1 - length * u) + SUM_ROUNDING) if length * u < 1 else 1.0

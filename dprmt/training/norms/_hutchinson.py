@@ -78,6 +78,10 @@ def hutchinson_squared_norms(
     """
     layer = layer_gradient(activations, gradients, bias, side)
     check_probes("probes", probes, layer)
+    return _estimate(layer, probes)
+
+
+def _estimate(layer: LayerGradient, probes: torch.Tensor) -> torch.Tensor:
     with full_precision(layer.left.device):
         return sum_of_squares(layer.times(probes.to(layer.left.dtype)))
 
@@ -88,35 +92,6 @@ def check_probes(name: str, probes: torch.Tensor, layer: LayerGradient) -> None:
     if probes.shape[-2] != layer.columns or probes.shape[:-2] not in ((), layer.left.shape[:1]):
         rows, size = layer.columns, len(layer.left)
         raise ParameterError(name, tuple(probes.shape), f"of shape ({rows}, k) or ({size}, {rows}, k)")
-
-
-def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bias: bool = False) -> Side:
-    """The side on which fewer random numbers are needed; products cost the same on both.
-
-    Parameters
-    ----------
-    in_features, out_features : int
-        d and p, >= 1.
-    bias : bool
-        Whether the layer has a bias, which counts as one more input.
-
-    Returns
-    -------
-    {"gradients", "activations"}
-        What to multiply by the probes, by the layer's shape alone.
-
-    Raises
-    ------
-    ParameterError
-        If a size is not an integer >= 1.
-
-    Examples
-    --------
-    >>> cheaper_side(8, 768), cheaper_side(768, 8)
-    ('activations', 'gradients')
-    """
-    rows = check_count("in_features", in_features) + bool(bias)
-    return "gradients" if check_count("out_features", out_features) <= rows else "activations"
 
 
 @dataclass(frozen=True)
@@ -225,10 +200,7 @@ class Hutchinson:
         ParameterError
             If an argument is out of its range or shapes do not fit.
         """
-        check_factor("activations", activations)
-        check_factor("gradients", gradients)
-        side = cheaper_side(activations.shape[-1], gradients.shape[-1], bias=bias)
-        factors = layer_gradient(activations, gradients, bias, side)
+        factors = layer_gradient(activations, gradients, bias, side=None)
         probes = draw_probes(
             self.generator,
             self.probe_sharing,
@@ -242,7 +214,7 @@ class Hutchinson:
             dtype=factors.left.dtype,
             device=factors.left.device,
         )
-        return hutchinson_squared_norms(activations, gradients, probes, side=side, bias=bias)
+        return _estimate(factors, probes)
 
     def embedding_squared_norms(
         self,

@@ -11,11 +11,10 @@ import torch
 
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.norms._estimator import ProbeSharing
-from dprmt.training.norms._hutchinson import cheaper_side, check_probes
+from dprmt.training.norms._hutchinson import check_probes
 from dprmt.training.norms._layer_gradient import (
     LayerGradient,
     Side,
-    check_factor,
     full_precision,
     layer_gradient,
     sum_of_squares,
@@ -249,10 +248,7 @@ class HutchPlusPlus:
         ParameterError
             If an argument is out of its range or shapes do not fit.
         """
-        check_factor("activations", activations)
-        check_factor("gradients", gradients)
-        side = cheaper_side(activations.shape[-1], gradients.shape[-1], bias=bias)
-        factors = layer_gradient(activations, gradients, bias, side)
+        factors = layer_gradient(activations, gradients, bias, side=None)
         heights = factors.columns if self.power_iteration else factors.transposed().columns, factors.columns
         sketch, probes = (
             draw_probes(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, SupportsIndex
 
 import torch
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, check_count
 
 Side = Literal["gradients", "activations"]
 
@@ -49,14 +49,14 @@ class LayerGradient:
 
 
 def layer_gradient(
-    activations: torch.Tensor, gradients: torch.Tensor, bias: bool = False, side: Side = "gradients"
+    activations: torch.Tensor, gradients: torch.Tensor, bias: bool = False, side: Side | None = "gradients"
 ) -> LayerGradient:
     """Check both factors, bring them to (B, T, ·) and at least float32, and put the probes' side to the right.
 
     Returns
     -------
     LayerGradient
-        M = AᵀG for ``side="gradients"``, GᵀA for ``"activations"``.
+        M = AᵀG for ``side="gradients"``, GᵀA for ``"activations"``; for None that of the `cheaper_side`.
 
     Raises
     ------
@@ -75,11 +75,41 @@ def layer_gradient(
         raise ParameterError("gradients", tuple(gradients.shape), allowed)
     if activations.device != gradients.device:
         raise ParameterError("gradients", gradients.device, f"on the device of the activations, {activations.device}")
+    side = cheaper_side(activations.shape[-1], gradients.shape[-1], bias=bias) if side is None else side
     if side not in ("gradients", "activations"):
         raise ParameterError("side", side, "one of 'gradients', 'activations'")
     dtype = working_dtype(activations, gradients)
-    layer = LayerGradient(tokens_in_the_middle(activations, dtype), tokens_in_the_middle(gradients, dtype), bias)
-    return layer if side == "gradients" else layer.transposed()
+    left, right = tokens_in_the_middle(activations, dtype), tokens_in_the_middle(gradients, dtype)
+    return LayerGradient(left, right, left_one=bias) if side == "gradients" else LayerGradient(right, left, False, bias)
+
+
+def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bias: bool = False) -> Side:
+    """The side on which fewer random numbers are needed; products cost the same on both.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        d and p, >= 1.
+    bias : bool
+        Whether the layer has a bias, which counts as one more input.
+
+    Returns
+    -------
+    {"gradients", "activations"}
+        What to multiply by the probes, by the layer's shape alone.
+
+    Raises
+    ------
+    ParameterError
+        If a size is not an integer >= 1.
+
+    Examples
+    --------
+    >>> cheaper_side(8, 768), cheaper_side(768, 8)
+    ('activations', 'gradients')
+    """
+    rows = check_count("in_features", in_features) + bool(bias)
+    return "gradients" if check_count("out_features", out_features) <= rows else "activations"
 
 
 def check_factor(name: str, value: torch.Tensor) -> None:

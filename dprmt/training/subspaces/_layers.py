@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -24,26 +24,26 @@ class ProjectedMatrix:
         The matrix.
     rank : int
         r, of the projector; the largest one if a rule adapts it.
+
+    Attributes
+    ----------
+    axis : int
+        The projected axis of the weight: the longer one, the first of equal ones.
+    m, n : int
+        Lengths of the projected side and of the other one.
     """
 
     name: str
     weight: nn.Parameter
     rank: int
+    axis: int = field(init=False)
+    m: int = field(init=False)
+    n: int = field(init=False)
 
-    @property
-    def axis(self) -> int:
-        """The projected axis of the weight: the longer one, the first of equal ones."""
-        return projected_axis(self.weight)
-
-    @property
-    def m(self) -> int:
-        """Length of the projected side."""
-        return self.weight.shape[self.axis]
-
-    @property
-    def n(self) -> int:
-        """Length of the other side."""
-        return self.weight.shape[1 - self.axis]
+    def __post_init__(self) -> None:
+        axis, sizes = projected_axis(self.weight), self.weight.shape
+        for name, value in (("axis", axis), ("m", sizes[axis]), ("n", sizes[1 - axis])):
+            object.__setattr__(self, name, value)
 
     def orient(self, matrix: torch.Tensor) -> torch.Tensor:
         """A matrix like the weight, as m × n; and back, since it is a transposition or nothing.

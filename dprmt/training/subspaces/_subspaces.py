@@ -39,6 +39,11 @@ class Subspaces:
         Whether the projectors are kept between uses, Σ m·r numbers, instead of being drawn again. Those of "svd"
         are always kept.
 
+    Attributes
+    ----------
+    step, period : int
+        Steps that were counted, and how often the subspaces have changed: ⌊step/F⌋.
+
     Formal guarantees
     -----------------
     Random projectors are a function of (seed, layer, period) alone, hence independent of the data. Those of "svd" are a
@@ -80,17 +85,12 @@ class Subspaces:
                 allowed = f"at most {layer.n}, the number of singular vectors of a {layer.m} x {layer.n} gradient"
                 raise ParameterError(f"rank of {layer.name}", layer.rank, allowed)
         self._by_weight = {layer.weight: layer for layer in self.layers}
-        self._shapes = {layer.name: tuple(layer.weight.shape) for layer in self.layers}
+        self._shapes = {layer.name: layer.weight.shape for layer in self.layers}
         self.seed = secrets.randbits(128) if seed is None else seed
         self._generator = ProbeGenerator(self.seed)
         self._keep = keep
         self._held: dict[str, torch.Tensor] = {}
-        self.step = 0
-
-    @property
-    def period(self) -> int:
-        """How often the subspaces have changed: ⌊step/F⌋."""
-        return self.step // self.refresh_every
+        self.step, self.period = 0, 0
 
     def __contains__(self, weight: object) -> bool:
         return weight in self._by_weight
@@ -216,10 +216,10 @@ class Subspaces:
 
     def advance(self) -> None:
         """Count a step; at the end of a period let go of its projectors."""
-        before = self.period
         self.step += 1
-        if self.period != before:
+        if self.step % self.refresh_every == 0:
             self._held.clear()
+        self.period = self.step // self.refresh_every
 
     def check_shapes(self) -> None:
         """Raise if a weight has changed its shape since.
@@ -230,8 +230,8 @@ class Subspaces:
             Naming it.
         """
         for layer in self.layers:
-            if tuple(layer.weight.shape) != self._shapes[layer.name]:
-                allowed = f"of shape {self._shapes[layer.name]}, as before"
+            if layer.weight.shape != self._shapes[layer.name]:
+                allowed = f"of shape {tuple(self._shapes[layer.name])}, as before"
                 raise ParameterError(layer.name, tuple(layer.weight.shape), allowed)
 
     def state_dict(self) -> dict[str, Any]:
@@ -269,7 +269,8 @@ class Subspaces:
             if key not in state or state[key] != mine[key]:
                 raise ParameterError(f"state_dict: {key}", state.get(key), f"{mine[key]!r}")
         generator, step = ProbeGenerator(state["seed"]), check_count("step", state["step"], low=0)
-        self.seed, self.step, self._generator = state["seed"], step, generator
+        self.seed, self._generator = state["seed"], generator
+        self.step, self.period = step, step // self.refresh_every
         weights = {layer.name: layer.weight for layer in self.layers}
         self._held = {
             name: matrix.to(weights[name].device, copy=True) for name, matrix in state["singular_vectors"].items()
