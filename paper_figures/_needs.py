@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -29,6 +30,11 @@ def missing_weights(source: str) -> str:
     except (OSError, ValueError):
         found = None
     return "" if found else f"weights of {source} (not in the local model cache)"
+
+
+def missing_package(name: str) -> str:
+    """A package, by the name it is imported under, that is not installed."""
+    return "" if importlib.util.find_spec(name) else f"the package {name.replace('_', '-')}"
 
 
 def missing_gpu() -> str:

@@ -59,6 +59,7 @@ def _section(name: str, result: Stored) -> str:
     if source and source.note:
         lines[-1] += f" Note: {source.note}."
     lines += ["", *_table(found.rows, result.scale), "", found.differs]
+    lines += ["", f"Why it differs: {found.why}"] if result.disagrees else []
     made = [f"`{result.command}`", f"{result.wall_seconds:.0f} s wall, {result.cpu_seconds:.0f} s CPU"]
     made += [text for text in (found.model, found.data) if text] + ([f"{found.seeds} seeds"] if found.seeds > 1 else [])
     lines += ["", "; ".join(made) + "."]

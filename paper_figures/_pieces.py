@@ -25,8 +25,8 @@ class Pieces:
     def __init__(self, folder: Path, item: str, scale: str) -> None:
         self._file = raw_file(folder, item, scale)
         self._known = {line["name"]: line for line in read_lines(self._file)} if self._file.exists() else {}
-        self.earlier_seconds = sum(line["cpu_seconds"] for line in self._known.values())
-        """Processor time of the pieces that earlier calls measured."""
+        self.earlier_seconds = sum(line.get("cpu_seconds", 0.0) for line in self._known.values())
+        """Processor time of the pieces that earlier calls measured, as far as it was recorded."""
 
     def measure(self, tasks: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """The value of every task, in order; those that are not known yet are measured, under a progress bar."""

@@ -15,7 +15,8 @@ from typing import Any, Literal
 from dprmt._files import strict_json, write_whole
 from paper_figures._pieces import cpu_seconds
 
-Scale = Literal["small", "paper"]
+Scale = Literal["small", "long", "paper"]
+"""Minutes on one core; the same with all of its steps and seeds, hours; what the paper has."""
 RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("numpy", "scipy", "torch", "transformers", "peft", "opacus")
 
@@ -52,6 +53,8 @@ class Found:
     rows: Sequence[Row]
     differs: str
     """One sentence: what is not as in the paper."""
+    why: str = ""
+    """One sentence: why a row does not agree; needed where one does not."""
     model: str = ""
     data: str = ""
     seeds: int = 1
@@ -99,6 +102,11 @@ class Stored:
     cpu_seconds: float
     versions: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def disagrees(self) -> bool:
+        """Whether a row does."""
+        return any(row.agrees() is False for row in self.found.rows)
+
     def state(self) -> str:
         """In words, from the numbers alone."""
         if self.found.missing:
@@ -109,7 +117,7 @@ class Stored:
         agreement = "reproduced" if all(verdicts) else f"differs in {verdicts.count(False)} of {len(verdicts)}"
         if not verdicts:
             agreement = "shown"
-        where = {"paper": "", "small": " at small scale"}[self.scale]
+        where = "" if self.scale == "paper" else " at small scale"
         return f"{agreement}{where}" + (", other model or data" if self.form_only else "")
 
 

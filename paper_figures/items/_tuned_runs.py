@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ def draw_groups(axes: Any, runs: Mapping[str, Tuned], metric: str, groups: Mappi
 
 def _final(run: Mapping[str, Any]) -> float:
     last = run["loss"][-1]
-    return float("inf") if last is None else float(last)
+    return float("inf") if last is None or not math.isfinite(last) else float(last)
 
 
 def _name(where: str, optimizer: str, rate: float, seed: int) -> str:

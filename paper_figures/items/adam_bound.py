@@ -32,8 +32,9 @@ def measure(scale: Scale, folder: Path) -> Found:
                 f"random steps of {DRAWS} that violate the corrected one", corrected, claim="none", holds=corrected == 0
             ),
         ],
-        differs="The proof replaces gᵀPs by p_min gᵀs, which needs a premise that is not stated; see the module that"
-        " computes the bound.",
+        differs="A counter-example and random steps; the module that computes the bound has the corrected one.",
+        why="the published statement is wrong: its proof replaces gᵀPs by p_min gᵀs, which needs a premise that is not"
+        " stated.",
         seeds=1,
     )
 

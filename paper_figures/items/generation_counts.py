@@ -27,7 +27,8 @@ def measure(scale: Scale, folder: Path) -> Found:
             Row(f"ahead after {step} steps, of 50", ahead(table), PAPER.number("ahead", step=step), tolerance=0)
             for step, table in TABLES.items()
         ],
-        differs="Counted in the tables as printed, larger being better; the text states other counts.",
+        differs="Counted in the tables as printed, larger being better.",
+        why="the published text and tables disagree: the same tables that are printed give other counts than the text.",
         seeds=0,
     )
 

@@ -39,7 +39,9 @@ def measure(scale: Scale, folder: Path) -> Found:
     return Found(
         rows,
         differs="Bytes of live tensors on a CPU, random weights, embeddings frozen; which printed number is of which"
-        " model is not in the notes. At small scale one layer of each model, so that embeddings weigh more.",
+        " model is not in the notes.",
+        why="scale: one layer of each model instead of all, so that the embeddings, which nothing projects, weigh"
+        " more.",
         model=", ".join(case.name for case in cases),
         earlier_seconds=pieces.earlier_seconds,
     )

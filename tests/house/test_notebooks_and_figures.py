@@ -69,13 +69,6 @@ def test_price_of_hutchpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert all(len(stored[curve]["noise ratio"]) == len(script["FEWER"]) for curve in script["CURVES"])
 
 
-def test_denoising_spectra_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    picture = tmp_path / "spectra.png"
-    monkeypatch.setattr(sys, "argv", ["denoising_spectra.py", str(picture)])
-    runpy.run_path(str(ROOT / "paper_figures" / "denoising_spectra.py"), run_name="__main__")
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))
 
 

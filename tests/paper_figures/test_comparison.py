@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from dprmt._validation import ParameterError
 from dprmt.plots import plot_accuracy_over_steps
-from dprmt.training.harness import read_metrics
+from dprmt.training.harness import dry_run, read_metrics
 from dprmt.training.recipes import load_recipe
+from paper_figures.items import accuracy_low_budget, grape_accuracy
 from studies import Metric, MetricCurve, compare, metric_curve, metric_of, null_speedups, speedups
 from studies._speedup import first_crossing
 from tests.training.tiny_recipe import recipe_in, write_data
@@ -135,32 +136,44 @@ def test_variants_share_the_noise_within_a_seed(recipe, tmp_path):
         compare(recipe, variants, [1, 1], tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("denoising_speedup", "the baseline's accuracy"),
-        ("randomized_clipping_accuracy", "points against exact"),
-        ("grape_accuracy", "r = 8, F = 4 less DP-Adam"),
-    ],
-)
-def test_scripts_print_their_table_and_draw(recipe, tmp_path, monkeypatch, capsys, script, said):
-    full = {"model.finetune": "full", "model.lora": None, "training.steps": 10}
-    noise = {"privacy.noise_multiplier": 3.0}
-    if script == "randomized_clipping_accuracy":  # each of its methods has the noise that its analysis asks for
-        noise = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0}
-    full |= {"privacy.probes": 8} | noise
-    chosen = recipe if script == "denoising_speedup" else recipe.with_changes(full)
-    (tmp_path / "recipe.toml").write_text(chosen.to_toml())
+def test_the_script_prints_its_table_and_draws(recipe, tmp_path, monkeypatch, capsys):
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
     picture, results = tmp_path / "picture.png", tmp_path / "results.json"
-    arguments = [f"{script}.py", str(tmp_path / "runs"), "--recipe", str(tmp_path / "recipe.toml"), "--seeds", "2"]
-    arguments += ["--ranks", "3", "8", "--refresh-every", "4"] if script == "grape_accuracy" else []
-    monkeypatch.setattr(sys, "argv", [*arguments, "--plot", str(picture), "--results", str(results)])
+    arguments = [str(tmp_path / "runs"), "--recipe", str(tmp_path / "recipe.toml"), "--seeds", "2"]
+    arguments += ["--plot", str(picture), "--results", str(results)]
+    monkeypatch.setattr(sys, "argv", ["denoising_speedup.py", *arguments])
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    runpy.run_path(str(SCRIPTS / f"{script}.py"), run_name="__main__")
-    assert said in capsys.readouterr().out
+    runpy.run_path(str(SCRIPTS / "denoising_speedup.py"), run_name="__main__")
+    assert "the baseline's accuracy" in capsys.readouterr().out
     assert picture.read_bytes().startswith(b"\x89PNG")
     curves = json.loads(results.read_text())["curves"]
     assert all(len(values["values"]) == 2 for values in curves.values())
+
+
+@pytest.mark.parametrize("item", [grape_accuracy, accuracy_low_budget])
+def test_an_item_trains_its_variants_once(recipe, tmp_path, monkeypatch, item):
+    full = {"model.finetune": "full", "model.lora": None, "training.steps": 4}
+    private = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 30.0}
+    monkeypatch.setattr(item, "RECIPE", recipe.with_changes(full | private))
+    monkeypatch.setattr(item, "SHORTER", {})
+    monkeypatch.setattr(item, "RANKS", (3, 8), raising=False)
+    found = item.measure("small", tmp_path)
+    assert found.seeds == 2
+    assert len(found.rows) == 4
+    monkeypatch.setattr("dprmt.training.harness.train", None)  # training would fail
+    assert item.measure("small", tmp_path).rows == found.rows
+
+
+def test_the_published_charge_asks_for_more_noise(recipe, monkeypatch):
+    monkeypatch.setattr(accuracy_low_budget, "PROBES", 4)  # fewer than the tiny layers are wide
+    monkeypatch.setitem(accuracy_low_budget.SHARED, "privacy.probes", 4)
+    full = {"model.finetune": "full", "model.lora": None}
+    private = recipe.with_changes(full | {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0})
+    changes = accuracy_low_budget.variants(private)
+    del changes["Hutch++"]
+    plans = {name: dry_run(private.with_changes(change)) for name, change in changes.items()}
+    noise = {name: plan.mechanism["noise_multiplier"] for name, plan in plans.items()}
+    assert noise["Hutchinson, published charge"] > noise["Hutchinson, tight"] > noise["exact"]
 
 
 def test_a_loss_is_better_when_it_is_smaller():
