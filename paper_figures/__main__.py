@@ -1,4 +1,4 @@
-"""``python -m paper_figures list | run NAME … | page``: the published figures and tables, ours beside theirs."""
+"""``python -m paper_figures list | run NAME … | times | page``: published figures and tables, ours and theirs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+from paper_figures._complete import add_up, keep, sentence
 from paper_figures._needs import DATA
 from paper_figures._page import PAGE, write_page
 from paper_figures._pieces import raw_file
@@ -20,6 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "list":
         return _list(Path(options.results))
+    if options.command == "times":
+        return _times(Path(options.results))
     if options.command == "page":
         write_page(Path(options.out))
         return 0
@@ -38,7 +41,8 @@ def _parser() -> argparse.ArgumentParser:
     runner.add_argument("--scale", choices=get_args(Scale), help=scale_help)
     runner.add_argument("--again", action="store_true", help="also where there is a result")
     runner.add_argument("--data", metavar="FOLDER", help="where e2e/, sst2/, dart/, mnist/ and cifar-10/ lie")
-    for command in (lister, runner):
+    times = commands.add_parser("times", help="add up what a complete run took, and keep it for the page")
+    for command in (lister, runner, times):
         command.add_argument("--results", metavar="FOLDER", default=str(RESULTS), help="where the results lie")
     page = commands.add_parser("page", help=f"write {PAGE.name}: ours and theirs side by side")
     page.add_argument("--out", default=str(PAGE))
@@ -50,6 +54,15 @@ def _list(folder: Path) -> int:
         stored = load(name, folder) if name in ITEMS else None
         state = stored.state() if stored else "not run" if name in ITEMS else "no script yet"
         print(f"{name:24}{state}")
+    return 0
+
+
+def _times(folder: Path) -> int:
+    took = add_up(folder)
+    for name, item in took.items():
+        print(f"{name:24}{item.scale:7}{item.wall_seconds:8.0f} s wall {item.cpu_seconds:8.0f} s CPU")
+    print(sentence(took))
+    keep(took)
     return 0
 
 

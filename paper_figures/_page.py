@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from paper_figures._complete import kept, sentence
 from paper_figures._published import Published, names, published
 from paper_figures._reproduction import Row, Stored, load
 from paper_figures.items import ITEMS
@@ -14,10 +15,17 @@ PAGE = Path(__file__).parents[1] / "docs" / "reproduction.md"
 HEAD = """# Published figures and tables, ours beside theirs
 
 Written by `python -m paper_figures page` from `paper_figures/results` and `paper_figures/published.toml`; not edited by
-hand. *Agrees* is decided by the tolerance or statement that each script names, before it runs. What has no script yet,
-or needs weights or a GPU that are not at hand, is listed at the end with what the paper prints.
+hand. *Agrees* is decided by the tolerance or statement that each script names, before it runs. Scale: *small* takes
+minutes of one core, and its data and weights install from a package index or come as files; *long* is the same with all
+of its steps and seeds; *paper* is what the paper has.
 """
-STORED_RUNS = "Where a script made the runs that an item draws (`paper_figures/README.md`), their time is not in it."
+COMPLETE = (
+    "One complete run, `python -m paper_figures run --scale small --data FOLDER --results NEW`, on one thread of a"
+    " machine that others were using, so that its time by the clock is too long: "
+)
+STORED_RUNS = (
+    "Runs that studies had stored, or that were made before their time was recorded, are not in the processor times."
+)
 
 
 def write_page(path: Path) -> None:
@@ -36,16 +44,17 @@ def page() -> str:
 
 
 def _overview(stored: dict[str, Stored | None]) -> str:
-    lines = ["| scale | item | state | CPU s |", "|---|---|---|---|"]
+    took = kept()
+    lines = ["| scale | item | state | CPU s | small scale, CPU s |", "|---|---|---|---|---|"]
     for name, result in stored.items():
+        small = f"{took[name].cpu_seconds:.0f}" if name in took else "–"
         if result is None:
-            lines.append(f"| – | {ITEMS[name].title} | not run | – |")
+            lines.append(f"| – | {ITEMS[name].title} | not run | – | {small} |")
         else:
             link = f"[{ITEMS[name].title}](#{name})"
-            lines.append(f"| {result.scale} | {link} | {result.state()} | {result.cpu_seconds:.0f} |")
-    known = [result for result in stored.values() if result is not None]
-    minutes = sum(result.cpu_seconds for result in known) / 60
-    lines += ["", f"Together {minutes:.0f} minutes of one core. {STORED_RUNS}"]
+            lines.append(f"| {result.scale} | {link} | {result.state()} | {result.cpu_seconds:.0f} | {small} |")
+    if took:
+        lines += ["", f"{COMPLETE}{sentence(took)}. What has no small scale is in it at paper scale. {STORED_RUNS}"]
     return "\n".join(lines) + "\n"
 
 

