@@ -19,6 +19,7 @@ from dprmt.spectra._block_cosine import BlockCosine as BlockCosine
 from dprmt.spectra._block_cosine import block_cosine as block_cosine
 from dprmt.spectra._denoiser import denoise as denoise
 from dprmt.spectra._divergence import spectral_divergence as spectral_divergence
+from dprmt.spectra._layers import LayerDenoiser as LayerDenoiser
 from dprmt.spectra._layers import LayerReport as LayerReport
 from dprmt.spectra._layers import denoise_layers as denoise_layers
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur as MarchenkoPastur
@@ -45,6 +46,7 @@ __all__ = [
     "BlendMemory",
     "BlendReport",
     "BlockCosine",
+    "LayerDenoiser",
     "LayerReport",
     "MarchenkoPastur",
     "NoiseGain",

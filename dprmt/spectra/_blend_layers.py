@@ -139,8 +139,10 @@ def blend_layers(
     if memory is not None and not isinstance(memory, BlendMemory):
         raise ParameterError("memory", memory, "a BlendMemory, or None")
     sigmas = sigma_by_name([name for name, layer in layers.items() if axes_of(name, layer) == 2], sigma)
-    matrices = {name: checked_matrix(name, layers[name], sigmas[name]) for name in sigmas}
+    matrices = {name: checked_matrix(name, layers[name]) for name in sigmas}
     noiseless = {name: matrix for name, matrix in matrices.items() if sigmas[name] == 0}
+    for name, matrix in noiseless.items():  # the others are checked on the way
+        check_finite(label(name), matrix)
     groups = [
         _analysed(names, matrices, sigmas, memory)
         for names in batches({name: matrix for name, matrix in matrices.items() if sigmas[name] > 0}, "auto")

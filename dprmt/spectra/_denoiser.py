@@ -26,7 +26,7 @@ from dprmt.spectra._arrays import (
 from dprmt.spectra._backends import Backend, leading_spectrum
 from dprmt.spectra._labels import keeps_labels
 from dprmt.spectra._representable import representable
-from dprmt.spectra._shrinkage import Loss, shrink
+from dprmt.spectra._shrinkage import Loss, shrunk
 
 _SAFE = 2.0**-40, 2.0**40  # range of largest entries whose squares, and sums of them, are normal in float32
 NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats
@@ -166,7 +166,7 @@ def denoise_stack(
     b = σ * (math.sqrt(m) + math.sqrt(n))
     spectrum = leading_spectrum(y if m <= n else y.mT, b, backend)
     s = spectrum.values
-    η = shrink(s / σ[:, None], shape, 1.0, loss=loss) * σ[:, None]
+    η = shrunk(s / σ[:, None], shape, 1.0, loss) * σ[:, None]
     norm = xp.sqrt((η * η).sum(-1))
     passed = s[:, 0] >= float64_like(kappas, y) * b
     if norm_correction:

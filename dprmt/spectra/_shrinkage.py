@@ -10,7 +10,7 @@ from dprmt._validation import check_choice, check_real
 from dprmt.spectra._arrays import Array, ArrayT, array_namespace, cast_like, check_shape, singular_values
 from dprmt.spectra._labels import keeps_labels
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
-from dprmt.spectra._noise_scales import NoiseScales, checked_scales
+from dprmt.spectra._noise_scales import NoiseScales, checked_scales, noise_scales
 from dprmt.spectra._phase_transition import edge_roots, squared_overlaps
 
 Loss = Literal["frobenius", "operator", "nuclear"]
@@ -66,13 +66,17 @@ def shrink(observed: ArrayT, shape: Sequence[int], sigma: float, loss: Loss = "f
     >>> shrink(12.9, (16, 81), sigma=1.0)  # bulk edge: 13
     0.0
     """
-    m, n, sigma, scales = checked_scales(shape, sigma)
+    m, n, sigma, _ = checked_scales(shape, sigma)
     check_choice("loss", loss, get_args(Loss))
     y = singular_values("observed", observed)
-    if sigma == 0:
-        return cast_like(y * 1.0, observed)
-    shrunk = _frobenius(y, scales) if loss == "frobenius" else _by_overlaps(y, m, n, sigma, scales, loss)
-    return cast_like(shrunk, observed)
+    return cast_like(y * 1.0 if sigma == 0 else shrunk(y, (m, n), sigma, loss), observed)
+
+
+def shrunk(y: Array, shape: tuple[int, int], sigma: float, loss: Loss) -> Array:
+    """`shrink` of float64 values that are known to be singular values, with σ > 0."""
+    m, n = shape
+    scales = noise_scales(m, n, sigma)
+    return _frobenius(y, scales) if loss == "frobenius" else _by_overlaps(y, m, n, sigma, scales, loss)
 
 
 def _frobenius(y: Array, scales: NoiseScales) -> Array:

@@ -6,18 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_real
-from dprmt.spectra import BlendMemory, BlendReport, LayerReport, blend_layers, denoise_layers, kappa_for
+from dprmt.spectra import BlendMemory, BlendReport, LayerDenoiser, LayerReport, blend_layers, kappa_for
 
-Method = Literal["none", "paper", "blend"]
+MethodName = Literal["none", "paper", "blend"]
 Target = Literal["gradient", "momentum"]
 LayerWeights = Literal["noisy", "least-squares"]
 Loss = Literal["frobenius", "operator", "nuclear"]
 Backend = Literal["auto", "gram", "lanczos", "svd"]
+Method: TypeAlias = Callable[
+    [Mapping[str, torch.Tensor], float | Mapping[str, float]],
+    tuple[dict[str, torch.Tensor], dict[str, Any]],
+]
+"""Matrices by name, and their noise, to those that replace them and a report."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class Denoising:
     dprmt._validation.ParameterError: method must be one of 'none', 'paper', 'blend', got 'best'
     """
 
-    method: Method = "paper"
+    method: MethodName = "paper"
     on: Target = "gradient"
     kappa: float = 1.02
     false_alarm: float | None = None
@@ -95,7 +100,7 @@ class Denoising:
     spectra: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        check_choice("method", self.method, get_args(Method))
+        check_choice("method", self.method, get_args(MethodName))
         check_choice("on", self.on, get_args(Target))
         check_real("kappa", self.kappa, low=1.0)
         if self.false_alarm is not None:
@@ -154,21 +159,71 @@ class Denoising:
         As `dprmt.spectra.denoise_layers`: a function of the noisy gradient, of those that the memory has seen, and of
         the options alone.
         """
-        if self.method == "none":
-            return dict(gradients), {}
-        layers = {name: gradient for name, gradient in gradients.items() if not matches(name, self.exclude)}
-        denoised, report = self._denoise(layers, sigma, memory)
+        return self.denoiser(memory)(gradients, sigma)
+
+    def denoiser(self, memory: BlendMemory | None = None) -> GradientDenoiser:
+        """`apply` for the gradients of many steps: what does not change from step to step is looked at once.
+
+        Parameters
+        ----------
+        memory : BlendMemory, optional
+            As for `apply`.
+
+        Returns
+        -------
+        callable
+            From gradients and sigma to what `apply` returns.
+        """
+        make = {"none": _nothing, "paper": _paper, "blend": _blend}[self.method]
+        return GradientDenoiser(make(self, memory), self.exclude)
+
+
+class GradientDenoiser:
+    """A denoiser of layers, for gradients some of whose parameters are left alone; from `Denoising.denoiser`.
+
+    Parameters
+    ----------
+    method : callable
+        From matrices by name, and sigma, to those that replace them and a report.
+    exclude : sequence of str
+        Patterns of names to leave alone.
+
+    Examples
+    --------
+    >>> denoiser = Denoising(exclude=["head"]).denoiser()
+    >>> denoised, report = denoiser({"head": torch.ones(2, 2), "body": torch.ones(2, 2)}, 1.0)
+    >>> sorted(denoised), sorted(report)
+    (['body', 'head'], ['body'])
+    """
+
+    def __init__(self, method: Method, exclude: Sequence[str]) -> None:
+        self._method, self._exclude = method, exclude
+        self._excluded: dict[str, bool] = {}
+
+    def __call__(
+        self, gradients: Mapping[str, torch.Tensor], sigma: float | Mapping[str, float]
+    ) -> tuple[dict[str, torch.Tensor], dict[str, LayerReport | BlendReport]]:
+        """As `Denoising.apply`."""
+        for name in gradients.keys() - self._excluded.keys():
+            self._excluded[name] = matches(name, self._exclude)
+        layers = {name: gradient for name, gradient in gradients.items() if not self._excluded[name]}
+        denoised, report = self._method(layers, sigma)
         return {name: denoised.get(name, gradient) for name, gradient in gradients.items()}, report
 
-    def _denoise(
-        self, layers: dict[str, torch.Tensor], sigma: float | Mapping[str, float], memory: BlendMemory | None
-    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        if self.method == "blend":
-            return blend_layers(layers, sigma, self.norm_correction, layer_weights=self.layer_weights, memory=memory)
-        return denoise_layers(layers, sigma, self._kappa(), self.norm_correction, loss=self.loss, backend=self.backend)
 
-    def _kappa(self) -> float | Callable[[tuple[int, int]], float]:
-        return self.kappa if self.false_alarm is None else partial(kappa_for, false_alarm=self.false_alarm)
+def _nothing(options: Denoising, memory: BlendMemory | None) -> Method:
+    return lambda layers, sigma: (dict(layers), {})
+
+
+def _paper(options: Denoising, memory: BlendMemory | None) -> Method:
+    alarm = options.false_alarm
+    kappa = options.kappa if alarm is None else partial(kappa_for, false_alarm=alarm)
+    return LayerDenoiser(kappa, options.norm_correction, loss=options.loss, backend=options.backend)
+
+
+def _blend(options: Denoising, memory: BlendMemory | None) -> Method:
+    weights = options.layer_weights
+    return partial(blend_layers, norm_correction=options.norm_correction, layer_weights=weights, memory=memory)
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ from opacus.optimizers import DPOptimizer
 from dprmt._validation import ParameterError, check_real
 from dprmt.spectra import BlendReport, LayerReport
 from dprmt.training.denoising._momentum import MomentumSteps
-from dprmt.training.denoising._noise import gradient_noise_std
+from dprmt.training.denoising._noise import gradient_noise_std, noise_std_now
 from dprmt.training.denoising._options import Denoising, matches
 from dprmt.training.denoising._report import DenoisingReport, LayerSpectrum
 from dprmt.training.optimizers import DPAdamBC
@@ -89,6 +89,7 @@ class DenoisingStep:
         self.parameters = _checked_parameters(named_parameters)
         self.options = options if options is not None else Denoising()
         self.memory = self.options.new_memory()
+        self._denoiser = self.options.denoiser(self.memory)
         self.last_report: DenoisingReport | None = None
         self.dp_optimizer: DPOptimizer | None = None
         self._sigma = sigma if callable(sigma) else partial(check_real, "sigma", sigma, low=0.0)
@@ -151,7 +152,7 @@ class DenoisingStep:
         if unnamed:
             raise ParameterError("named_parameters", f"no name for shapes {unnamed}", "names for all that is optimized")
         mine = {names[id(p)]: p for p in dp_optimizer.params}
-        step = cls(mine, partial(gradient_noise_std, dp_optimizer), options, optimizer=inner)
+        step = cls(mine, partial(noise_std_now, dp_optimizer), options, optimizer=inner)
         step.dp_optimizer = dp_optimizer
         step._handles = step._hooks(inner)
         _ATTACHED.add(inner)
@@ -159,7 +160,7 @@ class DenoisingStep:
 
     def _hooks(self, inner: torch.optim.Optimizer) -> list[Any]:
         if self.options.on == "gradient" or self.options.method == "none":
-            return [inner.register_step_pre_hook(lambda *_: _run(self))]
+            return [inner.register_step_pre_hook(lambda *_: self._denoise_gradients())]
         momenta = MomentumSteps(inner, self.parameters)
         return [
             inner.register_step_pre_hook(lambda *_: momenta.before()),
@@ -206,27 +207,32 @@ class DenoisingStep:
         """
         if self.options.on == "momentum" and self.options.method != "none":
             raise ParameterError("options.on", self.options.on, "'gradient', unless attached to an Opacus optimizer")
+        self._denoise_gradients()
+        assert self.last_report is not None  # of these gradients
+        return self.last_report
+
+    def _denoise_gradients(self) -> None:
         sigma = self.sigma
         noisy = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         denoised, layers, spectra = self._apply(noisy, sigma)
         for name, gradient in denoised.items():
             if gradient is not noisy[name]:
                 self.parameters[name].grad = gradient
-        self._tell_optimizer(sigma, {name: _noise_share(layer) for name, layer in layers.items()})
+        if isinstance(self._optimizer, DPAdamBC):
+            self._tell(self._optimizer, sigma, {name: _noise_share(layer) for name, layer in layers.items()})
         self.last_report = DenoisingReport(sigma, layers, spectra)
         for observe in self._observers.values():
             observe(noisy, denoised, sigma)
-        return self.last_report
 
     def _apply(
         self, noisy: Gradients, sigma: float | Mapping[str, float]
     ) -> tuple[Gradients, dict[str, LayerReport | BlendReport], dict[str, LayerSpectrum]]:
         with _full_precision(noisy):
-            denoised, layers = self.options.apply(noisy, sigma, self.memory)
+            denoised, layers = self._denoiser(noisy, sigma)
             spectra = {
                 name: _spectrum(matrix, denoised[name])
                 for name, matrix in noisy.items()
-                if matrix.ndim == 2 and matches(name, self.options.spectra)
+                if self.options.spectra and matrix.ndim == 2 and matches(name, self.options.spectra)
             }
         return denoised, layers, spectra
 
@@ -256,11 +262,10 @@ class DenoisingStep:
         else:
             self._observers[key] = observer
 
-    def _tell_optimizer(self, sigma: float, shares: Mapping[str, float]) -> None:
-        if isinstance(self._optimizer, DPAdamBC):
-            known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
-            mine = {p: name for name, p in self.parameters.items() if id(p) in known and p.grad is not None}
-            self._optimizer.set_noise_variance({p: (shares.get(name, 1.0) * sigma) ** 2 for p, name in mine.items()})
+    def _tell(self, optimizer: DPAdamBC, sigma: float, shares: Mapping[str, float]) -> None:
+        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        mine = {p: name for name, p in self.parameters.items() if id(p) in known and p.grad is not None}
+        optimizer.set_noise_variance({p: (shares.get(name, 1.0) * sigma) ** 2 for p, name in mine.items()})
 
 
 def _noise_share(layer: LayerReport | BlendReport) -> float:
@@ -274,11 +279,6 @@ def _full_precision(gradients: Gradients) -> AbstractContextManager[object]:
     for device in {gradient.device.type for gradient in gradients.values()}:
         stack.enter_context(torch.autocast(device, enabled=False))
     return stack
-
-
-def _run(step: DenoisingStep) -> None:
-    # A hook of torch.optim that returned something would change the arguments of `step`.
-    step()
 
 
 def _spectrum(noisy: torch.Tensor, denoised: torch.Tensor) -> LayerSpectrum:

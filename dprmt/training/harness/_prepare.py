@@ -86,11 +86,12 @@ class Prepared:
                 self.denoising = DenoisingStep.attach(outer, self.parameters, options)
                 self.denoising_memory = self.denoising.memory
                 return
-            memory = self.denoising_memory = options.new_memory()
+            self.denoising_memory = options.new_memory()
+            denoiser = options.denoiser(self.denoising_memory)
 
             def denoise(noisy: dict[str, torch.Tensor], sigma: float) -> Any:
                 released.look()
-                return options.apply(noisy, sigma, memory)
+                return denoiser(noisy, sigma)
 
             outer.denoise = denoise
 
