@@ -1,7 +1,7 @@
 """What denoising buys at equal ε, each method at its own rate, paired over seeds, with a null and a control.
 
 Usage: ``python paper_figures/denoising_study.py train FOLDER [--studies …] [--data .]``, which may be stopped at any
-time and called again; ``… store FOLDER`` writes ``results/denoising_study.json`` from what is there; ``… page`` writes
+time and called again; ``… store FOLDER`` writes into ``results/denoising_study.json`` what is there; ``… page`` writes
 the tables of ``docs/theory/when_denoising_helps.md`` from it.
 """
 
@@ -28,14 +28,15 @@ def main() -> None:
     parser.add_argument("command", choices=("train", "store", "page"))
     parser.add_argument("folder", type=Path, nargs="?", help="where the runs go; finished ones are not repeated")
     parser.add_argument("--studies", nargs="+", default=list(STUDIES), choices=list(STUDIES))
-    parser.add_argument("--data", type=Path, default=Path(), help="with the folder sst2")
+    parser.add_argument("--data", type=Path, default=Path(), help="with the folders sst2 and e2e")
     options = parser.parse_args()
     if options.command != "page" and options.folder is None:
         parser.error(f"{options.command} needs a folder")
     if options.command == "train":
         train(options.folder, options.studies, options.data)
     elif options.command == "store":
-        STORED.write_text(json.dumps(results(options.folder), indent=1) + "\n")
+        before = json.loads(STORED.read_text(encoding="utf-8"))
+        STORED.write_text(json.dumps({**before, **results(options.folder)}, indent=1) + "\n")
     else:
         PAGE.write_text(page(), encoding="utf-8")
 

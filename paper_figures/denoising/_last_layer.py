@@ -81,7 +81,7 @@ def features(model: torch.nn.Module, texts: Sequence[Sequence[int]]) -> Iterable
     handle = output.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     with torch.no_grad():
-        for group in _alike(order, texts, largest=32):
+        for group in alike(order, texts, largest=32):
             ids = torch.tensor([list(texts[i]) for i in group])
             positions = torch.arange(ids.shape[1]).expand(ids.shape)
             model(input_ids=ids, attention_mask=torch.ones_like(ids), position_ids=positions)
@@ -98,8 +98,8 @@ def padded(items: Sequence[Features]) -> tuple[torch.Tensor, ...]:
     return (*(pad_sequence(list(part), batch_first=True) for part in zip(*items, strict=True)), mask)
 
 
-def _alike(order: Sequence[int], texts: Sequence[Sequence[int]], largest: int) -> Iterable[list[int]]:
-    # Texts of one length, so that nothing is padded.
+def alike(order: Sequence[int], texts: Sequence[Sequence[int]], largest: int) -> Iterable[list[int]]:
+    """Texts of one length, so that nothing is padded."""
     group: list[int] = []
     for i in order:
         if group and (len(texts[i]) != len(texts[group[0]]) or len(group) == largest):

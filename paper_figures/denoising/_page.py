@@ -20,6 +20,12 @@ _NAMES = {
     "momentum blend": "blend, on the momentum",
     "longer steps": "Adam at c times the paper's rate",
 }
+_SCORES = {
+    "final_accuracy": ("final accuracy, %", 100, 1),
+    "mean_accuracy": ("mean accuracy, %", 100, 1),
+    "final_loss": ("final loss", 1, 4),
+    "mean_loss": ("mean loss", 1, 4),
+}
 _CURVES = {"DP-LoRA": "Adam, no denoiser", "denoised": "the paper's denoiser", "blended": "blend"}
 
 
@@ -65,17 +71,8 @@ def verdict(results: Mapping[str, Any]) -> str:
 def study_table(name: str, study: Mapping[str, Any]) -> str:
     """One setting: what was run, and every method."""
     rows = [_row(study, role) for role in ROLES if role in study["rows"]]
-    header = [
-        "method",
-        "rate",
-        "seeds",
-        "final accuracy, %",
-        "minus Adam",
-        "mean accuracy, %",
-        "minus Adam",
-        "mean loss",
-        "minus Adam",
-    ]
+    names = [cell for score in _scores(study) for cell in (_SCORES[score][0], "minus Adam")]
+    header = ["method", "rate", "seeds", *names]
     parts = [f"### {name}", _facts(study), _tuning(study)]
     return "\n\n".join([*parts, _markdown(header, rows)] if rows else parts)
 
@@ -115,7 +112,8 @@ def _facts(study: Mapping[str, Any]) -> str:
     tried = ", ".join(f"{_NAMES[m]} {len(rates)}" for m, rates in study["tried"].items() if rates)
     length = "not measured yet" if study["step_length"] is None else f"{study['step_length']:.3f}"
     replaced = study["replaced"] or {}
-    gate = f"; the paper's gate replaced {replaced['paper']:.2f} of 2 matrices per step" if "paper" in replaced else ""
+    matrices = 2 * len(changes["model.lora.targets"])
+    gate = f"; the paper's gate replaced {replaced['paper']:.2f} of {matrices} matrices per step" if replaced else ""
     return (
         f"`{study['recipe']}` at ε = {study['target_epsilon']:g}: adapters in"
         f" {', '.join(f'`{target}`' for target in changes['model.lora.targets'])}, {changes['data.limit']} training"
@@ -136,12 +134,18 @@ def _tuning(study: Mapping[str, Any]) -> str:
 def _row(study: Mapping[str, Any], role: str) -> list[str]:
     row = study["rows"][role]
     cells = [_NAMES[role], f"{row['rate']:.3g}", str(len(row["seeds"]))]
-    for score, scale, digits in (("final_accuracy", 100, 1), ("mean_accuracy", 100, 1), ("mean_loss", 1, 4)):
-        values = row[score]
+    for score in _scores(study):
+        (_, scale, digits), values = _SCORES[score], row[score]
         cells.append(f"{scale * math.fsum(values) / len(values):.{digits}f}")
         found = difference(study, role, score)
         cells.append("" if role == "none" else f"{scale * found.mean:+.{digits}f} ± {scale * found.error:.{digits}f}")
     return cells
+
+
+def _scores(study: Mapping[str, Any]) -> tuple[str, ...]:
+    # Of a language model there is the loss alone.
+    classified = any("mean_accuracy" in row for row in study["rows"].values())
+    return ("final_accuracy", "mean_accuracy", "mean_loss") if classified else ("final_loss", "mean_loss")
 
 
 def _seeds(study: Mapping[str, Any]) -> int:

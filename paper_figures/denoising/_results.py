@@ -14,7 +14,6 @@ from denoising._order import TUNING_SEED, chosen_rate, jobs, mean_of, read, step
 from denoising._studies import METHODS, STUDIES, Study
 
 ROLES = ("none", "null", *list(METHODS)[1:], "longer steps")
-SCORES = ("mean_loss", "mean_accuracy", "final_loss", "final_accuracy", "mean_training_loss")
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -41,10 +40,10 @@ def _study(study: Study, runs: Path) -> dict[str, Any]:
     for seed in range(TUNING_SEED + 1, study.seeds + 1) if tuned else ():
         for job in jobs(study, runs, seed):
             if job.file(runs).exists():
-                row = rows.setdefault(job.role, {"rate": job.rate, "seeds": [], **{score: [] for score in SCORES}})
+                row = rows.setdefault(job.role, {"rate": job.rate, "seeds": []})
                 row["seeds"].append(seed)
                 for score, value in _scores(read(job.file(runs))).items():
-                    row[score].append(value)
+                    row.setdefault(score, []).append(value)
     one = read(min(runs.glob("*_seed*.json")))
     facts = {key: one[key] for key in ("noise_multiplier", "sample_rate", "target_epsilon")}
     return {
@@ -64,10 +63,13 @@ def _scores(result: Mapping[str, Any]) -> dict[str, float]:
     last, losses = result["evaluations"][-1], result["training_losses"]
     return {
         "mean_loss": mean_of(result, "loss"),
-        "mean_accuracy": mean_of(result, "accuracy"),
         "final_loss": math.inf if last["loss"] is None else last["loss"],
-        "final_accuracy": last["accuracy"],
         "mean_training_loss": math.fsum(losses) / len(losses),
+        **(
+            {"mean_accuracy": mean_of(result, "accuracy"), "final_accuracy": last["accuracy"]}
+            if "accuracy" in last
+            else {}
+        ),
     }
 
 

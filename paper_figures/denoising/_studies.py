@@ -69,6 +69,11 @@ _SIZES = {
     "evaluation.every": 4,
 }
 
+_E2E = {
+    "data.train": "e2e/trainset.csv",
+    "data.validation": "e2e/devset.csv",
+    "data.test": "e2e/testset_w_refs.csv",
+}
 _SST2 = {"data.train": "sst2/train.tsv", "data.validation": "sst2/dev.tsv", "data.test": "sst2/test.tsv"}
 
 STUDIES: Mapping[str, Study] = {
@@ -87,6 +92,23 @@ STUDIES: Mapping[str, Study] = {
         rows=512,
         files=_SST2,
     ),
+    "smollm2-e2e": Study(
+        "smollm2-e2e",
+        {
+            "model.lora.targets": ["layers.29.self_attn.q_proj", "layers.29.self_attn.v_proj"],
+            "privacy.target_epsilon": 6.7,
+            "data.limit": 2048,
+            "data.max_tokens": 96,
+            "training.batch_size": 64,
+            "training.micro_batch_size": 16,
+            "training.steps": 16,
+            "evaluation.every": 4,
+        },
+        (-5, -4, -3),
+        seeds=3,
+        rows=96,
+        files=_E2E,
+    ),
 }
-"""By name. The last matrix of the encoder is adapted: what goes into it is computed once per text. In the third an
-average has a quarter of the noise."""
+"""By name. Of an encoder the last matrix is adapted, of a decoder q and v of the last layer: what goes into them is
+computed once per text. In the third an average has a quarter of the noise."""

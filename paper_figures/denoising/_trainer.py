@@ -6,19 +6,22 @@ import fnmatch
 import json
 import math
 import warnings
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from denoising._last_layer import Features, LastLayer, features, padded
-from denoising._order import Job
+from denoising._last_decoder import LastDecoder, states
+from denoising._last_layer import LastLayer, features
+from denoising._order import Job, read
+from denoising._stored import kept
 from denoising._studies import Study
+from denoising._tasks import LastDecoderTask, LastLayerTask
 from dprmt._files import write_whole
 from dprmt.training.data import load_data
 from dprmt.training.denoising import DenoisingEvaluation, PrivateDataWarning
-from dprmt.training.harness import Observer, Task, run_in_memory
+from dprmt.training.harness import Observer, run_in_memory
 from dprmt.training.models import load_model, load_tokenizer
 
 
@@ -46,6 +49,9 @@ class Trainer:
     def run(self, job: Job) -> None:
         """Do a run that was not done yet, and write its file."""
         if job.file(self._runs).exists():
+            return
+        if (known := self._twin(job)) is not None:
+            write_whole(job.file(self._runs), json.dumps({**known, **job._asdict()}) + "\n")
             return
         recipe = self._study.at(job.method, job.rate, job.seed, self._files)
         if job.seed != self._seed:
@@ -76,70 +82,38 @@ class Trainer:
         }
         write_whole(job.file(self._runs), json.dumps(result) + "\n")
 
+    def _twin(self, job: Job) -> dict[str, Any] | None:
+        # The same run under another role: the control, where the denoiser replaced nothing.
+        twin = job._replace(role=job.method)
+        known = read(twin.file(self._runs)) if twin.file(self._runs).exists() else {}
+        return known if all(known.get(key) == getattr(job, key) for key in ("rate", "seed", "noise_seed")) else None
+
     def _load(self, recipe: Any) -> None:
-        labels, seed = len(self._data.labels), recipe.training.seed
-        model = load_model(recipe.model, labels=labels, seed=seed, tokenizer=self._tokenizer).model
+        labels, seed = self._data.labels, recipe.training.seed
+        options = {"labels": None if labels is None else len(labels), "seed": seed, "tokenizer": self._tokenizer}
+        model = load_model(recipe.model, **options).model
         if self._seed is None:
-            self._features = self._all_features(model)
-        self._model, self._seed = LastLayer(model).train(), seed
+            self._splits = self._known(model, recipe.model.task)
+        end, task = (LastDecoder, LastDecoderTask) if labels is None else (LastLayer, LastLayerTask)
+        self._model, self._seed = end(model).train(), seed
         self._start = {name: p.detach().clone() for name, p in self._model.named_parameters() if p.requires_grad}
-        train, validation = self._features
-        targets = [self._data.train[i]["labels"] for i in range(len(train))]
-        scored = [self._data.validation[i]["labels"] for i in range(len(validation))]
-        self._task = LastLayerTask(self._model, (train, targets), (validation, scored))
+        self._task = task(self._model, *self._splits)
 
-    def _all_features(self, model: torch.nn.Module) -> tuple[list[Features], list[Features]]:
-        # Of the frozen part, the same for every seed; written down, since they take longer than many runs.
-        file = self._runs / "features.pt"
-        if not file.exists():
-            splits = []
-            for split, limit in ((self._data.train, len(self._data.train)), (self._data.validation, self._study.rows)):
-                texts = [split[i]["input_ids"] for i in range(min(limit, len(split)))]
-                splits.append([tuple(item) for item in features(model, texts)])
-            torch.save(splits, file.with_suffix(".part"))
-            file.with_suffix(".part").replace(file)
-        train, validation = torch.load(file)
-        return [Features(*item) for item in train], [Features(*item) for item in validation]
+    def _known(self, model: torch.nn.Module, task: str) -> list[tuple[list[Any], list[Any]]]:
+        # Inputs of the part that is trained, and targets: the same for every seed.
+        compute = states if task == "generation" else _tuples
+        folder, splits = self._runs / "features", []
+        for name, most in (("train", len(self._data.train)), ("validation", self._study.rows)):
+            split = getattr(self._data, name)
+            items = [split[i] for i in range(min(most, len(split)))]
+            texts = [item["input_ids"] for item in items]
+            known = kept(folder, name, texts, partial(compute, model))
+            splits.append((known, [item["labels"] for item in items]))
+        return splits
 
 
-class LastLayerTask(Task):
-    """Texts as what goes into the last matrix.
-
-    Parameters
-    ----------
-    model : LastLayer
-        What is trained.
-    train, validation : pair of list
-        Features and labels.
-    """
-
-    def __init__(self, model: LastLayer, train: Any, validation: Any) -> None:
-        self._model, self._train, self._validation = model, train, validation
-        self.size = len(train[0])
-
-    def accumulate(self, private: Any, positions: Sequence[int], step: int) -> torch.Tensor:
-        """See `Task`."""
-        features, labels = self._train
-        batch = padded([features[i] for i in positions])
-        logits = private.model(*batch)
-        targets = torch.tensor([labels[i] for i in positions])
-        losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
-        private.accumulate(losses, samples=positions, step=step)
-        return losses.detach()
-
-    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """See `Task`; texts of similar length together."""
-        features = self._train[0]
-        return super().pieces(sorted(batch, key=lambda i: len(features[i].hidden)), largest)
-
-    def score(self) -> dict[str, Any]:
-        """Mean loss and accuracy on the validation texts."""
-        features, labels = self._validation
-        with torch.no_grad():
-            pieces = [self._model(*padded(features[i : i + 64])) for i in range(0, len(features), 64)]
-        logits, targets = torch.cat(pieces), torch.tensor(labels)
-        loss = torch.nn.functional.cross_entropy(logits.double(), targets)
-        return {"loss": float(loss), "accuracy": float((logits.argmax(1) == targets).double().mean())}
+def _tuples(model: torch.nn.Module, texts: Any) -> list[tuple[torch.Tensor, ...]]:
+    return [tuple(item) for item in features(model, texts)]  # torch loads no other kind of tuple
 
 
 class InnerProducts(Observer):

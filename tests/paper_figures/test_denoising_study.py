@@ -15,11 +15,26 @@ torch = pytest.importorskip("torch")
 for _package in ("opacus", "transformers", "peft"):
     pytest.importorskip(_package)
 
-from denoising import METHODS, STUDIES, LastLayer, Study, chosen_rate, difference, jobs, results, with_tables  # noqa: E402
+from denoising import (  # noqa: E402
+    METHODS,
+    STUDIES,
+    LastLayer,
+    Study,
+    _last_decoder,
+    chosen_rate,
+    difference,
+    jobs,
+    results,
+    with_tables,
+)
+from denoising._last_decoder import LastDecoder, states  # noqa: E402
 from denoising._last_layer import features, padded  # noqa: E402
-from denoising._page import BEGIN, END, verdict  # noqa: E402
+from denoising._page import BEGIN, END, study_table, verdict  # noqa: E402
 from denoising._results import ROLES, ahead  # noqa: E402
-from denoising._trainer import InnerProducts, LastLayerTask  # noqa: E402
+from denoising._stored import kept  # noqa: E402
+from denoising._tasks import LastDecoderTask, LastLayerTask  # noqa: E402
+from denoising._trainer import InnerProducts, Trainer  # noqa: E402
+from dprmt.training.data import per_sample_losses  # noqa: E402
 from dprmt.training.harness import run_in_memory  # noqa: E402
 from dprmt.training.models import load_model  # noqa: E402
 from dprmt.training.recipes import LoraRecipe, ModelRecipe, Settings  # noqa: E402
@@ -127,7 +142,9 @@ def test_every_study_is_a_recipe_at_every_method() -> None:
             recipe = study.at(method, 0.01, 3, Path("data"))
             assert recipe.optimizer.learning_rate == 0.01
             assert recipe.denoising.method in ("none", "paper", "blend")
-            assert recipe.model.lora.targets == ("layer.5.output.dense",)
+            assert recipe.privacy.target_epsilon == 6.7
+            (layer,) = {".".join(target.split(".")[:2]) for target in recipe.model.lora.targets}
+            assert layer == ("layers.29" if recipe.model.task == "generation" else "layer.5")
 
 
 def test_the_last_layer_trains_as_the_whole_model_does() -> None:
@@ -184,3 +201,119 @@ def test_padding_changes_nothing() -> None:
     end = LastLayer(model)
     alone = torch.cat([end(*padded([item])) for item in items])
     torch.testing.assert_close(end(*padded(items)), alone)
+
+
+def decoder() -> Any:
+    """A Llama with grouped keys, adapters in its last layer, and more words than the texts have."""
+    lora = LoraRecipe(rank=2, alpha=4.0, targets=("layers.1.self_attn.q_proj", "layers.1.self_attn.v_proj"))
+    sizes = {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = load_model(
+        ModelRecipe("generation", architecture="llama", tokenizer="bytes", config=sizes, lora=lora)
+    ).model
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:  # so that both adapters' matrices have gradients
+            parameter.data.normal_(generator=generator)
+    return model
+
+
+def sentences() -> tuple[list[list[int]], list[list[int]]]:
+    """Texts of 4 to 9 tokens, of which all but the first two or three are learnt."""
+    generator = np.random.default_rng(0)
+    texts = [generator.integers(5, 90, size=4 + i % 6).tolist() for i in range(24)]
+    return texts, [[-100] * (2 + i % 2) + text[2 + i % 2 :] for i, text in enumerate(texts)]
+
+
+def together(texts: Any, labels: Any, chosen: Any) -> dict[str, Any]:
+    """A batch for the whole model."""
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(texts[i]) for i in chosen], batch_first=True)
+    learnt = [torch.tensor(labels[i]) for i in chosen]
+    targets = torch.nn.utils.rnn.pad_sequence(learnt, batch_first=True, padding_value=-100)
+    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": targets}
+
+
+def test_the_end_of_a_decoder_has_the_losses_and_gradients_of_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_last_decoder, "_AT_ONCE", 7)
+    model, (texts, labels) = decoder(), sentences()
+    end = LastDecoder(model)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    weights = torch.linspace(0.5, 2.0, len(texts))
+    whole = per_sample_losses(model, together(texts, labels, range(len(texts))))
+    cheap = end(*_last_decoder.padded(states(model, texts), labels))
+    torch.testing.assert_close(cheap, whole, rtol=1e-5, atol=1e-6)
+    expected, found = (torch.autograd.grad((weights * losses).sum(), trained) for losses in (whole, cheap))
+    assert min(float(gradient.norm()) for gradient in expected) > 1e-3
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_end_of_a_decoder_trains_as_the_whole_model_does() -> None:
+    texts, labels = sentences()
+    settings = Settings(
+        privacy={"noise_multiplier": 0.5, "delta": 1e-3, "clipping": "ghost"},
+        optimizer={"name": "adamw", "learning_rate": 0.02},
+        training={"batch_size": 12, "micro_batch_size": 5, "steps": 3},
+        evaluation={"every": 1},
+    )
+
+    class Whole(LastDecoderTask):
+        """The same items through all layers."""
+
+        def accumulate(self, private: Any, positions: Any, step: int) -> Any:
+            losses = per_sample_losses(private.model, together(texts, labels, positions))
+            private.accumulate(losses, samples=positions, step=step)
+            return losses.detach()
+
+        def score(self) -> dict[str, Any]:
+            with torch.no_grad():
+                return {"loss": float(per_sample_losses(self._model, together(texts, labels, range(24))).mean())}
+
+    def run(whole: bool) -> list[Any]:
+        model = decoder()
+        items = states(model, texts), labels
+        kind, trained = (Whole, model) if whole else (LastDecoderTask, LastDecoder(model).train())
+        with run_in_memory(trained, kind(trained, items, items), settings, noise_seed=1) as steps:
+            return [(record.loss, record.evaluation["loss"]) for record in steps.steps()]
+
+    whole, cheap = np.array(run(True)), np.array(run(False))
+    np.testing.assert_allclose(cheap, whole, rtol=1e-4)
+    assert len(set(np.round(cheap[:, 1], 3))) == 3
+
+
+def test_what_is_known_of_the_texts_is_computed_once(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def compute(texts: Any) -> list[Any]:
+        asked.append(len(texts))
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return [torch.tensor([float(text)]) for text in texts]
+
+    with pytest.raises(KeyboardInterrupt):
+        kept(tmp_path / "known", "train", range(150), compute)
+    assert [int(x) for x in kept(tmp_path / "known", "train", range(150), compute)] == list(range(150))
+    kept(tmp_path / "known", "train", range(150), compute)
+    assert asked == [128, 22, 22]
+
+
+def test_a_run_that_is_known_under_another_role_is_not_done_again(tmp_path: Path) -> None:
+    trainer = object.__new__(Trainer)
+    trainer._runs = tmp_path
+    jobs_of = {job.role: job for job in run_all(tmp_path, {}) if job.seed == 1}
+    same = jobs_of["longer steps"]._replace(rate=jobs_of["none"].rate)
+    trainer.run(same)
+    assert json.loads(same.file(tmp_path).read_text())["role"] == "longer steps"
+    assert trainer._twin(jobs_of["null"]) is None
+    assert trainer._twin(jobs_of["longer steps"]) is None
+
+
+def test_tables_of_a_language_model_have_losses(tmp_path: Path) -> None:
+    (tmp_path / "minilm-docstrings").mkdir()
+    run_all(tmp_path / "minilm-docstrings", {"paper": 0.2})
+    for file in (tmp_path / "minilm-docstrings").glob("*.json"):
+        result = json.loads(file.read_text())
+        for evaluation in result["evaluations"]:
+            del evaluation["accuracy"]
+        file.write_text(json.dumps(result))
+    table = study_table("minilm-docstrings", results(tmp_path)["minilm-docstrings"])
+    assert "| final loss | minus Adam | mean loss | minus Adam |" in table
+    assert "accuracy" not in table

@@ -1,0 +1,90 @@
+"""Texts as what goes into the part that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from denoising import _last_decoder, _last_layer
+from denoising._last_decoder import LastDecoder
+from denoising._last_layer import Features, LastLayer
+from dprmt.training.harness import Task
+
+
+class LastLayerTask(Task):
+    """Texts as what goes into the last matrix.
+
+    Parameters
+    ----------
+    model : LastLayer
+        What is trained.
+    train, validation : pair of list
+        `Features`, or tuples like them, and labels.
+    """
+
+    def __init__(self, model: LastLayer, train: Any, validation: Any) -> None:
+        self._model, self.size = model, len(train[0])
+        self._train, self._validation = (([Features(*x) for x in known], y) for known, y in (train, validation))
+
+    def accumulate(self, private: Any, positions: Sequence[int], step: int) -> torch.Tensor:
+        """See `Task`."""
+        features, labels = self._train
+        batch = _last_layer.padded([features[i] for i in positions])
+        logits = private.model(*batch)
+        targets = torch.tensor([labels[i] for i in positions])
+        losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+        private.accumulate(losses, samples=positions, step=step)
+        return losses.detach()
+
+    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
+        """See `Task`; texts of similar length together."""
+        features = self._train[0]
+        return super().pieces(sorted(batch, key=lambda i: len(features[i].hidden)), largest)
+
+    def score(self) -> dict[str, Any]:
+        """Mean loss and accuracy on the validation texts."""
+        features, labels = self._validation
+        with torch.no_grad():
+            pieces = [self._model(*_last_layer.padded(features[i : i + 64])) for i in range(0, len(features), 64)]
+        logits, targets = torch.cat(pieces), torch.tensor(labels)
+        loss = torch.nn.functional.cross_entropy(logits.double(), targets)
+        return {"loss": float(loss), "accuracy": float((logits.argmax(1) == targets).double().mean())}
+
+
+class LastDecoderTask(Task):
+    """Texts as what goes into the last layer of a decoder.
+
+    Parameters
+    ----------
+    model : LastDecoder
+        What is trained.
+    train, validation : pair of list
+        States, and the tokens that are learnt, -100 where none is.
+    """
+
+    def __init__(self, model: LastDecoder, train: Any, validation: Any) -> None:
+        self._model, self._train, self._validation = model, train, validation
+        self.size = len(train[0])
+
+    def accumulate(self, private: Any, positions: Sequence[int], step: int) -> torch.Tensor:
+        """See `Task`."""
+        states, labels = self._train
+        losses = private.model(*_last_decoder.padded([states[i] for i in positions], [labels[i] for i in positions]))
+        private.accumulate(losses, samples=positions, step=step)
+        return losses.detach()
+
+    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
+        """See `Task`; texts of similar length together."""
+        return super().pieces(sorted(batch, key=lambda i: len(self._train[0][i])), largest)
+
+    def score(self) -> dict[str, Any]:
+        """Mean loss on the validation texts."""
+        states, labels = self._validation
+        with torch.no_grad():
+            pieces = [
+                self._model(*_last_decoder.padded(states[i : i + 32], labels[i : i + 32]))
+                for i in range(0, len(states), 32)
+            ]
+        return {"loss": float(torch.cat(pieces).double().mean())}
