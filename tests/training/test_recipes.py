@@ -102,6 +102,16 @@ def test_generation_recipes_have_the_values_of_appendix_j2(model: str, task: str
     assert search.metrics == ("bleu", "nist", "rouge_l", "meteor", "cider")
 
 
+def test_only_recipes_that_repeat_a_papers_denoising_have_a_denoiser() -> None:
+    """As docs/theory/when_denoising_helps.md advises; those that have one say why."""
+    with_one = {name for name in builtin_recipes() if load_recipe(name).denoising.method != "none"}
+    repeated = {f"roberta-{size}-{task}" for size in ("base", "large") for task in GLUE}
+    repeated |= {f"{model}-{task}" for model in GENERATORS for task in ("e2e", "dart") if model != "smollm2"}
+    assert with_one == repeated | {"roberta-base-sst2-local", "qwen3-0.6b-e2e-local"}
+    for name in with_one:
+        assert "denoiser repeats the setting" in (LIBRARY / f"{name}.toml").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(("task", "metric"), [("bbc", "accuracy"), ("billsum", "rouge_1"), ("hotpotqa", "exact_match")])
 def test_the_long_text_recipes_are_randomized_and_untied(task: str, metric: str) -> None:
     recipe = load_recipe(f"llama-3.2-1b-{task}-4096")

@@ -337,7 +337,10 @@ GRAPE = ["--set", "optimizer.name=grape", "--set", "optimizer.rank=2"]
         (["RECIPE", "--device", "nonsense"], "--device must be a device that computes here"),
         (["RECIPE", "--device", "meta"], "--device must be a device that computes here"),
         (["FOLDER"], "--recipe must be a readable TOML file"),
-        (["RECIPE", "--set", "data.train=['nowhere.csv']"], "data file must be a file"),
+        (
+            ["RECIPE", "--set", "data.train=['nowhere.csv']"],
+            "data.train must be a file that is there (--set data.train=FILE names one), got ",
+        ),
         (["RECIPE", "--set", "data.train=['broken.csv']"], "data file must be a readable csv file"),
         (["RECIPE", "--set", "data.validation=['empty.csv']"], "data file must be a readable csv file"),
         (["RECIPE", "--set", "data.target=mood"], "data.target must be one of the columns"),

@@ -77,7 +77,7 @@ def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
     for split in SPLITS:
         rows: list[Row] = []
         for part in getattr(data, split):
-            table, found = _table(data, part, base_folder)
+            table, found = _table(data, split, part, base_folder)
             names = names or found
             rows += _rows_of(table, data, task, Path(part).stem if data.source == "files" else part)
         if getattr(data, split) and not rows:
@@ -112,9 +112,14 @@ def _rows_of(table: Any, data: DataRecipe, task: str, part: str) -> list[Row]:
     return [Row(inputs, reference, part) for inputs, references in rows for reference in references]
 
 
-def _table(data: DataRecipe, part: str, base_folder: Path | None) -> tuple[Any, tuple[str, ...] | None]:
+def _table(data: DataRecipe, split: str, part: str, base_folder: Path | None) -> tuple[Any, tuple[str, ...] | None]:
     if data.source == "files":
-        return _read_file((base_folder or Path()) / part), None
+        path = (base_folder or Path()) / part
+        if not path.is_file():
+            raise ParameterError(
+                f"data.{split}", str(path), f"a file that is there (--set data.{split}=FILE names one)"
+            )
+        return _read_file(path), None
     try:
         table = datasets.load_dataset(data.source, data.subset, split=part, revision=data.revision)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
@@ -127,8 +132,6 @@ def _table(data: DataRecipe, part: str, base_folder: Path | None) -> tuple[Any, 
 
 
 def _read_file(path: Path) -> Any:
-    if not path.is_file():
-        raise ParameterError("data file", str(path), "a file")
     if path.suffix == ".xml":
         return read_dart_xml(path)
     if path.suffix not in _READERS:

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dprmt._validation import ParameterError
 from dprmt.training.models._gguf import parsed_once
-from dprmt.training.models._sources import LOADING_ERRORS, folder_or_hub_name
+from dprmt.training.models._sources import LOADING_ERRORS, folder_or_hub_name, not_loaded
 from dprmt.training.recipes import ModelRecipe
 
 _SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -92,15 +92,15 @@ def load_tokenizer(model: ModelRecipe) -> Any:
     source = model.tokenizer or model.source or "bytes"
     if source == "bytes":
         return byte_tokenizer()
-    name, options = folder_or_hub_name("model.tokenizer" if model.tokenizer else "model.source", source)
+    key = "model.tokenizer" if model.tokenizer else "model.source"
+    name, options = folder_or_hub_name(key, source)
     if source == model.source and model.revision:
         options["revision"] = model.revision
     try:
         with parsed_once():
             tokenizer = AutoTokenizer.from_pretrained(name, **options)
     except LOADING_ERRORS as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ParameterError("model.tokenizer", source, f"a tokenizer that loads ({reason})") from error
+        raise not_loaded(key, source, error, wanted="one whose tokenizer loads") from error
     if tokenizer.pad_token is None:
         spare = [token for token in _SPARE_PADS if token in tokenizer.get_vocab()]
         tokenizer.pad_token = spare[0] if spare else tokenizer.eos_token
