@@ -216,10 +216,7 @@ def test_bad_files_are_refused(name: str, content: bytes, keys: dict[str, Any], 
 
 
 def test_missing_files_and_unreachable_sets_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        ParameterError,
-        match=r"^data\.train must be a file that is there \(--set data\.train=FILE names one\), got .*none\.csv",
-    ):
+    with pytest.raises(ParameterError, match=r"^data\.train must be a file that is there .*none\.csv'$"):
         load_data(files("none.csv"), TOKENIZER, "classification", base_folder=tmp_path)
     import datasets
 

@@ -151,7 +151,7 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
         (["smollm2-e2e", "--set", "model.source=NOWHERE"], "model.source must be a GGUF file that exists"),
         (
             ["smollm2-dart", "--set", "model.source=TINY"],
-            "data.train must be a file that is there (--set data.train=FILE",
+            "data.train must be a file that is there (--set",
         ),
     ],
 )

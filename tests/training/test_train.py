@@ -339,7 +339,7 @@ GRAPE = ["--set", "optimizer.name=grape", "--set", "optimizer.rank=2"]
         (["FOLDER"], "--recipe must be a readable TOML file"),
         (
             ["RECIPE", "--set", "data.train=['nowhere.csv']"],
-            "data.train must be a file that is there (--set data.train=FILE names one), got ",
+            "data.train must be a file that is there (--set \"data.train=['FILE']\" names one), got ",
         ),
         (["RECIPE", "--set", "data.train=['broken.csv']"], "data file must be a readable csv file"),
         (["RECIPE", "--set", "data.validation=['empty.csv']"], "data file must be a readable csv file"),

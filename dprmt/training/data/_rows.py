@@ -117,7 +117,7 @@ def _table(data: DataRecipe, split: str, part: str, base_folder: Path | None) ->
         path = (base_folder or Path()) / part
         if not path.is_file():
             raise ParameterError(
-                f"data.{split}", str(path), f"a file that is there (--set data.{split}=FILE names one)"
+                f"data.{split}", str(path), f"a file that is there (--set \"data.{split}=['FILE']\" names one)"
             )
         return _read_file(path), None
     try:
