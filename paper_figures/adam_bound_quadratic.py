@@ -1,6 +1,7 @@
 """Appendix I of arXiv:2510.01137v3 as an experiment: decrease in one step against cosine, on a real layer's curvature.
 
-Usage: ``python paper_figures/adam_bound_quadratic.py OUT.png``
+Usage: ``python paper_figures/adam_bound_quadratic.py OUT.png [ROWS.json]``; the rows that it prints are kept in
+``results/adam_bound_quadratic.json``.
 
 The layer is the first one of a small network on scikit-learn's digits. Proposition I.1 is not true as printed; drawn
 are the corrected bound (dashes), the printed one (crosses) and that in the geometry of the preconditioner (points).
@@ -8,7 +9,10 @@ are the corrected bound (dashes), the printed one (crosses) and that in the geom
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -16,18 +20,38 @@ from dprmt.plots import plot_step_improvement, save_picture
 from quadratic import StepRecord, digits_layer, one_step_improvements
 
 LABELS = {"adam": "DP-Adam", "adambc": "DP-AdamBC", "denoised": "DP-Adam, denoised"}
-COLUMNS = ("cosine", "weighted_cosine", "improvement", "weighted_bound", "bound", "printed_bound")
-WIDTHS = (8, 10, 10, 9, 9, 9, 9)
+TITLES = {
+    "cosine": "cosine",
+    "weighted_cosine": "cosine_P",
+    "improvement": "decrease",
+    "weighted_bound": "bound_P",
+    "bound": "bound",
+    "printed_bound": "printed",
+    "printed_bound_applies": "premise",
+}
 
 
 def columns(records: list[StepRecord], method: str) -> dict[str, np.ndarray]:
     """The numbers of one method."""
     chosen = [record for record in records if record.method == method]
-    return {name: np.array([getattr(record, name) for record in chosen]) for name in COLUMNS}
+    return {name: np.array([getattr(record, name) for record in chosen]) for name in TITLES}
 
 
-def main(path: str) -> None:
-    """Draw one panel per method and print means by noise level."""
+def means(records: list[StepRecord], signal: float, method: str) -> dict[str, float | str]:
+    """Over the draws of one method at one noise level."""
+    chosen = [record for record in records if (record.signal, record.method) == (signal, method)]
+    values = {name: round(float(np.mean([getattr(record, name) for record in chosen])), 6) for name in TITLES}
+    return {"signal": signal, "method": LABELS[method], **values}
+
+
+def line(row: Mapping[str, float | str]) -> str:
+    """A row in print."""
+    cells = "".join(f"{row[name]:>10.3f}" for name in list(TITLES)[:-1])
+    return f"{row['signal']:>7g}  {row['method']:<18}{cells}{row['printed_bound_applies']:>9.0%}"
+
+
+def main(path: str, kept: str | None = None) -> None:
+    """Draw one panel per method, and print and keep means by noise level."""
     records = one_step_improvements(digits_layer())
 
     def draw(axes: np.ndarray) -> None:
@@ -36,18 +60,15 @@ def main(path: str) -> None:
             ax.set_xlim(-0.05, 1.0)
 
     save_picture(path, draw, size=(16.0, 4.8), panels=(1, 3))
-    titles = ("cosine", "cosine_P", "decrease", "bound_P", "bound", "printed", "premise")
-    print(f"{'signal':>7}  {'method':<18}" + "".join(f"{title:>{w}}" for title, w in zip(titles, WIDTHS, strict=True)))
-    for signal in sorted({record.signal for record in records}):
-        for method, label in LABELS.items():
-            chosen = [record for record in records if (record.signal, record.method) == (signal, method)]
-            means = [float(np.mean([getattr(record, name) for record in chosen])) for name in COLUMNS]
-            holds = float(np.mean([record.printed_bound_applies for record in chosen]))
-            cells = "".join(f"{mean:>{width}.3f}" for mean, width in zip(means, WIDTHS[:-1], strict=True))
-            print(f"{signal:>7g}  {label:<18}{cells}{holds:>{WIDTHS[-1]}.0%}")
+    rows = [means(records, signal, name) for signal in sorted({r.signal for r in records}) for name in LABELS]
+    *titles, last = TITLES.values()
+    print(f"{'signal':>7}  {'method':<18}" + "".join(f"{title:>10}" for title in titles) + f"{last:>9}")
+    print("\n".join(line(row) for row in rows))
+    if kept is not None:
+        Path(kept).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: python paper_figures/adam_bound_quadratic.py OUT.png")
-    main(sys.argv[1])
+    if len(sys.argv) not in (2, 3):
+        raise SystemExit("usage: python paper_figures/adam_bound_quadratic.py OUT.png [ROWS.json]")
+    main(*sys.argv[1:])

@@ -59,7 +59,8 @@ def page() -> str:
     """The page with the tables of the stored results."""
     speedups = json.loads((HERE / "results" / "denoising_speedup.json").read_text(encoding="utf-8"))
     study = json.loads(STORED.read_text(encoding="utf-8"))
-    return with_tables(PAGE.read_text(encoding="utf-8"), study, speedups, published("speedup").rows)
+    bounds = json.loads((HERE / "results" / "adam_bound_quadratic.json").read_text(encoding="utf-8"))
+    return with_tables(PAGE.read_text(encoding="utf-8"), study, speedups, published("speedup").rows, bounds)
 
 
 if __name__ == "__main__":

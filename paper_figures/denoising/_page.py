@@ -29,7 +29,13 @@ _SCORES = {
 _CURVES = {"DP-LoRA": "Adam, no denoiser", "denoised": "the paper's denoiser", "blended": "blend"}
 
 
-def with_tables(page: str, results: Mapping[str, Any], stored: Mapping[str, Any], published: Sequence[Any]) -> str:
+def with_tables(
+    page: str,
+    results: Mapping[str, Any],
+    stored: Mapping[str, Any],
+    published: Sequence[Any],
+    bounds: Sequence[Mapping[str, Any]] = (),
+) -> str:
     """The page with its tables made anew.
 
     Parameters
@@ -42,11 +48,13 @@ def with_tables(page: str, results: Mapping[str, Any], stored: Mapping[str, Any]
         ``results/denoising_speedup.json``.
     published : sequence of mapping
         Rows of the paper's Table 1.
+    bounds : sequence of mapping
+        ``results/adam_bound_quadratic.json``.
     """
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
     parts = [verdict(results), *(study_table(name, study) for name, study in results.items())]
-    parts += [speedup_table(stored, published)]
+    parts += [speedup_table(stored, published), bound_table(bounds)]
     return f"{before}{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}"
 
 
@@ -105,6 +113,19 @@ def speedup_table(stored: Mapping[str, Any], published: Sequence[Any]) -> str:
         " that is the scale on which to read the others."
     )
     return f"{text}\n\n{_markdown(header, rows)}"
+
+
+def bound_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Bounds on the decrease in one step beside the decrease."""
+    text = (
+        "### One step of Adam on a quadratic: three bounds and the real decrease\n\n"
+        "The curvature of a real layer, means over draws, in units of what a clean SGD step guarantees"
+        " (`results/adam_bound_quadratic.json`). The signal is the top singular value of the gradient over the threshold."
+    )
+    header = ["signal", "method", "cosine", "cosine_P", "decrease", "(4)", "Proposition I.1, corrected", "as printed"]
+    names = ("cosine", "weighted_cosine", "improvement", "weighted_bound", "bound", "printed_bound")
+    cells = [[f"{row['signal']:g}", row["method"], *(f"{row[name]:.3f}" for name in names)] for row in rows]
+    return f"{text}\n\n{_markdown(header, cells)}"
 
 
 def _facts(study: Mapping[str, Any]) -> str:
