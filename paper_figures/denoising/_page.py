@@ -120,7 +120,7 @@ def bound_table(rows: Sequence[Mapping[str, Any]]) -> str:
     text = (
         "### One step of Adam on a quadratic: three bounds and the real decrease\n\n"
         "The curvature of a real layer, means over draws, in units of what a clean SGD step guarantees"
-        " (`results/adam_bound_quadratic.json`). The signal is the top singular value of the gradient over the threshold."
+        " (`results/adam_bound_quadratic.json`). Signal: the gradient's top singular value over the threshold."
     )
     header = ["signal", "method", "cosine", "cosine_P", "decrease", "(4)", "Proposition I.1, corrected", "as printed"]
     names = ("cosine", "weighted_cosine", "improvement", "weighted_bound", "bound", "printed_bound")

@@ -104,7 +104,7 @@ STUDIES: Mapping[str, Study] = {
             "training.steps": 16,
             "evaluation.every": 4,
         },
-        (-5, -4, -3),
+        (-4, -3, -2),
         seeds=3,
         rows=96,
         files=_E2E,
