@@ -126,10 +126,10 @@ def test_tables_replace_what_is_between_the_marks(tmp_path: Path) -> None:
     run_all(tmp_path / "minilm-docstrings", {"paper": 0.2})
     curve = {"steps": [1, 2], "epsilon": [1.0, 2.0], "values": [[0.1, 0.2], [0.2, 0.3]]}
     stored = {"curves": {"DP-LoRA": curve, "denoised": curve}}
-    page = with_tables(f"a\n{BEGIN}old{END}\nb", results(tmp_path), stored, [])
+    page = with_tables(f"a\n{BEGIN}what was there{END}\nb", results(tmp_path), stored, [])
     assert page.startswith("a\n")
     assert page.endswith("\nb")
-    assert "old" not in page
+    assert "what was there" not in page
     (row,) = [line for line in page.splitlines() if line.startswith("| the paper's denoiser | 0.0316 |")]
     assert "-0.2300 ± 0.0100" in row
     assert "half of its runs against the others" in page
