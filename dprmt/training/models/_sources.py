@@ -95,7 +95,7 @@ def _pretrained_config(model: ModelRecipe) -> Any:
     try:
         return AutoConfig.from_pretrained(name, **options, **_revision(model))
     except LOADING_ERRORS as error:
-        raise not_loaded("model.source", model.source, error, wanted=_LOADS) from error
+        raise ParameterError("model.source", model.source, loadable(model.source, error, wanted=_LOADS)) from error
 
 
 def _random_config(model: ModelRecipe, tokenizer: Any) -> Any:
@@ -127,7 +127,7 @@ def _pretrained(model: ModelRecipe, config: Any) -> torch.nn.Module:
                 kind = AutoModelForCausalLM if model.task == "generation" else AutoModelForSequenceClassification
             network, info = kind.from_pretrained(name, **options, output_loading_info=True)
         except LOADING_ERRORS as error:
-            raise not_loaded("model.source", model.source, error, wanted=_LOADS) from error
+            raise ParameterError("model.source", model.source, loadable(model.source, error, wanted=_LOADS)) from error
     missing = [key for key in (*info["missing_keys"], *info["mismatched_keys"]) if not str(key).startswith(_NEW)]
     if missing:
         raise ParameterError("model.source", model.source, f"weights for all of the model, also for {missing[0]}")
@@ -173,9 +173,9 @@ def _revision(model: ModelRecipe) -> dict[str, Any]:
     return {"revision": model.revision} if model.revision else {}
 
 
-def not_loaded(key: str, source: str, error: Exception, *, wanted: str) -> ParameterError:
-    """In one line: what was wanted of which key, and why it failed."""
+def loadable(source: str, error: Exception, *, wanted: str) -> str:
+    """What was wanted, and why it failed, in one line."""
     reason = str(error).strip().split("\n")[0]
     if source.endswith(".gguf"):
         wanted = "a GGUF file that Transformers reads, of a Llama for example, or a model folder"
-    return ParameterError(key, source, f"{wanted} ({reason})")
+    return f"{wanted} ({reason})"

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dprmt._validation import ParameterError
 from dprmt.training.models._gguf import parsed_once
-from dprmt.training.models._sources import LOADING_ERRORS, folder_or_hub_name, not_loaded
+from dprmt.training.models._sources import LOADING_ERRORS, folder_or_hub_name, loadable
 from dprmt.training.recipes import ModelRecipe
 
 _SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -100,7 +100,7 @@ def load_tokenizer(model: ModelRecipe) -> Any:
         with parsed_once():
             tokenizer = AutoTokenizer.from_pretrained(name, **options)
     except LOADING_ERRORS as error:
-        raise not_loaded(key, source, error, wanted="one whose tokenizer loads") from error
+        raise ParameterError(key, source, loadable(source, error, wanted="one whose tokenizer loads")) from error
     if tokenizer.pad_token is None:
         spare = [token for token in _SPARE_PADS if token in tokenizer.get_vocab()]
         tokenizer.pad_token = spare[0] if spare else tokenizer.eos_token
