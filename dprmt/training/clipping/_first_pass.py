@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
+from torch.utils._pytree import tree_leaves
 
 from dprmt._validation import ParameterError
 from dprmt.training.clipping._contributions import Contribution
 from dprmt.training.clipping._forward_guard import without_hook_warning
 from dprmt.training.clipping._matrix_layers import ProjectedLayer
 from dprmt.training.clipping._policy import Layer
+from dprmt.training.clipping._sample_axes import output_axis
 
 # Of a parameter's gradient: rounding is far below, a second use of a parameter far above.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 5e-3}
@@ -34,7 +36,7 @@ class FirstPass:
     ) -> None:
         self._model = model
         self._projected = {layer.module.weight: layer for layer in layers if isinstance(layer, ProjectedLayer)}
-        self._outputs: list[tuple[str, torch.Tensor]] = []
+        self._outputs: list[tuple[str, torch.Tensor, int]] = []
         self._plain: dict[torch.Tensor, torch.Tensor] = {}
         self._handles = [layer.module.register_forward_hook(self._keeper(layer.name)) for layer in layers]
 
@@ -46,22 +48,22 @@ class FirstPass:
 
     def check_samples(self, losses: torch.Tensor) -> None:
         """Raise unless the first sample's loss depends on the first rows of all layers' outputs alone."""
-        outputs = [(name, output) for name, output in self._outputs if output.requires_grad]
+        outputs = [(name, output, axis) for name, output, axis in self._outputs if output.requires_grad]
         for parameter in self._model.parameters():
             parameter.grad = None  # what somebody left there would be added to
-        if len(losses) < 2 or not outputs or any(len(output) != len(losses) for _, output in outputs):
+        if len(losses) < 2 or not outputs or any(output.shape[axis] != len(losses) for _, output, axis in outputs):
             return  # the last is refused by shape
         self._model.disable_hooks()
         try:
             with without_hook_warning():
                 gradients = torch.autograd.grad(
-                    losses[0], [output for _, output in outputs], retain_graph=True, allow_unused=True
+                    losses[0], [output for _, output, _ in outputs], retain_graph=True, allow_unused=True
                 )
         finally:
             self._model.enable_hooks()
-        for (name, _), gradient in zip(outputs, gradients, strict=True):
+        for (name, _, axis), gradient in zip(outputs, gradients, strict=True):
             # 0 times a gradient that is not finite is NaN: such a sample is left out later.
-            if gradient is not None and len(gradient) > 1 and bool(gradient[1:].nan_to_num(0.0, 0.0, 0.0).any()):
+            if gradient is not None and bool(gradient.movedim(axis, 0)[1:].nan_to_num(0.0, 0.0, 0.0).any()):
                 allowed = "the first axis of every trainable layer, and of the losses, with no sample in another's loss"
                 raise ParameterError("samples", name, allowed)
 
@@ -92,8 +94,10 @@ class FirstPass:
 
     def _keeper(self, name: str) -> Callable[..., None]:
         def keep(module: torch.nn.Module, args: Any, output: Any) -> None:
-            if isinstance(output, torch.Tensor) and module.training and torch.is_grad_enabled():
-                self._outputs.append((name, output))
+            if module.training and torch.is_grad_enabled():
+                for place, value in enumerate(tree_leaves(output)):
+                    if isinstance(value, torch.Tensor):
+                        self._outputs.append((name, value, output_axis(module, place)))
 
         return keep
 

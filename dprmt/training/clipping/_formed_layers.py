@@ -90,6 +90,41 @@ class FormedLayer:
 
 
 @dataclass(frozen=True)
+class WholeModule:
+    """A module whose parts cannot be followed one by one: by the gradients of every sample's copy of its parameters."""
+
+    name: str
+    module: nn.Module
+    policy: NormPolicy
+
+    @property
+    def norms(self) -> FormedNorms:
+        """Of all the module's parameters."""
+        trained = {value: name for name, value in self.module.named_parameters() if value.requires_grad}
+        return FormedNorms(self.name, trained, self.policy)
+
+    def records(self) -> list[LayerRecord]:
+        """See `Layer`."""
+        return self.norms.records(self.name)
+
+    def tokens(self, gradients: torch.Tensor) -> int:
+        """See `Layer`."""
+        return 1
+
+    def terms(self, tokens: int) -> int:
+        """See `Layer`."""
+        return self.norms.terms()
+
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
+        """See `Layer`; a use has a parameter in place of inputs."""
+        totals: dict[nn.Parameter, torch.Tensor] = {}
+        for (parameter,), gradients in uses:
+            totals[parameter] = gradients if parameter not in totals else totals[parameter] + gradients
+        formed = PerSampleGradients(totals)
+        return self.norms.squared(formed, step, samples), formed
+
+
+@dataclass(frozen=True)
 class EmbeddingLayer:
     """An embedding table: the rows that were looked up are formed, in the memory of the output gradients.
 

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from opacus.layers.dp_rnn import DPRNNBase
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from dprmt._validation import ParameterError
 
@@ -24,7 +26,7 @@ class ForwardGuard:
     def __init__(self, model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
         self._layers = dict(layers)
         self._uses = dict.fromkeys(self._layers, 0)
-        self._batch_size = 1
+        self.batch_size = 1
         self._frozen = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
         self._model = model
         self._handles = [model.register_forward_pre_hook(self._start, with_kwargs=True, prepend=True)]
@@ -32,6 +34,9 @@ class ForwardGuard:
             self._handles.append(module.register_forward_hook(self._counter(name), prepend=True))
             if isinstance(module, nn.Embedding):
                 self._handles.append(module.register_forward_pre_hook(self._expand))
+        for part in model.modules():
+            if isinstance(part, DPRNNBase):
+                self._handles.append(part.register_forward_pre_hook(_refuse_packed))
 
     def uses(self, name: str) -> int:
         """How often a layer was used since the last :meth:`finish`."""
@@ -70,7 +75,7 @@ class ForwardGuard:
     def _start(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim)
         first = next(tensors, None)
-        self._batch_size = 1 if first is None else len(first)
+        self.batch_size = 1 if first is None else len(first)
         if model.training and torch.is_grad_enabled() and any(self._uses.values()):
             raise ParameterError(
                 "model",
@@ -80,7 +85,7 @@ class ForwardGuard:
 
     def _expand(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if args and isinstance(args[0], torch.Tensor) and args[0].ndim > 1 and len(args[0]) == 1:
-            return (args[0].expand(self._batch_size, *args[0].shape[1:]), *args[1:])
+            return (args[0].expand(self.batch_size, *args[0].shape[1:]), *args[1:])
         return None
 
     def _counter(self, name: str) -> Callable[..., None]:
@@ -100,6 +105,12 @@ def without_hook_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
         yield
+
+
+def _refuse_packed(module: nn.Module, args: tuple[Any, ...]) -> None:
+    if any(isinstance(value, PackedSequence) for value in args):
+        allowed = "given padded sequences: packed ones are sorted, so that rows are not the samples"
+        raise ParameterError("model", f"{type(module).__name__} with a PackedSequence", allowed)
 
 
 def _trainable(module: nn.Module) -> Iterable[nn.Parameter]:

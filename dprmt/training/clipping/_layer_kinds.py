@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping._formed_layers import EmbeddingLayer, FormedLayer
+from dprmt.training.clipping._formed_layers import EmbeddingLayer, FormedLayer, WholeModule
 from dprmt.training.clipping._matrix_layers import LinearLayer, ProjectedLayer
 from dprmt.training.clipping._matrix_norms import sum_over_tokens
 from dprmt.training.clipping._per_sample_gradients import grad_sampler
 from dprmt.training.clipping._policy import Layer, NormPolicy
+from dprmt.training.clipping._trainable_modules import MATRICES, is_followed
 from dprmt.training.norms import EmbeddingNormEstimator
 from dprmt.training.subspaces import Subspaces
 
@@ -29,15 +29,25 @@ def plan_layers(
 
 
 def _layer(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> Layer:
+    if not is_followed(module):
+        return _whole(name, module, policy, subspaces)
     if isinstance(module, nn.Embedding):
         return EmbeddingLayer(name, module, policy)
-    if type(module) not in (nn.Linear, Conv1D):
+    if type(module) not in MATRICES:
         return FormedLayer(name, module, policy, grad_sampler(module))
     if not module.weight.requires_grad:
         return FormedLayer(name, module, policy, _bias_alone)
     if subspaces is not None and module.weight in subspaces:
         return ProjectedLayer(name, module, policy, subspaces)
     return LinearLayer(name, module, policy)
+
+
+def _whole(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> WholeModule:
+    for inside, parameter in module.named_parameters():
+        if subspaces is not None and parameter in subspaces:
+            allowed = "a layer that hooks can follow: give it no rank, or train without DP-GRAPE"
+            raise ParameterError("rank", f"{name}.{inside}, inside {type(module).__name__}", allowed)
+    return WholeModule(name, module, policy)
 
 
 def _bias_alone(

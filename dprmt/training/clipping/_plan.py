@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
@@ -10,6 +12,7 @@ import torch
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
+from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
 from dprmt.training.clipping._policy import Layer, NormPolicy
@@ -18,9 +21,10 @@ from dprmt.training.clipping._projected_optimizer import (
     DistributedProjectedSumOptimizer,
     ProjectedSumOptimizer,
 )
-from dprmt.training.clipping._refusals import check_model, check_optimizer, trainable_modules
+from dprmt.training.clipping._refusals import check_model, check_optimizer
 from dprmt.training.clipping._samplers import NormSamplers
 from dprmt.training.clipping._step import ClippedStep
+from dprmt.training.clipping._trainable_modules import trainable_modules
 from dprmt.training.norms import (
     DEFAULT_ROUNDING,
     Hutchinson,
@@ -150,7 +154,8 @@ class ClippingPlan:
         generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
         noisy = self._noisy(optimizer, denoise, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
         bound, sharing = self.clipping_norm, self.record.probe_sharing
-        hooks = GradSampleModuleFastGradientClipping(self.model, loss_reduction="sum", max_grad_norm=bound)
+        with _without_gradients(layer.module for layer in layers if isinstance(layer, WholeModule)):
+            hooks = GradSampleModuleFastGradientClipping(self.model, loss_reduction="sum", max_grad_norm=bound)
         # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
         return ClippedStep(hooks, noisy, NormSamplers(hooks, layers, self.policy, sharing, floor=floor, keep=True))
@@ -286,6 +291,19 @@ def _estimator(
 
 def _layers(model: torch.nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> list[Layer]:
     return plan_layers(trainable_modules(model), policy, subspaces)
+
+
+@contextmanager
+def _without_gradients(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
+    """Opacus puts its hooks on what is trainable: not on modules whose samples are run one by one."""
+    trained = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
+    try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
 
 
 def _shared_generator() -> ProbeGenerator:

@@ -6,27 +6,12 @@ from collections import defaultdict
 
 import torch
 from opacus.grad_sample.gsm_base import AbstractGradSampleModule
+from opacus.layers.param_rename import RenameParamsMixin
 from opacus.optimizers import DPOptimizer
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping._per_sample_gradients import CONVOLUTIONS, INDEPENDENT_NORMALIZATIONS, is_replayable
-
-SUPPORTED = (nn.Linear, Conv1D, nn.Embedding, *CONVOLUTIONS, *INDEPENDENT_NORMALIZATIONS)
-
-
-def trainable_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules that hold trainable parameters of their own, by name.
-
-    Returns: in the model's order; a model that is itself such a layer is called "model".
-    """
-    return {
-        name or "model": module
-        for name, module in model.named_modules()
-        if any(parameter.requires_grad for parameter in module.parameters(recurse=False))
-    }
-
+from dprmt.training.clipping._trainable_modules import is_container, trainable_modules
 
 def check_model(model: nn.Module, *, hooked: bool = False) -> None:
     """Raise unless every sample's gradient is its own and can be computed."""
@@ -45,11 +30,12 @@ def check_model(model: nn.Module, *, hooked: bool = False) -> None:
 
 def _check_shared(model: nn.Module) -> None:
     names = defaultdict(list)
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if parameter.requires_grad:
-            names[parameter].append(name)
-    for shared in names.values():
-        if len(shared) > 1:
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        if not isinstance(module, RenameParamsMixin):  # its parts have the same parameters under other names
+            for name, parameter in module.named_parameters(recurse=False):
+                names[parameter].append(f"{prefix}.{name}" if prefix else name)
+    for parameter, shared in names.items():
+        if parameter.requires_grad and len(shared) > 1:
             allowed = (
                 "without trainable parameters in several places: set tie_word_embeddings=False in the configuration, "
                 "or freeze the parameter (LoRA does)"
@@ -74,12 +60,10 @@ def check_samples_apart(name: str, module: nn.Module) -> None:
 
 def _check_layer(name: str, module: nn.Module) -> None:
     kind = f"{name}: {type(module).__name__}"
-    supported = ", ".join(layer.__name__ for layer in SUPPORTED)
-    if type(module) not in SUPPORTED and not is_replayable(module):
-        allowed = f"made of trainable layers of type {supported}, or of one input and no parts: freeze others"
-        raise ParameterError("model", kind, allowed)
-    if list(module.buffers()):
-        raise ParameterError("model", kind, "without buffers in trainable layers: freeze the layer")
+    if any(isinstance(part, nn.EmbeddingBag) for part in module.modules()):
+        raise ParameterError("model", kind, "without EmbeddingBag, whose bags have no sample axis: freeze it")
+    if is_container(module):
+        raise ParameterError("model", kind, "a module with a forward pass around its parameters")
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -13,11 +13,14 @@ from torch import nn
 from dprmt._validation import ParameterError, check_count
 from dprmt.training.clipping._accountant_link import MINE, AccountantLink
 from dprmt.training.clipping._contributions import Contribution
+from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._forward_guard import ForwardGuard, without_hook_warning
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._policy import Layer, NormPolicy, Samples, Use
-from dprmt.training.clipping._refusals import check_model, trainable_modules
+from dprmt.training.clipping._refusals import check_model
+from dprmt.training.clipping._sample_wise import SampleWiseForward
 from dprmt.training.clipping._step_log import StepLog
+from dprmt.training.clipping._trainable_modules import is_followed, trainable_modules
 from dprmt.training.norms import NormEstimator, NormRecord, clip_factors, rounding_margin
 
 UNKNOWN_TOKENS = 65_000  # additions per entry that the default margin, 2⁻¹³ in float32, is for
@@ -98,11 +101,11 @@ class NormSamplers:
         self._kept: list[Contribution] = []
         self._size: int | None = None
         self.log = StepLog()
-        trained = [p for layer in self._layers for p in layer.module.parameters(recurse=False) if p.requires_grad]
-        self._link = AccountantLink(self._record, trained)
+        self._link = AccountantLink(self._record, [p for p in hooks._module.parameters() if p.requires_grad])
         if keep:  # by ClippedStep: no engine counts, the caller does, by the record
             self._link.trust()
         self.guard = ForwardGuard(hooks._module, {layer.name: layer.module for layer in self._layers})
+        self._apart = [self._sample_wise(layer) for layer in self._layers if isinstance(layer, WholeModule)]
         hooks.NORM_SAMPLERS = {type(layer.module): self._sample for layer in self._layers}
         hooks.get_clipping_coef = self._clipping_factors
 
@@ -206,6 +209,8 @@ class NormSamplers:
             self._hooks.__dict__.pop(name, None)
         self._link.remove()
         self.guard.remove()
+        while self._apart:
+            self._apart.pop().remove()
 
     def _longest_chain(self, policy: NormPolicy) -> int:
         if policy.tokens is None and any(layer.terms(1) != layer.terms(2) for layer in self._layers):
@@ -217,10 +222,7 @@ class NormSamplers:
     ) -> dict[nn.Parameter, torch.Tensor]:
         """What Opacus calls for each use of a layer; the norm of all its parameters is given for the first."""
         layer = self._by_module[module]
-        if self._at is None and not (self._keep and self._needs_no_names):
-            raise ParameterError(
-                "step", None, "given before the backward pass: with samplers.at(step=..., samples=...)"
-            )
+        self._check_place()
         if self._keep and len(gradients) == 0:
             return {}
         self._check_size(layer, activations[0], gradients)
@@ -233,6 +235,20 @@ class NormSamplers:
         norms = {parameter: torch.zeros_like(squared) for parameter in parameters}
         norms[parameters[0]] = squared.sqrt()
         return norms
+
+    def _sample_wise(self, layer: WholeModule) -> SampleWiseForward:
+        def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
+            if self._hooks.hooks_enabled:
+                self._check_place()
+                self._check_size(layer, gradients, gradients)
+                self._uses.setdefault(layer, []).append(((parameter,), gradients))
+
+        return SampleWiseForward(layer.name, layer.module, layer.norms.parameters, lambda: self.guard.batch_size, take)
+
+    def _check_place(self) -> None:
+        if self._at is None and not (self._keep and self._needs_no_names):
+            allowed = "given before the backward pass: with samplers.at(step=..., samples=...)"
+            raise ParameterError("step", None, allowed)
 
     @property
     def _needs_no_names(self) -> bool:
@@ -342,8 +358,13 @@ def register_norm_samplers(
         raise ParameterError("norms", type(norms).__name__, "a NormEstimator, such as Hutchinson(probes=32)")
     largest = None if tokens is None else check_count("tokens", tokens)
     check_model(hooks._module, hooked=True)
+    modules = trainable_modules(hooks._module)
+    for name, module in modules.items():
+        if not is_followed(module):
+            allowed = "made of layers that Opacus' hooks can follow: make_private takes others"
+            raise ParameterError("model", f"{name}: {type(module).__name__}", allowed)
     policy = NormPolicy(norms, estimate_all, largest)
-    layers = plan_layers(trainable_modules(hooks._module), policy)
+    layers = plan_layers(modules, policy)
     samplers = NormSamplers(hooks, layers, policy, norms.probe_sharing)
     try:
         samplers.account_with(accountant)

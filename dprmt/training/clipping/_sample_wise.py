@@ -1,0 +1,237 @@
+"""A module's forward pass on one sample at a time, each with parameters of its own, so that gradients come apart.
+
+Every trainable parameter is expanded to one copy for each sample, a view of no memory, and the module is mapped over
+samples and copies ("vmap"). The gradient of a copy is the sample's own gradient: of all uses in the forward pass, with
+its own random numbers, whatever the module does inside, and no part of it can depend on another sample. What torch
+cannot map, such as its recurrent kernels, runs in a loop.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from dprmt._validation import ParameterError
+from dprmt.training.clipping._sample_axes import follows_convention, input_axis, output_axis
+
+Take = Callable[[nn.Parameter, torch.Tensor], None]
+_PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 5e-3}
+_LOW_PRECISION = 0.05
+
+
+class SampleWiseForward:
+    """Takes the place of ``module.forward`` in training.
+
+    ``batch_size``: of the present forward pass, for modules whose documentation does not say which axis is the
+    sample's: there an input whose first axis is that long holds the samples, and all others are shared.
+    ``take``: is called in the backward pass with a parameter and its per-sample gradients.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        parameters: Mapping[nn.Parameter, str],
+        batch_size: Callable[[], int],
+        take: Take,
+    ) -> None:
+        self._name, self._module, self._parameters = name, module, dict(parameters)
+        self._batch_size, self._take = batch_size, take
+        self._had_forward, self._forward = "forward" in vars(module), module.forward
+        self._signature, self._body = inspect.signature(module.forward), _Body(module, module.forward)
+        self._loops = isinstance(module, nn.RNNBase)
+        self._shared: set[str] = set()
+        self._compared: set[tuple[str, ...]] = set()
+        module.forward = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module returns, of one sample at a time where it is trained on."""
+        if not (self._module.training and torch.is_grad_enabled()):
+            return self._forward(*args, **kwargs)
+        call = _Call(self._signature.bind(*args, **kwargs), self._refuse)
+        size = self._size(call)
+        if size == 0:
+            return self._forward(*args, **kwargs)
+        axes = [self._axis(name, value, size) for name, value in call.tensors]
+        if size > 1:
+            self._compare(call, axes, size, args, kwargs)
+        before = self._buffers()
+        output = self._apart(call, axes, self._copies(size))
+        if self._buffers() != before:
+            self._refuse("a buffer that the forward pass changes", "without state: freeze it")
+        return output
+
+    def remove(self) -> None:
+        """Give the module its own forward pass back."""
+        if self._had_forward:
+            self._module.forward = self._forward
+        else:
+            vars(self._module).pop("forward", None)
+
+    def _size(self, call: _Call) -> int:
+        if not follows_convention(self._module):
+            return self._batch_size()
+        name, value = call.tensors[0]
+        if value.ndim != 3:
+            self._refuse(f"{name} of shape {tuple(value.shape)}", "of shape (B, T, d), or (T, B, d), as torch has it")
+        return value.shape[input_axis(self._module, name, value) or 0]
+
+    def _axis(self, name: str, value: torch.Tensor, size: int) -> int | None:
+        if follows_convention(self._module):
+            return input_axis(self._module, name.partition(".")[0], value)
+        if value.ndim == 0 or len(value) != size:
+            self._shared.add(name)
+        return None if name in self._shared else 0
+
+    def _copies(self, size: int) -> dict[str, torch.Tensor]:
+        copies = {}
+        for parameter, name in self._parameters.items():
+            copies[name] = parameter.expand(size, *parameter.shape)
+            copies[name].register_hook(self._taker(parameter))
+        return copies
+
+    def _taker(self, parameter: nn.Parameter) -> Callable[[torch.Tensor], None]:
+        def take(gradients: torch.Tensor) -> None:
+            self._take(parameter, gradients.detach())
+
+        return take
+
+    def _apart(self, call: _Call, axes: Sequence[int | None], copies: Mapping[str, torch.Tensor]) -> Any:
+        size = len(next(iter(copies.values())))
+        values = [value for _, value in call.tensors]
+        cut = [_cut(value, axis, size) for value, axis in zip(values, axes, strict=True) if axis is not None]
+        shape: dict[str, Any] = {}
+
+        def one(own: Mapping[str, torch.Tensor], rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            row = iter(rows)
+            mine = [value if axis is None else next(row) for value, axis in zip(values, axes, strict=True)]
+            bound = call.with_tensors(mine)
+            named = {f"module.{name}": value for name, value in own.items()}
+            leaves, shape["spec"] = tree_flatten(functional_call(self._body, named, bound.args, bound.kwargs))
+            shape["leaves"] = leaves
+            return self._outputs(leaves)
+
+        stacked = iter(self._map(one, copies, cut))
+        joined = [next(stacked) if isinstance(leaf, torch.Tensor) else leaf for leaf in shape["leaves"]]
+        return tree_unflatten([self._joined(leaf, place) for place, leaf in enumerate(joined)], shape["spec"])
+
+    def _outputs(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                axis = output_axis(self._module, place)
+                if leaf.ndim <= axis or leaf.shape[axis] != 1:
+                    self._refuse(f"an output of shape {tuple(leaf.shape)} for one sample", "one with a sample axis")
+            elif not isinstance(leaf, _PLAIN):
+                self._refuse(f"the output {type(leaf).__name__}", "one of tensors: use_cache=False turns caches off")
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def _map(self, one: Callable[..., list[torch.Tensor]], copies: Mapping[str, torch.Tensor], cut: Any) -> Any:
+        if not self._loops:
+            try:
+                return vmap(one, randomness="different")(dict(copies), cut)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, NotImplementedError):  # torch cannot map it, or it fails by itself: then it fails below
+                self._loops = True
+        size = len(next(iter(copies.values())))
+        each = [one({name: value[i] for name, value in copies.items()}, [rows[i] for rows in cut]) for i in range(size)]
+        return [torch.stack(rows) for rows in zip(*each, strict=True)]
+
+    def _joined(self, leaf: Any, place: int) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        axis = output_axis(self._module, place)
+        return leaf.movedim(0, axis).flatten(axis, axis + 1)
+
+    def _compare(self, call: _Call, axes: Sequence[int | None], size: int, args: Any, kwargs: Any) -> None:
+        """Raise unless a batch's output is that of its samples, one by one; looked at once for each set of inputs."""
+        key = tuple(f"{name} {axis}" for (name, _), axis in zip(call.tensors, axes, strict=True))
+        if key in self._compared:
+            return
+        with _evaluated(self._module):
+            whole, _ = tree_flatten(self._forward(*args, **kwargs))
+            copies = {name: value.expand(size, *value.shape) for value, name in self._parameters.items()}
+            apart, _ = tree_flatten(self._apart(call, axes, copies))
+        if len(whole) != len(apart) or any(map(_differ, whole, apart)):
+            cut = ", ".join(name for (name, _), axis in zip(call.tensors, axes, strict=True) if axis is not None)
+            found = f"another output for {size} samples together than one by one, cut along the first axis: {cut}"
+            self._refuse(found, "a function of each sample alone; or the first batch of another size than other axes")
+        self._compared.add(key)
+
+    def _buffers(self) -> list[tuple[int, int]]:
+        return [(id(value), value._version) for value in self._module.buffers()]
+
+    def _refuse(self, found: str, allowed: str) -> None:
+        kind = f"{self._name}: {type(self._module).__name__}"
+        raise ParameterError("model", f"{kind} with {found}", allowed)
+
+
+class _Body(nn.Module):
+    """The module under its own forward pass, for ``functional_call`` without its hooks."""
+
+    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        self.module, self._run = module, forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
+
+
+class _Call:
+    """A forward pass' arguments, and the tensors in them by name."""
+
+    def __init__(self, bound: inspect.BoundArguments, refuse: Callable[[str, str], None]) -> None:
+        self._bound, self._flat = bound, {name: tree_flatten(value) for name, value in bound.arguments.items()}
+        self.tensors: list[tuple[str, torch.Tensor]] = []
+        for name, (leaves, _) in self._flat.items():
+            if isinstance(bound.arguments[name], PackedSequence):
+                refuse("a PackedSequence", "given padded sequences: packed ones have no sample axis")
+            for place, leaf in enumerate(leaves):
+                if isinstance(leaf, torch.Tensor):
+                    self.tensors.append((f"{name}.{place}" if len(leaves) > 1 else name, leaf))
+                elif not isinstance(leaf, _PLAIN):
+                    refuse(f"the input {name}, {type(leaf).__name__}", "given tensors, numbers and words alone")
+
+    def with_tensors(self, values: Sequence[torch.Tensor]) -> inspect.BoundArguments:
+        """The arguments with other tensors in their places."""
+        value, arguments = iter(values), {}
+        for name, (leaves, spec) in self._flat.items():
+            arguments[name] = tree_unflatten(
+                [next(value) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec
+            )
+        return inspect.BoundArguments(self._bound.signature, arguments)  # type: ignore[arg-type]
+
+
+def _cut(value: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    """The samples first, each with the axis that was theirs: of length 1, or of several heads."""
+    return value.unflatten(axis, (size, -1)).movedim(axis, 0)
+
+
+@contextmanager
+def _evaluated(module: nn.Module) -> Iterator[None]:
+    """Dropout off, gradients on: without them torch's attention takes a path that cannot be mapped."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def _differ(whole: Any, apart: Any) -> bool:
+    if not (isinstance(whole, torch.Tensor) and isinstance(apart, torch.Tensor)):
+        return type(whole) is not type(apart)
+    if whole.shape != apart.shape:
+        return True
+    a, b = (value.detach().double().nan_to_num() for value in (whole, apart))
+    return bool((a - b).norm() > _TOLERANCE.get(whole.dtype, _LOW_PRECISION) * a.norm())

@@ -1,0 +1,80 @@
+"""What is captured as one: layers that hooks can follow, and modules that must be taken whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from opacus.layers.dp_rnn import RNNLinear
+from opacus.layers.param_rename import RenameParamsMixin
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from dprmt.training.clipping._per_sample_gradients import CONVOLUTIONS, INDEPENDENT_NORMALIZATIONS, is_replayable
+
+MATRICES = (nn.Linear, Conv1D, RNNLinear)
+FOLLOWED = (*MATRICES, nn.Embedding, *CONVOLUTIONS, *INDEPENDENT_NORMALIZATIONS)
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+_SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
+
+def trainable_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Modules by which the trainable parameters' gradients are formed, none inside another, by name.
+
+    A layer of a type that hooks can follow stands for itself. Any other module with a parameter of its own stands for
+    all parameters in it: the smallest one that is called and inside of which they are used.
+
+    Returns: in the model's order; where it is the model itself, it is called "model".
+    """
+    modules = dict(model.named_modules())
+    whole = {_caller(modules, name) for name, module in modules.items() if _is_opaque(module)}
+    return {
+        name or "model": module
+        for name, module in modules.items()
+        if not whole.intersection(_ancestors(name)) and (name in whole or has_parameters(module))
+    }
+
+
+def is_followed(module: nn.Module) -> bool:
+    """Whether inputs and output gradients of the module, which has no parts, tell its per-sample gradients."""
+    return (type(module) in FOLLOWED or is_replayable(module)) and not list(module.buffers())
+
+
+def has_parameters(module: nn.Module) -> bool:
+    """Whether the module has trainable parameters that none of its parts has: Opacus' recurrent layers rename theirs."""
+    if isinstance(module, RenameParamsMixin):
+        return False
+    return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+
+
+def is_container(module: nn.Module) -> bool:
+    """Whether the module is never called."""
+    return isinstance(module, _CONTAINERS)
+
+
+def is_sequence_first(module: nn.Module) -> bool:
+    """Whether torch's layer of several parts has the sample as second axis, so that its parts do."""
+    return isinstance(module, _SEQUENCE_LAYERS) and not module.self_attn.batch_first
+
+
+def _is_opaque(module: nn.Module) -> bool:
+    if is_sequence_first(module):
+        return any(parameter.requires_grad for parameter in module.parameters())
+    return has_parameters(module) and not is_followed(module)
+
+
+def _caller(modules: dict[str, nn.Module], name: str) -> str:
+    """Of the module or those around it, the first that is called, or that uses its parts' parameters itself."""
+    around = [name, *_ancestors(name)]
+    users = [other for other in around if _uses_its_parts(modules[other])]
+    return next(iter(users), None) or next((other for other in around if not is_container(modules[other])), name)
+
+
+def _uses_its_parts(module: nn.Module) -> bool:
+    adapter = any(kind.__name__ == "BaseTunerLayer" for kind in type(module).__mro__)  # of PEFT, which may be missing
+    return adapter or isinstance(module, nn.MultiheadAttention)
+
+
+def _ancestors(name: str) -> Iterator[str]:
+    while name:
+        name = name.rpartition(".")[0]
+        yield name
