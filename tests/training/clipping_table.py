@@ -13,10 +13,12 @@ import warnings
 from typing import NamedTuple
 
 import torch
+from opacus.layers.dp_rnn import RNNLinear
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from dprmt.training.clipping import ClippedStep, plan_private
+from dprmt.training.clipping._trainable_modules import trainable_modules
 from dprmt.training.norms import ProbeGenerator, cheaper_side
 from dprmt.training.optimizers import DPAdamBC, DPGrape
 from dprmt.training.subspaces import Subspaces
@@ -74,7 +76,9 @@ def losses(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return (1.0 + tokens.double().sum(1) ** 2) * model(tokens).square().mean((1, 2))
 
 
-def make_step(way: Way, model: nn.Module, clipping_norm: float, *, seed: int = 9, **options: object) -> ClippedStep:
+def make_step(
+    way: Way, model: nn.Module, clipping_norm: float, *, seed: int = 9, tokens: int = 3, **options: object
+) -> ClippedStep:
     """Private, without noise."""
     subspaces = Subspaces(model, rank=R, seed=seed) if way.trained == "projected" else None
     plan = plan_private(
@@ -85,7 +89,7 @@ def make_step(way: Way, model: nn.Module, clipping_norm: float, *, seed: int = 9
         probes=K,
         sketch=S if way.clipping == "hutch++" else None,
         probe_sharing=way.sharing,
-        tokens=3,
+        tokens=tokens,
         probe_generator=ProbeGenerator(SEED),
         subspaces=subspaces,
         **options,
@@ -139,14 +143,14 @@ def literal_gradients(way: Way, model: nn.Module) -> list[dict[str, torch.Tensor
 def literal_squared_norm(way: Way, model: nn.Module, gradients: dict[str, torch.Tensor], sample: int | str) -> float:
     """n̂ from gradients that were formed: weights of linear layers with the probes drawn again, the rest exactly."""
     total = {name: float(value.square().sum()) for name, value in gradients.items()}
-    for name, module in model.named_modules():
-        weight = gradients.get(f"{name}.weight")
-        if way.clipping in ("exact", "ghost") or type(module) is not nn.Linear or weight is None:
+    names = {value: name for name, value in model.named_parameters()}
+    for name, module in trainable_modules(model).items():
+        if way.clipping in ("exact", "ghost") or type(module) not in (nn.Linear, RNNLinear):
             continue
-        bias = gradients.get(f"{name}.bias") if way.trained != "projected" else None
-        total[f"{name}.weight"] = _estimate(way, name, weight, bias, sample)
-        if bias is not None:
-            total[f"{name}.bias"] = 0.0  # estimated with the weight
+        weight, bias = names[module.weight], names.get(module.bias) if way.trained != "projected" else None
+        if weight in gradients:
+            total[weight] = _estimate(way, name, gradients[weight], gradients.get(bias), sample)
+            total |= dict.fromkeys({bias} & gradients.keys(), 0.0)  # estimated with the weight
     return sum(total.values())
 
 

@@ -70,15 +70,16 @@ def frozen() -> nn.Module:
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "tied": (tied, "first.weight = second.weight"),
     "tied language model": (tied_gpt2, "tie_word_embeddings=False"),
-    "own parameter": (OwnParameter, "OwnParameter"),
+    "parameters without a forward pass": (
+        lambda: nn.ParameterDict({"a": nn.Parameter(torch.ones(2))}),
+        "model: ParameterDict",
+    ),
     "batch norm": (lambda: network(nn.BatchNorm1d(8)), "3: BatchNorm1d"),
     "batch norm without parameters": (lambda: network(nn.BatchNorm1d(8, affine=False)), "ModuleValidator.fix"),
     "running statistics": (
         lambda: network(nn.InstanceNorm1d(8, track_running_stats=True)),
         "track_running_stats=False",
     ),
-    "recurrent": (lambda: network(nn.GRU(8, 8)), "3: GRU"),
-    "attention": (lambda: nn.MultiheadAttention(8, 2), "model: MultiheadAttention"),
     "bag": (lambda: nn.EmbeddingBag(8, 8), "EmbeddingBag"),
     "renormalized embedding": (lambda: nn.Embedding(8, 8, max_norm=1.0), "max_norm"),
     "embedding by frequency": (lambda: nn.Embedding(8, 8, scale_grad_by_freq=True), "scale_grad_by_freq"),
@@ -101,6 +102,8 @@ def test_a_frozen_tied_or_own_parameter_is_fine() -> None:
     model = tied()
     model["first"].weight.requires_grad_(False)
     assert [layer.layer for layer in private(model).record.layers] == ["first", "second"]  # their biases
+    with_own = OwnParameter()
+    assert [layer.layer for layer in private(with_own).record.layers] == ["model"]  # as a whole
     with_own = OwnParameter()
     with_own.scale.requires_grad_(False)
     assert [layer.layer for layer in private(with_own).record.layers] == ["layer"]

@@ -84,6 +84,34 @@ def test_losses_that_mix_samples_are_refused(clipping: str) -> None:
         step.accumulate(outputs - outputs.mean(), samples=range(4), step=0)
 
 
+@pytest.mark.parametrize("reads", ["before", "after"])
+def test_losses_that_depend_on_samples_of_one_side_are_refused(reads: str) -> None:
+    """A running sum over the batch: the first sample's loss is its own, and only the last one's shows it."""
+    step = private(nn.Linear(3, 2), "exact")
+    outputs = step.model(torch.randn(4, 3)).square().sum(1)
+    losses = outputs.cumsum(0) if reads == "before" else outputs.flip(0).cumsum(0).flip(0)
+    with pytest.raises(ParameterError, match="no sample in another's loss"):
+        step.accumulate(losses, samples=range(4), step=0)
+
+
+def test_one_sample_shows_nothing_so_that_the_next_micro_batch_is_looked_at_too() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    inputs = torch.randn(4, 3)
+    expected = literal_sum(model, [model(row[None]).square().sum() for row in inputs], 1.0)
+    before = [value.detach().clone() for value in model.parameters()]
+    step = private(model, "exact")
+    step.accumulate(step.model(inputs[:1]).square().sum(1), samples=[0], step=0)
+    mixed = step.model(inputs[1:]).square().sum(1)
+    with pytest.raises(ParameterError, match="no sample in another's loss"):
+        step.accumulate(mixed - mixed.mean(), samples=[1, 2, 3], step=0)
+    step.discard()
+    step.accumulate(step.model(inputs[1:]).square().sum(1), samples=[4, 5, 6], step=0)
+    step.step()  # the first micro-batch is still in the sum, once
+    for old, value, total in zip(before, model.parameters(), expected, strict=True):
+        torch.testing.assert_close(old - value.detach(), total, rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_what_is_right_is_not_refused_and_looked_at_once(clipping: str, dtype: torch.dtype) -> None:

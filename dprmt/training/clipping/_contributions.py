@@ -43,7 +43,7 @@ class PerSampleGradients:
         for parameter, value in self.values.items():
             total = sum_of(parameter, value.shape[1:])
             with full_precision(total.device):
-                matrix = value[kept].flatten(1).to(total.dtype)
+                matrix = value[kept][..., None].flatten(1).to(total.dtype)  # a scalar's gradients have one axis
                 total += (factors.to(matrix) @ matrix).view_as(total)
 
 

@@ -47,37 +47,36 @@ class FirstPass:
         self._plain[parameter] = gradient if layer is None else layer.as_captured(gradient)
 
     def check_samples(self, losses: torch.Tensor) -> None:
-        """Raise unless the first sample's loss depends on the first rows of all layers' outputs alone."""
+        """Raise unless the first and the last sample's losses depend on their own rows of all layers' outputs alone."""
         outputs = [(name, output, axis) for name, output, axis in self._outputs if output.requires_grad]
         for parameter in self._model.parameters():
             parameter.grad = None  # what somebody left there would be added to
         if len(losses) < 2 or not outputs or any(output.shape[axis] != len(losses) for _, output, axis in outputs):
             return  # the last is refused by shape
-        self._model.disable_hooks()
-        try:
-            with without_hook_warning():
-                gradients = torch.autograd.grad(
-                    losses[0], [output for _, output, _ in outputs], retain_graph=True, allow_unused=True
-                )
-        finally:
-            self._model.enable_hooks()
-        for (name, _, axis), gradient in zip(outputs, gradients, strict=True):
-            # 0 times a gradient that is not finite is NaN: such a sample is left out later.
-            if gradient is not None and bool(gradient.movedim(axis, 0)[1:].nan_to_num(0.0, 0.0, 0.0).any()):
-                allowed = "the first axis of every trainable layer, and of the losses, with no sample in another's loss"
-                raise ParameterError("samples", name, allowed)
+        for own in (0, len(losses) - 1):
+            gradients = self._gradients(losses[own], [output for _, output, _ in outputs])
+            for (name, _, axis), gradient in zip(outputs, gradients, strict=True):
+                if gradient is not None and _reaches_others(gradient.movedim(axis, 0), own):
+                    allowed = (
+                        "the first axis of every trainable layer, and of the losses, with no sample in another's loss"
+                    )
+                    raise ParameterError("samples", name, allowed)
 
     def check_sums(self, contributions: Sequence[Contribution], size: int) -> None:
-        """Raise unless the captured gradients add up to autograd's; sums are as before, empty."""
+        """Raise unless the captured gradients add up to autograd's; sums are as before."""
+        names = {value: name for name, value in self._model._module.named_parameters()}
+        before = [getattr(parameter, "summed_grad", None) for parameter in names]
+        for parameter in names:
+            parameter.summed_grad = None
         ones = torch.ones(size, dtype=torch.float64)
         for contribution in contributions:
             contribution.add_to_sums(ones.to(_device_of(self._plain)), slice(None))
-        names = {value: name for name, value in self._model._module.named_parameters()}
         largest = max((float(plain.double().norm()) for plain in self._plain.values()), default=0.0)
         found = [value for value, plain in self._plain.items() if _differs(value, plain, largest)]
         wrong = [names.get(value, "a parameter") for value in found]
-        for parameter in names:
-            parameter.summed_grad = None
+        for parameter, total in zip(names, before, strict=True):
+            parameter.summed_grad = total
+        self.forget()
         if wrong:
             allowed = "used through its own layer only: this one also gets a gradient from elsewhere in the model"
             raise ParameterError("model", wrong[0], allowed)
@@ -92,6 +91,14 @@ class FirstPass:
         while self._handles:
             self._handles.pop().remove()
 
+    def _gradients(self, loss: torch.Tensor, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        self._model.disable_hooks()
+        try:
+            with without_hook_warning():
+                return torch.autograd.grad(loss, outputs, retain_graph=True, allow_unused=True)
+        finally:
+            self._model.enable_hooks()
+
     def _keeper(self, name: str) -> Callable[..., None]:
         def keep(module: torch.nn.Module, args: Any, output: Any) -> None:
             if module.training and torch.is_grad_enabled():
@@ -100,6 +107,12 @@ class FirstPass:
                         self._outputs.append((name, value, output_axis(module, place)))
 
         return keep
+
+
+def _reaches_others(gradient: torch.Tensor, own: int) -> bool:
+    # 0 times a gradient that is not finite is NaN: such a sample is left out later.
+    others = torch.cat([gradient[:own], gradient[own + 1 :]])
+    return bool(others.nan_to_num(0.0, 0.0, 0.0).any())
 
 
 def _differs(parameter: torch.Tensor, plain: torch.Tensor, largest: float) -> bool:

@@ -13,6 +13,7 @@ from torch import nn
 from dprmt._validation import ParameterError
 from dprmt.training.clipping._trainable_modules import is_container, trainable_modules
 
+
 def check_model(model: nn.Module, *, hooked: bool = False) -> None:
     """Raise unless every sample's gradient is its own and can be computed."""
     if not isinstance(model, nn.Module):

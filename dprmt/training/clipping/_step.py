@@ -204,7 +204,8 @@ class ClippedStep:
         finite = torch.isfinite(squared)
         if self._first is not None and bool(finite.all()):
             self._first.check_sums(contributions, len(squared))
-            self._looked()
+            if len(squared) > 1:  # one sample cannot show whether samples mix
+                self._looked()
         factors = clip_factors(squared, self._optimizer.max_grad_norm, rounding=self.rounding)
         kept = slice(None) if bool(finite.all()) else finite
         while contributions:

@@ -40,7 +40,7 @@ def is_followed(module: nn.Module) -> bool:
 
 
 def has_parameters(module: nn.Module) -> bool:
-    """Whether the module has trainable parameters that none of its parts has: Opacus' recurrent layers rename theirs."""
+    """Whether there are trainable parameters that no part has: Opacus' recurrent layers rename their parts'."""
     if isinstance(module, RenameParamsMixin):
         return False
     return any(parameter.requires_grad for parameter in module.parameters(recurse=False))

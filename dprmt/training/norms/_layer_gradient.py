@@ -171,7 +171,7 @@ def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
     >>> sum_of_squares(torch.tensor([[3.0, 4.0]]))
     tensor([25.], dtype=torch.float64)
     """
-    return values.flatten(1).double().square().sum(1)
+    return values[..., None].flatten(1).double().square().sum(1)
 
 
 def full_precision(device: torch.device) -> torch.autocast:

@@ -1,0 +1,397 @@
+"""Modules whose samples are run one by one: sums against a literal loop, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from opacus.grad_sample import GradSampleModuleFastGradientClipping
+from opacus.layers import DPGRU, DPLSTM
+from peft import LoraConfig, inject_adapter_in_model
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+from dprmt._validation import ParameterError
+from dprmt.training.clipping import ClippedStep, make_private, make_private_projected, register_norm_samplers
+from dprmt.training.norms import Hutchinson
+from tests.training.clipping_table import L, Way, literal_gradients, make_step, norms_of, released
+
+D = 6
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
+
+
+class Net(nn.Module):
+    """Tokens through a table, the module that is tried, and a linear layer."""
+
+    def __init__(self, middle: nn.Module, table: nn.Module | None = None) -> None:
+        super().__init__()
+        self.table = nn.Embedding(13, D) if table is None else table
+        self.middle, self.down = middle, nn.Linear(D, 5)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.down(self.middle(self.table(tokens)))
+
+
+class Through(nn.Module):
+    """Calls a layer with other arguments, or the sequence first."""
+
+    def __init__(self, layer: nn.Module, call: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.call = layer, call
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.call(self.layer, inputs)
+
+
+class Scaled(nn.Module):
+    """A parameter beside a layer that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.linear = nn.Parameter(torch.full((D,), 1.5)), nn.Linear(D, D)
+        self.register_buffer("shift", torch.linspace(0, 1, D))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.tanh(self.linear(inputs * self.scale + self.shift)))
+
+
+class ClassToken(nn.Module):
+    """A token in front of every text, and positions, as vision transformers have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.positions = nn.Parameter(torch.ones(1, 1, D)), nn.Parameter(torch.randn(1, 4, D))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.token.expand(len(inputs), -1, -1), inputs], 1) + self.positions
+
+
+class Positions(nn.Module):
+    """One row for all samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.scale = nn.Parameter(torch.randn(1, 3, D)), nn.Parameter(torch.ones(()))
+
+    def forward(self, start: int, length: int) -> torch.Tensor:
+        return self.scale * self.table[:, start : start + length]
+
+
+class Experts(nn.Module):
+    """Which expert sees a token depends on the token: torch cannot map it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.bias = nn.Linear(D, 2), nn.Parameter(torch.ones(D))
+        self.experts = nn.ModuleList([nn.Linear(D, D), nn.Linear(D, D)])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        flat = inputs.flatten(0, 1)
+        scores, outputs = self.gate(flat).softmax(-1), torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            (rows,) = torch.where(scores.argmax(-1) == number)
+            outputs = outputs.index_add(0, rows, scores[rows, number, None] * expert(flat[rows]) + self.bias)
+        return outputs.view(inputs.shape)
+
+
+def sequence_first(layer: nn.Module, **options: Any) -> Through:
+    def call(inner: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        out = inner(x.transpose(0, 1), **options)
+        return (out[0] if isinstance(out, tuple) else out).transpose(0, 1)
+
+    return Through(layer, call)
+
+
+def attention(layer: nn.MultiheadAttention, **options: Any) -> Through:
+    def call(inner: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = x if layer.batch_first else x.transpose(0, 1)
+        padding = torch.zeros(len(x), 3, dtype=torch.bool)
+        padding[:, 2] = x[:, 0, 0] > 0  # by sample
+        masks = {"key_padding_mask": padding, "attn_mask": torch.ones(3, 3).triu(1).bool()} | options
+        mask = masks["attn_mask"]
+        if mask is not None and mask.ndim == 1:  # of every sample and head
+            masks["attn_mask"] = (x[:, None, :, None, 0] - x[:, None, None, :, 1]).expand(-1, 2, -1, -1).flatten(0, 1)
+            masks["key_padding_mask"] = None
+        out, weights = inner(y, y, y, **masks)
+        out = out if layer.batch_first else out.transpose(0, 1)
+        return out if weights is None else out * weights.square().sum((1, 2))[:, None, None]
+
+    return Through(layer, call)
+
+
+def adapted(module: nn.Module, **options: Any) -> nn.Module:
+    config = LoraConfig(r=2, lora_alpha=2, target_modules=["0"], init_lora_weights=False, **options)
+    return inject_adapter_in_model(config, nn.Sequential(module))
+
+
+def first(inner: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return inner(x)[0]
+
+
+def started(inner: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    out, (h, c) = inner(x, (x[:, :2].transpose(0, 1).contiguous(), x[:, 1:].transpose(0, 1).contiguous()))
+    return out[..., :D] * (h + c).sum(0)[:, None]
+
+
+KINDS: dict[str, Callable[[], nn.Module]] = {
+    "parameter beside layers": lambda: Net(Scaled()),
+    "class token": lambda: Net(ClassToken()),
+    "positions": lambda: Net(Through(Positions(), lambda inner, x: x + inner(0, x.shape[1]))),
+    "experts": lambda: Net(Experts()),
+    "bilinear": lambda: Net(Through(nn.Bilinear(D, D, D), lambda inner, x: inner(x, x.flip(1)))),
+    "prelu": lambda: Net(nn.PReLU()),
+    "weight norm": lambda: Net(nn.utils.parametrizations.weight_norm(nn.Linear(D, D))),
+    "lstm": lambda: Net(Through(nn.LSTM(D, D, batch_first=True), first)),
+    "lstm, two ways, given states": lambda: Net(Through(nn.LSTM(D, D, bidirectional=True, batch_first=True), started)),
+    "lstm, sequence first": lambda: Net(sequence_first(nn.LSTM(D, D, num_layers=2))),
+    "gru": lambda: Net(sequence_first(nn.GRU(D, D))),
+    "rnn": lambda: Net(Through(nn.RNN(D, D, batch_first=True), first)),
+    "cell": lambda: Net(Through(nn.GRUCell(D, D), lambda inner, x: inner(x[:, 1], inner(x[:, 0]))[:, None])),
+    "dplstm": lambda: Net(Through(DPLSTM(D, D, num_layers=2, batch_first=True), first)),
+    "dpgru": lambda: Net(sequence_first(DPGRU(D, D))),
+    "attention": lambda: Net(attention(nn.MultiheadAttention(D, 2, batch_first=True))),
+    "attention, sequence first": lambda: Net(attention(nn.MultiheadAttention(D, 2), need_weights=False)),
+    "attention, mask by head": lambda: Net(attention(nn.MultiheadAttention(D, 2), attn_mask=torch.ones(1))),
+    "encoder layer": lambda: Net(nn.TransformerEncoderLayer(D, 2, 8, dropout=0.0, batch_first=True)),
+    "encoder layer, sequence first": lambda: Net(
+        sequence_first(nn.TransformerEncoderLayer(D, 2, 8, dropout=0.0), src_mask=torch.ones(3, 3).triu(1).bool())
+    ),
+    "lora on an embedding": lambda: Net(nn.Identity(), adapted(nn.Embedding(13, D))),
+    "dora": lambda: Net(adapted(nn.Linear(D, D), use_dora=True)),
+}
+WAYS = [
+    Way("full", clipping, "sample", optimizer)
+    for clipping, optimizer in (("exact", "sgd"), ("ghost", "adamw"), ("hutchinson", "sgd"), ("hutch++", "adamw"))
+]
+
+
+def build(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    model = KINDS[kind]().double().train()
+    for name, value in model.named_parameters():
+        if any("lora" in other for other, _ in model.named_parameters()):
+            value.requires_grad_("lora" in name or "down" in name)
+    return model
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.clipping)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_step_releases_is_the_literal_sum(kind: str, way: Way) -> None:
+    model = build(kind)
+    norms, samples = norms_of(way, model), literal_gradients(way, model)
+    bound = sorted(norms)[1]
+    step = make_step(way, model, bound, tokens=12)
+    before = {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
+    found = released(step, model)
+    factors = [min(1.0, (1 - step.rounding) * bound / norm) for norm in norms]
+    assert min(factors) < 0.9 < 0.999 < max(factors)
+    assert found.keys() == before.keys()
+    for name, value in found.items():
+        expected = sum(c * sample[name] for c, sample in zip(factors, samples, strict=True)) / L
+        torch.testing.assert_close(value, expected, rtol=1e-7, atol=1e-9)
+    assert any((value != before[name]).any() for name, value in model.named_parameters() if name in before)
+    assert type(step.record.mechanism(1.0, 0.01)).__name__ == (
+        "DPSGD" if way.clipping in ("exact", "ghost") else "RandomizedClipping"
+    )
+    parts = list(model.modules())
+    assert step.close() is model
+    assert not any("forward" in vars(part) for part in parts)
+
+
+def private(model: nn.Module, **options: Any) -> ClippedStep:
+    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=1.0)
+    settings: dict[str, Any] = {"clipping": "exact", "clipping_norm": 1e6, "noise_multiplier": 0.0}
+    return make_private(model, optimizer, **settings | {"expected_batch_size": 1.0} | options)
+
+
+def accumulate(step: ClippedStep, *inputs: Any, size: int) -> None:
+    outputs = step.model(*inputs)
+    step.accumulate(outputs.reshape(size, -1).square().sum(1), samples=range(size), step=0)
+
+
+class Own(nn.Module):
+    """A parameter, and what is computed with it from one or two inputs."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        super().__init__()
+        self.scale, self.linear, self.call = nn.Parameter(torch.ones(D)), nn.Linear(D, D), call
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor, *more: Any) -> Any:
+        return self.call(self, x, *more)
+
+
+def counted(own: Own, x: torch.Tensor) -> torch.Tensor:
+    own.seen += 1.0
+    return x * own.scale
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]], str]] = {
+    "samples that mix inside": (
+        lambda: Own(lambda own, x: x * own.scale - x.mean(0)),
+        lambda: (torch.randn(4, 3, D),),
+        r"model: Own with another output for 4 samples together than one by one",
+    ),
+    "samples that are looked up in a sample": (
+        lambda: Own(lambda own, x: x[:1] * x * own.scale),
+        lambda: (torch.randn(4, 3, D),),
+        r"model: Own with another output for 4 samples together",
+    ),
+    "a mask that is as long as the batch": (
+        lambda: Own(lambda own, x, mask: mask @ (x * own.scale)),
+        lambda: (torch.randn(3, 3, D), torch.randn(3, 3)),
+        r"cut along the first axis: x, more",
+    ),
+    "the sequence first": (
+        lambda: Own(lambda own, x, y: y * own.scale),
+        lambda: (torch.randn(4, D), torch.randn(3, 4, D)),
+        r"model: Own with an output of shape \(3, 4, 6\) for one sample",
+    ),
+    "an output of no sample": (
+        lambda: Own(lambda own, x: (x * own.scale, own.scale.sum())),
+        lambda: (torch.randn(4, D),),
+        r"model: Own with an output of shape \(\) for one sample",
+    ),
+    "an output that is no tensor": (
+        lambda: Own(lambda own, x: (x * own.scale, {1})),
+        lambda: (torch.randn(4, D),),
+        r"use_cache=False turns caches off.*the output set",
+    ),
+    "an input that is no tensor": (
+        lambda: Own(lambda own, x, more: x * own.scale),
+        lambda: (torch.randn(4, D), {1}),
+        r"the input more, set",
+    ),
+    "a state": (lambda: Own(counted), lambda: (torch.randn(4, D),), r"a buffer that the forward pass changes"),
+    "packed sequences": (
+        lambda: Own(lambda own, x: x * own.scale),
+        lambda: (pack_sequence([torch.randn(2, D), torch.randn(1, D)]),),
+        r"model: Own with a PackedSequence",
+    ),
+    "packed sequences in Opacus' layer": (
+        lambda: DPLSTM(D, D),
+        lambda: (pack_sequence([torch.randn(2, D), torch.randn(2, D)]),),
+        r"DPLSTM with a PackedSequence",
+    ),
+    "no batch": (lambda: nn.LSTM(D, D), lambda: (torch.randn(4, D),), r"LSTM with input of shape \(4, 6\)"),
+    "a bag": (lambda: nn.Sequential(Own(lambda own, x: x), nn.EmbeddingBag(9, D)), tuple, "1: EmbeddingBag"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_run_one_by_one_is_refused_by_name(case: str) -> None:
+    build, inputs, words = REFUSED[case]
+    with pytest.raises(ParameterError, match=words) as error:
+        private(build()).model(*inputs())
+    assert error.value.name == "model"
+
+
+def test_what_all_samples_share_stays_shared_when_the_batch_becomes_as_long() -> None:
+    """A mask (T, T) is told from the samples by a first batch of another size, and then for good."""
+    torch.manual_seed(0)
+    model, mask = Own(lambda own, x, m: m @ own.linear(x * own.scale)), torch.randn(3, 3)
+    step = private(model)
+    for number, size in enumerate((2, 3)):
+        inputs = torch.randn(size, 3, D)
+        expected = torch.autograd.grad((mask @ model.linear(inputs * model.scale)).square().sum(), model.scale)[0]
+        before = model.scale.detach().clone()
+        step.accumulate(step.model(inputs, mask).square().sum((1, 2)), samples=range(size), step=number)
+        step.step()
+        torch.testing.assert_close(before - model.scale.detach(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_second_axis_is_the_sample_or_it_is_refused() -> None:
+    """Torch's attention has the sequence first by default: samples given first would attend to each other."""
+    step = private(attention_only(nn.MultiheadAttention(D, 2)))
+    with pytest.raises(ParameterError, match=r"samples must be the first axis of every trainable layer.*'layer'"):
+        accumulate(step, torch.randn(4, 4, D), size=4)
+
+
+def attention_only(layer: nn.MultiheadAttention) -> Through:
+    return Through(layer, lambda inner, x: inner(x, x, x)[0])
+
+
+def test_a_parameter_that_is_used_outside_of_its_module_too_is_refused() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = Own(lambda own, x: own.linear(x * own.scale))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.own(x) * self.own.scale
+
+    with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'own\.scale'"):
+        accumulate(private(Twice()), torch.randn(4, D), size=4)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_every_sample_has_its_own_dropout_and_the_gradient_is_of_what_it_saw(batch: int) -> None:
+    """The masks can be read off the output; so can the gradient that they imply."""
+    model = Own(lambda own, x: nn.functional.dropout(x, 0.5, own.training) * own.scale)
+    step, inputs = private(model), torch.ones(batch, 40, D)
+    outputs = step.model(inputs)
+    seen = outputs.detach()
+    assert batch == 1 or not torch.equal(seen[0], seen[1])
+    step.accumulate((outputs * torch.arange(1, 41)[:, None]).sum((1, 2)), samples=range(batch), step=0)
+    before = model.scale.detach().clone()
+    step.step()
+    expected = (seen * torch.arange(1, 41)[:, None]).sum((0, 1))  # d/ds Σ t m s = Σ t m, and s = 1
+    torch.testing.assert_close(before - model.scale.detach(), expected)
+
+
+def test_the_recurrent_kernel_has_dropout_of_its_own() -> None:
+    model = nn.LSTM(D, D, num_layers=2, dropout=0.5, batch_first=True)
+    step = private(Through(model, first))
+    outputs = step.model(torch.ones(3, 4, D))
+    assert not torch.equal(outputs[0], outputs[1])
+    step.accumulate(outputs.square().sum((1, 2)), samples=range(3), step=0)
+
+
+def test_evaluation_and_an_empty_batch_use_the_module_as_it_is() -> None:
+    torch.manual_seed(0)
+    model = attention_only(nn.MultiheadAttention(D, 2, batch_first=True))
+    inputs = torch.randn(4, 3, D)
+    expected = model(inputs).detach()
+    step = private(model)
+    with torch.no_grad():
+        assert torch.equal(step.model(inputs), expected)
+    step.accumulate(step.model(inputs[:0]).sum((1, 2)), samples=[], step=0)
+    step.step()
+    torch.testing.assert_close(step.model(inputs).detach(), expected)
+
+
+def test_projections_and_the_loop_of_opacus_refuse_them_by_name() -> None:
+    words = r"rank must be a layer that hooks can follow.*model\.linear\.weight"
+    with pytest.raises(ParameterError, match=words):
+        make_private_projected(
+            Own(lambda own, x: own.linear(x) * own.scale),
+            rank=2,
+            clipping_norm=1.0,
+            noise_multiplier=0.0,
+            expected_batch_size=1.0,
+            lr=0.1,
+        )
+    hooks = GradSampleModuleFastGradientClipping(Through(nn.LSTM(D, D), first), max_grad_norm=1.0)
+    with pytest.raises(ParameterError, match=r"Opacus' hooks can follow.*layer: LSTM"):
+        register_norm_samplers(hooks, Hutchinson(4))
+
+
+def test_a_scalar_parameter_of_a_layer_is_summed() -> None:
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale
+
+    model = Scale()
+    step = private(model)
+    accumulate(step, torch.ones(3, 2), size=3)
+    step.step()
+    assert model.scale.item() == pytest.approx(1.0 - 12.0)
