@@ -37,8 +37,11 @@ def make_private(
     Parameters
     ----------
     model : Module
-        In training mode, its trainable layers being Linear (LoRA's too), HF's Conv1D, Embedding, convolutions and
-        normalizations over single samples. Every layer's inputs and outputs have the sample as first axis.
+        In training mode. Hooks follow Linear (LoRA's too), HF's Conv1D, Embedding, convolutions, normalizations over
+        single samples and Opacus' recurrent layers; their inputs and outputs have the sample as first axis. Any other
+        module with parameters of its own (torch's attention and recurrent layers, DoRA, a class token) is taken whole:
+        its forward pass runs on one sample at a time, each with a view of the parameters, and per-sample gradients of
+        all parameters in it are formed, B times their memory. Its norms are exact unless ``estimate_all``.
     optimizer : torch.optim.Optimizer
         Of all the trainable parameters.
     clipping : {"exact", "ghost", "hutchinson", "hutch++"} or NormEstimator
@@ -87,9 +90,10 @@ def make_private(
     Raises
     ------
     ParameterError
-        If an argument is out of its range, or the model has a layer that is unsupported, shared or mixes samples,
-        or the optimizer has not exactly its trainable parameters. Uses of layers are counted at run time: a
-        second one raises in the forward pass.
+        If an argument is out of its range, or the model has a layer that is shared or mixes samples, or the optimizer
+        has not exactly its trainable parameters. A second forward pass before the first is summed raises, and so does a
+        module taken whole whose output for a batch is not that of its samples one by one (its state changes, an output
+        has no sample axis, a packed sequence).
 
     Formal guarantees
     -----------------
@@ -112,9 +116,10 @@ def make_private(
 
     Not covered: rounding of the additions in the sum itself, relative 2⁻²⁴ (float32) of partial sums, which
     hold other samples too; without ``secure`` the floating-point noise (Mironov 2012) and torch's generator; what the
-    model does between samples beyond what the first micro-batch shows (`ClippedStep.accumulate`); identities that name
-    the data set's samples wrongly, such as positions in a batch; a sample in two processes. Rounding in a sample's
-    forward pass may depend on the batch it is in (padding, the shapes of products); it is taken to be the sample's own.
+    model does between samples beyond what the first micro-batch of two or more shows (`ClippedStep.accumulate`);
+    identities that name the data set's samples wrongly, such as positions in a batch; a sample in two processes.
+    Rounding in a sample's forward pass may depend on the batch it is in (padding, the shapes of products); it is taken
+    to be the sample's own.
     Without ``tokens`` the present T also decides by which formula an exact norm is taken.
 
     Examples

@@ -222,10 +222,9 @@ class NormSamplers:
     ) -> dict[nn.Parameter, torch.Tensor]:
         """What Opacus calls for each use of a layer; the norm of all its parameters is given for the first."""
         layer = self._by_module[module]
-        self._check_place()
         if self._keep and len(gradients) == 0:
             return {}
-        self._check_size(layer, activations[0], gradients)
+        self._check_use(layer, activations[0], gradients)
         self._uses.setdefault(layer, []).append((activations, gradients))
         complete = len(self._uses[layer]) >= self.guard.uses(layer.name)
         squared = self._measure(layer) if complete else torch.zeros(len(gradients), device=gradients.device)
@@ -239,16 +238,10 @@ class NormSamplers:
     def _sample_wise(self, layer: WholeModule) -> SampleWiseForward:
         def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
             if self._hooks.hooks_enabled:
-                self._check_place()
-                self._check_size(layer, gradients, gradients)
+                self._check_use(layer, gradients, gradients)
                 self._uses.setdefault(layer, []).append(((parameter,), gradients))
 
         return SampleWiseForward(layer.name, layer.module, layer.norms.parameters, lambda: self.guard.batch_size, take)
-
-    def _check_place(self) -> None:
-        if self._at is None and not (self._keep and self._needs_no_names):
-            allowed = "given before the backward pass: with samplers.at(step=..., samples=...)"
-            raise ParameterError("step", None, allowed)
 
     @property
     def _needs_no_names(self) -> bool:
@@ -263,7 +256,10 @@ class NormSamplers:
             self._kept.append(contribution)
         return squared
 
-    def _check_size(self, layer: Layer, activations: torch.Tensor, gradients: torch.Tensor) -> None:
+    def _check_use(self, layer: Layer, activations: torch.Tensor, gradients: torch.Tensor) -> None:
+        if self._at is None and not (self._keep and self._needs_no_names):
+            allowed = "given before the backward pass: with samplers.at(step=..., samples=...)"
+            raise ParameterError("step", None, allowed)
         size = len(gradients) if self._size is None else self._size
         if len(activations) != size or len(gradients) != size:
             shapes = f"{layer.name}: inputs {tuple(activations.shape)}, outputs {tuple(gradients.shape)}"
