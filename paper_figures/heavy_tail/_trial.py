@@ -12,8 +12,7 @@ from typing import Any, Literal, get_args
 
 from dprmt._validation import check_choice, check_count, check_real
 from dprmt.accounting import DPSGD
-from dprmt.training.optimizers import OptimizerName
-from dprmt.training.recipes import Settings
+from dprmt.training.recipes import OPTIMIZERS, Settings
 from studies import private_settings
 
 Precision = Literal["float32", "bfloat16", "int8"]
@@ -57,7 +56,7 @@ class Trial:
     'gd-C1-sigma10-lr100-seed3-d5236171'
     """
 
-    optimizer: OptimizerName
+    optimizer: str
     learning_rate: float
     clipping_norm: float = 1.0
     noise_multiplier: float = 10.0
@@ -70,7 +69,7 @@ class Trial:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        check_choice("optimizer", self.optimizer, get_args(OptimizerName))
+        check_choice("optimizer", self.optimizer, tuple(OPTIMIZERS))
         check_choice("precision", self.precision, get_args(Precision))
         for name in ("learning_rate", "clipping_norm", "noise_multiplier", "stability"):
             object.__setattr__(self, name, check_real(name, getattr(self, name), low=0.0, low_open=True))

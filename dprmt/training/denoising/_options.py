@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_real
-from dprmt.spectra import BlendMemory, BlendReport, LayerDenoiser, LayerReport, blend_layers, kappa_for
+from dprmt.spectra import BlendMemory, BlendReport, LayerReport
+from dprmt.training.recipes import DENOISERS
 
-MethodName = Literal["none", "paper", "blend"]
 Target = Literal["gradient", "momentum"]
 LayerWeights = Literal["noisy", "least-squares"]
 Loss = Literal["frobenius", "operator", "nuclear"]
 Backend = Literal["auto", "gram", "lanczos", "svd"]
 Method: TypeAlias = Callable[
-    [Mapping[str, torch.Tensor], float | Mapping[str, float]],
-    tuple[dict[str, torch.Tensor], dict[str, Any]],
+    [Mapping[str, torch.Tensor], float | Mapping[str, float]], tuple[dict[str, torch.Tensor], dict[str, Any]]
 ]
-"""Matrices by name, and their noise, to those that replace them and a report."""
+"""Matrices by name, and the noise of their entries, to those that replace them and a report."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,8 @@ class Denoising:
     method : {"none", "paper", "blend"}
         "paper" is Eq. 10; "blend" is `dprmt.spectra.blend_layers`, whose cosine with the clean gradient is, by an
         unbiased estimate, never below that of the noisy one; "none" leaves the gradient as it is, without looking at
-        it: a step then reports no layer, but the spectra it is asked for, and tells the optimizer the noise.
+        it: a step then reports no layer, but the spectra it is asked for, and tells the optimizer the noise. Or another
+        word that stands in `dprmt.training.recipes.DENOISERS`.
     on : {"gradient", "momentum"}
         What is denoised: every gradient before the optimizer takes it, or the optimizer's momentum, whose noise is
         smaller (`dprmt.spectra.momentum_noise_scale`), before it moves a parameter. The second is for a step attached
@@ -87,7 +86,7 @@ class Denoising:
     dprmt._validation.ParameterError: method must be one of 'none', 'paper', 'blend', got 'best'
     """
 
-    method: MethodName = "paper"
+    method: str = "paper"
     on: Target = "gradient"
     kappa: float = 1.02
     false_alarm: float | None = None
@@ -100,7 +99,7 @@ class Denoising:
     spectra: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        check_choice("method", self.method, get_args(MethodName))
+        check_choice("method", self.method, tuple(DENOISERS))
         check_choice("on", self.on, get_args(Target))
         check_real("kappa", self.kappa, low=1.0)
         if self.false_alarm is not None:
@@ -122,7 +121,7 @@ class Denoising:
         BlendMemory or None
             Empty; None if the method or what it is applied to has no use for it, or ``memory`` is 0.
         """
-        useful = self.method == "blend" and self.on == "gradient" and self.memory > 0
+        useful = DENOISERS[self.method].remembers and self.on == "gradient" and self.memory > 0
         return BlendMemory(decay=self.memory) if useful else None
 
     def apply(
@@ -174,27 +173,11 @@ class Denoising:
         callable
             From gradients and sigma to what `apply` returns.
         """
-        make = {"none": _nothing, "paper": _paper, "blend": _blend}[self.method]
-        return GradientDenoiser(make(self, memory), self.exclude)
+        return GradientDenoiser(DENOISERS[self.method].meaning()(self, memory), self.exclude)
 
 
 class GradientDenoiser:
-    """A denoiser of layers, for gradients some of whose parameters are left alone; from `Denoising.denoiser`.
-
-    Parameters
-    ----------
-    method : callable
-        From matrices by name, and sigma, to those that replace them and a report.
-    exclude : sequence of str
-        Patterns of names to leave alone.
-
-    Examples
-    --------
-    >>> denoiser = Denoising(exclude=["head"]).denoiser()
-    >>> denoised, report = denoiser({"head": torch.ones(2, 2), "body": torch.ones(2, 2)}, 1.0)
-    >>> sorted(denoised), sorted(report)
-    (['body', 'head'], ['body'])
-    """
+    """A denoiser of layers, for gradients some of whose parameters are left alone."""
 
     def __init__(self, method: Method, exclude: Sequence[str]) -> None:
         self._method, self._exclude = method, exclude
@@ -209,21 +192,6 @@ class GradientDenoiser:
         layers = {name: gradient for name, gradient in gradients.items() if not self._excluded[name]}
         denoised, report = self._method(layers, sigma)
         return {name: denoised.get(name, gradient) for name, gradient in gradients.items()}, report
-
-
-def _nothing(options: Denoising, memory: BlendMemory | None) -> Method:
-    return lambda layers, sigma: (dict(layers), {})
-
-
-def _paper(options: Denoising, memory: BlendMemory | None) -> Method:
-    alarm = options.false_alarm
-    kappa = options.kappa if alarm is None else partial(kappa_for, false_alarm=alarm)
-    return LayerDenoiser(kappa, options.norm_correction, loss=options.loss, backend=options.backend)
-
-
-def _blend(options: Denoising, memory: BlendMemory | None) -> Method:
-    weights = options.layer_weights
-    return partial(blend_layers, norm_correction=options.norm_correction, layer_weights=weights, memory=memory)
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:

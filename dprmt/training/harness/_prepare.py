@@ -21,8 +21,8 @@ from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import charged_sample_rate
 from dprmt.training.harness._task import Plan, Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
-from dprmt.training.optimizers import DPGrape, make_optimizer
-from dprmt.training.recipes import OptimizerRecipe, Settings
+from dprmt.training.optimizers import make_optimizer
+from dprmt.training.recipes import OPTIMIZERS, OptimizerRecipe, Settings
 from dprmt.training.subspaces import EnergyShare, RankRule, Subspaces
 
 Mechanism = DPSGD | RandomizedClipping | ClippingOnly
@@ -77,7 +77,7 @@ class Prepared:
         DP-GRAPE's weights are denoised where their noise is, in the subspace; its other parameters are not denoised.
         """
         wanted, outer = self.settings.denoising, self.private.optimizer
-        projected = self.settings.optimizer.name == "grape" and wanted.method != "none"
+        projected = OPTIMIZERS[self.settings.optimizer.name].in_subspaces and wanted.method != "none"
         if not projected:
             released.before(self.inner_optimizer)
         if wanted.method != "none":
@@ -202,7 +202,7 @@ def _plan(
 
 def _subspaces(settings: Settings, model: torch.nn.Module) -> Subspaces | None:
     optimizer = settings.optimizer
-    if optimizer.name != "grape":
+    if not OPTIMIZERS[optimizer.name].in_subspaces:
         return None
     return Subspaces(
         model,
@@ -223,18 +223,8 @@ def _rank(optimizer: OptimizerRecipe) -> int | RankRule:
 def _optimizer(model: torch.nn.Module, settings: Settings, plan: Plan, sigma: float) -> torch.optim.Optimizer:
     optimizer, variance = settings.optimizer, plan.noise_variance(sigma)
     parameters = [value for value in model.parameters() if value.requires_grad]
-    if plan.subspaces is not None:
-        return DPGrape(
-            parameters,
-            optimizer.learning_rate,
-            subspaces=plan.subspaces,
-            betas=optimizer.betas,
-            eps=optimizer.eps,
-            weight_decay=optimizer.weight_decay,
-            noise_variance=variance,
-        )
     return make_optimizer(
-        optimizer.name,  # type: ignore[arg-type]
+        optimizer.name,
         parameters,
         lr=optimizer.learning_rate,
         momentum=optimizer.momentum,
@@ -243,4 +233,5 @@ def _optimizer(model: torch.nn.Module, settings: Settings, plan: Plan, sigma: fl
         floor=optimizer.floor,
         noise_variance=variance,
         weight_decay=optimizer.weight_decay,
+        subspaces=plan.subspaces,
     )

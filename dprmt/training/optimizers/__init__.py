@@ -5,7 +5,6 @@ from dprmt.training.optimizers._adambc import DPAdamBC as DPAdamBC
 from dprmt.training.optimizers._grape import AtRefresh as AtRefresh
 from dprmt.training.optimizers._grape import DPGrape as DPGrape
 from dprmt.training.optimizers._grape import Rule as Rule
-from dprmt.training.optimizers._names import OptimizerName as OptimizerName
 from dprmt.training.optimizers._names import make_optimizer as make_optimizer
 
-__all__ = ["AtRefresh", "DPAdamBC", "DPGrape", "OptimizerName", "Rule", "make_optimizer"]
+__all__ = ["AtRefresh", "DPAdamBC", "DPGrape", "Rule", "make_optimizer"]

@@ -44,7 +44,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.training.optimizers._noise_aware import MOMENTS, NoiseAwareOptimizer, checked_betas
+from dprmt.training.optimizers._noise_aware import MOMENTS, NoiseAwareOptimizer, checked_betas, required
 
 _OPTIONS = ("lr", "betas", "noise_variance", "floor", "weight_decay", "foreach")
 
@@ -348,3 +348,18 @@ def _check_saved(state_dict: Mapping[str, Any]) -> None:
         if missing:
             raise ParameterError("state_dict", f"groups without {', '.join(missing)}", "the state of a DPAdamBC")
         _checked(group)
+
+
+def adambc(
+    params: Iterable[Any],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    weight_decay: float,
+    noise_variance: float | None,
+    floor: float | None,
+    **_: Any,
+) -> DPAdamBC:
+    """By its word in a recipe."""
+    variance, least = required(noise_variance=noise_variance, floor=floor, by="adambc")
+    return DPAdamBC(params, lr, betas, noise_variance=variance, floor=least, weight_decay=weight_decay)

@@ -35,7 +35,7 @@ import torch
 
 from dprmt._validation import ParameterError, check_choice, check_real
 from dprmt.training.norms import full_precision
-from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer, checked_betas
+from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer, checked_betas, required
 from dprmt.training.subspaces import Subspaces
 
 Rule = Literal["adam", "adambc", "sgd"]
@@ -319,3 +319,21 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
         "noise_variance": check_real("noise_variance", options["noise_variance"], low=0.0),
         "floor": check_real("floor", options["floor"], low=0.0, low_open=True),
     }
+
+
+def grape(
+    params: Iterable[Any],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    noise_variance: float | None,
+    subspaces: Subspaces | None,
+    **_: Any,
+) -> DPGrape:
+    """By its word in a recipe."""
+    variance, projectors = required(noise_variance=noise_variance, subspaces=subspaces, by="grape")
+    return DPGrape(
+        params, lr, subspaces=projectors, betas=betas, eps=eps, weight_decay=weight_decay, noise_variance=variance
+    )

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, get_args
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
-from dprmt._validation import ParameterError, check_choice, check_real
-from dprmt.training.optimizers._adambc import DPAdamBC
-from dprmt.training.optimizers._noise_aware import checked_betas
-
-OptimizerName = Literal["gd", "gdm", "adam", "adamw", "adambc"]
+from dprmt._validation import check_choice, check_real
+from dprmt.training.recipes import OPTIMIZERS
+from dprmt.training.subspaces import Subspaces
 
 
 def make_optimizer(
-    name: OptimizerName,
+    name: str,
     params: Iterable[Any],
     *,
     lr: float,
@@ -25,6 +23,7 @@ def make_optimizer(
     weight_decay: float = 0.0,
     noise_variance: float | None = None,
     floor: float | None = None,
+    subspaces: Subspaces | None = None,
 ) -> torch.optim.Optimizer:
     """An optimizer for noisy gradients by its name in a recipe.
 
@@ -36,12 +35,14 @@ def make_optimizer(
     adam      ``torch.optim.Adam``       DP-Adam: ``m̂/(√v̂ + γ)`` (Algorithm 2)
     adamw     ``torch.optim.AdamW``      DP-Adam with decoupled weight decay
     adambc    `DPAdamBC`                 DP-AdamBC: ``m̂/√max(v̂ - Φ, γ')`` (Algorithm 2)
+    grape     `DPGrape`                  –
     ========  =========================  ==================================================
 
     Parameters
     ----------
-    name : {"gd", "gdm", "adam", "adamw", "adambc"}
-        Which one.
+    name : {"gd", "gdm", "adam", "adamw", "adambc", "grape"}
+        Which one; or another word that stands in `dprmt.training.recipes.OPTIMIZERS`, whose function is given all these
+        options by keyword.
     params : iterable
         Tensors or parameter groups, as for any torch optimizer.
     lr : float
@@ -51,13 +52,15 @@ def make_optimizer(
     betas : pair of float
         β₁, β₂ in [0, 1), of the Adam family.
     eps : float
-        γ >= 0, of "adam" and "adamw".
+        γ >= 0, of "adam", "adamw" and "grape".
     weight_decay : float
-        λ >= 0. Decoupled for "adamw" and "adambc", added to the noisy gradient for the others, as torch does.
+        λ >= 0. Decoupled for "adamw", "adambc" and "grape", added to the noisy gradient for the others, as torch does.
     noise_variance : float, optional
-        Φ = (σC/L)² of one entry of the gradient; required by "adambc", not read by the others.
+        Φ = (σC/L)² of one entry of the gradient; required by "adambc" and "grape", not read by the others.
     floor : float, optional
         γ' > 0; required by "adambc", not read by the others.
+    subspaces : Subspaces, optional
+        Of the projected weights; required by "grape", not read by the others.
 
     Returns
     -------
@@ -67,7 +70,7 @@ def make_optimizer(
     Raises
     ------
     ParameterError
-        If the name is unknown, a number is out of its range, or "adambc" lacks ``noise_variance`` or ``floor``.
+        If the name is unknown, a number is out of its range, or an option lacks that the optimizer requires.
 
     Formal guarantees
     -----------------
@@ -86,25 +89,16 @@ def make_optimizer(
     >>> type(make_optimizer("adambc", [weights], lr=0.1, noise_variance=1e-4, floor=1e-6)).__name__
     'DPAdamBC'
     """
-    check_choice("name", name, get_args(OptimizerName))
-    lr = check_real("lr", lr, low=0.0)
-    weight_decay = check_real("weight_decay", weight_decay, low=0.0)
-    if name == "adambc":
-        for argument, value in (("noise_variance", noise_variance), ("floor", floor)):
-            if value is None:
-                raise ParameterError(argument, None, "given for 'adambc'")
-        return DPAdamBC(
-            params, lr, betas, noise_variance=_given(noise_variance), floor=_given(floor), weight_decay=weight_decay
-        )
-    if name in ("gd", "gdm"):
-        μ = check_real("momentum", momentum, low=0.0, high=1.0, high_open=True) if name == "gdm" else 0.0
-        return torch.optim.SGD(params, lr=lr, momentum=μ, weight_decay=weight_decay)
-    make: Callable[..., torch.optim.Optimizer] = torch.optim.Adam if name == "adam" else torch.optim.AdamW
-    return make(
-        params, lr=lr, betas=checked_betas(betas), eps=check_real("eps", eps, low=0.0), weight_decay=weight_decay
+    word: str = check_choice("name", name, tuple(OPTIMIZERS))
+    optimizer: torch.optim.Optimizer = OPTIMIZERS[word].meaning()(
+        params,
+        lr=check_real("lr", lr, low=0.0),
+        weight_decay=check_real("weight_decay", weight_decay, low=0.0),
+        momentum=momentum,
+        betas=betas,
+        eps=eps,
+        noise_variance=noise_variance,
+        floor=floor,
+        subspaces=subspaces,
     )
-
-
-def _given(value: float | None) -> float:
-    assert value is not None
-    return value
+    return optimizer

@@ -82,3 +82,11 @@ def checked_betas(betas: Any) -> tuple[float, float]:
     except (TypeError, ValueError):
         raise ParameterError("betas", betas, "a pair of numbers in [0, 1)") from None
     return β1, β2
+
+
+def required(*, by: str, **options: Any) -> tuple[Any, ...]:
+    """Options without which an optimizer cannot be made, or a ParameterError."""
+    for name, value in options.items():
+        if value is None:
+            raise ParameterError(name, None, f"given for {by!r}")
+    return tuple(options.values())

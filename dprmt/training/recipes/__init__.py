@@ -17,18 +17,28 @@ from dprmt.training.recipes._sections import ModelRecipe as ModelRecipe
 from dprmt.training.recipes._sections import OptimizerRecipe as OptimizerRecipe
 from dprmt.training.recipes._sections import PrivacyRecipe as PrivacyRecipe
 from dprmt.training.recipes._sections import TrainingRecipe as TrainingRecipe
+from dprmt.training.recipes._words import DENOISERS as DENOISERS
+from dprmt.training.recipes._words import OPTIMIZERS as OPTIMIZERS
+from dprmt.training.recipes._words import DenoiserWord as DenoiserWord
+from dprmt.training.recipes._words import OptimizerWord as OptimizerWord
+from dprmt.training.recipes._words import Word as Word
 
 __all__ = [
+    "DENOISERS",
+    "OPTIMIZERS",
     "DataRecipe",
+    "DenoiserWord",
     "DenoisingRecipe",
     "EvaluationRecipe",
     "LoraRecipe",
     "ModelRecipe",
     "OptimizerRecipe",
+    "OptimizerWord",
     "PrivacyRecipe",
     "Recipe",
     "Settings",
     "TrainingRecipe",
+    "Word",
     "builtin_recipes",
     "is_folder",
     "load_recipe",

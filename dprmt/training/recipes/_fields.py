@@ -64,6 +64,11 @@ def choice(*choices: str) -> Check:
     )
 
 
+def word(table: Mapping[str, object]) -> Check:
+    """One of the words of a table, as it is when it is asked for."""
+    return lambda name, value: choice(*table)(name, value)
+
+
 def _bad_choice(name: str, value: object) -> Any:
     raise ParameterError(name, value, "a string")
 

@@ -24,6 +24,7 @@ from dprmt.training.recipes._sections import (
     PrivacyRecipe,
     TrainingRecipe,
 )
+from dprmt.training.recipes._words import OPTIMIZERS
 
 _SPLITS = ("train", "validation", "test")
 _LIBRARY = "library"
@@ -133,7 +134,7 @@ def _check_noise(privacy: PrivacyRecipe, denoising: DenoisingRecipe) -> None:
 
 
 def _check_momentum(denoising: DenoisingRecipe, optimizer: OptimizerRecipe) -> None:
-    kept = ("gdm", "adam", "adamw", "adambc")
+    kept = tuple(name for name, word in OPTIMIZERS.items() if word.keeps_momentum)
     if denoising.method != "none" and denoising.on == "momentum" and optimizer.name not in kept:
         raise ParameterError("denoising.on", denoising.on, f"'gradient' unless optimizer.name is one of {kept}")
 

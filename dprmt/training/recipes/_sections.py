@@ -22,7 +22,9 @@ from dprmt.training.recipes._fields import (
     table,
     text,
     texts,
+    word,
 )
+from dprmt.training.recipes._words import DENOISERS, OPTIMIZERS
 
 HEADS = ("*classifier.*", "*score.*", "*lm_head.*")
 """Names of the parameters of output layers, as patterns."""
@@ -298,7 +300,7 @@ class OptimizerRecipe(Section):
     """
 
     section = "optimizer"
-    name: str = checked(choice("gd", "gdm", "adam", "adamw", "adambc", "grape"))
+    name: str = checked(word(OPTIMIZERS))
     learning_rate: float = checked(_POSITIVE)
     momentum: float = checked(real(0.0, 1.0, high_open=True), 0.9)
     betas: tuple[float, float] = checked(reals(2, 0.0, 1.0), (0.9, 0.999))
@@ -357,7 +359,7 @@ class DenoisingRecipe(Section):
     """
 
     section = "denoising"
-    method: str = checked(choice("none", "paper", "blend"), "none")
+    method: str = checked(word(DENOISERS), "none")
     on: str = checked(choice("gradient", "momentum"), "gradient")
     kappa: float = checked(real(1.0, math.inf), 1.02)
     false_alarm: float | None = checked(optional(real(1e-30, 1 - 1e-6)), None)

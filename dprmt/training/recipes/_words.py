@@ -1,0 +1,105 @@
+"""Words of a recipe that stand for something in the library: the tables to add a line to.
+
+Recipes are read without torch, so a word only says where its meaning is, and a run imports it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a word of a recipe stands for.
+
+    Parameters
+    ----------
+    place : str
+        ``"module:name"``, importable where the run is.
+
+    Examples
+    --------
+    >>> Word("math:sqrt").meaning()(4.0)
+    2.0
+    """
+
+    place: str
+
+    def meaning(self) -> Any:
+        """What is at the place, imported now.
+
+        Returns
+        -------
+        object
+            What the word's table asks for.
+        """
+        module, _, name = self.place.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+
+@dataclass(frozen=True)
+class OptimizerWord(Word):
+    """An optimizer: a function of the parameters and, by keyword, of what `make_optimizer` is given.
+
+    Parameters
+    ----------
+    place : str
+        As for `Word`.
+    keeps_momentum : bool
+        Whether its momentum can be denoised.
+    in_subspaces : bool
+        Whether it moves weights in the projected coordinates of `dprmt.training.subspaces.Subspaces`.
+
+    Examples
+    --------
+    >>> OPTIMIZERS["adam"].keeps_momentum, OPTIMIZERS["gd"].keeps_momentum
+    (True, False)
+    """
+
+    keeps_momentum: bool = False
+    in_subspaces: bool = False
+
+
+@dataclass(frozen=True)
+class DenoiserWord(Word):
+    """A denoiser: a function of `dprmt.training.denoising.Denoising` and its memory that gives a function of layers.
+
+    The latter takes noisy matrices by name, with the standard deviation of an entry's noise, and gives those that
+    replace them, with a report by name whose entries know whether theirs was ``denoised``.
+
+    Parameters
+    ----------
+    place : str
+        As for `Word`.
+    remembers : bool
+        Whether it is given a `dprmt.spectra.BlendMemory`, which is in checkpoints.
+
+    Examples
+    --------
+    >>> [name for name, word in DENOISERS.items() if word.remembers]
+    ['blend']
+    """
+
+    remembers: bool = False
+
+
+_OPTIMIZERS, _METHODS = "dprmt.training.optimizers", "dprmt.training.denoising._methods"
+
+OPTIMIZERS = {
+    "gd": OptimizerWord(f"{_OPTIMIZERS}._torch:gd"),
+    "gdm": OptimizerWord(f"{_OPTIMIZERS}._torch:gdm", keeps_momentum=True),
+    "adam": OptimizerWord(f"{_OPTIMIZERS}._torch:adam", keeps_momentum=True),
+    "adamw": OptimizerWord(f"{_OPTIMIZERS}._torch:adamw", keeps_momentum=True),
+    "adambc": OptimizerWord(f"{_OPTIMIZERS}._adambc:adambc", keeps_momentum=True),
+    "grape": OptimizerWord(f"{_OPTIMIZERS}._grape:grape", in_subspaces=True),
+}
+"""``optimizer.name``."""
+
+DENOISERS = {
+    "none": DenoiserWord(f"{_METHODS}:nothing"),
+    "paper": DenoiserWord(f"{_METHODS}:paper"),
+    "blend": DenoiserWord(f"{_METHODS}:blend", remembers=True),
+}
+"""``denoising.method``."""
