@@ -7,10 +7,11 @@ values above the edge, since all others are shrunk to 0. With r <= c the two sid
 backend      method                                      chosen by "auto"
 ===========  ==========================================  ===============================================
 "gram"       eigendecomposition of the r × r matrix YYᵀ  r <= 128, all matrices of a stack in one call
-"lanczos"    Lanczos iteration on YYᵀ, certified         r > 128, matrix by matrix
+"lanczos"    Lanczos iteration, certified: on YYᵀ, or    r > 128, matrix by matrix
+             for r >= 2560 with products by Y alone
 "svd"        full singular value decomposition           when the others are not accurate enough, or not faster:
-                                                         float32 on the CPU with c < 3r/2, 96 < r <= 400 or with
-                                                         more spikes than a Lanczos iteration pays for
+                                                         float32 tensors on the CPU with c < 3r/2, 96 < r <= 400
+                                                         or with more spikes than a Lanczos iteration pays for
 ===========  ==========================================  ===============================================
 
 **Accuracy.** Forming YYᵀ squares the singular values: an error of ε·s₁² (ε of the product's dtype) becomes,
@@ -24,12 +25,10 @@ problems are always solved in float64.
 
 Which product will do is seen before anything is diagonalized: ``s₁² >= ‖GGv‖/‖Gv‖`` for ``G = YYᵀ`` and any v.
 
-**Completeness.** A Lanczos run can miss a value. Here it ends only with a proof that it has not: k Ritz
-values of an orthonormal basis above b² mean that at least k eigenvalues are, and a Cholesky factorization of
-``b²I - YYᵀ + UΘUᵀ`` (which only a positive definite matrix has; the last term is of rank k) means that at
-most k are. Repeated values and unlucky start vectors are caught too. Without proof the basis grows, and when
-it has grown too far, the full eigendecomposition takes over. The proof is exact for the YYᵀ it was given, so
-it leaves open only values within rounding of the edge, which are shrunk to next to nothing.
+**Completeness.** A Lanczos run can miss a value. Here it ends only with a proof that it has not: on YYᵀ an exact one
+(`dprmt.spectra._lanczos`), which leaves open only values within rounding of the edge, which are shrunk to next to
+nothing; without YYᵀ one that fails with probability 1e-12 at most (`dprmt.spectra._krylov`). Where none is found, the
+slower way takes over, in the end the full eigendecomposition.
 
 Randomized SVD is left out: with two power iterations it underestimates a top value next to the gate by 5 to
 9 % (256×1024 and 768×3072, 6 to 16 columns), so that it would need a gate of its own.
@@ -40,24 +39,24 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from dprmt.spectra._arrays import Array, array_namespace, is_tensor, to_float64
+from dprmt.spectra._krylov import leading_pairs
+from dprmt.spectra._lanczos import CHECK_EVERY, KrylovBasis, crowded, gaussian, lanczos, telling_steps
 
 Backend: TypeAlias = Literal["auto", "gram", "lanczos", "svd"]
 
 GRAM_LIMIT = 128  # longest short side for which the Gram matrix is diagonalized in full
+PRODUCT_FREE = 2560  # shortest short side of which YYᵀ is not formed to look for a few values
 _SVD_SIDES = 96, 400  # shorter sides of nearly square float32 matrices that are decomposed in full
 _FLOAT32_RANGE = 10.0  # largest s₁/b for a float32 product
 _FLOAT64_RANGE = {4: 1e8, 8: 1e2}  # the same for a float64 product, by bytes per entry of the data
 _RESIDUAL = {4: 1e-6, 8: 1e-11}  # of a Ritz pair, in units of b², by bytes per entry of the data
-_TOP_RESIDUAL = 1e-3  # of the top Ritz pair if it lies below the edge, relative to its value
 _TINY = 1e-300  # in place of the norm of a zero vector
-_CHECK_EVERY = 12  # Lanczos steps between attempts at a proof
-_BASIS = 192  # largest basis, or an eighth of the space if that is more, or half of it if that is less
 _PRODUCT_LIMIT, _PRODUCT_BLOCKS = 256, 8  # longer sides: YYᵀ in this many row blocks, its upper half only
 
 
@@ -71,10 +70,13 @@ class LeadingSpectrum:
         Padded with zeros where a matrix has fewer values above the edge than another one.
     vectors : array, shape (batch, r, q)
         Singular vectors of the shorter side, in the dtype of the data.
+    others : array, shape (batch, q, c), optional
+        Those of the longer side as rows, where the method has them anyway.
     """
 
     values: Array
     vectors: Array
+    others: Array | None = None
 
 
 def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> LeadingSpectrum:
@@ -94,12 +96,28 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     if backend == "auto":
         backend = _chosen(stack)
     if backend == "svd":
-        return _trim(*_full_svd(stack, edges, math.inf), edges)
+        return _decomposed(stack, edges)
     if backend == "gram":
         return _trim(*_escalate(stack, edges, _solvers(stack, _full_eigh)), edges)
-    solvers = _solvers(stack, _certified_lanczos)
-    one_by_one = ((stack[i : i + 1], edges[i : i + 1]) for i in range(len(stack)))
-    return _concatenate([_trim(*_escalate(y, edge, solvers), edge) for y, edge in one_by_one])
+    return _concatenate([_one_by_lanczos(stack[i : i + 1], edges[i : i + 1]) for i in range(len(stack))])
+
+
+def _one_by_lanczos(stack: Array, edges: Array) -> LeadingSpectrum:
+    if _svd_is_fast(stack) and _needs_svd(stack[0], float(edges[0])):
+        return _decomposed(stack, edges)
+    return _trim(*_escalate(stack, edges, _solvers(stack, _certified_lanczos)), edges)
+
+
+def _needs_svd(y: Array, edge: float) -> bool:
+    # Seen in a few products, before YYᵀ is formed: many spikes, or one too far for a float32 product.
+    size = y.shape[0]
+    steps = CHECK_EVERY * math.ceil(max(1, telling_steps(size)) / CHECK_EVERY)
+    if size <= 2 * steps:
+        return False
+    run = KrylovBasis(lambda v: y @ (y.mT @ v), gaussian(np.random.default_rng(0), y, size), steps)
+    run.steps_on(steps)
+    θ, _ = run.ritz_pairs()
+    return crowded(θ, edge**2, size) or float(θ[-1]) > (_FLOAT32_RANGE * edge) ** 2
 
 
 def _chosen(stack: Array) -> Backend:
@@ -112,7 +130,7 @@ def _chosen(stack: Array) -> Backend:
 def _svd_is_fast(stack: Array) -> bool:
     # Nearly square float32 matrices: an eigendecomposition in float64 costs as much.
     r, c = stack.shape[-2:]
-    on_cpu = not is_tensor(stack) or stack.device.type == "cpu"
+    on_cpu = is_tensor(stack) and stack.device.type == "cpu"
     return bool(on_cpu and stack.dtype.itemsize == 4 and 2 * c < 3 * r)
 
 
@@ -165,6 +183,13 @@ def _escalate(stack: Array, edges: Array, solvers: list[tuple[_Solver, float]]) 
     return values, vectors
 
 
+def _decomposed(stack: Array, edges: Array) -> LeadingSpectrum:
+    # By a full singular value decomposition, which has the other side's vectors too.
+    vectors, values, right = array_namespace(stack).linalg.svd(stack, full_matrices=False)
+    trimmed = _trim(to_float64(values), vectors, edges)
+    return replace(trimmed, others=right[:, : trimmed.values.shape[-1]])
+
+
 def _full_svd(stack: Array, edges: Array, largest: float) -> tuple[Array, Array]:
     vectors, values, _ = array_namespace(stack).linalg.svd(stack, full_matrices=False)
     return to_float64(values), vectors
@@ -196,105 +221,17 @@ def _least_top_eigenvalue(gram: Array) -> Array:
 
 def _certified_lanczos(stack: Array, edges: Array, largest: float) -> tuple[Array, Array]:
     # For a stack of one matrix.
-    gram = _gram(stack)
-    least = _least_top_eigenvalue(gram)
-    if bool(least > (largest * edges) ** 2):
-        return least[:, None] + math.inf, stack[..., :1]
-    pairs = lanczos(gram[0], float(edges[0]) ** 2, _RESIDUAL[stack.dtype.itemsize])
-    if pairs is None and _svd_is_fast(stack):
-        return _full_svd(stack, edges, largest)
+    threshold, residual = float(edges[0]) ** 2, _RESIDUAL[stack.dtype.itemsize]
+    pairs = None
+    if stack.shape[-2] >= PRODUCT_FREE:
+        pairs = leading_pairs(stack[0], threshold, residual, (largest * float(edges[0])) ** 2)
     if pairs is None:
-        pairs = array_namespace(stack).linalg.eigh(gram[0])
+        gram = _gram(stack)
+        least = _least_top_eigenvalue(gram)
+        if bool(least > (largest * edges) ** 2):
+            return least[:, None] + math.inf, stack[..., :1]
+        pairs = lanczos(gram[0], threshold, residual) or array_namespace(stack).linalg.eigh(gram[0])
     return _from_eigenpairs(pairs[0][None], pairs[1][None], stack)
-
-
-def lanczos(matrix: Array, threshold: float, residual: float) -> tuple[Array, Array] | None:
-    """Eigenpairs of a positive semidefinite matrix above a threshold, with proof that there are no others.
-
-    Lanczos iteration with full reorthogonalization, from a fixed start vector.
-
-    ``residual``: largest ``‖Au - θu‖`` of these, in units of the threshold; not asked below 1e-14 of the top value.
-    Returns: eigenvalues in increasing order and orthonormal eigenvectors: all above the threshold, and the largest
-    Ritz value below it. None if no proof was found in a basis of bounded size, or none is to be expected since more
-    than half of the Ritz values are above the threshold.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> values, vectors = lanczos(np.diag([9.0, 5.0, *np.linspace(0, 1, 398)]), threshold=4.0, residual=1e-9)
-    >>> values[1:].round(12).tolist()
-    [5.0, 9.0]
-    """
-    xp = array_namespace(matrix)
-    size = matrix.shape[0]
-    largest = min(size // 2, max(_BASIS, size // 8))
-    basis, images = (xp.empty((largest, size), dtype=matrix.dtype, device=matrix.device) for _ in range(2))
-    vector = _as_like(np.random.default_rng(0).standard_normal(size), matrix)
-    for k in range(largest):
-        basis[k] = vector / xp.clip(xp.linalg.norm(vector), _TINY, None)
-        images[k] = matrix @ basis[k]
-        vector, done = images[k], basis[: k + 1]
-        for earlier in (done[-2:], done):  # the three-term recurrence, then what rounding left of the others
-            vector = vector - (earlier @ vector) @ earlier
-        if k % _CHECK_EVERY == _CHECK_EVERY - 1:
-            θ, S = _ritz_pairs(done.T, images[: k + 1].T)
-            if int((θ > threshold).sum()) > _crowded(k + 1, size):
-                return None  # so many that the basis would grow too far
-            pairs = _proven(θ, S, matrix, done.T, images[: k + 1].T, threshold, residual)
-            if pairs is not None:
-                return pairs
-    return None
-
-
-def _crowded(steps: int, size: int) -> float:
-    # Above how many spikes among so many Ritz values a full decomposition is taken for cheaper.
-    if steps < size // 42:
-        return math.inf
-    return steps * (0.8 if steps <= _CHECK_EVERY else 0.5)
-
-
-def _ritz_pairs(basis: Array, images: Array) -> tuple[Array, Array]:
-    projected = basis.T @ images
-    θ, S = array_namespace(projected).linalg.eigh((projected + projected.T) / 2)
-    return θ, S
-
-
-def _proven(
-    θ: Array, S: Array, matrix: Array, basis: Array, images: Array, threshold: float, residual: float
-) -> tuple[Array, Array] | None:
-    # The Ritz pairs above the threshold and one more, if they are accurate and certainly all there are.
-    xp = array_namespace(matrix)
-    spikes = int((θ > threshold).sum())
-    θ, S = θ[-spikes - 1 :], S[:, -spikes - 1 :]
-    U = basis @ S
-    errors = xp.linalg.norm(images @ S - U * θ, 2, 0)
-    wanted, accurate = errors[1:], max(residual * threshold, 1e-14 * float(θ[-1]))
-    if not spikes:  # the top value is for information only
-        wanted, accurate = errors, _TOP_RESIDUAL * float(θ[0])
-    separated = float(θ[0] + errors[0]) < threshold  # else the costly part of the proof would hardly succeed
-    if not (separated and bool((wanted <= accurate).all())):
-        return None
-    certificate = (U[:, 1:] * θ[1:]) @ U[:, 1:].T  # becomes threshold·I - (matrix - UΘUᵀ), in place
-    certificate -= matrix
-    certificate.reshape(-1)[:: len(matrix) + 1] += threshold
-    return (θ, U) if _is_orthonormal(basis) and _is_positive_definite(certificate) else None
-
-
-def _is_orthonormal(basis: Array) -> bool:
-    # It is not if the Krylov space was exhausted.
-    overlap = basis.T @ basis
-    overlap.reshape(-1)[:: len(overlap) + 1] -= 1
-    return float(abs(overlap).max()) < 1e-12
-
-
-def _is_positive_definite(matrix: Array) -> bool:
-    if is_tensor(matrix):
-        return int(array_namespace(matrix).linalg.cholesky_ex(matrix).info) == 0
-    try:
-        np.linalg.cholesky(matrix)
-    except np.linalg.LinAlgError:
-        return False
-    return True
 
 
 def _gram(stack: Array) -> Array:
@@ -324,6 +261,8 @@ def _trim(values: Array, vectors: Array, edges: Array) -> LeadingSpectrum:
 
 
 def _concatenate(singles: list[LeadingSpectrum]) -> LeadingSpectrum:
+    if len(singles) == 1:
+        return singles[0]
     widest = max(s.values.shape[-1] for s in singles)
     xp = array_namespace(singles[0].values)
     return LeadingSpectrum(

@@ -177,8 +177,13 @@ def denoise_stack(
     if norm_correction:
         scale = _frobenius_norm(y) / xp.where(norm > 0, norm, 1.0)
         weights = weights * scale[:, None]
-    chosen, vectors, weights = (pick(x, changed) for x in (y, spectrum.vectors, cast_like(weights, y)))
-    matrices = reweight(chosen, vectors, weights, out=chosen if scratch or chosen is not y else None)
+    chosen, vectors = pick(y, changed), pick(spectrum.vectors, changed)
+    out = chosen if scratch or chosen is not y else None
+    if spectrum.others is None:
+        matrices = reweight(chosen, vectors, cast_like(pick(weights, changed), y), out)
+    else:
+        shrunk = cast_like(pick(weights * s, changed), y)
+        matrices = _recomposed(m <= n, vectors, shrunk, pick(spectrum.others, changed), out)
     unit, scale = pick(unit, changed), pick(scale, changed)
     return DenoisedStack(
         changed=changed,
@@ -225,6 +230,13 @@ def reweight(y: Array, vectors: Array, weights: Array, out: Array | None) -> Arr
     wide = y.shape[-2] <= y.shape[-1]
     left, right = (weighted, vectors.mT @ y) if wide else (y @ vectors, weighted.mT)
     return array_namespace(y).matmul(left, right, out=out)
+
+
+def _recomposed(wide: bool, vectors: Array, values: Array, others: Array, out: Array | None) -> Array:
+    # ``U diag(η) Vᵀ``, or its transpose.
+    scaled = vectors * values[:, None, :]
+    left, right = (scaled, others) if wide else (others.mT, scaled.mT)
+    return array_namespace(left).matmul(left, right, out=out)
 
 
 def _frobenius_norm(y: Array) -> Array:

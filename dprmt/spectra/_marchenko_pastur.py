@@ -184,8 +184,10 @@ class MarchenkoPastur:
         from_lower, from_upper = self._edge_roots(values)
         near = from_lower < from_upper
         far = ~near
-        low = self._from_lower_edge.mass(2 * xp.atan2(from_lower[near], from_upper[near]))
-        high = self._from_upper_edge.mass(2 * xp.atan2(from_upper[far], from_lower[far]))
+        # (s² - b₋²) + (b₊² - s²) is the square of twice the threshold: the roots are sine and cosine of half an angle.
+        lower_sin, upper_sin = (root / (2 * self._scales.threshold.high) for root in (from_lower, from_upper))
+        low = self._from_lower_edge.mass(lower_sin[near], upper_sin[near])
+        high = self._from_upper_edge.mass(upper_sin[far], lower_sin[far])
         result = xp.empty_like(values)
         result[near], result[far] = (low, 1 - high) if below else (1 - low, high)
         return result
@@ -198,23 +200,24 @@ class _Tail(NamedTuple):
     one_minus_ρ: float
     one_minus_ρ2: float
 
-    def mass(self, angle: Array) -> Array:
-        # Probability within ``angle`` of the edge: three terms of order angle³, none of which cancel.
-        xp = array_namespace(angle)
-        sin, versine = xp.sin(angle), 2 * xp.sin(angle / 2) ** 2
+    def mass(self, half_sin: Array, half_cos: Array) -> Array:
+        # Probability within an angle of the edge, from sine and cosine of its half: three terms of order angle³, none
+        # of which cancel.
+        xp = array_namespace(half_sin)
+        angle, sin, versine = 2 * xp.atan2(half_sin, half_cos), 2 * half_sin * half_cos, 2 * half_sin**2
         base = self.one_minus_ρ + self.ρ * versine  # 1 - ρ cos(angle)
         apart = base > 0  # base is 0 only in the square case, at (or, in floats, next to) the lower edge
         base = xp.where(apart, base, 1.0)
         middle = (1 + self.ρ) * sin * xp.where(apart, versine / base, 1.0)
         rest = self.one_minus_ρ2 * (_minus_atan(self.ρ * sin / base) / self.ρ) / self.ρ
-        return (_minus_sin(angle) + middle + rest) / math.pi
+        return (_minus_sin(angle, sin) + middle + rest) / math.pi
 
-    def density(self, angle: Array) -> Array:
-        # Derivative of `mass`.
-        xp = array_namespace(angle)
-        distance2 = self.one_minus_ρ**2 + 4 * self.ρ * xp.sin(angle / 2) ** 2
+    def density(self, half_sin: Array, half_cos: Array) -> Array:
+        # Derivative of `mass` by the angle.
+        xp = array_namespace(half_sin)
+        distance2 = self.one_minus_ρ**2 + 4 * self.ρ * half_sin**2
         apart = distance2 > 0
-        return 2 / math.pi * xp.where(apart, xp.sin(angle) ** 2 / xp.where(apart, distance2, 1.0), 1.0)
+        return 2 / math.pi * xp.where(apart, (2 * half_sin * half_cos) ** 2 / xp.where(apart, distance2, 1.0), 1.0)
 
     def inverse(self, mass: Array) -> Array:
         # The angle with the given mass <= 1/2, by Newton's method between the logarithms of the two, which converges
@@ -223,8 +226,9 @@ class _Tail(NamedTuple):
         target = xp.where(mass > 0, mass, 0.5)
         angle = self._start(target)
         for _ in range(_NEWTON_STEPS):
-            reached = self.mass(angle)
-            slope = angle * self.density(angle) / reached
+            half = xp.sin(angle / 2), xp.cos(angle / 2)
+            reached = self.mass(*half)
+            slope = angle * self.density(*half) / reached
             new = xp.clip(angle * xp.exp(xp.log(target / reached) / slope), 0.0, math.pi)
             done = bool(xp.all(abs(new - angle) <= 1e-9 * angle))
             angle = new
@@ -253,7 +257,7 @@ _TABLE = 2**11
 def _table(tail: _Tail) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     # Masses and angles, close together in the logarithm.
     angles = np.geomspace(1e-4, math.pi, _TABLE)
-    masses = tail.mass(angles)
+    masses = tail.mass(np.sin(angles / 2), np.cos(angles / 2))
     kept = np.flatnonzero(np.diff(masses, prepend=0.0) > 0)
     return masses[kept], angles[kept]
 
@@ -280,11 +284,11 @@ def _checked(name: str, x: Array) -> Array:
     return to_float64(values)
 
 
-def _minus_sin(x: Array) -> Array:
+def _minus_sin(x: Array, sin: Array) -> Array:
     # ``x - sin x`` for x >= 0, without cancellation.
     xp = array_namespace(x)
     z = x * x
-    return xp.where(z < 1, x * z * _horner(_MINUS_SIN, z), x - xp.sin(x))
+    return xp.where(z < 1, x * z * _horner(_MINUS_SIN, z), x - sin)
 
 
 def _minus_atan(x: Array) -> Array:

@@ -10,8 +10,9 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dprmt.spectra import _backends
-from dprmt.spectra._backends import lanczos, leading_spectrum
+from dprmt.spectra import _backends, _lanczos
+from dprmt.spectra._backends import leading_spectrum
+from dprmt.spectra._lanczos import lanczos
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -142,8 +143,8 @@ def test_lanczos_survives_an_exhausted_krylov_space(matrix):
 
 
 def proven(matrix, basis, threshold, residual):
-    θ, S = _backends._ritz_pairs(basis, matrix @ basis)
-    return _backends._proven(θ, S, matrix, basis, matrix @ basis, threshold, residual)
+    θ, S = _lanczos.ritz_pairs(basis, matrix @ basis)
+    return _lanczos._proven(θ, S, matrix, basis, matrix @ basis, threshold, residual)
 
 
 @pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
@@ -161,9 +162,7 @@ def test_many_spikes(shape, strengths, library):
 def test_lanczos_gives_up_early_where_spikes_crowd(monkeypatch):
     """Within a few steps, not after a basis of half the space."""
     steps = []
-    monkeypatch.setattr(
-        _backends, "_ritz_pairs", lambda B, A, f=_backends._ritz_pairs: steps.append(B.shape[1]) or f(B, A)
-    )
+    monkeypatch.setattr(_lanczos, "ritz_pairs", lambda B, A, f=_lanczos.ritz_pairs: steps.append(B.shape[1]) or f(B, A))
     values = np.concatenate([np.linspace(2, 9, 200), np.linspace(0, 0.9, 200)])
     assert lanczos(with_eigenvalues(np.random.default_rng(0), values), 1.0, 1e-8) is None
     assert steps[-1] <= 24
