@@ -182,8 +182,8 @@ def denoise_stack(
     if spectrum.others is None:
         matrices = reweight(chosen, vectors, cast_like(pick(weights, changed), y), out)
     else:
-        shrunk = cast_like(pick(weights * s, changed), y)
-        matrices = _recomposed(m <= n, vectors, shrunk, pick(spectrum.others, changed), out)
+        shortened = cast_like(pick(weights * s, changed), y)
+        matrices = _recomposed(m <= n, vectors, shortened, pick(spectrum.others, changed), out)
     unit, scale = pick(unit, changed), pick(scale, changed)
     return DenoisedStack(
         changed=changed,
