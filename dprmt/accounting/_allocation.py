@@ -26,7 +26,7 @@ from dprmt.accounting._ratio_plan import RatioPlan, ratio_plan
 from dprmt.accounting._ratio_sum import SumLaw, sum_from_above, sum_from_below
 from dprmt.accounting._types import Array
 
-_FIRST_BINS = 64
+_FIRST_BINS = 160
 _LEAST_BINS = 384  # of the law of the sensitivity: it enters once an epoch, where the engine asks at every step
 
 

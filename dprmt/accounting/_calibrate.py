@@ -18,7 +18,8 @@ from dprmt.accounting._mechanisms import (
 from dprmt.accounting._sampling import Sampling, checked_sample_rate, run_length
 
 _SMALLEST, _LARGEST = 1e-2, 1e6
-_COARSE = 0.05  # tolerance of answers far from the target
+_COARSE = 0.05  # tolerance of the answers of a first search
+_MOST_ROUGH, _NEAR = 8, 0.03
 
 
 def calibrate_noise_multiplier(
@@ -107,51 +108,102 @@ def calibrate_noise_multiplier(
             noise_multiplier, rate, probes, rank, analysis, probe_sharing, sketch, power_iteration, **batches
         )
 
-    def epsilon(noise_multiplier: float) -> float:
-        asked = mechanism(noise_multiplier)
-        coarse = asked.epsilon(steps, delta, tolerance=_COARSE)
-        if coarse.upper <= target or coarse.lower > target:  # a finer answer would not decide otherwise
-            return coarse.upper
-        return asked.epsilon(steps, delta).upper
+    def epsilon(noise_multiplier: float, within: float = 1e-3) -> float:
+        return mechanism(noise_multiplier).epsilon(steps, delta, tolerance=within).upper
 
-    return _smallest_sufficient(epsilon, target, tolerance)
+    search = _Search(target, tolerance)
+    near = search.approach(lambda at: epsilon(at, _COARSE), _gaussian_guess(target, delta, rate, steps))
+    return search.smallest_sufficient(epsilon, near)
 
 
-def _smallest_sufficient(epsilon: Callable[[float], float], target: float, tolerance: float) -> float:
-    """Bracket by doubling, then shrink the bracket in log σ by safeguarded regula falsi in log ε."""
-    low, high = 1.0, 1.0
-    at_low = at_high = epsilon(1.0)
-    while at_high > target:
-        low, at_low = high, at_high
-        high *= 2.0 if at_high < 4 * target else 4.0
-        if high > _LARGEST:
-            raise ParameterError("target_epsilon", target, f"reachable with a noise multiplier <= {_LARGEST:g}")
-        at_high = epsilon(high)
-    while at_low <= target:
-        high, at_high = low, at_low
-        low /= 1.5
-        if low < _SMALLEST:
-            raise ParameterError("target_epsilon", target, f"so small that it needs a noise multiplier >= {_SMALLEST}")
-        at_low = epsilon(low)
-    for iteration in range(60):
-        if high / low <= 1.0 + tolerance:
-            break
-        middle = _next_guess(low, at_low, high, at_high, target, tolerance, bisect=iteration % 3 == 2)
-        value = epsilon(middle)
-        if value <= target:
-            high, at_high = middle, value
+def _gaussian_guess(target: float, delta: float, rate: float, steps: int) -> float:
+    """The noise multiplier by the central limit theorem and Chernoff's bound, for many steps: only where to start."""
+    log = -math.log(delta)
+    shift = math.sqrt(2 * (target + log)) - math.sqrt(2 * log)
+    guess = 1.0 / math.sqrt(math.log1p((shift / rate) ** 2 / steps))
+    return min(max(guess, 0.1), _LARGEST / 10)
+
+
+class _Search:
+    """The smallest noise multiplier that suffices, up to a relative ``tolerance``."""
+
+    def __init__(self, target: float, tolerance: float) -> None:
+        self.target, self.tolerance = target, tolerance
+        self.slope = 1.0  # -d log ε / d log σ
+        self.low = self.high = 0.0  # 0: not known yet
+        self.at_low = self.at_high = math.nan
+
+    def approach(self, epsilon: Callable[[float], float], at: float) -> float:
+        """A noise multiplier that nearly meets the target, by a few steps of the secant method; promises nothing."""
+        value = epsilon(at)
+        for _ in range(_MOST_ROUGH):
+            before, value_before = at, value
+            at = min(max(self._root(at, value), _SMALLEST), _LARGEST)
+            if abs(at / before - 1.0) < _NEAR:
+                break
+            value = epsilon(at)
+            self._learn(before, value_before, at, value)
+        return at
+
+    def smallest_sufficient(self, epsilon: Callable[[float], float], start: float) -> float:
+        """Bracket it, then shrink the bracket in log σ by safeguarded regula falsi in log ε."""
+        self._bracket(epsilon, start)
+        for iteration in range(60):
+            if self.high / self.low <= 1.0 + self.tolerance:
+                break
+            self._ask(epsilon, self._inside(bisect=iteration % 3 == 2))
+        return self.high
+
+    def _bracket(self, epsilon: Callable[[float], float], at: float) -> None:
+        """From a start to where the slope leads; then a little past that, ever farther, to the other side."""
+        margin = self.tolerance / 3
+        value = self._ask(epsilon, at)
+        while not (self.low and self.high):
+            root = self._root(at, value)
+            before, value_before = at, value
+            at = root * (1.0 + margin) if not self.high else min(root, self.high) * (1.0 - min(margin, 0.5))
+            if not self.high and at <= self.low:
+                at = self.low * (1.0 + margin)
+            self._check_range(at)
+            value = self._ask(epsilon, at)
+            self._learn(before, value_before, at, value)
+            margin *= 4.0
+
+    def _ask(self, epsilon: Callable[[float], float], at: float) -> float:
+        value = epsilon(at)
+        if value <= self.target:
+            self.high, self.at_high = at, value
         else:
-            low, at_low = middle, value
-    return high
+            self.low, self.at_low = at, value
+        return value
 
+    def _root(self, at: float, value: float) -> float:
+        """Where the slope leads from a point, at most to a quarter or four times of it."""
+        if not math.isfinite(value):
+            return 4.0 * at
+        if value <= 0.0:
+            return at / 4.0
+        share = math.log(value / self.target) / self.slope
+        return at * math.exp(min(max(share, -math.log(4.0)), math.log(4.0)))
 
-def _next_guess(
-    low: float, at_low: float, high: float, at_high: float, target: float, tolerance: float, bisect: bool
-) -> float:
-    """A point inside the bracket, a little to the private side of the interpolated root."""
-    if bisect or not (math.isfinite(at_low) and at_high > 0):
-        return math.sqrt(low * high)
-    share = math.log(at_low / target) / math.log(at_low / at_high)
-    guess = low * (high / low) ** share * (1.0 + tolerance / 3)
-    margin = 1.0 + tolerance / 4
-    return min(max(guess, low * margin), high / margin)
+    def _learn(self, before: float, value_before: float, at: float, value: float) -> None:
+        """The slope between two points far enough apart."""
+        if math.isfinite(value_before) and value_before > 0.0 < value < math.inf and abs(at / before - 1.0) > 1e-3:
+            self.slope = min(max(math.log(value_before / value) / math.log(at / before), 0.3), 5.0)
+
+    def _check_range(self, at: float) -> None:
+        if at > _LARGEST and not self.high:
+            raise ParameterError("target_epsilon", self.target, f"reachable with a noise multiplier <= {_LARGEST:g}")
+        if at < _SMALLEST and not self.low:
+            allowed = f"so small that it needs a noise multiplier >= {_SMALLEST}"
+            raise ParameterError("target_epsilon", self.target, allowed)
+
+    def _inside(self, bisect: bool) -> float:
+        """A point inside the bracket, a little to the private side of the interpolated root."""
+        low, high = self.low, self.high
+        if bisect or not (math.isfinite(self.at_low) and self.at_high > 0):
+            return math.sqrt(low * high)
+        share = math.log(self.at_low / self.target) / math.log(self.at_low / self.at_high)
+        guess = low * (high / low) ** share * (1.0 + self.tolerance / 3)
+        margin = 1.0 + self.tolerance / 4
+        return min(max(guess, low * margin), high / margin)

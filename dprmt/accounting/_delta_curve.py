@@ -10,10 +10,10 @@ from dprmt.accounting._engine import (
     intersection,
     interval,
     level_curves,
+    levels,
     loss_drift,
-    most_refinements,
 )
-from dprmt.accounting._questions import DeltaAtEpsilon, Side
+from dprmt.accounting._questions import Curve, DeltaAtEpsilon, Side
 
 _SPLIT_BEYOND = 6.0  # as in the engine: widths, in units of the tolerance, that another level alone will not mend
 _WORSE = 3.0  # than where the loss was made for: far enough from there to have one of its own
@@ -36,14 +36,14 @@ class DeltaCurveSolver:
 
     def solve(self) -> list[PrivacyBounds]:
         """Level by level, as far as this goes."""
-        for level in range(1 + most_refinements(self.schedule)):
+        for level in levels(self.schedule, self.questions[0], self.tolerance):
             before = [self._width(place) for place in range(len(self.found))]
             self._refine(self._wide(range(len(self.found))), level)
             if not any(self._width(place) < 0.8 * before[place] for place in self._wide(range(len(self.found)))):
                 break
         return self.found
 
-    def _refine(self, wide: list[int], level: int) -> None:
+    def _refine(self, wide: list[int], level: float) -> None:
         """Make a loss for the middle of what is wide, ask it all, and go on with what is far from there."""
         if not wide:
             return
@@ -53,15 +53,17 @@ class DeltaCurveSolver:
         self._refine([place for place in far if place < middle], level)
         self._refine([place for place in far if place > middle], level)
 
-    def _ask(self, middle: int, places: list[int], level: int) -> None:
-        question = self.questions[middle].sharpened(self.found[middle]) if level else self.questions[middle]
-        split = level > 1 and self._width(middle) > _SPLIT_BEYOND
-        curves = level_curves(self.schedule, question, self.direction, level, split, _SIDES)
+    def _ask(self, middle: int, places: list[int], level: float) -> None:
+        question = self.questions[middle]
+        if math.isfinite(self.found[middle].upper):
+            question = question.sharpened(self.found[middle])
+        split = level > 1.0 and self._width(middle) > _SPLIT_BEYOND
+        curves = level_curves(self.schedule, question, self.direction, level, split)
         drift = loss_drift(self.schedule)
+        made: dict[Side, Curve] = {} if curves is None else {side: curves(side) for side in _SIDES}
         for place in places:
             answer: dict[Side, float] = {"upper": 0.0, "lower": 0.0}
-            if curves is not None:
-                answer = {side: self.questions[place].read(curve, side, drift) for side, curve in curves.items()}
+            answer |= {side: self.questions[place].read(curve, side, drift) for side, curve in made.items()}
             self.found[place] = intersection(self.found[place], answer, self.questions[place], self.tolerance)
 
     def _wide(self, places: range | list[int]) -> list[int]:

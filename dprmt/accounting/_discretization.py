@@ -18,6 +18,7 @@ from dprmt.accounting._isotonic import isotonic_regression
 from dprmt.accounting._types import Array
 
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
+_NO_GAP = 1e-9  # of the largest one: a cell whose mean is a node, but for rounding
 _LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
 
 
@@ -146,9 +147,10 @@ def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
         right = np.where(lack > 0, base[1:] + lack / share, 0.0)
         left = np.where(lack > 0, base[:-1] + lack / (1.0 - share), 0.0)
     to_left = (left <= room[:-1]) & ((right > room[1:]) | (room[:-1] > room[1:]))
-    # A drop at the end of the law changes its mean of u, to first order; one inside only narrows the law.
-    if height is not None and np.any(moment > 0):
-        end = int(np.flatnonzero(moment > 0)[-1])
+    # A drop at the end of the law changes its mean of u, to first order; one inside only narrows the law. With a
+    # node at the commonest loss the last cell lies beside it.
+    if height is not None and np.any(gap > 0):
+        end = int(np.flatnonzero(gap > _NO_GAP * np.max(gap))[-1])
         to_left[end] |= left[end] <= height[end]
     right, left = np.where(to_left, 0.0, right), np.where(to_left, left, 0.0)
     return np.maximum(base, np.maximum(np.insert(right, 0, 0.0), np.append(left, 0.0)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,9 +23,10 @@ from dprmt.accounting._step_law import Lattice, directed_range, discretize_step,
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
-_FIRST_MESH, _FIRST_BINS = 0.04, 64
-_MAX_REFINEMENTS = 5  # of exact norms; each level of randomized clipping costs four times the one before
-_MAX_REFINEMENTS_OF_A_LAW = 3
+_MESH, _BINS = 0.04, 160  # at level 0
+_LOWEST_LEVEL, _HIGHEST_FIRST = -2.0, 1.0
+_MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
+_MAX_LEVEL_OF_A_LAW = 2
 _SPLIT_BEYOND = 6.0
 _LEAST_GAIN = 0.95  # two levels in a row that narrow less than this are the last; widths may stall once, then fall
 _NO_BETTER = 0.9999
@@ -72,7 +73,7 @@ class Progress:
     """
 
     enough: float = 0.0
-    uppers: list[float] = field(default_factory=list)
+    uppers: dict[float, float] = field(default_factory=dict)
 
 
 def solve(
@@ -86,9 +87,9 @@ def solve(
     best = interval(0.0, math.inf, direction, question, tolerance)
     progress = progress or Progress()
     stalled, split = 0, False
-    for level in range(1 + most_refinements(schedule)):
-        answer = _solve_at_level(schedule, question, direction, level, split, ("upper", "lower"))
-        progress.uppers.append(answer["upper"])
+    for level in levels(schedule, question, tolerance):
+        answer = _solve_at_level(schedule, question, direction, level, split, progress.enough)
+        progress.uppers[level] = answer["upper"]
         found = intersection(best, answer, question, tolerance)
         gained = found.upper - found.lower < _LEAST_GAIN * (best.upper - best.lower)
         best, stalled = found, 0 if gained else stalled + 1
@@ -109,20 +110,22 @@ def improve(
     """
     assert bounds.direction is not None
     question = question.sharpened(bounds)
-    for level in range(1, len(progress.uppers)):
+    for level in list(progress.uppers)[1:]:
         if bounds.is_narrow or bounds.upper <= progress.enough:
             break
-        answer = _solve_at_level(schedule, question, bounds.direction, level, level > 1, ("upper",))
+        answer = _solve_at_level(schedule, question, bounds.direction, level, level > 1.0, math.inf)
         if answer["upper"] >= progress.uppers[level] * _NO_BETTER:
             break
         bounds = intersection(bounds, answer, question, tolerance)
     return bounds
 
 
-def most_refinements(schedule: Schedule) -> int:
-    """How many times meshes may be halved."""
-    exact = all(step.is_exact for step, _ in schedule)
-    return _MAX_REFINEMENTS if exact else _MAX_REFINEMENTS_OF_A_LAW
+def levels(schedule: Schedule, question: Question, tolerance: float) -> list[float]:
+    """How often meshes and bins are halved: at first as much as the tolerance most often takes, then again and again."""
+    first = math.log(question.easy_tolerance / tolerance, 4)  # widths are of second order
+    first = min(max(first, _LOWEST_LEVEL), _HIGHEST_FIRST)
+    last = _MAX_LEVEL if all(step.is_exact for step, _ in schedule) else _MAX_LEVEL_OF_A_LAW
+    return [first + more for more in range(math.ceil(last - first) + 1)]
 
 
 def interval(lower: float, upper: float, direction: Direction, question: Question, tolerance: float) -> PrivacyBounds:
@@ -151,31 +154,30 @@ def intersection(
 
 
 def _solve_at_level(
-    schedule: Schedule,
-    question: Question,
-    direction: Direction,
-    level: int,
-    split: bool,
-    sides: tuple[Side, ...],
+    schedule: Schedule, question: Question, direction: Direction, level: float, split: bool, enough: float
 ) -> dict[Side, float]:
-    curves = level_curves(schedule, question, direction, level, split, sides)
+    """Both answers, or only the upper one where that is ``enough``."""
+    curves = level_curves(schedule, question, direction, level, split)
     if curves is None:
         return {"upper": 0.0, "lower": 0.0}
     drift = loss_drift(schedule)
-    return {side: question.read(curve, side, drift) for side, curve in curves.items()}
+    answer: dict[Side, float] = {"upper": question.read(curves("upper"), "upper", drift)}
+    if answer["upper"] > enough:
+        answer["lower"] = question.read(curves("lower"), "lower", drift)
+    return answer
 
 
 def level_curves(
-    schedule: Schedule, question: Question, direction: Direction, level: int, split: bool, sides: tuple[Side, ...]
-) -> dict[Side, Curve] | None:
-    """δ(ε) from above and from below, sharpest where the question is; None if its answer is 0 without them."""
+    schedule: Schedule, question: Question, direction: Direction, level: float, split: bool
+) -> Callable[[Side], Curve] | None:
+    """Makes δ(ε) from above or from below, sharpest where the question is; None if its answer is 0 without them."""
     tail = _tail(schedule, question.small)
     upper, lower = _pairs(schedule, tail, level)
     ground = _ground(upper, question, direction, tail)
     if question.is_trivial(ground.total_variation):
         return None
     both: dict[Side, Pairs] = {"upper": upper, "lower": lower}
-    return {side: _curve(both[side], ground, question, direction, side, level, split) for side in sides}
+    return lambda side: _curve(both[side], ground, question, direction, side, level, split)
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ def _total_variation(law: LossPMF) -> float:
 
 
 def _curve(
-    pairs: Pairs, ground: _Ground, question: Question, direction: Direction, side: Side, level: int, split: bool
+    pairs: Pairs, ground: _Ground, question: Question, direction: Direction, side: Side, level: float, split: bool
 ) -> Curve:
     pair, steps = pairs[0]
     if len(pairs) == 1 and steps == 1:
@@ -229,8 +231,8 @@ def _curve(
     return DeltaCurve(loss, around)
 
 
-def _one_step(pair: StepPair, ground: _Ground, direction: Direction, side: Side, level: int) -> OneStepCurve:
-    mesh = 0.005 / 2**level * ground.scale
+def _one_step(pair: StepPair, ground: _Ground, direction: Direction, side: Side, level: float) -> OneStepCurve:
+    mesh = 0.005 * 2.0**-level * ground.scale
     index = graded_indices(*ground.ranges[0], mesh, ground.scale)
     return OneStepCurve(discretize_step(pair, index, Lattice(mesh), direction, side, to_infinity=True), side)
 
@@ -240,7 +242,7 @@ def loss_drift(schedule: Schedule) -> float:
     return _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
 
 
-def whole_loss(schedule: Schedule, direction: Direction, level: int) -> dict[Side, ComposedLoss]:
+def whole_loss(schedule: Schedule, direction: Direction, level: float) -> dict[Side, ComposedLoss]:
     """The composed loss without tilt, from above and from below."""
     question = WholeCurve()
     tail = _tail(schedule, question.small)
@@ -256,22 +258,26 @@ def _tail(schedule: Schedule, small: float) -> float:
     return share * small / sum(count for _, count in schedule)
 
 
-def _pairs(schedule: Schedule, tail: float, level: int) -> tuple[Pairs, Pairs]:
-    both = [(step.pairs(_FIRST_BINS << level, tail), count) for step, count in schedule]
+def _pairs(schedule: Schedule, tail: float, level: float) -> tuple[Pairs, Pairs]:
+    both = [(step.pairs(_bins(level), tail), count) for step, count in schedule]
     return [(pair[0], count) for pair, count in both], [(pair[1], count) for pair, count in both]
 
 
+def _bins(level: float) -> int:
+    return round(_BINS * 2.0**level)
+
+
 def step_laws(
-    step: Step, count: int, question: Question, direction: Direction, level: int, tail: float
+    step: Step, count: int, question: Question, direction: Direction, level: float, tail: float
 ) -> tuple[dict[Side, LossPMF], float]:
     """One step's discrete losses from above and from below, on a mesh for ``count`` steps.
 
     ``tail``: mass that may be cut off per step.
     Returns: the laws, and a bound on the total variation of one step.
     """
-    upper, lower = step.pairs(_FIRST_BINS << level, tail)
+    upper, lower = step.pairs(_bins(level), tail)
     ground = _ground([(upper, count)], question, direction, tail)
-    mesh = _FIRST_MESH / 2**level * ground.scale
+    mesh = _MESH * 2.0**-level * ground.scale
     sides: dict[Side, StepPair] = {"upper": upper, "lower": lower}
     index, plain = graded_indices(*ground.ranges[0], mesh, 5 * ground.scale), Lattice(mesh)
     laws = {side: discretize_step(pair, index, plain, direction, side) for side, pair in sides.items()}
@@ -279,11 +285,11 @@ def step_laws(
 
 
 def _compose(
-    pairs: Pairs, ground: _Ground, question: Question | WholeCurve, direction: Direction, side: Side, level: int
+    pairs: Pairs, ground: _Ground, question: Question | WholeCurve, direction: Direction, side: Side, level: float
 ) -> tuple[ComposedLoss, float]:
     """Discretize on a common mesh (coarser if the FFT window would be too long) and compose."""
     ranges, scale = ground.ranges, ground.scale
-    mesh = _FIRST_MESH / 2**level * scale
+    mesh = _MESH * 2.0**-level * scale
     for _ in range(_MAX_COARSENINGS):
         phases, offset = _discretize(pairs, ranges, direction, side, mesh, 5 * scale)
         asked = question.moved(-offset)

@@ -138,13 +138,14 @@ class FewFrequencies:
     def _root(self, rows: Array, powers: Array, room: Array, sign: float) -> Array:
         """Newton's method on log δ, from Chernoff's bound down; any result will do, for it is checked."""
         kappa = float(log_kappa(np.asarray(self.tilt)))
-        epsilon = np.maximum((self.log_scale[rows] + kappa - room) / self.tilt, 0.0)
+        top = max((self.first + self.size) * self.mesh, 0.0)
+        epsilon = np.clip((self.log_scale[rows] + kappa - room) / self.tilt, 0.0, top)
         for _ in range(_NEWTON):
             log, slope = self._log_delta(rows, powers, epsilon, sign)
             with np.errstate(divide="ignore", invalid="ignore"):
                 step = (log - room) / slope
             step = np.where(np.isfinite(step), step, 1.0 / self.tilt)
-            epsilon = np.maximum(epsilon - step, 0.0)
+            epsilon = np.clip(epsilon - step, 0.0, top)
             if np.all(np.abs(step) <= _CLOSE * np.maximum(epsilon, 1.0)):
                 break
         return epsilon

@@ -66,6 +66,11 @@ class EpsilonAtDelta:
         del shift
         return self
 
+    @property
+    def easy_tolerance(self) -> float:
+        """A tolerance that is most often met by the first meshes."""
+        return 1e-3
+
     def unit(self, value: float) -> float:
         """What a tolerance refers to: the value, but at least 1."""
         return max(1.0, value)
@@ -105,6 +110,11 @@ class DeltaAtEpsilon:
     def moved(self, shift: float) -> DeltaAtEpsilon:
         """The same question of losses that are all larger by ``shift``."""
         return DeltaAtEpsilon(self.epsilon + shift, self.small)
+
+    @property
+    def easy_tolerance(self) -> float:
+        """See :class:`EpsilonAtDelta`: δ falls by some factor e^{10} where ε grows by 1."""
+        return 1e-2
 
     def unit(self, value: float) -> float:
         """What a tolerance refers to: the value itself."""

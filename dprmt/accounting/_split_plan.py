@@ -109,11 +109,11 @@ def split_curve(
     direction: Direction,
     side: Side,
     plan: SplitPlan,
-    level: int,
+    level: float,
     small: float,
 ) -> SplitCurve | None:
     """Discretize on the plan's two meshes, the light one coarser if its FFT would be too long, and compose."""
-    mesh = _LIGHT_MESH / 2**level * plan.light_scale
+    mesh = _LIGHT_MESH * 2.0**-level * plan.light_scale
     for _ in range(_MAX_COARSENINGS):
         grid = lattice(pair, ends, direction, side, mesh)
         index, cut, stride = _two_meshes(grid, steps, ends[0], plan, level)
@@ -129,11 +129,11 @@ def split_curve(
 
 
 def _two_meshes(
-    grid: Lattice, steps: int, low: float, plan: SplitPlan, level: int
+    grid: Lattice, steps: int, low: float, plan: SplitPlan, level: float
 ) -> tuple[NDArray[np.int64], int, int]:
     """Indices of all nodes, the last one of the light part, and the jumps' mesh in units of the light one's."""
     mesh = grid.mesh
-    stride = max(round(plan.reach / (plan.jump_nodes << level) / mesh), 1)
+    stride = max(round(plan.reach / (plan.jump_nodes * 2.0**level) / mesh), 1)
     cut = math.ceil((plan.cut - grid.offset) / mesh)
     first = cut // stride + 1
     last = max(math.ceil((plan.reach + max(-steps * grid.offset, 0.0)) / (stride * mesh)), first + 1)

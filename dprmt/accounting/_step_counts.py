@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._composition import composed_powers, log_kappa, tilt_for_delta, window_of
 from dprmt.accounting._discretization import LossPMF
-from dprmt.accounting._engine import InconsistentBoundsError, Step, loss_drift, most_refinements, step_laws
+from dprmt.accounting._engine import InconsistentBoundsError, Step, levels, loss_drift, step_laws
 from dprmt.accounting._few_frequencies import FewFrequencies, TooManyFrequenciesError
 from dprmt.accounting._questions import EpsilonAtDelta
 from dprmt.accounting._solve import DeltaCurve
@@ -95,7 +95,7 @@ class _Laws:
 def _refine_block(question: _BlockQuestion, brackets: Brackets, block: NDArray[np.int64]) -> None:
     """Halve the mesh until the block's ends are narrow, or gain too little; only then solve all of it."""
     most = int(brackets.counts[block[-1]])
-    for level in range(1 + most_refinements([(question.step, 1)])):
+    for level in levels([(question.step, 1)], EpsilonAtDelta(question.delta), brackets.tolerance):
         ends = np.unique(block[[0, -1]])
         laws = _laws(question, most, level)
         before = brackets.width()[ends]
@@ -109,7 +109,7 @@ def _refine_block(question: _BlockQuestion, brackets: Brackets, block: NDArray[n
             return
 
 
-def _laws(question: _BlockQuestion, most: int, level: int) -> _Laws:
+def _laws(question: _BlockQuestion, most: int, level: float) -> _Laws:
     asked = EpsilonAtDelta(question.delta)
     laws, variation = step_laws(question.step, most, asked, question.direction, level, question.tail)
     return _Laws(laws["upper"], laws["lower"], variation)

@@ -15,7 +15,7 @@ from dprmt.accounting._loss_grid import LARGEST_LOSS, graded_indices
 from dprmt.accounting._questions import Side
 from dprmt.accounting._types import Array
 
-_WITHIN = 5.0  # meshes
+_WITHIN = 1000.0  # meshes; beyond, where the end lies between two nodes is not felt
 
 
 @dataclass(frozen=True)

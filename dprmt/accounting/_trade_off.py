@@ -13,7 +13,7 @@ from dprmt.accounting._composition import ComposedLoss
 from dprmt.accounting._engine import Schedule, loss_drift, whole_loss
 from dprmt.accounting._types import Array
 
-_LEVEL = 1  # refinement of the discretization
+_LEVEL = 0.5  # refinement of the discretization
 _ESTIMATE_AT = 0.33  # of the way from lower to upper: the upper side errs about twice as much
 
 
