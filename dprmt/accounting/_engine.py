@@ -23,8 +23,9 @@ from dprmt.accounting._step_law import Lattice, directed_range, discretize_step,
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
-_MESH, _BINS = 0.04, 160  # at level 0
-_LOWEST_LEVEL, _HIGHEST_FIRST = -2.0, 1.0
+_MESH, _BINS = 0.04, 160  # at level 0; meshes in units of the scale of a step's loss
+_BULK, _LUMP = 5.0, 2.0  # in the same units: nodes are equidistant so far out; log(1 - q) gets one if it is so near
+_LOWEST, _HIGHEST_FIRST = -2.0, 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_LEVEL_OF_A_LAW = 2
 _SPLIT_BEYOND = 6.0
@@ -121,9 +122,9 @@ def improve(
 
 
 def levels(schedule: Schedule, question: Question, tolerance: float) -> list[float]:
-    """How often meshes and bins are halved: at first as much as the tolerance most often takes, then again and again."""
+    """How often meshes and bins are halved: at first as much as the tolerance most often takes, then more."""
     first = math.log(question.easy_tolerance / tolerance, 4)  # widths are of second order
-    first = min(max(first, _LOWEST_LEVEL), _HIGHEST_FIRST)
+    first = min(max(first, _LOWEST), _HIGHEST_FIRST)
     last = _MAX_LEVEL if all(step.is_exact for step, _ in schedule) else _MAX_LEVEL_OF_A_LAW
     return [first + more for more in range(math.ceil(last - first) + 1)]
 
@@ -279,7 +280,7 @@ def step_laws(
     ground = _ground([(upper, count)], question, direction, tail)
     mesh = _MESH * 2.0**-level * ground.scale
     sides: dict[Side, StepPair] = {"upper": upper, "lower": lower}
-    index, plain = graded_indices(*ground.ranges[0], mesh, 5 * ground.scale), Lattice(mesh)
+    index, plain = graded_indices(*ground.ranges[0], mesh, _BULK * ground.scale), Lattice(mesh)
     laws = {side: discretize_step(pair, index, plain, direction, side) for side, pair in sides.items()}
     return laws, ground.total_variation / count
 
@@ -291,7 +292,7 @@ def _compose(
     ranges, scale = ground.ranges, ground.scale
     mesh = _MESH * 2.0**-level * scale
     for _ in range(_MAX_COARSENINGS):
-        phases, offset = _discretize(pairs, ranges, direction, side, mesh, 5 * scale)
+        phases, offset = _discretize(pairs, ranges, direction, side, mesh, scale)
         asked = question.moved(-offset)
         if not all(law.mass.any() for law, _ in phases):  # every loss is beyond what is resolved
             return _nothing_known(side), 0.0
@@ -319,13 +320,14 @@ def _discretize(
     direction: Direction,
     side: Side,
     mesh: float,
-    bulk: float,
+    scale: float,
 ) -> tuple[list[tuple[LossPMF, int]], float]:
     """The steps' losses, each less an offset, and the sum of all offsets."""
     phases, total = [], 0.0
     for (pair, count), ends in zip(pairs, ranges, strict=True):
-        grid = lattice(pair, ends, direction, side, mesh)
-        phases.append((discretize_step(pair, grid.covering(ends, bulk), grid, direction, side), count))
+        grid = lattice(pair, ends, direction, side, mesh, within=_LUMP * scale)
+        index = grid.covering(ends, _BULK * scale)
+        phases.append((discretize_step(pair, index, grid, direction, side), count))
         total += count * grid.offset
     return phases, total
 

@@ -25,6 +25,7 @@ _JUMP_MESH = 0.1  # in units of the scale that an unsplit mesh would be chosen f
 _MAX_COARSENINGS = 8
 _LIGHT_MESH = 0.04  # in standard deviations of one light step's loss
 _LIGHT_BULK = 5.0
+_LUMP = 5.0  # meshes: a node at log(1 - q) moves all jumps by T times as much
 _FINE_ENOUGH = 0.4
 
 
@@ -115,7 +116,7 @@ def split_curve(
     """Discretize on the plan's two meshes, the light one coarser if its FFT would be too long, and compose."""
     mesh = _LIGHT_MESH * 2.0**-level * plan.light_scale
     for _ in range(_MAX_COARSENINGS):
-        grid = lattice(pair, ends, direction, side, mesh)
+        grid = lattice(pair, ends, direction, side, mesh, within=_LUMP * mesh)
         index, cut, stride = _two_meshes(grid, steps, ends[0], plan, level)
         pmf = discretize_step(pair, index, grid, direction, side, to_infinity=True)
         light = pmf.index <= cut

@@ -15,8 +15,6 @@ from dprmt.accounting._loss_grid import LARGEST_LOSS, graded_indices
 from dprmt.accounting._questions import Side
 from dprmt.accounting._types import Array
 
-_WITHIN = 1000.0  # meshes; beyond, where the end lies between two nodes is not felt
-
 
 @dataclass(frozen=True)
 class Lattice:
@@ -44,13 +42,15 @@ class Lattice:
         return nodes if self.boundary is None else np.where(index == 0, self.boundary, nodes)
 
 
-def lattice(pair: StepPair, ends: tuple[float, float], direction: Direction, side: Side, mesh: float) -> Lattice:
-    """Where the mesh is wide compared with log(1 - q), the loss of nearly every step, that gets a node (O1).
+def lattice(
+    pair: StepPair, ends: tuple[float, float], direction: Direction, side: Side, mesh: float, within: float
+) -> Lattice:
+    """If log(1 - q), which is then the loss of very many steps, is at most ``within``, it gets a node (O1).
 
     Returns: from above a node at this loss; from below one at the mean of all losses near it.
     """
     end = ends[0] if direction == "remove" else -ends[1]
-    if not abs(end) < _WITHIN * mesh:
+    if not abs(end) < within:
         return Lattice(mesh)
     sign = 1.0 if direction == "remove" else -1.0
     if side == "upper":

@@ -31,7 +31,7 @@ def on_lattice(step, direction, side, mesh: float, moved: bool) -> tuple[np.ndar
     upper, lower = step.pairs(128, 1e-12)
     ends = directed_range(upper, 1e-12, direction)
     pair = upper if side == "upper" else lower
-    grid = lattice(pair, ends, direction, side, mesh) if moved else Lattice(mesh)
+    grid = lattice(pair, ends, direction, side, mesh, within=1.0) if moved else Lattice(mesh)
     pmf = discretize_step(pair, grid.covering(ends, 2.0), grid, direction, side)
     return curve(pmf, grid.offset), grid
 
@@ -84,7 +84,7 @@ def test_a_node_above_the_mean_would_be_no_lower_bound() -> None:
     ends = directed_range(upper, 1e-12, "remove")
     fine = Lattice(1e-5)
     truth = curve(discretize_step(upper, fine.covering(ends, 2.0), fine, "remove", "upper"), 0.0)
-    grid = lattice(lower, ends, "remove", "lower", mesh)
+    grid = lattice(lower, ends, "remove", "lower", mesh, within=1.0)
     pmf = discretize_step(lower, grid.covering(ends, 2.0), grid, "remove", "lower")
     assert np.all(curve(pmf, grid.offset) <= truth + 1e-15)
     assert np.any(curve(pmf, grid.offset + 0.01 * mesh) > truth + 1e-9)
