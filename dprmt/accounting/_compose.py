@@ -160,7 +160,8 @@ class Composition:
         list of (step, count)
             One entry per phase.
         """
-        return [unit for mechanism, steps in self.phases for unit in mechanism.schedule(mechanism.step(), steps)]
+        phases = sorted(self.phases, key=lambda phase: repr(phase[0]))  # rounding depends on the order
+        return [unit for mechanism, steps in phases for unit in mechanism.schedule(mechanism.step(), steps)]
 
     def _ask(self, question: Question, tolerance: float) -> dict[Direction, PrivacyBounds]:
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)

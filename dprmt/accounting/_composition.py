@@ -256,7 +256,6 @@ def _fft_rounding(magnitudes: list[Array], counts: list[int], size: int) -> floa
     padded = [np.log(magnitude + unit) for magnitude in magnitudes]
     log_product = np.sum([steps * log for steps, log in zip(counts, padded, strict=True)], axis=0)
     seen = log_product > -120.0  # what is left out adds less than e^{-120} · T / unit in all
-    total = np.exp(log_product[seen])
-    for steps, log in zip(counts, padded, strict=True):
-        total = total + 2 * steps * np.exp(log_product[seen] - log[seen])
+    each = [2 * steps * np.exp(log_product[seen] - log[seen]) for steps, log in zip(counts, padded, strict=True)]
+    total = np.exp(log_product[seen]) + np.sum(each, axis=0)
     return 2 * unit * float(np.sqrt(np.sum(total**2))) + 1e-25
