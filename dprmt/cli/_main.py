@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from dprmt import __version__
 from dprmt._validation import ParameterError
-from dprmt.cli import _delta, _epsilon, _noise, _probes, _recipes, _report, _spectrum, _tradeoff, _train
 from dprmt.cli._completion import add_completion
 from dprmt.cli._options import Parser, UsageError
 from dprmt.cli._sampling_options import MEANING
 
-_COMMANDS = (_epsilon, _noise, _delta, _probes, _tradeoff, _spectrum, _train, _recipes, _report)
+_COMMANDS = ("epsilon", "noise", "delta", "probes", "tradeoff", "spectrum", "train", "recipes", "report")
 _EXTRAS = {"matplotlib": "plots", "rich": "cli", "safetensors": "cli", "joblib": "sweep"}
 _EXTRAS |= dict.fromkeys(("torch", "opacus", "transformers", "peft", "datasets"), "train")
 
@@ -30,15 +30,25 @@ def build_parser() -> Parser:
     >>> build_parser().parse_args(["report", "--out", "page"]).command
     'report'
     """
+    return _parser_with(_COMMANDS)
+
+
+def _parser_with(names: Sequence[str]) -> Parser:
     parser = Parser(
         prog="dprmt", description="The mathematics of noise in differentially private training.", epilog=MEANING
     )
     parser.add_argument("--version", action="version", version=f"dprmt {__version__}")
     add_completion(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for command in _COMMANDS:
-        command.add_command(commands)
+    for name in names:
+        import_module(f"dprmt.cli._{name}").add_command(commands)
     return parser
+
+
+def _parser_for(arguments: Sequence[str]) -> Parser:
+    # Without the other commands where the first word names one: their imports take longer than a whole answer.
+    named = [name for name in _COMMANDS if arguments[:1] == [name]]
+    return _parser_with(named or _COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     command = "dprmt"
     try:
-        namespace = build_parser().parse_args(arguments)
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        namespace = _parser_for(words).parse_args(words)
         command = f"dprmt {namespace.command}"
         namespace.run(namespace)
     except ParameterError as error:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from dprmt.accounting import DPSGD, RandomizedClipping
 from dprmt.cli import build_parser, main
+from dprmt.cli._main import _parser_for
 from dprmt.cli._options import rounded_up
 from dprmt.training.recipes import builtin_recipes, load_recipe
 
@@ -58,6 +59,34 @@ def test_every_command_has_json_and_examples_that_parse(name: str) -> None:
         program, *arguments = shlex.split(line.partition(" > ")[0])
         assert program == "dprmt"
         assert build_parser().parse_args(arguments).command == name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_alone_is_the_same_command(name: str) -> None:
+    """What is parsed without the other commands is parsed alike, and refused in the same words."""
+    alone = _parser_for([name])
+    (commands,) = (action for action in alone._actions if isinstance(action, argparse._SubParsersAction))
+    assert list(commands.choices) == [name]
+    assert commands.choices[name].format_help() == COMMANDS[name].format_help()
+    assert commands.choices[name].prog == COMMANDS[name].prog
+    assert alone.format_usage() == build_parser().format_usage()
+
+
+def test_an_answer_loads_no_other_room() -> None:
+    """A whole ``dprmt epsilon`` is mostly imports: neither matrices nor training are among them."""
+    code = (
+        "import sys; from dprmt.cli import main; main(sys.argv[1:]); print([m for m in sys.modules if 'dprmt.' in m])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *EPSILON, "--sample-rate", "0.1", "--steps", "9"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = done.stdout.splitlines()[-1]
+    assert "dprmt.accounting._engine" in loaded
+    for room in ("dprmt.spectra", "dprmt.training", "dprmt.report", "dprmt.plots", "dprmt.cli._spectrum"):
+        assert f"'{room}'" not in loaded
 
 
 @pytest.mark.parametrize("name", ["epsilon", "noise", "delta", "tradeoff"])
