@@ -131,12 +131,13 @@ class ClippingStep:
         return RevealedPair(self._shift(x), mass, self.sample_rate, law.below)
 
     def _tight_upper(self, law: NormRatioBins, tail: float) -> StepPair:
-        """(M1), or (T5) with a crude η where that is too small to be seen."""
-        x, mass = law.spread(0.0)
-        pair = RevealedPair(self._shift(x), mass, self.sample_rate, law.below)
+        """(M2), or (T5) with a crude η where that is too small to be seen."""
+        pair = self._spread(law)
         eta = TightPair(pair).crude_excess(min(pair.loss_range(tail)[1], LARGEST_LOSS))
         slack = slack_of_excess(eta, self.sample_rate, pair.total_variation())
-        return replace(pair, slack=slack) if slack <= tail else TightPair(pair)
+        if slack <= tail:
+            return replace(pair, slack=slack)
+        return TightPair(pair, 1.0 / self.noise_multiplier if self.sketch is None else 0.0)
 
     def _shift(self, x: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
         return 1.0 / (self.noise_multiplier * np.sqrt(x))

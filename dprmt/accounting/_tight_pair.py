@@ -1,12 +1,13 @@
-r"""The tight analysis with revealed probes: the step's curve replaced by that of a convex majorant, at each node.
+r"""The tight analysis with revealed probes: the step's curve replaced by the best of two bounds, at each node.
 
-E ĥ_ε(X_1), ĥ_ε the convex majorant of h_ε, bounds every spectrum's divergence at every ε (T4). At the loss nodes it
-is a number, and the lower convex envelope of these numbers is the curve of a dominating pair: equation (M1) of
-``docs/theory/randomized_clipping.md``.
+E ĥ_ε(X_1), ĥ_ε the convex majorant of h_ε, bounds every spectrum's divergence at every ε (T4); so does E h_ε(X) under
+the envelope's law (E4). At the loss nodes the smaller one is a number, and the lower convex envelope of these numbers
+is the curve of a dominating pair: equations (M1) and (M2) of ``docs/theory/randomized_clipping.md``.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,17 +20,22 @@ from dprmt.accounting._types import Array
 
 _SMALLEST_CONCAVE_SHIFT = float(np.sqrt(12.0))  # below it h_ε is convex for every ε (T2)
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
+_RELATIVE = 1e-12  # of Φ(-x) and its difference from another, x < 38.5: x² roundings in the exponent, and some
+_UNDERFLOW = 1e-290
+_NOTHING = 1e-30  # no need to look for less
 
 
 @dataclass(frozen=True)
 class TightPair:
     """A pair that dominates every spectrum at the losses it is asked for, and at all others.
 
-    ``rank_one``: the rank-one law, every bin of which is spread to both ends; its ``infinite`` is the probability of
-    norm ratios below the smallest atom.
+    ``rank_one``: the rank-one law, every bin of which is spread to both ends (B4); its ``infinite`` is the probability
+    of norm ratios below the smallest atom.
+    ``exact_shift``: 1/σ, the shift where X = 1, if the envelope's law may be taken as well (M2); else 0.
     """
 
     rank_one: RevealedPair
+    exact_shift: float = 0.0
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
@@ -56,23 +62,42 @@ class TightPair:
         )
 
     def excess(self, nodes: Array) -> Array:
-        """How far the majorant's curve lies above the rank-one law's own at each loss l (B3).
+        """How far the smaller of both curves lies above the rank-one law's own at each loss l (B3).
 
         Returns: in units of e^{min(l, 0)}, as all masses at nodes here: P-masses where l ≥ 0, Q-masses where l < 0.
         """
-        pair = self.rank_one
-        ratio = log_shift_ratio(nodes, pair.sample_rate)
+        ratio = log_shift_ratio(nodes, self.rank_one.sample_rate)
         used = np.isfinite(ratio)
         epsilon = np.abs(ratio[used])
-        shift = inflection_shift(epsilon)
+        total = self._envelope_excess(epsilon)
+        seen = total > _NOTHING
+        total[seen] = np.minimum(total[seen], self._majorant_excess(epsilon[seen]))
+        excess = np.zeros(nodes.size)
+        scale = np.exp(np.minimum(ratio[used], 0.0) - np.minimum(nodes[used], 0.0))
+        excess[used] = self.rank_one.sample_rate * scale * total
+        return excess
+
+    def _majorant_excess(self, epsilon: Array) -> Array:
+        """E(ĥ_ε - h_ε)(X_1)."""
+        pair, shift = self.rank_one, inflection_shift(epsilon)
         total = pair.infinite * np.maximum(_tangent_at_zero(epsilon, shift) - 1.0, 0.0)
         for atom in np.flatnonzero(pair.shift > _SMALLEST_CONCAVE_SHIFT):
             near = np.flatnonzero(shift < pair.shift[atom])
             total[near] += pair.mass[atom] * majorant_excess(epsilon[near], pair.shift[atom])
-        excess = np.zeros(nodes.size)
-        scale = np.exp(np.minimum(ratio[used], 0.0) - np.minimum(nodes[used], 0.0))
-        excess[used] = pair.sample_rate * scale * total
-        return excess
+        return total
+
+    def _envelope_excess(self, epsilon: Array) -> Array:
+        """At least E[h_ε(1) - h_ε(X_1); X_1 > 1], by Jensen's inequality."""
+        pair, one = self.rank_one, self.exact_shift
+        beyond = pair.shift < one
+        mass = float(pair.mass[beyond].sum())
+        if one == 0.0 or mass == 0.0:
+            return np.full(epsilon.size, math.inf if one == 0.0 else 0.0)
+        here = _hockey_stick_bound(epsilon, one, 1.0) + _UNDERFLOW
+        if one > _SMALLEST_CONCAVE_SHIFT:
+            return mass * here
+        mean = math.sqrt(mass / float(pair.mass[beyond] @ pair.shift[beyond] ** -2.0))
+        return mass * np.maximum(here - _hockey_stick_bound(epsilon, mean, -1.0), _UNDERFLOW)
 
     def crude_excess(self, largest_loss: float) -> float:
         """A bound on the excess at every loss up to ``largest_loss``, per unit of the sample rate."""
@@ -119,6 +144,13 @@ def _rise(offset: Array, at: Array) -> Array:
 def _hockey_stick(offset: Array, across: Array) -> Array:
     """Φ(-offset) - e^ε Φ(-across), where offset = ε/μ - μ/2 and across = ε/μ + μ/2."""
     value: Array = ndtr(-offset) - _density(offset) * (np.sqrt(np.pi / 2) * erfcx(across / np.sqrt(2.0)))
+    return value
+
+
+def _hockey_stick_bound(epsilon: Array, shift: float, sign: float) -> Array:
+    """h_ε(x) at μ = ``shift``, rounded up or, with sign -1, down."""
+    offset = epsilon / shift - shift / 2
+    value: Array = _hockey_stick(offset, offset + shift) + sign * _RELATIVE * ndtr(-offset)
     return value
 
 

@@ -1,10 +1,13 @@
-"""(B4) and (M1): valid for gradients that the rank-one law does not cover, and no wider than they have to be."""
+"""(B4), (M1) and (M2): valid for gradients that the rank-one law does not cover, and no wider than they have to be."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +19,7 @@ from scipy.stats import chi2
 from dprmt.accounting import RandomizedClipping
 from dprmt.accounting._loss_grid import graded_indices
 from dprmt.accounting._norm_ratio import NormRatioBins
+from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._step_law import Lattice, discretize_step
 from dprmt.accounting._tight_pair import TightPair, _keep_the_envelope, inflection_shift, majorant_excess
 
@@ -31,6 +35,10 @@ def majorant(epsilon: float, x):
     x0 = mu0**-2
     slope = -0.5 * mu0**3 * np.exp(-((epsilon / mu0 - mu0 / 2) ** 2) / 2) / np.sqrt(2 * np.pi)
     return np.where(x >= x0, hockey_stick(epsilon, np.maximum(x, x0)), hockey_stick(epsilon, x0) + slope * (x - x0))
+
+
+def under_the_envelope(epsilon: float, one: float, x):
+    return hockey_stick(epsilon, np.minimum(x, one))
 
 
 def sampled(epsilon: float, q: float, direction: str, curve) -> float:
@@ -95,14 +103,14 @@ def upper_step(sigma: float, q: float, probes: int, direction: str):
 
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize(("sigma", "q", "probes"), [(0.25, 1.0, 64), (0.2, 0.3, 256), (0.5, 0.05, 4), (1.0, 1.0, 2)])
-def test_no_spectrum_is_above_and_the_majorant_is_attained(sigma: float, q: float, probes: int, direction: str) -> None:
-    """(M1): above rank one with any constant part, where rank one alone is too small, and at E ĥ but no higher."""
+def test_no_spectrum_is_above_and_it_is_attained(sigma: float, q: float, probes: int, direction: str) -> None:
+    """(M2): above any constant part and equal spectra, where rank one alone is too small, and no higher than it says."""
     delta = upper_step(sigma, q, probes, direction)
-    density = lambda x: chi2.pdf(x * probes, probes) * probes  # noqa: E731
-    span = [chi2.ppf(p, probes) / probes for p in (1e-30, 1e-3, 0.2, 0.8, 1 - 1e-14)]
 
-    def expectation(function, constant: float = 0.0) -> float:
-        value = lambda x: density(x) * function(sigma**2 * (constant + (1 - constant) * x))  # noqa: E731
+    def expectation(function, constant: float = 0.0, rank: int = 1) -> float:
+        dof = probes * rank
+        value = lambda x: chi2.pdf(x * dof, dof) * dof * function(sigma**2 * (constant + (1 - constant) * x))  # noqa: E731
+        span = [chi2.ppf(p, dof) / dof for p in (1e-30, 1e-3, 0.2, 0.8, 1 - 1e-14)]
         return sum(integrate.quad(value, a, b)[0] for a, b in itertools.pairwise(span))
 
     for epsilon in (0.0, 0.2, 1.0, 4.0, 12.0):
@@ -111,11 +119,51 @@ def test_no_spectrum_is_above_and_the_majorant_is_attained(sigma: float, q: floa
             sampled(epsilon, q, direction, lambda e, h=constant: expectation(partial(hockey_stick, e), h))
             for constant in (0.0, 0.5, 1.0)
         ]
+        truths.append(sampled(epsilon, q, direction, lambda e: expectation(partial(hockey_stick, e), rank=3)))
         assert answer >= max(truths) - 1e-9
         bound = sampled(epsilon, q, direction, lambda e: expectation(partial(majorant, e)))
-        assert answer <= min(bound, 1.0) * 1.01 + 1e-6
+        other = (
+            1.0
+            if 12 * sigma**2 < 1
+            else sampled(epsilon, q, direction, lambda e: expectation(partial(under_the_envelope, e, sigma**2)))
+        )
+        assert answer <= min(bound, other, 1.0) * 1.01 + 1e-6
         if sigma == 0.25 and epsilon < 1:
             assert max(truths) > truths[0] + 1e-4  # rank one alone is not the worst here
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_the_smaller_of_both_curves_is_used_at_each_loss(direction: str) -> None:
+    """(M2): few probes make the majorant's excess large where hardly anything has X > 1, and the other way round."""
+    pair, _ = RandomizedClipping(0.8, 0.03, 8).step().pairs(200, 1e-12)
+    assert isinstance(pair, TightPair)
+    nodes = np.linspace(0.0, 60.0, 61) if direction == "remove" else np.linspace(-0.03, -1e-3, 30)
+    both = pair.excess(nodes)
+    majorant_alone, law_alone = replace(pair, exact_shift=0.0).excess(nodes), np.zeros(nodes.size)
+    np.testing.assert_array_less(both, majorant_alone * (1 + 1e-12) + 1e-300)
+    assert np.all(both >= law_alone)
+    if direction == "remove":
+        assert both[40] < 1e-6 * majorant_alone[40]
+        assert both[0] == majorant_alone[0] > 0
+
+
+@given(st.floats(0.02, 3.4), st.floats(0.0, 200.0), st.integers(2, 40))
+@settings(max_examples=60)
+def test_what_the_envelope_adds_is_rounded_up(one: float, epsilon: float, probes: int) -> None:
+    """E[h(1) - h(X); X > 1] in 40 digits, for the law of few atoms right of 1."""
+    atoms = one / np.sqrt([1.1, 1.6, 3.0])
+    mass = np.array([0.3, 0.2, 0.1]) / probes
+    pair = TightPair(RevealedPair(np.append(atoms, 2 * one), np.append(mass, 1 - mass.sum()), 0.5), one)
+    with mpmath.workdps(40):
+
+        def stick(mu: float) -> Any:
+            mu = mpmath.mpf(float(mu))
+            return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+
+        truth = sum(float(m) * (stick(one) - stick(a)) for m, a in zip(mass, atoms, strict=True))
+    found = float(pair._envelope_excess(np.array([epsilon]))[0])
+    assert found >= truth
+    assert found <= mass.sum() * float(stick(one)) * (1 + 1e-9) + 1e-11 * float(ndtr(one / 2 - epsilon / one)) + 1e-289
 
 
 @given(st.lists(st.tuples(st.floats(0.05, 1.5), st.floats(0.0, 1.0)), min_size=3, max_size=12))

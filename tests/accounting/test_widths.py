@@ -37,6 +37,7 @@ def width(bounds: PrivacyBounds) -> float:
         pytest.param(R(16.351, 1.057e-4, 4, **SECRET_ENVELOPE), 1, 4.99e-11, 4.5e-5, 4.7e-5, id="one step"),
         pytest.param(R(0.3, 0.01, 256), 100, 1e-5, 27.6, 27.65, id="many probes, σ = 0.3"),
         pytest.param(R(0.327, 6.6e-5, 1296), 986632, 1e-5, 29.7422, 29.744, id="mesh wider than log(1 - q)"),
+        pytest.param(R(0.779078, 2000 / 67349, 8), 400, 1e-5, 49.672, 49.681, id="8 probes"),
         pytest.param(R(0.406531, 64 / 42000, 32), 400, 1e-5, 11.679, 11.683, id="32 probes, σ = 0.41"),
     ],
 )
