@@ -104,7 +104,7 @@ def upper_step(sigma: float, q: float, probes: int, direction: str):
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize(("sigma", "q", "probes"), [(0.25, 1.0, 64), (0.2, 0.3, 256), (0.5, 0.05, 4), (1.0, 1.0, 2)])
 def test_no_spectrum_is_above_and_it_is_attained(sigma: float, q: float, probes: int, direction: str) -> None:
-    """(M2): above any constant part and equal spectra, where rank one alone is too small, and no higher than it says."""
+    """(M2): above any constant part and equal spectra, where rank one alone is too small, and no higher."""
     delta = upper_step(sigma, q, probes, direction)
 
     def expectation(function, constant: float = 0.0, rank: int = 1) -> float:
