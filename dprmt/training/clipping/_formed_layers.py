@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -15,65 +13,53 @@ from dprmt.training.clipping._policy import Measured, NormPolicy, Samples, Use, 
 from dprmt.training.norms import EmbeddingNormEstimator, LayerRecord, embedding_rows
 
 
-@dataclass(frozen=True)
 class FormedNorms:
     """Norms of formed gradients: exact; if everything is estimated, each parameter's is a matrix of one row."""
 
-    name: str
-    parameters: Mapping[nn.Parameter, str]
-    policy: NormPolicy
+    def __init__(self, name: str, parameters: Mapping[nn.Parameter, str], policy: NormPolicy) -> None:
+        self.parameters = parameters
+        self._names = {parameter: f"{name}.{inside}" for parameter, inside in parameters.items()}
+        self._estimator = policy.estimator if policy.estimate_all else None
 
     def records(self, exact_name: str) -> list[LayerRecord]:
         """One for each parameter, or one for all if they are exact."""
-        estimator = self.policy.estimator if self.policy.estimate_all else None
-        if estimator is None:
+        if self._estimator is None:
             return [LayerRecord(exact_name, "exact")] if self.parameters else []
-        sizes = {f"{self.name}.{name}": parameter.numel() for parameter, name in self.parameters.items()}
-        return [estimator.layer_record(name, 1, size) for name, size in sizes.items()]
+        return [self._estimator.layer_record(name, 1, value.numel()) for value, name in self._names.items()]
 
     def terms(self) -> int:
         """The longest chain of additions."""
-        estimator = self.policy.estimator if self.policy.estimate_all else None
-        if estimator is None:
+        if self._estimator is None:
             return 1
-        return max((estimator.terms(1, 1, parameter.numel()) for parameter in self.parameters), default=1)
+        return max((self._estimator.terms(1, 1, value.numel()) for value in self.parameters), default=1)
 
     def squared(self, formed: PerSampleGradients, step: int, samples: Samples) -> torch.Tensor:
         """Squared norms over all parameters, shape (B,), float64."""
-        estimator = self.policy.estimator if self.policy.estimate_all else None
-        if estimator is None:
+        if self._estimator is None:
             return formed.squared_norms()
         norms = []
         for parameter, value in formed.values.items():
             row = value.reshape(len(value), 1, -1)
-            layer = f"{self.name}.{self.parameters[parameter]}"
-            one = torch.ones_like(row[..., :1])
-            norms.append(estimator.squared_norms(one, row, layer=layer, step=step, samples=samples))
+            layer, one = self._names[parameter], torch.ones_like(row[..., :1])
+            norms.append(self._estimator.squared_norms(one, row, layer=layer, step=step, samples=samples))
         return torch.stack(norms).sum(0)
 
 
-@dataclass(frozen=True)
 class FormedLayer:
     """Normalizations, convolutions, a bias alone, layers of somebody else: by a sampler of per-sample gradients."""
 
-    name: str
-    module: nn.Module
-    policy: NormPolicy
-    sampler: GradSampler = field(repr=False)
+    per_token = False
 
-    @property
-    def norms(self) -> FormedNorms:
-        """Of the module's own parameters."""
-        own = {value: name for name, value in self.module.named_parameters(recurse=False) if value.requires_grad}
-        return FormedNorms(self.name, own, self.policy)
+    def __init__(
+        self, name: str, module: nn.Module, policy: NormPolicy, sampler: GradSampler, *, whole: bool = False
+    ) -> None:
+        self.name, self.module, self._sampler = name, module, sampler
+        trained = {p: inside for inside, p in module.named_parameters(recurse=whole) if p.requires_grad}
+        self.norms = FormedNorms(name, trained, policy)
 
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
         return self.norms.records(self.name)
-
-    def tokens(self, gradients: torch.Tensor) -> int:
-        """See `Layer`."""
-        return 1
 
     def terms(self, tokens: int) -> int:
         """See `Layer`."""
@@ -83,73 +69,48 @@ class FormedLayer:
         """See `Layer`."""
         totals: dict[nn.Parameter, torch.Tensor] = {}
         for inputs, gradients in uses:
-            for parameter, value in self.sampler(self.module, list(inputs), gradients).items():
+            for parameter, value in self._sampler(self.module, list(inputs), gradients).items():
                 totals[parameter] = value if parameter not in totals else totals[parameter] + value
         formed = PerSampleGradients(totals)
         return self.norms.squared(formed, step, samples), formed
 
 
-@dataclass(frozen=True)
-class WholeModule:
-    """A module whose parts cannot be followed one by one: by the gradients of every sample's copy of its parameters."""
+class WholeModule(FormedLayer):
+    """A module whose parts cannot be followed one by one: by the gradients of every sample's copy of its parameters.
 
-    name: str
-    module: nn.Module
-    policy: NormPolicy
+    A use has a parameter in place of inputs, and its gradients.
+    """
 
-    @property
-    def norms(self) -> FormedNorms:
-        """Of all the module's parameters."""
-        trained = {value: name for name, value in self.module.named_parameters() if value.requires_grad}
-        return FormedNorms(self.name, trained, self.policy)
-
-    def records(self) -> list[LayerRecord]:
-        """See `Layer`."""
-        return self.norms.records(self.name)
-
-    def tokens(self, gradients: torch.Tensor) -> int:
-        """See `Layer`."""
-        return 1
-
-    def terms(self, tokens: int) -> int:
-        """See `Layer`."""
-        return self.norms.terms()
-
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
-        """See `Layer`; a use has a parameter in place of inputs."""
-        totals: dict[nn.Parameter, torch.Tensor] = {}
-        for (parameter,), gradients in uses:
-            totals[parameter] = gradients if parameter not in totals else totals[parameter] + gradients
-        formed = PerSampleGradients(totals)
-        return self.norms.squared(formed, step, samples), formed
+    def __init__(self, name: str, module: nn.Module, policy: NormPolicy) -> None:
+        super().__init__(name, module, policy, _as_they_are, whole=True)
 
 
-@dataclass(frozen=True)
+def _as_they_are(
+    module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor
+) -> dict[nn.Parameter, torch.Tensor]:
+    (parameter,) = inputs
+    return {parameter: gradients}
+
+
 class EmbeddingLayer:
     """An embedding table: the rows that were looked up are formed, in the memory of the output gradients.
 
     If everything is estimated, Hutchinson's probes multiply the output gradients, and rows are added by token.
     """
 
-    name: str
-    module: nn.Embedding
-    policy: NormPolicy
+    per_token = True
 
-    @property
-    def _estimator(self) -> EmbeddingNormEstimator | None:
-        estimator = self.policy.estimator
-        return estimator if self.policy.estimate_all and isinstance(estimator, EmbeddingNormEstimator) else None
+    def __init__(self, name: str, module: nn.Embedding, policy: NormPolicy) -> None:
+        self.name, self.module, self._tokens = name, module, policy.tokens
+        estimator = policy.estimator if policy.estimate_all else None
+        self._estimator = estimator if isinstance(estimator, EmbeddingNormEstimator) else None
 
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
         if self._estimator is None:
             return [LayerRecord(self.name, "exact")]
         rows, columns = self.module.num_embeddings, self.module.embedding_dim
-        return [self._estimator.layer_record(self.name, rows, columns, tokens=self.policy.tokens)]
-
-    def tokens(self, gradients: torch.Tensor) -> int:
-        """See `Layer`."""
-        return max(math.prod(gradients.shape[1:-1]), 1)
+        return [self._estimator.layer_record(self.name, rows, columns, tokens=self._tokens)]
 
     def terms(self, tokens: int) -> int:
         """See `Layer`."""

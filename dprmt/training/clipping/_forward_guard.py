@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +25,8 @@ class ForwardGuard:
 
     def __init__(self, model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
         self._layers = dict(layers)
-        self._uses = dict.fromkeys(self._layers, 0)
+        self._trained = {name: _trainable(module) for name, module in layers.items()}
+        self.uses = dict.fromkeys(self._layers, 0)  # of a layer, since the last `finish`
         self.batch_size = 1
         self._frozen = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
         self._model = model
@@ -38,10 +39,6 @@ class ForwardGuard:
             if isinstance(part, DPRNNBase):
                 self._handles.append(part.register_forward_pre_hook(_refuse_packed))
 
-    def uses(self, name: str) -> int:
-        """How often a layer was used since the last :meth:`finish`."""
-        return self._uses[name]
-
     def check(self) -> None:
         """Raise unless a forward pass in training mode is waiting for its backward pass."""
         for name, parameter in self._model.named_parameters():
@@ -50,22 +47,22 @@ class ForwardGuard:
         for name, module in self._layers.items():
             if not module.training:
                 raise ParameterError("model", f"{name} in evaluation mode", "in training mode: call model.train()")
-        if not any(self._uses.values()):
+        if not any(self.uses.values()):
             allowed = "computed by the model since the last micro-batch, before this call or `with samplers.at(...)`"
             raise ParameterError("losses", "no forward pass", allowed)
 
     def finish(self) -> None:
         """Forget the forward pass and what Opacus' hooks stored of it."""
-        for module in self._layers.values():
-            for name in ("activations", "max_batch_len"):
-                if hasattr(module, name):
-                    delattr(module, name)
-            for parameter in _trainable(module):
+        for name, module in self._layers.items():
+            for stored in ("activations", "max_batch_len"):
+                if hasattr(module, stored):
+                    delattr(module, stored)
+            for parameter in self._trained[name]:
                 parameter._forward_counter = 0
                 parameter.grad_sample = None
                 parameter.__dict__.pop("_current_grad_sample", None)
                 parameter.__dict__.pop("_norm_sample", None)
-        self._uses = dict.fromkeys(self._layers, 0)
+        self.uses = dict.fromkeys(self._layers, 0)
 
     def remove(self) -> None:
         """Take the hooks away."""
@@ -76,7 +73,7 @@ class ForwardGuard:
         tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim)
         first = next(tensors, None)
         self.batch_size = 1 if first is None else len(first)
-        if model.training and torch.is_grad_enabled() and any(self._uses.values()):
+        if model.training and torch.is_grad_enabled() and any(self.uses.values()):
             raise ParameterError(
                 "model",
                 "a second forward pass",
@@ -92,8 +89,8 @@ class ForwardGuard:
         def count(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if not (module.training and torch.is_grad_enabled()):
                 return
-            self._uses[name] += 1
-            for parameter in _trainable(module):
+            self.uses[name] += 1
+            for parameter in self._trained[name]:
                 parameter._forward_counter = 0  # Opacus' own hook, which runs next, would refuse a second use
 
         return count
@@ -113,5 +110,5 @@ def _refuse_packed(module: nn.Module, args: tuple[Any, ...]) -> None:
         raise ParameterError("model", f"{type(module).__name__} with a PackedSequence", allowed)
 
 
-def _trainable(module: nn.Module) -> Iterable[nn.Parameter]:
-    return (parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad)
+def _trainable(module: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]

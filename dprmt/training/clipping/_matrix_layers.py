@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -20,6 +19,8 @@ from dprmt.training.subspaces import Subspaces
 class LinearLayer:
     """Linear or Conv1D with a trainable weight; a trainable bias is treated together with it."""
 
+    per_token = True
+
     def __init__(self, name: str, module: nn.Module, policy: NormPolicy) -> None:
         self.name, self.module = name, module
         self._bias, self._inputs_first = _trained_bias(module), type(module) is Conv1D
@@ -29,10 +30,6 @@ class LinearLayer:
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
         return [self._norms.record()]
-
-    def tokens(self, gradients: torch.Tensor) -> int:
-        """See `Layer`."""
-        return max(math.prod(gradients.shape[1:-1]), 1)
 
     def terms(self, tokens: int) -> int:
         """See `Layer`."""
@@ -53,6 +50,8 @@ class ProjectedLayer:
     factors are small, and their inner product cancels. Singular vectors are of whole gradients, which are m × n.
     """
 
+    per_token = True
+
     def __init__(self, name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces) -> None:
         self.name, self.module, self._subspaces = name, module, subspaces
         matrix, self._bias = subspaces.layer(module.weight), _trained_bias(module)
@@ -66,10 +65,6 @@ class ProjectedLayer:
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
         return [self._norms.record(), *self._bias_norms.records(f"{self.name}.bias")]
-
-    def tokens(self, gradients: torch.Tensor) -> int:
-        """See `Layer`."""
-        return max(math.prod(gradients.shape[1:-1]), 1)
 
     def terms(self, tokens: int) -> int:
         """See `Layer`."""

@@ -45,22 +45,17 @@ class Layer(Protocol):
     A new kind of layer is a class with these members, and a line in `_layer_kinds`.
     """
 
-    @property
-    def name(self) -> str:
-        """Of the module, by which its probes are drawn."""
-
-    @property
-    def module(self) -> nn.Module:
-        """The module."""
+    name: str
+    """Of the module, by which its probes are drawn."""
+    module: nn.Module
+    per_token: bool
+    """Whether the rounding or the rank depends on how many tokens a sample has: all axes between first and last."""
 
     def records(self) -> list[LayerRecord]:
         """What the accountant is told."""
 
-    def tokens(self, gradients: torch.Tensor) -> int:
-        """T of one use, as far as the rounding or the rank depends on it; else 1."""
-
     def terms(self, tokens: int) -> int:
-        """The longest chain of additions, see ``rounding_margin``, at T tokens."""
+        """The longest chain of additions, see ``rounding_margin``, at T tokens: more of these, no fewer additions."""
 
     def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
         """Squared norms, shape (B,) and float64, and what their weighted sum can be formed from."""

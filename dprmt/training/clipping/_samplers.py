@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, SupportsIndex
@@ -21,7 +22,7 @@ from dprmt.training.clipping._refusals import check_model
 from dprmt.training.clipping._sample_wise import SampleWiseForward
 from dprmt.training.clipping._step_log import StepLog
 from dprmt.training.clipping._trainable_modules import is_followed, trainable_modules
-from dprmt.training.norms import NormEstimator, NormRecord, clip_factors, rounding_margin
+from dprmt.training.norms import UNIT_ROUNDOFF, NormEstimator, NormRecord, clip_factors, rounding_margin
 
 UNKNOWN_TOKENS = 65_000  # additions per entry that the default margin, 2⁻¹³ in float32, is for
 
@@ -87,7 +88,7 @@ class NormSamplers:
         floor: float = 0.0,
         keep: bool = False,
     ) -> None:
-        self._policy, self._keep, self._hooks, self._floor = policy, keep, hooks, floor
+        self._policy, self._keep, self._hooks = policy, keep, hooks
         self._layers = list(layers)
         self._by_module = {layer.module: layer for layer in self._layers}
         records = [record for layer in self._layers for record in layer.records()]
@@ -95,6 +96,11 @@ class NormSamplers:
         double = all(p.dtype == torch.float64 for p in hooks._module.parameters() if p.requires_grad)
         self._dtype = torch.float64 if double else torch.float32
         self._terms = self._longest_chain(policy)
+        self._most_tokens = dict.fromkeys(self._layers, 0)
+        self._margins = {
+            products: max(rounding_margin(self._terms, dtype=self._dtype, precision=products), floor)
+            for products in UNIT_ROUNDOFF
+        }
         self._at: tuple[int, Samples] | None = None
         self._uses: dict[Layer, list[Use]] = {}
         self._squared: torch.Tensor | None = None
@@ -122,7 +128,7 @@ class NormSamplers:
     @property
     def rounding(self) -> float:
         """ρ of ``clip_factors``: of the largest possible sums, the same for all samples whatever the batch."""
-        return max(rounding_margin(self._terms, dtype=self._dtype), self._floor)
+        return self._margins[torch.get_float32_matmul_precision()]
 
     @property
     def has_measured(self) -> bool:
@@ -158,7 +164,8 @@ class NormSamplers:
         if self.has_measured:
             raise ParameterError("losses", "a second backward pass", "given after what an earlier one left is summed")
         self._size = None if samples is None else len(samples)
-        self._link.starts(number)
+        if not self._keep:
+            self._link.starts(number)
         self.log.enter(number, samples)
         self._at = (number, samples)
         try:
@@ -226,7 +233,7 @@ class NormSamplers:
             return {}
         self._check_use(layer, activations[0], gradients)
         self._uses.setdefault(layer, []).append((activations, gradients))
-        complete = len(self._uses[layer]) >= self.guard.uses(layer.name)
+        complete = len(self._uses[layer]) >= self.guard.uses[layer.name]
         squared = self._measure(layer) if complete else torch.zeros(len(gradients), device=gradients.device)
         if self._keep:
             return {}
@@ -249,7 +256,10 @@ class NormSamplers:
 
     def _measure(self, layer: Layer) -> torch.Tensor:
         uses = self._uses.pop(layer)
-        self._check_tokens(layer, sum(layer.tokens(gradients) for _, gradients in uses))
+        tokens = sum(max(math.prod(g.shape[1:-1]), 1) if layer.per_token else 1 for _, g in uses)
+        if tokens > self._most_tokens[layer]:
+            self._check_tokens(layer, tokens)
+            self._most_tokens[layer] = tokens
         squared, contribution = layer.measure(uses, *(self._at or (0, None)))
         self._squared = squared if self._squared is None else self._squared + squared.to(self._squared.device)
         if self._keep:

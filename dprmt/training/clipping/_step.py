@@ -34,6 +34,13 @@ class ClippedStep:
     samplers : NormSamplers
         Of the model, keeping what norms are computed from.
 
+    Attributes
+    ----------
+    model : Module
+        The model to call, with the hooks that the clipping needs.
+    optimizer : Optimizer
+        The Opacus optimizer; its ``original_optimizer`` is the one that was given.
+
     Formal guarantees
     -----------------
     What :meth:`step` gives the wrapped optimizer is the noisy mean that :func:`make_private` describes, with its
@@ -74,21 +81,13 @@ class ClippedStep:
         optimizer: NoisySumOptimizer | DistributedNoisySumOptimizer,
         samplers: NormSamplers,
     ) -> None:
-        self._model, self._optimizer, self._samplers = model, optimizer, samplers
+        self.model: torch.nn.Module = model
+        self.optimizer: torch.optim.Optimizer = optimizer
+        self._model, self._samplers = model, samplers
         self._number: int | None = None
         self._first: FirstPass | None = FirstPass(model, samplers.layers)
         self._handles = [value.register_post_accumulate_grad_hook(self._let_go) for value in optimizer.params]
         optimizer.collect = self._collect
-
-    @property
-    def model(self) -> torch.nn.Module:
-        """The model to call, with the hooks that the clipping needs."""
-        return self._model
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The Opacus optimizer; its ``original_optimizer`` is the one that was given."""
-        return self._optimizer
 
     @property
     def record(self) -> NormRecord:
@@ -103,7 +102,7 @@ class ClippedStep:
     @property
     def subspaces(self) -> Subspaces | None:
         """The projectors of DP-GRAPE; None where nothing is trained in a subspace."""
-        return getattr(self._optimizer.original_optimizer, "subspaces", None)
+        return getattr(self.optimizer.original_optimizer, "subspaces", None)
 
     def accumulate(self, losses: torch.Tensor, *, samples: Identities, step: SupportsIndex) -> None:
         """Add the clipped gradients of a micro-batch to the sum of the logical step.
@@ -139,8 +138,8 @@ class ClippedStep:
 
     def step(self) -> None:
         """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum."""
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         self._samplers.log.finish()
         self._number = None
 
@@ -206,7 +205,7 @@ class ClippedStep:
             self._first.check_sums(contributions, len(squared))
             if len(squared) > 1:  # one sample cannot show whether samples mix
                 self._looked()
-        factors = clip_factors(squared, self._optimizer.max_grad_norm, rounding=self.rounding)
+        factors = clip_factors(squared, self.optimizer.max_grad_norm, rounding=self._samplers.rounding)
         kept = slice(None) if bool(finite.all()) else finite
         while contributions:
             contributions.pop().add_to_sums(factors[kept], kept)  # freed one by one

@@ -19,6 +19,7 @@ accountant what was done.
 
 import dprmt._needs_train  # noqa: F401
 from dprmt.training.norms._clipping import DEFAULT_ROUNDING as DEFAULT_ROUNDING
+from dprmt.training.norms._clipping import UNIT_ROUNDOFF as UNIT_ROUNDOFF
 from dprmt.training.norms._clipping import clip_factors as clip_factors
 from dprmt.training.norms._clipping import rounding_margin as rounding_margin
 from dprmt.training.norms._estimator import EmbeddingNormEstimator as EmbeddingNormEstimator
@@ -47,6 +48,7 @@ from dprmt.training.norms._record import NormRecord as NormRecord
 
 __all__ = [
     "DEFAULT_ROUNDING",
+    "UNIT_ROUNDOFF",
     "EmbeddingNormEstimator",
     "HutchPlusPlus",
     "Hutchinson",
