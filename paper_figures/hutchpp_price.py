@@ -1,6 +1,6 @@
 """What randomized clipping costs in privacy, against products per layer, and beside it what it saves.
 
-``python paper_figures/hutchpp_price.py`` computes ε at σ = 1 and the noise for ε = 0.7, and writes
+``python -m paper_figures.hutchpp_price`` computes ε at σ = 1 and the noise for ε = 0.7, and writes
 ``results/hutchpp_price.json``; with the name of a picture it draws what is stored there, with time and memory of one
 step on a 4,096 × 4,096 layer from ``results/wide_layer.json``, which ``python -m benchmarks.wide_layer --out
 paper_figures/results/wide_layer.json`` writes. Settings: q = 2000/67349, T = 400, and the paper's q = 16/1225,
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier
+from paper_figures._picture import STYLES
 
 DELTA = 1e-5
 ONE_SIGMA = {"noise_multiplier": 1.0, "sample_rate": 2000 / 67349}
@@ -30,13 +31,14 @@ CURVES: dict[str, dict[str, Any]] = {
     "Hutch++, revealed": {"power_iteration": True},
     "Hutch++, secret": {"power_iteration": True, "probe_sharing": "sample"},
 }
+COLORS = {name: STYLES[key]["color"] for name, key in (("pub", "published"), ("pro", "hutchinson"), ("Hut", "hutch++"))}
 BARS = {
     "plain": "lightgray",
     "exact": "black",
     "ghost": "dimgray",
-    "Hutchinson": "tab:blue",
-    "Hutch++, one pass": "tab:olive",
-    "Hutch++": "tab:green",
+    "Hutchinson": COLORS["pro"],
+    "Hutch++, one pass": STYLES["hutch++ secret"]["color"],
+    "Hutch++": COLORS["Hut"],
 }
 
 
@@ -78,8 +80,7 @@ def draw(found: dict[str, Any], name: str) -> None:
     right.axhline(1.0, color="black", lw=1)
     styles = {"revealed": "-", "secret": "--", "analysis": ":"}
     for curve in CURVES:
-        color = {"pub": "tab:red", "pro": "tab:blue", "Hut": "tab:green"}[curve[:3]]
-        style = {"color": color, "ls": styles[curve.split()[-1]], "marker": "o", "ms": 3}
+        style = {"color": COLORS[curve[:3]], "ls": styles[curve.split()[-1]], "marker": "o", "ms": 3}
         left.plot(found["products"], found[curve]["epsilon"], label=curve, **style)
         right.plot(found["fewer"], found[curve]["noise ratio"], **style)
     left.set(ylabel="ε at σ = 1", ylim=(3.75, 5.6))

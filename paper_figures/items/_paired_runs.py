@@ -16,7 +16,7 @@ from paper_figures._reproduction import RESULTS
 from paper_figures.items._recipe_runs import draw_band, run_variants, scores
 
 Changes = dict[str, Any]
-SHORTER: Changes = {"training.steps": 40, "training.batch_size": 256, "evaluation.every": 5, "evaluation.limit": 400}
+SHORTER: Changes = {"training.steps": 20, "training.batch_size": 128, "evaluation.every": 5, "evaluation.limit": 200}
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,8 @@ def draw_groups(axes: Any, runs: Mapping[str, Tuned], metric: str, groups: Mappi
             name = metric if group is None else f"group_{metric}"
             ax.plot(*found.curve(name, group), label=LABELS[optimizer], **STYLES[LABELS[optimizer]])
         ax.set(xlabel="ε", title=title)
+        if metric == "accuracy":
+            ax.set_ylim(0.0, max(0.02, ax.get_ylim()[1]))
     axes[0].set_ylabel(f"training {metric}" + (" in nats" if metric == "loss" else ""))
     axes[0].legend(frameon=False)
 

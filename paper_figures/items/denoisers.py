@@ -43,7 +43,7 @@ def measure(scale: Scale, folder: Path) -> Found:
         axes[0].set_ylabel("rank of the signal")
         axes[2].set_ylabel("rank of the signal")
         for ax in axes:
-            ax.figure.colorbar(image, ax=ax, label="gain of the cosine")
+            ax.figure.colorbar(image, ax=ax, label="gain of the cosine, in the cells × 100")
 
     rows = []
     for name, values in gains.items():

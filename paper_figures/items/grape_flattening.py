@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paper_figures._picture import picture
+from paper_figures._picture import STYLES, picture
 from paper_figures._reproduction import Found, Item, Row, Scale
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ def measure(scale: Scale, folder: Path) -> Found:
         for ax, (clipping, values) in zip(axes, found.items(), strict=True):
             private = {name: spectrum for name, spectrum in values.items() if name != "clean"}
             plot_spectrum_flattening(values["clean"], private, ax=ax, title=f"C = {clipping:g} × median norm")
+            ax.lines[list(values).index("clipped")].set_color(STYLES["clipped"]["color"])
+            ax.legend(frameon=False)
 
     rows = []
     for clipping, values in found.items():

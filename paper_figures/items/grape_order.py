@@ -28,7 +28,6 @@ METHODS: dict[str, dict[str, Any] | None] = {
     "noise, then Gaussian projection": {"order": "privatize-then-project"},
     "naive DP-GaLore": {"order": "privatize-then-project", "projector": "svd"},
 }
-LOOKS = STYLES | {"noise, then Gaussian projection": {"color": "#E69F00", "linestyle": "--"}}
 FILES = ("mnist/t10k-images-idx3-ubyte.gz", "mnist/t10k-labels-idx1-ubyte.gz")
 
 
@@ -67,7 +66,7 @@ def measure(scale: Scale, folder: Path) -> Found:
     def draw(ax: Any) -> None:
         for method, values in accuracy.items():
             spread = values.std(1, ddof=1)
-            ax.errorbar(EPSILONS, values.mean(1), spread, marker="o", markersize=4, label=method, **LOOKS[method])
+            ax.errorbar(EPSILONS, values.mean(1), spread, marker="o", markersize=4, label=method, **STYLES[method])
         ax.set(xscale="log", xlabel="ε", ylabel="test accuracy, %")
         ax.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
         ax.minorticks_off()

@@ -15,7 +15,7 @@ import numpy as np
 
 from dprmt.training.recipes import Recipe, load_recipe
 from paper_figures._needs import data_file, missing_files
-from paper_figures._picture import STYLES, picture
+from paper_figures._picture import COLORS, MARKERS, STYLES, picture
 from paper_figures._pieces import Pieces
 from paper_figures._published import published
 from paper_figures._reproduction import Found, Item, Row, Scale
@@ -23,8 +23,6 @@ from paper_figures._reproduction import Found, Item, Row, Scale
 OWNER = "improvement"
 SST2 = ("sst2/train.tsv", "sst2/dev.tsv")
 DOCSTRINGS_SEEDS, SST2_SEEDS = (0, 1), (0,)
-COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MODEL = "all-MiniLM-L6-v2 with LoRA, r = 16"
 DIFFERS = "A sentence encoder, smaller batches and a few steps; the paper trains RoBERTa and LLMs, batches of 2,000."
 WHY = (

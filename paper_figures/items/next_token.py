@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from paper_figures._needs import data_file, missing_files
-from paper_figures._picture import STYLES, picture
+from paper_figures._picture import COLORS, STYLES, picture
 from paper_figures._pieces import Pieces
 from paper_figures._published import published
 from paper_figures._reproduction import Found, Item, Row, Scale
@@ -36,7 +36,7 @@ def measure_head(scale: Scale, folder: Path) -> Found:
     most = kept[0]
 
     def draw(axes: np.ndarray) -> None:
-        axes[0].plot(range(1, len(kept) + 1), [counts[group] for group in kept], "o-", color="#000000", markersize=3)
+        axes[0].plot(range(1, len(kept) + 1), [counts[group] for group in kept], "o-", color=COLORS[0], markersize=3)
         axes[0].set(yscale="log", xlabel="frequency group", ylabel="tokens to predict", title="the text")
         for ax, kind in zip(axes[1:], ("loss", "accuracy"), strict=True):
             _draw_over_groups(ax, runs, kind, kept)

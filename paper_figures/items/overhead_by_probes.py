@@ -54,10 +54,11 @@ def measure(scale: Scale, folder: Path) -> Found:
                 ax.plot(PROBES, excess, marker="o", markersize=4, label=NAMES[method], **STYLES[method])
             ax.set_xscale("log", base=2)
             ax.set_yscale("log")
+            ax.set_ylim(top=2e4)  # room for the legend
             ax.set_xticks(PROBES, [str(k) for k in PROBES])
-            ax.set(title=f"σ = {sigma:g}, exact ε = {exact[sigma]:.2f}", xlabel="probes k")
-        axes[0].set_ylabel("ε above that of exact norms, % (upper bounds)")
-        axes[0].legend(frameon=False)
+            ax.set(title=f"σ = {sigma:.3g}, exact ε = {exact[sigma]:.2f}", xlabel="probes k")
+        axes[0].set_ylabel("ε above that of exact norms, %")
+        axes[2].legend(frameon=False)
 
     rows = [Row(f"σ = {sigma:g}: exact norms", exact[sigma], unit="ε") for sigma in NOISE]
     rows += [

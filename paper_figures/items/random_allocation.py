@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from dprmt.accounting import DPSGD, RandomizedClipping
-from paper_figures._picture import STYLES, picture
+from paper_figures._picture import COLORS, STYLES, picture
 from paper_figures._reproduction import Found, Item, Row, Scale
 
 DELTA, STEPS, EPOCHS = 1e-5, 100, 10
 TOLERANCE = 3e-3
 NOISE = (0.5, 0.7, 1.0, 2.0, 4.0)
 RUNS = (1, 3, 10, 100)  # epochs
-COLORS = ("#000000", "#0072B2", "#D55E00")
 CLIPPINGS: dict[str, dict[str, Any]] = {
     "exact": {},
     "hutchinson": {"probes": 32},
@@ -95,7 +94,7 @@ def _solid(name: str) -> dict[str, Any]:
 
 
 def _ratios(ax: Any, x: Any, curves: dict[str, np.ndarray]) -> None:
-    for (label, curve), color in zip(curves.items(), COLORS, strict=True):
+    for (label, curve), color in zip(curves.items(), COLORS, strict=False):
         ax.plot(x, curve[:, 0] / curve[:, 1], "o-", markersize=3, color=color, label=label)
     ax.axhline(1.0, color="0.5", linewidth=0.8)
     ax.set(xscale="log", ylabel="ε of allocation / ε of Poisson")

@@ -39,6 +39,8 @@ def measure(scale: Scale, folder: Path) -> Found:
             after = np.linalg.svd(denoise(draws[0][1], SIGMA, norm_correction=False), compute_uv=False)
             plot_singular_values(noisy, SHAPE, SIGMA, clean=clean, denoised=after, ax=ax)
             ax.set_title(name)
+        axes[0].legend(frameon=False, loc="center left", bbox_to_anchor=(0.0, 0.62))
+        axes[1].get_legend().remove()
 
     return Found(
         [

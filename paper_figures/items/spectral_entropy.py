@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from dprmt.spectra import denoise, detection_threshold
-from paper_figures._picture import picture
+from paper_figures._picture import STYLES, picture
 from paper_figures._reproduction import Found, Item, Row, Scale
 
 SHAPE, SIGMA, SEEDS = (64, 768), 1.0, 5
 STRENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
-LOOKS = {"clean": ("#000000", "-"), "noisy": ("#D55E00", "--"), "denoised": ("#0072B2", "-.")}
+SHOWN = ("clean", "noisy", "denoised")
 
 
 def spectral_entropy(matrix: np.ndarray) -> float:
@@ -24,13 +24,13 @@ def spectral_entropy(matrix: np.ndarray) -> float:
 
 def measure(scale: Scale, folder: Path) -> Found:
     found = {
-        name: np.array([[_entropies(s, seed)[name] for seed in range(SEEDS)] for s in STRENGTHS]) for name in LOOKS
+        name: np.array([[_entropies(s, seed)[name] for seed in range(SEEDS)] for s in STRENGTHS]) for name in SHOWN
     }
 
     def draw(ax: object) -> None:
-        for name, (color, line) in LOOKS.items():
+        for name in SHOWN:
             ax.errorbar(  # type: ignore[attr-defined]
-                STRENGTHS, found[name].mean(1), found[name].std(1), color=color, linestyle=line, label=name
+                STRENGTHS, found[name].mean(1), found[name].std(1), label=name, **STYLES[name]
             )
         ax.set_xscale("log", base=2)  # type: ignore[attr-defined]
         ax.axhline(np.log(min(SHAPE)), color="0.5", linewidth=0.8)  # type: ignore[attr-defined]
@@ -39,7 +39,7 @@ def measure(scale: Scale, folder: Path) -> Found:
         )
         ax.legend(frameon=False)  # type: ignore[attr-defined]
 
-    clean, noisy, denoised = (found[name][STRENGTHS.index(4.0)] for name in LOOKS)
+    clean, noisy, denoised = (found[name][STRENGTHS.index(4.0)] for name in SHOWN)
     raised, lowered = float((noisy - clean).mean()), float((denoised - noisy).mean())
     return Found(
         [
@@ -67,7 +67,7 @@ def _entropies(strength: float, seed: int) -> dict[str, float]:
     noisy = clean + SIGMA * rng.standard_normal(SHAPE)
     return {
         name: spectral_entropy(matrix)
-        for name, matrix in zip(LOOKS, (clean, noisy, denoise(noisy, SIGMA)), strict=True)
+        for name, matrix in zip(SHOWN, (clean, noisy, denoise(noisy, SIGMA)), strict=True)
     }
 
 

@@ -20,7 +20,7 @@ VARIANTS: dict[str, Changes] = {
     "blended": {"denoising.method": "blend"},
 }
 STYLE = {"DP-LoRA": "noisy", "denoised": "denoised", "blended": "blended"}
-SHORT: Changes = {"training.steps": 8, "training.batch_size": 128, "evaluation.every": 2, "evaluation.limit": 200}
+SHORT: Changes = {"training.steps": 6, "training.batch_size": 64, "evaluation.every": 2, "evaluation.limit": 100}
 SEEDS = 2
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from dprmt.accounting import chi2_mixture_cdf
-from paper_figures._picture import STYLES, picture
+from paper_figures._picture import COLORS, STYLES, picture
 from paper_figures._published import published
 from paper_figures._reproduction import Found, Item, Row, Scale
 
@@ -25,8 +25,8 @@ def measure(scale: Scale, folder: Path) -> Found:
     def draw(ax: Any) -> None:
         weights = np.linspace(0.0, 0.5, 201)
         ax.plot(weights, [_cdf(w) for w in weights], **STYLES["exact"])
-        ax.plot(weight, best, "o", color="#0072B2", label=f"the maximum, w = {weight:.4f}")
-        ax.plot(printed["value"], theirs, "s", color="#D55E00", label=f"as printed, w = {printed['value']:g}")
+        ax.plot(weight, best, "o", color=COLORS[1], label=f"the maximum, w = {weight:.4f}")
+        ax.plot(printed["value"], theirs, "s", color=COLORS[2], label=f"as printed, w = {printed['value']:g}")
         ax.set(xlabel="smaller weight w", ylabel=f"P(w Z₁² + (1 - w) Z₂² ≤ {X:g})")
         ax.legend(frameon=False)
 
