@@ -23,9 +23,10 @@ _EXPECTED_JUMPS = 0.5
 _JUMP_NODES, _MOST_JUMP_NODES = 256, 1024
 _JUMP_MESH = 0.1  # in units of the scale that an unsplit mesh would be chosen from
 _MAX_COARSENINGS = 8
-_LIGHT_MESH = 0.04  # in standard deviations of one light step's loss
+_LIGHT_MESH = 0.1  # in standard deviations of one light step's loss
 _LIGHT_BULK = 5.0
-_LUMP = 5.0  # meshes: a node at log(1 - q) moves all jumps by T times as much
+_LUMP = 2.0  # standard deviations of one light step's loss; if log(1 - q) is so near, it gets a node
+_MOVED = 0.5  # at most, of the reach: such a node moves all jumps by T times as much
 _FINE_ENOUGH = 0.4
 
 
@@ -115,8 +116,9 @@ def split_curve(
 ) -> SplitCurve | None:
     """Discretize on the plan's two meshes, the light one coarser if its FFT would be too long, and compose."""
     mesh = _LIGHT_MESH * 2.0**-level * plan.light_scale
+    within = min(_LUMP * plan.light_scale, _MOVED * plan.reach / steps)
     for _ in range(_MAX_COARSENINGS):
-        grid = lattice(pair, ends, direction, side, mesh, within=_LUMP * mesh)
+        grid = lattice(pair, ends, direction, side, mesh, within=max(within, 5 * mesh), stretched=True)
         index, cut, stride = _two_meshes(grid, steps, ends[0], plan, level)
         pmf = discretize_step(pair, index, grid, direction, side, to_infinity=True)
         light = pmf.index <= cut

@@ -15,21 +15,24 @@ from dprmt.accounting._loss_grid import LARGEST_LOSS, graded_indices
 from dprmt.accounting._questions import Side
 from dprmt.accounting._types import Array
 
+_LEAST_CELLS, _MOST_CELLS = 4.0, 200.0
+
 
 @dataclass(frozen=True)
 class Lattice:
     """Where the nodes of a step's loss lie: at integer multiples of a mesh plus ``offset`` (O1).
 
-    ``boundary``: the end of the cells that meet at index 0; ``None`` if it is the node itself.
+    ``boundary``: the end of the cells that meet at index ``home``; ``None`` if it is the node itself.
     """
 
     mesh: float
     offset: float = 0.0
     boundary: float | None = None
+    home: int = 0
 
     def covering(self, ends: tuple[float, float], bulk: float) -> NDArray[np.int64]:
         """Increasing integers whose nodes cover a range of losses."""
-        margin = self.mesh if self.offset else 0.0  # outcomes may lie at the end itself
+        margin = self.mesh if self.offset or self.home else 0.0  # outcomes may lie at the end itself
         return graded_indices(ends[0] - self.offset - margin, ends[1] - self.offset + margin, self.mesh, bulk)
 
     def nodes(self, index: NDArray[np.int64]) -> Array:
@@ -39,28 +42,42 @@ class Lattice:
     def boundaries(self, index: NDArray[np.int64]) -> Array:
         """The losses at which cells meet."""
         nodes = self.nodes(index)
-        return nodes if self.boundary is None else np.where(index == 0, self.boundary, nodes)
+        return nodes if self.boundary is None else np.where(index == self.home, self.boundary, nodes)
 
 
 def lattice(
-    pair: StepPair, ends: tuple[float, float], direction: Direction, side: Side, mesh: float, within: float
+    pair: StepPair,
+    ends: tuple[float, float],
+    direction: Direction,
+    side: Side,
+    mesh: float,
+    within: float,
+    stretched: bool = False,
 ) -> Lattice:
     """If log(1 - q), which is then the loss of very many steps, is at most ``within``, it gets a node (O1).
 
+    ``stretched``: whether the mesh may be made a little wider for that, where ``within`` does not hold.
     Returns: from above a node at this loss; from below one at the mean of all losses near it.
     """
     end = ends[0] if direction == "remove" else -ends[1]
-    if not abs(end) < within:
+    is_near = abs(end) < within
+    if not (is_near or (stretched and _LEAST_CELLS * mesh < abs(end) < _MOST_CELLS * mesh)):
         return Lattice(mesh)
     sign = 1.0 if direction == "remove" else -1.0
-    if side == "upper":
-        return Lattice(mesh, sign * end)
-    boundary = end + mesh
-    near = pair.cells(boundary + mesh * np.append(0.0, np.geomspace(1.0, 1e6, 60)))
-    if not (near.p_below > 0.0 and near.q_below > 0.0):
-        return Lattice(mesh, sign * end)
-    mean = min(max(math.log(near.p_below / near.q_below), end), boundary)
-    return Lattice(mesh, sign * mean, sign * boundary)
+    node, boundary = end, None
+    if side == "lower":
+        boundary = end + mesh
+        near = pair.cells(boundary + mesh * np.append(0.0, np.geomspace(1.0, 1e6, 60)))
+        if near.p_below > 0.0 and near.q_below > 0.0:
+            node = min(max(math.log(near.p_below / near.q_below), end), boundary)
+        else:
+            boundary = None
+    meeting = None if boundary is None else sign * boundary
+    if is_near:
+        return Lattice(mesh, sign * node, meeting)
+    cells = math.floor(abs(node) / mesh)
+    home = -round(math.copysign(cells, sign))
+    return Lattice(abs(node) / cells, 0.0, meeting, home)
 
 
 def discretize_step(

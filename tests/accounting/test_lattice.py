@@ -27,11 +27,11 @@ def curve(pmf: LossPMF, offset: float) -> np.ndarray:
     return -np.expm1(np.minimum(EPSILONS[:, None] - losses, 0.0)) @ pmf.mass + pmf.infinite
 
 
-def on_lattice(step, direction, side, mesh: float, moved: bool) -> tuple[np.ndarray, Lattice]:
+def on_lattice(step, direction, side, mesh: float, moved: bool, within: float = 1.0) -> tuple[np.ndarray, Lattice]:
     upper, lower = step.pairs(128, 1e-12)
     ends = directed_range(upper, 1e-12, direction)
     pair = upper if side == "upper" else lower
-    grid = lattice(pair, ends, direction, side, mesh, within=1.0) if moved else Lattice(mesh)
+    grid = lattice(pair, ends, direction, side, mesh, within, stretched=within == 0.0) if moved else Lattice(mesh)
     pmf = discretize_step(pair, grid.covering(ends, 2.0), grid, direction, side)
     return curve(pmf, grid.offset), grid
 
@@ -48,6 +48,25 @@ def test_a_moved_lattice_keeps_the_sides(name: str, direction: str) -> None:
         upper, grid = on_lattice(step, direction, "upper", mesh, moved=True)
         lower, _ = on_lattice(step, direction, "lower", mesh, moved=True)
         assert grid.offset != 0.0
+        assert np.all(upper >= below - 1e-15)
+        assert np.all(lower <= above + 1e-15)
+        assert np.all(upper >= lower - 1e-15)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_a_stretched_lattice_keeps_the_sides(name: str, direction: str) -> None:
+    """A mesh of which log(1 - q), or the mean of what lies near it, is a multiple: no offset, and a node there."""
+    step = STEPS[name]
+    far = abs(math.log1p(-step.sample_rate))
+    above, _ = on_lattice(step, direction, "upper", far / 6.0, moved=False)
+    below, _ = on_lattice(step, direction, "lower", far / 6.0, moved=False)
+    for cells in (5.3, 17.7, 60.1):
+        upper, grid = on_lattice(step, direction, "upper", far / cells, moved=True, within=0.0)
+        lower, _ = on_lattice(step, direction, "lower", far / cells, moved=True, within=0.0)
+        assert grid.offset == 0.0
+        assert abs(grid.home) == math.floor(cells)
+        assert abs(grid.home * grid.mesh) == pytest.approx(far, rel=1e-12)
         assert np.all(upper >= below - 1e-15)
         assert np.all(lower <= above + 1e-15)
         assert np.all(upper >= lower - 1e-15)
