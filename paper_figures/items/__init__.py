@@ -1,71 +1,50 @@
-"""One file a published figure or table, or a group of the same runs."""
+"""One file a published figure or table, or a group of the same runs; each is named once, here."""
+
+from collections.abc import Sequence
+from importlib import import_module
 
 from paper_figures._reproduction import Item
-from paper_figures.items import (
-    accuracy_llama,
-    accuracy_low_budget,
-    adam_bound,
-    barcode,
-    clip_only,
-    denoisers,
-    efficiency,
-    envelope,
-    estimator_error,
-    generation,
-    generation_counts,
-    grape_accuracy,
-    grape_flattening,
-    grape_memory,
-    grape_order,
-    grape_rank,
-    grape_vit,
-    heavy_tail,
-    heavy_tail_cosines,
-    heavy_tail_small,
-    improvement,
-    latency,
-    next_token,
-    noise_multiplier,
-    overhead_by_probes,
-    random_allocation,
-    singular_values,
-    spectral_entropy,
-    speedup,
-    steps_to_reference,
-    supremum_2003,
+
+_FILES = (
+    "noise_multiplier",
+    "efficiency",
+    "latency",
+    "estimator_error",
+    "envelope",
+    "supremum_2003",
+    "accuracy_low_budget",
+    "accuracy_llama",
+    "overhead_by_probes",
+    "clip_only",
+    "singular_values",
+    "improvement",
+    "denoisers",
+    "spectral_entropy",
+    "speedup",
+    "steps_to_reference",
+    "generation",
+    "generation_counts",
+    "adam_bound",
+    "heavy_tail",
+    "heavy_tail_small",
+    "heavy_tail_cosines",
+    "barcode",
+    "next_token",
+    "grape_memory",
+    "grape_accuracy",
+    "grape_order",
+    "grape_rank",
+    "grape_flattening",
+    "grape_vit",
+    "random_allocation",
 )
 
-_ALL = (
-    noise_multiplier.ITEM,
-    efficiency.ITEM,
-    latency.ITEM,
-    estimator_error.ITEM,
-    envelope.ITEM,
-    supremum_2003.ITEM,
-    accuracy_low_budget.ITEM,
-    accuracy_llama.ITEM,
-    overhead_by_probes.ITEM,
-    clip_only.ITEM,
-    singular_values.ITEM,
-    *improvement.ITEMS,
-    denoisers.ITEM,
-    spectral_entropy.ITEM,
-    speedup.ITEM,
-    steps_to_reference.ITEM,
-    *generation.ITEMS,
-    generation_counts.ITEM,
-    adam_bound.ITEM,
-    *heavy_tail.ITEMS,
-    heavy_tail_small.ITEM,
-    heavy_tail_cosines.ITEM,
-    barcode.ITEM,
-    *next_token.ITEMS,
-    grape_memory.ITEM,
-    grape_accuracy.ITEM,
-    grape_order.ITEM,
-    grape_rank.ITEM,
-    grape_flattening.ITEM,
-    grape_vit.ITEM,
-    random_allocation.ITEM,
-)
-ITEMS: dict[str, Item] = {item.name: item for item in _ALL}
+
+def items_in(file: str) -> Sequence[Item]:
+    """The items of one of these files: its ``ITEMS``, or its ``ITEM``."""
+    module = import_module(f"{__name__}.{file}")
+    found: Sequence[Item] = getattr(module, "ITEMS", None) or (module.ITEM,)
+    return found
+
+
+ITEMS: dict[str, Item] = {item.name: item for file in _FILES for item in items_in(file)}

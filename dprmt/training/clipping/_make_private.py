@@ -7,7 +7,7 @@ from typing import SupportsIndex
 import torch
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.training.clipping._plan import Clipping, plan_private
+from dprmt.training.clipping._plan import plan_private
 from dprmt.training.clipping._step import ClippedStep
 from dprmt.training.norms import NormEstimator, ProbeGenerator, ProbeSharing
 from dprmt.training.randomness import SecureRandom
@@ -17,7 +17,7 @@ def make_private(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    clipping: Clipping | NormEstimator,
+    clipping: str | NormEstimator,
     clipping_norm: float,
     noise_multiplier: float,
     expected_batch_size: float,

@@ -10,7 +10,7 @@ from opacus.optimizers import DPOptimizerFastGradientClipping
 
 from dprmt._validation import ParameterError
 from dprmt.accounting.opacus import register
-from dprmt.training.clipping._plan import Clipping, new_estimator
+from dprmt.training.clipping._plan import new_estimator
 from dprmt.training.clipping._samplers import NormSamplers, register_norm_samplers
 from dprmt.training.norms import NormEstimator, NormRecord, ProbeSharing
 
@@ -23,7 +23,7 @@ def estimate_norms(
     optimizer: DPOptimizerFastGradientClipping,
     data_loader: DPDataLoader,
     *,
-    clipping: Clipping | NormEstimator = "hutchinson",
+    clipping: str | NormEstimator = "hutchinson",
     probes: SupportsIndex = 32,
     sketch: SupportsIndex | None = None,
     power_iteration: bool = True,

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex
 
 import torch
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
@@ -27,8 +27,6 @@ from dprmt.training.clipping._step import ClippedStep
 from dprmt.training.clipping._trainable_modules import trainable_modules
 from dprmt.training.norms import (
     DEFAULT_ROUNDING,
-    Hutchinson,
-    HutchPlusPlus,
     NormEstimator,
     NormRecord,
     ProbeGenerator,
@@ -36,10 +34,9 @@ from dprmt.training.norms import (
 )
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom, secret_generator
+from dprmt.training.recipes import CLIPPINGS
 from dprmt.training.subspaces import Subspaces
 
-Clipping: TypeAlias = Literal["exact", "ghost", "hutchinson", "hutch++"]
-CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++")
 SEED_BYTES = 32
 
 
@@ -180,7 +177,7 @@ class ClippingPlan:
 def plan_private(
     model: torch.nn.Module,
     *,
-    clipping: Clipping | NormEstimator,
+    clipping: str | NormEstimator,
     clipping_norm: float,
     expected_batch_size: float,
     probes: SupportsIndex = 32,
@@ -235,7 +232,6 @@ def plan_private(
         estimator: NormEstimator | None = clipping
         sharing = clipping.probe_sharing
     else:
-        _check_words(clipping, probes, sketch, probe_sharing, estimate_all)
         generator = _shared_generator() if distributed and probe_generator is None else probe_generator
         estimator = _estimator(clipping, probes, sketch, power_iteration, probe_sharing, generator)
         sharing = probe_sharing
@@ -245,20 +241,8 @@ def plan_private(
     return ClippingPlan(model, NormRecord(records, sharing), bound, size, policy, subspaces, bool(distributed))
 
 
-def _check_words(
-    clipping: Clipping, probes: SupportsIndex, sketch: SupportsIndex | None, probe_sharing: str, estimate_all: bool
-) -> None:
-    check_choice("clipping", clipping, CLIPPINGS)
-    check_choice("probe_sharing", probe_sharing, ("sample", "batch"))
-    check_count("probes", probes, low=2)
-    if sketch is not None and clipping != "hutch++":
-        raise ParameterError("sketch", sketch, f"None for clipping={clipping!r}")
-    if estimate_all and clipping != "hutchinson":
-        raise ParameterError("estimate_all", True, f"False for clipping={clipping!r}: no finite rank may be claimed")
-
-
 def new_estimator(
-    clipping: Clipping | NormEstimator,
+    clipping: str | NormEstimator,
     probes: SupportsIndex,
     sketch: SupportsIndex | None,
     power_iteration: bool,
@@ -267,7 +251,6 @@ def new_estimator(
     """The estimator that a word names, with probes of a new secret."""
     if isinstance(clipping, NormEstimator):
         return clipping
-    _check_words(clipping, probes, sketch, probe_sharing, False)
     norms = _estimator(clipping, probes, sketch, power_iteration, probe_sharing, None)
     if norms is None:
         raise ParameterError("clipping", clipping, "'hutchinson' or 'hutch++': Opacus' ghost clipping is exact already")
@@ -275,18 +258,28 @@ def new_estimator(
 
 
 def _estimator(
-    clipping: Clipping,
+    clipping: str,
     probes: SupportsIndex,
     sketch: SupportsIndex | None,
     power_iteration: bool,
     probe_sharing: ProbeSharing,
     generator: ProbeGenerator | None,
 ) -> NormEstimator | None:
-    secret = ProbeGenerator() if generator is None else generator
-    count, width = check_count("probes", probes, low=2), None if sketch is None else check_count("sketch", sketch)
-    if clipping == "hutchinson":
-        return Hutchinson(count, probe_sharing, secret)
-    return HutchPlusPlus(count, width, probe_sharing, secret, power_iteration) if clipping == "hutch++" else None
+    word = CLIPPINGS[check_choice("clipping", clipping, tuple(CLIPPINGS))]
+    check_choice("probe_sharing", probe_sharing, ("sample", "batch"))
+    count = check_count("probes", probes, low=2)
+    if sketch is not None and not (word and word.sketches):
+        raise ParameterError("sketch", sketch, f"None for clipping={clipping!r}")
+    if word is None:
+        return None
+    estimator: NormEstimator = word.meaning()(
+        probes=count,
+        probe_sharing=probe_sharing,
+        generator=ProbeGenerator() if generator is None else generator,
+        sketch=None if sketch is None else check_count("sketch", sketch),
+        power_iteration=power_iteration,
+    )
+    return estimator
 
 
 def _layers(model: torch.nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> list[Layer]:

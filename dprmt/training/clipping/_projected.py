@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dprmt._validation import check_choice
-from dprmt.training.clipping._plan import Clipping, plan_private
+from dprmt.training.clipping._plan import plan_private
 from dprmt.training.clipping._projected_optimizer import Denoiser
 from dprmt.training.clipping._refusals import check_model
 from dprmt.training.clipping._step import ClippedStep
@@ -36,7 +36,7 @@ def make_private_projected(
     floor: float = 1e-12,
     projector: Projector = "gaussian",
     order: Order = "project-then-privatize",
-    clipping: Clipping | NormEstimator = "exact",
+    clipping: str | NormEstimator = "exact",
     probes: SupportsIndex = 32,
     sketch: SupportsIndex | None = None,
     power_iteration: bool = True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -294,3 +294,8 @@ class Hutchinson:
         if tokens is not None:
             rank = min(rank, check_count("tokens", tokens))
         return LayerRecord(layer, "hutchinson", self.probes, rank)
+
+
+def hutchinson(*, probes: int, probe_sharing: ProbeSharing, generator: ProbeGenerator, **_: Any) -> Hutchinson:
+    """By its word in a recipe."""
+    return Hutchinson(probes, probe_sharing, generator)

@@ -303,3 +303,10 @@ class HutchPlusPlus:
             allowed = f"below {side} together with k = {self.probes} in layer {layer!r}: its exact norm is cheaper"
             raise ParameterError("sketch", self.width, allowed)
         return LayerRecord(layer, "hutch++", self.probes, None, self.width, self.power_iteration)
+
+
+def hutchpp(
+    *, probes: int, probe_sharing: ProbeSharing, generator: ProbeGenerator, sketch: int | None, power_iteration: bool
+) -> HutchPlusPlus:
+    """By its word in a recipe."""
+    return HutchPlusPlus(probes, sketch, probe_sharing, generator, power_iteration)

@@ -17,18 +17,22 @@ from dprmt.training.recipes._sections import ModelRecipe as ModelRecipe
 from dprmt.training.recipes._sections import OptimizerRecipe as OptimizerRecipe
 from dprmt.training.recipes._sections import PrivacyRecipe as PrivacyRecipe
 from dprmt.training.recipes._sections import TrainingRecipe as TrainingRecipe
+from dprmt.training.recipes._words import CLIPPINGS as CLIPPINGS
 from dprmt.training.recipes._words import DENOISERS as DENOISERS
 from dprmt.training.recipes._words import OPTIMIZERS as OPTIMIZERS
 from dprmt.training.recipes._words import DenoiserWord as DenoiserWord
+from dprmt.training.recipes._words import EstimatorWord as EstimatorWord
 from dprmt.training.recipes._words import OptimizerWord as OptimizerWord
 from dprmt.training.recipes._words import Word as Word
 
 __all__ = [
+    "CLIPPINGS",
     "DENOISERS",
     "OPTIMIZERS",
     "DataRecipe",
     "DenoiserWord",
     "DenoisingRecipe",
+    "EstimatorWord",
     "EvaluationRecipe",
     "LoraRecipe",
     "ModelRecipe",

@@ -24,7 +24,7 @@ from dprmt.training.recipes._fields import (
     texts,
     word,
 )
-from dprmt.training.recipes._words import DENOISERS, OPTIMIZERS
+from dprmt.training.recipes._words import CLIPPINGS, DENOISERS, OPTIMIZERS
 
 HEADS = ("*classifier.*", "*score.*", "*lm_head.*")
 """Names of the parameters of output layers, as patterns."""
@@ -241,7 +241,7 @@ class PrivacyRecipe(Section):
     target_epsilon: float | None = checked(optional(_POSITIVE), None)
     noise_multiplier: float | None = checked(optional(_POSITIVE), None)
     clip_only: bool = checked(flag, False)
-    clipping: str = checked(choice("exact", "ghost", "hutchinson", "hutch++"), "exact")
+    clipping: str = checked(word(CLIPPINGS), "exact")
     clipping_norm: float = checked(_POSITIVE, 1.0)
     probes: int = checked(count(2), 32)
     sketch: int | None = checked(optional(count()), None)
@@ -260,10 +260,15 @@ class PrivacyRecipe(Section):
                 raise ParameterError("privacy.clip_only", True, "false with privacy.secure or random allocation")
         elif (self.target_epsilon is None) == (self.noise_multiplier is None):
             raise ParameterError("privacy.target_epsilon", given, "given, or privacy.noise_multiplier: exactly one")
-        if self.sketch is not None and self.clipping != "hutch++":
-            raise ParameterError("privacy.sketch", self.sketch, "absent unless privacy.clipping is 'hutch++'")
-        if not self.power_iteration and self.clipping != "hutch++":
-            raise ParameterError("privacy.power_iteration", False, "absent unless privacy.clipping is 'hutch++'")
+        chosen, sketched = (
+            CLIPPINGS[self.clipping],
+            [name for name, word in CLIPPINGS.items() if word and word.sketches],
+        )
+        allowed = f"absent unless privacy.clipping is {' or '.join(map(repr, sketched))}"
+        if self.sketch is not None and not (chosen and chosen.sketches):
+            raise ParameterError("privacy.sketch", self.sketch, allowed)
+        if not self.power_iteration and not (chosen and chosen.sketches):
+            raise ParameterError("privacy.power_iteration", False, allowed)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,38 @@ class DenoiserWord(Word):
     remembers: bool = False
 
 
-_OPTIMIZERS, _METHODS = "dprmt.training.optimizers", "dprmt.training.denoising._methods"
+@dataclass(frozen=True)
+class EstimatorWord(Word):
+    """A norm estimator: a function of ``probes``, ``probe_sharing``, ``generator``, ``sketch``, ``power_iteration``.
+
+    All are given by keyword; it returns a `dprmt.training.norms.NormEstimator`.
+
+    Parameters
+    ----------
+    place : str
+        As for `Word`.
+    sketches : bool
+        Whether it reads ``sketch`` and ``power_iteration``, which recipes of others may not give.
+
+    Examples
+    --------
+    >>> [name for name, word in CLIPPINGS.items() if word is not None]
+    ['hutchinson', 'hutch++']
+    """
+
+    sketches: bool = False
+
+
+_NORMS, _OPTIMIZERS = "dprmt.training.norms", "dprmt.training.optimizers"
+_METHODS = "dprmt.training.denoising._methods"
+
+CLIPPINGS = {
+    "exact": None,
+    "ghost": None,
+    "hutchinson": EstimatorWord(f"{_NORMS}._hutchinson:hutchinson"),
+    "hutch++": EstimatorWord(f"{_NORMS}._hutchpp:hutchpp", sketches=True),
+}
+"""``privacy.clipping``; None where norms are exact."""
 
 OPTIMIZERS = {
     "gd": OptimizerWord(f"{_OPTIMIZERS}._torch:gd"),
