@@ -16,6 +16,10 @@ pytest.importorskip("torch")
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD
 from heavy_tail import load_results, read_trial
+from paper_figures._pieces import Pieces, raw_file
+from paper_figures.items import ITEMS
+from paper_figures.items._tuned_runs import tuned
+from paper_figures.items.barcode import EXTENTS
 from studies import GroupRecord, compare_optimizers
 
 FIGURES = Path(__file__).parents[2] / "paper_figures"
@@ -35,15 +39,15 @@ def test_the_rate_is_chosen_on_the_first_seed_by_the_lowest_loss(tmp_path: Path)
         assert folder.parent == tmp_path
         return record(losses[optimizer, rate, seed], accuracy=seed / 10)
 
-    tuned = compare_optimizers(train, {"gd": [1.0, 5.0, 10.0]}, [7, 8], tmp_path)["gd"]
+    tried = compare_optimizers(train, {"gd": [1.0, 5.0, 10.0]}, [7, 8], tmp_path)["gd"]
     assert asked == [("gd", 1.0, 7), ("gd", 5.0, 7), ("gd", 10.0, 7), ("gd", 5.0, 8)]
-    assert (tuned.learning_rate, tuned.at_edge) == (5.0, False)
-    assert math.isnan(tuned.final_losses[10.0])
-    mean, spread = tuned.final("group_loss")
+    assert (tried.learning_rate, tried.at_edge) == (5.0, False)
+    assert math.isnan(tried.final_losses[10.0])
+    mean, spread = tried.final("group_loss")
     np.testing.assert_allclose(mean, [2.0, 3.0])
     np.testing.assert_allclose(spread, math.sqrt(0.5))
-    assert tuned.curve("group_accuracy", 1) == ([0.0, 2.0], [0.0, pytest.approx(0.375)])
-    assert tuned.curve("loss") == ([0.0, 2.0], [5.0, 2.0])
+    assert tried.curve("group_accuracy", 1) == ([0.0, 2.0], [0.0, pytest.approx(0.375)])
+    assert tried.curve("loss") == ([0.0, 2.0], [5.0, 2.0])
 
 
 def test_every_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -58,9 +62,9 @@ def test_every_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
 
 
 def test_one_seed_has_no_spread_and_one_rate_no_edge() -> None:
-    tuned = compare_optimizers(lambda *_: record(1.0), {"gd": [0.5]}, [0], "unused")["gd"]
-    assert math.isnan(tuned.final("loss")[1])
-    assert not tuned.at_edge
+    tried = compare_optimizers(lambda *_: record(1.0), {"gd": [0.5]}, [0], "unused")["gd"]
+    assert math.isnan(tried.final("loss")[1])
+    assert not tried.at_edge
 
 
 @pytest.mark.parametrize(
@@ -72,25 +76,37 @@ def test_bad_input(name: str, rates: dict[str, list[float]], seeds: list[int]) -
         compare_optimizers(lambda *_: record(math.inf), rates, seeds, "unused")
 
 
-@pytest.mark.parametrize("script", ["barcode_mnist.py", "next_token_curves.py"])
-def test_figures(
-    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("rates", [[1.0, 5.0], [5.0, 1.0]])
+def test_a_run_that_diverged_is_not_the_best(rates: list[float], tmp_path: Path) -> None:
+    def train(optimizer: str, rate: float, seed: int, folder: Path) -> list[GroupRecord]:
+        return record(math.nan if rate == 1.0 else 2.0)
+
+    found = tuned(Pieces(tmp_path, "toy", "small"), train, {"gd": rates}, [0, 1])["gd"]
+    assert (found.rate, found.last("loss"), len(found.runs)) == (5.0, 2.0, 2)
+
+
+def test_the_barcode_item_is_tuned_at_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {"gd": (0.5, 1.0), "gdm": (0.1, 0.1), "adam": (1e-3, 1e-3), "adambc": (1e-3, 1e-3)}
+    tiny = replace(EXTENTS["long"], plan=[(10, 2), (20, 1)], steps=1, sample_rate=0.5, rates=rates, seeds=(0, 1))
+    monkeypatch.setitem(EXTENTS, "long", tiny)
+    found = ITEMS["barcode"].measure("long", tmp_path)
+    assert found.seeds == 2
+    assert (tmp_path / "barcode.png").read_bytes().startswith(b"\x89PNG")
+    assert len(raw_file(tmp_path, "barcode", "long").read_text().splitlines()) == 5 + 4  # rates, then the second seed
+    assert len(found.rows) == 2 * 4 + 1
+
+
+def test_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     picture, text = tmp_path / "figure.png", tmp_path / "text.txt"
     text.write_text("one two three one two one four " * 40)
-    arguments = {
-        "barcode_mnist.py": [],
-        "next_token_curves.py": [str(text), "--rows", "8", "--length", "8", "--vocabulary", "6"],
-    }
+    script = "next_token_curves.py"
+    arguments = [str(text), "--rows", "8", "--length", "8", "--vocabulary", "6"]
     rates = ["--rates", "gd=0.5:1", "gdm=0.1", "adam=1e-3", "adambc=1e-3"]
-    command = [script, str(picture), *arguments[script], "--steps", "1", "--seeds", "2", "--sigma", "50"]
+    command = [script, str(picture), *arguments, "--steps", "1", "--seeds", "2", "--sigma", "50"]
     command += ["--sample-rate", "0.5", *rates]
     monkeypatch.setattr(sys, "argv", command)
     monkeypatch.syspath_prepend(str(FIGURES))
-    script_globals = runpy.run_path(str(FIGURES / script))
-    if script == "barcode_mnist.py":
-        script_globals["main"].__globals__["DIGITS_PLAN"] = [(10, 2), (20, 1)]
-    script_globals["main"]()
+    runpy.run_path(str(FIGURES / script), run_name="__main__")
     assert picture.read_bytes().startswith(b"\x89PNG")
     lines = [line for line in capsys.readouterr().out.splitlines() if "DP-" in line]
     assert [line.split()[0] for line in lines] == ["DP-GD", "DP-GDM", "DP-Adam", "DP-AdamBC"]
