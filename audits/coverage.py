@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from dprmt.training.clipping import make_private, make_private_projected
 CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++", "DP-GRAPE")
 _BATCH, _TIME, _WIDTH = 3, 4, 6
 _NORM = 1e-3  # every sample is clipped
+_NAMED = ", the model named in `whole`"
 
 
 class OwnParameter(nn.Module):
@@ -72,6 +73,18 @@ class Flattened(nn.Module):
         return self.linear(inputs.flatten(0, 1)).view(inputs.shape)
 
 
+class Tied(nn.Module):
+    """An embedding's table is the output matrix too, outside of any layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, _WIDTH)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Scores of all words."""
+        return torch.nn.functional.linear(self.table(inputs), self.table.weight)
+
+
 class Attention(nn.Module):
     """Self-attention."""
 
@@ -82,6 +95,18 @@ class Attention(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Without the weights."""
         return self.layer(inputs, inputs, inputs, need_weights=False)[0]
+
+
+class SequenceFirst(nn.Module):
+    """A recurrent layer that wants the sequence as first axis, as torch's do by default."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The samples first again."""
+        return self.layer(inputs.transpose(0, 1))[0].transpose(0, 1)
 
 
 class Recurrent(nn.Module):
@@ -114,7 +139,11 @@ def models() -> dict[str, Callable[[], nn.Module]]:
         "LoRA on embeddings": lambda: _adapted(nn.Sequential(nn.Embedding(9, _WIDTH)), ["0"]),
         "DoRA": lambda: _adapted(nn.Sequential(nn.Linear(_WIDTH, _WIDTH)), ["0"], use_dora=True),
         "samples and tokens in one axis": Flattened,
+        f"samples and tokens in one axis{_NAMED}": Flattened,
+        "an embedding that is the output matrix too": Tied,
+        f"an embedding that is the output matrix too{_NAMED}": Tied,
         "`nn.LSTM`": lambda: Recurrent(nn.LSTM(_WIDTH, _WIDTH, batch_first=True)),
+        "`nn.GRU`, the sequence first": lambda: SequenceFirst(nn.GRU(_WIDTH, _WIDTH)),
         "Opacus' `DPLSTM`": lambda: Recurrent(DPLSTM(_WIDTH, _WIDTH, batch_first=True)),
         "`nn.MultiheadAttention`": lambda: Attention(nn.MultiheadAttention(**attention, batch_first=True)),
         "Opacus' `DPMultiheadAttention`": lambda: Attention(DPMultiheadAttention(**attention, batch_first=True)),
@@ -136,7 +165,11 @@ def coverage() -> dict[str, list[str]]:
     """For every model, a word for every clipping."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {name: [outcome(make, clipping) for clipping in CLIPPINGS] for name, make in models().items()}
+        found = {}
+        for name, make in models().items():
+            whole = [""] if name.endswith(_NAMED) else []
+            found[name] = [outcome(make, clipping, whole) for clipping in CLIPPINGS]
+        return found
 
 
 def table(found: dict[str, list[str]]) -> str:
@@ -145,14 +178,14 @@ def table(found: dict[str, list[str]]) -> str:
     return markdown(head, [[name, *words] for name, words in found.items()])
 
 
-def outcome(make: Callable[[], nn.Module], clipping: str) -> str:
+def outcome(make: Callable[[], nn.Module], clipping: str, whole: Sequence[str] = ()) -> str:
     """The word "yes", "refused", or "wrong" if a step is not the literal sum."""
     torch.manual_seed(0)
     model = make().double().train()
     inputs, plain = _inputs(model), copy.deepcopy(model)
     before = {name: value.detach().clone() for name, value in _trained(model).items()}
     try:
-        private = _private(model, clipping)
+        private = _private(model, clipping, whole)
         private.accumulate(_losses(private.model, inputs), samples=range(_BATCH), step=0)
     except ParameterError:
         return "refused"
@@ -162,8 +195,9 @@ def outcome(make: Callable[[], nn.Module], clipping: str) -> str:
     return "yes" if _as_expected(moved, expected, clipping) else "**wrong**"
 
 
-def _private(model: nn.Module, clipping: str) -> Any:
+def _private(model: nn.Module, clipping: str, whole: Sequence[str]) -> Any:
     options: dict[str, Any] = {"clipping_norm": _NORM, "noise_multiplier": 0.0, "expected_batch_size": 1.0}
+    options["whole"] = whole
     if clipping == "DP-GRAPE":
         # With square orthonormal projectors nothing is lost: the sum is that of exact clipping.
         full = {"rank": lambda layer: layer.m, "projector": "stiefel", "optimizer": "sgd", "lr": 1.0, "seed": 0}

@@ -10,6 +10,7 @@ import itertools
 import math
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -140,11 +141,13 @@ def literal_gradients(way: Way, model: nn.Module) -> list[dict[str, torch.Tensor
     return result
 
 
-def literal_squared_norm(way: Way, model: nn.Module, gradients: dict[str, torch.Tensor], sample: int | str) -> float:
+def literal_squared_norm(
+    way: Way, model: nn.Module, gradients: dict[str, torch.Tensor], sample: int | str, whole: Sequence[str] = ()
+) -> float:
     """n̂ from gradients that were formed: weights of linear layers with the probes drawn again, the rest exactly."""
     total = {name: float(value.square().sum()) for name, value in gradients.items()}
     names = {value: name for name, value in model.named_parameters()}
-    for name, module in trainable_modules(model).items():
+    for name, module in trainable_modules(model, whole).items():
         if way.clipping in ("exact", "ghost") or type(module) not in (nn.Linear, RNNLinear):
             continue
         weight, bias = names[module.weight], names.get(module.bias) if way.trained != "projected" else None
@@ -174,10 +177,10 @@ def _estimate(way: Way, name: str, weight: torch.Tensor, bias: torch.Tensor | No
     return float((matrix @ Q).square().sum() + (tail @ P).square().sum())
 
 
-def norms_of(way: Way, model: nn.Module) -> list[float]:
+def norms_of(way: Way, model: nn.Module, whole: Sequence[str] = ()) -> list[float]:
     """√n̂ of every sample."""
     pairs = zip(literal_gradients(way, model), IDS, strict=True)
-    return [math.sqrt(literal_squared_norm(way, model, gradients, sample)) for gradients, sample in pairs]
+    return [math.sqrt(literal_squared_norm(way, model, gradients, sample, whole)) for gradients, sample in pairs]
 
 
 def run_table(rank: int, store: str, out: str) -> None:

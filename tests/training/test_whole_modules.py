@@ -164,6 +164,36 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
     "lora on an embedding": lambda: Net(nn.Identity(), adapted(nn.Embedding(13, D))),
     "dora": lambda: Net(adapted(nn.Linear(D, D), use_dora=True)),
 }
+
+
+class Flattened(nn.Module):
+    """Samples and tokens in one axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(D, D)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.linear(inputs.flatten(0, 1)).view(inputs.shape)
+
+
+class Tied(nn.Module):
+    """A table that two modules have, and that is used beside them too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(13, D), nn.Linear(D, 13, bias=False)
+        self.out.weight = self.table.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.table(tokens))
+        return self.out(hidden) + nn.functional.linear(hidden, self.table.weight)
+
+
+NAMED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "samples and tokens in one axis": (lambda: Net(Flattened()), "middle"),
+    "tied": (Tied, ""),
+}
 WAYS = [
     Way("full", clipping, "sample", optimizer)
     for clipping, optimizer in (("exact", "sgd"), ("ghost", "adamw"), ("hutchinson", "sgd"), ("hutch++", "adamw"))
@@ -172,7 +202,7 @@ WAYS = [
 
 def build(kind: str) -> nn.Module:
     torch.manual_seed(0)
-    model = KINDS[kind]().double().train()
+    model = (KINDS | {name: make for name, (make, _) in NAMED.items()})[kind]().double().train()
     for name, value in model.named_parameters():
         if any("lora" in other for other, _ in model.named_parameters()):
             value.requires_grad_("lora" in name or "down" in name)
@@ -180,12 +210,13 @@ def build(kind: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.clipping)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *NAMED])
 def test_what_a_step_releases_is_the_literal_sum(kind: str, way: Way) -> None:
     model = build(kind)
-    norms, samples = norms_of(way, model), literal_gradients(way, model)
+    whole = [name for _, name in [NAMED[kind]]] if kind in NAMED else []
+    norms, samples = norms_of(way, model, whole), literal_gradients(way, model)
     bound = sorted(norms)[1]
-    step = make_step(way, model, bound, tokens=12)
+    step = make_step(way, model, bound, tokens=12, whole=whole)
     before = {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
     found = released(step, model)
     factors = [min(1.0, (1 - step.rounding) * bound / norm) for norm in norms]
@@ -395,3 +426,22 @@ def test_a_scalar_parameter_of_a_layer_is_summed() -> None:
     accumulate(step, torch.ones(3, 2), size=3)
     step.step()
     assert model.scale.item() == pytest.approx(1.0 - 12.0)
+
+
+@pytest.mark.parametrize("clipping", ["exact", "ghost", "hutchinson"])
+@pytest.mark.parametrize("case", NAMED)
+def test_without_a_name_they_are_refused_with_the_way_out(case: str, clipping: str) -> None:
+    model = build(case)
+    with pytest.raises(ParameterError, match=r"in whole=\[\.\.\.\]"):
+        step = private(model, clipping=clipping, probes=2)
+        step.accumulate(step.model(torch.ones(4, 3, dtype=torch.long)).sum((1, 2)), samples=range(4), step=0)
+
+
+def test_a_name_is_one_of_a_trainable_module() -> None:
+    model = nn.Sequential(nn.Linear(D, D), nn.Tanh())
+    for name in ("1", "2", "0.weight"):
+        with pytest.raises(ParameterError, match="whole must be names of the model's trainable modules"):
+            private(model, whole=[name])
+    assert [layer.layer for layer in private(model, whole=["0"]).record.layers] == ["0"]
+    model = nn.Sequential(nn.Linear(D, D))
+    assert [layer.layer for layer in private(model, whole=[""]).record.layers] == ["model"]

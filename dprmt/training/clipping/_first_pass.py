@@ -78,7 +78,10 @@ class FirstPass:
             parameter.summed_grad = total
         self.forget()
         if wrong:
-            allowed = "used through its own layer only: this one also gets a gradient from elsewhere in the model"
+            allowed = (
+                "used through its own layer only: this one also gets a gradient from elsewhere in the model; "
+                "or name a module around all of it in whole=[...]"
+            )
             raise ParameterError("model", wrong[0], allowed)
 
     def forget(self) -> None:

@@ -13,7 +13,7 @@ from dprmt.training.clipping._matrix_layers import LinearLayer, ProjectedLayer
 from dprmt.training.clipping._matrix_norms import sum_over_tokens
 from dprmt.training.clipping._per_sample_gradients import grad_sampler
 from dprmt.training.clipping._policy import Layer, NormPolicy
-from dprmt.training.clipping._trainable_modules import MATRICES, is_followed
+from dprmt.training.clipping._trainable_modules import MATRICES, is_whole
 from dprmt.training.norms import EmbeddingNormEstimator
 from dprmt.training.subspaces import Subspaces
 
@@ -29,7 +29,7 @@ def plan_layers(
 
 
 def _layer(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> Layer:
-    if not is_followed(module):
+    if is_whole(name, module, policy.whole):
         return _whole(name, module, policy, subspaces)
     if isinstance(module, nn.Embedding):
         return EmbeddingLayer(name, module, policy)

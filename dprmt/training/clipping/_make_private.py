@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import SupportsIndex
 
 import torch
@@ -31,6 +32,7 @@ def make_private(
     noise_generator: torch.Generator | SecureRandom | None = None,
     secure: bool = False,
     distributed: bool = False,
+    whole: Iterable[str] = (),
 ) -> ClippedStep:
     """Hooks for per-sample norms, and an optimizer that noises the clipped sum.
 
@@ -80,6 +82,9 @@ def make_private(
     distributed : bool
         Whether a process group shares each logical batch, every sample in one process. Parameters, buffers and
         the probes' secret are then rank 0's.
+    whole : iterable of str
+        Names of modules to be taken whole although hooks could follow their layers, "" being the model itself: those
+        around layers that see samples and tokens in one axis, or a parameter that is used in several places.
 
     Returns
     -------
@@ -154,6 +159,7 @@ def make_private(
         estimate_all=estimate_all,
         probe_generator=probe_generator,
         distributed=distributed,
+        whole=whole,
     )
     if secure and noise_generator is not None:
         raise ParameterError("noise_generator", "given", "None with secure=True")

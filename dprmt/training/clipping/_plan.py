@@ -140,7 +140,7 @@ class ClippingPlan:
             If an argument is out of its range, or the model is not as it was when the plan was made.
         """
         noise = check_real("noise_multiplier", noise_multiplier, low=0.0)
-        check_model(self.model)
+        check_model(self.model, whole=self.policy.whole)
         check_optimizer(self.model, optimizer)
         self._check_subspaces(optimizer, denoise)
         layers = _layers(self.model, self.policy, self.subspaces)
@@ -189,13 +189,14 @@ def plan_private(
     probe_generator: ProbeGenerator | None = None,
     subspaces: Subspaces | None = None,
     distributed: bool = False,
+    whole: Iterable[str] = (),
 ) -> ClippingPlan:
     """Decide how norms will be obtained, so that the accountant can be asked for σ before anything is made private.
 
     Parameters
     ----------
     model, clipping, clipping_norm, expected_batch_size, probes, sketch, power_iteration, probe_sharing, tokens,
-    estimate_all, probe_generator, distributed
+    estimate_all, probe_generator, distributed, whole
         As in :func:`make_private`.
     subspaces : Subspaces, optional
         Of weights whose gradients are clipped and noised in projected coordinates: see `make_private_projected`.
@@ -235,8 +236,9 @@ def plan_private(
         generator = _shared_generator() if distributed and probe_generator is None else probe_generator
         estimator = _estimator(clipping, probes, sketch, power_iteration, probe_sharing, generator)
         sharing = probe_sharing
-    check_model(model)
-    policy = NormPolicy(estimator, estimate_all, largest, form=clipping == "exact")
+    names = frozenset(whole)
+    check_model(model, whole=names)
+    policy = NormPolicy(estimator, estimate_all, largest, form=clipping == "exact", whole=names)
     records = [record for layer in _layers(model, policy, subspaces) for record in layer.records()]
     return ClippingPlan(model, NormRecord(records, sharing), bound, size, policy, subspaces, bool(distributed))
 
@@ -283,7 +285,7 @@ def _estimator(
 
 
 def _layers(model: torch.nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> list[Layer]:
-    return plan_layers(trainable_modules(model), policy, subspaces)
+    return plan_layers(trainable_modules(model, policy.whole), policy, subspaces)
 
 
 @contextmanager

@@ -25,12 +25,14 @@ class NormPolicy:
     ``estimate_all``: whether layers whose exact norm is cheaper are estimated too, so that a finite rank may be
     claimed.
     ``form``: whether per-sample gradients are formed even where Gram matrices are smaller.
+    ``whole``: names of modules whose samples are run one by one although hooks could follow their layers.
     """
 
     estimator: NormEstimator | None = None
     estimate_all: bool = False
     tokens: int | None = None
     form: bool = False
+    whole: frozenset[str] = frozenset()
 
     def estimates(self, rows: int, columns: int) -> NormEstimator | None:
         """The estimator for a layer of this shape, by the shape alone; None if its norm is to be exact."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, SupportsIndex, get_args
 
 import torch
@@ -51,6 +51,7 @@ def make_private_projected(
     noise_generator: torch.Generator | None = None,
     secure_mode: bool = False,
     distributed: bool = False,
+    whole: Iterable[str] = (),
 ) -> ClippedStep:
     """DP-GRAPE: per-sample gradients projected in the backward pass, then clipped, noised, and given to Adam.
 
@@ -87,7 +88,7 @@ def make_private_projected(
     order : {"project-then-privatize", "privatize-then-project"}
         The second is the naive DP-GaLore, an ablation: whole gradients are clipped and noised, and PᵀG̃ is left to
         Adam. Its signal is the same, its noise has m/r times the variance (Gaussian and Stiefel).
-    clipping, probes, sketch, power_iteration, probe_sharing, probe_generator, tokens, estimate_all, distributed
+    clipping, probes, sketch, power_iteration, probe_sharing, probe_generator, tokens, estimate_all, distributed, whole
         As in :func:`make_private`, of the projected gradients. "exact" forms them, r·n numbers for every sample and
         weight; the others keep factors, T·(r + n) numbers, where these are fewer.
     denoise : callable, optional
@@ -149,7 +150,8 @@ def make_private_projected(
     DPSGD(noise_multiplier=1.0, sample_rate=0.01)
     """
     check_choice("order", order, get_args(Order))
-    check_model(model)
+    names = frozenset(whole)
+    check_model(model, whole=names)
     subspaces = Subspaces(
         model, rank=rank, refresh_every=refresh_every, projector=projector, seed=seed, keep=keep_projectors
     )
@@ -167,6 +169,7 @@ def make_private_projected(
         probe_generator=probe_generator,
         subspaces=subspaces if order == "project-then-privatize" else None,
         distributed=distributed,
+        whole=names,
     )
     inner = DPGrape(
         [value for value in model.parameters() if value.requires_grad],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 
 import torch
 from opacus.grad_sample.gsm_base import AbstractGradSampleModule
@@ -11,10 +12,10 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping._trainable_modules import is_container, trainable_modules
+from dprmt.training.clipping._trainable_modules import is_container, is_whole, module_with, trainable_modules
 
 
-def check_model(model: nn.Module, *, hooked: bool = False) -> None:
+def check_model(model: nn.Module, *, hooked: bool = False, whole: Collection[str] = ()) -> None:
     """Raise unless every sample's gradient is its own and can be computed."""
     if not isinstance(model, nn.Module):
         raise ParameterError("model", type(model).__name__, "a torch.nn.Module")
@@ -22,24 +23,31 @@ def check_model(model: nn.Module, *, hooked: bool = False) -> None:
         raise ParameterError("model", type(model).__name__, "a model without Opacus' hooks; remove them first")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ParameterError("model", type(model).__name__, "a model with a trainable parameter")
-    _check_shared(model)
+    modules = trainable_modules(model, whole)
+    _check_shared(model, modules, whole)
     for name, module in model.named_modules():
         check_samples_apart(name, module)
-    for name, module in trainable_modules(model).items():
+    for name, module in modules.items():
         _check_layer(name, module)
 
 
-def _check_shared(model: nn.Module) -> None:
-    names = defaultdict(list)
+def _check_shared(model: nn.Module, modules: Mapping[str, nn.Module], whole: Collection[str]) -> None:
+    apart = {module for name, module in modules.items() if is_whole(name, module, whole)}
+    names, users = defaultdict(list), defaultdict(set)
     for prefix, module in model.named_modules(remove_duplicate=False):
         if not isinstance(module, RenameParamsMixin):  # its parts have the same parameters under other names
             for name, parameter in module.named_parameters(recurse=False):
                 names[parameter].append(f"{prefix}.{name}" if prefix else name)
+                users[parameter].add(module_with(modules, prefix))
     for parameter, shared in names.items():
-        if parameter.requires_grad and len(shared) > 1:
+        if (
+            parameter.requires_grad
+            and len(shared) > 1
+            and not (len(users[parameter]) == 1 and users[parameter] <= apart)
+        ):
             allowed = (
                 "without trainable parameters in several places: set tie_word_embeddings=False in the configuration, "
-                "or freeze the parameter (LoRA does)"
+                "freeze the parameter (LoRA does), or name the module around all places in whole=[...]"
             )
             raise ParameterError("model", " = ".join(shared), allowed)
 

@@ -273,7 +273,8 @@ class NormSamplers:
         size = len(gradients) if self._size is None else self._size
         if len(activations) != size or len(gradients) != size:
             shapes = f"{layer.name}: inputs {tuple(activations.shape)}, outputs {tuple(gradients.shape)}"
-            raise ParameterError("samples", shapes, f"the first axis of every trainable layer, here {size}")
+            allowed = f"the first axis of every trainable layer, here {size}; or name a module around it in whole=[...]"
+            raise ParameterError("samples", shapes, allowed)
         self._size = size
 
     def _check_tokens(self, layer: Layer, tokens: int) -> None:

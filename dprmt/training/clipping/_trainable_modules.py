@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from opacus.layers.dp_rnn import RNNLinear
 from opacus.layers.param_rename import RenameParamsMixin
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from dprmt._validation import ParameterError
 from dprmt.training.clipping._per_sample_gradients import CONVOLUTIONS, INDEPENDENT_NORMALIZATIONS, is_replayable
 
 MATRICES = (nn.Linear, Conv1D, RNNLinear)
@@ -17,26 +18,41 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 _SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
-def trainable_modules(model: nn.Module) -> dict[str, nn.Module]:
+def trainable_modules(model: nn.Module, whole: Iterable[str] = ()) -> dict[str, nn.Module]:
     """Modules by which the trainable parameters' gradients are formed, none inside another, by name.
 
     A layer of a type that hooks can follow stands for itself. Any other module with a parameter of its own stands for
-    all parameters in it: the smallest one that is called and inside of which they are used.
+    all parameters in it: the smallest one that is called and inside of which they are used. So does one in ``whole``.
 
     Returns: in the model's order; where it is the model itself, it is called "model".
     """
     modules = dict(model.named_modules())
-    whole = {_caller(modules, name) for name, module in modules.items() if _is_opaque(module)}
+    taken = {_caller(modules, name) for name, module in modules.items() if _is_opaque(module)}.union(whole)
+    for name in taken:
+        if name not in modules or not any(value.requires_grad for value in modules[name].parameters()):
+            raise ParameterError("whole", name, "names of the model's trainable modules, '' being the model itself")
     return {
         name or "model": module
         for name, module in modules.items()
-        if not whole.intersection(_ancestors(name)) and (name in whole or has_parameters(module))
+        if not taken.intersection(_ancestors(name)) and (name in taken or has_parameters(module))
     }
+
+
+def module_with(modules: Mapping[str, nn.Module], place: str) -> nn.Module | None:
+    """Which of the trainable modules stands for the parameters of the one at a place."""
+    return next(
+        (modules[name or "model"] for name in (place, *_ancestors(place)) if (name or "model") in modules), None
+    )
 
 
 def is_followed(module: nn.Module) -> bool:
     """Whether inputs and output gradients of the module, which has no parts, tell its per-sample gradients."""
     return (type(module) in FOLLOWED or is_replayable(module)) and not list(module.buffers())
+
+
+def is_whole(name: str, module: nn.Module, whole: Collection[str]) -> bool:
+    """Whether one of the trainable modules is taken whole: it must be, or it or the model is named."""
+    return not is_followed(module) or name in whole or "" in whole
 
 
 def has_parameters(module: nn.Module) -> bool:
