@@ -40,11 +40,8 @@ def _check_shared(model: nn.Module, modules: Mapping[str, nn.Module], whole: Col
                 names[parameter].append(f"{prefix}.{name}" if prefix else name)
                 users[parameter].add(module_with(modules, prefix))
     for parameter, shared in names.items():
-        if (
-            parameter.requires_grad
-            and len(shared) > 1
-            and not (len(users[parameter]) == 1 and users[parameter] <= apart)
-        ):
+        inside_one = len(users[parameter]) == 1 and users[parameter] <= apart
+        if parameter.requires_grad and len(shared) > 1 and not inside_one:
             allowed = (
                 "without trainable parameters in several places: set tie_word_embeddings=False in the configuration, "
                 "freeze the parameter (LoRA does), or name the module around all places in whole=[...]"

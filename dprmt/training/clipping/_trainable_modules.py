@@ -40,9 +40,8 @@ def trainable_modules(model: nn.Module, whole: Iterable[str] = ()) -> dict[str, 
 
 def module_with(modules: Mapping[str, nn.Module], place: str) -> nn.Module | None:
     """Which of the trainable modules stands for the parameters of the one at a place."""
-    return next(
-        (modules[name or "model"] for name in (place, *_ancestors(place)) if (name or "model") in modules), None
-    )
+    around = (name or "model" for name in (place, *_ancestors(place)))
+    return next((modules[name] for name in around if name in modules), None)
 
 
 def is_followed(module: nn.Module) -> bool:
