@@ -539,9 +539,9 @@ def tied() -> nn.Module:
         (make_net, {"at_refresh": "forget"}, "at_refresh"),
         (tied, {}, "model"),
         (lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), {}, "model"),
-        (lambda: nn.MultiheadAttention(8, 2), {}, "model"),
+        (lambda: nn.MultiheadAttention(8, 2), {}, "rank"),
         (lambda: nn.Linear(4, 4).requires_grad_(False), {}, "model"),
-        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), {}, "model"),
+        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), {}, "rank"),
         (lambda: nn.LayerNorm(4), {}, "rank"),
     ],
 )
