@@ -6,6 +6,7 @@ import csv
 import json
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -407,6 +408,25 @@ def test_a_loss_is_the_samples_own_whatever_the_batch_and_its_padding(
         losses = per_sample_losses(model, data.collate(items, length=length))
         assert losses.dtype == torch.float32
         torch.testing.assert_close(losses.double(), torch.stack(alone), rtol=2e-5, atol=1e-6)
+
+
+def test_a_large_vocabulary_costs_no_digits() -> None:
+    """Summed word by word in single precision, the losses would be off by 1e-4."""
+
+    class Given(torch.nn.Module):
+        config = SimpleNamespace(model_type="llama")
+
+        def forward(self, **_: Any) -> Any:
+            return SimpleNamespace(logits=logits)
+
+    logits = 3 * torch.randn(2, 40, 49152, generator=torch.Generator().manual_seed(0))
+    logits[..., 7] += 15
+    labels = torch.full((2, 40), 7)
+    labels[0, :11] = -100
+    exact = -torch.log_softmax(logits[:, :-1].double(), dim=-1)[..., 7]
+    expected = torch.stack([exact[0, 10:].mean(), exact[1].mean()])
+    losses = per_sample_losses(Given(), {"input_ids": labels.clamp(min=0), "labels": labels})
+    assert float((losses - expected).abs().max()) < 2e-5
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # the embedding's input needs no gradient
