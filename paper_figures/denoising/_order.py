@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from denoising._studies import METHODS, Study
+from denoising._studies import Study
 
 TUNING_SEED = 0
 _MOST_RATES = 5  # by method
@@ -35,13 +35,13 @@ def jobs(study: Study, runs: Path, seed: int) -> Iterator[Job]:
     ``runs``: the folder with the results of the study.
     """
     if seed == TUNING_SEED:
-        for method in METHODS:
+        for method in study.methods:
             yield from _tuning(study, method, runs)
         return
     none = chosen_rate(study, "none", runs)
     yield Job("none", "none", none, seed, seed)
     yield Job("null", "none", none, seed, 1000 + seed)
-    for method in list(METHODS)[1:]:
+    for method in study.methods[1:]:
         yield Job(method, method, chosen_rate(study, method, runs), seed, seed)
     paper = chosen_rate(study, "paper", runs)
     yield Job("longer steps", "none", paper * step_length(study, runs), seed, seed)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from denoising._results import ROLES, ahead, difference
-from denoising._studies import METHODS
 from studies import MetricCurve, null_speedups, speedups
 
 BEGIN, END = "<!-- from here on written by denoising_study.py page -->", "<!-- up to here -->"
@@ -133,14 +132,15 @@ def _facts(study: Mapping[str, Any]) -> str:
     tried = ", ".join(f"{_NAMES[m]} {len(rates)}" for m, rates in study["tried"].items() if rates)
     length = "not measured yet" if study["step_length"] is None else f"{study['step_length']:.3f}"
     replaced = study["replaced"] or {}
-    matrices = 2 * len(changes["model.lora.targets"])
+    targets = changes.get("model.lora.targets", ())
+    matrices = study.get("matrices") or 2 * len(targets)
+    where = ", ".join(f"`{target}`" for target in targets) or "all layers"
     gate = f"; the paper's gate replaced {replaced['paper']:.2f} of {matrices} matrices per step" if replaced else ""
     return (
-        f"`{study['recipe']}` at ε = {study['target_epsilon']:g}: adapters in"
-        f" {', '.join(f'`{target}`' for target in changes['model.lora.targets'])}, {changes['data.limit']} training"
-        f" items, expected batch {changes['training.batch_size']}, {changes['training.steps']} steps,"
-        f" σ = {study['noise_multiplier']:.3f}, {changes['evaluation.limit']} validation items."
-        f" Rates tried: {tried}. c = {length}{gate}."
+        f"`{study['recipe']}` at ε = {study['target_epsilon']:g}: adapters in {where},"
+        f" {changes['data.limit']} training items, expected batch {changes['training.batch_size']},"
+        f" {changes['training.steps']} steps, σ = {study['noise_multiplier']:.3f},"
+        f" {changes['evaluation.limit']} validation items. Rates tried: {tried}. c = {length}{gate}."
     )
 
 
@@ -171,7 +171,7 @@ def _scores(study: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _seeds(study: Mapping[str, Any]) -> int:
     # That every method has, two at least.
-    counts = [len(study["rows"][role]["seeds"]) if role in study["rows"] else 0 for role in ("none", *METHODS)]
+    counts = [len(study["rows"][role]["seeds"]) if role in study["rows"] else 0 for role in ("none", *study["tried"])]
     return min(counts) if min(counts) > 1 else 0
 
 

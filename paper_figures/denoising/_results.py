@@ -34,7 +34,7 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 def _study(study: Study, runs: Path) -> dict[str, Any]:
-    tried = {method: tried_rates(study, method, runs) for method in METHODS}
+    tried = {method: tried_rates(study, method, runs) for method in study.methods}
     tuned = all(len(rates) >= len(study.first_rates) for rates in tried.values())
     rows: dict[str, dict[str, Any]] = {}
     for seed in range(TUNING_SEED + 1, study.seeds + 1) if tuned else ():
@@ -54,7 +54,8 @@ def _study(study: Study, runs: Path) -> dict[str, Any]:
         "tried": {m: {f"{10 ** (k / 2):.4g}": loss for k, loss in rates.items()} for m, rates in tried.items()},
         "chosen": {method: chosen_rate(study, method, runs) for method, rates in tried.items() if rates},
         "step_length": step_length(study, runs) if tried["paper"] else None,
-        "replaced": {method: _replaced(study, method, runs) for method in ("paper", "blend") if tried[method]},
+        "replaced": {method: _replaced(study, method, runs) for method in ("paper", "blend") if tried.get(method)},
+        "matrices": _matrices(study, runs) if tried["paper"] else None,
         "rows": rows,
     }
 
@@ -71,6 +72,12 @@ def _scores(result: Mapping[str, Any]) -> dict[str, float]:
             else {}
         ),
     }
+
+
+def _matrices(study: Study, runs: Path) -> int | None:
+    # How many the denoiser looks at.
+    count: int | None = tuning_result(study, "paper", runs)["inner_products"][0].get("matrices")
+    return count
 
 
 def _replaced(study: Study, method: str, runs: Path) -> float:

@@ -37,6 +37,10 @@ class Study:
         Of the validation set, the first ones.
     files : mapping
         Files of the data by key, relative to the folder of the data sets.
+    methods : tuple of str
+        Those of `METHODS` that are compared, "none" first and "paper" among them.
+    whole : bool
+        All layers are adapted, as the recipe says, so that nothing can be computed beforehand.
     """
 
     recipe: str
@@ -45,6 +49,8 @@ class Study:
     seeds: int = 5
     rows: int = 512
     files: Mapping[str, str] = field(default_factory=dict)
+    methods: tuple[str, ...] = tuple(METHODS)
+    whole: bool = False
 
     def at(self, method: str, rate: float, seed: int, data: Path) -> Recipe:
         """The recipe of one run; ``data``: the folder in which the folders of the data sets are."""
@@ -109,6 +115,22 @@ STUDIES: Mapping[str, Study] = {
         rows=96,
         files=_E2E,
     ),
+    "minilm-sst2-whole": Study(
+        "minilm-sst2",
+        {
+            "data.limit": 1024,
+            "training.batch_size": 128,
+            "training.micro_batch_size": 32,
+            "training.steps": 10,
+            "evaluation.every": 5,
+        },
+        (-5, -4, -3),
+        seeds=3,
+        rows=256,
+        files=_SST2,
+        methods=("none", "paper"),
+        whole=True,
+    ),
 }
 """By name. Of an encoder the last matrix is adapted, of a decoder q and v of the last layer: what goes into them is
-computed once per text. In the third an average has a quarter of the noise."""
+computed once per text. In the third an average has a quarter of the noise; in the last all layers are adapted."""

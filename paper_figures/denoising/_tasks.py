@@ -10,6 +10,8 @@ import torch
 from denoising import _last_decoder, _last_layer
 from denoising._last_decoder import LastDecoder
 from denoising._last_layer import Features, LastLayer
+from dprmt.training.data import TaskData, per_sample_losses
+from dprmt.training.evaluation import evaluate_classification
 from dprmt.training.harness import Task
 
 
@@ -88,3 +90,39 @@ class LastDecoderTask(Task):
                 for i in range(0, len(states), 32)
             ]
         return {"loss": float(torch.cat(pieces).double().mean())}
+
+
+class WholeTask(Task):
+    """Texts as they are, through all layers.
+
+    Parameters
+    ----------
+    model : Module
+        What is trained.
+    data : TaskData
+        Of a classification.
+    rows : int
+        Of the validation set, the first ones.
+    """
+
+    def __init__(self, model: torch.nn.Module, data: TaskData, rows: int) -> None:
+        self._model, self._data, self._rows = model, data, rows
+        self.size = len(data.train)
+
+    def accumulate(self, private: Any, positions: Sequence[int], step: int) -> torch.Tensor:
+        """See `Task`."""
+        batch = self._data.collate([self._data.train[i] for i in positions])
+        samples = batch.pop("sample_id")
+        private.model.train()  # scores leave it in evaluation mode
+        losses = per_sample_losses(private.model, batch)
+        private.accumulate(losses, samples=samples, step=step)
+        return losses.detach()
+
+    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
+        """See `Task`; texts of similar length together."""
+        return super().pieces(sorted(batch, key=lambda i: len(self._data.train[i]["input_ids"])), largest)
+
+    def score(self) -> dict[str, Any]:
+        """Mean loss and accuracy on the validation texts."""
+        scores = evaluate_classification(self._model, self._data, batch_size=64, limit=self._rows)
+        return {"loss": scores["loss"], "accuracy": scores["accuracy"]}

@@ -17,11 +17,11 @@ from denoising._last_layer import LastLayer, features
 from denoising._order import Job, read
 from denoising._stored import kept
 from denoising._studies import Study
-from denoising._tasks import LastDecoderTask, LastLayerTask
+from denoising._tasks import LastDecoderTask, LastLayerTask, WholeTask
 from dprmt._files import write_whole
 from dprmt.training.data import load_data
 from dprmt.training.denoising import DenoisingEvaluation, PrivateDataWarning
-from dprmt.training.harness import Observer, run_in_memory
+from dprmt.training.harness import Observer, Task, run_in_memory
 from dprmt.training.models import load_model, load_tokenizer
 
 
@@ -92,12 +92,20 @@ class Trainer:
         labels, seed = self._data.labels, recipe.training.seed
         options = {"labels": None if labels is None else len(labels), "seed": seed, "tokenizer": self._tokenizer}
         model = load_model(recipe.model, **options).model
-        if self._seed is None:
+        if self._seed is None and not self._study.whole:
             self._splits = self._known(model, recipe.model.task)
-        end, task = (LastDecoder, LastDecoderTask) if labels is None else (LastLayer, LastLayerTask)
-        self._model, self._seed = end(model).train(), seed
+        self._model, self._task = self._trained(model)
+        self._seed = seed
         self._start = {name: p.detach().clone() for name, p in self._model.named_parameters() if p.requires_grad}
-        self._task = task(self._model, *self._splits)
+
+    def _trained(self, model: torch.nn.Module) -> tuple[torch.nn.Module, Task]:
+        if self._study.whole:
+            return model, WholeTask(model, self._data, self._study.rows)
+        if self._data.labels is None:
+            end = LastDecoder(model).train()
+            return end, LastDecoderTask(end, *self._splits)
+        last = LastLayer(model).train()
+        return last, LastLayerTask(last, *self._splits)
 
     def _known(self, model: torch.nn.Module, task: str) -> list[tuple[list[Any], list[Any]]]:
         # Inputs of the part that is trained, and targets: the same for every seed.
@@ -137,7 +145,8 @@ class InnerProducts(Observer):
     def _take(self, noisy: Any, denoised: Any, sigma: float) -> None:
         clean = self._evaluation.private_clean_gradients()
         names = [name for name, value in noisy.items() if value.ndim == 2 and not self._left_alone(name)]
-        line: dict[str, float] = {"replaced": sum(denoised[name] is not noisy[name] for name in names)}
+        replaced = sum(denoised[name] is not noisy[name] for name in names)
+        line: dict[str, float] = {"matrices": len(names), "replaced": replaced}
         for kind, gradients in (("clean", clean), ("noisy", noisy), ("denoised", denoised)):
             line[kind] = float(sum((gradients[name].double() * clean[name].double()).sum() for name in names))
         self.steps.append(line)
