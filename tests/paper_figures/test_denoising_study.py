@@ -31,12 +31,12 @@ from denoising._last_layer import features, padded  # noqa: E402
 from denoising._page import BEGIN, END, study_table, verdict  # noqa: E402
 from denoising._results import ROLES, ahead  # noqa: E402
 from denoising._stored import kept  # noqa: E402
-from denoising._tasks import LastDecoderTask, LastLayerTask  # noqa: E402
+from denoising._tasks import LastDecoderTask, LastLayerTask, WholeTask  # noqa: E402
 from denoising._trainer import InnerProducts, Trainer  # noqa: E402
-from dprmt.training.data import per_sample_losses  # noqa: E402
+from dprmt.training.data import load_data, per_sample_losses  # noqa: E402
 from dprmt.training.harness import run_in_memory  # noqa: E402
 from dprmt.training.models import load_model  # noqa: E402
-from dprmt.training.recipes import LoraRecipe, ModelRecipe, Settings  # noqa: E402
+from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe, Settings  # noqa: E402
 
 SCRIPT = Path(__file__).parents[2] / "paper_figures" / "denoising_study.py"
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -278,6 +278,39 @@ def test_the_end_of_a_decoder_trains_as_the_whole_model_does() -> None:
     whole, cheap = np.array(run(True)), np.array(run(False))
     np.testing.assert_allclose(cheap, whole, rtol=1e-4)
     assert len(set(np.round(cheap[:, 1], 3))) == 3
+
+
+def test_all_layers_of_an_encoder_train_as_its_end_does_where_only_that_is_adapted(tmp_path: Path) -> None:
+    lora = LoraRecipe(rank=2, alpha=4.0, targets=("layer.1.output.dense",))
+    recipe = ModelRecipe(
+        "classification", architecture="bert", tokenizer="bytes", config=SIZES, pooling="mean", lora=lora
+    )
+    rows = [f"{'word ' * (1 + i % 4)},{'abc'[i % 3]}" for i in range(24)]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    files = [str(tmp_path / "texts.csv")]
+    where = DataRecipe("files", train=files, validation=files, inputs=["text"], target="label", max_tokens=24)
+    settings = Settings(
+        privacy={"noise_multiplier": 0.5, "delta": 1e-3, "clipping": "ghost"},
+        optimizer={"name": "adamw", "learning_rate": 0.05},
+        training={"batch_size": 12, "micro_batch_size": 5, "steps": 3},
+        evaluation={"every": 1},
+    )
+
+    def run(whole: bool) -> list[Any]:
+        loaded = load_model(recipe, labels=3)
+        data = load_data(where, loaded.tokenizer, "classification")
+        if whole:
+            model, task = loaded.model, WholeTask(loaded.model, data, rows=10)
+        else:
+            items = [data.train[i] for i in range(24)]
+            known = list(features(loaded.model, [item["input_ids"] for item in items]))
+            model = LastLayer(loaded.model).train()
+            labels = [item["labels"] for item in items]
+            task = LastLayerTask(model, (known, labels), (known[:10], labels[:10]))
+        with run_in_memory(model, task, settings, noise_seed=1) as steps:
+            return [(r.loss, r.evaluation["loss"], r.evaluation["accuracy"]) for r in steps.steps()]
+
+    np.testing.assert_allclose(run(True), run(False), rtol=1e-3)
 
 
 def test_what_is_known_of_the_texts_is_computed_once(tmp_path: Path) -> None:
