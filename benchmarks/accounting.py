@@ -67,9 +67,59 @@ def ours() -> dict[str, Callable[[], Any]]:
         questions[f"calibration to ε = 2, 32 probes, {sharing}"] = lambda s=sharing: calibrate_noise_multiplier(
             2.0, DELTA, RATE, STEPS, probes=32, probe_sharing=s
         )
-    schedule = compose([(DPSGD(sigma, RATE), 2) for sigma in np.linspace(0.7, 1.3, 200)])
-    questions["ε, 200 phases, exact norms"] = lambda: schedule.epsilon(DELTA)
+    for probes in (None, 32):
+        name = "exact norms" if probes is None else f"{probes} probes"
+        phases = [(_mechanism(sigma, probes), 2) for sigma in np.linspace(0.7, 1.3, 200)]
+        schedule = compose(phases)
+        questions[f"ε, 200 phases, {name}"] = lambda s=schedule: s.epsilon(DELTA)
+    polynomial = RandomizedClipping(2.32, 0.001237, 2, rank=2, analysis="envelope")
+    questions["ε, 2 probes, batch, σ = 2.32, q = 0.001237, T = 363,816, δ = 1.4e-10"] = lambda: polynomial.epsilon(
+        363_816, 1.4e-10
+    )
+    rare = RandomizedClipping(0.4096, 3.388e-6, 14)
+    questions["ε, 14 probes, batch, σ = 0.4096, q = 3.388e-6, T = 618,735, δ = 3.36e-7"] = lambda: rare.epsilon(
+        618_735, 3.36e-7
+    )
     return questions
+
+
+def _mechanism(sigma: float, probes: int | None) -> DPSGD | RandomizedClipping:
+    return DPSGD(sigma, RATE) if probes is None else RandomizedClipping(sigma, RATE, probes)
+
+
+_LONG = 10_000
+_BLOCK = 1_000
+
+
+def many() -> dict[str, tuple[Callable[[], Any], int]]:
+    """Many answers of one question, for a time per answer: the question, and how many it stands for."""
+    questions: dict[str, tuple[Callable[[], Any], int]] = {}
+    for probes in (None, 32):
+        name = "exact norms" if probes is None else f"{probes} probes"
+        run = _mechanism(SIGMA, probes)
+        for steps in (_BLOCK, _LONG):
+            questions[f"ε after each of {steps:,} steps, {name}"] = (
+                lambda r=run, t=steps: r.epsilon(np.arange(1, t + 1), DELTA),
+                steps,
+            )
+        questions[f"δ at 100 ε, {name} (a)"] = lambda r=run: r.delta(STEPS, np.linspace(0.1, 12.0, 100)), 100
+        questions[f"trade-off at 100 points, {name} (a)"] = (
+            lambda r=run: r.trade_off(STEPS, np.linspace(0, 1, 100)),
+            100,
+        )
+    return questions
+
+
+def first_calls() -> dict[str, float]:
+    """CPU seconds of a first answer in a fresh process, less those of the import."""
+    start = "from dprmt.accounting import RandomizedClipping, calibrate_noise_multiplier; "
+    call = f"RandomizedClipping({SIGMA}, {RATE!r}, 32, probe_sharing='{{}}').epsilon({STEPS}, {DELTA})"
+    calls = {f"ε, 32 probes, {sharing} (a)": call.format(sharing) for sharing in ("batch", "sample")}
+    calls["calibration to ε = 2, 128 probes"] = (
+        f"calibrate_noise_multiplier(2.0, {DELTA}, {RATE!r}, {STEPS}, probes=128)"
+    )
+    bare = min(_process_seconds(["-c", start]) for _ in range(3))
+    return {name: min(_process_seconds(["-c", start + call]) for _ in range(3)) - bare for name, call in calls.items()}
 
 
 def opacus_prv(sigma: float, rate: float, steps: int, delta: float, error: float) -> Interval:
@@ -116,17 +166,25 @@ PEERS: dict[str, tuple[Callable[..., Interval], float]] = {
 
 def measured() -> dict[str, Any]:
     """All times and answers, in one run."""
-    rows: dict[str, Any] = {"ours": [], "peers": [], "cold": cold_seconds()}
+    rows: dict[str, Any] = {"ours": [], "many": [], "peers": [], "first": first_calls(), "cold": cold_seconds()}
     for name, work in ours().items():
         seconds, answer = cpu_seconds(work)
         ends = [answer.lower, answer.upper] if hasattr(answer, "lower") else [answer, answer]
         rows["ours"].append({"question": name, "ms": 1e3 * seconds, "answer": ends})
+    for name, (work, number) in many().items():
+        seconds, answer = cpu_seconds(work, repeats=2)
+        narrow = getattr(answer, "is_narrow", None)
+        width = answer.upper - answer.lower
+        share = 1.0 if narrow is None else float(np.mean(narrow))
+        rows["many"].append({"question": name, "ms": 1e3 * seconds, "number": number, "narrow": share})
+        rows["many"][-1]["widest"] = float(np.max(width))
     for setting, asked in SETTINGS.items():
         for name, (peer, accuracy) in PEERS.items():
             try:
                 peer(1.0, 0.01, 1, 1e-3, 0.1)  # what is imported is no part of the time
                 seconds, answer = cpu_seconds(lambda p=peer, a=accuracy, q=asked: p(*q, a), repeats=3)
-            except ImportError:
+            except ImportError as missing:
+                rows["peers"].append({"peer": name, "setting": setting, "ms": None, "answer": str(missing)})
                 continue
             rows["peers"].append({"peer": name, "setting": setting, "ms": 1e3 * seconds, "answer": answer})
     return rows
@@ -160,9 +218,18 @@ def report(rows: dict[str, Any]) -> str:
         low, high = row["answer"]
         shown = f"[{low:.6g}, {high:.6g}]" if low != high else f"σ = {high:.6g}"
         lines.append(f"| {row['question']} | {row['ms']:.0f} | {shown} |")
+    lines += ["", "| many answers | CPU ms | ms an answer | as narrow as asked | widest |", "|---|---|---|---|---|"]
+    for row in rows.get("many", []):
+        each = row["ms"] / row["number"]
+        lines.append(
+            f"| {row['question']} | {row['ms']:.0f} | {each:.2g} | {100 * row['narrow']:.0f} % | {row['widest']:.2g} |"
+        )
     lines += ["", "| exact norms | CPU ms | times ours | answer | off ours by |", "|---|---|---|---|---|"]
     mine = {row["question"].split()[-1]: row for row in rows["ours"] if row["question"].startswith("ε, exact norms")}
     for row in rows["peers"]:
+        if row["ms"] is None:
+            lines.append(f"| {row['setting']} {row['peer']} | not installed | | {row['answer']} | |")
+            continue
         own = mine[row["setting"]]
         low, high = row["answer"]
         shown = f"{high:.6g}" if low == high else f"[{low:.6g}, {high:.6g}]"
@@ -171,6 +238,8 @@ def report(rows: dict[str, Any]) -> str:
         lines.append(
             f"| {row['setting']} {row['peer']} | {row['ms']:.0f} | {ratio:.1f} | {shown} | {100 * off:.2g} % |"
         )
+    lines += ["", "| a first answer in a process, without the import | CPU ms |", "|---|---|"]
+    lines += [f"| {name} | {1e3 * seconds:.0f} |" for name, seconds in rows.get("first", {}).items()]
     lines += ["", "| a whole process | CPU s |", "|---|---|"]
     lines += [f"| {name} | {seconds:.2f} |" for name, seconds in rows["cold"].items()]
     return "\n".join(lines)

@@ -22,6 +22,7 @@ from dprmt.accounting._step_law import Lattice, directed_range, discretize_step,
 
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
+_MANY_PHASES = 16
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _MESH, _BINS = 0.04, 160  # at level 0; meshes in units of the scale of a step's loss
 _BULK, _LUMP = 5.0, 2.0  # in the same units: nodes are equidistant so far out; log(1 - q) gets one if it is so near
@@ -201,8 +202,8 @@ def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction,
     farthest = max(max(abs(end) for end in ends) for ends in ranges)
     mesh = max(1e-9 * min(farthest, 1e3), 1e-18 * farthest)
     rough = [(rough_law(pair, ends, direction, mesh), steps) for (pair, steps), ends in zip(pairs, ranges, strict=True)]
-    tilt = question.tilt(rough)
-    scale = _step_scale(rough, tilt)
+    tilt = question.tilt(_some(rough))
+    scale = _step_scale(_some(rough), tilt)
     total_variation = sum(steps * _total_variation(law) for law, steps in rough)
     if isinstance(question, WholeCurve) or len(pairs) > 1:
         return _Ground(ranges, scale, total_variation, 0.0, None)
@@ -296,7 +297,7 @@ def _compose(
         asked = question.moved(-offset)
         if not all(law.mass.any() for law, _ in phases):  # every loss is beyond what is resolved
             return _nothing_known(side), 0.0
-        tilt = asked.tilt(phases)
+        tilt = asked.tilt(_some(phases))
         span = window(phases, tilt)
         if span.size <= _MAX_WINDOW:
             break
@@ -305,6 +306,15 @@ def _compose(
         return _nothing_known(side), 0.0
     around = 0.0 if isinstance(asked, WholeCurve) else asked.around(phases, tilt) + offset
     return moved(composed(phases, tilt, span), offset), around
+
+
+def _some(phases: list[tuple[LossPMF, int]]) -> list[tuple[LossPMF, int]]:
+    """Some of many phases, for as many steps: any tilt is valid, and one from these is nearly the best."""
+    if len(phases) <= _MANY_PHASES:
+        return phases
+    chosen = phases[:: len(phases) // _MANY_PHASES]
+    more = sum(count for _, count in phases) / sum(count for _, count in chosen)
+    return [(law, max(round(more * count), 1)) for law, count in chosen]
 
 
 def _nothing_known(side: Side) -> ComposedLoss:
