@@ -272,6 +272,27 @@ def test_registration_names_bad_input() -> None:
             hooks.get_clipping_coef()
 
 
+def test_opacus_own_loop_refuses_a_use_that_no_loss_depends_on() -> None:
+    """Its second backward pass would add the other use's gradient, whose norm nobody has taken."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.out = nn.Linear(6, 6), nn.Linear(6, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.inner(2 * x)
+            return self.out(self.inner(x))
+
+    hooks = GradSampleModuleFastGradientClipping(Twice(), max_grad_norm=1.0)
+    samplers = register_norm_samplers(hooks, Hutchinson(4))
+    loss = hooks(torch.ones(2, 6, requires_grad=True)).square().sum()
+    with samplers.at(step=0, samples=[0, 1]):
+        loss.backward()
+        with pytest.raises(ParameterError, match="a use of inner that they do not depend on"):
+            hooks.get_clipping_coef()
+
+
 def test_layers_with_different_probes_are_refused() -> None:
     records = [LayerRecord("a", "hutchinson", 4), LayerRecord("b", "hutchinson", 8)]
     with pytest.raises(ParameterError, match="equally many probes"):

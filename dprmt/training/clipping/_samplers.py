@@ -286,6 +286,9 @@ class NormSamplers:
 
     def _clipping_factors(self) -> torch.Tensor:
         """In place of Opacus' C/(norm + 1e-6): with the rounding margin, and over this backward pass only."""
+        if self._uses:  # inputs and output gradients may not belong together, and some norms are not known
+            layer = next(iter(self._uses)).name
+            raise ParameterError("losses", f"a use of {layer} that they do not depend on", "a function of all its uses")
         if self._squared is None:
             raise ParameterError("losses", "no trainable layer reached", "a function of the trainable parameters")
         if not bool(torch.isfinite(self._squared).all()):
