@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import spectra_page
 from benchmarks.sweep import stored, table
 from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier, compose
 
@@ -251,6 +252,7 @@ def page(rows: dict[str, Any]) -> str:
     if _SWEEP.exists():
         answers = stored(_SWEEP)
         parts += ["## Random mechanisms", _ABOUT_SWEEP.format(count=len(answers)), table(answers)]
+    parts += [spectra_page.section()]
     notes = _SWEEP.with_name("notes.md")
     if notes.exists():
         parts.append(notes.read_text().strip())

@@ -1,13 +1,19 @@
-"""Certified values of δ by ball arithmetic (python-flint): writes ``balls.json``. Shares no code with the library.
+"""Certified values of δ by ball arithmetic (python-flint): writes ``balls.json``. It shares no code
+with the library but the law of a sketch, which is stored with its cases.
 
-    python tests/accounting/oracles/make_balls.py cases     # some minutes; a kind after it makes that alone
+    python tests/accounting/oracles/make_balls.py cases     # some minutes; kinds after it make those alone
+    python tests/accounting/oracles/make_balls.py run       # a minute or two: 400 steps of one run, both directions
 
 One step's outcomes are cut into cells whose losses L = log(dP/dQ) lie between consecutive multiples of a mesh h; every
 cell's P- and Q-mass is a ball that holds it. The masses of T steps' cells are the coefficients of a power of a ball
 polynomial, and a product cell k has losses in [kh, (k + T)h]. A cell with all losses above ε contributes exactly
 P - e^ε Q to δ(ε); one that holds ε contributes at least max(0, P - e^ε Q), at most P (1 - e^{ε - (k+T)h}) and at most
 P e^{ε - kh} - e^ε Q; P-mass outside all cells counts as nothing or as itself. Exchanging P and Q gives the other
-direction.
+direction. With secret probes the likelihood ratio is an average over shifts that grows with the outcome; its lattice
+points are met to τ = 1e-9, and a product cell k has losses in [kh - Tτ, (k + T)h + Tτ].
+
+One step with known probes, and with them a sketch, needs no cells: δ is an average of those of single shifts. With
+secret probes one outcome separates what counts from what does not; it is enclosed.
 """
 
 from __future__ import annotations
@@ -24,8 +30,16 @@ from typing import Any
 from flint import acb, arb, arb_poly, ctx
 from scipy.special import gammaincinv
 
+from dprmt.accounting._sketch_law import probe_copies  # the law of (H4) is what a sketched step is defined by
+
 ctx.prec = 96
-HERE = Path(__file__).parent
+FILE = Path(__file__).with_name("balls.json")
+
+TOUCH = 1e-9
+"""How far a cell of secret probes may reach beyond its ends."""
+
+Law = list[tuple[float, int]]
+"""Of the norm ratio: weights of χ²(ν)/ν, and each ν."""
 
 Masses = tuple[list[arb], list[arb], int]
 """P- and Q-masses of consecutive cells, and the index of the first."""
@@ -71,16 +85,24 @@ def density(x: acb, dof: int) -> acb:
     return (a * x.log() - a * x + a * a.log() - a.lgamma()).exp() / x
 
 
-def average(function: Callable[[acb], acb], dof: int) -> arb:
+def average(function: Callable[[acb], acb], dof: int, tail: float = 1e-22) -> arb:
     """E g(χ²(ν)/ν) for 0 ≤ g ≤ 1, as a ball: what the ends leave out widens it."""
     a = dof / 2
-    low, high = gammaincinv(a, 1e-22) / a, (a + 14 * math.sqrt(a) + 60) / a
+    low, high = gammaincinv(a, tail) / a, (a + 14 * math.sqrt(a) - 1.2 * math.log(tail)) / a
     value = acb.integral(
         lambda x, _: function(x) * density(x, dof), acb(low), acb(high), rel_tol=arb(2) ** -50, abs_tol=arb(2) ** -100
     ).real
-    shape = arb(dof) / 2
-    left_out = 1 - (shape * high).gamma_lower(shape, regularized=1) + (shape * low).gamma_lower(shape, regularized=1)
+    with ctx.workprec(1000):  # the series cancel
+        shape = arb(dof) / 2
+        left_out = (
+            1 - (shape * high).gamma_lower(shape, regularized=1) + (shape * low).gamma_lower(shape, regularized=1)
+        )
     return value + arb(0.5, 0.5) * left_out
+
+
+def mean(function: Callable[[acb], acb], law: Law) -> arb:
+    """E g(X) for 0 ≤ g ≤ 1."""
+    return sum((arb(weight) * average(function, dof) for weight, dof in law), arb(0))
 
 
 def complex_normal(x: acb) -> acb:
@@ -103,6 +125,99 @@ def known_cells(sigma: float, rate: float, dof: int, head: float, mesh: float, h
         absent.append(average(lambda x: at(x, 0), dof))
         present.append(average(lambda x: at(x, 1), dof))
     return cells_of(absent, present, q, first)
+
+
+def known_step(sigma: float, rate: float, law: Law, epsilons: list[float]) -> dict[str, list[tuple[float, float]]]:
+    """[lower, upper] of δ(ε) of one step with known probes."""
+    q = arb(rate)
+
+    def above(x: acb, factor: arb) -> acb:  # P - factor·Q beyond the outcome where their ratio is the factor
+        mu = 1 / (arb(sigma) * x.sqrt())
+        y = ((factor - 1 + q) / q).log() / mu + mu / 2
+        return (1 - q - factor) * complex_normal(-y) + q * complex_normal(mu - y)
+
+    def below(x: acb, factor: arb) -> acb:  # Q - P/factor short of it
+        mu = 1 / (arb(sigma) * x.sqrt())
+        y = ((factor - 1 + q) / q).log() / mu + mu / 2
+        return (1 - (1 - q) / factor) * complex_normal(y) - q / factor * complex_normal(y - mu)
+
+    found = {"remove": [], "add": []}
+    for epsilon in epsilons:
+        found["remove"].append(ends(mean(lambda x, e=epsilon: above(x, arb(e).exp()), law)))
+        within = -epsilon > math.log1p(-rate)
+        found["add"].append(ends(mean(lambda x, e=epsilon: below(x, arb(-e).exp()), law)) if within else (0.0, 0.0))
+    return found
+
+
+def ends(ball: arb) -> tuple[float, float]:
+    """Of a probability."""
+    return max(down(ball), 0.0), up(ball)
+
+
+def secret_ratio(y: arb, sigma: float, rate: float, dof: int) -> arb:
+    """dP/dQ at an outcome, in which the shift's law is averaged."""
+    z = acb(y)
+    near = average(lambda x: (-((z - 1 / (arb(sigma) * x.sqrt())) ** 2) / 2).exp(), dof, 1e-60)
+    return 1 - arb(rate) + arb(rate) * (y * y / 2).exp() * near
+
+
+def outcome_at(loss: float, sigma: float, rate: float, dof: int, start: float) -> float:
+    """Where the loss is a number, nearly: by secants."""
+    value = lambda y: float(secret_ratio(arb(y), sigma, rate, dof).log().mid()) - loss  # noqa: E731
+    before, now = start, start + 0.05
+    at_before, at_now = value(before), value(now)
+    while abs(at_now) > TOUCH / 10:
+        step = at_now * (now - before) / (at_now - at_before)
+        before, at_before = now, at_now
+        now -= max(min(step, 0.5), -0.5)
+        at_now = value(now)
+    return now
+
+
+def secret_tail(y: arb, sigma: float, dof: int) -> arb:
+    """P(outcome > y) of a sampled step, the shift's law averaged."""
+    return average(lambda x: complex_normal(1 / (arb(sigma) * x.sqrt()) - acb(y)), dof)
+
+
+def secret_step(sigma: float, rate: float, dof: int, epsilons: list[float]) -> dict[str, list[tuple[float, float]]]:
+    """[lower, upper] of δ(ε) of one step with secret probes.
+
+    Any outcome bounds from below; from above, what lies between it and the best one weighs |ratio - e^ε| at most.
+    """
+    q, found = arb(rate), {"remove": [], "add": []}
+    for epsilon in epsilons:
+        for direction, sign in (("remove", 1), ("add", -1)):
+            if sign < 0 and -epsilon <= math.log1p(-rate):
+                found[direction].append((0.0, 0.0))
+                continue
+            factor, y = arb(sign * epsilon).exp(), arb(outcome_at(sign * epsilon, sigma, rate, dof, 1.0))
+            off = abs(secret_ratio(y, sigma, rate, dof) - factor)
+            part, tail = normal(-y), secret_tail(y, sigma, dof)
+            if sign > 0:
+                value, scale = (1 - q - factor) * part + q * tail, arb(1)
+            else:
+                value, scale = 1 - part - ((1 - q) * (1 - part) + q * (1 - tail)) / factor, 1 / factor
+            found[direction].append((ends(value)[0], up(value + off * scale)))
+    return found
+
+
+def secret_cells(sigma: float, rate: float, dof: int, cells: int) -> tuple[Masses, float]:
+    """Secret probes: cells end where the averaged ratio's logarithm is on a lattice, to `TOUCH`; and its mesh."""
+    high = float(secret_ratio(arb(5.5), sigma, rate, dof).log().mid())  # what is beyond counts as missing
+    mesh = 2.0 ** round(math.log2(high / cells))
+    first, last = math.floor(math.log1p(-rate) / mesh), math.ceil(high / mesh)
+    lowest = secret_ratio(arb(-8), sigma, rate, dof).log()
+    absent, present, y = [arb(0)], [arb(0)], -3.0
+    for i in range(first + 1, last + 1):
+        if lowest > i * mesh:
+            absent.append(arb(0.5, 0.5) * normal(arb(-8)))
+            present.append(arb(0.5, 0.5) * normal(arb(-8)))
+            continue
+        y = outcome_at(i * mesh, sigma, rate, dof, y)
+        assert abs(secret_ratio(arb(y), sigma, rate, dof).log() - arb(i) * mesh) < TOUCH
+        absent.append(normal(arb(y)))
+        present.append(1 - secret_tail(arb(y), sigma, dof))
+    return cells_of(absent, present, arb(rate), first), mesh
 
 
 def power(masses: list[arb], steps: int, shift: int, window: tuple[int, int] | None) -> tuple[arb_poly, int]:
@@ -132,6 +247,7 @@ def enclosures(
     mesh: float,
     epsilons: list[float],
     window: tuple[int, int] | None = None,
+    touch: float = 1e-12,
 ) -> dict[str, list[tuple[float, float]]]:
     """[lower, upper] of δ(ε), for both directions."""
     p_poly, first = power(masses[0], steps, masses[2], window)
@@ -140,10 +256,10 @@ def enclosures(
     p, q = p_poly.coeffs(), q_poly.coeffs()
     size = max(len(p), len(q))
     p, q = p + [arb(0)] * (size - len(p)), q + [arb(0)] * (size - len(q))
-    ends = [(first + k) * mesh for k in range(size)]
+    lows = [(first + k) * mesh for k in range(size)]
     found = {"remove": [], "add": []}
     for epsilon in epsilons:
-        cells = [(p[k], q[k], ends[k], ends[k] + steps * mesh) for k in range(size)]
+        cells = [(p[k], q[k], low - steps * touch, low + steps * (mesh + touch)) for k, low in enumerate(lows)]
         found["remove"].append(delta(cells, epsilon))
         found["add"].append(delta([(b, a, -high, -low) for a, b, low, high in cells], epsilon))
     return found
@@ -178,7 +294,13 @@ def up(ball: arb) -> float:
 
 def cases(kinds: list[str]) -> Iterator[dict[str, Any]]:
     """Random mechanisms with few steps, of some kinds or of all."""
-    plan = [("exact", (1, 2, 3, 5, 8), 130), ("known", (1, 1, 1, 2), 15), ("flat", (1,), 16)]
+    plan = [
+        ("exact", (1, 2, 3, 5, 8), 130),
+        ("known", (1, 1, 1, 2), 15),
+        ("flat", (1,), 16),
+        ("secret", (1, 1, 2, 3), 24),
+        ("sketch", (1,), 15),
+    ]
     for kind, lengths, count in plan:
         if kinds and kind not in kinds:
             continue
@@ -189,13 +311,44 @@ def cases(kinds: list[str]) -> Iterator[dict[str, Any]]:
             dof = rng.choice([6, 8, 16, 32, 64])
             high = reach(sigma, dof if kind != "exact" else None)
             mesh = round(high / (1200 if kind == "exact" else 6 * steps**2), 3)
-            if kind == "exact":
-                masses = exact_cells(sigma, rate, mesh, high)
-            else:
-                masses = known_cells(sigma, rate, dof, 0.5 if kind == "flat" else 0.0, mesh, high)
             epsilons = [round(share * high / mesh) * mesh for share in (0.1, 0.35)]
+            if kind in ("secret", "sketch"):
+                epsilons = [
+                    -0.5 * steps * math.log1p(-rate),
+                    (0.1 if steps == 1 else 0.02) * high,
+                ]  # the first is not 0 for either direction
             row = {"kind": kind, "sigma": sigma, "rate": rate, "probes": dof, "steps": steps, "epsilons": epsilons}
-            yield row | enclosures(masses, steps, mesh, epsilons)
+            if kind == "sketch":
+                row["sketch"] = (4, 8, 16)[number % 3]
+                row["law"] = probe_copies(row["sketch"], False)
+            yield row | answers(row, mesh, high)
+
+
+def answers(row: dict[str, Any], mesh: float, high: float) -> dict[str, list[tuple[float, float]]]:
+    """Enclosures of one mechanism."""
+    sigma, rate, dof, steps, epsilons = (row[word] for word in ("sigma", "rate", "probes", "steps", "epsilons"))
+    if row["kind"] == "exact":
+        return enclosures(exact_cells(sigma, rate, mesh, high), steps, mesh, epsilons)
+    if row["kind"] == "sketch":
+        copies, weights = row["law"]
+        return known_step(sigma, rate, [(w, j * dof) for j, w in zip(copies, weights, strict=True)], epsilons)
+    if row["kind"] == "secret" and steps == 1:
+        return secret_step(sigma, rate, dof, epsilons)
+    if row["kind"] == "secret":
+        masses, mesh = secret_cells(sigma, rate, dof, cells=60)
+        return enclosures(masses, steps, mesh, epsilons, touch=TOUCH)
+    return enclosures(
+        known_cells(sigma, rate, dof, 0.5 if row["kind"] == "flat" else 0.0, mesh, high), steps, mesh, epsilons
+    )
+
+
+def whole_run() -> dict[str, Any]:
+    """All of a run with exact norms: q = 2000/67349, 400 steps, σ = 0.779078."""
+    sigma, rate, steps, mesh, high = 0.779078, 2000 / 67349, 400, 2.0**-14, 11.0
+    epsilons = [6.66, 6.68, 6.69, 6.7, 6.71, 6.73]
+    window = (math.floor(steps * math.log1p(-rate) / mesh) - steps, math.ceil(16 / mesh))
+    row = {"kind": "exact", "sigma": sigma, "rate": rate, "steps": steps, "mesh": mesh, "epsilons": epsilons}
+    return row | enclosures(exact_cells(sigma, rate, mesh, high), steps, mesh, epsilons, window)
 
 
 def reach(sigma: float, dof: int | None) -> float:
@@ -206,14 +359,25 @@ def reach(sigma: float, dof: int | None) -> float:
 
 
 def main() -> None:
-    """Write one part of the file, keep the other."""
-    path = HERE / "balls.json"
-    stored = json.loads(path.read_text()) if path.exists() else {}
-    if "cases" in sys.argv[1:]:
-        stored["cases"] = []
-        for row in cases([word for word in sys.argv[1:] if word != "cases"]):
-            stored["cases"].append(row)
-            path.write_text(json.dumps(stored) + "\n")
+    """Write one part of the file, keep the others."""
+    part, *kinds = sys.argv[1:]
+    if part == "run":
+        write({"run": whole_run()})
+        return
+    kept = [row for row in stored()["cases"] if kinds and row["kind"] not in kinds]
+    for row in cases(kinds):
+        kept.append(row)
+        write({"cases": kept})
+
+
+def stored() -> dict[str, Any]:
+    """What the file holds."""
+    return json.loads(FILE.read_text()) if FILE.exists() else {"cases": []}
+
+
+def write(part: dict[str, Any]) -> None:
+    """Put a part into the file."""
+    FILE.write_text(json.dumps(stored() | part) + "\n")
 
 
 if __name__ == "__main__":
