@@ -136,20 +136,19 @@ class SampleWiseForward:
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def _map(self, one: Callable[..., list[torch.Tensor]], copies: Mapping[str, torch.Tensor], cut: Any) -> Any:
-        if not self._loops:
-            try:
-                with _without_warning():
+        with _without_warning():
+            if not self._loops:
+                try:
                     return vmap(one, randomness="different")(dict(copies), cut)
-            except torch.OutOfMemoryError:
-                raise
-            except (
-                RuntimeError,
-                NotImplementedError,
-            ):  # torch cannot map it, or it fails by itself: then it fails below
-                self._loops = True
-        size = len(next(iter(copies.values())))
-        each = [one({name: value[i] for name, value in copies.items()}, [rows[i] for rows in cut]) for i in range(size)]
-        return [torch.stack(rows) for rows in zip(*each, strict=True)]
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError:  # torch cannot map it, or it fails by itself: then again below
+                    self._loops = True
+            size = len(next(iter(copies.values())))
+            each = [
+                one({name: value[i] for name, value in copies.items()}, [rows[i] for rows in cut]) for i in range(size)
+            ]
+            return [torch.stack(rows) for rows in zip(*each, strict=True)]
 
     def _joined(self, leaf: Any, place: int) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -223,8 +222,9 @@ def _cut(value: torch.Tensor, axis: int, size: int) -> torch.Tensor:
 
 @contextmanager
 def _without_warning() -> Iterator[None]:
-    """Torch warns that it maps an operation by a loop."""
+    """Torch warns that it maps an operation by a loop, and cuDNN that a sample's copies of weights lie apart."""
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of", category=UserWarning)
         warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
         yield
 
