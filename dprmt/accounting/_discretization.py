@@ -18,6 +18,7 @@ from dprmt.accounting._isotonic import isotonic_regression
 from dprmt.accounting._types import Array
 
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
+_SPARE = 0.5  # of a height: dropping all of it would leave nothing at larger losses
 _NO_GAP = 1e-9  # of the largest one: a cell whose mean is a node, but for rounding
 _LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
 
@@ -151,6 +152,6 @@ def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
     # node at the commonest loss the last cell lies beside it.
     if height is not None and np.any(gap > 0):
         end = int(np.flatnonzero(gap > _NO_GAP * np.max(gap))[-1])
-        to_left[end] |= left[end] <= height[end]
+        to_left[end] |= left[end] <= _SPARE * height[end]
     right, left = np.where(to_left, 0.0, right), np.where(to_left, left, 0.0)
     return np.maximum(base, np.maximum(np.insert(right, 0, 0.0), np.append(left, 0.0)))

@@ -15,7 +15,7 @@ from dprmt.accounting._composition import ComposedLoss, composed, log_mgf, loss_
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._loss_grid import graded_indices
 from dprmt.accounting._one_step import OneStepCurve
-from dprmt.accounting._questions import Curve, Question, Side, WholeCurve
+from dprmt.accounting._questions import Curve, DeltaAtEpsilon, Question, Side, WholeCurve
 from dprmt.accounting._solve import DeltaCurve
 from dprmt.accounting._split_plan import SplitPlan, one_step_scale, plan_split, split_curve
 from dprmt.accounting._step_law import Lattice, directed_range, discretize_step, lattice, rough_law
@@ -23,6 +23,7 @@ from dprmt.accounting._step_law import Lattice, directed_range, discretize_step,
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
 _MANY_PHASES = 16
+_LARGE_DELTA = 0.01
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _MESH, _BINS = 0.04, 160  # at level 0; meshes in units of the scale of a step's loss
 _BULK, _LUMP = 5.0, 2.0  # in the same units: nodes are equidistant so far out; log(1 - q) gets one if it is so near
@@ -210,8 +211,16 @@ def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction,
     near = question.around(rough, tilt)
     law, steps = rough[0]
     if steps == 1:
-        return _Ground(ranges, one_step_scale(law, question.small), total_variation, near, None)
+        return _Ground(ranges, _scale_of_one(law, question, near), total_variation, near, None)
     return _Ground(ranges, scale, total_variation, near, plan_split(law, steps, question.small, near, tilt, scale))
+
+
+def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:
+    """Where a single step is decided: the loss asked about, if that is it, else where δ is about as asked."""
+    scale = one_step_scale(law, question.small)
+    if isinstance(question, DeltaAtEpsilon):
+        return min(scale, max(near, one_step_scale(law, max(question.small, _LARGE_DELTA))))
+    return scale
 
 
 def _total_variation(law: LossPMF) -> float:

@@ -90,7 +90,7 @@ def test_delta_at_many_epsilons(probes):
         assert found.lower <= single.upper
         assert single.lower <= found.upper
         assert found.is_narrow
-        assert found.direction == single.direction
+        assert found.direction == single.direction or epsilon == 0.0  # where both directions are equal
 
 
 def test_epochs_of_random_allocation():
