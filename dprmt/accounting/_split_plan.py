@@ -119,6 +119,8 @@ def split_curve(
     within = min(_LUMP * plan.light_scale, _MOVED * plan.reach / steps)
     for _ in range(_MAX_COARSENINGS):
         grid = lattice(pair, ends, direction, side, mesh, within=max(within, 5 * mesh), stretched=True)
+        if grid.offset + mesh > plan.cut:  # then log(1 - q) is a jump, not what nearly every step loses
+            grid = Lattice(mesh)
         index, cut, stride = _two_meshes(grid, steps, ends[0], plan, level)
         pmf = discretize_step(pair, index, grid, direction, side, to_infinity=True)
         light = pmf.index <= cut
