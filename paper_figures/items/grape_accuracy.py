@@ -45,8 +45,8 @@ def measure(scale: Scale, folder: Path) -> Found:
         rows,
         differs="A network 64 wide, trained from random weights on docstrings; the paper fine-tunes networks ten times"
         " as wide.",
-        why="model: a subspace drawn at random keeps a quarter of the gradient's energy at r = 16 here, and training"
-        " starts from random weights, so that more directions matter than in fine-tuning.",
+        why="model, most likely: a subspace drawn at random keeps a quarter of the gradient's energy at r = 16 here,"
+        " and training starts from random weights, where more directions matter than in fine-tuning.",
         model="RoBERTa-like, 64 wide",
         data=runs.length,
         seeds=runs.seeds,

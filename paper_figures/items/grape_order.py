@@ -75,8 +75,8 @@ def measure(scale: Scale, folder: Path) -> Found:
     return Found(
         _rows(accuracy),
         differs=f"A perceptron, r = {RANK}, {STEPS} steps, one rate; the paper's network and levels of ε are unknown.",
-        why="scale: so few steps leave no time to make good for what a projection loses, and DP-GRAPE itself is further"
-        " behind DP-Adam than in the paper; the order is the published one.",
+        why="scale, most likely: so few steps leave no time to make good for what a projection loses, and DP-GRAPE"
+        " itself is further behind DP-Adam than in the paper; the order is the published one.",
         model="perceptron of three layers",
         data=source.name,
         seeds=len(SEEDS),
