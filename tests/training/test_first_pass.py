@@ -112,6 +112,29 @@ def test_one_sample_shows_nothing_so_that_the_next_micro_batch_is_looked_at_too(
         torch.testing.assert_close(old - value.detach(), total, rtol=1e-3, atol=1e-6)
 
 
+def test_after_one_that_is_not_finite_the_next_micro_batch_is_looked_at() -> None:
+    """Of another size, so that what was kept of the first must be forgotten."""
+    step = private(nn.Linear(3, 2), "exact")
+    step.accumulate(step.model(torch.full((2, 3), torch.inf)).square().sum(1), samples=[0, 1], step=0)
+    mixed = step.model(torch.randn(3, 3)).square().sum(1)
+    with pytest.raises(ParameterError, match="no sample in another's loss"):
+        step.accumulate(mixed - mixed.mean(), samples=[2, 3, 4], step=0)
+
+
+def test_micro_batches_of_one_keep_no_gradients_after_the_first() -> None:
+    """The look waits for two samples, but a plain gradient of every parameter is held only once."""
+    model = nn.Linear(3, 2)
+    step, held = private(model, "exact"), []
+    for number in range(3):
+        losses = step.model(torch.randn(1, 3)).square().sum(1)
+        step.accumulate(losses, samples=[number], step=0)
+        held.append(step._first is not None and step._first._compares_sums)  # type: ignore[union-attr]
+    assert held == [False] * 3
+    assert step._first is not None
+    step.accumulate(step.model(torch.randn(2, 3)).square().sum(1), samples=[7, 8], step=0)
+    assert step._first is None
+
+
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_what_is_right_is_not_refused_and_looked_at_once(clipping: str, dtype: torch.dtype) -> None:

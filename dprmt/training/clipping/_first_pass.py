@@ -38,16 +38,20 @@ class FirstPass:
         self._projected = {layer.module.weight: layer for layer in layers if isinstance(layer, ProjectedLayer)}
         self._outputs: list[tuple[str, torch.Tensor, int]] = []
         self._plain: dict[torch.Tensor, torch.Tensor] = {}
+        self._compares_sums = True  # of one sample once, and again with the samples of a batch
         self._handles = [layer.module.register_forward_hook(self._keeper(layer.name)) for layer in layers]
 
     def keep_gradient(self, parameter: torch.Tensor) -> None:
         """Keep autograd's sum over the samples."""
+        if not self._compares_sums:
+            return
         assert parameter.grad is not None
         layer, gradient = self._projected.get(parameter), parameter.grad.detach()
         self._plain[parameter] = gradient if layer is None else layer.as_captured(gradient)
 
     def check_samples(self, losses: torch.Tensor) -> None:
         """Raise unless the first and the last sample's losses depend on their own rows of all layers' outputs alone."""
+        self._compares_sums = self._compares_sums or len(losses) > 1
         outputs = [(name, output, axis) for name, output, axis in self._outputs if output.requires_grad]
         for parameter in self._model.parameters():
             parameter.grad = None  # what somebody left there would be added to
@@ -62,13 +66,19 @@ class FirstPass:
                     )
                     raise ParameterError("samples", name, allowed)
 
-    def check_sums(self, contributions: Sequence[Contribution], size: int) -> None:
-        """Raise unless the captured gradients add up to autograd's; sums are as before."""
+    def check_sums(self, contributions: Sequence[Contribution], finite: torch.Tensor) -> bool:
+        """Raise unless the captured gradients add up to autograd's; sums are as before.
+
+        Returns: whether all has been seen: one sample cannot show whether samples mix, and NaN shows nothing.
+        """
+        if not self._compares_sums or not bool(finite.all()):
+            self.forget()
+            return False
         names = {value: name for name, value in self._model._module.named_parameters()}
         before = [getattr(parameter, "summed_grad", None) for parameter in names]
         for parameter in names:
             parameter.summed_grad = None
-        ones = torch.ones(size, dtype=torch.float64)
+        ones = torch.ones(len(finite), dtype=torch.float64)
         for contribution in contributions:
             contribution.add_to_sums(ones.to(_device_of(self._plain)), slice(None))
         largest = max((float(plain.double().norm()) for plain in self._plain.values()), default=0.0)
@@ -77,12 +87,14 @@ class FirstPass:
         for parameter, total in zip(names, before, strict=True):
             parameter.summed_grad = total
         self.forget()
+        self._compares_sums = False
         if wrong:
             allowed = (
                 "used through its own layer only: this one also gets a gradient from elsewhere in the model; "
                 "or name a module around all of it in whole=[...]"
             )
             raise ParameterError("model", wrong[0], allowed)
+        return len(finite) > 1
 
     def forget(self) -> None:
         """Let go of a forward pass."""

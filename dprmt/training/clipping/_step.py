@@ -201,10 +201,8 @@ class ClippedStep:
         if squared is None:
             return False
         finite = torch.isfinite(squared)
-        if self._first is not None and bool(finite.all()):
-            self._first.check_sums(contributions, len(squared))
-            if len(squared) > 1:  # one sample cannot show whether samples mix
-                self._looked()
+        if self._first is not None and self._first.check_sums(contributions, finite):
+            self._looked()
         factors = clip_factors(squared, self.optimizer.max_grad_norm, rounding=self._samplers.rounding)
         kept = slice(None) if bool(finite.all()) else finite
         while contributions:
