@@ -112,7 +112,7 @@ def _needs_svd(y: Array, edge: float) -> bool:
     # Seen in a few products, before YYᵀ is formed: many spikes, or one too far for a float32 product.
     size = y.shape[0]
     steps = CHECK_EVERY * math.ceil(max(1, telling_steps(size)) / CHECK_EVERY)
-    if size <= 2 * steps:
+    if size <= 2 * steps or size >= PRODUCT_FREE:  # there the search itself sees it
         return False
     run = KrylovBasis(lambda v: y @ (y.mT @ v), gaussian(np.random.default_rng(0), y, size), steps)
     run.steps_on(steps)
@@ -230,7 +230,10 @@ def _certified_lanczos(stack: Array, edges: Array, largest: float) -> tuple[Arra
         least = _least_top_eigenvalue(gram)
         if bool(least > (largest * edges) ** 2):
             return least[:, None] + math.inf, stack[..., :1]
-        pairs = lanczos(gram[0], threshold, residual) or array_namespace(stack).linalg.eigh(gram[0])
+        pairs = lanczos(gram[0], threshold, residual)
+        if pairs is None and _svd_is_fast(stack):
+            return _full_svd(stack, edges, largest)
+        pairs = pairs or array_namespace(stack).linalg.eigh(gram[0])
     return _from_eigenpairs(pairs[0][None], pairs[1][None], stack)
 
 
