@@ -62,6 +62,24 @@ def test_the_law_of_a_sketch_is_the_stored_one(row: dict[str, Any]) -> None:
     assert [list(copies), list(weights)] == [row["law"][0], pytest.approx(row["law"][1], rel=1e-12)]
 
 
+def test_a_whole_run_meets_its_balls() -> None:
+    """All 400 steps of a run, by repeated squaring of ball polynomials: δ at each ε, and ε itself."""
+    row = STORED["run"]
+    run = DPSGD(row["sigma"], row["rate"])
+    answers = {epsilon: compose([(run, row["steps"])]).delta_by_direction(epsilon) for epsilon in row["epsilons"]}
+    for place, epsilon in enumerate(row["epsilons"]):
+        for direction, bounds in answers[epsilon].items():
+            assert not contradicts(bounds, row[direction][place])
+        low, high = row["remove"][place]
+        assert high < 1.002 * low
+        assert 0.99 * low <= answers[epsilon]["remove"].lower <= answers[epsilon]["remove"].upper <= 1.01 * high
+    below = max(epsilon for epsilon, (low, _) in zip(row["epsilons"], row["remove"], strict=True) if low > 1e-5)
+    above = min(epsilon for epsilon, (_, high) in zip(row["epsilons"], row["remove"], strict=True) if high < 1e-5)
+    answer = run.epsilon(row["steps"], 1e-5)
+    assert (below, above) == (6.69, 6.71)
+    assert below <= answer.lower <= answer.upper <= above
+
+
 def test_there_are_enough_of_them() -> None:
     assert len(CASES) >= 200
     sharp = [row for row in CASES if row["remove"][0][0] > 0 and row["remove"][0][1] < 1.02 * row["remove"][0][0]]
