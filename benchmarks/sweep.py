@@ -251,8 +251,8 @@ def relative_width(row: dict[str, Any]) -> float:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows by stratum, in Markdown."""
-    columns = ("number", "≤ tol", "≤ 1 %", "≤ 5 %", "no upper", "median ms", "slowest s", "> 2 s")
-    columns += ("checked", "contradicted")
+    columns = ["number", "≤ tol", "≤ 1 %", "≤ 5 %", "no upper", "median ms", "slowest s", "> 2 s"]
+    columns += ["checked", "contradicted"]
     lines = [f"| stratum | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
     strata = {row["stratum"] for row in rows}
     for name in [*sorted(strata), "all"]:
