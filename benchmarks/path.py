@@ -20,6 +20,12 @@ from dprmt.training.recipes import Settings
 
 PACKAGE = Path(dprmt.__file__).parent
 STEP = 3  # the first ones look closer
+WAYS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "Hutchinson, Adam": ({"clipping": "hutchinson", "probes": 4}, {"name": "adam"}, {}),
+    "Hutchinson, Adam, denoised": ({"clipping": "hutchinson", "probes": 4}, {"name": "adam"}, {"method": "paper"}),
+    "DP-GRAPE": ({"clipping": "exact"}, {"name": "grape", "rank": 4}, {}),
+}
+"""By name: sections of privacy, optimizer and denoising."""
 
 
 class Recorder(Observer):
@@ -27,6 +33,7 @@ class Recorder(Observer):
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
+        self.between: set[tuple[str, str]] = set()
 
     def before_step(self, run: Any, step: int) -> None:
         """See `Observer`."""
@@ -42,10 +49,13 @@ class Recorder(Observer):
             place = path.relative_to(PACKAGE)
             if place.parts[0] != "accounting":
                 self.calls[str(place), name] += 1
+                caller = Path(frame.f_back.f_code.co_filename) if frame.f_back is not None else PACKAGE.parent
+                if caller.is_relative_to(PACKAGE):
+                    self.between.add((str(caller.relative_to(PACKAGE)), str(place)))
 
 
-def path_of_a_step(settings: Settings) -> Counter[tuple[str, str]]:
-    """Calls by file and qualified name, in a run folder, for a small classifier."""
+def path_of_a_step(settings: Settings) -> Recorder:
+    """Calls by file and qualified name, and which file calls which, in a run folder, for a small classifier."""
     torch.manual_seed(0)
     table, classes = torch.randn(64, 40), torch.randint(4, (64,))
 
@@ -57,24 +67,25 @@ def path_of_a_step(settings: Settings) -> Counter[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         task = ItemTask(range(64), torch.tensor, losses)
         train_task(network, task, settings, Path(folder, "run"), noise_seed=0, observers=[recorder])
-    return recorder.calls
+    return recorder
+
+
+def settings_of(name: str) -> Settings:
+    """Of one of the `WAYS`."""
+    privacy, optimizer, denoising = WAYS[name]
+    sections: dict[str, Any] = {
+        "privacy": {"noise_multiplier": 1.0, "delta": 1e-5, **privacy},
+        "optimizer": {"learning_rate": 0.01, **optimizer},
+        "training": {"batch_size": 16, "micro_batch_size": 8, "steps": 4},
+        "denoising": denoising,
+    }
+    return Settings(**sections)
 
 
 def main() -> None:
     """Print how many functions and files, and with ``--list`` which."""
-    ways = {
-        "Hutchinson, Adam": ({"clipping": "hutchinson", "probes": 4}, {"name": "adam"}, {}),
-        "Hutchinson, Adam, denoised": ({"clipping": "hutchinson", "probes": 4}, {"name": "adam"}, {"method": "paper"}),
-        "DP-GRAPE": ({"clipping": "exact"}, {"name": "grape", "rank": 4}, {}),
-    }
-    for name, (privacy, optimizer, denoising) in ways.items():
-        settings = Settings(
-            privacy={"noise_multiplier": 1.0, "delta": 1e-5, **privacy},
-            optimizer={"learning_rate": 0.01, **optimizer},
-            training={"batch_size": 16, "micro_batch_size": 8, "steps": 4},
-            denoising=denoising,
-        )
-        calls = path_of_a_step(settings)
+    for name in WAYS:
+        calls = path_of_a_step(settings_of(name)).calls
         print(f"{name}: {len(calls)} functions in {len({file for file, _ in calls})} files")
         if "--list" in sys.argv[1:]:
             for (file, function), count in sorted(calls.items()):

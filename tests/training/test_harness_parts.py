@@ -31,10 +31,10 @@ from dprmt.training.harness._guard import (
 )
 from dprmt.training.harness._interrupts import Interrupts
 from dprmt.training.harness._ledger import PrivacyLedger, SpentEpsilon, charged_steps
+from dprmt.training.harness._loop import learning_rate_factor
 from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._run_folder import RunFolder, read_metrics
 from dprmt.training.harness._sampling import charged_sample_rate, poisson_batches
-from dprmt.training.harness._schedule import learning_rate_factor
 from dprmt.training.randomness import secret_generator
 from dprmt.training.recipes import load_recipe
 

@@ -9,6 +9,7 @@ import torch
 from dprmt.training.clipping._contributions import Factors, PerSampleGradients
 from dprmt.training.clipping._policy import Measured, NormPolicy, Samples
 from dprmt.training.norms import (
+    UNIT_ROUNDOFF,
     LayerRecord,
     full_precision,
     ghost_squared_norms,
@@ -35,6 +36,11 @@ class MatrixNorms:
         self._name, self._policy, self._bias, self._gram = name, policy, bias, gram
         self._sizes = in_features, out_features
         self._estimator = policy.estimates(*self._sizes)  # None if the norm is exact
+        self._margins = {
+            (dtype, products): rounding_margin(sum(self._sizes) + 1, dtype=dtype, precision=products)
+            for dtype in (torch.float32, torch.float64)
+            for products in UNIT_ROUNDOFF
+        }
 
     def record(self) -> LayerRecord:
         """What the accountant is told."""
@@ -67,7 +73,7 @@ class MatrixNorms:
         # of AAᵀ∘GGᵀ is off by at most (d+p+3)u‖a_t‖‖a_s‖‖g_t‖‖g_s‖. As in the "statistical" model of rounding_margin
         # with independent errors, the sum over all t and s, every pair counted twice, is off by
         # 8√2 √(d+p+3) u Σ_t ‖a_t‖²‖g_t‖² at eight standard deviations.
-        margin = rounding_margin(sum(self._sizes) + 1, dtype=a.dtype)
+        margin = self._margins[a.dtype, torch.get_float32_matmul_precision()]
         lengths = a.square().sum(2, dtype=torch.float64) + self._bias
         return math.sqrt(2) * margin * (lengths * g.square().sum(2, dtype=torch.float64)).sum(1)
 

@@ -22,7 +22,6 @@ from dprmt.training.harness._processes import from_first, in_first, summed, wait
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import poisson_batches
-from dprmt.training.harness._schedule import learning_rate_factor
 
 _MOMENTS = ("before_step", "measured", "after_step", "before_checkpoint")
 
@@ -283,3 +282,14 @@ class Run:
     def _say(self, text: str) -> None:
         for observer in self.observers:
             observer.note(self, text)
+
+
+def learning_rate_factor(schedule: str, step: int, steps: int) -> float:
+    """Share of the peak learning rate at a step, by that alone: a resumed run continues it.
+
+    Examples
+    --------
+    >>> [learning_rate_factor("linear", step, 4) for step in (1, 2, 3, 4)]
+    [1.0, 0.75, 0.5, 0.25]
+    """
+    return 1.0 if schedule == "constant" else (steps - step + 1) / steps

@@ -1,0 +1,58 @@
+"""How much of the package one training step passes through: no more than ``docs/design.md`` says, and only downward."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+
+from benchmarks.path import PACKAGE, WAYS, Recorder, path_of_a_step, settings_of
+from tests.house.import_graph import ROOT, room_of, rooms_table
+
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| ([^|]+) \| (\d+) \| (\d+) \|$", DESIGN, re.MULTILINE)
+ROOMS = list(rooms_table(DESIGN))
+CEILINGS = {name: (int(functions), int(files)) for name, functions, files in ROWS}
+
+
+@cache
+def path(name: str) -> Recorder:
+    return path_of_a_step(settings_of(name))
+
+
+def test_every_way_has_a_ceiling() -> None:
+    assert list(CEILINGS) == list(WAYS)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_step_passes_through_no_more_than_it_did(name: str) -> None:
+    calls = path(name).calls
+    functions, files = CEILINGS[name]
+    assert len(calls) <= functions, sorted(calls)
+    assert len({file for file, _ in calls}) <= files, sorted({file for file, _ in calls})
+
+
+def test_what_is_counted_is_there() -> None:
+    """The loop, clipping, noise and the optimizer's hook are on it: the counter sees a step."""
+    expected = {
+        ("training/harness/_loop.py", "Run._one_step"),
+        ("training/clipping/_step.py", "ClippedStep.accumulate"),
+        ("training/norms/_hutchinson.py", "Hutchinson.squared_norms"),
+        ("spectra/_denoiser.py", "denoise_stack"),
+    }
+    assert expected <= path("Hutchinson, Adam, denoised").calls.keys()
+    assert all((PACKAGE / file).is_file() for file, _ in path("DP-GRAPE").calls)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_no_room_calls_one_below_it(name: str) -> None:
+    """In the order of the table of rooms, what a call goes to stands where the caller does, or above."""
+    order = {room: place for place, room in enumerate(ROOMS)}
+    between = {tuple(map(room_at, pair)) for pair in path(name).between}
+    assert ("training.harness", "training.clipping") in between
+    assert [pair for pair in between if "" not in pair and order[pair[0]] < order[pair[1]]] == []
+
+
+def room_at(file: str) -> str:
+    return room_of(".".join(("dprmt", *file.removesuffix(".py").split("/"))))
