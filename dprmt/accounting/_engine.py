@@ -290,8 +290,11 @@ def step_laws(
     ground = _ground([(upper, count)], question, direction, tail)
     mesh = _MESH * 2.0**-level * ground.scale
     sides: dict[Side, StepPair] = {"upper": upper, "lower": lower}
-    index, plain = graded_indices(*ground.ranges[0], mesh, _BULK * ground.scale), Lattice(mesh)
-    laws = {side: discretize_step(pair, index, plain, direction, side) for side, pair in sides.items()}
+    laws: dict[Side, LossPMF] = {}
+    for side, pair in sides.items():
+        grid = lattice(pair, ground.ranges[0], direction, side, mesh, within=0.0, stretched=True)
+        index = grid.covering(ground.ranges[0], _BULK * ground.scale)
+        laws[side] = discretize_step(pair, index, grid, direction, side)
     return laws, ground.total_variation / count
 
 
