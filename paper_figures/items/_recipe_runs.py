@@ -21,7 +21,10 @@ def train_once(recipe: Recipe, seed: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         train(recipe.with_changes({"training.seed": seed}), Path(folder, "run"), noise_seed=seed)
-        entries = [entry for entry in read_metrics(Path(folder, "run")) if "evaluation" in entry]
+        lines = read_metrics(Path(folder, "run"))
+    if not lines or lines[-1]["step"] < recipe.training.steps:
+        raise KeyboardInterrupt("the run was stopped: no piece of the item")
+    entries = [entry for entry in lines if "evaluation" in entry]
     names = [name for name, value in entries[0]["evaluation"].items() if isinstance(value, int | float)]
     return {
         "steps": [entry["step"] for entry in entries],

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from dprmt._validation import ParameterError
 from dprmt.plots import plot_accuracy_over_steps
-from dprmt.training.harness import dry_run, read_metrics
+from dprmt.training.harness import dry_run, read_metrics, train
 from dprmt.training.recipes import load_recipe
 from paper_figures.items import accuracy_low_budget, grape_accuracy
+from paper_figures.items._recipe_runs import train_once
 from studies import Metric, MetricCurve, compare, metric_curve, metric_of, null_speedups, speedups
 from studies._speedup import first_crossing
 from tests.training.tiny_recipe import recipe_in, write_data
@@ -162,6 +163,14 @@ def test_an_item_trains_its_variants_once(recipe, tmp_path, monkeypatch, item):
     assert len(found.rows) == 4
     monkeypatch.setattr("dprmt.training.harness.train", None)  # training would fail
     assert item.measure("small", tmp_path).rows == found.rows
+
+
+def test_a_run_that_was_stopped_is_no_piece(recipe, monkeypatch):
+    shorter = recipe.with_changes({"training.steps": 2})
+    monkeypatch.setattr("dprmt.training.harness.train", lambda _, folder, **more: train(shorter, folder, **more))
+    with pytest.raises(KeyboardInterrupt, match="stopped"):
+        train_once(recipe, 0)
+    assert train_once(shorter, 0)["steps"] == [2]
 
 
 def test_the_published_charge_asks_for_more_noise(recipe, monkeypatch):
