@@ -159,6 +159,20 @@ def test_many_spikes(shape, strengths, library):
     assert_same_spectrum(matrix, spectrum, 1.0, 1e-5)
 
 
+@pytest.mark.parametrize("strengths", [(1.2, 3.0), (12.0, 50.0)])
+@pytest.mark.parametrize("size", [420, 512, 600])
+def test_many_spikes_are_seen_before_a_product_is_formed(size, strengths, monkeypatch):
+    """Where a full decomposition is what is fastest, little else is done; with few spikes it is not taken."""
+    values = np.concatenate([np.linspace(*strengths, 2 * size // 5), np.linspace(0, 0.9, size - 2 * size // 5)])
+    matrix = with_singular_values(np.random.default_rng(6), values, size).astype(np.float32)
+    monkeypatch.delattr(_backends, "_gram")
+    spectrum = leading_spectrum(torch.from_numpy(matrix[None]), torch.tensor([1.0]))
+    assert spectrum.others is not None
+    assert spectrum.others.shape == (1, 2 * size // 5, size)
+    few = with_singular_values(np.random.default_rng(6), np.append([3.0, 2.0], np.linspace(0, 0.9, size - 2)), size)
+    assert not _backends._needs_svd(torch.from_numpy(few.astype(np.float32)), 1.0)
+
+
 def test_lanczos_gives_up_early_where_spikes_crowd(monkeypatch):
     """Within a few steps, not after a basis of half the space."""
     steps = []
