@@ -19,7 +19,7 @@ class PrivateStep(Protocol):
     Examples
     --------
     >>> from dprmt.training.clipping import ClippedStep
-    >>> all(hasattr(ClippedStep, name) for name in ("model", "optimizer", "record", "accumulate", "step"))
+    >>> all(hasattr(ClippedStep, name) for name in ("accumulate", "step"))
     True
     """
 
