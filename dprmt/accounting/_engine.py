@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -66,7 +66,6 @@ class InconsistentBoundsError(RuntimeError):
 
 Schedule = Sequence[tuple[Step, int]]
 Pairs = list[tuple[StepPair, int]]
-Phase = TypeVar("Phase")
 
 
 @dataclass
@@ -203,13 +202,10 @@ def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction,
     ranges = [directed_range(pair, tail, direction) for pair, _ in pairs]
     farthest = max(max(abs(end) for end in ends) for ends in ranges)
     mesh = max(1e-9 * min(farthest, 1e3), 1e-18 * farthest)
-    each = [((pair, ends), steps) for (pair, steps), ends in zip(pairs, ranges, strict=True)]
-    rough = [(rough_law(*one, direction, mesh), steps) for one, steps in _some(each)]
-    tilt = question.tilt(rough)
-    scale = _step_scale(rough, tilt)
-    total_variation = math.inf  # of all steps, which some do not bound
-    if len(rough) == len(pairs):
-        total_variation = sum(steps * _total_variation(law) for law, steps in rough)
+    rough = [(rough_law(pair, ends, direction, mesh), steps) for (pair, steps), ends in zip(pairs, ranges, strict=True)]
+    tilt = question.tilt(_some(rough))
+    scale = _step_scale(_some(rough), tilt)
+    total_variation = sum(steps * _total_variation(law) for law, steps in rough)
     if isinstance(question, WholeCurve) or len(pairs) > 1:
         return _Ground(ranges, scale, total_variation, 0.0, None)
     near = question.around(rough, tilt)
@@ -324,13 +320,13 @@ def _compose(
     return moved(composed(phases, tilt, span), offset), around
 
 
-def _some(phases: list[tuple[Phase, int]]) -> list[tuple[Phase, int]]:
+def _some(phases: list[tuple[LossPMF, int]]) -> list[tuple[LossPMF, int]]:
     """Some of many phases, for as many steps: any tilt is valid, and one from these is nearly the best."""
     if len(phases) <= _MANY_PHASES:
         return phases
     chosen = phases[:: len(phases) // _MANY_PHASES]
     more = sum(count for _, count in phases) / sum(count for _, count in chosen)
-    return [(phase, max(round(more * count), 1)) for phase, count in chosen]
+    return [(law, max(round(more * count), 1)) for law, count in chosen]
 
 
 def _nothing_known(side: Side) -> ComposedLoss:
