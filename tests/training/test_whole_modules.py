@@ -15,6 +15,7 @@ from opacus.layers import DPGRU, DPLSTM
 from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
+from torch.utils.checkpoint import checkpoint
 
 from dprmt._validation import ParameterError
 from dprmt.training.clipping import ClippedStep, make_private, make_private_projected, register_norm_samplers
@@ -450,3 +451,26 @@ def test_a_name_is_one_of_a_trainable_module() -> None:
     assert [layer.layer for layer in private(model, whole=["0"]).record.layers] == ["0"]
     model = nn.Sequential(nn.Linear(D, D))
     assert [layer.layer for layer in private(model, whole=[""]).record.layers] == ["model"]
+
+
+class Checkpointed(nn.Module):
+    """A module under gradient checkpointing, and a layer."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part, self.head = part, nn.Linear(D, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(checkpoint(self.part, x, use_reentrant=False).mean(1))
+
+
+@pytest.mark.parametrize("part", ["attention", "encoder"])
+def test_gradient_checkpointing_around_them_is_refused_by_name(part: str) -> None:
+    torch.manual_seed(0)
+    attention = Through(
+        nn.MultiheadAttention(D, 2, batch_first=True), lambda inner, x: inner(x, x, x, need_weights=False)[0]
+    )
+    encoder = nn.TransformerEncoderLayer(D, 2, 8, dropout=0.0, batch_first=True)
+    step = private(Checkpointed({"attention": attention, "encoder": encoder}[part]))
+    with pytest.raises(ParameterError, match="gradient checkpointing"):
+        accumulate(step, torch.randn(6, 5, D), size=6)

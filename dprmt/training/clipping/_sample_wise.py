@@ -9,6 +9,7 @@ cannot map, such as its recurrent kernels, runs in a loop.
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -177,6 +178,18 @@ class SampleWiseForward:
     def _refuse(self, found: str, allowed: str) -> None:
         kind = f"{self._name}: {type(self._module).__name__}"
         raise ParameterError("model", f"{kind} with {found}", allowed)
+
+
+@contextmanager
+def checkpointing_by_name() -> Iterator[None]:
+    """Say what is wrong where gradient checkpointing runs a module again whose samples are run one by one."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not re.search("torch.utils.checkpoint|escaped from inside a function being vmapped", str(error)):
+            raise
+        allowed = "used on layers that hooks follow, and not around modules that are run one sample at a time"
+        raise ParameterError("model", "gradient checkpointing", allowed) from error
 
 
 class _Body(nn.Module):  # type: ignore[misc]  # torch is skipped by mypy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import SupportsIndex, TypeAlias
 
 import torch
@@ -11,6 +12,7 @@ from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from dprmt._validation import ParameterError, check_count
 from dprmt.training.clipping._first_pass import FirstPass
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
+from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._samplers import NormSamplers
 from dprmt.training.norms import NormRecord, SampleId, clip_factors
 from dprmt.training.subspaces import Subspaces
@@ -128,13 +130,14 @@ class ClippedStep:
         if len(losses) == 0:
             self._samplers.forget()
             return
-        if self._first is not None:
-            self._first.check_samples(losses)
-        with self._samplers.at(step=number, samples=samples):
-            self._number = number
-            losses.sum().backward()
-            if not self._add():
-                raise ParameterError("losses", "no trainable layer reached", "a function of trainable parameters")
+        with checkpointing_by_name() if self._first is not None else nullcontext():
+            if self._first is not None:
+                self._first.check_samples(losses)
+            with self._samplers.at(step=number, samples=samples):
+                self._number = number
+                losses.sum().backward()
+                if not self._add():
+                    raise ParameterError("losses", "no trainable layer reached", "a function of trainable parameters")
 
     def step(self) -> None:
         """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum."""
