@@ -20,8 +20,8 @@ minutes of one core, and its data and weights install from a package index or co
 of its steps and seeds; *paper* is what the paper has.
 """
 COMPLETE = (
-    "One complete run from nothing, `python -m paper_figures run --scale small --data FOLDER --results NEW`, resumed"
-    " now and then, on one thread of a busy machine (so that its time by the clock means nothing): "
+    "One complete run from nothing, `python -m paper_figures run --scale small --data FOLDER --results NEW`, in one"
+    " go, on one thread, with the network off: "
 )
 STORED_RUNS = (
     "Runs that studies had stored, or that were made before their time was recorded, are not in the processor times."
