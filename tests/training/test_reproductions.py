@@ -21,7 +21,6 @@ from opacus.accountants import RDPAccountant
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from peft import PeftModel
 from torch import nn
-from torch.nn import functional
 from transformers import BertConfig, BertModel
 
 from dprmt._validation import ParameterError
@@ -31,12 +30,13 @@ from dprmt.spectra import blend, denoise, denoise_layers
 from dprmt.training.clipping import ClippedStep, make_private, register_norm_samplers
 from dprmt.training.data._rows import Row
 from dprmt.training.data._selection import kept_rows
-from dprmt.training.harness import Run, read_metrics, train
+from dprmt.training.harness import read_metrics, train
 from dprmt.training.models import byte_tokenizer, load_model, save_adapter
 from dprmt.training.norms import Hutchinson
 from dprmt.training.recipes import LoraRecipe, ModelRecipe
+from tests.training.test_first_pass import SequenceFirst, TiedByHand
 from tests.training.test_planted_bugs import literal_sum
-from tests.training.tiny_recipe import STEPS, recipe_in, write_data
+from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in, write_data
 
 CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++")
 
@@ -59,17 +59,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def died(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed before its fourth step."""
-    path, real = tmp_path_factory.mktemp("died") / "run", Run._one_step
-
-    def step(run: Run, number: int, batch: list[int]) -> Any:
-        if number == 4:
-            raise RuntimeError("power cut")
-        return real(run, number, batch)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "_one_step", step)
-        with pytest.raises(RuntimeError, match="power cut"):
-            train(recipe_in(folder, **{"training.spectra_every": 1}), path)
+    path = tmp_path_factory.mktemp("died") / "run"
+    killed_before_step(4, recipe_in(folder, **{"training.spectra_every": 1}), path)
     return path
 
 
@@ -115,15 +106,7 @@ def test_b_a_loop_without_accumulate_sums_what_it_should_or_is_refused(clipping:
 
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 def test_c_an_embedding_that_is_the_output_matrix_too_is_refused_by_name(clipping: str) -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.emb = nn.Embedding(7, 4)
-
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            return functional.linear(self.emb(tokens), self.emb.weight)
-
-    step = private(Tied(), clipping)
+    step = private(TiedByHand(), clipping)
     losses = step.model(torch.tensor([[1, 2], [3, 4]])).square().sum((1, 2))
     with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'emb\.weight'"):
         step.accumulate(losses, samples=[0, 1], step=0)
@@ -132,15 +115,6 @@ def test_c_an_embedding_that_is_the_output_matrix_too_is_refused_by_name(clippin
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 def test_d_a_sequence_first_layer_is_refused_where_batch_and_text_are_as_long(clipping: str) -> None:
     """32 × 32."""
-
-    class SequenceFirst(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.out = nn.Linear(4, 4), nn.Linear(4, 1)
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return self.out(self.inner(inputs.transpose(0, 1)).transpose(0, 1)).squeeze(-1)
-
     step = private(SequenceFirst(), clipping)
     with pytest.raises(ParameterError, match=r"samples must be the first axis of every trainable layer.*'inner'"):
         step.accumulate(step.model(torch.randn(32, 32, 4)).sum(1), samples=range(32), step=0)

@@ -15,10 +15,10 @@ pytest.importorskip("torch")
 
 from dprmt._validation import ParameterError
 from dprmt.cli import main
-from dprmt.training.harness import Run, read_metrics, read_summary, train
+from dprmt.training.harness import read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._run_folder import RunFolder
-from tests.training.tiny_recipe import STEPS, recipe_in, write_data
+from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in, write_data
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def halfway(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that died before step 4 of 6, its spectra recorded."""
-    path, real = tmp_path_factory.mktemp("halfway") / "run", Run._one_step
-
-    def step(run: Run, number: int, batch: list[int]) -> Any:
-        if number == 4:
-            raise RuntimeError("power cut")
-        return real(run, number, batch)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "_one_step", step)
-        with pytest.raises(RuntimeError, match="power cut"):
-            train(recipe(folder), path)
+    path = tmp_path_factory.mktemp("halfway") / "run"
+    killed_before_step(4, recipe(folder), path)
     return path
 
 

@@ -6,6 +6,9 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from dprmt.training.harness import Run, train
 from dprmt.training.recipes import Recipe, recipe_from_dict
 
 STEPS = 6
@@ -57,3 +60,18 @@ def recipe_in(folder: Path, **changes: Any) -> Recipe:
         "training": {"batch_size": 12, "micro_batch_size": 8, "steps": STEPS},
     }
     return recipe_from_dict(base).with_changes(changes)
+
+
+def killed_before_step(number: int, recipe: Recipe, path: Path) -> None:
+    """A run in ``path`` that ends as a power cut ends it."""
+    real = Run._one_step
+
+    def step(run: Run, at: int, batch: list[int]) -> Any:
+        if at == number:
+            raise RuntimeError("power cut")
+        return real(run, at, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "_one_step", step)
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(recipe, path)
