@@ -53,7 +53,7 @@ def check_real(
         allowed = f"a finite number {'>' if low_open else '>='} {low:g}"
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last from a tensor of several numbers
         raise ParameterError(name, value, allowed) from None
     too_low = number <= low if low_open else number < low
     too_high = number >= high if high_open else number > high

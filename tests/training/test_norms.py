@@ -670,10 +670,6 @@ def test_without_a_margin_the_claim_would_fail() -> None:
 def test_clip_factors_of_strange_norms() -> None:
     norms = torch.tensor([0.0, math.inf, math.nan, 1e-300], dtype=torch.float64)
     assert clip_factors(norms, 1.0).tolist() == [1.0, 0.0, 0.0, 1.0]
-    margins = torch.tensor([0.0, 0.5])
-    torch.testing.assert_close(
-        clip_factors(torch.tensor([4.0, 4.0]), 1.0, rounding=margins), torch.tensor([0.5, 0.25]).double()
-    )
 
 
 # What the accountant is told
@@ -688,15 +684,15 @@ def test_the_record_claims_a_rank_only_if_every_parameter_is_estimated() -> None
     assert hutchinson.layer_record("long", 20, 10, tokens=40).rank == 10
     assert hutchinson.layer_record("biased", 3, 10, bias=True).rank == 4
     estimated = NormRecord([first, second], "sample")
-    assert (estimated.rank, estimated.every_parameter_estimated) == (7, True)
+    assert estimated.rank == 7
     expected = RandomizedClipping(1.5, 0.1, 32, 7, "envelope", "sample")
     assert estimated.mechanism(1.5, 0.1, analysis="envelope") == expected
     for other in (LayerRecord("norm", "exact"), HutchPlusPlus(32).layer_record("third")):
         mixed = NormRecord([first, other], "batch")
-        assert (mixed.rank, mixed.every_parameter_estimated) == (None, False)
+        assert mixed.rank is None
         assert mixed.mechanism(1.5, 0.1) == RandomizedClipping(1.5, 0.1, 32, None, "tight", "batch")
     unknown = NormRecord([first, LayerRecord("conv", "hutchinson", 32)], "sample")
-    assert (unknown.rank, unknown.every_parameter_estimated) == (None, True)
+    assert unknown.rank is None
     assert NormRecord([LayerRecord("norm", "exact")], "sample").mechanism(1.5, 0.1) == DPSGD(1.5, 0.1)
 
 
@@ -780,7 +776,7 @@ A, G, P = torch.ones(2, 3, 5), torch.ones(2, 3, 4), torch.ones(4, K)
         ("squared_norms", lambda: clip_factors([1.0], 1.0)),
         ("clipping_norm", lambda: clip_factors(torch.ones(2), 0.0)),
         ("rounding", lambda: clip_factors(torch.ones(2), 1.0, rounding=1.0)),
-        ("rounding", lambda: clip_factors(torch.ones(2), 1.0, rounding=torch.tensor([0.1, -0.1]))),
+        ("rounding", lambda: clip_factors(torch.ones(2), 1.0, rounding=-0.1)),
         ("rounding", lambda: clip_factors(torch.ones(2), 1.0, rounding=torch.zeros(3))),
         ("terms", lambda: rounding_margin(0)),
         ("condition", lambda: rounding_margin(10, condition=0.5)),

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 
 from dprmt.training.clipping._optimizer import sum_of
-from dprmt.training.norms import full_precision, sum_of_squares, tokens_in_the_middle
+from dprmt.training.norms import full_precision, sum_of_squares, token_factors
 
 
 class Contribution(Protocol):
@@ -64,8 +64,9 @@ class Factors:
         """See :class:`Contribution`."""
         sizes = self.gradients.shape[-1], self.activations.shape[-1]
         total = sum_of(self.weight, sizes[::-1] if self.inputs_first else sizes)
-        left = tokens_in_the_middle(self.activations[kept], total.dtype)
-        right = tokens_in_the_middle(self.gradients[kept], total.dtype) * factors.to(total)[:, None, None]
+        both = token_factors(activations=self.activations[kept], gradients=self.gradients[kept])
+        left, right = (factor.to(total.dtype) for factor in both)
+        right = right * factors.to(total)[:, None, None]
         with full_precision(total.device):
             rows, columns = (left, right) if self.inputs_first else (right, left)
             total.addmm_(rows.flatten(0, 1).T, columns.flatten(0, 1))

@@ -12,7 +12,7 @@ from dprmt.training.clipping._contributions import Factors, PerSampleGradients, 
 from dprmt.training.clipping._formed_layers import FormedNorms
 from dprmt.training.clipping._matrix_norms import MatrixNorms, sum_over_tokens
 from dprmt.training.clipping._policy import Measured, NormPolicy, Samples, Use, joined
-from dprmt.training.norms import LayerRecord, full_precision, tokens_in_the_middle, working_dtype
+from dprmt.training.norms import LayerRecord, full_precision, token_factors
 from dprmt.training.subspaces import Subspaces
 
 
@@ -86,19 +86,18 @@ class ProjectedLayer:
         whole, projector = self._matrix.orient(gradient), self._subspaces.projector(self.module.weight)
         if projector is None:
             return whole
-        dtype = working_dtype(whole)
+        dtype = torch.promote_types(whole.dtype, torch.float32)
         with full_precision(whole.device):
             return (projector.to(dtype).mT @ whole.to(dtype)).to(gradient.dtype)
 
     def _factors(self, activations: torch.Tensor, gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        dtype = working_dtype(activations, gradients)
-        a, g = tokens_in_the_middle(activations, dtype), tokens_in_the_middle(gradients, dtype)
+        a, g = token_factors(activations=activations, gradients=gradients)
         long, short = (a, g) if self._projects_inputs else (g, a)
         projector = self._subspaces.projector(self.module.weight)
         if projector is None:
             return short, long
         with full_precision(long.device):
-            return short, long @ projector.to(dtype)
+            return short, long @ projector.to(long.dtype)
 
 
 def _trained_bias(module: nn.Module) -> nn.Parameter | None:

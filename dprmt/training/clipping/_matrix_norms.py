@@ -15,8 +15,7 @@ from dprmt.training.norms import (
     ghost_squared_norms,
     layer_gradient,
     rounding_margin,
-    tokens_in_the_middle,
-    working_dtype,
+    token_factors,
 )
 
 
@@ -64,8 +63,10 @@ class MatrixNorms:
         if self._policy.form or math.prod(self._sizes) <= 2 * tokens**2:
             formed = _formed(factors)
             return formed.squared_norms(), formed
-        dtype = torch.promote_types(working_dtype(a, g), self._gram)
-        a, g = tokens_in_the_middle(a, dtype), tokens_in_the_middle(g, dtype)
+        a, g = (
+            factor.to(torch.promote_types(factor.dtype, self._gram))
+            for factor in token_factors(activations=a, gradients=g)
+        )
         return ghost_squared_norms(a, g, bias=self._bias) + self._allowance(a, g), factors
 
     def _allowance(self, a: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
@@ -90,4 +91,5 @@ def _formed(factors: Factors) -> PerSampleGradients:
 
 def sum_over_tokens(gradients: torch.Tensor) -> torch.Tensor:
     """A bias' per-sample gradient, shape (B, p), in float32 or float64."""
-    return tokens_in_the_middle(gradients, working_dtype(gradients)).sum(1)
+    (per_token,) = token_factors(gradients=gradients)
+    return per_token.sum(1)

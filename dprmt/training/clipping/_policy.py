@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dprmt.training.clipping._contributions import Contribution
-from dprmt.training.norms import LayerRecord, NormEstimator, SampleId, tokens_in_the_middle
+from dprmt.training.norms import LayerRecord, NormEstimator, SampleId
 
 Samples: TypeAlias = Sequence[SampleId] | torch.Tensor | None
 Use: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]
@@ -68,7 +68,7 @@ def joined(uses: Sequence[Use]) -> tuple[torch.Tensor, torch.Tensor]:
     if len(uses) == 1:
         inputs, gradients = uses[0]
         return inputs[0], gradients
-    several = [tokens_in_the_middle(gradients, gradients.dtype) for _, gradients in uses]
+    several = [gradients.flatten(1, -2) if gradients.ndim > 2 else gradients[:, None] for _, gradients in uses]
     shapes = [
         (*gradients.shape[:2], -1) if inputs[0].is_floating_point() else gradients.shape[:2]
         for (inputs, _), gradients in zip(uses, several, strict=True)

@@ -38,8 +38,7 @@ from dprmt.training.norms._layer_gradient import cheaper_side as cheaper_side
 from dprmt.training.norms._layer_gradient import full_precision as full_precision
 from dprmt.training.norms._layer_gradient import layer_gradient as layer_gradient
 from dprmt.training.norms._layer_gradient import sum_of_squares as sum_of_squares
-from dprmt.training.norms._layer_gradient import tokens_in_the_middle as tokens_in_the_middle
-from dprmt.training.norms._layer_gradient import working_dtype as working_dtype
+from dprmt.training.norms._layer_gradient import token_factors as token_factors
 from dprmt.training.norms._probes import ProbeGenerator as ProbeGenerator
 from dprmt.training.norms._probes import SampleId as SampleId
 from dprmt.training.norms._probes import sample_names as sample_names
@@ -72,6 +71,5 @@ __all__ = [
     "rounding_margin",
     "sample_names",
     "sum_of_squares",
-    "tokens_in_the_middle",
-    "working_dtype",
+    "token_factors",
 ]

@@ -18,7 +18,7 @@ UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
 
 
 def clip_factors(
-    squared_norms: torch.Tensor, clipping_norm: float, *, rounding: float | torch.Tensor = DEFAULT_ROUNDING
+    squared_norms: torch.Tensor, clipping_norm: float, *, rounding: float = DEFAULT_ROUNDING
 ) -> torch.Tensor:
     """min(1, (1 - ρ) C/√n̂) for every sample.
 
@@ -28,7 +28,7 @@ def clip_factors(
         n̂ over all layers: the sum of the layers' estimates, float64.
     clipping_norm : float
         C > 0. It should exceed 1e-15: products of float32 numbers below 1e-38 are lost.
-    rounding : float or Tensor, shape (B,)
+    rounding : float
         ρ in [0, 1), a bound on the relative error of √n̂ by which it may be too small, see
         :func:`rounding_margin`. The default, 2⁻¹³, costs as much utility as 0.012% more noise, and is the
         margin for inner products of up to 65,000 terms in float32.
@@ -69,17 +69,10 @@ def clip_factors(
     if bool((squared_norms < 0).any()):
         raise ParameterError("squared_norms", float(squared_norms[squared_norms < 0][0]), ">= 0")
     bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
+    margin = check_real("rounding", rounding, low=0.0, high=1.0, high_open=True)
     norms = squared_norms.detach().double().sqrt()
-    factors = (_share_kept(rounding, norms) * (1 - FACTOR_ROUNDING) * bound / norms).clamp_max(1.0)
+    factors = ((1 - margin) * (1 - FACTOR_ROUNDING) * bound / norms).clamp_max(1.0)
     return torch.where(torch.isfinite(norms), factors, 0.0)
-
-
-def _share_kept(rounding: float | torch.Tensor, norms: torch.Tensor) -> torch.Tensor | float:
-    if not isinstance(rounding, torch.Tensor):
-        return 1 - check_real("rounding", rounding, low=0.0, high=1.0, high_open=True)
-    if rounding.shape not in ((), norms.shape) or not bool(((rounding >= 0) & (rounding < 1)).all()):
-        raise ParameterError("rounding", rounding, f"numbers in [0, 1), one or {len(norms)}")
-    return 1 - rounding.to(norms)
 
 
 def rounding_margin(

@@ -5,14 +5,7 @@ from __future__ import annotations
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.norms._layer_gradient import (
-    check_factor,
-    full_precision,
-    layer_gradient,
-    sum_of_squares,
-    tokens_in_the_middle,
-    working_dtype,
-)
+from dprmt.training.norms._layer_gradient import full_precision, layer_gradient, sum_of_squares, token_factors
 
 
 def exact_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, bias: bool = False) -> torch.Tensor:
@@ -73,8 +66,8 @@ def bias_squared_norms(gradients: torch.Tensor) -> torch.Tensor:
     >>> bias_squared_norms(torch.tensor([[[1.0], [2.0]]]))
     tensor([9.], dtype=torch.float64)
     """
-    check_factor("gradients", gradients)
-    return sum_of_squares(tokens_in_the_middle(gradients, working_dtype(gradients)).sum(1, dtype=torch.float64))
+    (per_token,) = token_factors(gradients=gradients)
+    return sum_of_squares(per_token.sum(1, dtype=torch.float64))
 
 
 def embedding_squared_norms(
@@ -141,9 +134,10 @@ def embedding_rows(
     >>> owners.tolist(), words.tolist(), rows.tolist()
     ([0, 0], [2, 7], [[1.0], [2.0]])
     """
+    (per_token,) = token_factors(gradients=gradients)
     _check_tokens(tokens, gradients)
     flat = tokens.flatten(1).long() if tokens.ndim > 1 else tokens[:, None].long()
-    values = tokens_in_the_middle(gradients, working_dtype(gradients)).flatten(0, 1)
+    values = per_token.flatten(0, 1)
     owner = torch.arange(len(flat), device=flat.device)[:, None].expand_as(flat)
     found, row_of = torch.unique(torch.stack([owner, flat], -1).flatten(0, 1), dim=0, return_inverse=True)
     sums = torch.zeros(len(found), values.shape[-1], dtype=values.dtype, device=values.device)
@@ -155,7 +149,6 @@ def embedding_rows(
 
 
 def _check_tokens(tokens: torch.Tensor, gradients: torch.Tensor) -> None:
-    check_factor("gradients", gradients)
     if not isinstance(tokens, torch.Tensor) or tokens.is_floating_point() or tokens.dtype == torch.bool:
         raise ParameterError("tokens", getattr(tokens, "dtype", type(tokens).__name__), "a tensor of integers")
     if tokens.shape != gradients.shape[:-1]:

@@ -14,12 +14,10 @@ from dprmt.training.norms._exact import embedding_squared_norms
 from dprmt.training.norms._layer_gradient import (
     LayerGradient,
     Side,
-    check_factor,
     full_precision,
     layer_gradient,
     sum_of_squares,
-    tokens_in_the_middle,
-    working_dtype,
+    token_factors,
 )
 from dprmt.training.norms._probes import ProbeGenerator, SampleId, draw_probes
 from dprmt.training.norms._record import LayerRecord
@@ -78,17 +76,12 @@ def hutchinson_squared_norms(
     """
     layer = layer_gradient(activations, gradients, bias, side)
     check_probes("probes", probes, layer)
-    return _estimate(layer, probes)
-
-
-def _estimate(layer: LayerGradient, probes: torch.Tensor) -> torch.Tensor:
-    with full_precision(layer.left.device):
-        return sum_of_squares(layer.times(probes.to(layer.left.dtype)))
+    return sum_of_squares(layer.times(probes))
 
 
 def check_probes(name: str, probes: torch.Tensor, layer: LayerGradient) -> None:
     """Raise unless there is one matrix of the right height for all samples, or one for each."""
-    check_factor(name, probes)
+    token_factors(**{name: probes})
     if probes.shape[-2] != layer.columns or probes.shape[:-2] not in ((), layer.left.shape[:1]):
         rows, size = layer.columns, len(layer.left)
         raise ParameterError(name, tuple(probes.shape), f"of shape ({rows}, k) or ({size}, {rows}, k)")
@@ -201,20 +194,9 @@ class Hutchinson:
             If an argument is out of its range or shapes do not fit.
         """
         factors = layer_gradient(activations, gradients, bias, side=None)
-        probes = draw_probes(
-            self.generator,
-            self.probe_sharing,
-            samples,
-            batch_size=len(factors.left),
-            step=step,
-            layer=layer,
-            rows=factors.columns,
-            probes=self.probes,
-            purpose="probes",
-            dtype=factors.left.dtype,
-            device=factors.left.device,
-        )
-        return _estimate(factors, probes)
+        request = {"layer": layer, "step": step, "rows": factors.columns, "probes": self.probes}
+        probes = draw_probes(self.generator, self.probe_sharing, samples, factors.left, **request)
+        return sum_of_squares(factors.times(probes))
 
     def embedding_squared_norms(
         self,
@@ -245,22 +227,9 @@ class Hutchinson:
         ParameterError
             If an argument is out of its range or shapes do not fit.
         """
-        check_factor("gradients", gradients)
-        dtype = working_dtype(gradients)
-        values = tokens_in_the_middle(gradients, dtype)
-        probes = draw_probes(
-            self.generator,
-            self.probe_sharing,
-            samples,
-            batch_size=len(values),
-            step=step,
-            layer=layer,
-            rows=values.shape[-1],
-            probes=self.probes,
-            purpose="probes",
-            dtype=dtype,
-            device=values.device,
-        )
+        (values,) = token_factors(gradients=gradients)
+        request = {"layer": layer, "step": step, "rows": values.shape[-1], "probes": self.probes}
+        probes = draw_probes(self.generator, self.probe_sharing, samples, values, **request)
         with full_precision(values.device):
             return embedding_squared_norms(tokens.reshape(len(values), -1), values @ probes, padding_idx=padding_idx)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import SupportsIndex
 
 import torch
@@ -12,13 +13,7 @@ import torch
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.norms._estimator import ProbeSharing
 from dprmt.training.norms._hutchinson import check_probes
-from dprmt.training.norms._layer_gradient import (
-    LayerGradient,
-    Side,
-    full_precision,
-    layer_gradient,
-    sum_of_squares,
-)
+from dprmt.training.norms._layer_gradient import LayerGradient, Side, full_precision, layer_gradient, sum_of_squares
 from dprmt.training.norms._probes import ProbeGenerator, SampleId, draw_probes
 from dprmt.training.norms._record import LayerRecord
 
@@ -249,23 +244,10 @@ class HutchPlusPlus:
             If an argument is out of its range or shapes do not fit.
         """
         factors = layer_gradient(activations, gradients, bias, side=None)
-        heights = factors.columns if self.power_iteration else factors.transposed().columns, factors.columns
-        sketch, probes = (
-            draw_probes(
-                self.generator,
-                self.probe_sharing,
-                samples,
-                batch_size=len(factors.left),
-                step=step,
-                layer=layer,
-                rows=rows,
-                probes=width,
-                purpose=purpose,
-                dtype=factors.left.dtype,
-                device=factors.left.device,
-            )
-            for purpose, width, rows in zip(("sketch", "probes"), (self.width, self.probes), heights, strict=True)
-        )
+        height = factors.columns if self.power_iteration else factors.rows
+        draw = partial(draw_probes, self.generator, self.probe_sharing, samples, factors.left, layer=layer, step=step)
+        sketch = draw(purpose="sketch", rows=height, probes=self.width)
+        probes = draw(purpose="probes", rows=factors.columns, probes=self.probes)
         return _estimate(factors, sketch, probes, self.power_iteration)
 
     def layer_record(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 from typing import Literal, SupportsIndex
 
 import torch
@@ -20,32 +21,27 @@ class LayerGradient:
     always 1: its gradient is one more row of M, so whatever is true of M's norm is true of both together.
 
     ``left``, ``right``: the factors, of shapes (B, T, m) and (B, T, n), in the dtype of the products.
-    ``left_one``, ``right_one``: whether the factor has, after its last column, one more that is constantly 1 and not
-    stored.
+    ``rows``, ``columns``: of M; one more than the factor has where its last column, of ones, is not stored.
     """
 
     left: torch.Tensor
     right: torch.Tensor
-    left_one: bool = False
-    right_one: bool = False
-
-    @property
-    def columns(self) -> int:
-        """Number of columns of M, the rows of what :meth:`times` accepts."""
-        return self.right.shape[-1] + self.right_one
+    rows: int
+    columns: int
 
     def transposed(self) -> LayerGradient:
         """The layer with Mᵀ in place of M: the same singular values."""
-        return replace(self, left=self.right, right=self.left, left_one=self.right_one, right_one=self.left_one)
+        return LayerGradient(self.right, self.left, self.columns, self.rows)
 
     def times(self, matrix: torch.Tensor) -> torch.Tensor:
         """M @ matrix as Lᵀ(R @ matrix): memory O(k(T + m)) per sample."""
-        stored = self.right.shape[-1]
-        product = self.right @ matrix[..., :stored, :]
-        if self.right_one:
-            product = product + matrix[..., stored:, :]
-        rows = self.left.transpose(1, 2) @ product
-        return torch.cat([rows, product.sum(1, keepdim=True)], 1) if self.left_one else rows
+        matrix, stored = matrix.to(self.left.dtype), self.right.shape[-1]
+        with full_precision(self.left.device):
+            product = self.right @ matrix[..., :stored, :]
+            if self.columns > stored:
+                product = product + matrix[..., stored:, :]
+            rows = self.left.transpose(1, 2) @ product
+            return torch.cat([rows, product.sum(1, keepdim=True)], 1) if self.rows > self.left.shape[-1] else rows
 
 
 def layer_gradient(
@@ -68,19 +64,17 @@ def layer_gradient(
     >>> layer_gradient(torch.ones(2, 5, 3), torch.ones(2, 5, 4)).times(torch.ones(4, 1)).shape
     torch.Size([2, 3, 1])
     """
-    check_factor("activations", activations)
-    check_factor("gradients", gradients)
+    a, g = token_factors(activations=activations, gradients=gradients)
     if activations.shape[:-1] != gradients.shape[:-1]:
         allowed = f"of shape {(*activations.shape[:-1], 'p')}, as the activations"
         raise ParameterError("gradients", tuple(gradients.shape), allowed)
     if activations.device != gradients.device:
         raise ParameterError("gradients", gradients.device, f"on the device of the activations, {activations.device}")
-    side = cheaper_side(activations.shape[-1], gradients.shape[-1], bias=bias) if side is None else side
+    d, p = a.shape[-1], g.shape[-1]
+    side = cheaper_side(d, p, bias=bias) if side is None else side
     if side not in ("gradients", "activations"):
         raise ParameterError("side", side, "one of 'gradients', 'activations'")
-    dtype = working_dtype(activations, gradients)
-    left, right = tokens_in_the_middle(activations, dtype), tokens_in_the_middle(gradients, dtype)
-    return LayerGradient(left, right, left_one=bias) if side == "gradients" else LayerGradient(right, left, False, bias)
+    return LayerGradient(a, g, d + bias, p) if side == "gradients" else LayerGradient(g, a, p, d + bias)
 
 
 def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bias: bool = False) -> Side:
@@ -112,50 +106,43 @@ def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bia
     return "gradients" if check_count("out_features", out_features) <= rows else "activations"
 
 
-def check_factor(name: str, value: torch.Tensor) -> None:
-    """Raise unless ``value`` is a real floating tensor with a batch axis and a feature axis."""
-    if not isinstance(value, torch.Tensor):
-        raise ParameterError(name, type(value).__name__, "a torch tensor")
-    if not value.is_floating_point():
-        raise ParameterError(name, value.dtype, "of a real floating dtype")
-    if value.ndim < 2 or value.shape[-1] == 0:
-        raise ParameterError(name, tuple(value.shape), "of shape (B, ..., features) with at least one feature")
+def token_factors(**factors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Factors with all axes between the first and the last taken as tokens, in one dtype.
 
-
-def working_dtype(*tensors: torch.Tensor) -> torch.dtype:
-    """The widest dtype of the tensors, and never narrower than float32.
+    Parameters
+    ----------
+    **factors : Tensor, shape (B, ..., features)
+        By the names under which errors speak of them.
 
     Returns
     -------
-    torch.dtype
-        float32 or float64.
+    tuple of Tensor, shape (B, T, features)
+        Detached; in the widest of their dtypes, float32 at least. (B, features) becomes (B, 1, features).
+
+    Raises
+    ------
+    ParameterError
+        If one is not a real floating tensor with a batch axis and a feature axis.
 
     Examples
     --------
-    >>> working_dtype(torch.ones(1, dtype=torch.bfloat16))
-    torch.float32
+    >>> (factor,) = token_factors(gradients=torch.ones(2, 3, 4, 5, dtype=torch.bfloat16))
+    >>> factor.shape, factor.dtype
+    (torch.Size([2, 12, 5]), torch.float32)
     """
-    return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
-
-
-def tokens_in_the_middle(factor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The factor with shape (B, T, features), all axes between the first and the last taken as tokens.
-
-    Returns
-    -------
-    Tensor
-        Detached; (B, features) becomes (B, 1, features).
-
-    Examples
-    --------
-    >>> tokens_in_the_middle(torch.ones(2, 3, 4, 5), torch.float32).shape
-    torch.Size([2, 12, 5])
-    """
-    detached = factor.detach().to(dtype)
-    tokens = 1
-    for size in detached.shape[1:-1]:
-        tokens *= size
-    return detached.reshape(detached.shape[0], tokens, detached.shape[-1])
+    dtype = torch.float32
+    for name, value in factors.items():
+        if not isinstance(value, torch.Tensor):
+            raise ParameterError(name, type(value).__name__, "a torch tensor")
+        if not value.is_floating_point():
+            raise ParameterError(name, value.dtype, "of a real floating dtype")
+        if value.ndim < 2 or value.shape[-1] == 0:
+            raise ParameterError(name, tuple(value.shape), "of shape (B, ..., features) with at least one feature")
+        dtype = torch.promote_types(dtype, value.dtype)
+    return tuple(
+        value.detach().to(dtype).reshape(len(value), math.prod(value.shape[1:-1]), value.shape[-1])
+        for value in factors.values()
+    )
 
 
 def sum_of_squares(values: torch.Tensor) -> torch.Tensor:

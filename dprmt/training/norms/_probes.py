@@ -26,11 +26,10 @@ import math
 import operator
 import secrets
 from collections.abc import Sequence
-from typing import NoReturn, SupportsIndex, TypeAlias
+from typing import Any, NoReturn, SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError, check_count
 
@@ -130,8 +129,8 @@ class ProbeGenerator:
         ParameterError
             If an argument is out of its range.
         """
-        head, shape = _request(step, layer, rows, probes, purpose, dtype)
-        return torch.from_numpy(self._normal(head + _part(b"all"), shape)).to(device=device, dtype=dtype)
+        (matrix,) = self._matrices([_message("all")], step, layer, rows, probes, purpose, dtype)
+        return matrix.to(device)
 
     def per_sample(
         self,
@@ -164,43 +163,48 @@ class ProbeGenerator:
         ParameterError
             If an argument is out of its range, or an identity appears twice.
         """
-        head, shape = _request(step, layer, rows, probes, purpose, dtype)
-        names = sample_names(samples)
+        return self._matrices(sample_names(samples), step, layer, rows, probes, purpose, dtype).to(device)
+
+    def _matrices(
+        self,
+        names: Sequence[bytes],
+        step: SupportsIndex,
+        layer: str,
+        rows: SupportsIndex,
+        probes: SupportsIndex,
+        purpose: str,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        number = check_count("step", step, low=0)
+        for argument, word in (("layer", layer), ("purpose", purpose)):
+            if not isinstance(word, str) or not word:
+                raise ParameterError(argument, word, "a name that is not empty")
+        if dtype not in (torch.float32, torch.float64):
+            raise ParameterError("dtype", dtype, "torch.float32 or torch.float64")
+        shape = check_count("rows", rows), check_count("probes", probes)
+        head = _message(purpose, str(number), layer)
         result = torch.empty((len(names), *shape), dtype=dtype)
         for matrix, name in zip(result, names, strict=True):
-            matrix.copy_(torch.from_numpy(self._normal(head + name, shape)))
-        return result.to(device)
-
-    def _normal(self, message: bytes, shape: tuple[int, int]) -> NDArray[np.float64]:
-        digest = hashlib.blake2b(message, key=self.__seed, digest_size=16, person=_PERSON).digest()
-        stream = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
-        return stream.standard_normal(shape) / math.sqrt(shape[1])
+            digest = hashlib.blake2b(head + name, key=self.__seed, digest_size=16, person=_PERSON).digest()
+            stream = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+            matrix.copy_(torch.from_numpy(stream.standard_normal(shape) / math.sqrt(shape[1])))
+        return result
 
 
 def draw_probes(
     generator: ProbeGenerator,
     probe_sharing: str,
     samples: Sequence[SampleId] | torch.Tensor | None,
-    *,
-    batch_size: int,
-    step: SupportsIndex,
-    layer: str,
-    rows: int,
-    probes: int,
-    purpose: str,
-    dtype: torch.dtype,
-    device: torch.device,
+    factor: torch.Tensor,
+    **request: Any,
 ) -> torch.Tensor:
-    """The matrix or matrices of one micro-batch in either mode."""
+    """The matrix or matrices, in either mode, that a micro-batch's factor (B, T, ·) is multiplied by."""
+    request |= {"dtype": factor.dtype, "device": factor.device}
     if probe_sharing == "batch":
-        return generator.shared(
-            step=step, layer=layer, rows=rows, probes=probes, purpose=purpose, dtype=dtype, device=device
-        )
-    if samples is None or len(samples) != batch_size:
-        raise ParameterError("samples", samples, f"the identities of all {batch_size} samples of the micro-batch")
-    return generator.per_sample(
-        samples, step=step, layer=layer, rows=rows, probes=probes, purpose=purpose, dtype=dtype, device=device
-    )
+        return generator.shared(**request)
+    if samples is None or len(samples) != len(factor):
+        raise ParameterError("samples", samples, f"the identities of all {len(factor)} samples of the micro-batch")
+    return generator.per_sample(samples, **request)
 
 
 def sample_names(samples: Sequence[SampleId] | torch.Tensor) -> list[bytes]:
@@ -225,46 +229,24 @@ def sample_names(samples: Sequence[SampleId] | torch.Tensor) -> list[bytes]:
         samples = samples.tolist()
     if isinstance(samples, (str, bytes)) or not isinstance(samples, Sequence):
         raise ParameterError("samples", samples, "a sequence of integers or strings, one for each sample")
-    names = [_sample_name(sample) for sample in samples]
+    names = []
+    for sample in samples:
+        try:
+            kind, text = ("str", sample) if isinstance(sample, str) else ("int", str(operator.index(sample)))
+        except TypeError:
+            raise ParameterError("samples", sample, "integers or strings") from None
+        if isinstance(sample, bool):
+            raise ParameterError("samples", sample, "integers or strings")
+        names.append(_message(kind, text))
     if len(set(names)) < len(names):
         twice = next(sample for sample, name in zip(samples, names, strict=True) if names.count(name) > 1)
         raise ParameterError("samples", twice, "identities that are all different")
     return names
 
 
-def _sample_name(sample: SampleId) -> bytes:
-    if isinstance(sample, str):
-        return _part(b"str") + _part(sample.encode())
-    try:
-        number = operator.index(sample)
-    except TypeError:
-        raise ParameterError("samples", sample, "integers or strings") from None
-    if isinstance(sample, bool):
-        raise ParameterError("samples", sample, "integers or strings")
-    return _part(b"int") + _part(str(number).encode())
-
-
-def _request(
-    step: SupportsIndex,
-    layer: str,
-    rows: SupportsIndex,
-    probes: SupportsIndex,
-    purpose: str,
-    dtype: torch.dtype,
-) -> tuple[bytes, tuple[int, int]]:
-    number = check_count("step", step, low=0)
-    if not isinstance(layer, str) or not layer:
-        raise ParameterError("layer", layer, "a name that is not empty")
-    if not isinstance(purpose, str) or not purpose:
-        raise ParameterError("purpose", purpose, "a name that is not empty")
-    if dtype not in (torch.float32, torch.float64):
-        raise ParameterError("dtype", dtype, "torch.float32 or torch.float64")
-    head = b"".join(map(_part, (purpose.encode(), str(number).encode(), layer.encode())))
-    return head, (check_count("rows", rows), check_count("probes", probes))
-
-
-def _part(text: bytes) -> bytes:
-    return len(text).to_bytes(8, "little") + text
+def _message(*parts: str) -> bytes:
+    """Parts with their lengths, so that different ones are different strings."""
+    return b"".join(len(text).to_bytes(8, "little") + text for text in map(str.encode, parts))
 
 
 def _seed_bytes(seed: bytes | int | None) -> bytes:

@@ -144,11 +144,6 @@ class NormRecord:
         return [record for record in self.layers if record.method != "exact"]
 
     @property
-    def every_parameter_estimated(self) -> bool:
-        """Whether no part of any norm is exact."""
-        return all(record.method == "hutchinson" for record in self.layers)
-
-    @property
     def rank(self) -> int | None:
         """The finite rank that may be claimed for all layers together, None if there is none."""
         ranks = [record.rank for record in self.layers if record.rank is not None]
