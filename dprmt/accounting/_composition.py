@@ -6,7 +6,7 @@ relative to δ itself, however small δ is: section 6 of ``docs/theory/randomize
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -220,16 +220,52 @@ def tilted_transform(pmf: LossPMF, tilt: float, size: int) -> TiltedTransform:
     return TiltedTransform(values, float(log_mgf([(pmf, 1)], np.array([tilt]))[0]), _mass_rounding(pmf, weights))
 
 
-def composed_powers(pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int) -> dict[int, ComposedLoss]:
-    """The finite part of one step's loss composed with itself, for several numbers of steps by one transform."""
+@dataclass(frozen=True)
+class ComposedRows:
+    """The finite part of one step's loss composed with itself, for several numbers of steps.
+
+    Attributes
+    ----------
+    mass : ndarray, shape (m, n)
+        One row for each number of steps, see :class:`ComposedLoss`.
+    log_scale, error : ndarray, shape (m,)
+        As there.
+    """
+
+    mass: Array
+    log_scale: Array
+    error: Array
+
+
+def composed_rows(
+    pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int, at_a_time: int
+) -> Iterator[ComposedRows]:
+    """By one transform; so many numbers of steps at a time, in the order of ``counts``."""
     one = tilted_transform(pmf, tilt, size)
     magnitude = np.abs(one.values)
+    for start in range(0, len(counts), at_a_time):
+        steps = np.array(counts[start : start + at_a_time], dtype=np.float64)
+        mass = np.roll(fft.irfft(_powers(one.values, magnitude, steps), size), -(first % size), axis=1)
+        error = one.misplaced(steps) + _power_rounding(magnitude, steps, size)
+        yield ComposedRows(np.maximum(mass, 0.0), steps * one.log_scale, error)
+
+
+def composed_powers(pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int) -> dict[int, ComposedLoss]:
+    """The same as one loss for each number of steps."""
     losses = (first + np.arange(size)) * pmf.mesh
-    result = {}
-    for count in counts:
-        mass = np.roll(fft.irfft(_power(one.values, count), size), -(first % size))
-        error = one.misplaced(count) + _fft_rounding([magnitude], [count], size)
-        result[count] = ComposedLoss(losses, np.maximum(mass, 0.0), tilt, count * one.log_scale, 0.0, float(error))
+    rows = composed_rows(pmf, counts, tilt, first, size, 1)
+    return {
+        count: ComposedLoss(losses, row.mass[0], tilt, float(row.log_scale[0]), 0.0, float(row.error[0]))
+        for count, row in zip(counts, rows, strict=True)
+    }
+
+
+def _powers(transform: Array, magnitude: Array, counts: Array) -> Array:
+    """Its powers, one a row; 0 where that is below e^{-80}, as at most frequencies."""
+    with np.errstate(divide="ignore"):
+        seen = np.flatnonzero(np.log(magnitude) * counts.min() > -80.0)
+    result = np.zeros((counts.size, transform.size), dtype=np.complex128)
+    result[:, seen] = np.exp(counts[:, None] * np.log(transform[seen]))
     return result
 
 
@@ -259,3 +295,13 @@ def _fft_rounding(magnitudes: list[Array], counts: list[int], size: int) -> floa
     each = [2 * steps * np.exp(log_product[seen] - log[seen]) for steps, log in zip(counts, padded, strict=True)]
     total = np.exp(log_product[seen]) + np.sum(each, axis=0)
     return 2 * unit * float(np.sqrt(np.sum(total**2))) + 1e-25
+
+
+def _power_rounding(magnitude: Array, counts: Array, size: int) -> Array:
+    """As :func:`_fft_rounding`, for each of several powers of one transform."""
+    unit = 8 * _EPS * np.log2(size)
+    log = np.log(magnitude + unit)
+    log = log[counts.min() * log > -120.0]
+    power = np.exp(counts[:, None] * log) * (1.0 + 2 * counts[:, None] * np.exp(-log))
+    value: Array = 2 * unit * np.sqrt(np.sum(power**2, axis=1)) + 1e-25
+    return value

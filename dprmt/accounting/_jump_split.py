@@ -10,47 +10,41 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from dprmt.accounting._discretization import LossPMF
-from dprmt.accounting._light_steps import LightCurve, NoStep, light_curves, mean_ratio
+from dprmt.accounting._light_steps import light_curves, mean_ratio
 from dprmt.accounting._questions import Side
 from dprmt.accounting._types import Array
 
 _NEGLIGIBLE = 1e-5  # share of δ that may be charged for more jumps than are counted
 _MOST_JUMPS = 60
 _FEW_STEPS = 2**12  # with more, a step more or less hardly matters
-_ROUNDING = 64 * float(np.finfo(np.float64).eps)
-_SUMS = 1e-12  # relative, of sums of some thousand positive terms
+_SUMS = 1e-11  # relative, of convolutions and of the number of ways
+_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class Jumps:
-    """The law of j jumps at multiples of their own mesh.
+    """The laws of 0, 1, … jumps, each at its sums, one after the other.
 
     Attributes
     ----------
-    index : ndarray
-        Losses in units of the light part's mesh.
-    mass : ndarray
-        P-masses, of j ordered steps.
-    infinite : float
-        P-mass beyond all nodes that counts as infinite.
-    log_ways : float
-        Log of the number of ways to choose the j steps.
-    light : LightCurve or NoStep
-        What the other steps leave, after which ``log_factor`` and ``shift`` account for some steps more or less.
-    log_factor, shift : float
-        D(ε) of the wanted number of steps is bounded by e^{log_factor} · light(ε - shift).
+    number : ndarray of int64, shape (n,)
+        How many jumps.
+    index : ndarray of int64, shape (n,)
+        Their sum, in units of the light part's mesh.
+    mass : ndarray, shape (n,)
+        P-mass, times the number of ways to choose the steps that jump.
+    infinite : ndarray, shape (m,)
+        For each number of jumps the P-mass beyond all nodes that counts as infinite.
     """
 
-    index: Array
+    number: NDArray[np.int64]
+    index: NDArray[np.int64]
     mass: Array
-    infinite: float
-    log_ways: float
-    light: LightCurve | NoStep
-    log_factor: float
-    shift: int
+    infinite: Array
 
 
 class SplitCurve:
@@ -65,29 +59,39 @@ class SplitCurve:
         self, pmf: LossPMF, steps: int, cut: int, stride: int, side: Side, small: float, offset: float = 0.0
     ) -> None:
         self.mesh, self.side = pmf.mesh, side
-        self.offset = steps * offset
+        self.steps, self.offset = steps, steps * offset
         light = pmf.index <= cut
         rest = LossPMF(pmf.index[light], pmf.mass[light], pmf.mesh, 0.0)
         jump = _dense(pmf.index[~light] // stride, rounded(pmf.mass[~light], side))
         kept, leaves = float(rest.mass.sum()), float(jump.sum())
         most, self.charged = _jumps_to_count(steps, kept, leaves, small)
-        self.terms = _terms(rest, jump, steps, most, stride, side, small)
+        jumps = _jumps(jump, steps, most, stride, rest.mesh, side)
+        self._compose(rest, jumps, [_stand_in(steps, j, most, side) for j in range(most + 1)], small)
         self.infinite = 0.0
         if side == "upper":
             never = steps * math.log1p(-pmf.infinite) if pmf.infinite < 1.0 else -math.inf
             self.infinite = min(-math.expm1(never) + self.charged, 1.0)
         self.last = int(pmf.index[-1])
 
+    def _compose(self, rest: LossPMF, jumps: Jumps, plan: list[int], small: float) -> None:
+        """What light steps add to each jump: ``plan`` is their number after 0, 1, … jumps (J2)."""
+        counts = sorted(set(plan))
+        self.light = light_curves(rest, counts, small, self.side)
+        row = np.searchsorted(counts, plan)
+        extra = np.array(plan) - (self.steps - np.arange(len(plan)))  # steps that the stand-in has too many
+        mass = float(rest.mass.sum())
+        drift = extra * (math.log(mean_ratio(rest) / mass) / rest.mesh)
+        shift = (np.ceil(drift) if self.side == "upper" else np.floor(drift)).astype(np.int64)
+        factor = np.exp(-extra * math.log(mass))
+        self.rows, self.places = row[jumps.number], jumps.index + shift[jumps.number]
+        self.weights = jumps.mass * factor[jumps.number]
+        self.beyond = float(jumps.infinite @ (factor * self.light.most[row])) if self.side == "upper" else 0.0
+
     def at(self, index: int) -> float:
         """The bound on δ at a grid point, without infinite losses."""
-        return sum(self._term(jumps, index) for jumps in self.terms)
-
-    def _term(self, jumps: Jumps, index: int) -> float:
-        low, high = jumps.light.bounds(index - jumps.shift - jumps.index)
-        scale = math.exp(min(jumps.log_ways + jumps.log_factor, 600.0))
-        if self.side == "lower":
-            return scale * float(jumps.mass @ low) * (1.0 - _SUMS)
-        return scale * (float(jumps.mass @ high) + jumps.infinite * jumps.light.mass) * (1.0 + _SUMS)
+        value = float(self.weights @ self.light.at(self.rows, index - self.places)) + self.beyond
+        rounding = _SUMS + _EPS * self.weights.size
+        return value * (1.0 - rounding if self.side == "lower" else 1.0 + rounding)
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
         """As :meth:`DeltaCurve.delta_bounds`; the side that was not asked for is trivial."""
@@ -144,7 +148,7 @@ def _between(low: int, at_low: float, high: int, at_high: float, delta: float) -
 
 def rounded(mass: Array, side: Side) -> Array:
     """Masses with the rounding of the tails that they are differences of charged (F1)."""
-    charge = _ROUNDING * np.cumsum(mass[::-1])[::-1]
+    charge = 64 * _EPS * np.cumsum(mass[::-1])[::-1]
     return mass + charge if side == "upper" else np.maximum(mass - charge, 0.0)
 
 
@@ -174,25 +178,21 @@ def _log_ways(steps: int, j: Array) -> Array:
     return value
 
 
-def _terms(rest: LossPMF, jump: Array, steps: int, most: int, stride: int, side: Side, small: float) -> list[Jumps]:
-    plan = [_stand_in(steps, j, most, side) for j in range(most + 1)]
-    curves = light_curves(rest, sorted(set(plan)), small)
-    mass = float(rest.mass.sum())
-    log_mean = math.log(mean_ratio(rest) / mass)
-    terms = []
-    law, infinite = np.ones(1), 0.0
-    ways = _log_ways(steps, np.arange(most + 1))
-    for j, count in enumerate(plan):
-        if j > 0:
-            law, infinite = _one_more(law, infinite, jump, stride * rest.mesh, side)
-        extra = count - (steps - j)  # steps that the stand-in has too many
-        drift = extra * log_mean / rest.mesh
-        shift = math.ceil(drift) if side == "upper" else math.floor(drift)
-        used = np.flatnonzero(law)
-        terms.append(
-            Jumps(used * stride, law[used], infinite, float(ways[j]), curves[count], -extra * math.log(mass), shift)
-        )
-    return terms
+def _jumps(jump: Array, steps: int, most: int, stride: int, mesh: float, side: Side) -> Jumps:
+    """The laws of up to ``most`` jumps among ``steps`` steps; ``jump`` is that of one on multiples of ``stride``."""
+    laws, infinite = [np.ones(1)], [0.0]
+    for j in range(1, most + 1):
+        law, lost = _one_more(laws[-1], infinite[-1], jump, stride * mesh, side)
+        ways = (steps - j + 1) / j  # more than for one jump less
+        laws.append(law * ways)
+        infinite.append(lost * ways)
+    used = [np.flatnonzero(law) for law in laws]
+    return Jumps(
+        np.repeat(np.arange(most + 1), [places.size for places in used]),
+        np.concatenate(used) * stride,
+        np.concatenate([law[places] for law, places in zip(laws, used, strict=True)]),
+        np.array(infinite),
+    )
 
 
 def _stand_in(steps: int, j: int, most: int, side: Side) -> int:

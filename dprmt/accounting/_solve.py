@@ -86,25 +86,29 @@ class DeltaCurve:
 
 
 def _suffix_sums(values: Array) -> Array:
-    sums: Array = np.cumsum(values[::-1])[::-1]
+    sums: Array = np.cumsum(values[..., ::-1], axis=-1)[..., ::-1]
     return sums
 
 
 def discounted_suffix_sums(values: Array, nodes: Array) -> Array:
-    """Σ_{i ≥ j} values[i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes."""
+    """Σ_{i ≥ j} values[..., i] · e^{-(nodes[i] - nodes[j])} on equidistant nodes."""
     # Block by block, so that no exponential overflows; where one step discounts below rounding, nothing carries.
     step = float(nodes[1] - nodes[0]) if nodes.size > 1 else 0.0
     if step > 40.0:
         return values
     length = min(int(300.0 / max(step, 1e-300)) + 1, nodes.size)
-    growth = np.exp(step * np.arange(length))
-    sums, carried = np.empty_like(values), 0.0
+    growth = np.exp(step * np.arange(length + 1))
+    discount = 1.0 / growth
+    sums = np.empty_like(values)
+    carried = sums[..., 0]
     for stop in range(nodes.size, 0, -length):
         start = max(stop - length, 0)
-        scale = growth[: stop - start]
-        inner = _suffix_sums(values[start:stop] / scale) * scale
-        sums[start:stop] = inner + carried * np.exp(-step) * (scale / scale[-1])
-        carried = float(sums[start])
+        size = stop - start
+        inner = sums[..., start:stop]
+        np.multiply(_suffix_sums(values[..., start:stop] * discount[:size]), growth[:size], out=inner)
+        if stop < nodes.size:
+            inner += carried[..., None] * discount[size:0:-1]
+        carried = sums[..., start]
     return sums
 
 

@@ -17,6 +17,7 @@ from dprmt.accounting._jump_split import SplitCurve
 from dprmt.accounting._light_steps import light_curves
 from dprmt.accounting._one_step import OneStepCurve
 from dprmt.accounting._revealed_pair import RevealedPair
+from dprmt.accounting._solve import discounted_suffix_sums
 
 MESH, STRIDE, CUT = 0.03, 7, 4
 
@@ -83,21 +84,43 @@ def test_epsilon_is_the_inverse_of_delta(pmf, steps, exponent) -> None:
 def test_light_steps_at_every_epsilon(pmf, steps, epsilon) -> None:
     """Also far to the left of all losses, where δ is linear in e^ε, and to the right, where it is 0."""
     light = LossPMF(pmf.index[:8], pmf.mass[:8], MESH, 0.0)
-    curve = light_curves(light, [steps], 1e-9)[steps]
-    index = round(epsilon / MESH) * np.array([1, 3])
-    low, high = curve.bounds(index)
-    for i, a, b in zip(index, low, high, strict=True):
-        exact = exact_delta(light, steps, i * MESH)
-        assert a <= exact * (1 + 1e-12)
-        assert b >= exact * (1 - 1e-12)
-        assert b - a <= 1e-6 * exact + 1e-12
+    counts = [0, steps, steps + 3]
+    indices, rows = round(epsilon / MESH) * np.array([1, 3]), np.arange(3)
+    for small in (1e-5, 1e-9):
+        high, low = (light_curves(light, counts, small, side) for side in ("upper", "lower"))
+        for i in indices:
+            index = np.full(3, i)
+            for count, a, b in zip(counts, low.at(rows, index), high.at(rows, index), strict=True):
+                exact = exact_delta(light, count, i * MESH)
+                assert a <= exact * (1 + 1e-12)
+                assert b >= exact * (1 - 1e-12)
+                assert b - a <= 1e-6 * exact + (1e-9 if small > 1e-6 else 1e-12)
+
+
+def test_no_light_step_loses_nothing() -> None:
+    """(1 - e^ε)₊, also where all light losses are negative and the grid ends left of 0."""
+    light = LossPMF(np.array([-9, -8]), np.array([0.5, 0.4]), MESH, 0.0)
+    high, low = (light_curves(light, [0, 40], 1e-9, side) for side in ("upper", "lower"))
+    index, rows = np.arange(-700, 5), np.zeros(705, dtype=np.int64)
+    exact = -np.expm1(np.minimum(index * MESH, 0.0))
+    assert low.first + low.values.shape[1] < 0
+    assert np.all(low.at(rows, index) <= exact)
+    assert np.all(high.at(rows, index) >= exact)
+
+
+def test_discounted_sums_over_several_blocks() -> None:
+    """Σ_{i ≥ j} v_i e^{-(l_i - l_j)}, row by row, over a range that no single exponential spans."""
+    nodes = np.arange(700) * 1.3
+    values = np.random.default_rng(0).random((3, nodes.size)) * np.array([[1.0], [1e-9], [1e9]])
+    direct = np.array([[row[j:] @ np.exp(nodes[j] - nodes[j:]) for j in range(nodes.size)] for row in values])
+    np.testing.assert_allclose(discounted_suffix_sums(values, nodes), direct, rtol=1e-12)
 
 
 def test_no_jump_is_forgotten() -> None:
     """Binomial weights, every number of jumps: all mass at ε → -∞ is there."""
     pmf = LossPMF(np.array([0, 7, 14]), np.array([0.6, 0.3, 0.1]), MESH, 0.0)
     curve = SplitCurve(pmf, 5, CUT, STRIDE, "upper", 1e-3)
-    assert len(curve.terms) == 6
+    assert set(curve.rows) == set(range(6))
     assert curve.at(-(10**6)) == pytest.approx(1.0, abs=1e-9)
 
 
