@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -66,15 +65,8 @@ def strict_json(value: Any, *, indent: int | None = None) -> str:
     >>> strict_json({"loss": float("nan"), "scores": (1.0, float("inf"))})
     '{"loss": null, "scores": [1.0, null]}'
     """
-    return json.dumps(_finite(value), indent=indent, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    finite = json.loads(json.dumps(value), parse_constant=lambda word: None)
+    return json.dumps(finite, indent=indent)
 
 
 def append_line(path: Path, row: Mapping[str, Any], *, durably: bool = False) -> None:

@@ -29,6 +29,7 @@ class LastLayerTask(Task):
     def __init__(self, model: LastLayer, train: Any, validation: Any) -> None:
         self._model, self.size = model, len(train[0])
         self._train, self._validation = (([Features(*x) for x in known], y) for known, y in (train, validation))
+        self.length_at = lambda position: len(self._train[0][position].hidden)
 
     def accumulate(self, private: Any, positions: Sequence[int], step: int) -> torch.Tensor:
         """See `Task`."""
@@ -39,11 +40,6 @@ class LastLayerTask(Task):
         losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
         private.accumulate(losses, samples=positions, step=step)
         return losses.detach()
-
-    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """See `Task`; texts of similar length together."""
-        features = self._train[0]
-        return super().pieces(sorted(batch, key=lambda i: len(features[i].hidden)), largest)
 
     def score(self) -> dict[str, Any]:
         """Mean loss and accuracy on the validation texts."""
@@ -68,7 +64,7 @@ class LastDecoderTask(Task):
 
     def __init__(self, model: LastDecoder, train: Any, validation: Any) -> None:
         self._model, self._train, self._validation = model, train, validation
-        self.size = len(train[0])
+        self.size, self.length_at = len(train[0]), lambda position: len(train[0][position])
 
     def accumulate(self, private: Any, positions: Sequence[int], step: int) -> torch.Tensor:
         """See `Task`."""
@@ -76,10 +72,6 @@ class LastDecoderTask(Task):
         losses = private.model(*_last_decoder.padded([states[i] for i in positions], [labels[i] for i in positions]))
         private.accumulate(losses, samples=positions, step=step)
         return losses.detach()
-
-    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """See `Task`; texts of similar length together."""
-        return super().pieces(sorted(batch, key=lambda i: len(self._train[0][i])), largest)
 
     def score(self) -> dict[str, Any]:
         """Mean loss on the validation texts."""
@@ -107,7 +99,7 @@ class WholeTask(Task):
 
     def __init__(self, model: torch.nn.Module, data: TaskData, rows: int) -> None:
         self._model, self._data, self._rows = model, data, rows
-        self.size = len(data.train)
+        self.size, self.length_at = len(data.train), lambda position: len(data.train[position]["input_ids"])
 
     def accumulate(self, private: Any, positions: Sequence[int], step: int) -> torch.Tensor:
         """See `Task`."""
@@ -117,10 +109,6 @@ class WholeTask(Task):
         losses = per_sample_losses(private.model, batch)
         private.accumulate(losses, samples=samples, step=step)
         return losses.detach()
-
-    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """See `Task`; texts of similar length together."""
-        return super().pieces(sorted(batch, key=lambda i: len(self._data.train[i]["input_ids"])), largest)
 
     def score(self) -> dict[str, Any]:
         """Mean loss and accuracy on the validation texts."""

@@ -15,7 +15,7 @@ from dprmt.training.harness import Run, read_metrics, read_summary, train
 from dprmt.training.harness._allocation import AllocatedBatches, allocation, epoch_length
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.harness._ledger import SpentEpsilon
-from dprmt.training.harness._observers import StopOnSignal
+from dprmt.training.harness._observer import MetricsFile
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.randomness import SecureRandom
 from tests.training.tiny_recipe import recipe_in, write_data
@@ -156,7 +156,7 @@ def stop_at(monkeypatch, last, dies):
                 raise RuntimeError("power cut")
             run.stop()
 
-    monkeypatch.setattr(StopOnSignal, "before_step", before_step)
+    monkeypatch.setattr(MetricsFile, "before_step", before_step)
 
 
 def once_each(epoch):

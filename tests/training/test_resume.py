@@ -176,7 +176,7 @@ def test_a_kill_while_resuming_neither_charges_nor_repeats_randomness(folder, ha
     secrets, real = [], harness.fresh_randomness
     monkeypatch.setattr(harness, "fresh_randomness", lambda *a: secrets.append(real(*a).secret) or real(*a))
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "_remaining_steps", power_cut)
+        patch.setattr(Run, "_batches", power_cut)
         with pytest.raises(RuntimeError, match="power cut"):
             train(recipe_in(folder), tmp_path / "run", resume=True, noise_seed=3)
     assert charged_steps(tmp_path / "run") == 3

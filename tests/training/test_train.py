@@ -255,11 +255,12 @@ def test_resumed_noise_is_fresh_and_optimizer_state_continues(folder, tmp_path, 
 
 
 def _one_step_asking_to_stop_after(monkeypatch, last: int):
-    from dprmt.training.harness import _observers
+    from dprmt.training.harness._interrupts import Interrupts
+    from dprmt.training.harness._observer import MetricsFile
 
-    real = _observers.MetricsFile.after_step
+    real = MetricsFile.after_step
     holder: dict[str, Any] = {}
-    enter = _observers.Interrupts.__enter__
+    enter = Interrupts.__enter__
 
     def entered(self):
         holder["interrupts"] = self
@@ -270,9 +271,9 @@ def _one_step_asking_to_stop_after(monkeypatch, last: int):
         if record.step == last:
             holder["interrupts"].asked = True
 
-    monkeypatch.setattr(_observers.Interrupts, "__enter__", entered)
-    monkeypatch.setattr(_observers.MetricsFile, "after_step", after_step)
-    return _observers.MetricsFile, "after_step", real
+    monkeypatch.setattr(Interrupts, "__enter__", entered)
+    monkeypatch.setattr(MetricsFile, "after_step", after_step)
+    return MetricsFile, "after_step", real
 
 
 def test_a_parameter_that_does_not_move_stops_the_run(folder, tmp_path):
@@ -363,7 +364,8 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys, argumen
     captured = capsys.readouterr()
     assert captured.out == ""
     *before, line = captured.err.splitlines()
-    assert len(before) == (message == "did not change")  # that run has begun, and said that its terminal is private
+    # One run has begun: it said that its terminal is private, and how its one step went.
+    assert len(before) == 2 * (message == "did not change")
     assert line.startswith("dprmt train: ")
     assert message in line
     if "did not change" not in message:  # found after a step, which was charged

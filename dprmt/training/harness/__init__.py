@@ -1,6 +1,7 @@
 """The harness: run a recipe, write everything down, continue after any stop, and say what it cost."""
 
 import dprmt._needs_train  # noqa: F401
+from dprmt.training.harness._checkpoint import load_parameters as load_parameters
 from dprmt.training.harness._dry_run import DryRun as DryRun
 from dprmt.training.harness._dry_run import dry_run as dry_run
 from dprmt.training.harness._guard import SilentParameterError as SilentParameterError
@@ -8,7 +9,6 @@ from dprmt.training.harness._loop import Run as Run
 from dprmt.training.harness._memory import run_in_memory as run_in_memory
 from dprmt.training.harness._observer import Observer as Observer
 from dprmt.training.harness._observer import StepRecord as StepRecord
-from dprmt.training.harness._place import load_parameters as load_parameters
 from dprmt.training.harness._run_folder import read_metrics as read_metrics
 from dprmt.training.harness._run_folder import read_summary as read_summary
 from dprmt.training.harness._sweep import SweepRun as SweepRun

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,42 @@ def load_checkpoint(run: Path, device: torch.device | str = "cpu") -> dict[str, 
     return None
 
 
+def load_parameters(run: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+    """The trained parameters in the last checkpoint of a run.
+
+    Parameters
+    ----------
+    run : path
+        A run folder, finished or not.
+
+    Returns
+    -------
+    dict of Tensor
+        By name, on the CPU.
+
+    Raises
+    ------
+    ParameterError
+        If there is no checkpoint.
+
+    Formal guarantees
+    -----------------
+    Private to what ``privacy.jsonl`` says at its end, as `dprmt.training.harness.train` guarantees.
+
+    Examples
+    --------
+    >>> load_parameters("nowhere")
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: run must be the folder of a run with a checkpoint, got 'nowhere'
+    """
+    state = load_checkpoint(Path(run))
+    if state is None:
+        raise ParameterError("run", str(run), "the folder of a run with a checkpoint")
+    parameters: dict[str, torch.Tensor] = state["parameters"]
+    return parameters
+
+
 def _read(folder: Path, device: torch.device | str) -> dict[str, Any]:
     document = json.loads((folder / _DOCUMENT).read_text())
     if isinstance(document, dict) and document.keys() == {"dict"}:  # of a version without checksums
@@ -85,7 +122,10 @@ def _encode(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
         tensors[name] = value.detach().cpu().contiguous().clone()
         return {"tensor": name}
     if isinstance(value, dict):
-        return {"dict": [[_key(key), _encode(item, f"{name}.{key}", tensors)] for key, item in value.items()]}
+        wrong = [key for key in value if not isinstance(key, str | int) or isinstance(key, bool)]
+        if wrong:
+            raise ParameterError(name, wrong[0], "a dict with strings and integers for keys")
+        return {"dict": [[key, _encode(item, f"{name}.{key}", tensors)] for key, item in value.items()]}
     if isinstance(value, list | tuple):
         items = [_encode(item, f"{name}.{place}", tensors) for place, item in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": items}
@@ -94,12 +134,6 @@ def _encode(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     raise ParameterError(
         name, type(value).__name__, "a tensor, number, string, boolean, None, or a dict or list of such"
     )
-
-
-def _key(key: object) -> str | int:
-    if isinstance(key, str | int) and not isinstance(key, bool):
-        return key
-    raise ParameterError("key", key, "a string or an integer")
 
 
 def _decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:

@@ -15,6 +15,7 @@ from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, RandomizedClipping
 from dprmt.training.harness._clip_only import SENTENCE, ClippingOnly
 
+Mechanism = DPSGD | RandomizedClipping | ClippingOnly
 FILE = "privacy.jsonl"
 _EXACT_FOR = 0.5  # seconds an answer may take before it is no longer asked for at every step
 _OF_ALLOCATION = ("sampling", "steps_per_epoch", "participations")
@@ -99,7 +100,7 @@ class SpentEpsilon:
     to the safe side. Random allocation is charged in whole epochs, whatever step of an epoch was the last.
     """
 
-    def __init__(self, mechanism: DPSGD | RandomizedClipping | ClippingOnly, delta: float, planned: int = 0) -> None:
+    def __init__(self, mechanism: Mechanism, delta: float, planned: int = 0) -> None:
         self._mechanism, self._delta, self._planned = mechanism, delta, planned
         self._known: dict[int, float] = {}
         self._slow = False
@@ -118,24 +119,24 @@ class SpentEpsilon:
             steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
         if steps not in self._known:
             started = time.process_time()
-            self._known[steps] = _upper_bound(self._mechanism, steps, self._delta)
+            self._known[steps] = self._mechanism.epsilon(steps, self._delta).upper
             self._slow = self._slow or time.process_time() - started > _EXACT_FOR
         return self._known[steps]
 
 
-@lru_cache(maxsize=4096)
-def _upper_bound(mechanism: DPSGD | RandomizedClipping, steps: int, delta: float) -> float:
-    # Runs of a sweep ask the same questions.
-    return mechanism.epsilon(steps, delta).upper
+@lru_cache(maxsize=64)
+def spent_epsilon(mechanism: Mechanism, delta: float, planned: int) -> SpentEpsilon:
+    """The same for all runs with the same mechanism: those of a sweep ask the same questions."""
+    return SpentEpsilon(mechanism, delta, planned)
 
 
-def mechanism_digest(mechanism: DPSGD | RandomizedClipping | ClippingOnly, delta: float) -> str:
+def mechanism_digest(mechanism: Mechanism, delta: float) -> str:
     """A few letters that differ where the mechanism or δ does."""
     document = json.dumps({**describe_mechanism(mechanism), "delta": delta}, sort_keys=True)
     return hashlib.blake2b(document.encode(), digest_size=8).hexdigest()
 
 
-def describe_mechanism(mechanism: DPSGD | RandomizedClipping | ClippingOnly) -> dict[str, Any]:
+def describe_mechanism(mechanism: Mechanism) -> dict[str, Any]:
     """The mechanism as a document, for the run's record."""
     if isinstance(mechanism, ClippingOnly):
         return {"mechanism": f"none ({SENTENCE})", "sample_rate": mechanism.sample_rate}

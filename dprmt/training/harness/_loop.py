@@ -5,20 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from dprmt._validation import ParameterError
 from dprmt.training.harness._allocation import AllocatedBatches
+from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._clip_only import no_privacy
-from dprmt.training.harness._ledger import SpentEpsilon, whole_epochs
+from dprmt.training.harness._ledger import PrivacyLedger, mechanism_digest, spent_epsilon, whole_epochs
 from dprmt.training.harness._observer import Observer, StepRecord, listeners
-from dprmt.training.harness._place import Place
 from dprmt.training.harness._prepare import Prepared
-from dprmt.training.harness._processes import from_first, in_first, summed, wait_for_all
+from dprmt.training.harness._processes import from_first, in_first
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import poisson_batches
@@ -35,8 +36,9 @@ class Run:
         Model, task, settings and private step.
     randomness : Randomness
         Of this start.
-    place : Place
-        Where it is charged and kept: a folder, or memory.
+    folder : Path or None
+        Where it is charged and kept. None forgets both with the process, for runs on public data whose parameters go
+        nowhere; no step is told ε then, which takes the accountant's time.
     attempt : int
         Number of this start.
     rank, processes : int
@@ -55,20 +57,22 @@ class Run:
         What is seen of the noisy gradients.
     scores : dict
         The last ones that were taken.
+    charged : int
+        Steps charged over all starts, at least ``done``.
     stopped : bool
         Whether an observer ended it.
 
     Raises
     ------
     ParameterError
-        If the state that ``place`` holds is that of another model.
+        If the state that ``folder`` holds is that of another model.
 
     Formal guarantees
     -----------------
-    A logical step is charged at ``place`` before its noise is added and its gradient used; the batches are those of a
+    A logical step is charged in ``folder`` before its noise is added and its gradient used; the batches are those of a
     Poisson sampler whose exact rate is the mechanism's, or of random allocation, of which every epoch that was begun is
     charged as a whole (see `AllocatedBatches`); with a target ε no more steps are charged than it was computed
-    for. What is released is then covered by ``epsilon()``, which is as durable as the place.
+    for. What is released is then covered by ``epsilon()``, which is as durable as the folder.
 
     Examples
     --------
@@ -83,7 +87,7 @@ class Run:
         self,
         prepared: Prepared,
         randomness: Randomness,
-        place: Place,
+        folder: Path | None = None,
         *,
         attempt: int = 1,
         rank: int = 0,
@@ -94,31 +98,30 @@ class Run:
             raise ParameterError("repeatable", True, "False without a noise seed")
         self._generators = {"noise": prepared.noise_generator, "sampling": randomness.generator("sampling")}
         self._repeatable = repeatable
-        self.prepared, self.randomness, self.place = prepared, randomness, place
+        self.prepared, self.randomness, self._folder = prepared, randomness, folder
         self.attempt, self.rank, self.processes = attempt, rank, processes
-        settings = prepared.settings
+        settings, mechanism = prepared.settings, prepared.mechanism
+        self._ledger = None
+        if folder is not None:
+            digest = mechanism_digest(mechanism, settings.privacy.delta)
+            self._ledger = in_first(lambda: PrivacyLedger(folder, digest))
+        self.charged = from_first(0 if self._ledger is None else self._ledger.charged)
         self.total, self.stopped = settings.training.steps, False
         self.observers: list[Observer] = []
         self.released = ReleasedGradients(
             prepared.parameters, settings.training.spectra_layers, settings.training.spectra_every
         )
         prepared.attach_denoising(self.released)
-        self.released.after(prepared.inner_optimizer)
         self.scores: dict[str, Any] = {}
         self._scored: int | None = None  # the step after which the scores were taken
         self._draws: AllocatedBatches | None = None
         self._saved_draws: dict[str, Any] | None = None
         self.done = self._restore()
         self._next = 0  # steps charged once the one under way is
-        self._spent = SpentEpsilon(prepared.mechanism, settings.privacy.delta, self.total)
+        self._spent = spent_epsilon(mechanism, settings.privacy.delta, self.total)
         # With a target, σ was chosen for so many steps: a repeated step takes the place of a later one.
-        targeted, epoch = settings.privacy.target_epsilon is not None, prepared.mechanism.steps_per_epoch
-        self._most = whole_epochs(self.total, epoch) if targeted else math.inf
-
-    @property
-    def charged(self) -> int:
-        """Steps charged over all starts, at least ``done``."""
-        return from_first(self.place.charged)
+        targeted = settings.privacy.target_epsilon is not None
+        self._most = whole_epochs(self.total, mechanism.steps_per_epoch) if targeted else math.inf
 
     def epsilon(self) -> float:
         """Upper bound of ε for all charged steps, exactly for their number."""
@@ -138,7 +141,7 @@ class Run:
             self.scores, self._scored = self.prepared.task.score(), self.done
         return self.scores
 
-    def steps(self) -> Iterator[StepRecord]:
+    def steps(self) -> Generator[StepRecord, None, None]:
         """Do the steps that are left, each when it is asked for.
 
         Yields
@@ -146,6 +149,32 @@ class Run:
         StepRecord
             After the optimizer has moved and the observers have seen it.
         """
+        every = self.prepared.settings.training.checkpoint_every
+        with self._watched():
+            batches = self._batches()
+            for step in range(self.done + 1, self.total + 1):
+                for look in self._hear["before_step"]:
+                    look(self, step)
+                self.stopped = from_first(self.stopped)
+                if self.stopped:
+                    break
+                # An epoch of random allocation that was given up after an interruption is charged with the next step.
+                self._next = 1 + (self.charged if self._draws is None else self._draws.charged)
+                if self._next > self._most:
+                    self._say(f"ends at step {step - 1}: steps lost to interruptions used up the rest of the target ε")
+                    break
+                record = self._one_step(step, next(batches))
+                if record is None:
+                    break
+                for look in self._hear["after_step"]:
+                    look(self, record)
+                if step % every == 0 or step == self.total:
+                    self._checkpoint()
+                yield record
+            self._checkpoint()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
         with ExitStack() as stack:
             for observer in self.observers:
                 observer.start(self)
@@ -155,29 +184,7 @@ class Run:
                 self._say("The noise seed is known: this run has no privacy towards whoever knows it.")
             for sentence in no_privacy(self.prepared.mechanism).values():
                 self._say(f"{sentence[0].upper()}{sentence[1:]}.")
-            yield from self._remaining_steps()
-            self._checkpoint()
-
-    def _remaining_steps(self) -> Iterator[StepRecord]:
-        every, batches = self.prepared.settings.training.checkpoint_every, self._batches()
-        for step in range(self.done + 1, self.total + 1):
-            for look in self._hear["before_step"]:
-                look(self, step)
-            if self._all_stop():
-                return
-            # An epoch of random allocation that was given up after an interruption is charged with the next step.
-            self._next = 1 + (self.charged if self._draws is None else self._draws.charged)
-            if self._next > self._most:
-                self._say(f"ends at step {step - 1}: steps lost to interruptions used up the rest of the target ε")
-                return
-            record = self._one_step(step, next(batches))
-            if record is None:
-                return
-            for look in self._hear["after_step"]:
-                look(self, record)
-            if step % every == 0 or step == self.total:
-                self._checkpoint()
-            yield record
+            yield
 
     def _batches(self) -> Iterator[list[int]]:
         mechanism, size, left = self.prepared.mechanism, self.prepared.task.size, self.total - self.done
@@ -187,10 +194,6 @@ class Run:
             size, mechanism.steps_per_epoch, self.randomness, self.charged, self._saved_draws
         )
         return itertools.islice(self._draws, left)
-
-    def _all_stop(self) -> bool:
-        self.stopped = from_first(self.stopped)
-        return self.stopped
 
     def _one_step(self, step: int, batch: list[int]) -> StepRecord | None:
         started = time.perf_counter()
@@ -202,7 +205,8 @@ class Run:
         loss = self._accumulate(step, batch)
         for look in self._hear["measured"]:
             look(self, step)
-        if self._all_stop():
+        self.stopped = from_first(self.stopped)
+        if self.stopped:
             private.optimizer.zero_grad(set_to_none=True)  # the sum, which was neither charged nor used
             return None
         epsilon = self._charge(step)
@@ -217,7 +221,7 @@ class Run:
             epsilon=epsilon,
             learning_rate=rate,
             noisy_gradient_norm=self.released.norm,
-            denoising=self.prepared.denoising_summary(),
+            denoising=self.released.denoising,
             seconds=time.perf_counter() - started,
             loss=loss,
             batch_size=len(batch),
@@ -231,22 +235,26 @@ class Run:
         share = batch[self.rank :: self.processes]  # of the same draw, so that one process and several do the same
         for piece in task.pieces(share, self.prepared.settings.training.micro_batch_size):
             total += task.accumulate(private, piece, step).double().sum().cpu()
-        return float(summed(total)) / len(batch) if batch else None
+        if self.processes > 1:
+            torch.distributed.all_reduce(total)
+        return float(total) / len(batch) if batch else None
 
     def _charge(self, step: int) -> float:
+        # ε after the step, in all processes: none of them goes on before the charge is on the disk.
         epsilon = math.nan
-        if self.rank == 0:
-            if self.place.states_epsilon:
-                epsilon = self._spent.after(self._next)
-            self.place.charge(self.attempt, step, epsilon, self._next)
+        if self._ledger is not None:
+            epsilon = self._spent.after(self._next)
+            self._ledger.charge(self.attempt, step, epsilon, self._next)
         if self._draws is not None:
             self._draws.was_charged()
-        wait_for_all()
-        return epsilon
+        self.charged = self._next
+        return from_first(epsilon)
 
     def _checkpoint(self) -> None:
         for look in self._hear["before_checkpoint"]:
             look(self)
+        if self._folder is None or self.rank:
+            return
         state = {
             "step": self.done,
             "parameters": {name: value.detach() for name, value in self.prepared.parameters.items()},
@@ -258,16 +266,17 @@ class Run:
             state["allocation"] = self._draws.for_checkpoint()
         if self._repeatable:
             state["generators"] = {name: generator.get_state() for name, generator in self._generators.items()}
-        self.place.save(state)
+        save_checkpoint(self._folder, state)
 
     def _restore(self) -> int:
         # Number of steps that the parameters have seen. All processes continue from the first one's checkpoint.
-        state = from_first(in_first(self.place.load))
+        folder, parameters = self._folder, self.prepared.parameters
+        state = None if folder is None else from_first(in_first(lambda: load_checkpoint(folder)))
         if state is None:
             return 0
-        parameters, saved = self.prepared.parameters, state["parameters"]
+        saved = state["parameters"]
         if {name: value.shape for name, value in parameters.items()} != {n: v.shape for n, v in saved.items()}:
-            raise ParameterError("resume", str(self.place), "given for a run of the same model: its parameters differ")
+            raise ParameterError("resume", str(folder), "given for a run of the same model: its parameters differ")
         with torch.no_grad():
             for name, value in parameters.items():
                 value.copy_(saved[name])

@@ -9,7 +9,6 @@ import torch
 
 from dprmt.training.harness._loop import Run
 from dprmt.training.harness._observer import Observer
-from dprmt.training.harness._place import Memory
 from dprmt.training.harness._prepare import prepare
 from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.harness._task import Task
@@ -70,7 +69,7 @@ def run_in_memory(
     drawn = fresh_randomness(noise_seed, 1, settings.privacy.secure) if randomness is None else randomness
     prepared = prepare(model, task, settings, drawn, tokens=tokens)
     try:
-        run = Run(prepared, drawn, Memory())
+        run = Run(prepared, drawn)
         run.observers = list(observers)
         yield run
     finally:

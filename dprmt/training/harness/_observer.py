@@ -1,13 +1,20 @@
-"""What looks on while a run trains."""
+"""What looks on while a run trains, and the files that are written so."""
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
+from dprmt._files import append_line
+from dprmt.training.harness._clip_only import no_privacy
 from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._released import ReleasedGradients
+from dprmt.training.harness._run_folder import METRICS, SPECTRA, save_spectra
 
 
 class RunView(Protocol):
@@ -132,3 +139,41 @@ def listeners(observers: Sequence[Observer], moment: str) -> list[Callable[..., 
     """What is to be called at a moment of the run, by the name of `Observer`'s method."""
     methods = [getattr(observer, moment) for observer in observers]
     return [method for method in methods if getattr(method, "__func__", None) is not getattr(Observer, moment)]
+
+
+class MetricsFile(Observer):
+    """``metrics.jsonl``: a line per step."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / METRICS
+        self._always: dict[str, Any] = {}
+
+    def start(self, run: RunView) -> None:
+        self._always = no_privacy(run.prepared.mechanism)
+
+    def after_step(self, run: RunView, record: StepRecord) -> None:
+        append_line(self._path, record.entry() | self._always)
+
+
+class SpectraFile(Observer):
+    """``spectra.npz``: what :class:`ReleasedGradients` keeps, as old as the checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / SPECTRA
+
+    def start(self, run: RunView) -> None:
+        if not self._path.exists():
+            return
+        try:
+            with self._path.open("rb") as file, np.load(file) as spectra:
+                kept = dict(spectra)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            # Pictures of earlier steps are no reason not to go on.
+            self._path.replace(self._path.with_stem(f"{self._path.stem}.damaged"))
+            return
+        run.released.restore(kept, run.done)
+
+    def before_checkpoint(self, run: RunView) -> None:
+        if run.released.changed:
+            save_spectra(self._path, run.released.spectra())
+            run.released.changed = False

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier
+from dprmt.accounting import calibrate_noise_multiplier
 from dprmt.spectra import BlendMemory
 from dprmt.training.clipping import PrivateStep
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness._allocation import allocated, epoch_length
 from dprmt.training.harness._clip_only import ClippingOnly
-from dprmt.training.harness._ledger import whole_epochs
+from dprmt.training.harness._ledger import Mechanism, whole_epochs
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import charged_sample_rate
@@ -24,8 +24,6 @@ from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
 from dprmt.training.recipes import OPTIMIZERS, OptimizerRecipe, Settings
 from dprmt.training.subspaces import EnergyShare, RankRule, Subspaces
-
-Mechanism = DPSGD | RandomizedClipping | ClippingOnly
 
 
 @dataclass
@@ -77,33 +75,25 @@ class Prepared:
         DP-GRAPE's weights are denoised where their noise is, in the subspace; its other parameters are not denoised.
         """
         wanted, outer = self.settings.denoising, self.private.optimizer
-        projected = OPTIMIZERS[self.settings.optimizer.name].in_subspaces and wanted.method != "none"
-        if not projected:
+        if wanted.method == "none":
             released.before(self.inner_optimizer)
-        if wanted.method != "none":
+        elif OPTIMIZERS[self.settings.optimizer.name].in_subspaces:
             options = Denoising(**dataclasses.asdict(wanted))
-            if not projected:
-                self.denoising = DenoisingStep.attach(outer, self.parameters, options)
-                self.denoising_memory = self.denoising.memory
-                return
             self.denoising_memory = options.new_memory()
             denoiser = options.denoiser(self.denoising_memory)
 
             def denoise(noisy: dict[str, torch.Tensor], sigma: float) -> Any:
-                released.look()
+                released.look("noisy")
                 return denoiser(noisy, sigma)
 
             outer.denoise = denoise
-
-    def denoising_summary(self) -> dict[str, Any]:
-        """How many matrices the last step replaced, out of how many; empty without a denoiser."""
-        if self.settings.denoising.method == "none":
-            return {}
-        if self.denoising is None:
-            layers: Any = getattr(self.private.optimizer, "report", {})
+            released.layers = lambda: outer.report
         else:
-            layers = self.denoising.last_report.layers if self.denoising.last_report is not None else {}
-        return {"denoised_layers": sum(layer.denoised for layer in layers.values()), "matrices": len(layers)}
+            released.before(self.inner_optimizer)
+            step = DenoisingStep.attach(outer, self.parameters, Denoising(**dataclasses.asdict(wanted)))
+            self.denoising, self.denoising_memory = step, step.memory
+            released.layers = lambda: step.last_report.layers if step.last_report is not None else {}
+        released.after(self.inner_optimizer)
 
     def close(self) -> None:
         """Leave the model without hooks."""

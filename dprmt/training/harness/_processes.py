@@ -52,16 +52,3 @@ def in_first(work: Callable[[], _Value]) -> _Value | None:
     if problem is not None:
         raise ParameterError(*problem)
     return value
-
-
-def wait_for_all() -> None:
-    """Return once all processes are here."""
-    if dist.is_available() and dist.is_initialized():
-        dist.barrier()
-
-
-def summed(values: torch.Tensor) -> torch.Tensor:
-    """Sum over the processes."""
-    if dist.is_available() and dist.is_initialized():
-        dist.all_reduce(values)
-    return values

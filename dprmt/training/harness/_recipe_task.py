@@ -47,6 +47,8 @@ class RecipeTask(Task):
     def __post_init__(self) -> None:
         self.size = len(self.data.train)
         self.class_names = self.data.labels
+        # Texts of similar length go together, so that little of a micro-batch is padding.
+        self.length_at = lambda position: len(self.data.train[position]["input_ids"])
 
     def collate(self, items: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """A micro-batch on the device of the model, ``sample_id`` included."""
@@ -60,10 +62,6 @@ class RecipeTask(Task):
         losses = per_sample_losses(private.model, inputs)
         private.accumulate(losses, samples=samples, step=step)
         return losses.detach()
-
-    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """See `Task`; texts of similar length go together, so that little of a micro-batch is padding."""
-        return super().pieces(sorted(batch, key=lambda i: len(self.data.train[i]["input_ids"])), largest)
 
     def digest(self) -> str:
         """Of all items in their order."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ class ReleasedGradients:
         in a subspace (DP-GRAPE), the gradient is the one in the subspace.
     changed : bool
         Whether there are singular values that were not there when it was last set to False.
+    layers : callable or None
+        Gives the denoiser's report by layer, where there is a denoiser.
     """
 
     def __init__(
@@ -37,41 +40,49 @@ class ReleasedGradients:
         ]
         self._every = every
         self._kept: dict[str, np.ndarray] = {}
-        self._handles: list[Any] = []
+        self.layers: Callable[[], Mapping[str, Any]] | None = None
         self.norm = math.nan
         self.step = 0
         self.changed = False
 
     def before(self, optimizer: torch.optim.Optimizer) -> None:
         """Look at the gradients of ``optimizer`` before any hook that is registered later."""
-        self._handles.append(optimizer.register_step_pre_hook(self.look))
+        optimizer.register_step_pre_hook(partial(self.look, "noisy"))
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
         """Look at the gradients of ``optimizer`` after all hooks that are registered already."""
         if self._every is not None:
-            self._handles.append(optimizer.register_step_pre_hook(self._denoised))
+            optimizer.register_step_pre_hook(partial(self.look, "denoised"))
 
-    def look(self, *_: object) -> None:
-        """Take the gradients that are there for noisy ones."""
-        gradients = map(_released, self._parameters.values())
-        squares = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
-        self.norm = math.sqrt(float(sum(squares))) if squares else math.nan
-        if self._every is not None:
-            self._keep("noisy", self._every)
-
-    def _denoised(self, *_: object) -> None:
-        if self._every is not None:
-            self._keep("denoised", self._every)
-
-    def _keep(self, kind: str, every: int) -> None:
-        if self.step % every:
-            return
-        for name in self._chosen:
-            gradient = _released(self._parameters[name])
+    def look(self, kind: str, *_: object) -> None:
+        """Take the gradients that are there for ``"noisy"`` or ``"denoised"`` ones."""
+        # DP-GRAPE releases the gradient of a projected weight in its subspace, and no other.
+        released = {}
+        for name, value in self._parameters.items():
+            projected: torch.Tensor | None = getattr(value, "projected_grad", None)
+            gradient = value.grad if projected is None else projected
             if gradient is not None:
+                released[name] = gradient
+        if kind == "noisy":
+            squares = [gradient.double().square().sum() for gradient in released.values()]
+            self.norm = math.sqrt(float(sum(squares))) if squares else math.nan
+        if self._every is not None and self.step % self._every == 0:
+            self._keep(kind, released)
+
+    def _keep(self, kind: str, released: Mapping[str, torch.Tensor]) -> None:
+        for name in self._chosen:
+            if name in released:
                 self.changed = True
-                values = torch.linalg.svdvals(gradient.detach().float())
+                values = torch.linalg.svdvals(released[name].detach().float())
                 self._kept[f"step{self.step:06d}/{kind}/{name}"] = values.cpu().numpy()
+
+    @property
+    def denoising(self) -> dict[str, int]:
+        """How many matrices the last step replaced, out of how many; empty without a denoiser."""
+        if self.layers is None:
+            return {}
+        layers = self.layers().values()
+        return {"denoised_layers": sum(layer.denoised for layer in layers), "matrices": len(layers)}
 
     def spectra(self) -> dict[str, np.ndarray]:
         """Singular values, in decreasing order, by ``stepNNNNNN/noisy|denoised/parameter``."""
@@ -80,9 +91,3 @@ class ReleasedGradients:
     def restore(self, spectra: Mapping[str, np.ndarray], last_step: int) -> None:
         """Take over what an earlier start kept, up to the step from which the run continues."""
         self._kept = {key: value for key, value in spectra.items() if int(key[4:10]) <= last_step}
-
-
-def _released(parameter: torch.nn.Parameter) -> torch.Tensor | None:
-    # DP-GRAPE releases the gradient of a projected weight in its subspace, and no other.
-    projected: torch.Tensor | None = getattr(parameter, "projected_grad", None)
-    return parameter.grad if projected is None else projected

@@ -43,6 +43,8 @@ class Task(ABC):
         Number of samples; one of them is the unit of privacy.
     class_names : tuple of str or None
         Names of the classes, for the record of a run.
+    length_at : callable or None
+        Of a position, for micro-batches of samples of similar length.
 
     Examples
     --------
@@ -62,6 +64,7 @@ class Task(ABC):
 
     size: int
     class_names: tuple[str, ...] | None = None
+    length_at: Callable[[int], int] | None = None
 
     @abstractmethod
     def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
@@ -100,13 +103,14 @@ class Task(ABC):
         return plan_private(model, **options)
 
     def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """One process' share of a logical batch as micro-batches; by default in its order.
+        """One process' share of a logical batch as micro-batches; in its order, but for samples of known length.
 
         Returns
         -------
         list of sequence of int
             Each of at most ``largest`` samples.
         """
+        batch = batch if self.length_at is None else sorted(batch, key=self.length_at)
         return [batch[start : start + largest] for start in range(0, len(batch), largest)]
 
     def digest(self) -> str | None:
@@ -159,15 +163,15 @@ class ItemTask(Task):
     losses: Callable[[torch.nn.Module, Any], torch.Tensor]
     length: Callable[[Any], int] | None = None
 
+    def __post_init__(self) -> None:
+        length = self.length
+        if length is not None:
+            self.length_at = lambda position: length(self.items[position])
+
     @property
     def size(self) -> int:  # type: ignore[override]  # what is an attribute may be computed
         """Number of items."""
         return len(self.items)
-
-    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """See `Task`."""
-        length = self.length
-        return super().pieces(batch if length is None else sorted(batch, key=lambda i: length(self.items[i])), largest)
 
     def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
         """See `Task`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError
 from dprmt.training.harness._clip_only import no_privacy
 from dprmt.training.harness._events import Events
-from dprmt.training.harness._ledger import describe_mechanism, mechanism_digest
+from dprmt.training.harness._guard import check_parameters_moved, snapshot
+from dprmt.training.harness._interrupts import Interrupts
+from dprmt.training.harness._ledger import describe_mechanism
 from dprmt.training.harness._loop import Run
-from dprmt.training.harness._observer import Observer
-from dprmt.training.harness._observers import MetricsFile, MovedParameters, SpectraFile, StopOnSignal
-from dprmt.training.harness._place import FolderPlace
+from dprmt.training.harness._observer import MetricsFile, Observer, SpectraFile
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._processes import from_first, in_first, process_group
 from dprmt.training.harness._progress import ProgressBar
@@ -30,6 +31,8 @@ from dprmt.training.harness._run_record import read_run, steps_seen
 from dprmt.training.harness._task import Task
 from dprmt.training.harness._trained import save_trained
 from dprmt.training.recipes import Recipe, Settings
+
+_MOVED_AFTER = 10  # steps after which a parameter that has not moved since the first start stops the run
 
 
 @dataclass(frozen=True)
@@ -329,38 +332,44 @@ class _FolderRun:
         prepared = make(Start(self._randomness, self._processes, self._document.get("noise_multiplier")))
         try:
             self._check_mechanism(prepared)
-            moved = MovedParameters(prepared.model)
-            run = self._run(prepared)
-            run.observers = [*self._observers(), moved, *([ProgressBar()] if show_progress and self._rank == 0 else [])]
+            before = snapshot(prepared.model)  # before a checkpoint is restored
+            run = Run(
+                prepared,
+                self._randomness,
+                self._path,
+                attempt=self._attempt,
+                rank=self._rank,
+                processes=self._processes,
+                repeatable=self._repeatable,
+            )
+            run.observers = self._observers(prepared.settings, show_progress)
             self._check_charged(run)
             self._write_run(prepared)
-            for _ in run.steps():
-                pass
+            self._go_through(run, before)
             if run.stopped:
                 return self._result(run, finished=False)
             if run.done:  # else all steps that were charged are lost
-                moved.check(run)
+                check_parameters_moved(prepared.model, before)
             run.evaluate()
             return self._finished(run, finish)
         finally:
             prepared.close()
 
-    def _run(self, prepared: Prepared) -> Run:
-        delta = prepared.settings.privacy.delta
-        return Run(
-            prepared,
-            self._randomness,
-            FolderPlace(self._path, mechanism_digest(prepared.mechanism, delta)),
-            attempt=self._attempt,
-            rank=self._rank,
-            processes=self._processes,
-            repeatable=self._repeatable,
-        )
+    def _go_through(self, run: Run, before: dict[str, torch.Tensor]) -> None:
+        # The first SIGINT or SIGTERM ends the run between two steps.
+        looked_at = max(min(_MOVED_AFTER, run.total), run.done + 1)
+        with Interrupts() as interrupts, closing(run.steps()) as steps:
+            for record in steps:
+                if record.step == looked_at:
+                    check_parameters_moved(run.prepared.model, before)
+                if interrupts.asked and run.done < run.total:
+                    run.stop()
 
-    def _observers(self) -> list[Observer]:
+    def _observers(self, settings: Settings, show_progress: bool) -> list[Observer]:
         if self._folder is None:
-            return [StopOnSignal()]
-        return [StopOnSignal(), MetricsFile(self._path), SpectraFile(self._path), *self._more]
+            return []
+        spectra = [] if settings.training.spectra_every is None else [SpectraFile(self._path)]
+        return [MetricsFile(self._path), *spectra, *self._more, *([ProgressBar()] if show_progress else [])]
 
     def _check_mechanism(self, prepared: Prepared) -> None:
         # ε of all starts together is computed for one mechanism: it has to be that of every step charged so far.
