@@ -155,13 +155,11 @@ def formula(case: Case, method: str, model: nn.Module) -> int:
 
 def kept_bytes(contribution: Any) -> int:
     """Bytes of a layer's weights' per-sample gradients, formed or kept as factors."""
-    total = 0
-    for part in getattr(contribution, "parts", [contribution]):
-        if hasattr(part, "values"):
-            total += sum(value.nbytes for p, value in part.values.items() if p.ndim == 2)
-        elif hasattr(part, "activations"):
-            total += part.activations.nbytes + part.gradients.nbytes
-    return total
+    if hasattr(contribution, "values"):
+        return sum(value.nbytes for p, value in contribution.values.items() if p.ndim == 2)
+    return sum(
+        getattr(contribution, side).nbytes for side in ("activations", "gradients") if hasattr(contribution, side)
+    )
 
 
 def measure(case: Case, method: str) -> dict[str, Any]:

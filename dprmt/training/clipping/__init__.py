@@ -12,6 +12,7 @@ from dprmt.training.clipping._allocation_loader import allocation_loader as allo
 from dprmt.training.clipping._make_private import make_private as make_private
 from dprmt.training.clipping._memory import TensorMemory as TensorMemory
 from dprmt.training.clipping._opacus_engine import estimate_norms as estimate_norms
+from dprmt.training.clipping._opacus_engine import register_norm_samplers as register_norm_samplers
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer as DistributedNoisySumOptimizer
 from dprmt.training.clipping._optimizer import NoisySumOptimizer as NoisySumOptimizer
 from dprmt.training.clipping._optimizer import sum_of as sum_of
@@ -20,7 +21,6 @@ from dprmt.training.clipping._plan import plan_private as plan_private
 from dprmt.training.clipping._private_step import PrivateStep as PrivateStep
 from dprmt.training.clipping._projected import make_private_projected as make_private_projected
 from dprmt.training.clipping._samplers import NormSamplers as NormSamplers
-from dprmt.training.clipping._samplers import register_norm_samplers as register_norm_samplers
 from dprmt.training.clipping._step import ClippedStep as ClippedStep
 from dprmt.training.clipping._summed_step import SummedPlan as SummedPlan
 from dprmt.training.clipping._summed_step import SummedStep as SummedStep

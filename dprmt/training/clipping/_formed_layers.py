@@ -1,69 +1,78 @@
-"""Layers whose per-sample gradients are formed, and embedding tables, whose rows are."""
+"""Layers whose per-sample gradients are formed, by samplers of Opacus' or functorch.
+
+Opacus' sampler for LayerNorm fails without a bias. Its class dictionaries are left as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
+from opacus.grad_sample import GradSampleModule
+from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
 from torch import nn
+from torch.nn import functional
 
-from dprmt.training.clipping._contributions import EmbeddingRows, PerSampleGradients
-from dprmt.training.clipping._per_sample_gradients import GradSampler
-from dprmt.training.clipping._policy import Measured, NormPolicy, Samples, Use, joined
-from dprmt.training.norms import EmbeddingNormEstimator, LayerRecord, embedding_rows
+from dprmt.training.clipping._optimizer import sum_of
+from dprmt.training.clipping._policy import Measured, NormPolicy, Samples, Use
+from dprmt.training.norms import LayerRecord, full_precision, sum_of_squares, token_factors
+
+Gradients = Mapping[nn.Parameter, torch.Tensor]
+GradSampler = Callable[[nn.Module, Sequence[torch.Tensor], torch.Tensor], Gradients]
+"""A function of module, inputs and output gradients."""
 
 
-class FormedNorms:
-    """Norms of formed gradients: exact; if everything is estimated, each parameter's is a matrix of one row."""
+@dataclass(frozen=True)
+class PerSampleGradients:
+    """Gradients that were formed, each of shape (B, *sum)."""
 
-    def __init__(self, name: str, parameters: Mapping[nn.Parameter, str], policy: NormPolicy) -> None:
-        self.parameters = parameters
-        self._names = {parameter: f"{name}.{inside}" for parameter, inside in parameters.items()}
-        self._estimator = policy.estimator if policy.estimate_all else None
+    values: Gradients
 
-    def records(self, exact_name: str) -> list[LayerRecord]:
-        """One for each parameter, or one for all if they are exact."""
-        if self._estimator is None:
-            return [LayerRecord(exact_name, "exact")] if self.parameters else []
-        return [self._estimator.layer_record(name, 1, value.numel()) for value, name in self._names.items()]
+    def squared_norms(self) -> torch.Tensor:
+        """Exact ones, of what is stored: shape (B,), float64."""
+        return torch.stack([sum_of_squares(value) for value in self.values.values()]).sum(0)
 
-    def terms(self) -> int:
-        """The longest chain of additions."""
-        if self._estimator is None:
-            return 1
-        return max((self._estimator.terms(1, 1, value.numel()) for value in self.parameters), default=1)
-
-    def squared(self, formed: PerSampleGradients, step: int, samples: Samples) -> torch.Tensor:
-        """Squared norms over all parameters, shape (B,), float64."""
-        if self._estimator is None:
-            return formed.squared_norms()
-        norms = []
-        for parameter, value in formed.values.items():
-            row = value.reshape(len(value), 1, -1)
-            layer, one = self._names[parameter], torch.ones_like(row[..., :1])
-            norms.append(self._estimator.squared_norms(one, row, layer=layer, step=step, samples=samples))
-        return torch.stack(norms).sum(0)
+    def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
+        """See `Contribution`."""
+        for parameter, value in self.values.items():
+            total = sum_of(parameter, value.shape[1:])
+            with full_precision(total.device):
+                matrix = value[kept][..., None].flatten(1).to(total.dtype)  # a scalar's gradients have one axis
+                total += (factors.to(matrix) @ matrix).view_as(total)
 
 
 class FormedLayer:
-    """Normalizations, convolutions, a bias alone, layers of somebody else: by a sampler of per-sample gradients."""
+    """Normalizations, convolutions, a bias alone, layers of somebody else.
+
+    Norms are exact. If everything is estimated, each parameter's gradient is a matrix of one row; ``parameters`` are
+    by the names under which they are then recorded.
+    """
 
     per_token = False
 
     def __init__(
-        self, name: str, module: nn.Module, policy: NormPolicy, sampler: GradSampler, *, whole: bool = False
+        self,
+        name: str,
+        module: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
+        policy: NormPolicy,
+        sampler: GradSampler,
     ) -> None:
         self.name, self.module, self._sampler = name, module, sampler
-        trained = {p: inside for inside, p in module.named_parameters(recurse=whole) if p.requires_grad}
-        self.norms = FormedNorms(name, trained, policy)
+        self._names = {parameter: own for own, parameter in parameters.items() if parameter.requires_grad}
+        self._estimator = policy.estimator if policy.estimate_all else None
 
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
-        return self.norms.records(self.name)
+        if self._estimator is None:
+            return [LayerRecord(self.name, "exact")]
+        return [self._estimator.layer_record(name, 1, value.numel()) for value, name in self._names.items()]
 
     def terms(self, tokens: int) -> int:
         """See `Layer`."""
-        return self.norms.terms()
+        return max(1 if self._estimator is None else self._estimator.terms(1, 1, p.numel()) for p in self._names)
 
     def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
         """See `Layer`."""
@@ -72,7 +81,17 @@ class FormedLayer:
             for parameter, value in self._sampler(self.module, list(inputs), gradients).items():
                 totals[parameter] = value if parameter not in totals else totals[parameter] + value
         formed = PerSampleGradients(totals)
-        return self.norms.squared(formed, step, samples), formed
+        squared = formed.squared_norms() if self._estimator is None else self._estimates(totals, step, samples)
+        return squared, [formed]
+
+    def _estimates(self, gradients: Gradients, step: int, samples: Samples) -> torch.Tensor:
+        assert self._estimator is not None
+        norms = []
+        for parameter, value in gradients.items():
+            row = value.reshape(len(value), 1, -1)
+            layer, one = self._names[parameter], torch.ones_like(row[..., :1])
+            norms.append(self._estimator.squared_norms(one, row, layer=layer, step=step, samples=samples))
+        return torch.stack(norms).sum(0)
 
 
 class WholeModule(FormedLayer):
@@ -82,50 +101,39 @@ class WholeModule(FormedLayer):
     """
 
     def __init__(self, name: str, module: nn.Module, policy: NormPolicy) -> None:
-        super().__init__(name, module, policy, _as_they_are, whole=True)
+        parameters = {f"{name}.{inside}": parameter for inside, parameter in module.named_parameters()}
+        super().__init__(name, module, parameters, policy, _as_they_are)
 
 
-def _as_they_are(
-    module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor
-) -> dict[nn.Parameter, torch.Tensor]:
+def formed_layer(name: str, module: nn.Module, policy: NormPolicy) -> FormedLayer:
+    """By Opacus' sampler for the type of the module, or functorch."""
+    sampler = GradSampleModule.GRAD_SAMPLERS.get(type(module), _by_functorch)
+    parameters = {f"{name}.{inside}": parameter for inside, parameter in module.named_parameters(recurse=False)}
+    return FormedLayer(name, module, parameters, policy, _layer_norm if type(module) is nn.LayerNorm else sampler)
+
+
+def bias_alone(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
+    """A sampler: a linear layer's bias, in float32 or float64."""
+    (per_token,) = token_factors(gradients=gradients)
+    return {module.bias: per_token.sum(1)}
+
+
+def _as_they_are(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
     (parameter,) = inputs
     return {parameter: gradients}
 
 
-class EmbeddingLayer:
-    """An embedding table: the rows that were looked up are formed, in the memory of the output gradients.
+def _by_functorch(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
+    values = ft_compute_per_sample_gradient(module, inputs, gradients)
+    return {parameter: value for parameter, value in values.items() if parameter.requires_grad}
 
-    If everything is estimated, Hutchinson's probes multiply the output gradients, and rows are added by token.
-    """
 
-    per_token = True
-
-    def __init__(self, name: str, module: nn.Embedding, policy: NormPolicy) -> None:
-        self.name, self.module, self._tokens = name, module, policy.tokens
-        estimator = policy.estimator if policy.estimate_all else None
-        self._estimator = estimator if isinstance(estimator, EmbeddingNormEstimator) else None
-
-    def records(self) -> list[LayerRecord]:
-        """See `Layer`."""
-        if self._estimator is None:
-            return [LayerRecord(self.name, "exact")]
-        rows, columns = self.module.num_embeddings, self.module.embedding_dim
-        return [self._estimator.layer_record(self.name, rows, columns, tokens=self._tokens)]
-
-    def terms(self, tokens: int) -> int:
-        """See `Layer`."""
-        return 1 if self._estimator is None else self._estimator.terms(tokens, 1, self.module.embedding_dim)
-
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
-        """See `Layer`."""
-        tokens, gradients = joined(uses)
-        padding = self.module.padding_idx
-        owners, words, rows = embedding_rows(tokens, gradients, padding_idx=padding)
-        contribution = EmbeddingRows(self.module.weight, owners, words, rows)
-        if self._estimator is None:
-            squares = torch.zeros(len(tokens), dtype=torch.float64, device=rows.device)
-            return squares.index_add_(0, owners, rows.double().square().sum(1)), contribution
-        norms = self._estimator.embedding_squared_norms(
-            tokens, gradients, layer=self.name, step=step, samples=samples, padding_idx=padding
-        )
-        return norms, contribution
+def _layer_norm(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
+    shape = (len(gradients), -1, math.prod(module.normalized_shape))
+    values = {}
+    if module.weight.requires_grad:
+        normalized = functional.layer_norm(inputs[0], module.normalized_shape, eps=module.eps)
+        values[module.weight] = (normalized * gradients).reshape(shape).sum(1)
+    if module.bias is not None and module.bias.requires_grad:
+        values[module.bias] = gradients.reshape(shape).sum(1)
+    return {parameter: value.view(-1, *parameter.shape) for parameter, value in values.items()}

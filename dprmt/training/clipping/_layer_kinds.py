@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import torch
 from torch import nn
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping._formed_layers import EmbeddingLayer, FormedLayer, WholeModule
+from dprmt.training.clipping._embedding_layer import EmbeddingLayer
+from dprmt.training.clipping._formed_layers import FormedLayer, WholeModule, bias_alone, formed_layer
 from dprmt.training.clipping._matrix_layers import LinearLayer, ProjectedLayer
-from dprmt.training.clipping._matrix_norms import sum_over_tokens
-from dprmt.training.clipping._per_sample_gradients import grad_sampler
 from dprmt.training.clipping._policy import Layer, NormPolicy
 from dprmt.training.clipping._trainable_modules import MATRICES, is_whole
 from dprmt.training.norms import EmbeddingNormEstimator
@@ -34,9 +32,9 @@ def _layer(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspace
     if isinstance(module, nn.Embedding):
         return EmbeddingLayer(name, module, policy)
     if type(module) not in MATRICES:
-        return FormedLayer(name, module, policy, grad_sampler(module))
+        return formed_layer(name, module, policy)
     if not module.weight.requires_grad:
-        return FormedLayer(name, module, policy, _bias_alone)
+        return FormedLayer(name, module, {f"{name}.bias": module.bias}, policy, bias_alone)
     if subspaces is not None and module.weight in subspaces:
         return ProjectedLayer(name, module, policy, subspaces)
     return LinearLayer(name, module, policy)
@@ -48,9 +46,3 @@ def _whole(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspace
             allowed = "a layer that hooks can follow: give it no rank, or train without DP-GRAPE"
             raise ParameterError("rank", f"{name}.{inside}, inside {type(module).__name__}", allowed)
     return WholeModule(name, module, policy)
-
-
-def _bias_alone(
-    module: nn.Module, activations: Sequence[torch.Tensor], gradients: torch.Tensor
-) -> dict[nn.Parameter, torch.Tensor]:
-    return {module.bias: sum_over_tokens(gradients)}

@@ -1,4 +1,10 @@
-"""How norms are obtained in a whole model, and what every kind of layer can do."""
+"""How norms are obtained in a whole model, and what every kind of layer can do.
+
+The norms of all layers must be known before anything can be summed. Until then each layer keeps what its norms
+were computed from, and the weighted sum Σ_i c_i A_iᵀG_i is formed from exactly that ("book-keeping", Bu et al.
+2023, arXiv:2210.00038). There is no second backward pass, whose rounding, in bfloat16 that of the whole sum,
+no norm would account for.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +15,11 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import nn
 
-from dprmt.training.clipping._contributions import Contribution
 from dprmt.training.norms import LayerRecord, NormEstimator, SampleId
 
 Samples: TypeAlias = Sequence[SampleId] | torch.Tensor | None
 Use: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]
 """A layer's inputs in one of its uses, and the gradients of its output."""
-Measured: TypeAlias = tuple[torch.Tensor, Contribution]
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,19 @@ class NormPolicy:
         return self.estimator if self.estimate_all or self.estimator.is_cheaper(rows, columns) else None
 
 
+class Contribution(Protocol):
+    """A part of every sample's gradient."""
+
+    def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
+        """Add Σ_i c_i g_i over the kept samples to the parameters' sums.
+
+        ``kept``: the samples that count. The others may hold NaN, and 0·NaN is NaN: they are not touched.
+        """
+
+
+Measured: TypeAlias = tuple[torch.Tensor, list[Contribution]]
+
+
 class Layer(Protocol):
     """A module with trainable parameters: how its gradients are normed, and summed once clip factors are known.
 
@@ -51,7 +68,7 @@ class Layer(Protocol):
     """Of the module, by which its probes are drawn."""
     module: nn.Module
     per_token: bool
-    """Whether the rounding or the rank depends on how many tokens a sample has: all axes between first and last."""
+    """Whether samples have tokens, all axes between first and last, on which the rounding or the rank depends."""
 
     def records(self) -> list[LayerRecord]:
         """What the accountant is told."""
@@ -60,18 +77,18 @@ class Layer(Protocol):
         """The longest chain of additions, see ``rounding_margin``, at T tokens: more of these, no fewer additions."""
 
     def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
-        """Squared norms, shape (B,) and float64, and what their weighted sum can be formed from."""
+        """Squared norms, shape (B,) and float64, and what their weighted sum can be formed from.
+
+        ``uses``: of a layer with tokens one only, see `joined`.
+        """
 
 
-def joined(uses: Sequence[Use]) -> tuple[torch.Tensor, torch.Tensor]:
-    """First inputs and output gradients of all uses, one after the other along T: a layer has one gradient."""
-    if len(uses) == 1:
-        inputs, gradients = uses[0]
-        return inputs[0], gradients
+def joined(uses: Sequence[Use]) -> Use:
+    """First inputs and output gradients of several uses, one after the other along T: a layer has one gradient."""
     several = [gradients.flatten(1, -2) if gradients.ndim > 2 else gradients[:, None] for _, gradients in uses]
     shapes = [
         (*gradients.shape[:2], -1) if inputs[0].is_floating_point() else gradients.shape[:2]
         for (inputs, _), gradients in zip(uses, several, strict=True)
     ]
     activations = [inputs[0].reshape(shape) for (inputs, _), shape in zip(uses, shapes, strict=True)]
-    return torch.cat(activations, 1), torch.cat(several, 1)
+    return [torch.cat(activations, 1)], torch.cat(several, 1)

@@ -45,13 +45,9 @@ class _InSubspaces:
         """Standard deviation of the noise in one entry of the averaged gradient: σC/L."""
         return float(self.noise_multiplier * self.max_grad_norm / self.expected_batch_size)
 
-    def accumulate(self) -> None:
-        """As ever, if the inner optimizer's options and weights are as they should be."""
-        self.original_optimizer.check()
-        super().accumulate()  # type: ignore[misc]
-
     def add_noise(self) -> None:
-        """As ever; σ, C and L may follow schedules, and the inner optimizer is told."""
+        """As ever, if the inner optimizer is as it should be; it is told of σ, C and L, which may follow schedules."""
+        self.original_optimizer.check()
         for group in self.param_groups:
             group["noise_variance"] = self.noise_std**2
         super().add_noise()  # type: ignore[misc]
@@ -64,14 +60,13 @@ class _InSubspaces:
 
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
         """Torch insists that p.grad looks like p: what is projected has an attribute of its own."""
-        layer = self.subspaces.layer(parameter)
+        layer = self.subspaces.layer(parameter) if self._projected else None
         parameter.grad, parameter.projected_grad = None, None
-        if layer is None or not self._projected:
-            super().release(parameter, noisy)  # type: ignore[misc]
-        elif self.subspaces.projects(parameter):
+        if layer is not None and self.subspaces.projects(parameter):
             parameter.projected_grad = noisy
         else:
-            parameter.grad = layer.orient(noisy).to(parameter.dtype).contiguous()
+            whole = noisy if layer is None else layer.orient(noisy).contiguous()
+            parameter.grad = whole.to(parameter.dtype)
 
     def scale_grad(self) -> None:
         """Divide by the expected batch size: the realised one is private. Then denoise."""

@@ -42,11 +42,11 @@ class SampleWiseForward:
         self,
         name: str,
         module: nn.Module,
-        parameters: Mapping[nn.Parameter, str],
         batch_size: Callable[[], int],
         take: Take,
     ) -> None:
-        self._name, self._module, self._parameters = name, module, dict(parameters)
+        self._name, self._module = name, module
+        self._parameters = {value: inside for inside, value in module.named_parameters() if value.requires_grad}
         self._batch_size, self._take = batch_size, take
         self._had_forward, self._forward = "forward" in vars(module), module.forward
         self._signature, self._body = inspect.signature(module.forward), _Body(module, module.forward)

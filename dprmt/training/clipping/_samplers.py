@@ -13,16 +13,11 @@ from torch import nn
 
 from dprmt._validation import ParameterError, check_count
 from dprmt.training.clipping._accountant_link import MINE, AccountantLink
-from dprmt.training.clipping._contributions import Contribution
 from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._forward_guard import ForwardGuard, without_hook_warning
-from dprmt.training.clipping._layer_kinds import plan_layers
-from dprmt.training.clipping._policy import Layer, NormPolicy, Samples, Use
-from dprmt.training.clipping._refusals import check_model
+from dprmt.training.clipping._policy import Contribution, Layer, NormPolicy, Samples, Use, joined
 from dprmt.training.clipping._sample_wise import SampleWiseForward
-from dprmt.training.clipping._step_log import StepLog
-from dprmt.training.clipping._trainable_modules import is_followed, trainable_modules
-from dprmt.training.norms import UNIT_ROUNDOFF, NormEstimator, NormRecord, clip_factors, rounding_margin
+from dprmt.training.norms import UNIT_ROUNDOFF, NormRecord, clip_factors, rounding_margin, sample_names
 
 UNKNOWN_TOKENS = 65_000  # additions per entry that the default margin, 2⁻¹³ in float32, is for
 
@@ -130,11 +125,6 @@ class NormSamplers:
         """ρ of ``clip_factors``: of the largest possible sums, the same for all samples whatever the batch."""
         return self._margins[torch.get_float32_matmul_precision()]
 
-    @property
-    def has_measured(self) -> bool:
-        """Whether a backward pass has left something."""
-        return self._squared is not None or bool(self._uses)
-
     @contextmanager
     def at(self, *, step: SupportsIndex, samples: Samples = None) -> Iterator[None]:
         """Say which logical step, and whose samples, the backward pass inside the ``with`` block is for.
@@ -161,7 +151,7 @@ class NormSamplers:
         if samples is None and self._record.probe_sharing == "sample" and self._record.probes is not None:
             raise ParameterError("samples", None, "the identities of all samples of the micro-batch")
         self.guard.check()
-        if self.has_measured:
+        if self._uses or self._squared is not None:
             raise ParameterError("losses", "a second backward pass", "given after what an earlier one left is summed")
         self._size = None if samples is None else len(samples)
         if not self._keep:
@@ -246,9 +236,9 @@ class NormSamplers:
         def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
             if self._hooks.hooks_enabled:
                 self._check_use(layer, gradients, gradients)
-                self._uses.setdefault(layer, []).append(((parameter,), gradients))
+                self._uses.setdefault(layer, []).append(([parameter], gradients))
 
-        return SampleWiseForward(layer.name, layer.module, layer.norms.parameters, lambda: self.guard.batch_size, take)
+        return SampleWiseForward(layer.name, layer.module, lambda: self.guard.batch_size, take)
 
     @property
     def _needs_no_names(self) -> bool:
@@ -260,19 +250,21 @@ class NormSamplers:
         if tokens > self._most_tokens[layer]:
             self._check_tokens(layer, tokens)
             self._most_tokens[layer] = tokens
-        squared, contribution = layer.measure(uses, *(self._at or (0, None)))
+        if layer.per_token and len(uses) > 1:
+            uses = [joined(uses)]
+        squared, contributions = layer.measure(uses, *(self._at or (0, None)))
         self._squared = squared if self._squared is None else self._squared + squared.to(self._squared.device)
         if self._keep:
-            self._kept.append(contribution)
+            self._kept += contributions
         return squared
 
-    def _check_use(self, layer: Layer, activations: torch.Tensor, gradients: torch.Tensor) -> None:
+    def _check_use(self, layer: Layer, inputs: torch.Tensor, gradients: torch.Tensor) -> None:
         if self._at is None and not (self._keep and self._needs_no_names):
             allowed = "given before the backward pass: with samplers.at(step=..., samples=...)"
             raise ParameterError("step", None, allowed)
         size = len(gradients) if self._size is None else self._size
-        if len(activations) != size or len(gradients) != size:
-            shapes = f"{layer.name}: inputs {tuple(activations.shape)}, outputs {tuple(gradients.shape)}"
+        if len(inputs) != size or len(gradients) != size:
+            shapes = f"{layer.name}: inputs {tuple(inputs.shape)}, outputs {tuple(gradients.shape)}"
             allowed = f"the first axis of every trainable layer, here {size}; or name a module around it in whole=[...]"
             raise ParameterError("samples", shapes, allowed)
         self._size = size
@@ -296,89 +288,26 @@ class NormSamplers:
         return clip_factors(self._squared, self._hooks.max_grad_norm, rounding=self.rounding)
 
 
-def register_norm_samplers(
-    hooks: GradSampleHooksFastGradientClipping,
-    norms: NormEstimator,
-    *,
-    tokens: SupportsIndex | None = None,
-    estimate_all: bool = False,
-    accountant: Any = None,
-) -> NormSamplers:
-    """Let Opacus' fast gradient clipping estimate norms, for this model only.
+class StepLog:
+    """Which logical steps and samples were used, so that no probe and no sample is used twice.
 
-    For a training loop of one's own with ``DPLossFastGradientClipping``; :func:`make_private` does the rest too.
-
-    Parameters
-    ----------
-    hooks : GradSampleModuleFastGradientClipping or GradSampleHooksFastGradientClipping
-        Around the model, made with ``use_ghost_clipping=True``. Other models of the process keep Opacus' samplers.
-    norms : NormEstimator
-        The estimator, with its probes.
-    tokens : int, optional
-        The largest possible T, known without looking at the data: bounds the rank and the rounding margin. By
-        default the margin is for sums of 65,000 numbers.
-    estimate_all : bool
-        By default layers with min(d, p) <= k (LoRA's), embeddings, normalizations and lone biases are exact, which
-        costs less, and no finite rank is claimed. True estimates everything by Hutchinson.
-    accountant : IAccountant or "mine", optional
-        The engine's (``PrivacyEngine.accountant``): refused unless it accounts for these very norms, as one of
-        ``dprmt.accounting.opacus.register`` with the same probes does. By default it is found when the optimizer
-        first steps, and asked then; if none has counted the first step that knows of these norms, as with Opacus' own
-        accountants, the second step is refused. "mine" is for a count of one's own, by ``.record``, which nothing is
-        compared with.
-
-    Returns
-    -------
-    NormSamplers
-        ``.at(step=, samples=)`` around ``loss.backward()``, ``.record`` for the accountant, ``.remove()``.
-
-    Raises
-    ------
-    ParameterError
-        If the model has a layer that is unsupported, shared or mixes samples; the layer is named. If the accountant
-        accounts for other norms.
-
-    Formal guarantees
-    -----------------
-    The clip factors that Opacus uses become those of ``clip_factors`` with the rounding margin, of norms of the law
-    that ``record.mechanism(...)`` states. Opacus' loop forms the sum by a second backward pass in the model's
-    dtype, whose rounding is **not** covered, sums micro-batches in that dtype, and cannot leave out a sample whose
-    norm is not finite: this is refused with an error. :func:`make_private` covers these.
-
-    Examples
-    --------
-    >>> from opacus.grad_sample import GradSampleModuleFastGradientClipping
-    >>> from dprmt.training.norms import Hutchinson
-    >>> model = GradSampleModuleFastGradientClipping(torch.nn.Linear(40, 40), max_grad_norm=1.0)
-    >>> samplers = register_norm_samplers(model, Hutchinson(probes=8), tokens=5)
-    >>> losses = model(torch.ones(2, 5, 40)).sum((1, 2))
-    >>> with samplers.at(step=0, samples=[17, 4]):
-    ...     losses.mean().backward()
-    ...     model.get_clipping_coef().shape
-    torch.Size([2])
-    >>> samplers.record.layers
-    (LayerRecord(layer='model', method='hutchinson', probes=8, rank=5, sketch=None, power_iteration=False),)
-    >>> samplers.remove()
+    ``current``: the step that is not finished yet.
     """
-    if not isinstance(hooks, GradSampleHooksFastGradientClipping):
-        raise ParameterError("hooks", type(hooks).__name__, "Opacus' GradSampleModuleFastGradientClipping")
-    if not hooks.use_ghost_clipping or "NORM_SAMPLERS" in hooks.__dict__:
-        raise ParameterError("hooks", type(hooks).__name__, "with use_ghost_clipping=True and no norm samplers yet")
-    if not isinstance(norms, NormEstimator):
-        raise ParameterError("norms", type(norms).__name__, "a NormEstimator, such as Hutchinson(probes=32)")
-    largest = None if tokens is None else check_count("tokens", tokens)
-    check_model(hooks._module, hooked=True)
-    modules = trainable_modules(hooks._module)
-    for name, module in modules.items():
-        if not is_followed(module):
-            allowed = "made of layers that Opacus' hooks can follow: make_private takes others"
-            raise ParameterError("model", f"{name}: {type(module).__name__}", allowed)
-    policy = NormPolicy(norms, estimate_all, largest)
-    layers = plan_layers(modules, policy)
-    samplers = NormSamplers(hooks, layers, policy, norms.probe_sharing)
-    try:
-        samplers.account_with(accountant)
-    except ParameterError:
-        samplers.remove()
-        raise
-    return samplers
+
+    def __init__(self) -> None:
+        self.current: int | None = None
+        self._begun: set[int] = set()
+        self._names: set[bytes] = set()
+
+    def enter(self, step: int, samples: Samples) -> None:
+        """Note a micro-batch; the first one of another step finishes the present one."""
+        names = [] if samples is None else sample_names(samples)
+        if step != self.current:
+            if step in self._begun:
+                raise ParameterError("step", step, "a number that no earlier step had: its probes would come again")
+            self._begun.add(step)
+            self.current, self._names = step, set()
+        repeated = self._names.intersection(names)
+        if repeated:
+            raise ParameterError("samples", len(repeated), "samples that are not in this logical step yet")
+        self._names.update(names)

@@ -86,7 +86,6 @@ class ClippedStep:
         self.model: torch.nn.Module = model
         self.optimizer: torch.optim.Optimizer = optimizer
         self._model, self._samplers = model, samplers
-        self._number: int | None = None
         self._first: FirstPass | None = FirstPass(model, samplers.layers)
         self._handles = [value.register_post_accumulate_grad_hook(self._let_go) for value in optimizer.params]
         optimizer.collect = self._collect
@@ -134,7 +133,6 @@ class ClippedStep:
             if self._first is not None:
                 self._first.check_samples(losses)
             with self._samplers.at(step=number, samples=samples):
-                self._number = number
                 losses.sum().backward()
                 if not self._add():
                     raise ParameterError("losses", "no trainable layer reached", "a function of trainable parameters")
@@ -143,8 +141,7 @@ class ClippedStep:
         """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum."""
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self._samplers.log.finish()
-        self._number = None
+        self._samplers.log.current = None
 
     def discard(self) -> None:
         """Forget a forward pass that is not to be trained on, for instance after an error."""
@@ -176,8 +173,9 @@ class ClippedStep:
         if len(samples) != len(losses):
             raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
         number = check_count("step", step, low=0)
-        if self._number not in (None, number):
-            raise ParameterError("step", number, f"{self._number} until step() has finished it")
+        current = self._samplers.log.current
+        if current not in (None, number):
+            raise ParameterError("step", number, f"{current} until step() has finished it")
         return number
 
     def _let_go(self, parameter: torch.Tensor) -> None:
@@ -193,7 +191,7 @@ class ClippedStep:
     def _collect(self) -> None:
         # In Opacus' own loop nobody calls accumulate.
         try:
-            if self._samplers.has_measured:
+            if self._samplers.measured()[0] is not None:
                 self._samplers.guard.check()
                 self._add()
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from opacus.layers.dp_rnn import RNNLinear
@@ -10,10 +11,12 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping._per_sample_gradients import CONVOLUTIONS, INDEPENDENT_NORMALIZATIONS, is_replayable
 
 MATRICES = (nn.Linear, Conv1D, RNNLinear)
-FOLLOWED = (*MATRICES, nn.Embedding, *CONVOLUTIONS, *INDEPENDENT_NORMALIZATIONS)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_NORMALIZATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_INSTANCE_NORMS)  # of single samples
+FOLLOWED = (*MATRICES, nn.Embedding, *_CONVOLUTIONS, *_NORMALIZATIONS)
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 _SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -46,7 +49,7 @@ def module_with(modules: Mapping[str, nn.Module], place: str) -> nn.Module | Non
 
 def is_followed(module: nn.Module) -> bool:
     """Whether inputs and output gradients of the module, which has no parts, tell its per-sample gradients."""
-    return (type(module) in FOLLOWED or is_replayable(module)) and not list(module.buffers())
+    return (type(module) in FOLLOWED or _is_replayable(module)) and not list(module.buffers())
 
 
 def is_whole(name: str, module: nn.Module, whole: Collection[str]) -> bool:
@@ -69,6 +72,17 @@ def is_container(module: nn.Module) -> bool:
 def is_sequence_first(module: nn.Module) -> bool:
     """Whether torch's layer of several parts has the sample as second axis, so that its parts do."""
     return isinstance(module, _SEQUENCE_LAYERS) and not module.self_attn.batch_first
+
+
+def _is_replayable(module: nn.Module) -> bool:
+    """Whether functorch can replay the module on one sample: a layer of somebody else's, with one input and no parts.
+
+    Torch's own layers that are not named above keep a state, take several inputs or have another first axis.
+    """
+    if type(module).__module__.startswith("torch.nn") or list(module.children()) or list(module.buffers()):
+        return False
+    needed = [a for a in inspect.signature(module.forward).parameters.values() if a.default is a.empty]
+    return len(needed) == 1 and needed[0].kind in (needed[0].POSITIONAL_ONLY, needed[0].POSITIONAL_OR_KEYWORD)
 
 
 def _is_opaque(module: nn.Module) -> bool:
