@@ -11,11 +11,12 @@ import numpy as np
 
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._cells import StepPair
-from dprmt.accounting._composition import ComposedLoss, composed, log_mgf, loss_deviation, moved, window
+from dprmt.accounting._composition import ComposedLoss, Window, composed, log_mgf, loss_deviation, moved, window
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._loss_grid import graded_indices
 from dprmt.accounting._one_step import OneStepCurve
 from dprmt.accounting._questions import Curve, DeltaAtEpsilon, Question, Side, WholeCurve
+from dprmt.accounting._smooth_curve import smooth_curve
 from dprmt.accounting._solve import DeltaCurve
 from dprmt.accounting._split_plan import SplitPlan, one_step_scale, plan_split, split_curve
 from dprmt.accounting._step_law import Lattice, directed_range, discretize_step, lattice, rough_law
@@ -187,11 +188,12 @@ def level_curves(
 class _Ground:
     """What both sides of one level share.
 
-    Ranges of losses, the scale of a step's loss, a bound on the total variation of all steps, an ε that is large
-    enough, and how to split.
+    Ranges of losses, the tilt at which to compose, the scale of a step's loss, a bound on the total variation of all
+    steps, an ε that is large enough, and how to split.
     """
 
     ranges: list[tuple[float, float]]
+    tilt: float
     scale: float
     total_variation: float
     near: float
@@ -207,12 +209,14 @@ def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction,
     scale = _step_scale(_some(rough), tilt)
     total_variation = sum(steps * _total_variation(law) for law, steps in rough)
     if isinstance(question, WholeCurve) or len(pairs) > 1:
-        return _Ground(ranges, scale, total_variation, 0.0, None)
+        return _Ground(ranges, tilt, scale, total_variation, 0.0, None)
     near = question.around(rough, tilt)
     law, steps = rough[0]
     if steps == 1:
-        return _Ground(ranges, _scale_of_one(law, question, near), total_variation, near, None)
-    return _Ground(ranges, scale, total_variation, near, plan_split(law, steps, question.small, near, tilt, scale))
+        return _Ground(ranges, tilt, _scale_of_one(law, question, near), total_variation, near, None)
+    return _Ground(
+        ranges, tilt, scale, total_variation, near, plan_split(law, steps, question.small, near, tilt, scale)
+    )
 
 
 def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:
@@ -238,8 +242,14 @@ def _curve(
         curve = split_curve(pair, steps, ground.ranges[0], direction, side, ground.plan, level, question.small)
         if curve is not None:
             return curve
-    loss, around = _compose(pairs, ground, question, direction, side, level)
-    return DeltaCurve(loss, around)
+    phases = _on_one_mesh(pairs, ground, question, direction, side, level)
+    if phases is None:
+        return DeltaCurve(_nothing_known(side), 0.0)
+    smooth = smooth_curve(phases.laws, phases.tilt, phases.window, phases.offset)
+    if smooth is not None:
+        return smooth
+    around = question.moved(-phases.offset).around(phases.laws, phases.tilt) + phases.offset
+    return DeltaCurve(_composed(phases), around)
 
 
 def _one_step(pair: StepPair, ground: _Ground, direction: Direction, side: Side, level: float) -> OneStepCurve:
@@ -260,7 +270,8 @@ def whole_loss(schedule: Schedule, direction: Direction, level: float) -> dict[S
     upper, lower = _pairs(schedule, tail, level)
     ground = _ground(upper, question, direction, tail)
     both: dict[Side, Pairs] = {"upper": upper, "lower": lower}
-    return {side: _compose(pairs, ground, question, direction, side, level)[0] for side, pairs in both.items()}
+    found = {side: _on_one_mesh(pairs, ground, question, direction, side, level) for side, pairs in both.items()}
+    return {side: _nothing_known(side) if phases is None else _composed(phases) for side, phases in found.items()}
 
 
 def _tail(schedule: Schedule, small: float) -> float:
@@ -298,26 +309,35 @@ def step_laws(
     return laws, ground.total_variation / count
 
 
-def _compose(
+@dataclass(frozen=True)
+class _Phases:
+    """Discrete losses of steps on a common mesh, less an ``offset`` in all, and how to compose them."""
+
+    laws: list[tuple[LossPMF, int]]
+    offset: float
+    tilt: float
+    window: Window
+
+
+def _on_one_mesh(
     pairs: Pairs, ground: _Ground, question: Question | WholeCurve, direction: Direction, side: Side, level: float
-) -> tuple[ComposedLoss, float]:
-    """Discretize on a common mesh (coarser if the FFT window would be too long) and compose."""
-    ranges, scale = ground.ranges, ground.scale
-    mesh = _MESH * 2.0**-level * scale
+) -> _Phases | None:
+    """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing."""
+    mesh = _MESH * 2.0**-level * ground.scale
     for _ in range(_MAX_COARSENINGS):
-        phases, offset = _discretize(pairs, ranges, direction, side, mesh, scale)
-        asked = question.moved(-offset)
-        if not all(law.mass.any() for law, _ in phases):  # every loss is beyond what is resolved
-            return _nothing_known(side), 0.0
-        tilt = asked.tilt(_some(phases))
-        span = window(phases, tilt)
+        laws, offset = _discretize(pairs, ground.ranges, direction, side, mesh, ground.scale)
+        if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
+            return None
+        tilt = ground.tilt if len(laws) == 1 else question.moved(-offset).tilt(_some(laws))
+        span = window(laws, tilt)
         if span.size <= _MAX_WINDOW:
-            break
+            return _Phases(laws, offset, tilt, span)
         mesh *= 1.1 * span.size / _MAX_WINDOW
-    else:
-        return _nothing_known(side), 0.0
-    around = 0.0 if isinstance(asked, WholeCurve) else asked.around(phases, tilt) + offset
-    return moved(composed(phases, tilt, span), offset), around
+    return None
+
+
+def _composed(phases: _Phases) -> ComposedLoss:
+    return moved(composed(phases.laws, phases.tilt, phases.window), phases.offset)
 
 
 def _some(phases: list[tuple[LossPMF, int]]) -> list[tuple[LossPMF, int]]:

@@ -7,8 +7,9 @@ Those are powers of one step's, and δ(ε) is a sum of them with weights in clos
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dprmt.accounting._composition import log_kappa, tilted_transform, window_of
+from dprmt.accounting._composition import Window, log_kappa, tilted_transform, window_of
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._types import Array
 
@@ -16,8 +17,8 @@ _EPS = float(np.finfo(np.float64).eps)
 _MOST_POINTS = 2**21
 _MOST_FREQUENCIES = 2**12
 _LOG_NOTHING = -48.0
-_NEWTON = 12
-_CLOSE = 1e-13
+_NEWTON, _DOUBLINGS, _BISECTIONS = 12, 16, 48
+_CLOSE, _AT_REST = 1e-13, 1e-9
 _MARGINS = (1e-12, 1e-10, 1e-8)  # of ε; tried in turn until the bound holds where it is evaluated
 
 
@@ -28,12 +29,13 @@ class TooManyFrequenciesError(ValueError):
 class FewFrequencies:
     """Bounds on δ(ε) of a discrete loss composed with itself, for many numbers of steps at once.
 
-    ``counts``: numbers of steps, a float array; ``tilt`` > 0.
+    ``counts``: numbers of steps, a float array; ``tilt`` > 0. ``window``: that of the FFT, if known.
     """
 
-    def __init__(self, pmf: LossPMF, counts: Array, tilt: float) -> None:
+    def __init__(self, pmf: LossPMF, counts: Array, tilt: float, window: Window | None = None) -> None:
         self.counts, self.tilt, self.mesh = counts, tilt, pmf.mesh
-        self.first, self.size = window_of(pmf, int(counts.min()), int(counts.max()), tilt)
+        window = window or Window(*window_of(pmf, int(counts.min()), int(counts.max()), tilt))
+        self.first, self.size = window.first, window.size
         if self.size > _MOST_POINTS:
             raise TooManyFrequenciesError
         one = tilted_transform(pmf, tilt, self.size)
@@ -46,22 +48,27 @@ class FewFrequencies:
     def _choose(self, transform: Array) -> None:
         """Keep the frequencies that matter for the fewest steps, and bound what the others add (F4)."""
         unit = 8 * _EPS * float(np.log2(self.size))
-        modulus = np.abs(transform) + unit
-        log_power = float(self.counts.min()) * np.log(modulus)
-        seen = log_power > _LOG_NOTHING
-        if np.count_nonzero(seen) > _MOST_FREQUENCIES:
+        fewest = float(self.counts.min())
+        least = np.exp(_LOG_NOTHING / fewest)
+        seen = transform.real**2 + transform.imag**2 > (least - unit) ** 2 * (1.0 - 8 * _EPS)
+        seen |= least <= unit
+        frequency = np.flatnonzero(seen)
+        if frequency.size > _MOST_FREQUENCIES:
             raise TooManyFrequenciesError
-        every = np.arange(transform.size)
-        frequency = every[seen]
         twice = np.where((frequency == 0) | (2 * frequency == self.size), 1.0, 2.0)
         self.frequency, self.share = frequency, twice / self.size
-        self.unit, self.modulus = unit, modulus[seen]
+        self.unit, self.modulus = unit, np.abs(transform[seen]) + unit
         with np.errstate(divide="ignore"):
             self.log_transform = np.log(transform[seen])
         self.plain, self.weighted = (self._one_less(tilt, frequency) for tilt in (self.tilt, 1.0 + self.tilt))
-        rest = every[~seen]
-        sizes = sum(1.0 / np.abs(self._one_less(tilt, rest)) for tilt in (self.tilt, 1.0 + self.tilt))
-        self.left_out = 4.0 / self.size * float(np.sum(np.exp(log_power[~seen]) * sizes)) if rest.size else 0.0
+        rest = int(np.argmin(seen))
+        self.left_out = 0.0 if seen[rest] else 2.5 * np.exp(_LOG_NOTHING) * self._largest_weight(rest)
+
+    def _largest_weight(self, lowest: int) -> float:
+        """Bound on Σ 1/|1 - e^{-τ·mesh + iω}| over both τ = tilt, 1 + tilt at any frequency from ``lowest`` on."""
+        rates = self.mesh * np.array([self.tilt, 1.0 + self.tilt])
+        apart = 2.0 * np.exp(-rates / 2) * np.sin(np.pi * lowest / self.size)  # |1 - e^{-a + iω}|² = (1 - e^{-a})² + …
+        return float(np.sum(1.0 / np.maximum(-np.expm1(-rates), apart)))
 
     def _one_less(self, tilt: float, frequency: Array) -> Array:
         """1 - e^{-tilt·mesh + iω}, without cancellation."""
@@ -98,35 +105,75 @@ class FewFrequencies:
             sums.append(np.where(inside, above - beyond, 0.0))
         return sums[0], sums[1]
 
-    def epsilon_bound(self, delta: float, upper: bool) -> Array:
-        """For every number of steps an ε ≥ 0 that bounds the one at ``delta`` from above, or below.
+    def epsilon_bound(self, delta: float, upper: bool, floor: float = 0.0) -> Array:
+        """For every number of steps an ε ≥ ``floor`` that bounds the one at ``delta`` from above, or below.
 
-        Returns: ∞, or 0, where none is found.
+        Returns: ∞, or the floor, where none is found.
         """
         sign = 1.0 if upper else -1.0
-        nothing = np.inf if upper else 0.0
         rows = np.flatnonzero(self.infinite < delta)
-        found = np.full(self.counts.size, nothing)
+        found = np.full(self.counts.size, np.inf if upper else floor)
         chunk = max(2**18 // self.frequency.size, 1)
         for start in range(0, rows.size, chunk):
             part = rows[start : start + chunk]
-            found[part] = self._certified(part, delta, sign, nothing)
+            found[part] = self._certified(part, delta, sign, floor)
         return found
 
-    def _certified(self, rows: Array, delta: float, sign: float, nothing: float) -> Array:
+    def _certified(self, rows: Array, delta: float, sign: float, floor: float) -> Array:
         powers = self.powers(rows)
         # From below, infinite losses are none: what falls beyond the nodes was moved down.
         room = np.log(delta - self.infinite[rows]) if sign > 0 else np.full(rows.size, np.log(delta))
-        root = self._root(rows, powers, room, sign)
-        answer = np.full(rows.size, nothing)
+        answer = np.full(rows.size, np.inf if sign > 0 else floor)
+        root, rough = self._root(rows, powers, room, sign, floor)
+        todo = np.flatnonzero(~rough)
         for margin in _MARGINS:
-            at = np.maximum(root + sign * margin * np.maximum(1.0, root), 0.0)
-            holds = sign * (self._log_delta(rows, powers, at, sign)[0] - room) <= 0
-            better = holds & ~(sign * answer <= sign * at) if sign > 0 else holds & (answer < at)
-            answer = np.where(better, at, answer)
+            moved = root[todo] + sign * margin * np.maximum(1.0, np.abs(root[todo]))
+            at = np.where(root[todo] <= floor, floor, np.maximum(moved, floor))
+            holds = self._holds(rows[todo], powers[todo], room[todo], at, sign)
+            answer[todo[holds]] = at[holds]
+            todo = todo[~holds]
+            if not todo.size:
+                break
+        rough[todo] = True
+        if np.any(rough):
+            answer[rough] = self._bisected(rows[rough], powers[rough], room[rough], sign, floor)
         return answer
 
-    def _log_delta(self, rows: Array, powers: Array, epsilon: Array, sign: float) -> tuple[Array, Array]:
+    def _holds(self, rows: Array, powers: Array, room: Array, epsilon: Array, sign: float) -> NDArray[np.bool_]:
+        """Whether the bound on log δ is on the safe side of ``room`` for certain."""
+        value: NDArray[np.bool_] = sign * (self.log_delta(rows, powers, epsilon, sign)[0] - room) <= 0
+        return value
+
+    def _bisected(self, rows: Array, powers: Array, room: Array, sign: float, floor: float) -> Array:
+        """Where Newton's method fails: slower, from Chernoff's bound on, for far from there the error is too large."""
+        start = self._chernoff(rows, room, floor)
+        at_start = self._holds(rows, powers, room, start, sign)
+        direction = np.where(at_start, -sign, sign)
+        near, far, turned = start, start, np.zeros(rows.size, dtype=np.bool_)
+        for exponent in range(-1, _DOUBLINGS):
+            next_one = np.clip(start + direction * 2.0**exponent / self.tilt, floor, self._top(floor))
+            near, far = np.where(turned, near, far), np.where(turned, far, next_one)
+            turned |= self._holds(rows, powers, room, far, sign) != at_start
+            if np.all(turned):
+                break
+        good, bad = np.where(at_start, near, far), np.where(at_start, far, near)
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (good + bad)
+            holds = self._holds(rows, powers, room, middle, sign)
+            good, bad = np.where(holds, middle, good), np.where(holds, bad, middle)
+        found = self._holds(rows, powers, room, good, sign)
+        return np.where(found, good, np.inf if sign > 0 else floor)
+
+    def _top(self, floor: float) -> float:
+        return max((self.first + self.size) * self.mesh, floor)
+
+    def _chernoff(self, rows: Array, room: Array, floor: float) -> Array:
+        """Chernoff's bound on ε."""
+        kappa = float(log_kappa(np.asarray(self.tilt)))
+        value: Array = np.clip((self.log_scale[rows] + kappa - room) / self.tilt, floor, self._top(floor))
+        return value
+
+    def log_delta(self, rows: Array, powers: Array, epsilon: Array, sign: float) -> tuple[Array, Array]:
         """Logarithm of a bound on δ(ε) without infinite losses, and its slope."""
         plain, weighted = self.parts(powers, epsilon)
         value = np.maximum(plain - weighted, 0.0) + sign * self.error[rows]
@@ -135,17 +182,19 @@ class FewFrequencies:
             slope = -np.maximum(weighted, 0.0) / value
         return log + self.log_scale[rows] - self.tilt * epsilon, slope
 
-    def _root(self, rows: Array, powers: Array, room: Array, sign: float) -> Array:
-        """Newton's method on log δ, from Chernoff's bound down; any result will do, for it is checked."""
-        kappa = float(log_kappa(np.asarray(self.tilt)))
-        top = max((self.first + self.size) * self.mesh, 0.0)
-        epsilon = np.clip((self.log_scale[rows] + kappa - room) / self.tilt, 0.0, top)
+    def _root(
+        self, rows: Array, powers: Array, room: Array, sign: float, floor: float
+    ) -> tuple[Array, NDArray[np.bool_]]:
+        """Newton's method on log δ, from Chernoff's bound down, and where it did not come to rest."""
+        top = self._top(floor)
+        epsilon = self._chernoff(rows, room, floor)
         for _ in range(_NEWTON):
-            log, slope = self._log_delta(rows, powers, epsilon, sign)
+            log, slope = self.log_delta(rows, powers, epsilon, sign)
             with np.errstate(divide="ignore", invalid="ignore"):
                 step = (log - room) / slope
             step = np.where(np.isfinite(step), step, 1.0 / self.tilt)
-            epsilon = np.clip(epsilon - step, 0.0, top)
-            if np.all(np.abs(step) <= _CLOSE * np.maximum(epsilon, 1.0)):
+            moved = np.clip(epsilon - step, floor, top)
+            distance, epsilon = np.abs(moved - epsilon), moved
+            if np.all(distance <= _CLOSE * np.maximum(np.abs(epsilon), 1.0)):
                 break
-        return epsilon
+        return epsilon, distance > _AT_REST * np.maximum(np.abs(epsilon), 1.0)
