@@ -78,6 +78,10 @@ class ClippingStep:
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """See :class:`dprmt.accounting._engine.Step`."""
+        if self.is_exact:
+            one = np.ones(1)
+            pair = RevealedPair(self._shift(one), one, self.sample_rate)
+            return pair, pair
         below = tail / self.sample_rate
         if self.secret:
             return self._secret_pairs(bins, below)

@@ -8,28 +8,85 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import fft
 
 from dprmt.accounting._discretization import LossPMF
+from dprmt.accounting._transforms import PowerProduct, folded
 from dprmt.accounting._types import Array
 
 Phases = Sequence[tuple[LossPMF, int]]
+Item = TypeVar("Item")
 
 _EPS = float(np.finfo(np.float64).eps)
 _LOG_OUTSIDE = float(np.log(1e-10))  # tilted mass allowed outside the FFT window, on each side
+_STACKED = 2**16  # masses of many phases at a time
+_FAINT = 1e-250
+_MANY_PHASES = 16
 _LONGEST = 2**40  # points: no transform is this long, and whoever asked takes a coarser mesh
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """Phases whose laws live on the same nodes: one of them in each row."""
+
+    index: NDArray[np.int64]
+    mesh: float
+    mass: Array
+    counts: Array
+
+    @property
+    def losses(self) -> Array:
+        return self.index * self.mesh
+
+
+def _stacks(phases: Phases) -> Iterator[_Stack]:
+    """Phases that follow each other on the same nodes, some at a time so that they fit into the cache."""
+    if len(phases) == 1:
+        pmf, steps = phases[0]
+        yield _Stack(pmf.index, pmf.mesh, pmf.mass[None], np.array([float(steps)]))
+        return
+    for _, group in groupby(phases, key=lambda phase: id(phase[0].index)):
+        laws = list(group)
+        index, mesh = laws[0][0].index, laws[0][0].mesh
+        rows = max(_STACKED // index.size, 1)
+        for start in range(0, len(laws), rows):
+            part = laws[start : start + rows]
+            mass = np.stack([pmf.mass for pmf, _ in part])
+            yield _Stack(index, mesh, mass, np.array([steps for _, steps in part], dtype=np.float64))
 
 
 def log_mgf(phases: Phases, tilts: Array) -> Array:
     """Log E e^{λS} of the finite part of the composed loss S, for each tilt λ."""
     total = np.zeros(tilts.shape)
-    for pmf, steps in phases:
-        support = pmf.mass > 0
-        exponent = np.multiply.outer(tilts, pmf.losses[support]) + np.log(pmf.mass[support])
-        total = total + steps * _log_sum_exp(exponent)
+    for stack in _stacks(phases):
+        each = _log_mgf_of_each(stack, tilts) * stack.counts
+        total = total + (each[:, 0] if stack.counts.size == 1 else each.sum(axis=1))
     return total
+
+
+def _log_mgf_of_each(stack: _Stack, tilts: Array) -> Array:
+    """One step's log E e^{λL} for each tilt and each of the laws, shape (tilts, laws)."""
+    with np.errstate(divide="ignore"):
+        if stack.counts.size == 1:
+            support = stack.mass[0] > 0
+            exponent = np.multiply.outer(tilts, stack.losses[support]) + np.log(stack.mass[0, support])
+            return _log_sum_exp(exponent)[..., None]
+        exponent = np.multiply.outer(tilts, stack.losses)
+        peak = (exponent + np.log(stack.mass.max(axis=0))).max(axis=-1, keepdims=True)
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = np.exp(exponent - peak) @ stack.mass.T
+        result = peak + np.log(sums)
+    # Laws that differ so much that one underflows beside the other.
+    for law in np.flatnonzero(~np.all((sums > _FAINT) & (sums < 1.0 / _FAINT), axis=0)):
+        alone = _Stack(stack.index, stack.mesh, stack.mass[law : law + 1], stack.counts[law : law + 1])
+        result[:, law] = _log_mgf_of_each(alone, tilts)[:, 0]
+    value: Array = result
+    return value
 
 
 def _log_sum_exp(exponent: Array) -> Array:
@@ -67,10 +124,10 @@ def tilt_for_epsilon(phases: Phases, epsilon: float) -> float:
 def loss_deviation(phases: Phases, tilt: float = 0.0) -> float:
     """Standard deviation of the finite part of the composed loss after tilting."""
     variance = 0.0
-    for pmf, steps in phases:
-        weights = _tilted_mass(pmf, tilt)
-        mean = weights @ pmf.losses
-        variance += steps * float(weights @ (pmf.losses - mean) ** 2)
+    for stack in _stacks(phases):
+        weights, losses = _tilted_mass(stack, tilt), stack.losses
+        distance = losses - (weights @ losses)[:, None]
+        variance += float(stack.counts @ np.sum(weights * distance**2, axis=1))
     return max(float(np.sqrt(variance)), 1e-12)
 
 
@@ -103,22 +160,43 @@ def window(phases: Phases, tilt: float) -> Window:
     """Grid points outside which the tilted composed loss has mass at most 1e-10 on either side (Chernoff)."""
     mesh = phases[0][0].mesh
     thetas = np.exp(np.linspace(-12.0, 6.0, 73)) / loss_deviation(phases, tilt)
-    base = log_mgf(phases, np.array([tilt]))[0]
-    up = (log_mgf(phases, tilt + thetas) - base - _LOG_OUTSIDE) / thetas
-    down = -(log_mgf(phases, tilt - thetas) - base - _LOG_OUTSIDE) / thetas
-    first = int(np.floor(np.max(down) / mesh)) - 1
-    last = int(np.ceil(np.min(up) / mesh)) + 1
+    up, down = thetas, thetas
+    some = some_of(phases)
+    if len(some) < len(phases):  # every θ gives a bound; which is best, some phases tell
+        highest, lowest = _chernoff_ends(some, tilt, thetas, thetas)
+        up, down = thetas[[int(np.argmin(highest))]], thetas[[int(np.argmax(lowest))]]
+    highest, lowest = _chernoff_ends(phases, tilt, up, down)
+    first = int(np.floor(np.max(lowest) / mesh)) - 1
+    last = int(np.ceil(np.min(highest) / mesh)) + 1
     size = max(last - first + 1, 16)
     return Window(first, fft.next_fast_len(size, real=True) if size < _LONGEST else size)
 
 
-def _tilted_mass(pmf: LossPMF, tilt: float) -> Array:
-    if not pmf.mass.any():  # all of it counts as infinite
-        return np.zeros_like(pmf.mass)
+def _chernoff_ends(phases: Phases, tilt: float, up: Array, down: Array) -> tuple[Array, Array]:
+    """Losses beyond which there is so little, above by each θ of ``up`` and below by each of ``down``."""
+    log_mgfs = log_mgf(phases, np.concatenate([[tilt], tilt + up, tilt - down]))
+    base, above, below = log_mgfs[0], log_mgfs[1 : up.size + 1], log_mgfs[up.size + 1 :]
+    return (above - base - _LOG_OUTSIDE) / up, -(below - base - _LOG_OUTSIDE) / down
+
+
+def some_of(phases: Sequence[tuple[Item, int]]) -> Sequence[tuple[Item, int]]:
+    """Some of many phases, for about as many steps: what one may choose, they choose nearly as well."""
+    if len(phases) <= _MANY_PHASES:
+        return phases
+    chosen = phases[:: len(phases) // _MANY_PHASES]
+    more = sum(count for _, count in phases) / sum(count for _, count in chosen)
+    return [(item, max(round(more * count), 1)) for item, count in chosen]
+
+
+def _tilted_mass(stack: _Stack, tilt: float) -> Array:
+    """Each law's masses, tilted and normalised; zeros where all of it counts as infinite."""
     with np.errstate(divide="ignore"):
-        exponent = np.log(pmf.mass) + tilt * pmf.losses
-    weights: Array = np.exp(exponent - _log_sum_exp(exponent))
-    return weights
+        exponent = np.log(stack.mass) + tilt * stack.losses
+    peak = exponent.max(axis=1, keepdims=True)
+    weights = np.exp(exponent - np.where(peak > -np.inf, peak, 0.0))
+    total = weights.sum(axis=1, keepdims=True)
+    normalised: Array = weights / np.where(total > 0, total, 1.0)
+    return normalised
 
 
 @dataclass(frozen=True)
@@ -147,18 +225,15 @@ class ComposedLoss:
 
 def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
     """Compose by FFT on the window."""
-    spectrum = np.ones(win.size // 2 + 1, dtype=np.complex128)
-    magnitudes, counts = [], []
-    log_never_infinite, rounding = 0.0, 0.0
-    for pmf, steps in phases:
-        weights = _tilted_mass(pmf, tilt)
-        transform = fft.rfft(np.bincount(pmf.index % win.size, weights=weights, minlength=win.size))
-        spectrum = spectrum * _power(transform, steps)
-        magnitudes.append(np.abs(transform))
-        counts.append(steps)
-        log_never_infinite += steps * (float(np.log1p(-pmf.infinite)) if pmf.infinite < 1 else -np.inf)
-        rounding += steps * _mass_rounding(pmf, weights)
-    mass = np.roll(fft.irfft(spectrum, win.size), -(win.first % win.size))
+    product, rounding = PowerProduct(win.size), 0.0
+    for stack in _stacks(phases):
+        weights = _tilted_mass(stack, tilt)
+        product.multiply(stack.index, weights, stack.counts)
+        rounding += float(stack.counts @ _mass_rounding(stack.mass, weights))
+    log_never_infinite = sum(
+        steps * (float(np.log1p(-pmf.infinite)) if pmf.infinite < 1 else -np.inf) for pmf, steps in phases
+    )
+    mass = np.roll(product.inverse(), -(win.first % win.size))
     mesh = phases[0][0].mesh
     return ComposedLoss(
         losses=(win.first + np.arange(win.size)) * mesh,
@@ -166,7 +241,7 @@ def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
         tilt=tilt,
         log_scale=float(log_mgf(phases, np.array([tilt]))[0]),
         infinite=float(-np.expm1(log_never_infinite)),
-        error=2 * np.exp(_LOG_OUTSIDE) + np.expm1(rounding) + _fft_rounding(magnitudes, counts, win.size),
+        error=2 * np.exp(_LOG_OUTSIDE) + np.expm1(rounding) + product.rounding(),
     )
 
 
@@ -215,9 +290,11 @@ class TiltedTransform:
 
 def tilted_transform(pmf: LossPMF, tilt: float, size: int) -> TiltedTransform:
     """The transform of one step's loss after tilting, on a window of ``size`` points."""
-    weights = _tilted_mass(pmf, tilt)
-    values = fft.rfft(np.bincount(pmf.index % size, weights=weights, minlength=size))
-    return TiltedTransform(values, float(log_mgf([(pmf, 1)], np.array([tilt]))[0]), _mass_rounding(pmf, weights))
+    (stack,) = _stacks([(pmf, 1)])
+    weights = _tilted_mass(stack, tilt)
+    values = fft.rfft(folded(pmf.index, weights, size)[0])
+    rounding = float(_mass_rounding(stack.mass, weights)[0])
+    return TiltedTransform(values, float(log_mgf([(pmf, 1)], np.array([tilt]))[0]), rounding)
 
 
 @dataclass(frozen=True)
@@ -269,32 +346,13 @@ def _powers(transform: Array, magnitude: Array, counts: Array) -> Array:
     return result
 
 
-def _power(transform: Array, count: int) -> Array:
-    """Its power; 0 where that is below e^{-80}, as at most frequencies."""
-    with np.errstate(divide="ignore"):
-        seen = np.log(np.abs(transform)) * count > -80.0
-    result = np.zeros_like(transform)
-    result[seen] = transform[seen] ** count
-    return result
-
-
-def _mass_rounding(pmf: LossPMF, weights: Array) -> float:
-    """Bound on the relative tilted mass that rounding moved: see (F1) of the theory document."""
-    tails = np.cumsum(pmf.mass[::-1])[::-1]
+def _mass_rounding(mass: Array, weights: Array) -> Array:
+    """Bound on the relative tilted mass that rounding moved, for each law: see (F1) of the theory document."""
+    tails = np.cumsum(mass[:, ::-1], axis=1)[:, ::-1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(pmf.mass > 0, weights * tails / pmf.mass, 0.0)
-    return 64 * _EPS * float(np.sum(relative)) + 1e3 * _EPS
-
-
-def _fft_rounding(magnitudes: list[Array], counts: list[int], size: int) -> float:
-    """Bound on the summed rounding error of transform, power and inverse: see (F2) of the theory document."""
-    unit = 8 * _EPS * np.log2(size)
-    padded = [np.log(magnitude + unit) for magnitude in magnitudes]
-    log_product = np.sum([steps * log for steps, log in zip(counts, padded, strict=True)], axis=0)
-    seen = log_product > -120.0  # what is left out adds less than e^{-120} · T / unit in all
-    each = [2 * steps * np.exp(log_product[seen] - log[seen]) for steps, log in zip(counts, padded, strict=True)]
-    total = np.exp(log_product[seen]) + np.sum(each, axis=0)
-    return 2 * unit * float(np.sqrt(np.sum(total**2))) + 1e-25
+        relative = np.where(mass > 0, weights * tails / mass, 0.0)
+    value: Array = 64 * _EPS * np.sum(relative, axis=1) + 1e3 * _EPS
+    return value
 
 
 def _power_rounding(magnitude: Array, counts: Array, size: int) -> Array:

@@ -55,9 +55,14 @@ def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: 
 
     Returns: finite part by connecting the dots; all mass above the nodes is charged to infinity.
     """
-    mass = connect_the_dots(index * mesh + offset, cells)
-    mass[0] += cells.p_below
-    return LossPMF(index, mass, mesh, cells.p_above)
+    return LossPMF(index, mass_from_above(index * mesh + offset, cells), mesh, cells.p_above)
+
+
+def mass_from_above(losses: Array, cells: LossCells) -> Array:
+    """The finite part of :func:`from_above`; one law, or one in each row of the cells' arrays."""
+    mass = connect_the_dots(losses, cells)
+    mass[..., 0] += cells.p_below
+    return mass
 
 
 def keep_at_last(pmf: LossPMF, cells: LossCells, offset: float = 0.0) -> LossPMF:
@@ -85,15 +90,30 @@ def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: 
     first = min(int(np.searchsorted(losses, -_LARGE_LOSS)), index.size - 2)
     index, losses = index[first:], losses[first:]
     cells = LossCells(cells.p[first:], cells.q[first:], 0.0, 0.0, cells.p_above, cells.q_above)
+    return LossPMF(index, mass_from_below(losses, cells), mesh, 0.0)
+
+
+def mass_from_below(losses: Array, cells: LossCells) -> Array:
+    """What :func:`from_below` leaves at losses of at least -400; one law, or one in each row of the cells' arrays."""
     share = _left_share(losses, cells, fallback=1.0)
-    share[np.diff(losses) > _WIDE_CELL] = 1.0
-    dots = _dots(cells.p, share)
-    dots[-1] += cells.p_above
-    # From here on in increasing s = e^{-loss}; segment i joins nodes i and i + 1.
+    share[..., np.diff(losses) > _WIDE_CELL] = 1.0
+    beyond = np.zeros(share.shape[:-1] + losses.shape)
+    beyond[..., -1] = cells.p_above
+    # In increasing s = e^{-loss}; segment i joins nodes i and i + 1.
     width = np.maximum(np.diff(np.exp(-np.maximum(losses, -_LARGE_LOSS)[::-1])), 1e-220)
-    slope = _pulled_down_slopes(dots[::-1], width, cells.p[::-1], share[::-1])
-    atoms = np.diff(np.concatenate([[0.0], slope, [dots.sum()]]))
-    return LossPMF(index, np.maximum(atoms[::-1], 0.0), mesh, 0.0)
+    return pulled_in(width, cells.p[..., ::-1], share[..., ::-1], beyond[..., ::-1])[..., ::-1]
+
+
+def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array:
+    """Masses at nodes of a law whose U(s) = E(s - u)₊ is nowhere larger: (D2), in increasing u.
+
+    ``width``, ``mass``, ``share``: of each cell, the latter of its right node in the law that keeps mass and mean.
+    ``at_nodes``: mass that lies at the nodes. All but the widths may be rows, one for each law.
+    """
+    dots = at_nodes + _dots(mass[..., ::-1], share[..., ::-1])[..., ::-1]
+    slope = _pulled_down_slopes(dots, width, mass, share)
+    steps = np.concatenate([np.zeros_like(dots[..., :1]), slope, dots.sum(axis=-1, keepdims=True)], axis=-1)
+    return np.maximum(np.diff(steps), 0.0)
 
 
 def _left_share(losses: Array, cells: LossCells, fallback: float) -> Array:
@@ -108,9 +128,9 @@ def _left_share(losses: Array, cells: LossCells, fallback: float) -> Array:
 
 def _dots(mass: Array, left_share: Array) -> Array:
     left = mass * left_share
-    dots = np.zeros(mass.size + 1)
-    dots[:-1] += left
-    dots[1:] += mass - left
+    dots = np.zeros((*mass.shape[:-1], mass.shape[-1] + 1))
+    dots[..., :-1] += left
+    dots[..., 1:] += mass - left
     return dots
 
 
@@ -118,12 +138,23 @@ def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) ->
     """Slopes of a convex, piecewise linear V ≤ U with kinks at the nodes only, in increasing s."""
     # V is the interpolation of U minus a drop at each node, made convex by weighted isotonic regression of its
     # slopes, which are kept between 0 and the total mass. Equation (D2).
-    total = float(dots.sum())
-    chord_slope = np.cumsum(dots)[:-1]
-    height = np.append(0.0, np.cumsum(chord_slope * width))
+    total = dots.sum(axis=-1, keepdims=True)
+    chord_slope = np.cumsum(dots, axis=-1)[..., :-1]
+    height = _after_zero(np.cumsum(chord_slope * width, axis=-1))
     drop = drops(mass * width, share, height)
-    convex: Array = isotonic_regression(chord_slope - np.diff(drop) / width, width)
-    return np.clip(convex, 0.0, total)
+    slope = chord_slope - np.diff(drop) / width
+    convex = slope.reshape(-1, width.size)
+    for row in np.flatnonzero((np.diff(convex) < 0.0).any(axis=-1)):
+        convex[row] = isotonic_regression(convex[row], width)
+    return np.clip(slope, 0.0, total)
+
+
+def _after_zero(values: Array) -> Array:
+    return np.concatenate([np.zeros_like(values[..., :1]), values], axis=-1)
+
+
+def _before_zero(values: Array) -> Array:
+    return np.concatenate([values, np.zeros_like(values[..., :1])], axis=-1)
 
 
 def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
@@ -139,19 +170,22 @@ def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
     # goes to the right node, whose height over the tangent from the left always suffices, unless the left node
     # alone has room on both sides.
     gap = moment * share * (1.0 - share)
-    over_left, over_right = np.insert(moment * (1.0 - share), 0, 0.0), np.append(moment * share, 0.0)
+    over_left, over_right = _after_zero(moment * (1.0 - share)), _before_zero(moment * share)
     room = np.minimum(over_left, over_right)
-    base = np.maximum(np.append(gap, 0.0), np.insert(gap, 0, 0.0))
+    base = np.maximum(_before_zero(gap), _after_zero(gap))
     base = np.minimum(base, 0.5 * room)
-    lack = np.maximum(gap - share * base[1:] - (1.0 - share) * base[:-1], 0.0)
+    lack = np.maximum(gap - share * base[..., 1:] - (1.0 - share) * base[..., :-1], 0.0)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        right = np.where(lack > 0, base[1:] + lack / share, 0.0)
-        left = np.where(lack > 0, base[:-1] + lack / (1.0 - share), 0.0)
-    to_left = (left <= room[:-1]) & ((right > room[1:]) | (room[:-1] > room[1:]))
+        right = np.where(lack > 0, base[..., 1:] + lack / share, 0.0)
+        left = np.where(lack > 0, base[..., :-1] + lack / (1.0 - share), 0.0)
+    to_left = (left <= room[..., :-1]) & ((right > room[..., 1:]) | (room[..., :-1] > room[..., 1:]))
     # A drop at the end of the law changes its mean of u, to first order; one inside only narrows the law. With a
     # node at the commonest loss the last cell lies beside it.
-    if height is not None and np.any(gap > 0):
-        end = int(np.flatnonzero(gap > _NO_GAP * np.max(gap))[-1])
-        to_left[end] |= left[end] <= _SPARE * height[end]
+    if height is not None:
+        seen = (gap > 0.0) & (gap > _NO_GAP * np.max(gap, axis=-1, keepdims=True))
+        end = gap.shape[-1] - 1 - np.argmax(seen[..., ::-1], axis=-1)[..., None]
+        at_end = [np.take_along_axis(values, end, -1) for values in (to_left, seen, left, height)]
+        spared = at_end[0] | (at_end[1] & (at_end[2] <= _SPARE * at_end[3]))
+        np.put_along_axis(to_left, end, spared, -1)
     right, left = np.where(to_left, 0.0, right), np.where(to_left, left, 0.0)
-    return np.maximum(base, np.maximum(np.insert(right, 0, 0.0), np.append(left, 0.0)))
+    return np.maximum(base, np.maximum(_after_zero(right), _before_zero(left)))

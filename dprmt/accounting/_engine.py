@@ -11,19 +11,31 @@ import numpy as np
 
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._cells import StepPair
-from dprmt.accounting._composition import ComposedLoss, Window, composed, log_mgf, loss_deviation, moved, window
+from dprmt.accounting._composition import (
+    ComposedLoss,
+    Window,
+    composed,
+    log_mgf,
+    loss_deviation,
+    moved,
+    some_of,
+    window,
+)
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._loss_grid import graded_indices
+from dprmt.accounting._many_phases import Meshing, laws_side_by_side, most_variation
 from dprmt.accounting._one_step import OneStepCurve
 from dprmt.accounting._questions import Curve, DeltaAtEpsilon, Question, Side, WholeCurve
+from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._smooth_curve import smooth_curve
 from dprmt.accounting._solve import DeltaCurve
 from dprmt.accounting._split_plan import SplitPlan, one_step_scale, plan_split, split_curve
 from dprmt.accounting._step_law import Lattice, directed_range, discretize_step, lattice, rough_law
+from dprmt.accounting._tight_pair import TightPair
 
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
-_MANY_PHASES = 16
+_MANY_ALIKE = 4
 _LARGE_DELTA = 0.01
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _MESH, _BINS = 0.04, 160  # at level 0; meshes in units of the scale of a step's loss
@@ -204,10 +216,14 @@ def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction,
     ranges = [directed_range(pair, tail, direction) for pair, _ in pairs]
     farthest = max(max(abs(end) for end in ends) for ends in ranges)
     mesh = max(1e-9 * min(farthest, 1e3), 1e-18 * farthest)
-    rough = [(rough_law(pair, ends, direction, mesh), steps) for (pair, steps), ends in zip(pairs, ranges, strict=True)]
-    tilt = question.tilt(_some(rough))
-    scale = _step_scale(_some(rough), tilt)
-    total_variation = sum(steps * _total_variation(law) for law, steps in rough)
+    each = [((pair, ends), steps) for (pair, steps), ends in zip(pairs, ranges, strict=True)]
+    rough = [(rough_law(pair, ends, direction, mesh), steps) for (pair, ends), steps in some_of(each)]
+    tilt = question.tilt(rough)
+    scale = _step_scale(rough, tilt)
+    if len(rough) == len(pairs):
+        total_variation = sum(steps * _total_variation(law) for law, steps in rough)
+    else:
+        total_variation = sum(steps * _variation(pair, ends, direction, mesh) for (pair, ends), steps in each)
     if isinstance(question, WholeCurve) or len(pairs) > 1:
         return _Ground(ranges, tilt, scale, total_variation, 0.0, None)
     near = question.around(rough, tilt)
@@ -217,6 +233,12 @@ def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction,
     return _Ground(
         ranges, tilt, scale, total_variation, near, plan_split(law, steps, question.small, near, tilt, scale)
     )
+
+
+def _variation(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float) -> float:
+    if isinstance(pair, RevealedPair | TightPair):
+        return most_variation(pair)
+    return _total_variation(rough_law(pair, ends, direction, mesh))
 
 
 def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:
@@ -328,7 +350,7 @@ def _on_one_mesh(
         laws, offset = _discretize(pairs, ground.ranges, direction, side, mesh, ground.scale)
         if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
             return None
-        tilt = ground.tilt if len(laws) == 1 else question.moved(-offset).tilt(_some(laws))
+        tilt = ground.tilt if len(laws) == 1 else question.moved(-offset).tilt(some_of(laws))
         span = window(laws, tilt)
         if span.size <= _MAX_WINDOW:
             return _Phases(laws, offset, tilt, span)
@@ -338,15 +360,6 @@ def _on_one_mesh(
 
 def _composed(phases: _Phases) -> ComposedLoss:
     return moved(composed(phases.laws, phases.tilt, phases.window), phases.offset)
-
-
-def _some(phases: list[tuple[LossPMF, int]]) -> list[tuple[LossPMF, int]]:
-    """Some of many phases, for as many steps: any tilt is valid, and one from these is nearly the best."""
-    if len(phases) <= _MANY_PHASES:
-        return phases
-    chosen = phases[:: len(phases) // _MANY_PHASES]
-    more = sum(count for _, count in phases) / sum(count for _, count in chosen)
-    return [(law, max(round(more * count), 1)) for law, count in chosen]
 
 
 def _nothing_known(side: Side) -> ComposedLoss:
@@ -366,6 +379,13 @@ def _discretize(
 ) -> tuple[list[tuple[LossPMF, int]], float]:
     """The steps' losses, each less an offset, and the sum of all offsets."""
     phases, total = [], 0.0
+    alike = [at for at, (pair, _) in enumerate(pairs) if isinstance(pair, RevealedPair | TightPair)]
+    if len(alike) >= _MANY_ALIKE:
+        how = Meshing(direction, side, mesh, _LUMP * scale, _BULK * scale)
+        laws, offsets = laws_side_by_side([pairs[at][0] for at in alike], [ranges[at] for at in alike], how)
+        phases = [(law, pairs[at][1]) for law, at in zip(laws, alike, strict=True)]
+        total = sum(pairs[at][1] * offset for offset, at in zip(offsets, alike, strict=True))
+        pairs, ranges = ([x for at, x in enumerate(all_) if at not in set(alike)] for all_ in (pairs, ranges))
     for (pair, count), ends in zip(pairs, ranges, strict=True):
         grid = lattice(pair, ends, direction, side, mesh, within=_LUMP * scale)
         index = grid.covering(ends, _BULK * scale)

@@ -48,19 +48,17 @@ class RevealedPair:
 
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes, mixed over Z."""
+        absent, present = masses_by_shift(nodes, self.shift, self.mass[:, None], self.sample_rate)
+        return self.mixed(nodes, absent[:, 0], present[:, 0])
+
+    def mixed(self, nodes: Array, absent: Array, present: Array) -> LossCells:
+        """The cells from their masses without and with the sample, the first and last of which lie outside."""
         q = self.sample_rate
-        ratio = np.concatenate([[-np.inf], log_shift_ratio(nodes, q), [np.inf]])
-        absent, present = np.empty(nodes.size + 1), np.empty(nodes.size + 1)
-        for start in range(0, nodes.size + 1, ROWS_AT_A_TIME):
-            rows = slice(start, start + ROWS_AT_A_TIME)
-            with np.errstate(over="ignore"):
-                y = ratio[start : start + ROWS_AT_A_TIME + 1, None] / self.shift + self.shift / 2
-            absent[rows] = interval_masses(y) @ self.mass
-            present[rows] = interval_masses(y - self.shift) @ self.mass
         p = (1.0 - q) * absent + q * present
         if self.infinite > 0:  # with Z = ∞ the loss is ∞ if the sample takes part, else log(1 - q)
             lowest = int(np.searchsorted(nodes, np.log1p(-q))) if q < 1.0 else 0
             p[lowest] += (1.0 - q) * self.infinite
+            absent = absent.copy()
             absent[lowest] += self.infinite
             p[-1] += q * self.infinite
         return LossCells(
@@ -75,6 +73,22 @@ class RevealedPair:
     def total_variation(self) -> float:
         """H_1 of the pair without subsampling, E[2Φ(μ/2) - 1]."""
         return float((2 * ndtr(self.shift / 2) - 1) @ self.mass) + self.infinite
+
+
+def masses_by_shift(nodes: Array, shift: Array, mass: Array, sample_rate: float) -> tuple[Array, Array]:
+    """Masses of the intervals between losses and beyond them, without and with the sample.
+
+    ``mass``: of each shift, one law of the sensitivity in each column.
+    """
+    ratio = np.concatenate([[-np.inf], log_shift_ratio(nodes, sample_rate), [np.inf]])
+    absent, present = np.empty((2, nodes.size + 1, mass.shape[1]))
+    for start in range(0, nodes.size + 1, ROWS_AT_A_TIME):
+        rows = slice(start, start + ROWS_AT_A_TIME)
+        with np.errstate(over="ignore"):
+            y = ratio[start : start + ROWS_AT_A_TIME + 1, None] / shift + shift / 2
+        absent[rows] = interval_masses(y) @ mass
+        present[rows] = interval_masses(y - shift) @ mass
+    return absent, present
 
 
 def log_shift_ratio(loss: Array, sample_rate: float) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.accounting._bounds import Direction
-from dprmt.accounting._cells import StepPair
+from dprmt.accounting._cells import LossCells, StepPair
 from dprmt.accounting._discretization import LossPMF, from_above, from_below, keep_at_last
 from dprmt.accounting._loss_grid import LARGEST_LOSS, graded_indices
 from dprmt.accounting._questions import Side
@@ -68,16 +68,20 @@ def lattice(
     if side == "lower":
         boundary = end + mesh
         near = pair.cells(boundary + mesh * np.append(0.0, np.geomspace(1.0, 1e6, 60)))
-        if near.p_below > 0.0 and near.q_below > 0.0:
-            node = min(max(math.log(near.p_below / near.q_below), end), boundary)
-        else:
-            boundary = None
+        node, boundary = at_mean(near, end, boundary)
     meeting = None if boundary is None else sign * boundary
     if is_near:
         return Lattice(mesh, sign * node, meeting)
     cells = math.floor(abs(node) / mesh)
     home = -round(math.copysign(cells, sign))
     return Lattice(abs(node) / cells, 0.0, meeting, home)
+
+
+def at_mean(near: LossCells, end: float, boundary: float) -> tuple[float, float | None]:
+    """The mean of all losses up to a boundary, and the boundary; the end itself if there are none."""
+    if near.p_below > 0.0 and near.q_below > 0.0:
+        return min(max(math.log(near.p_below / near.q_below), end), boundary), boundary
+    return end, None
 
 
 def discretize_step(

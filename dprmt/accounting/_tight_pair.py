@@ -44,7 +44,11 @@ class TightPair:
 
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes, all of them at nodes."""
-        cells, excess = self.rank_one.cells(nodes), self.excess(nodes)
+        return self.dominating(nodes, self.rank_one.cells(nodes))
+
+    def dominating(self, nodes: Array, cells: LossCells) -> LossCells:
+        """The same from the cells of the rank-one law."""
+        excess = self.excess(nodes)
         if not np.any(excess > 0.0):
             return cells
         unit = np.minimum(nodes, 0.0)

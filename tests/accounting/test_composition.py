@@ -129,11 +129,23 @@ def test_epsilon_bounds_hold_down_to_tiny_deltas(delta, infinite):
     assert above - below <= 1e-5 + 10 * 13 * infinite / delta
 
 
-@given(schedules, st.floats(0.0, 40.0))
-@settings(max_examples=40)
-def test_the_error_bound_covers_the_actual_error_in_the_tilted_law(phases, tilt):
+def on_common_nodes(phases):
+    """The same laws, all on the nodes that any of them has: composed together then."""
+    index = np.unique(np.concatenate([law.index for law, _ in phases]))
+    common = []
+    for law, count in phases:
+        mass = np.zeros(index.size)
+        mass[np.searchsorted(index, law.index)] = law.mass
+        common.append((LossPMF(index, mass, law.mesh, law.infinite), count))
+    return common
+
+
+@given(schedules, st.floats(0.0, 40.0), st.booleans())
+@settings(max_examples=60)
+def test_the_error_bound_covers_the_actual_error_in_the_tilted_law(phases, tilt, together):
     """Σ |computed - exact| over all places ≤ error, in the tilted law; and error is at most 1e-9 here."""
     mp.mp.dps = 50
+    phases = on_common_nodes(phases) if together else phases
     loss = composed(phases, tilt, window(phases, tilt))
     law = exact_law(phases)
     normaliser = mp.e ** mp.mpf(loss.log_scale)
@@ -278,3 +290,33 @@ def test_kappa_is_the_largest_value_of_its_function(tilt):
     largest = float(np.max(-tilt * x + np.log(-np.expm1(-x))))
     assert largest <= float(log_kappa(np.array(tilt))) + 1e-12
     assert largest >= float(log_kappa(np.array(tilt))) - 1e-6
+
+
+def test_laws_of_very_different_size_on_common_nodes_each_keep_their_mgf():
+    """A mass of 1e-300 beside one of 1, tilted by up to e^{700}: no sum underflows or overflows."""
+    apart = [
+        (pmf([0, 1600], [1.0 - 1e-9, 1e-9]), 3),
+        (pmf([0, 1600], [1e-300, 0.0]), 2),
+        (pmf([-1600, 0], [0.5, 0.5]), 1),
+    ]
+    tilts = np.array([0.0, 0.5, 3.0, 3.5])
+    assert np.allclose(log_mgf(on_common_nodes(apart), tilts), log_mgf(apart, tilts), rtol=1e-13)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_window_holds_the_phases_that_had_no_say_in_its_tilt(count):
+    """Of 40 phases every other one chooses; the others reach ten times as far."""
+    wide, narrow = np.arange(-50, 51), np.arange(-5, 6)
+    index = np.arange(-50, 51)
+    phases, exact = [], np.ones(1)
+    for phase in range(40):
+        reach = wide if phase % 2 else narrow
+        mass = np.where(np.isin(index, reach), 1.0 + 0.01 * phase, 0.0)
+        phases.append((LossPMF(index, mass / mass.sum(), MESH, 0.0), count))
+        for _ in range(count):
+            exact = np.convolve(exact, mass / mass.sum())
+    win = window(phases, 0.0)
+    loss = composed(phases, 0.0, win)
+    first = -50 * 40 * count
+    kept = exact[win.first - first : win.first - first + win.size]
+    assert np.abs(loss.mass - kept).sum() + exact.sum() - kept.sum() <= loss.error <= 1e-9

@@ -1,0 +1,144 @@
+"""The discrete losses of many phases whose sensitivity is revealed, side by side on common nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dprmt.accounting._bounds import Direction
+from dprmt.accounting._cells import LossCells
+from dprmt.accounting._discretization import LossPMF, mass_from_above, mass_from_below
+from dprmt.accounting._loss_grid import graded_indices
+from dprmt.accounting._questions import Side
+from dprmt.accounting._revealed_pair import RevealedPair, masses_by_shift
+from dprmt.accounting._step_law import Lattice, at_mean
+from dprmt.accounting._tight_pair import TightPair
+from dprmt.accounting._types import Array
+
+Revealed = RevealedPair | TightPair
+Item = TypeVar("Item")
+
+_ROUNDING = 64 * float(np.finfo(np.float64).eps)
+_MOST_SHIFTS = 2**10  # of phases that are evaluated together
+_PLACES = 16  # of a node in a mesh: phases whose nodes are nearly the same share them
+
+
+@dataclass(frozen=True)
+class Meshing:
+    """How phases are discretized.
+
+    ``within``: how far log(1 - q) may lie from 0 to get a node; ``bulk``: nodes are equidistant so far out.
+    """
+
+    direction: Direction
+    side: Side
+    mesh: float
+    within: float
+    bulk: float
+
+    @property
+    def sign(self) -> float:
+        """Of this direction's loss, in units of the one of removing."""
+        return 1.0 if self.direction == "remove" else -1.0
+
+    def end(self, ends: tuple[float, float]) -> float:
+        """The end of a range of this direction's losses that is log(1 - q), in units of the one of removing."""
+        return ends[0] if self.direction == "remove" else -ends[1]
+
+
+def laws_side_by_side(
+    pairs: Sequence[Revealed], ranges: Sequence[tuple[float, float]], how: Meshing
+) -> tuple[list[LossPMF], list[float]]:
+    """Each pair's discrete loss less an offset, all on the same indices, and the offsets."""
+    lattices = _lattices(pairs, ranges, how)
+    index = _covering(lattices, ranges, how)
+    rates = [_revealed(pair).sample_rate for pair in pairs]
+    laws: dict[int, LossPMF] = {}
+    for group in _alike(range(len(pairs)), lambda at: (lattices[at], rates[at])):
+        laws |= zip(group, _laws([pairs[at] for at in group], index, lattices[group[0]], how), strict=True)
+    return [laws[at] for at in range(len(pairs))], [lattice.offset for lattice in lattices]
+
+
+def most_variation(pair: Revealed) -> float:
+    """At least H_1 of what the pair stands for, in either direction; the slack with it."""
+    revealed = _revealed(pair)
+    own = revealed.sample_rate * (revealed.total_variation() + _ROUNDING) + pair.slack
+    return own if isinstance(pair, RevealedPair) else own + float(pair.excess(np.zeros(1))[0])
+
+
+def _revealed(pair: Revealed) -> RevealedPair:
+    return pair if isinstance(pair, RevealedPair) else pair.rank_one
+
+
+def _alike(items: Sequence[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
+    groups: dict[Hashable, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
+def _lattices(pairs: Sequence[Revealed], ranges: Sequence[tuple[float, float]], how: Meshing) -> list[Lattice]:
+    """As :func:`lattice` for each, but from below a node lies up to a small part of a mesh beyond the mean (O1)."""
+    ends = [how.end(each) for each in ranges]
+    lattices = [Lattice(how.mesh, how.sign * end if abs(end) < how.within else 0.0) for end in ends]
+    if how.side == "upper":
+        return lattices
+    near = [at for at, end in enumerate(ends) if abs(end) < how.within]
+    for group in _alike(near, lambda at: (_revealed(pairs[at]).sample_rate, ends[at])):
+        end, boundary = ends[group[0]], ends[group[0]] + how.mesh
+        below = cells_of_many([_revealed(pairs[at]) for at in group], np.array([boundary]))
+        for at, cells in zip(group, below, strict=True):
+            node, meeting = at_mean(cells, end, boundary)
+            node = min(end + math.ceil((node - end) / how.mesh * _PLACES) / _PLACES * how.mesh, boundary)
+            lattices[at] = Lattice(how.mesh, how.sign * node, None if meeting is None else how.sign * meeting)
+    return lattices
+
+
+def _covering(lattices: Sequence[Lattice], ranges: Sequence[tuple[float, float]], how: Meshing) -> NDArray[np.int64]:
+    low = min(ends[0] - lattice.offset for ends, lattice in zip(ranges, lattices, strict=True))
+    high = max(ends[1] - lattice.offset for ends, lattice in zip(ranges, lattices, strict=True))
+    return graded_indices(low - how.mesh, high + how.mesh, how.mesh, how.bulk)
+
+
+def _laws(pairs: Sequence[Revealed], index: NDArray[np.int64], lattice: Lattice, how: Meshing) -> list[LossPMF]:
+    """Of phases with the same lattice and sample rate."""
+    losses = lattice.boundaries(index)
+    nodes = losses if how.direction == "remove" else -losses[::-1]
+    each = cells_of_many([_revealed(pair) for pair in pairs], nodes)
+    each = [
+        cells if isinstance(pair, RevealedPair) else pair.dominating(nodes, cells)
+        for pair, cells in zip(pairs, each, strict=True)
+    ]
+    rows = _stacked(each if how.direction == "remove" else [cells.mirrored() for cells in each])
+    if how.side == "lower":
+        return [LossPMF(index, mass, how.mesh, 0.0) for mass in mass_from_below(lattice.nodes(index), rows)]
+    masses = mass_from_above(lattice.nodes(index), rows)
+    return [
+        LossPMF(index, mass, how.mesh, min(cells.p_above + pair.slack, 1.0))
+        for mass, cells, pair in zip(masses, each, pairs, strict=True)
+    ]
+
+
+def cells_of_many(pairs: Sequence[RevealedPair], nodes: Array) -> list[LossCells]:
+    """The cells of pairs with the same sample rate: at each shift that several have the normal law is taken once."""
+    shift, place = np.unique(np.concatenate([pair.shift for pair in pairs]), return_inverse=True)
+    if len(pairs) > 1 and shift.size > _MOST_SHIFTS:
+        half = len(pairs) // 2
+        return cells_of_many(pairs[:half], nodes) + cells_of_many(pairs[half:], nodes)
+    mass = np.zeros((shift.size, len(pairs)))
+    column = np.repeat(np.arange(len(pairs)), [pair.shift.size for pair in pairs])
+    np.add.at(mass, (place, column), np.concatenate([pair.mass for pair in pairs]))
+    absent, present = masses_by_shift(nodes, shift, mass, pairs[0].sample_rate)
+    return [pair.mixed(nodes, *both) for pair, *both in zip(pairs, absent.T, present.T, strict=True)]
+
+
+def _stacked(cells: Sequence[LossCells]) -> LossCells:
+    """One law in each row; the masses outside in arrays."""
+    columns = ([getattr(each, name) for each in cells] for name in LossCells.__dataclass_fields__)
+    p, q, *outside = (np.array(column) for column in columns)
+    return LossCells(p, q, *outside)

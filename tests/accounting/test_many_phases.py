@@ -1,0 +1,139 @@
+"""Phases side by side: the laws that they would have alone, valid on both sides, and answers that hold the truth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
+
+from dprmt.accounting import DPSGD, RandomizedClipping, _engine, _many_phases, compose
+from dprmt.accounting._discretization import LossPMF
+from dprmt.accounting._many_phases import Meshing, cells_of_many, laws_side_by_side, most_variation
+from dprmt.accounting._revealed_pair import RevealedPair
+from dprmt.accounting._step_law import directed_range, rough_law
+
+EPSILONS = np.concatenate([-np.geomspace(1e-3, 2.0, 15), [0.0], np.geomspace(1e-3, 6.0, 30)])
+TAIL = 1e-11
+
+
+def pairs_of(kind: str, side: str) -> list[RevealedPair]:
+    noise = np.linspace(0.7, 1.4, 7)
+    steps = {
+        "exact": [DPSGD(sigma, 0.05).step() for sigma in noise],
+        "rates": [DPSGD(1.0, rate).step() for rate in (0.01, 0.02, 0.05, 0.3, 1.0)],
+        "known": [RandomizedClipping(sigma, 0.05, 24).step() for sigma in noise],
+    }[kind]
+    return [step.pairs(96, TAIL)[side == "lower"] for step in steps]
+
+
+def curve(pmf: LossPMF, offset: float) -> np.ndarray:
+    """E(1 - e^{ε - L})₊, an infinite loss counting as 1."""
+    losses = pmf.losses + offset
+    return -np.expm1(np.minimum(EPSILONS[:, None] - losses, 0.0)) @ pmf.mass + pmf.infinite
+
+
+def truth(pair, direction: str) -> np.ndarray:
+    """The curve of a pair from its masses beyond each ε."""
+    nodes = EPSILONS if direction == "remove" else -EPSILONS[::-1]
+    found = []
+    for node in nodes:
+        cells = pair.cells(np.array([node - 1e-9, node, node + 1e-9]))
+        above = cells if direction == "remove" else cells.mirrored()
+        epsilon = node if direction == "remove" else -node
+        p, q = above.p[1] + above.p_above, above.q[1] + above.q_above
+        found.append(p - math.exp(epsilon) * q + pair.slack)
+    return np.array(found if direction == "remove" else found[::-1])
+
+
+@pytest.mark.parametrize("kind", ["exact", "rates", "known"])
+@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize("side", ["upper", "lower"])
+def test_laws_side_by_side_keep_their_side_and_are_close(kind: str, direction: str, side: str) -> None:
+    pairs = pairs_of(kind, side)
+    ranges = [directed_range(pair, TAIL, direction) for pair in pairs]
+    laws, offsets = laws_side_by_side(pairs, ranges, Meshing(direction, side, 0.005, 0.5, 0.5))
+    for pair, law, offset in zip(pairs, laws, offsets, strict=True):
+        assert law.index is laws[0].index
+        gap = curve(law, offset) - truth(pair, direction)
+        assert np.all(gap * (1.0 if side == "upper" else -1.0) >= -1e-13)
+        assert np.max(np.abs(gap)) < 3e-4
+
+
+def test_a_node_short_of_the_mean_would_be_no_lower_bound() -> None:
+    """The test above sees a node that is moved the wrong way, by an eighth of a mesh."""
+    pairs = pairs_of("exact", "lower")
+    ranges = [directed_range(pair, TAIL, "remove") for pair in pairs]
+    laws, offsets = laws_side_by_side(pairs, ranges, Meshing("remove", "lower", 0.02, 0.5, 0.5))
+    shifted = [curve(law, offset + 0.02 / 8) - truth(pair, "remove") for pair, law, offset in zip(pairs, laws, offsets)]
+    assert all(np.any(gap > 1e-9) for gap in shifted)
+
+
+@pytest.mark.parametrize("kind", ["exact", "known"])
+def test_cells_are_those_of_each_pair(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_many_phases, "_MOST_SHIFTS", 200)
+    pairs, nodes = pairs_of(kind, "lower"), np.linspace(-0.05, 9.0, 300)
+    for pair, cells in zip(pairs, cells_of_many(pairs, nodes), strict=True):
+        alone = pair.cells(nodes)
+        for name in ("p", "q", "p_below", "q_below", "p_above", "q_above"):
+            assert np.allclose(getattr(cells, name), getattr(alone, name), rtol=1e-12, atol=1e-18)
+
+
+@given(st.floats(0.3, 5.0), st.floats(1e-6, 1.0), st.sampled_from([None, 9, 40]))
+def test_most_variation_is_that_of_the_discrete_law_and_no_less_than_the_truth(sigma, rate, probes) -> None:
+    mechanism = DPSGD(sigma, rate) if probes is None else RandomizedClipping(sigma, rate, probes)
+    upper, lower = mechanism.step().pairs(64, 1e-12)
+    ends = directed_range(upper, 1e-12, "remove")
+    law = rough_law(upper, ends, "remove", 1e-4)
+    rough = float(law.mass @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.infinite
+    assert rate * lower.total_variation() <= most_variation(upper) <= rough * (1.0 + 1e-9) + 1e-13
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """ε of N(μ, 1) against N(0, 1)."""
+
+    def excess(epsilon: float) -> float:
+        return float(ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)) - delta)
+
+    return float(brentq(excess, 0.0, 10.0 * mu + mu**2))
+
+
+@given(st.lists(st.floats(1.0, 40.0), min_size=5, max_size=40, unique=True), st.integers(1, 5))
+@settings(max_examples=12)
+def test_gaussian_phases_compose_to_a_gaussian(noise: list[float], steps: int) -> None:
+    """Without sampling all phases together are one Gaussian mechanism."""
+    bounds = compose([(DPSGD(sigma, 1.0), steps) for sigma in noise]).epsilon_by_direction(1e-6)
+    exact = gaussian_epsilon(math.sqrt(steps * sum(sigma**-2.0 for sigma in noise)), 1e-6)
+    for bound in bounds.values():
+        assert bound.lower <= exact <= bound.upper
+        assert bound.is_narrow
+
+
+def mixed_phases() -> list[tuple[DPSGD | RandomizedClipping, int]]:
+    noise = np.linspace(0.8, 1.6, 9)
+    phases: list[tuple[DPSGD | RandomizedClipping, int]] = [(DPSGD(sigma, 0.02), 3) for sigma in noise]
+    phases += [(RandomizedClipping(sigma, 0.02, 24), 2) for sigma in noise]
+    phases += [(DPSGD(sigma, 0.01 * sigma), 4) for sigma in noise]
+    return [*phases, (RandomizedClipping(1.0, 0.02, 24, probe_sharing="sample"), 2)]
+
+
+def test_many_phases_answer_as_they_do_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = compose(mixed_phases())
+    together = run.epsilon_by_direction(1e-5) | {"δ": run.delta(1.0)}
+    monkeypatch.setattr(_engine, "_MANY_ALIKE", 1000)
+    apart = run.epsilon_by_direction(1e-5) | {"δ": run.delta(1.0)}
+    for name, bounds in together.items():
+        assert bounds.is_narrow
+        assert bounds.lower <= apart[name].upper
+        assert apart[name].lower <= bounds.upper
+        assert bounds.upper == pytest.approx(apart[name].upper, rel=5e-3)
+        assert bounds.lower == pytest.approx(apart[name].lower, rel=5e-3)
+
+
+def test_one_phase_more_among_many_never_lowers_a_bound_below_the_others() -> None:
+    phases = mixed_phases()
+    assert compose(phases).epsilon(1e-5).upper > compose(phases[:-1]).epsilon(1e-5).lower
