@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.accounting._cells import LossCells
+from dprmt.accounting._cells import CellRows, LossCells
 from dprmt.accounting._isotonic import isotonic_regression
 from dprmt.accounting._types import Array
 
@@ -58,8 +58,8 @@ def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: 
     return LossPMF(index, mass_from_above(index * mesh + offset, cells), mesh, cells.p_above)
 
 
-def mass_from_above(losses: Array, cells: LossCells) -> Array:
-    """The finite part of :func:`from_above`; one law, or one in each row of the cells' arrays."""
+def mass_from_above(losses: Array, cells: LossCells | CellRows) -> Array:
+    """The finite part of :func:`from_above`; one law, or one in each row."""
     mass = connect_the_dots(losses, cells)
     mass[..., 0] += cells.p_below
     return mass
@@ -75,7 +75,7 @@ def keep_at_last(pmf: LossPMF, cells: LossCells, offset: float = 0.0) -> LossPMF
     return LossPMF(pmf.index, mass, pmf.mesh, max(pmf.infinite - kept, 0.0))
 
 
-def connect_the_dots(losses: Array, cells: LossCells) -> Array:
+def connect_the_dots(losses: Array, cells: LossCells | CellRows) -> Array:
     """Masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up."""
     return _dots(cells.p, _left_share(losses, cells, fallback=0.0))
 
@@ -93,8 +93,8 @@ def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: 
     return LossPMF(index, mass_from_below(losses, cells), mesh, 0.0)
 
 
-def mass_from_below(losses: Array, cells: LossCells) -> Array:
-    """What :func:`from_below` leaves at losses of at least -400; one law, or one in each row of the cells' arrays."""
+def mass_from_below(losses: Array, cells: LossCells | CellRows) -> Array:
+    """What :func:`from_below` leaves at losses of at least -400; one law, or one in each row."""
     share = _left_share(losses, cells, fallback=1.0)
     share[..., np.diff(losses) > _WIDE_CELL] = 1.0
     beyond = np.zeros(share.shape[:-1] + losses.shape)
@@ -116,7 +116,7 @@ def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array
     return np.maximum(np.diff(steps), 0.0)
 
 
-def _left_share(losses: Array, cells: LossCells, fallback: float) -> Array:
+def _left_share(losses: Array, cells: LossCells | CellRows, fallback: float) -> Array:
     """Share of each cell's P-mass that goes to its left node so that P- and Q-mass are both kept."""
     step = np.diff(losses)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):

@@ -23,19 +23,16 @@ from dprmt.accounting._composition import (
 )
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._loss_grid import graded_indices
-from dprmt.accounting._many_phases import Meshing, laws_side_by_side, most_variation
+from dprmt.accounting._many_phases import Meshing, Revealed, discretized, most_variation
 from dprmt.accounting._one_step import OneStepCurve
 from dprmt.accounting._questions import Curve, DeltaAtEpsilon, Question, Side, WholeCurve
-from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._smooth_curve import smooth_curve
 from dprmt.accounting._solve import DeltaCurve
 from dprmt.accounting._split_plan import SplitPlan, one_step_scale, plan_split, split_curve
 from dprmt.accounting._step_law import Lattice, directed_range, discretize_step, lattice, rough_law
-from dprmt.accounting._tight_pair import TightPair
 
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
-_MANY_ALIKE = 4
 _LARGE_DELTA = 0.01
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _MESH, _BINS = 0.04, 160  # at level 0; meshes in units of the scale of a step's loss
@@ -236,7 +233,7 @@ def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction,
 
 
 def _variation(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float) -> float:
-    if isinstance(pair, RevealedPair | TightPair):
+    if isinstance(pair, Revealed):
         return most_variation(pair)
     return _total_variation(rough_law(pair, ends, direction, mesh))
 
@@ -347,7 +344,8 @@ def _on_one_mesh(
     """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing."""
     mesh = _MESH * 2.0**-level * ground.scale
     for _ in range(_MAX_COARSENINGS):
-        laws, offset = _discretize(pairs, ground.ranges, direction, side, mesh, ground.scale)
+        how = Meshing(direction, side, mesh, _LUMP * ground.scale, _BULK * ground.scale)
+        laws, offset = discretized(pairs, ground.ranges, how)
         if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
             return None
         tilt = ground.tilt if len(laws) == 1 else question.moved(-offset).tilt(some_of(laws))
@@ -367,31 +365,6 @@ def _nothing_known(side: Side) -> ComposedLoss:
     nowhere = np.zeros(1)
     infinite = 1.0 if side == "upper" else 0.0
     return ComposedLoss(nowhere, nowhere, tilt=0.0, log_scale=0.0, infinite=infinite, error=0.0)
-
-
-def _discretize(
-    pairs: Pairs,
-    ranges: list[tuple[float, float]],
-    direction: Direction,
-    side: Side,
-    mesh: float,
-    scale: float,
-) -> tuple[list[tuple[LossPMF, int]], float]:
-    """The steps' losses, each less an offset, and the sum of all offsets."""
-    phases, total = [], 0.0
-    alike = [at for at, (pair, _) in enumerate(pairs) if isinstance(pair, RevealedPair | TightPair)]
-    if len(alike) >= _MANY_ALIKE:
-        how = Meshing(direction, side, mesh, _LUMP * scale, _BULK * scale)
-        laws, offsets = laws_side_by_side([pairs[at][0] for at in alike], [ranges[at] for at in alike], how)
-        phases = [(law, pairs[at][1]) for law, at in zip(laws, alike, strict=True)]
-        total = sum(pairs[at][1] * offset for offset, at in zip(offsets, alike, strict=True))
-        pairs, ranges = ([x for at, x in enumerate(all_) if at not in set(alike)] for all_ in (pairs, ranges))
-    for (pair, count), ends in zip(pairs, ranges, strict=True):
-        grid = lattice(pair, ends, direction, side, mesh, within=_LUMP * scale)
-        index = grid.covering(ends, _BULK * scale)
-        phases.append((discretize_step(pair, index, grid, direction, side), count))
-        total += count * grid.offset
-    return phases, total
 
 
 def _step_scale(phases: list[tuple[LossPMF, int]], tilt: float) -> float:

@@ -1,22 +1,22 @@
-"""The discrete losses of many phases whose sensitivity is revealed, side by side on common nodes."""
+"""The discrete losses of phases on one mesh; of many whose sensitivity is revealed, side by side on common nodes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.accounting._bounds import Direction
-from dprmt.accounting._cells import LossCells
+from dprmt.accounting._cells import CellRows, LossCells, StepPair
 from dprmt.accounting._discretization import LossPMF, mass_from_above, mass_from_below
 from dprmt.accounting._loss_grid import graded_indices
 from dprmt.accounting._questions import Side
 from dprmt.accounting._revealed_pair import RevealedPair, masses_by_shift
-from dprmt.accounting._step_law import Lattice, at_mean
+from dprmt.accounting._step_law import Lattice, at_mean, discretize_step, lattice
 from dprmt.accounting._tight_pair import TightPair
 from dprmt.accounting._types import Array
 
@@ -24,6 +24,7 @@ Revealed = RevealedPair | TightPair
 Item = TypeVar("Item")
 
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
+_MANY = 4
 _MOST_SHIFTS = 2**10  # of phases that are evaluated together
 _PLACES = 16  # of a node in a mesh: phases whose nodes are nearly the same share them
 
@@ -49,6 +50,28 @@ class Meshing:
     def end(self, ends: tuple[float, float]) -> float:
         """The end of a range of this direction's losses that is log(1 - q), in units of the one of removing."""
         return ends[0] if self.direction == "remove" else -ends[1]
+
+
+def discretized(
+    pairs: Sequence[tuple[StepPair, int]], ranges: Sequence[tuple[float, float]], how: Meshing
+) -> tuple[list[tuple[LossPMF, int]], float]:
+    """The steps' losses, each less an offset, and the sum of all offsets."""
+    phases, total = [], 0.0
+    together: list[tuple[Revealed, int, tuple[float, float]]] = []
+    for (pair, count), ends in zip(pairs, ranges, strict=True):
+        if len(pairs) >= _MANY and isinstance(pair, Revealed):
+            together.append((pair, count, ends))
+            continue
+        grid = lattice(pair, ends, how.direction, how.side, how.mesh, within=how.within)
+        law = discretize_step(pair, grid.covering(ends, how.bulk), grid, how.direction, how.side)
+        phases.append((law, count))
+        total += count * grid.offset
+    if together:
+        alike, counts, their_ranges = zip(*together, strict=True)
+        laws, offsets = laws_side_by_side(alike, their_ranges, how)
+        phases += zip(laws, counts, strict=True)
+        total += sum(count * offset for count, offset in zip(counts, offsets, strict=True))
+    return phases, total
 
 
 def laws_side_by_side(
@@ -137,8 +160,6 @@ def cells_of_many(pairs: Sequence[RevealedPair], nodes: Array) -> list[LossCells
     return [pair.mixed(nodes, *both) for pair, *both in zip(pairs, absent.T, present.T, strict=True)]
 
 
-def _stacked(cells: Sequence[LossCells]) -> LossCells:
-    """One law in each row; the masses outside in arrays."""
-    columns = ([getattr(each, name) for each in cells] for name in LossCells.__dataclass_fields__)
-    p, q, *outside = (np.array(column) for column in columns)
-    return LossCells(p, q, *outside)
+def _stacked(cells: Sequence[LossCells]) -> CellRows:
+    columns = ([getattr(each, field.name) for each in cells] for field in fields(LossCells))
+    return CellRows(*(np.array(column) for column in columns))

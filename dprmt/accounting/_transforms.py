@@ -28,7 +28,7 @@ class PowerProduct:
         self.relative = np.ones(self.frequency.size)
 
     def multiply(self, index: Array, weights: Array, counts: Array) -> None:
-        """By the transforms of laws with ``weights``, shape (laws, n), at grid ``index``, to the power of ``counts``."""
+        """By the transforms of laws with ``weights``, shape (laws, n), at grid indices, each to its own power."""
         rows = max(_FFT_POINTS // self.size, 1)
         for start in range(0, counts.size, rows):
             part = slice(start, start + rows)

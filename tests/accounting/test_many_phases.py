@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from dprmt.accounting import DPSGD, RandomizedClipping, _engine, _many_phases, compose
+from dprmt.accounting import DPSGD, RandomizedClipping, _many_phases, compose
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._many_phases import Meshing, cells_of_many, laws_side_by_side, most_variation
 from dprmt.accounting._revealed_pair import RevealedPair
@@ -69,8 +69,8 @@ def test_a_node_short_of_the_mean_would_be_no_lower_bound() -> None:
     pairs = pairs_of("exact", "lower")
     ranges = [directed_range(pair, TAIL, "remove") for pair in pairs]
     laws, offsets = laws_side_by_side(pairs, ranges, Meshing("remove", "lower", 0.02, 0.5, 0.5))
-    shifted = [curve(law, offset + 0.02 / 8) - truth(pair, "remove") for pair, law, offset in zip(pairs, laws, offsets)]
-    assert all(np.any(gap > 1e-9) for gap in shifted)
+    for pair, law, offset in zip(pairs, laws, offsets, strict=True):
+        assert np.any(curve(law, offset + 0.02 / 8) > truth(pair, "remove") + 1e-9)
 
 
 @pytest.mark.parametrize("kind", ["exact", "known"])
@@ -124,7 +124,7 @@ def mixed_phases() -> list[tuple[DPSGD | RandomizedClipping, int]]:
 def test_many_phases_answer_as_they_do_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     run = compose(mixed_phases())
     together = run.epsilon_by_direction(1e-5) | {"δ": run.delta(1.0)}
-    monkeypatch.setattr(_engine, "_MANY_ALIKE", 1000)
+    monkeypatch.setattr(_many_phases, "_MANY", 1000)
     apart = run.epsilon_by_direction(1e-5) | {"δ": run.delta(1.0)}
     for name, bounds in together.items():
         assert bounds.is_narrow
