@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from dprmt.accounting._cells import StepPair
 from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._loss_grid import LARGEST_LOSS
 from dprmt.accounting._nonconvex_slack import slack_of_excess, step_slack
-from dprmt.accounting._norm_ratio import NormRatioBins, envelope, exact_norm, half_exact, tight
+from dprmt.accounting._norm_ratio import Focus, NormRatioBins, envelope, exact_norm, half_exact, tight
 from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._secret_lower_pair import SecretLowerPair
 from dprmt.accounting._secret_pair import SecretUpperPair
@@ -21,6 +22,7 @@ from dprmt.accounting._tight_pair import TightPair
 
 MOST_FEW_PROBES = 8
 _STEEP_SHIFT = 5.0
+_FOCUS_DEVIATIONS, _FOCUS_MARGIN, _WIDEST_FOCUS = 3.0, 1.5, 5.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class ClippingStep:
         """The law of X under which the step is analysed."""
         if self.probes is None:
             return exact_norm()
-        focus = min(tail / self.tail_share, 0.1) if self.probes <= MOST_FEW_PROBES else None
+        focus = self._focus(min(tail / self.tail_share, 0.1))
         tail = min(tail, 1e-3)
         if self.analysis == "tight":
             return tight(self.tight_law(), tail, bins, focus)
@@ -68,6 +70,18 @@ class ClippingStep:
             assert self.sketch is not None
             return half_exact(self.probes * self.sketch, tail, 2 * bins)
         return envelope(self.probes, self.rank, tail, bins, focus)
+
+    def _focus(self, deciding: float) -> Focus | None:
+        """Around the norm ratio that falls below with probability ``deciding``; None where all of the law decides.
+
+        Noise of deviation 1 beside a shift μ there moves log x by 2/μ, and so the probability by the factor e^{k/μ}.
+        """
+        assert self.probes is not None
+        x = GammaMixture.single(self.probes).lower_quantile(deciding)
+        exponent = _FOCUS_DEVIATIONS * self.probes * self.noise_multiplier * math.sqrt(x)
+        if exponent > _WIDEST_FOCUS and self.probes > MOST_FEW_PROBES:
+            return None
+        return Focus(deciding, _FOCUS_MARGIN * math.exp(min(exponent, _WIDEST_FOCUS)))
 
     def tight_law(self) -> GammaMixture:
         """The law of X that no spectrum exceeds in E g(X), g convex: (T3), with a sketch (H4)."""

@@ -25,7 +25,7 @@ from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._loss_grid import graded_indices
 from dprmt.accounting._many_phases import Meshing, Revealed, discretized, most_variation
 from dprmt.accounting._one_step import OneStepCurve
-from dprmt.accounting._questions import Curve, DeltaAtEpsilon, Question, Side, WholeCurve
+from dprmt.accounting._questions import Curve, DeltaAtEpsilon, EpsilonAtDelta, Question, Side, WholeCurve
 from dprmt.accounting._smooth_curve import smooth_curve
 from dprmt.accounting._solve import DeltaCurve
 from dprmt.accounting._split_plan import SplitPlan, one_step_scale, plan_split, split_curve
@@ -43,6 +43,7 @@ _MAX_LEVEL_OF_A_LAW = 2
 _SPLIT_BEYOND = 6.0
 _LEAST_GAIN = 0.95  # two levels in a row that narrow less than this are the last; widths may stall once, then fall
 _NO_BETTER = 0.9999
+_TO_SPARE = 0.2  # of a level, where less than one is needed
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
 _WIDE_ESTIMATE_AT = 0.95  # where the interval stays wide, the lower side is most often what falls short
 
@@ -100,7 +101,9 @@ def solve(
     best = interval(0.0, math.inf, direction, question, tolerance)
     progress = progress or Progress()
     stalled, split = 0, False
-    for level in levels(schedule, question, tolerance):
+    ladder = levels(schedule, question, tolerance)
+    level = ladder[0]
+    for _ in ladder:
         answer = _solve_at_level(schedule, question, direction, level, split, progress.enough)
         progress.uppers[level] = answer["upper"]
         found = intersection(best, answer, question, tolerance)
@@ -108,6 +111,7 @@ def solve(
         best, stalled = found, 0 if gained else stalled + 1
         if best.is_narrow or best.upper <= progress.enough or stalled == 2:
             break
+        level += _share_of_a_level(best, question, tolerance)
         # One more level divides the width by four or so: where that is not enough, jumps may be to blame.
         split = split or not _is_within(best.lower, best.upper, question, _SPLIT_BEYOND * tolerance)
         question = question.sharpened(best)
@@ -148,6 +152,14 @@ def interval(lower: float, upper: float, direction: Direction, question: Questio
     is_narrow = _is_within(lower, upper, question, tolerance)
     estimate = lower + (_ESTIMATE_AT if is_narrow else _WIDE_ESTIMATE_AT) * (upper - lower)
     return PrivacyBounds(lower, estimate, upper, direction, is_narrow)
+
+
+def _share_of_a_level(found: PrivacyBounds, question: Question, tolerance: float) -> float:
+    """How much finer the next meshes need to be, widths being of second order; at most one level."""
+    if not _is_within(found.lower, found.upper, question, 4.0 * tolerance):
+        return 1.0
+    ratio = (found.upper - found.lower) / (tolerance * question.unit(found.upper))
+    return min(math.log(ratio, 4) + _TO_SPARE, 1.0)
 
 
 def _is_within(lower: float, upper: float, question: Question, tolerance: float) -> bool:
@@ -227,9 +239,9 @@ def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction,
     law, steps = rough[0]
     if steps == 1:
         return _Ground(ranges, tilt, _scale_of_one(law, question, near), total_variation, near, None)
-    return _Ground(
-        ranges, tilt, scale, total_variation, near, plan_split(law, steps, question.small, near, tilt, scale)
-    )
+    below = question.below if isinstance(question, EpsilonAtDelta) else near
+    plan = plan_split(law, steps, question.small, near, tilt, scale, below)
+    return _Ground(ranges, tilt, scale, total_variation, near, plan)
 
 
 def _variation(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float) -> float:

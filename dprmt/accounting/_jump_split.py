@@ -117,7 +117,7 @@ class SplitCurve:
     def _crossing(self, delta: float) -> tuple[float, float]:
         """Ends of an interval in which the bound falls through ``delta``: (0, 0) or (·, ∞) where it does not."""
         low = math.floor(-self.offset / self.mesh)
-        high = max(self.last, low) + 1
+        high = max(self.last, 0) + max(low, 0) + 1
         at_low, at_high = self.at(low), self.at(high)
         if at_low <= delta:
             return 0.0, 0.0

@@ -16,7 +16,21 @@ from dprmt.accounting._envelope import ENVELOPE_MARGIN, envelope_cdf, envelope_s
 from dprmt.accounting._gamma_mixture import LARGEST_DOF, GammaMixture
 from dprmt.accounting._types import Array
 
-_AROUND = 5.0  # probabilities that are a focus up to this factor
+
+@dataclass(frozen=True)
+class Focus:
+    """Where an answer is decided, so that as many bins again lie there.
+
+    Attributes
+    ----------
+    probability : float
+        Of smaller norm ratios than the one that decides.
+    factor : float
+        By which probabilities that matter differ from it.
+    """
+
+    probability: float
+    factor: float
 
 
 @dataclass(frozen=True)
@@ -114,11 +128,8 @@ def exact_norm() -> NormRatioBins:
     return NormRatioBins(left=one, right=one, mass=one, mean=one, below=0.0)
 
 
-def tight(law: GammaMixture, tail: float, bins: int, focus: float | None = None) -> NormRatioBins:
-    """The law that is least concentrated among all spectra (T3): χ²(k)/k, or its mixture for a sketch (H4).
-
-    ``focus``: a probability; half as many bins again lie around the quantile of that.
-    """
+def tight(law: GammaMixture, tail: float, bins: int, focus: Focus | None = None) -> NormRatioBins:
+    """The law that is least concentrated among all spectra (T3): χ²(k)/k, or its mixture for a sketch (H4)."""
     edges = _edges(law, tail, bins, law.upper_quantile(1e-9), focus)
     left, right = edges, np.append(edges[1:], np.inf)
     return _from_moments(left, right, *law.increments(left, right), _left_tail(law, edges[0]))
@@ -138,7 +149,7 @@ def half_exact(probes: int, tail: float, bins: int) -> NormRatioBins:
     )
 
 
-def envelope(probes: int, rank: int | None, tail: float, bins: int, focus: float | None = None) -> NormRatioBins:
+def envelope(probes: int, rank: int | None, tail: float, bins: int, focus: Focus | None = None) -> NormRatioBins:
     """The law whose CDF is the envelope G_d: stochastically below X for every spectrum of that rank.
 
     ``probes``, ``rank``: k and d; ``rank=None`` is d → ∞, also used (it is larger) where k·d exceeds 10⁵: scipy's
@@ -177,15 +188,16 @@ def _beyond_one(probes: int, rank: int, bins: int) -> list[tuple[Array, Array, A
     ]
 
 
-def _edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus: float | None = None) -> Array:
+def _edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus: Focus | None = None) -> Array:
     """Log-spaced bin ends from the ``tail`` quantile of the law to ``right_end``."""
     start = max(law.lower_quantile(tail), 1e-290)
     if focus is None:
         return np.geomspace(start, right_end, bins + 1)
-    low, high = (min(max(law.lower_quantile(p), start), right_end) for p in (focus / _AROUND, focus * _AROUND))
+    ends = (focus.probability / focus.factor, min(focus.probability * focus.factor, 0.5))
+    low, high = (min(max(law.lower_quantile(end), start), right_end) for end in ends)
     if not low < high:
         return np.geomspace(start, right_end, bins + 1)
-    everywhere, there = np.geomspace(start, right_end, bins + 1), np.geomspace(low, high, bins // 2 + 1)
+    everywhere, there = np.geomspace(start, right_end, bins + 1), np.geomspace(low, high, bins + 1)
     return np.unique(np.concatenate([everywhere, there]))
 
 

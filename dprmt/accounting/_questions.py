@@ -32,9 +32,10 @@ class Curve(Protocol):
 
 @dataclass(frozen=True)
 class EpsilonAtDelta:
-    """ε at ``delta``."""
+    """ε at ``delta``, which is known to be at most ``below``."""
 
     delta: float
+    below: float = math.inf
 
     @property
     def small(self) -> float:
@@ -76,9 +77,8 @@ class EpsilonAtDelta:
         return max(1.0, value)
 
     def sharpened(self, found: PrivacyBounds) -> EpsilonAtDelta:
-        """The same question."""
-        del found
-        return self
+        """The question with what is known of its answer, so that no mesh reaches farther than it has to."""
+        return EpsilonAtDelta(self.delta, min(self.below, found.upper))
 
 
 @dataclass(frozen=True)

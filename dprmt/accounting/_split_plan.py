@@ -21,13 +21,16 @@ from dprmt.accounting._types import Array
 
 _EXPECTED_JUMPS = 0.5
 _JUMP_NODES, _MOST_JUMP_NODES = 256, 1024
+_WIDE_JUMP_MESH = 2.0  # losses so far apart are resolved to first order only
 _JUMP_MESH = 0.1  # in units of the scale that an unsplit mesh would be chosen from
 _MAX_COARSENINGS = 8
-_LIGHT_MESH = 0.1  # in standard deviations of one light step's loss
-_LIGHT_BULK = 5.0
+_LIGHT_MESH, _WIDEST_LIGHT_MESH = 0.1, 1.0  # in standard deviations of one light step's loss
+_LIGHT_SHARE = 1 / 30  # of the answer; where less of it is due to light steps, their mesh may be wider
+_LIGHT_BULK, _LIGHT_DEVIATIONS = 5.0, 6.0
 _LUMP = 2.0  # standard deviations of one light step's loss; if log(1 - q) is so near, it gets a node
 _MOVED = 0.5  # at most, of the reach: such a node moves all jumps by T times as much
 _FINE_ENOUGH = 0.4
+_MISJUDGED = 2.0  # how far Chernoff's bound lies above what jumps and light steps make likely, where a tail decides
 
 
 @dataclass(frozen=True)
@@ -40,24 +43,30 @@ class SplitPlan:
         Losses above it are jumps.
     light_scale : float
         Standard deviation of one light step's loss, as the answer feels it.
+    light_mesh : float
+        The light losses' mesh at the coarsest level, in units of ``light_scale``.
     reach : float
         The largest loss of interest, of one step or of all.
     jump_nodes : int
         How many nodes the jumps' mesh has at the coarsest level.
     needed : bool
-        Whether one mesh for both would hardly resolve the light part.
+        Whether one mesh for both would hardly resolve the light part, or one tilt for both lie far from what decides.
     """
 
     cut: float
     light_scale: float
+    light_mesh: float
     reach: float
     jump_nodes: int
     needed: bool
 
 
-def plan_split(rough: LossPMF, steps: int, small: float, near: float, tilt: float, scale: float) -> SplitPlan | None:
+def plan_split(
+    rough: LossPMF, steps: int, small: float, near: float, tilt: float, scale: float, below: float
+) -> SplitPlan | None:
     """How to split, from a rough law of one step.
 
+    ``near``: Chernoff's bound on the answer; ``below`` one that may be known from elsewhere.
     ``scale``: the scale of one step's loss from which an unsplit mesh would be chosen.
     """
     losses = rough.losses
@@ -68,14 +77,20 @@ def plan_split(rough: LossPMF, steps: int, small: float, near: float, tilt: floa
     light = LossPMF(rough.index[: cut + 1], rough.mass[: cut + 1], rough.mesh, 0.0)
     light_scale, light_epsilon = _light(light, steps, small)
     jumps = _largest_useful(losses, rough.mass, small / steps)
-    if near > 3 * (jumps + light_epsilon):  # Chernoff's bound misjudges a heavy tail
-        near = 2 * (jumps + light_epsilon)
-    reach = near + min(8.0, 12.0 / tilt)  # beyond it losses count by 1 - e^{ε - l} = 1 nearly, or are too rare
+    likely = jumps + light_epsilon
+    needed = light_scale < _FINE_ENOUGH * scale or near > _MISJUDGED * likely + 1.0
+    if near > 3 * likely:  # Chernoff's bound misjudges a heavy tail
+        near = 2 * likely
+    reach = min(near, below) + min(8.0, 12.0 / tilt)  # beyond it losses count by 1 - e^{ε - l} ≈ 1, or are too rare
     if not 0.0 < losses[cut] < reach:
         return None
-    needed = light_scale < _FINE_ENOUGH * scale
     nodes = int(min(max(reach / (_JUMP_MESH * scale), _JUMP_NODES), _MOST_JUMP_NODES))
-    return SplitPlan(float(losses[cut]), light_scale, reach, nodes, needed)
+    if reach / nodes > _WIDE_JUMP_MESH:
+        nodes *= 2
+    light_size = max(light_epsilon, 3.0 * math.sqrt(steps) * light_scale)
+    mesh = _LIGHT_MESH * math.sqrt(_LIGHT_SHARE * likely / light_size)
+    mesh = min(max(mesh, _LIGHT_MESH), _WIDEST_LIGHT_MESH)
+    return SplitPlan(float(losses[cut]), light_scale, mesh, reach, nodes, needed)
 
 
 def one_step_scale(rough: LossPMF, small: float) -> float:
@@ -115,7 +130,7 @@ def split_curve(
     small: float,
 ) -> SplitCurve | None:
     """Discretize on the plan's two meshes, the light one coarser if its FFT would be too long, and compose."""
-    mesh = _LIGHT_MESH * 2.0**-level * plan.light_scale
+    mesh = plan.light_mesh * 2.0**-level * plan.light_scale
     within = min(_LUMP * plan.light_scale, _MOVED * plan.reach / steps)
     for _ in range(_MAX_COARSENINGS):
         grid = lattice(pair, ends, direction, side, mesh, within=max(within, 5 * mesh), stretched=True)
@@ -141,6 +156,8 @@ def _two_meshes(
     stride = max(round(plan.reach / (plan.jump_nodes * 2.0**level) / mesh), 1)
     cut = math.ceil((plan.cut - grid.offset) / mesh)
     first = cut // stride + 1
-    last = max(math.ceil((plan.reach + max(-steps * grid.offset, 0.0)) / (stride * mesh)), first + 1)
+    # Light steps lose no less than T log(1 - q), hardly ever less than some deviations: so far jumps make up for it.
+    lost = min(max(-steps * grid.offset, 0.0), _LIGHT_DEVIATIONS * math.sqrt(steps) * plan.light_scale + plan.cut)
+    last = max(math.ceil((plan.reach + lost) / (stride * mesh)), first + 1)
     light = grid.covering((low, plan.cut), _LIGHT_BULK * plan.light_scale)
     return np.concatenate([light[light < cut], [cut], np.arange(first, last + 1) * stride]), cut, stride

@@ -39,6 +39,11 @@ def width(bounds: PrivacyBounds) -> float:
         pytest.param(R(0.327, 6.6e-5, 1296), 986632, 1e-5, 29.7422, 29.744, id="mesh wider than log(1 - q)"),
         pytest.param(R(0.779078, 2000 / 67349, 8), 400, 1e-5, 49.672, 49.681, id="8 probes"),
         pytest.param(R(0.406531, 64 / 42000, 32), 400, 1e-5, 11.679, 11.683, id="32 probes, σ = 0.41"),
+        pytest.param(R(0.4096, 3.388e-6, 14), 618735, 3.36e-7, 47.763, 47.780, id="rare steps decide"),
+        pytest.param(R(2.32, 0.001237, 2), 363816, 1.4e-10, 2.985e11, 2.9886e11, id="one norm decides"),
+        pytest.param(R(0.435644, 4.14347e-5, 6), 233590, 2.2e-10, 15320, 15377, id="six probes, a long run"),
+        pytest.param(R(0.664478, 0.00130394, 9, analysis="envelope"), 615300, 5.1e-10, 1104, 1117, id="envelope"),
+        pytest.param(R(0.750704, 0.00148307, 9), 760431, 8e-6, 127.135, 127.285, id="light steps lose most"),
     ],
 )
 def test_as_narrow_as_asked(mechanism, steps: int, delta: float, low: float, high: float) -> None:
