@@ -33,7 +33,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def built(recipe: Recipe, processes: int = 1) -> Prepared:
-    return prepare_recipe(recipe, *load(recipe), torch.device("cpu"), fresh_randomness(1, 1), processes)
+    return prepare_recipe(recipe, *load(recipe), torch.device("cpu"), fresh_randomness(1, 1), processes=processes)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import SupportsIndex
 import torch
 from torch.nn import functional
 
-from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.training.data import TaskData, TokenDataset, model_logits
-from dprmt.training.evaluation._mode import device_of, evaluating
+from dprmt._validation import ParameterError, check_choice
+from dprmt.training.data import TaskData, model_logits
+from dprmt.training.evaluation._mode import Item, batches, evaluating, first_samples
 
 _METRICS = ("accuracy", "f1")
 
@@ -79,21 +79,16 @@ def evaluate_classification(
     >>> {name: round(score, 3) for name, score in scores.items()}
     {'loss': 0.647, 'samples': 3.0, 'accuracy': 0.667, 'f1': 0.0}
     """
-    check_choice("split", split, ("validation", "test"))
-    if data.labels is None:
-        raise ParameterError("data.task", data.task, "'classification'")
+    samples = first_samples(data, "classification", split, limit)
+    classes = len(data.labels or ())
     for metric in metrics:
         check_choice("metrics", metric, _METRICS)
-        if metric == "f1" and len(data.labels) != 2:
-            raise ParameterError("metrics", metric, f"'accuracy' for {len(data.labels)} classes")
-    samples: TokenDataset = getattr(data, split)
-    number = len(samples) if limit is None else min(check_count("limit", limit), len(samples))
-    if number == 0:
-        raise ParameterError("split", split, "a split with samples")
-    predicted, losses = _predictions(model, data, samples, number, check_count("batch_size", batch_size))
-    labels = torch.tensor([samples[i]["labels"] for i in range(number)])
-    result = {"loss": float(losses.double().mean()), "samples": float(number)}
-    parts = [samples.rows[i].part for i in range(number)]
+        if metric == "f1" and classes != 2:
+            raise ParameterError("metrics", metric, f"'accuracy' for {classes} classes")
+    predicted, losses = _predictions(model, data, samples, batch_size)
+    labels = torch.tensor([sample["labels"] for sample in samples])
+    result = {"loss": float(losses.double().mean()), "samples": float(len(samples))}
+    parts = [row.part for row in getattr(data, split).rows[: len(samples)]]
     names = dict.fromkeys(parts)
     for metric in metrics:
         score = accuracy if metric == "accuracy" else f1_score
@@ -130,16 +125,11 @@ def f1_score(predicted: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 def _predictions(
-    model: torch.nn.Module, data: TaskData, samples: TokenDataset, number: int, batch_size: int
+    model: torch.nn.Module, data: TaskData, samples: Sequence[Item], batch_size: SupportsIndex
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    order = sorted(range(number), key=lambda i: len(samples[i]["input_ids"]))
-    predicted = torch.empty(number, dtype=torch.int64)
-    losses = torch.empty(number)
-    device = device_of(model)
+    predicted, losses = torch.empty(len(samples), dtype=torch.int64), torch.empty(len(samples))
     with evaluating(model):
-        for start in range(0, number, batch_size):
-            chosen = order[start : start + batch_size]
-            batch = {key: value.to(device) for key, value in data.collate([samples[i] for i in chosen]).items()}
+        for chosen, batch in batches(model, data, samples, batch_size):
             logits = model_logits(model, batch).float()
             predicted[chosen] = logits.argmax(dim=1).cpu()
             losses[chosen] = functional.cross_entropy(logits, batch["labels"], reduction="none").cpu()

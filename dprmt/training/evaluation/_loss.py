@@ -6,9 +6,8 @@ from typing import SupportsIndex
 
 import torch
 
-from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.training.data import TaskData, TokenDataset, per_sample_losses
-from dprmt.training.evaluation._mode import device_of, evaluating
+from dprmt.training.data import TaskData, per_sample_losses
+from dprmt.training.evaluation._mode import batches, evaluating, first_samples
 
 
 def generation_loss(
@@ -71,18 +70,9 @@ def generation_loss(
     >>> round(generation_loss(loaded.model, data), 4), round(torch.log(torch.tensor(260.0)).item(), 4)
     (5.5607, 5.5607)
     """
-    check_choice("split", split, ("validation", "test"))
-    if data.task != "generation":
-        raise ParameterError("data.task", data.task, "'generation'")
-    samples: TokenDataset = getattr(data, split)
-    number = len(samples) if limit is None else min(check_count("limit", limit), len(samples))
-    if number == 0:
-        raise ParameterError("split", split, "a split with samples")
-    device, at_once = device_of(model), check_count("batch_size", batch_size)
-    losses = torch.empty(number)
+    samples = first_samples(data, "generation", split, limit)
+    losses = torch.empty(len(samples))
     with evaluating(model):
-        for start in range(0, number, at_once):
-            chosen = range(start, min(start + at_once, number))
-            batch = {key: value.to(device) for key, value in data.collate([samples[i] for i in chosen]).items()}
-            losses[chosen.start : chosen.stop] = per_sample_losses(model, batch).cpu()
+        for chosen, batch in batches(model, data, samples, batch_size):
+            losses[chosen] = per_sample_losses(model, batch).cpu()
     return float(losses.double().mean())

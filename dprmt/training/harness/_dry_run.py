@@ -64,7 +64,7 @@ def dry_run(
     noise_seed: int | None = None,
     device: str | None = None,
 ) -> DryRun:
-    r"""Set a run up, on the CPU, and say what it would do.
+    """Set a run up, on the CPU, and say what it would do.
 
     Parameters
     ----------
@@ -91,28 +91,14 @@ def dry_run(
 
     Examples
     --------
-    >>> import tempfile
-    >>> from pathlib import Path
     >>> from dprmt.training.recipes import load_recipe
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder, "films.csv")
-    ...     _ = file.write_text("text,label\n" + "a fine film,good\na dull film,bad\n" * 15)
-    ...     table = {"source": "files", "train": [str(file)], "validation": [str(file)], "inputs": ["text"]}
-    ...     recipe = load_recipe("qwen3-tiny-docstrings").with_changes(
-    ...         {
-    ...             "data": {**table, "target": "label", "max_tokens": 32},
-    ...             "model.tokenizer": "bytes",
-    ...             "privacy.target_epsilon": None,
-    ...             "privacy.noise_multiplier": 1.0,
-    ...             "training.batch_size": 10,
-    ...             "training.steps": 2,
-    ...         }
-    ...     )
-    ...     planned = dry_run(recipe)
-    >>> planned.samples, round(planned.sample_rate, 3), planned.noise_std
-    (30, 0.333, 0.1)
+    >>> few = {"data.limit": 30, "training.batch_size": 10, "training.steps": 2, "model.tokenizer": "bytes"}
+    >>> recipe = load_recipe("qwen3-tiny-docstrings").with_changes(few)
+    >>> planned = dry_run(recipe)
+    >>> planned.samples, round(planned.sample_rate, 3), round(planned.noise_std, 3)
+    (30, 0.333, 0.072)
     >>> {steps: round(epsilon, 1) for steps, epsilon in planned.epsilon_after.items()}
-    {1: 3.0, 2: 3.9}
+    {1: 5.0, 2: 6.7}
     """
     usable_device(device)
     fresh_randomness(noise_seed, 1, recipe.privacy.secure)

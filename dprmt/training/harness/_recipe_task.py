@@ -93,8 +93,7 @@ def prepare_recipe(
     data: TaskData,
     device: torch.device,
     randomness: Randomness,
-    processes: int = 1,
-    noise_multiplier: float | None = None,
+    **options: Any,
 ) -> Prepared:
     """A recipe's run before its first step, once it is known that every trainable parameter gets a gradient."""
     loaded.model.to(device)
@@ -104,9 +103,8 @@ def prepare_recipe(
         RecipeTask(loaded, data, recipe.evaluation, device),
         recipe.settings,
         randomness,
-        processes=processes,
-        noise_multiplier=noise_multiplier,
         tokens=recipe.data.max_tokens,
+        **options,
     )
 
 

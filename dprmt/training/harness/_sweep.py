@@ -49,7 +49,7 @@ def sweep(
     jobs: int | None = None,
     noise_seed: int | None = None,
 ) -> list[SweepRun]:
-    r"""Train a recipe once for every combination of values.
+    """Train a recipe once for every combination of values.
 
     Runs that are finished already are not repeated, those that were interrupted are continued: call it again after
     any stop, also with more values.
@@ -91,23 +91,12 @@ def sweep(
     --------
     >>> import tempfile
     >>> from dprmt.training.recipes import load_recipe
+    >>> few = {"data.limit": 30, "training.batch_size": 10, "training.steps": 2, "model.tokenizer": "bytes"}
+    >>> recipe = load_recipe("qwen3-tiny-docstrings").with_changes(few)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder, "films.csv")
-    ...     _ = file.write_text("text,label\n" + "a fine film,good\na dull film,bad\n" * 15)
-    ...     table = {"source": "files", "train": [str(file)], "validation": [str(file)], "inputs": ["text"]}
-    ...     recipe = load_recipe("qwen3-tiny-docstrings").with_changes(
-    ...         {
-    ...             "data": {**table, "target": "label", "max_tokens": 32},
-    ...             "model.tokenizer": "bytes",
-    ...             "privacy.target_epsilon": None,
-    ...             "privacy.noise_multiplier": 1.0,
-    ...             "training.batch_size": 10,
-    ...             "training.steps": 2,
-    ...         }
-    ...     )
-    ...     runs = sweep(recipe, {"privacy.noise_multiplier": [1.0, 2.0]}, Path(folder, "sweep"))
-    >>> [(run.changes["privacy.noise_multiplier"], round(run.summary["epsilon"], 1)) for run in runs]
-    [(1.0, 3.9), (2.0, 1.3)]
+    ...     runs = sweep(recipe, {"privacy.target_epsilon": [1.0, 3.0]}, folder)
+    >>> [(run.changes["privacy.target_epsilon"], round(run.summary["epsilon"], 1)) for run in runs]
+    [(1.0, 1.0), (3.0, 3.0)]
     """
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     if not combinations:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +64,6 @@ class TrainingResult:
     evaluation: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Start:
-    """One start of a run in a folder: what a `Prepared` is made from, beside model and task."""
-
-    randomness: Randomness
-    processes: int
-    noise_multiplier: float | None
-
-
 def train(
     recipe: Recipe,
     out: str | os.PathLike[str],
@@ -82,7 +74,7 @@ def train(
     show_progress: bool = False,
     tensorboard: bool = False,
 ) -> TrainingResult:
-    r"""Train as a recipe says, writing everything down in a run folder.
+    """Train as a recipe says, writing everything down in a run folder.
 
     The folder holds ``config.toml`` (the recipe), ``run.json`` (mechanism, noise multiplier, starts),
     ``privacy.jsonl`` (every charged step), ``metrics.jsonl``, ``spectra.npz``, ``checkpoint/``, and at the end
@@ -140,50 +132,37 @@ def train(
 
     Examples
     --------
-    A recipe of the package, with a table of one's own:
+    A recipe of the package, on a few of its texts:
 
     >>> import tempfile
     >>> from dprmt.training.recipes import load_recipe
+    >>> few = {"data.limit": 30, "training.batch_size": 10, "training.steps": 2, "model.tokenizer": "bytes"}
+    >>> recipe = load_recipe("qwen3-tiny-docstrings").with_changes(few)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder, "films.csv")
-    ...     _ = file.write_text("text,label\n" + "a fine film,good\na dull film,bad\n" * 15)
-    ...     table = {"source": "files", "train": [str(file)], "validation": [str(file)], "inputs": ["text"]}
-    ...     recipe = load_recipe("qwen3-tiny-docstrings").with_changes(
-    ...         {
-    ...             "data": {**table, "target": "label", "max_tokens": 32},
-    ...             "model.tokenizer": "bytes",
-    ...             "privacy.target_epsilon": None,
-    ...             "privacy.noise_multiplier": 1.0,
-    ...             "training.batch_size": 10,
-    ...             "training.steps": 2,
-    ...         }
-    ...     )
-    ...     result = train(recipe, Path(folder, "run"))
-    ...     (result.folder / "model" / "model.safetensors").exists()
+    ...     result = train(recipe, folder)
+    ...     Path(folder, "model", "model.safetensors").exists()
     True
     >>> result.finished, result.steps, round(result.epsilon, 1), sorted(result.evaluation)
-    (True, 2, 3.9, ['accuracy', 'loss', 'samples'])
+    (True, 2, 6.7, ['accuracy', 'loss', 'samples'])
     """
     place = usable_device(device)
 
-    def prepared(start: Start) -> Prepared:
-        loaded, data = load(recipe)
-        return prepare_recipe(recipe, loaded, data, place, start.randomness, start.processes, start.noise_multiplier)
+    def make(randomness: Randomness, **options: Any) -> Prepared:
+        return prepare_recipe(recipe, *load(recipe), place, randomness, **options)
 
     def finish(run: Run) -> None:
         assert isinstance(run.prepared.task, RecipeTask)
         save_trained(run.prepared.task.loaded, Path(out) / MODEL)
 
     return _in_folder(
-        recipe.to_toml(),
+        recipe,
         out,
-        prepared,
+        make,
         finish,
         resume=resume,
         noise_seed=noise_seed,
-        secure=recipe.privacy.secure,
         show_progress=show_progress,
-        observers=lambda: [Events(Path(out))] if tensorboard else [],
+        observers=[Events(Path(out))] if tensorboard else [],
     )
 
 
@@ -253,51 +232,37 @@ def train_task(
     >>> result.finished, round(result.epsilon, 1)
     (True, 3.9)
     """
-
-    def prepared(start: Start) -> Prepared:
-        return prepare(
-            model,
-            task,
-            settings,
-            start.randomness,
-            processes=start.processes,
-            noise_multiplier=start.noise_multiplier,
-            tokens=tokens,
-        )
-
     return _in_folder(
-        settings.to_toml(),
+        settings,
         out,
-        prepared,
+        partial(prepare, model, task, settings, tokens=tokens),
         lambda run: None,
         resume=resume,
         noise_seed=noise_seed,
-        secure=settings.privacy.secure,
         show_progress=show_progress,
-        observers=lambda: list(observers),
+        observers=observers,
         repeatable=repeatable,
     )
 
 
 def _in_folder(
-    config: str,
+    config: Recipe | Settings,
     out: str | os.PathLike[str],
-    prepared: Callable[[Start], Prepared],
+    make: Callable[..., Prepared],
     finish: Callable[[Run], None],
     *,
     resume: bool,
     noise_seed: int | None,
-    secure: bool,
     show_progress: bool,
-    observers: Callable[[], Sequence[Observer]],
+    observers: Sequence[Observer],
     repeatable: bool = False,
 ) -> TrainingResult:
     with process_group() as (rank, processes):
-        folder = in_first(lambda: RunFolder(out, resume=resume, config=config))
+        folder = in_first(lambda: RunFolder(out, resume=resume, config=config.to_toml()))
         try:
-            start = _FolderRun(Path(out), folder, rank, processes, observers() if rank == 0 else (), repeatable)
-            start.draw(noise_seed, secure)
-            return start.to_the_end(prepared, finish, show_progress)
+            start = _FolderRun(Path(out), folder, rank, processes, repeatable)
+            start.draw(noise_seed, config.privacy.secure)
+            return start.to_the_end(make, finish, [*observers, *([ProgressBar()] if show_progress else [])])
         finally:
             if folder is not None:
                 folder.close()
@@ -306,32 +271,25 @@ def _in_folder(
 class _FolderRun:
     """One start of a run in a folder: what was there before, the loop, and what is there afterwards."""
 
-    def __init__(
-        self,
-        path: Path,
-        folder: RunFolder | None,
-        rank: int,
-        processes: int,
-        observers: Sequence[Observer],
-        repeatable: bool,
-    ) -> None:
-        self._repeatable = repeatable
-        self._path, self._folder, self._rank, self._processes = path, folder, rank, processes
-        self._more = observers
-        self._digest: str | None = None
-        self._document = from_first(in_first(lambda: read_run(path)) or {})
-        self._attempt = int(self._document.get("starts", 0)) + 1
+    def __init__(self, path: Path, folder: RunFolder | None, rank: int, processes: int, repeatable: bool) -> None:
+        self._path, self._folder, self._repeatable = path, folder, repeatable
+        self._rank, self._processes = rank, processes
+        self._former: dict[str, Any] = from_first(in_first(lambda: read_run(path)) or {})
+        self._attempt = int(self._former.get("starts", 0)) + 1
 
     def draw(self, noise_seed: int | None, secure: bool) -> None:
         """The randomness of this start, the same in all processes."""
         self._randomness = from_first(fresh_randomness(noise_seed, 1 if self._repeatable else self._attempt, secure))
 
     def to_the_end(
-        self, make: Callable[[Start], Prepared], finish: Callable[[Run], None], show_progress: bool
+        self, make: Callable[..., Prepared], finish: Callable[[Run], None], observers: Sequence[Observer]
     ) -> TrainingResult:
-        prepared = make(Start(self._randomness, self._processes, self._document.get("noise_multiplier")))
+        sigma = self._former.get("noise_multiplier")
+        prepared = make(self._randomness, processes=self._processes, noise_multiplier=sigma)
         try:
-            self._check_mechanism(prepared)
+            document = self._described(prepared)
+            if self._former:
+                self._check_same(document, prepared.settings)
             before = snapshot(prepared.model)  # before a checkpoint is restored
             run = Run(
                 prepared,
@@ -342,16 +300,20 @@ class _FolderRun:
                 processes=self._processes,
                 repeatable=self._repeatable,
             )
-            run.observers = self._observers(prepared.settings, show_progress)
             self._check_charged(run)
-            self._write_run(prepared)
+            if self._folder is not None:
+                self._folder.write_config()
+                write_whole(self._path / RUN, strict_json(document, indent=1) + "\n")
+                spectra = [] if prepared.settings.training.spectra_every is None else [SpectraFile(self._path)]
+                run.observers = [MetricsFile(self._path), *spectra, *observers]
             self._go_through(run, before)
-            if run.stopped:
-                return self._result(run, finished=False)
-            if run.done:  # else all steps that were charged are lost
-                check_parameters_moved(prepared.model, before)
-            run.evaluate()
-            return self._finished(run, finish)
+            if not run.stopped:
+                if run.done:  # else all steps that were charged are lost
+                    check_parameters_moved(prepared.model, before)
+                run.evaluate()
+                if self._folder is not None:
+                    self._finished(run, finish, document["noise_is_secret"])
+            return TrainingResult(self._path, not run.stopped, run.done, run.charged, run.epsilon(), run.scores)
         finally:
             prepared.close()
 
@@ -365,81 +327,54 @@ class _FolderRun:
                 if interrupts.asked and run.done < run.total:
                     run.stop()
 
-    def _observers(self, settings: Settings, show_progress: bool) -> list[Observer]:
-        if self._folder is None:
-            return []
-        spectra = [] if settings.training.spectra_every is None else [SpectraFile(self._path)]
-        return [MetricsFile(self._path), *spectra, *self._more, *([ProgressBar()] if show_progress else [])]
-
-    def _check_mechanism(self, prepared: Prepared) -> None:
-        # ε of all starts together is computed for one mechanism: it has to be that of every step charged so far.
-        former, task = self._document, prepared.task
-        if not former:
-            return
-        now = {
-            "step": describe_mechanism(prepared.mechanism),
+    def _described(self, prepared: Prepared) -> dict[str, Any]:
+        mechanism, task = prepared.mechanism, prepared.task
+        return {
+            "dprmt": __version__,
+            "starts": self._attempt,
+            "noise_multiplier": mechanism.noise_multiplier,
+            "sample_rate": mechanism.sample_rate,
+            "delta": prepared.settings.privacy.delta,
+            "step": describe_mechanism(mechanism),
+            "noise_is_secret": self._randomness.is_secret and bool(self._former.get("noise_is_secret", True)),
+            "secure": self._randomness.secure,
             "samples": task.size,
-            "labels": list(task.class_names) if task.class_names is not None else None,
-        }
-        for key, value in now.items():
-            if former.get(key) != value:
+            "labels": None if task.class_names is None else list(task.class_names),
+            "processes": self._processes,
+            "trainable_parameters": sum(value.numel() for value in prepared.parameters.values()),
+            "private": {"data": task.digest()},
+        } | no_privacy(mechanism)
+
+    def _check_same(self, document: dict[str, Any], settings: Settings) -> None:
+        # ε of all starts together is computed for one mechanism: it has to be that of every step charged so far.
+        former = self._former
+        for key in ("step", "samples", "labels"):
+            if former.get(key) != document[key]:
                 allowed = f"as at the run's first start ({key}: {former.get(key)})"
-                raise ParameterError("data, model and version of dprmt", value, allowed)
-        wanted = prepared.settings.privacy.noise_multiplier
+                raise ParameterError("data, model and version of dprmt", document[key], allowed)
+        wanted = settings.privacy.noise_multiplier
         if wanted is not None and former.get("noise_multiplier") != wanted:
             what = f"{former.get('noise_multiplier')} in {RUN}"
             raise ParameterError("privacy.noise_multiplier", what, f"the recipe's, {wanted}")
-        if former.get("private", {}).get("data") not in (None, self._data_digest(prepared)):
+        if former.get("private", {}).get("data") not in (None, document["private"]["data"]):
             raise ParameterError("data", "other training items", "those of the run's first start, in their order")
-
-    def _data_digest(self, prepared: Prepared) -> str | None:
-        if self._digest is None:
-            self._digest = prepared.task.digest()
-        return self._digest
 
     def _check_charged(self, run: Run) -> None:
         # Steps that the parameters have seen were charged before: if they are gone from the ledger, ε is unknown.
         # Every line of the metrics was charged too, and the summary says how many were.
         seen = max(run.done, from_first(steps_seen(self._path)))
-        if run.charged < seen or (run.charged and not self._document):
-            what = f"{run.charged} steps charged, {seen} done" if self._document else "no run.json"
+        if run.charged < seen or (run.charged and not self._former):
+            what = f"{run.charged} steps charged, {seen} done" if self._former else "no run.json"
             raise ParameterError("resume", f"{self._path}: {what}", "given for a run whose record is complete")
 
-    def _write_run(self, prepared: Prepared) -> None:
-        if self._folder is None:
-            return
-        self._folder.write_config()
-        self._document = {
-            "dprmt": __version__,
-            "starts": self._attempt,
-            "noise_multiplier": prepared.mechanism.noise_multiplier,
-            "sample_rate": prepared.mechanism.sample_rate,
-            "delta": prepared.settings.privacy.delta,
-            "step": describe_mechanism(prepared.mechanism),
-            "noise_is_secret": self._randomness.is_secret and bool(self._document.get("noise_is_secret", True)),
-            "secure": self._randomness.secure,
-            "samples": prepared.task.size,
-            "labels": prepared.task.class_names,
-            "processes": self._processes,
-            "trainable_parameters": sum(value.numel() for value in prepared.parameters.values()),
-            "private": {"data": self._data_digest(prepared)},
-        } | no_privacy(prepared.mechanism)
-        write_whole(self._path / RUN, strict_json(self._document, indent=1) + "\n")
-
-    def _result(self, run: Run, *, finished: bool) -> TrainingResult:
-        return TrainingResult(self._path, finished, run.done, run.charged, run.epsilon(), run.scores)
-
-    def _finished(self, run: Run, finish: Callable[[Run], None]) -> TrainingResult:
-        result = self._result(run, finished=True)
-        if self._folder is not None:
-            finish(run)
-            summary = {
-                "steps": result.steps,
-                "charged": result.charged,
-                "epsilon": result.epsilon,
-                "delta": run.prepared.settings.privacy.delta,
-                "noise_is_secret": self._document["noise_is_secret"],
-                "evaluation": result.evaluation,
-            } | no_privacy(run.prepared.mechanism)
-            write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")
-        return result
+    def _finished(self, run: Run, finish: Callable[[Run], None], noise_is_secret: bool) -> None:
+        finish(run)
+        summary = {
+            "steps": run.done,
+            "charged": run.charged,
+            "epsilon": run.epsilon(),
+            "delta": run.prepared.settings.privacy.delta,
+            "noise_is_secret": noise_is_secret,
+            "evaluation": run.scores,
+        } | no_privacy(run.prepared.mechanism)
+        write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")

@@ -30,7 +30,7 @@ def save_trained(loaded: LoadedModel, folder: Path) -> None:
 
 
 def load_trained(run: str | os.PathLike[str]) -> LoadedModel:
-    r"""The model that a finished run ended with.
+    """The model that a finished run ended with.
 
     Parameters
     ----------
@@ -56,24 +56,12 @@ def load_trained(run: str | os.PathLike[str]) -> LoadedModel:
     --------
     >>> import tempfile
     >>> from dprmt.training.harness import train
+    >>> few = {"data.limit": 30, "training.batch_size": 10, "training.steps": 2, "model.tokenizer": "bytes"}
+    >>> recipe = load_recipe("qwen3-tiny-docstrings").with_changes(few)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder, "films.csv")
-    ...     _ = file.write_text("text,label\n" + "a fine film,good\na dull film,bad\n" * 15)
-    ...     table = {"source": "files", "train": [str(file)], "validation": [str(file)], "inputs": ["text"]}
-    ...     recipe = load_recipe("qwen3-tiny-docstrings").with_changes(
-    ...         {
-    ...             "data": {**table, "target": "label", "max_tokens": 32},
-    ...             "model.tokenizer": "bytes",
-    ...             "privacy.target_epsilon": None,
-    ...             "privacy.noise_multiplier": 1.0,
-    ...             "training.batch_size": 10,
-    ...             "training.steps": 2,
-    ...         }
-    ...     )
-    ...     result = train(recipe, Path(folder, "run"))
-    ...     loaded = load_trained(result.folder)
-    >>> loaded.model.training, loaded.model.config.num_labels
-    (False, 2)
+    ...     _ = train(recipe, folder)
+    ...     load_trained(folder).model.training
+    False
     """
     path = Path(run)
     if not (path / SUMMARY).exists():  # written after the model

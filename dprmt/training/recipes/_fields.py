@@ -59,18 +59,18 @@ def real(low: float, high: float, *, low_open: bool = False, high_open: bool = F
 
 def choice(*choices: str) -> Check:
     """One of the given words."""
-    return lambda name, value: (
-        check_choice(name, value, choices) if isinstance(value, str) else _bad_choice(name, value)
-    )
+
+    def check(name: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise ParameterError(name, value, "a string")
+        return check_choice(name, value, choices)
+
+    return check
 
 
 def word(table: Mapping[str, object]) -> Check:
     """One of the words of a table, as it is when it is asked for."""
     return lambda name, value: choice(*table)(name, value)
-
-
-def _bad_choice(name: str, value: object) -> Any:
-    raise ParameterError(name, value, "a string")
 
 
 def optional(check: Check) -> Check:

@@ -123,20 +123,16 @@ class Settings(Document):
     evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), factory=EvaluationRecipe)
 
     def check_together(self) -> None:
-        """What concerns several sections."""
-        _check_momentum(self.denoising, self.optimizer)
-        _check_noise(self.privacy, self.denoising)
-
-
-def _check_noise(privacy: PrivacyRecipe, denoising: DenoisingRecipe) -> None:
-    if privacy.clip_only and denoising.method != "none":
-        raise ParameterError("denoising.method", denoising.method, "'none' with privacy.clip_only: there is no noise")
-
-
-def _check_momentum(denoising: DenoisingRecipe, optimizer: OptimizerRecipe) -> None:
-    kept = tuple(name for name, word in OPTIMIZERS.items() if word.keeps_momentum)
-    if denoising.method != "none" and denoising.on == "momentum" and optimizer.name not in kept:
-        raise ParameterError("denoising.on", denoising.on, f"'gradient' unless optimizer.name is one of {kept}")
+        """No denoiser of momenta that are not kept, or of noise that is not there."""
+        denoising = self.denoising
+        if denoising.method == "none":
+            return
+        kept = tuple(name for name, word in OPTIMIZERS.items() if word.keeps_momentum)
+        if denoising.on == "momentum" and self.optimizer.name not in kept:
+            raise ParameterError("denoising.on", denoising.on, f"'gradient' unless optimizer.name is one of {kept}")
+        if self.privacy.clip_only:
+            allowed = "'none' with privacy.clip_only: there is no noise"
+            raise ParameterError("denoising.method", denoising.method, allowed)
 
 
 @dataclass(frozen=True)
@@ -184,8 +180,7 @@ class Recipe(Document):
         columns = 0 if self.data.source == "docstrings" else 1
         if self.model.task == "generation" and len(self.data.inputs) != columns:
             raise ParameterError("data.inputs", self.data.inputs, "one column if model.task is 'generation'")
-        _check_momentum(self.denoising, self.optimizer)
-        _check_noise(self.privacy, self.denoising)
+        self.settings.check_together()
 
     @property
     def settings(self) -> Settings:
