@@ -166,6 +166,7 @@ def once_each(epoch):
 def test_a_run_takes_every_sample_once_an_epoch(folder, tmp_path, batches):
     """Twelve steps are two epochs and two steps of a third, which is charged as a whole at each of them."""
     assert epoch_length(12, SAMPLES) == LENGTH
+    assert (epoch_length(64, 1000), epoch_length(2000, 1000)) == (16, 1)
     result = train(colours(folder), tmp_path / "run", noise_seed=1)
     assert (result.steps, result.charged) == (12, 12)
     assert once_each(batches[:5])

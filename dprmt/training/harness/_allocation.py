@@ -16,15 +16,7 @@ Mechanism = DPSGD | RandomizedClipping
 
 
 def epoch_length(batch_size: float, samples: int) -> int:
-    """The number t of steps of an epoch whose batches are closest to the expected size.
-
-    Returns: n / batch_size, rounded; batches have n/t samples on average.
-
-    Examples
-    --------
-    >>> epoch_length(64, 1000), epoch_length(2000, 1000)
-    (16, 1)
-    """
+    """The number t of steps of an epoch whose batches, of n/t samples on average, are closest to the expected size."""
     return max(1, round(samples / batch_size))
 
 
@@ -36,8 +28,6 @@ def allocated(mechanism: Mechanism, steps_per_epoch: int) -> Mechanism:
 @dataclass
 class AllocatedBatches:
     """Batches of a run under random allocation, and what its checkpoints have to know of them.
-
-    ``charged``: steps charged so far, over all starts; those of an epoch that was given up count as well.
 
     Formal guarantees
     -----------------
@@ -53,7 +43,7 @@ class AllocatedBatches:
     samples: int
     steps_per_epoch: int
     randomness: Randomness
-    charged: int = 0
+    charged: int = 0  # over all starts; steps of an epoch that was given up count as well
     state: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

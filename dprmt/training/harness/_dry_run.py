@@ -43,7 +43,7 @@ class DryRun:
     clipping : list of dict
         How each layer's norm is obtained.
     memory : dict of str to int
-        Estimated bytes: see :func:`estimate_memory`.
+        Estimated bytes of a step: of the model, the optimizer, activations and per-sample gradients, and in all.
     """
 
     mechanism: dict[str, Any]
@@ -126,15 +126,7 @@ def dry_run(
 
 
 def estimate_memory(prepared: Prepared, activations: int) -> dict[str, int]:
-    """Bytes that a step needs, by part.
-
-    * ``model``: parameters and buffers.
-    * ``optimizer``: sum, gradient and two moments, 16 bytes per trainable parameter.
-    * ``activations``: those of one sample, from :func:`activation_bytes`, times the micro-batch.
-    * ``per_sample_gradients``: 4 bytes per trainable parameter and sample for exact clipping; for the others the
-      activations and output gradients of trainable layers, which clipping holds until the factors are known, are
-      of the size of the activations already counted.
-    """
+    """Bytes that a step needs, by part; ``activations``: those of one sample."""
     settings, model = prepared.settings, prepared.model
     trainable = sum(value.numel() for value in prepared.parameters.values())
     stored = sum(value.numel() * value.element_size() for value in [*model.parameters(), *model.buffers()])
@@ -142,19 +134,18 @@ def estimate_memory(prepared: Prepared, activations: int) -> dict[str, int]:
     exact = settings.privacy.clipping == "exact" and settings.optimizer.name != "grape"
     parts = {
         "model": stored,
-        "optimizer": 16 * trainable,
+        "optimizer": 16 * trainable,  # sum, gradient and two moments
         "activations": samples * activations,
+        # Else what clipping holds until the factors are known is of the size of the activations, counted already.
         "per_sample_gradients": 4 * trainable * samples if exact else 0,
     }
     return parts | {"total": sum(parts.values())}
 
 
 def activation_bytes(loaded: LoadedModel, data: TaskData) -> int:
-    """What autograd keeps for one sample of ``max_tokens`` tokens.
-
-    Counted in forward passes over three short texts: every tensor that is kept has a number of entries that is a
-    polynomial of degree two at most in the number of tokens, so that three counts determine it.
-    """
+    """What autograd keeps for one sample of ``max_tokens`` tokens."""
+    # Every tensor that is kept has a number of entries that is a polynomial of degree two at most in the number of
+    # tokens, so that forward passes over three short texts determine it.
     lengths = np.array([1, 2, 3]) * min(4, max(1, (loaded.longest_input or 12) // 3))
     counts = np.array([_saved_bytes(loaded, data, int(length)) for length in lengths])
     return round(float(np.polyval(np.polyfit(lengths, counts, 2), data.max_tokens)))

@@ -11,11 +11,6 @@ class Interrupts:
     """While entered, the first SIGINT or SIGTERM only raises a flag; a second SIGINT interrupts at once.
 
     Outside the main thread, where Python delivers no signals, it does nothing.
-
-    Attributes
-    ----------
-    asked : bool
-        Whether a signal came.
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -40,10 +40,8 @@ class PrivacyLedger:
             raise ParameterError("resume", what, "given for a run whose record is complete")
 
     def charge(self, attempt: int, step: int, epsilon: float, charged: int | None = None) -> None:
-        """Record one more step, durably.
-
-        ``charged``: steps charged with it, where that is more than one more: the rest of an epoch that was given up.
-        """
+        """Record one more step, durably."""
+        # More than one more where the rest of an epoch was given up.
         self.charged = max(self.charged + 1, charged or 0)
         entry: dict[str, Any] = {"charged": self.charged, "attempt": attempt, "step": step, "epsilon": epsilon}
         entry["mechanism"] = self._mechanism
@@ -53,18 +51,10 @@ class PrivacyLedger:
 
 
 def charged_steps(folder: Path) -> int:
-    """Number of steps charged in a run folder, over all its starts.
-
-    Returns: 0 if nothing was charged; a line that was cut short counts, and so do lines that are gone but that a later
-    line has counted.
-    """
-    path = folder / FILE
-    return _count(path.read_bytes()) if path.exists() else 0
-
-
-def _count(content: bytes) -> int:
-    count = 0
-    for line in content.split(b"\n"):
+    """Number of steps charged in a run folder, over all its starts."""
+    # A line that was cut short counts, and so do lines that are gone but that a later line has counted.
+    path, count = folder / FILE, 0
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
         if line:
             count = max(count + 1, _stated(line))
     return count
@@ -79,16 +69,7 @@ def _stated(line: bytes) -> int:
 
 
 def whole_epochs(steps: int, steps_per_epoch: int | None) -> int:
-    """The least number of steps, not below ``steps``, that can be charged.
-
-    Returns: ``steps`` itself without random allocation, else whole epochs: (R1'') of
-    ``docs/theory/random_allocation.md``.
-
-    Examples
-    --------
-    >>> whole_epochs(34, 33), whole_epochs(33, 33), whole_epochs(34, None)
-    (66, 33, 34)
-    """
+    """The least number of steps, not below ``steps``, that can be charged: (R1'') of random_allocation.md."""
     return steps if steps_per_epoch is None else -(-steps // steps_per_epoch) * steps_per_epoch
 
 

@@ -28,56 +28,30 @@ from dprmt.training.subspaces import EnergyShare, RankRule, Subspaces
 
 @dataclass
 class Prepared:
-    """A run before its first step.
-
-    Attributes
-    ----------
-    model : Module
-        What is trained.
-    task : Task
-        On what.
-    settings : Settings
-        How.
-    private : PrivateStep
-        Clipping, noise and optimizer.
-    mechanism : DPSGD, RandomizedClipping or ClippingOnly
-        One step, for the accountant; its sample rate is that of the coins that are thrown. The last is none at all.
-    noise_generator : torch.Generator
-        Of the noise.
-    denoising : DenoisingStep or None
-        Between noise and optimizer, once attached.
-    denoising_memory : BlendMemory or None
-        What the denoiser keeps from step to step; belongs into checkpoints.
-    inner_optimizer : Optimizer
-        The one inside Opacus' one.
-    parameters : dict of Parameter
-        The trainable ones by name.
-    """
+    """A run before its first step."""
 
     model: torch.nn.Module
     task: Task
     settings: Settings
     private: PrivateStep
-    mechanism: Mechanism
+    mechanism: Mechanism  # one step, at the rate of the coins that are thrown
     noise_generator: torch.Generator
     denoising: DenoisingStep | None = None
-    denoising_memory: BlendMemory | None = None
-    inner_optimizer: torch.optim.Optimizer = field(init=False)
-    parameters: dict[str, torch.nn.Parameter] = field(init=False)
+    denoising_memory: BlendMemory | None = None  # what the denoiser keeps from step to step, for checkpoints
+    inner_optimizer: torch.optim.Optimizer = field(init=False)  # the one inside Opacus' one
+    parameters: dict[str, torch.nn.Parameter] = field(init=False)  # the trainable ones
 
     def __post_init__(self) -> None:
         self.inner_optimizer = self.private.optimizer.original_optimizer
         self.parameters = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
     def attach_denoising(self, released: ReleasedGradients) -> None:
-        """Put the denoiser between noise and optimizer, if there is one, and the observer before it.
-
-        DP-GRAPE's weights are denoised where their noise is, in the subspace; its other parameters are not denoised.
-        """
+        """Put the denoiser between noise and optimizer, if there is one, and the observer before it."""
         wanted, outer = self.settings.denoising, self.private.optimizer
         if wanted.method == "none":
             released.before(self.inner_optimizer)
         elif OPTIMIZERS[self.settings.optimizer.name].in_subspaces:
+            # DP-GRAPE's weights are denoised where their noise is, in the subspace; its other parameters are not.
             options = Denoising(**dataclasses.asdict(wanted))
             self.denoising_memory = options.new_memory()
             denoiser = options.denoiser(self.denoising_memory)
@@ -114,10 +88,7 @@ def prepare(
     noise_multiplier: float | None = None,
     tokens: int | None = None,
 ) -> Prepared:
-    """Find the noise multiplier and make the steps private.
-
-    ``tokens``: length of the longest sample, if it is known without looking at the data.
-    """
+    """Find the noise multiplier and make the steps private."""
     rate = sample_rate(settings, task.size)
     plan = _plan(model, task, settings, randomness, processes, tokens)
     sigma = noise_multiplier or find_noise_multiplier(settings, plan.record, rate)
@@ -140,22 +111,16 @@ def find_noise_multiplier(settings: Settings, record: NormRecord, rate: float) -
     privacy, steps = settings.privacy, settings.training.steps
     if privacy.clip_only:
         return 0.0
-    batches: dict[str, Any] = {"sample_rate": rate, "steps": steps}
-    if privacy.sampling == "allocation":
-        length = round(1 / rate)
-        batches = {"sampling": "allocation", "steps_per_epoch": length, "steps": whole_epochs(steps, length)}
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
     assert privacy.target_epsilon is not None  # there is exactly one of both
-    options: dict[str, Any] = {
-        "rank": record.rank,
-        "probe_sharing": record.probe_sharing,
-        "sketch": record.sketch,
-        "power_iteration": record.power_iteration,
-    }
-    if record.probes is None:
-        options = {}
-    options |= {"probes": record.probes, **batches}
+    options: dict[str, Any] = {"sample_rate": rate, "steps": steps}
+    if privacy.sampling == "allocation":
+        length = round(1 / rate)
+        options = {"sampling": "allocation", "steps_per_epoch": length, "steps": whole_epochs(steps, length)}
+    if record.probes is not None:
+        told = ("probes", "rank", "probe_sharing", "sketch", "power_iteration")
+        options |= {name: getattr(record, name) for name in told}
     return calibrate_noise_multiplier(privacy.target_epsilon, privacy.delta, **options)
 
 

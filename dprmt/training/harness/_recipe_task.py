@@ -25,19 +25,7 @@ from dprmt.training.recipes import EvaluationRecipe, Recipe
 
 @dataclass
 class RecipeTask(Task):
-    """The data of a recipe, for its model.
-
-    Attributes
-    ----------
-    loaded : LoadedModel
-        Model and tokenizer.
-    data : TaskData
-        Training, validation and test sets.
-    evaluation : EvaluationRecipe
-        How the model is scored.
-    device : torch.device
-        Where the model is.
-    """
+    """The data of a recipe, for its model."""
 
     loaded: LoadedModel
     data: TaskData
@@ -75,16 +63,13 @@ class RecipeTask(Task):
         if not len(self.data.validation):
             return {}
         wanted, model = self.evaluation, self.loaded.model
-        if self.data.task == "generation":
-            result = evaluate_generation(model, self.loaded.tokenizer, self.data, "validation", settings=wanted)
-            loss = generation_loss(model, self.data, batch_size=wanted.batch_size, limit=wanted.limit)
-            return {"loss": loss, **result.scores, **({"skipped": result.skipped} if result.skipped else {})}
-        metrics = wanted.metrics or ("accuracy",)
-        return {
-            **evaluate_classification(
-                model, self.data, metrics=metrics, batch_size=wanted.batch_size, limit=wanted.limit
-            )
-        }
+        sizes: dict[str, Any] = {"batch_size": wanted.batch_size, "limit": wanted.limit}
+        if self.data.task == "classification":
+            metrics = wanted.metrics or ("accuracy",)
+            return {**evaluate_classification(model, self.data, metrics=metrics, **sizes)}
+        result = evaluate_generation(model, self.loaded.tokenizer, self.data, "validation", settings=wanted)
+        skipped = {"skipped": result.skipped} if result.skipped else {}
+        return {"loss": generation_loss(model, self.data, **sizes), **result.scores, **skipped}
 
 
 def prepare_recipe(

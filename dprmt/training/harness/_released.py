@@ -15,18 +15,7 @@ import torch
 class ReleasedGradients:
     """Reads noisy gradients as they pass; all it sees was released already, so that it costs no privacy.
 
-    ``patterns``: names (with ``*``) of the matrices whose singular values are kept.
-    ``every``: keep them at steps that are multiples of this; None keeps none.
-
-    Attributes
-    ----------
-    norm : float
-        Norm of the last noisy gradient over all trainable parameters, before denoising. Of a weight that is trained
-        in a subspace (DP-GRAPE), the gradient is the one in the subspace.
-    changed : bool
-        Whether there are singular values that were not there when it was last set to False.
-    layers : callable or None
-        Gives the denoiser's report by layer, where there is a denoiser.
+    Singular values of the matrices that ``patterns`` name are kept at steps that are multiples of ``every``.
     """
 
     def __init__(
@@ -40,10 +29,10 @@ class ReleasedGradients:
         ]
         self._every = every
         self._kept: dict[str, np.ndarray] = {}
-        self.layers: Callable[[], Mapping[str, Any]] | None = None
-        self.norm = math.nan
+        self.layers: Callable[[], Mapping[str, Any]] | None = None  # what the denoiser reports
+        self.norm = math.nan  # of the last noisy gradient over all trainable parameters, before denoising
         self.step = 0
-        self.changed = False
+        self.changed = False  # whether there are singular values that were not there when it was last set to False
 
     def before(self, optimizer: torch.optim.Optimizer) -> None:
         """Look at the gradients of ``optimizer`` before any hook that is registered later."""

@@ -23,11 +23,7 @@ _OF_A_KILL = (_LOCK, "config.toml.new")  # what a start that was killed may leav
 
 
 class RunFolder:
-    """A folder that one process at a time writes to.
-
-    ``config``: the recipe in TOML; that of a run to resume must be the same, options that it does not name at their
-    defaults.
-    """
+    """A folder that one process at a time writes to, with the recipe ``config`` of its run, in TOML."""
 
     def __init__(self, path: str | os.PathLike[str], *, resume: bool, config: str) -> None:
         self.path = _named(path)

@@ -14,16 +14,9 @@ _COINS = 2.0**24  # values of one float32 of torch.rand
 
 
 def charged_sample_rate(batch_size: float, samples: int) -> float:
-    """The smallest probability, at least the nominal one, with which Opacus' sampler can include a sample.
-
-    The sampler compares float32 numbers, multiples of 2⁻²⁴, with q rounded to float32: what it does is exactly what it
-    was asked for only if q is such a multiple.
-
-    Examples
-    --------
-    >>> charged_sample_rate(1, 2**24), charged_sample_rate(1, 3) > 1 / 3
-    (5.960464477539063e-08, True)
-    """
+    """The smallest probability, at least the nominal one, with which Opacus' sampler can include a sample."""
+    # It compares float32 numbers, multiples of 2⁻²⁴, with q rounded to float32: it does what it was asked for only if q
+    # is such a multiple.
     return min(1.0, math.ceil(batch_size / samples * _COINS) / _COINS)
 
 
