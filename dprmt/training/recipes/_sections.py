@@ -28,7 +28,6 @@ from dprmt.training.recipes._words import CLIPPINGS, DENOISERS, OPTIMIZERS
 
 HEADS = ("*classifier.*", "*score.*", "*lm_head.*")
 """Names of the parameters of output layers, as patterns."""
-BUILT_IN_DATA = ("docstrings", "files")
 _POSITIVE = real(0.0, math.inf, low_open=True)
 
 
