@@ -14,13 +14,14 @@ from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._layer_kinds import plan_layers
-from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
-from dprmt.training.clipping._policy import Layer, NormPolicy
-from dprmt.training.clipping._projected_optimizer import (
+from dprmt.training.clipping._optimizer import (
     Denoiser,
+    DistributedNoisySumOptimizer,
     DistributedProjectedSumOptimizer,
+    NoisySumOptimizer,
     ProjectedSumOptimizer,
 )
+from dprmt.training.clipping._policy import Layer, NormPolicy
 from dprmt.training.clipping._refusals import check_model, check_optimizer
 from dprmt.training.clipping._samplers import NormSamplers
 from dprmt.training.clipping._step import ClippedStep

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from dprmt._validation import check_choice
+from dprmt.training.clipping._optimizer import Denoiser
 from dprmt.training.clipping._plan import plan_private
-from dprmt.training.clipping._projected_optimizer import Denoiser
 from dprmt.training.clipping._refusals import check_model
 from dprmt.training.clipping._step import ClippedStep
 from dprmt.training.norms import NormEstimator, ProbeGenerator, ProbeSharing

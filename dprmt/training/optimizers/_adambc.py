@@ -43,10 +43,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dprmt._validation import ParameterError, check_real
-from dprmt.training.optimizers._noise_aware import MOMENTS, NoiseAwareOptimizer, checked_betas, required
-
-_OPTIONS = ("lr", "betas", "noise_variance", "floor", "weight_decay", "foreach")
+from dprmt._validation import ParameterError
+from dprmt.training.optimizers._noise_aware import MOMENTS, NoiseAwareOptimizer, checked, required
 
 
 class DPAdamBC(NoiseAwareOptimizer):
@@ -142,7 +140,7 @@ class DPAdamBC(NoiseAwareOptimizer):
             "weight_decay": weight_decay,
             "foreach": foreach,
         }
-        super().__init__(params, _checked(options))
+        super().__init__(params, options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, with its own options where it names them.
@@ -157,7 +155,7 @@ class DPAdamBC(NoiseAwareOptimizer):
         ParameterError
             If an option is outside its range or a parameter is not of real floating dtype; nothing is added then.
         """
-        super().add_param_group({**param_group, **_checked({**self.defaults, **param_group})})
+        super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
             if not p.is_floating_point():
                 self.param_groups.pop()
@@ -187,7 +185,7 @@ class DPAdamBC(NoiseAwareOptimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            group.update(_checked(group))
+            group.update(checked(group))
             _check_gradients(group["params"])
         with torch.no_grad():
             for group in self.param_groups:
@@ -212,7 +210,7 @@ class DPAdamBC(NoiseAwareOptimizer):
         saved: dict[str, Any] = {}
 
         def look(_: Any, given: dict[str, Any]) -> None:
-            _check_saved(given)
+            self._check_saved(given)
             saved.update(given)
 
         hook = self.register_load_state_dict_pre_hook(look)  # the last one, so that it sees what is loaded
@@ -321,33 +319,10 @@ def _moment_dtype(param: Any) -> Any:
     return torch.promote_types(param.dtype, torch.float32)
 
 
-def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    # The options of this optimizer among those of a group, as plain floats.
-    foreach = options["foreach"]
-    if foreach is not None and not isinstance(foreach, bool):
-        raise ParameterError("foreach", foreach, "True, False or None")
-    return {
-        "lr": check_real("lr", options["lr"], low=0.0),
-        "betas": checked_betas(options["betas"]),
-        "noise_variance": check_real("noise_variance", options["noise_variance"], low=0.0),
-        "floor": check_real("floor", options["floor"], low=0.0, low_open=True),
-        "weight_decay": check_real("weight_decay", options["weight_decay"], low=0.0),
-        "foreach": foreach,
-    }
-
-
 def _check_gradients(params: Iterable[Any]) -> None:
     for p in params:
         if p.grad is not None and p.grad.layout != torch.strided:
             raise ParameterError("grad", p.grad.layout, "a dense tensor (sparse embedding gradients carry no noise)")
-
-
-def _check_saved(state_dict: Mapping[str, Any]) -> None:
-    for group in state_dict["param_groups"]:
-        missing = [name for name in _OPTIONS if name not in group]
-        if missing:
-            raise ParameterError("state_dict", f"groups without {', '.join(missing)}", "the state of a DPAdamBC")
-        _checked(group)
 
 
 def adambc(

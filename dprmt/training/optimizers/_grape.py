@@ -28,14 +28,14 @@ arXiv:2506.15588 (DP-GRAPE), section 3; Kingma and Ba, arXiv:1412.6980; Zhao et 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
 
 import torch
 
-from dprmt._validation import ParameterError, check_choice, check_real
+from dprmt._validation import ParameterError, check_choice
 from dprmt.training.norms import full_precision
-from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer, checked_betas, required
+from dprmt.training.optimizers._noise_aware import NoiseAwareOptimizer, checked, required
 from dprmt.training.subspaces import Subspaces
 
 Rule = Literal["adam", "adambc", "sgd"]
@@ -120,28 +120,13 @@ class DPGrape(NoiseAwareOptimizer):
             "noise_variance": noise_variance,
             "floor": floor,
         }
-        super().__init__(params, _checked(options))
+        super().__init__(params, options)
         known = {p for group in self.param_groups for p in group["params"]}
         missing = [layer.name for layer in subspaces if layer.weight not in known]
         if missing:
             raise ParameterError("params", f"without {missing[0]}", "with all projected weights")
         for p in known:
             p.projected_grad = None
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, with its own options where it names them.
-
-        Parameters
-        ----------
-        param_group : dict
-            "params" and any of the options from "lr" to "floor".
-
-        Raises
-        ------
-        ParameterError
-            If an option is outside its range; nothing is added then.
-        """
-        super().add_param_group({**param_group, **_checked({**self.defaults, **param_group})})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, projected ones included.
@@ -165,7 +150,7 @@ class DPGrape(NoiseAwareOptimizer):
             Naming it.
         """
         for group in self.param_groups:
-            group.update(_checked(group))
+            group.update(checked(group))
         self.subspaces.check_shapes()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -224,11 +209,7 @@ class DPGrape(NoiseAwareOptimizer):
         """
         if "subspaces" not in state_dict:
             raise ParameterError("state_dict", sorted(state_dict), "the state of a DPGrape, with 'subspaces'")
-        for group in state_dict["param_groups"]:
-            missing = {"noise_variance", "floor", *self.defaults} - set(group)
-            if missing:
-                raise ParameterError("state_dict", f"groups without {', '.join(sorted(missing))}", "that of a DPGrape")
-            _checked(group)
+        self._check_saved(state_dict)
         rest = {key: value for key, value in state_dict.items() if key != "subspaces"}
         self._check_moments(rest)
         self.subspaces.load_state_dict(state_dict["subspaces"])
@@ -307,18 +288,6 @@ class DPGrape(NoiseAwareOptimizer):
 
 def _mean_share(β1: float, steps: int) -> float:
     return 1 - β1 * (1 - β1**steps) / (steps * (1 - β1))
-
-
-def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    # The options of this optimizer among those of a group, as plain floats.
-    return {
-        "lr": check_real("lr", options["lr"], low=0.0),
-        "betas": checked_betas(options["betas"]),
-        "eps": check_real("eps", options["eps"], low=0.0),
-        "weight_decay": check_real("weight_decay", options["weight_decay"], low=0.0),
-        "noise_variance": check_real("noise_variance", options["noise_variance"], low=0.0),
-        "floor": check_real("floor", options["floor"], low=0.0, low_open=True),
-    }
 
 
 def grape(

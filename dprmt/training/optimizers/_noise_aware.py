@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,24 @@ _ANNOUNCED = "next_noise_variance"
 
 class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped by mypy
     """An optimizer with a noise variance Φ per parameter group, and other ones for single parameters and one step."""
+
+    def __init__(self, params: Iterable[Any], options: Mapping[str, Any]) -> None:
+        super().__init__(params, checked(options))
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, with its own options where it names them.
+
+        Parameters
+        ----------
+        param_group : dict
+            "params" and any of the options of the class.
+
+        Raises
+        ------
+        ParameterError
+            If an option is outside its range; nothing is added then.
+        """
+        super().add_param_group({**param_group, **checked({**self.defaults, **param_group})})
 
     def set_noise_variance(self, values: Mapping[Any, float]) -> None:
         """Give single parameters another noise variance for the next step, and for that one only.
@@ -62,6 +81,14 @@ class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped 
         announced = self.state[p].pop(_ANNOUNCED, None) if p in self.state else None
         return float(group["noise_variance"] if announced is None else announced)
 
+    def _check_saved(self, state_dict: Mapping[str, Any]) -> None:
+        for group in state_dict["param_groups"]:
+            missing = [name for name in _CHECKS if name in self.defaults and name not in group]
+            if missing:
+                allowed = f"the state of a {type(self).__name__}"
+                raise ParameterError("state_dict", f"groups without {', '.join(missing)}", allowed)
+            checked(group)
+
     def _saved_keys(self, state_dict: Mapping[str, Any]) -> Iterable[tuple[Any, Any]]:
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         return zip(keys, [p for group in self.param_groups for p in group["params"]], strict=True)
@@ -75,6 +102,11 @@ class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped 
                     self.state[p][name] = state[name].to(device=p.device, dtype=dtype, copy=True)
 
 
+def checked(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in a group, as plain floats, or a ParameterError."""
+    return {name: check(group[name]) for name, check in _CHECKS.items() if name in group}
+
+
 def checked_betas(betas: Any) -> tuple[float, float]:
     """β₁ and β₂ as floats in [0, 1), or a ParameterError."""
     try:
@@ -82,6 +114,20 @@ def checked_betas(betas: Any) -> tuple[float, float]:
     except (TypeError, ValueError):
         raise ParameterError("betas", betas, "a pair of numbers in [0, 1)") from None
     return β1, β2
+
+
+def _checked_foreach(foreach: Any) -> bool | None:
+    if foreach is not None and not isinstance(foreach, bool):
+        raise ParameterError("foreach", foreach, "True, False or None")
+    return foreach
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    **{name: partial(check_real, name, low=0.0) for name in ("lr", "eps", "weight_decay", "noise_variance")},
+    "betas": checked_betas,
+    "floor": partial(check_real, "floor", low=0.0, low_open=True),
+    "foreach": _checked_foreach,
+}
 
 
 def required(*, by: str, **options: Any) -> tuple[Any, ...]:
