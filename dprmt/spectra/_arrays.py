@@ -44,12 +44,6 @@ _FLOATING = "of a real floating-point dtype"
 _LARGEST_WINDOW = 7  # of a convolution
 
 
-def is_tensor(x: object) -> bool:
-    """Whether ``x`` is a torch tensor; does not import torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
-
-
 def array_namespace(x: object) -> ModuleType:
     """The module whose functions apply to ``x``: `torch` for a torch tensor, `numpy` for everything else.
 
@@ -58,7 +52,13 @@ def array_namespace(x: object) -> ModuleType:
     >>> array_namespace([1.0, 2.0]).__name__
     'numpy'
     """
-    return sys.modules["torch"] if is_tensor(x) else np
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and isinstance(x, torch.Tensor) else np
+
+
+def is_tensor(x: object) -> bool:
+    """Whether ``x`` is a torch tensor; does not import torch."""
+    return array_namespace(x) is not np
 
 
 def as_array(name: str, x: object) -> Array:
@@ -146,7 +146,8 @@ def singular_values(name: str, x: object, *, allow_empty: bool = False) -> Array
 
 def to_float64(values: Array) -> Array:
     """The array in double precision, on its device."""
-    return values.double() if is_tensor(values) else values.astype(np.float64, copy=False)
+    xp = array_namespace(values)
+    return xp.asarray(values, dtype=xp.float64)
 
 
 def promote_half(values: Array) -> Array:
@@ -165,7 +166,7 @@ def sort_descending(values: Array) -> Array:
 
 def cast_like(result: Array, original: object) -> Array:
     """``result`` in the dtype of ``original``; a Python number gets a Python float back."""
-    if is_tensor(original):
+    if array_namespace(original) is not np:
         return result.to(original.dtype)  # type: ignore[attr-defined]
     if _is_python_number(original):
         return float(result)

@@ -7,8 +7,8 @@ values above the edge, since all others are shrunk to 0. With r <= c the two sid
 backend      method                                      chosen by "auto"
 ===========  ==========================================  ===============================================
 "gram"       eigendecomposition of the r × r matrix YYᵀ  r <= 128, all matrices of a stack in one call
-"lanczos"    Lanczos iteration, certified: on YYᵀ, or    r > 128, matrix by matrix
-             for r >= 2560 with products by Y alone
+"lanczos"    Lanczos iteration on YYᵀ, certified         128 < r < 2560, matrix by matrix
+"products"   the same with products by Y alone           r >= 2560, matrix by matrix
 "svd"        full singular value decomposition           when the others are not accurate enough, or not faster:
                                                          float32 tensors on the CPU with c < 3r/2, 96 < r <= 400
                                                          or with more spikes than a Lanczos iteration pays for
@@ -23,7 +23,8 @@ exceeds the ratio of the two ε, 5e8; float64 data use a float64 product up to R
 the CPU, where the hardware may round float32 products to TF32, they are formed in float64. Eigenvalue
 problems are always solved in float64.
 
-Which product will do is seen before anything is diagonalized: ``s₁² >= ‖GGv‖/‖Gv‖`` for ``G = YYᵀ`` and any v.
+Which product will do is seen before anything is diagonalized: ``s₁² >= ‖GGv‖/‖Gv‖`` for ``G = YYᵀ`` and any v. Whether
+a Lanczos iteration would have too many vectors to find is seen in the first two moments of the spectrum.
 
 **Completeness.** A Lanczos run can miss a value. Here it ends only with a proof that it has not: on YYᵀ an exact one
 (`dprmt.spectra._lanczos`), which leaves open only values within rounding of the edge, which are shrunk to next to
@@ -38,26 +39,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from dprmt.spectra._arrays import Array, array_namespace, is_tensor, to_float64
+from dprmt.spectra._arrays import Array, array_namespace, cast_like, is_tensor, to_float64
 from dprmt.spectra._krylov import leading_pairs
-from dprmt.spectra._lanczos import CHECK_EVERY, KrylovBasis, crowded, gaussian, lanczos, telling_steps
+from dprmt.spectra._lanczos import gaussian, lanczos
 
-Backend: TypeAlias = Literal["auto", "gram", "lanczos", "svd"]
+Backend: TypeAlias = Literal["auto", "gram", "lanczos", "products", "svd"]
 
 GRAM_LIMIT = 128  # longest short side for which the Gram matrix is diagonalized in full
 PRODUCT_FREE = 2560  # shortest short side of which YYᵀ is not formed to look for a few values
 _SVD_SIDES = 96, 400  # shorter sides of nearly square float32 matrices that are decomposed in full
-_FLOAT32_RANGE = 10.0  # largest s₁/b for a float32 product
-_FLOAT64_RANGE = {4: 1e8, 8: 1e2}  # the same for a float64 product, by bytes per entry of the data
-_RESIDUAL = {4: 1e-6, 8: 1e-11}  # of a Ritz pair, in units of b², by bytes per entry of the data
+_PRODUCTS = {4: ((4, 10.0), (8, 1e8)), 8: ((8, 1e2),)}
+# By bytes per entry of the data, what to try in turn: bytes per entry of YYᵀ, and the largest s₁/b it is accurate for.
+_RESIDUAL = {4: 1e-6, 8: 1e-11}  # of a Ritz pair, in units of b², by bytes per entry of the product
+_FEW = 1 / 16  # of all singular values; more spikes than this are not looked for one by one
+_LOOKS = 8  # products with a vector that tell how many they are
 _TINY = 1e-300  # in place of the norm of a zero vector
-_PRODUCT_LIMIT, _PRODUCT_BLOCKS = 256, 8  # longer sides: YYᵀ in this many row blocks, its upper half only
+_PRODUCT_LIMIT, _PRODUCT_BLOCKS = 256, 8  # longer sides: torch's YYᵀ in this many row blocks, its upper half only
 
 
 @dataclass(frozen=True)
@@ -93,50 +95,24 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     >>> spectrum.values.tolist(), abs(spectrum.vectors).tolist()
     ([[5.0, 3.0]], [[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])
     """
+    rows = stack.shape[-2]
     if backend == "auto":
-        backend = _chosen(stack)
-    if backend == "svd":
-        return _decomposed(stack, edges)
+        backend = "gram" if rows <= GRAM_LIMIT else "lanczos" if rows < PRODUCT_FREE else "products"
+        if _SVD_SIDES[0] < rows <= _SVD_SIDES[1] and _svd_is_fast(stack):
+            backend = "svd"
+    products = _PRODUCTS[stack.dtype.itemsize][0 if "cpu" in str(stack.device) else -1 :]
     if backend == "gram":
-        return _trim(*_escalate(stack, edges, _solvers(stack, _full_eigh)), edges)
-    return _concatenate([_one_by_lanczos(stack[i : i + 1], edges[i : i + 1]) for i in range(len(stack))])
-
-
-def _one_by_lanczos(stack: Array, edges: Array) -> LeadingSpectrum:
-    if _svd_is_fast(stack) and _needs_svd(stack[0], float(edges[0])):
-        return _decomposed(stack, edges)
-    return _trim(*_escalate(stack, edges, _solvers(stack, _certified_lanczos)), edges)
-
-
-def _needs_svd(y: Array, edge: float) -> bool:
-    # Seen in a few products, before YYᵀ is formed: many spikes, or one too far for a float32 product.
-    size = y.shape[0]
-    steps = CHECK_EVERY * math.ceil(max(1, telling_steps(size)) / CHECK_EVERY)
-    if size <= 2 * steps or size >= PRODUCT_FREE:  # there the search itself sees it
-        return False
-    run = KrylovBasis(lambda v: y @ (y.mT @ v), gaussian(np.random.default_rng(0), y, size), 2 * steps)
-    for _ in range(2):
-        run.steps_on(steps)
-        θ, _ = run.ritz_pairs()
-        if crowded(θ, edge**2, size) or float(θ[-1]) > (_FLOAT32_RANGE * edge) ** 2:
-            return True
-        if 2 * int((θ > edge**2).sum()) <= len(θ):  # more steps will not make them many
-            return False
-    return False
-
-
-def _chosen(stack: Array) -> Backend:
-    size = stack.shape[-2]
-    if _svd_is_fast(stack) and _SVD_SIDES[0] < size <= _SVD_SIDES[1]:
-        return "svd"
-    return "gram" if size <= GRAM_LIMIT else "lanczos"
-
-
-def _svd_is_fast(stack: Array) -> bool:
-    # Nearly square float32 matrices: an eigendecomposition in float64 costs as much.
-    r, c = stack.shape[-2:]
-    on_cpu = is_tensor(stack) and stack.device.type == "cpu"
-    return bool(on_cpu and stack.dtype.itemsize == 4 and 2 * c < 3 * r)
+        spectrum = _from_products(stack, edges, products)
+    elif backend == "svd":
+        spectrum = _from_svd(stack)
+    elif len(stack) == 1:
+        spectrum = _from_lanczos(stack, edges, products, form_product=backend == "lanczos")
+    else:
+        singles = [leading_spectrum(stack[i : i + 1], edges[i : i + 1], backend) for i in range(len(stack))]
+        return _joined(singles)
+    values, vectors, others = spectrum.values, spectrum.vectors, spectrum.others
+    kept = max(1, int((values > edges[:, None]).sum(-1).max()))
+    return LeadingSpectrum(values[:, :kept], vectors[..., :kept], others if others is None else others[:, :kept])
 
 
 def full_spectrum(stack: Array, edges: Array) -> LeadingSpectrum:
@@ -153,66 +129,110 @@ def full_spectrum(stack: Array, edges: Array) -> LeadingSpectrum:
     >>> full_spectrum(np.diag([5.0, 3.0, 0.0])[None], np.array([2.0])).values.tolist()
     [[5.0, 3.0, 0.0]]
     """
-    return LeadingSpectrum(*_escalate(stack, edges, _solvers(stack, _full_eigh)[-2:]))
+    return _from_products(stack, edges, _PRODUCTS[stack.dtype.itemsize][-1:])
 
 
-_Solver: TypeAlias = Callable[[Array, Array, float], tuple[Array, Array]]
-# (stack, edges, largest) to values in decreasing order, shape (batch, q), and vectors, shape (batch, r, q). Of matrices
-# with s₁ > largest·b, where it is not accurate, it may only say so: by an infinite value.
+_Products: TypeAlias = tuple[tuple[int, float], ...]
 
 
-def _solvers(stack: Array, diagonalize: _Solver) -> list[tuple[_Solver, float]]:
-    # What to try in turn, each with the largest s₁/b for which it is accurate.
-    def in_float64(y: Array, edges: Array, largest: float) -> tuple[Array, Array]:
-        values, vectors = diagonalize(to_float64(y), edges, largest)
-        return values, _as_dtype_of(y, vectors)
-
-    size = stack.dtype.itemsize
-    trusted = size == 4 and not (is_tensor(stack) and stack.device.type != "cpu")
-    return [
-        *([(diagonalize, _FLOAT32_RANGE)] if trusted else []),
-        (in_float64, _FLOAT64_RANGE[size]),
-        (_full_svd, math.inf),
-    ]
-
-
-def _escalate(stack: Array, edges: Array, solvers: list[tuple[_Solver, float]]) -> tuple[Array, Array]:
-    # The first solver, then the others for those matrices that are out of its range.
-    (solve, largest), *others = solvers
-    values, vectors = solve(stack, edges, largest)
+def _from_products(stack: Array, edges: Array, products: _Products) -> LeadingSpectrum:
+    # All pairs: from YYᵀ, by the first product that is accurate enough for a matrix, or from the matrix itself.
+    if not products:
+        return _from_svd(stack)
+    (size, largest), *wider = products
+    xp, gram = array_namespace(stack), _gram(stack, size)
+    near = _least_top_eigenvalue(gram) <= (largest * edges) ** 2  # others would be diagonalized for nothing
+    if not bool(near.any()):
+        return _from_products(stack, edges, tuple(wider))
+    all_near = bool(near.all())
+    eigenvalues, eigenvectors = xp.linalg.eigh(gram if all_near else gram[near])
+    values = xp.sqrt(xp.clip(xp.flip(eigenvalues, (-1,)), 0.0, None))
+    vectors = cast_like(xp.flip(eigenvectors, (-1,)), stack)
+    if not all_near:
+        values, vectors = _placed(values, near), _placed(vectors, near)
     far = values[:, 0] > largest * edges
-    if bool(far.all()) and others:
-        return _escalate(stack, edges, others)
-    if bool(far.any()) and others:
-        values[far], vectors[far] = _escalate(stack[far], edges[far], others)
-    return values, vectors
+    if bool(far.any()):
+        again = _from_products(stack[far], edges[far], tuple(wider))
+        values[far], vectors[far] = again.values, again.vectors
+    return LeadingSpectrum(values, vectors)
 
 
-def _decomposed(stack: Array, edges: Array) -> LeadingSpectrum:
-    # By a full singular value decomposition, which has the other side's vectors too.
-    vectors, values, right = array_namespace(stack).linalg.svd(stack, full_matrices=False)
-    trimmed = _trim(to_float64(values), vectors, edges)
-    return replace(trimmed, others=right[:, : trimmed.values.shape[-1]])
+def _placed(found: Array, where: Array) -> Array:
+    # Infinite elsewhere.
+    xp = array_namespace(found)
+    placed = xp.full((len(where), *found.shape[1:]), math.inf, dtype=found.dtype, device=found.device)
+    placed[where] = found
+    return placed
 
 
-def _full_svd(stack: Array, edges: Array, largest: float) -> tuple[Array, Array]:
-    vectors, values, _ = array_namespace(stack).linalg.svd(stack, full_matrices=False)
-    return to_float64(values), vectors
+def _from_svd(stack: Array) -> LeadingSpectrum:
+    vectors, values, others = array_namespace(stack).linalg.svd(stack, full_matrices=False)
+    return LeadingSpectrum(to_float64(values), vectors, others)
 
 
-def _full_eigh(stack: Array, edges: Array, largest: float) -> tuple[Array, Array]:
-    xp, gram = array_namespace(stack), _gram(stack)
-    least = _least_top_eigenvalue(gram)
-    near = least <= (largest * edges) ** 2
-    if bool(near.all()):
-        eigenvalues, eigenvectors = xp.linalg.eigh(gram)
-        return _from_eigenpairs(eigenvalues, eigenvectors, stack)
-    values, vectors = to_float64(xp.zeros_like(stack[..., 0])), xp.zeros_like(stack[..., : stack.shape[-2]])
-    values[:, 0] = math.inf
-    if bool(near.any()):
-        eigenvalues, eigenvectors = xp.linalg.eigh(gram[near])
-        values[near], vectors[near] = _from_eigenpairs(eigenvalues, eigenvectors, stack)
-    return values, vectors
+def _svd_is_fast(stack: Array) -> bool:
+    # Nearly square float32 matrices: an eigendecomposition in float64 costs as much.
+    r, c = stack.shape[-2:]
+    on_cpu = is_tensor(stack) and stack.device.type == "cpu"
+    return bool(on_cpu and stack.dtype.itemsize == 4 and 2 * c < 3 * r)
+
+
+def _from_lanczos(stack: Array, edges: Array, products: _Products, form_product: bool) -> LeadingSpectrum:
+    # Of a stack of one matrix: the pairs above the edge, or all of them where they are many.
+    y, edge, svd_is_fast = stack[0], float(edges[0]), _svd_is_fast(stack)
+    looked = svd_is_fast or not form_product
+    if looked and _many_spikes(*_moments(y), y.shape, edge):
+        return _from_svd(stack) if svd_is_fast else _from_products(stack, edges, products)
+    for size, largest in products:
+        limit, residual = (largest * edge) ** 2, _RESIDUAL[size]
+        pairs = None if form_product else leading_pairs(y if size == 4 else to_float64(y), edge**2, residual, limit)
+        if pairs is None:
+            gram = _gram(stack, size)
+            if float(_least_top_eigenvalue(gram)[0]) > limit:
+                continue
+            gram = gram[0]
+            if looked or not _many_spikes(float(gram.trace()), _squared_norm(gram), y.shape, edge):
+                pairs = lanczos(gram, edge**2, residual)
+            if pairs is None and svd_is_fast:
+                break
+            pairs = pairs or array_namespace(stack).linalg.eigh(gram)
+        spectrum = _from_eigenpairs(*pairs, y)
+        if float(spectrum.values[0, 0]) <= largest * edge:
+            return spectrum
+    return _from_svd(stack)
+
+
+def _from_eigenpairs(eigenvalues: Array, eigenvectors: Array, y: Array) -> LeadingSpectrum:
+    # Of the YYᵀ of one matrix, in increasing order.
+    xp = array_namespace(y)
+    values = xp.sqrt(xp.clip(xp.flip(eigenvalues, (-1,)), 0.0, None))
+    return LeadingSpectrum(values[None], cast_like(xp.flip(eigenvectors, (-1,)), y)[None])
+
+
+def _many_spikes(squares: float, fourths: float, shape: tuple[int, int], edge: float) -> bool:
+    # From Σs² and Σs⁴, whether more of the clean singular values λ can be detected than are found one by one in less
+    # time than all. Expectations over the noise: Σs² is Σλ² + rcσ², Σs⁴ is Σλ⁴ + (r+c+1)σ²(2Σλ² + rcσ²).
+    r, c = shape
+    variance = (edge / (math.sqrt(r) + math.sqrt(c))) ** 2
+    signal = squares - r * c * variance
+    if signal <= 0:
+        return False
+    share = variance / signal  # a ratio, since edges may be so small that their squares' squares vanish
+    signal_fourths = fourths / signal / signal - (r + c + 1) * share * (2 + r * c * share)
+    detectable = 1 / max(math.sqrt(r * c) * share, _TINY)  # at most, each of them being λ*² or more
+    participating = 1 / max(signal_fourths, _TINY)
+    return min(detectable, participating) > _FEW * r
+
+
+def _moments(y: Array) -> tuple[float, float]:
+    # Σs², and an unbiased estimate of Σs⁴ = ‖YYᵀ‖².
+    probes = gaussian(np.random.default_rng(0), y, _LOOKS, y.shape[0])
+    return _squared_norm(y), _squared_norm((probes @ y) @ y.mT) / _LOOKS
+
+
+def _squared_norm(matrix: Array) -> float:
+    rows = to_float64(array_namespace(matrix).linalg.norm(matrix, 2, -1))
+    return float(rows @ rows)
 
 
 def _least_top_eigenvalue(gram: Array) -> Array:
@@ -224,70 +244,28 @@ def _least_top_eigenvalue(gram: Array) -> Array:
     return after / xp.clip(before, _TINY, None) * (1 - 1e-9)
 
 
-def _certified_lanczos(stack: Array, edges: Array, largest: float) -> tuple[Array, Array]:
-    # For a stack of one matrix.
-    threshold, residual = float(edges[0]) ** 2, _RESIDUAL[stack.dtype.itemsize]
-    pairs = None
-    if stack.shape[-2] >= PRODUCT_FREE:
-        pairs = leading_pairs(stack[0], threshold, residual, (largest * float(edges[0])) ** 2)
-    if pairs is None:
-        gram = _gram(stack)
-        least = _least_top_eigenvalue(gram)
-        if bool(least > (largest * edges) ** 2):
-            return least[:, None] + math.inf, stack[..., :1]
-        pairs = lanczos(gram[0], threshold, residual)
-        if pairs is None and _svd_is_fast(stack):
-            return _full_svd(stack, edges, largest)
-        pairs = pairs or array_namespace(stack).linalg.eigh(gram[0])
-    return _from_eigenpairs(pairs[0][None], pairs[1][None], stack)
-
-
-def _gram(stack: Array) -> Array:
-    # YYᵀ in float64, multiplied in the dtype of Y; for large matrices only the upper half is computed.
-    size = stack.shape[-2]
-    if size <= _PRODUCT_LIMIT:
+def _gram(stack: Array, size: int) -> Array:
+    # YYᵀ in float64, multiplied in a dtype of this many bytes; torch multiplies only the upper half of large ones.
+    xp, rows = array_namespace(stack), stack.shape[-2]
+    stack = stack if size == stack.dtype.itemsize else to_float64(stack)
+    if rows <= _PRODUCT_LIMIT or xp is np:  # whose own product is symmetric
         return to_float64(stack @ stack.mT)
-    xp = array_namespace(stack)
-    product = xp.empty((*stack.shape[:-1], size), dtype=xp.float64, device=stack.device)
-    ends = [size * i // _PRODUCT_BLOCKS for i in range(_PRODUCT_BLOCKS + 1)]
+    product = xp.empty((*stack.shape[:-1], rows), dtype=xp.float64, device=stack.device)
+    ends = [rows * i // _PRODUCT_BLOCKS for i in range(_PRODUCT_BLOCKS + 1)]
     for i, j in itertools.pairwise(ends):
-        rows = stack[..., i:j, :] @ stack[..., i:, :].mT
-        product[..., i:j, i:], product[..., i:, i:j] = rows, rows.mT
+        part = stack[..., i:j, :] @ stack[..., i:, :].mT
+        product[..., i:j, i:], product[..., i:, i:j] = part, part.mT
     return product
 
 
-def _from_eigenpairs(eigenvalues: Array, eigenvectors: Array, stack: Array) -> tuple[Array, Array]:
-    # Eigenpairs of YYᵀ in increasing order to singular values and vectors in decreasing order.
-    xp = array_namespace(stack)
-    values = xp.sqrt(xp.clip(xp.flip(eigenvalues, (-1,)), 0.0, None))
-    return values, _as_dtype_of(stack, xp.flip(eigenvectors, (-1,)))
-
-
-def _trim(values: Array, vectors: Array, edges: Array) -> LeadingSpectrum:
-    kept = max(1, int((values > edges[:, None]).sum(-1).max()))
-    return LeadingSpectrum(values[:, :kept], vectors[..., :kept])
-
-
-def _concatenate(singles: list[LeadingSpectrum]) -> LeadingSpectrum:
-    if len(singles) == 1:
-        return singles[0]
+def _joined(singles: list[LeadingSpectrum]) -> LeadingSpectrum:
     widest = max(s.values.shape[-1] for s in singles)
     xp = array_namespace(singles[0].values)
-    return LeadingSpectrum(
-        xp.concatenate([_widen(s.values, widest) for s in singles]),
-        xp.concatenate([_widen(s.vectors, widest) for s in singles]),
-    )
+    values = xp.concatenate([_widened(s.values, widest) for s in singles])
+    return LeadingSpectrum(values, xp.concatenate([_widened(s.vectors, widest) for s in singles]))
 
 
-def _widen(array: Array, columns: int) -> Array:
+def _widened(array: Array, columns: int) -> Array:
     xp = array_namespace(array)
     shape = (*array.shape[:-1], columns - array.shape[-1])
     return xp.concatenate([array, xp.zeros(shape, dtype=array.dtype, device=array.device)], -1)
-
-
-def _as_like(values: Array, like: Array) -> Array:
-    return like.new_tensor(values) if is_tensor(like) else values
-
-
-def _as_dtype_of(like: Array, array: Array) -> Array:
-    return array.to(like.dtype) if is_tensor(like) else array.astype(like.dtype, copy=False)

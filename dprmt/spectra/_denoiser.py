@@ -69,7 +69,7 @@ def denoise(
     loss : {"frobenius", "operator", "nuclear"}
         The shrinker. The paper's is Frobenius. Only "nuclear" shrinks values next to the edge to 0, so that a
         matrix that passes the gate may have nothing left to rescale; it is then returned unchanged.
-    backend : {"auto", "gram", "lanczos", "svd"}
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
         How to find the singular values; "auto" goes by the shape, see `dprmt.spectra._backends`.
 
     Returns

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.spectra._arrays import Array, array_namespace, cast_like, is_tensor, to_float64
-from dprmt.spectra._lanczos import CHECK_EVERY, BulkTop, KrylovBasis, crowded, gaussian, ritz_pairs
+from dprmt.spectra._lanczos import CHECK_EVERY, BulkTop, KrylovBasis, gaussian, ritz_pairs
 
 FAILURE = 1e-12
 """Largest probability that a run calls complete what is not."""
@@ -118,7 +118,7 @@ def _search(
     while run.steps + CHECK_EVERY <= len(run.basis):
         run.steps_on(CHECK_EVERY)
         θ, S = run.ritz_pairs()
-        if crowded(θ, threshold, size):
+        if 2 * int((θ > threshold).sum()) > len(run.basis):
             return None
         above, settled = θ > threshold, bulk.seems_below(θ)
         U, errors = run.ritz_vectors(θ[above], S[:, above])

@@ -64,8 +64,8 @@ def lanczos(matrix: Array, threshold: float, residual: float) -> tuple[Array, Ar
 
     ``residual``: largest ``‖Au - θu‖`` of these, in units of the threshold; not asked below 1e-14 of the top value.
     Returns: eigenvalues in increasing order and orthonormal eigenvectors: all above the threshold, and the largest
-    Ritz value below it. None if no proof was found in a basis of bounded size, or none is to be expected since more
-    than half of the Ritz values are above the threshold.
+    Ritz value below it. None if no proof was found in a basis of bounded size, or half of that would be above the
+    threshold.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def lanczos(matrix: Array, threshold: float, residual: float) -> tuple[Array, Ar
     for _ in range(largest // CHECK_EVERY):
         run.steps_on(CHECK_EVERY)
         θ, S = run.ritz_pairs()
-        if crowded(θ, threshold, size):
+        if 2 * int((θ > threshold).sum()) > largest:
             return None  # the basis would grow too far
         settled = bulk.seems_below(θ)
         done = run.basis[: run.steps].T, run.images[: run.steps].T
@@ -89,18 +89,6 @@ def lanczos(matrix: Array, threshold: float, residual: float) -> tuple[Array, Ar
         if pairs is not None:
             return pairs
     return None
-
-
-def crowded(θ: Array, threshold: float, size: int) -> bool:
-    """Whether so many Ritz values are above the threshold that a full decomposition is taken for cheaper."""
-    steps = len(θ)
-    share = 0.8 if steps <= CHECK_EVERY else 0.5
-    return steps >= telling_steps(size) and int((θ > threshold).sum()) > share * steps
-
-
-def telling_steps(size: int) -> int:
-    """Steps of which most end above the threshold only where that many values do that the basis would grow too far."""
-    return size // 42
 
 
 class BulkTop:

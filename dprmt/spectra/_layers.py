@@ -80,7 +80,7 @@ def denoise_layers(
         As in `denoise`.
     loss : {"frobenius", "operator", "nuclear"}
         As in `denoise`.
-    backend : {"auto", "gram", "lanczos", "svd"}
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
         As in `denoise`.
 
     Returns
@@ -299,7 +299,7 @@ def batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[st
     for name, matrix in matrices.items():
         groups[array_namespace(matrix), matrix.dtype, matrix.device, shape_of(matrix)].append(name)
     for (_, _, _, (m, n)), names in groups.items():
-        one_by_one = backend == "lanczos" or (backend == "auto" and min(m, n) > GRAM_LIMIT)
+        one_by_one = backend in ("lanczos", "products") or (backend == "auto" and min(m, n) > GRAM_LIMIT)
         size = 1 if one_by_one else max(1, _BATCH_ENTRIES // (m * n))
         for start in range(0, len(names), size):
             yield names[start : start + size]

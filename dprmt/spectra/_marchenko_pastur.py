@@ -29,7 +29,7 @@ from dprmt.spectra._arrays import (
     is_tensor,
     to_float64,
 )
-from dprmt.spectra._noise_scales import noise_scales
+from dprmt.spectra._formulas import noise_scales
 
 
 class MarchenkoPastur:

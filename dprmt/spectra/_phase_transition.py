@@ -13,9 +13,7 @@ bulk edge              σ(√m + √n), b₊       limit of the largest singular
 detection threshold    σ(mn)^{1/4}, λ*      the smallest signal that shows above the bulk edge
 =====================  ===================  ==============================================================
 
-Everything is computed in float64, whatever the dtype of the argument, and b₊, b₋ and λ* are held to twice
-that precision (as unevaluated sums of two floats): a difference such as y - b₊ is then as accurate next to
-the edge as far from it.
+Everything is computed in float64, whatever the dtype of the argument, by the formulas of `dprmt.spectra._formulas`.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ from dprmt.spectra._arrays import (
     singular_values,
     sort_descending,
 )
+from dprmt.spectra._formulas import NoiseScales, checked_scales, invert_spike_map, mapped_spikes, squared_overlaps
 from dprmt.spectra._labels import keeps_labels
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
-from dprmt.spectra._noise_scales import NoiseScales, checked_scales
 
 
 def bulk_edge(shape: Sequence[int], sigma: float) -> float:
@@ -141,18 +139,7 @@ def spike_map(signal: ArrayT, shape: Sequence[int], sigma: float) -> ArrayT:
     """
     m, n, sigma, scales = checked_scales(shape, sigma)
     values = singular_values("signal", signal)
-    return cast_like(values * 1.0 if sigma == 0 else _spike_map(values, m, n, sigma, scales), signal)
-
-
-def _spike_map(values: Array, m: int, n: int, sigma: float, scales: NoiseScales) -> Array:
-    # Eq. 3, with λ in the paper's letters.
-    xp = array_namespace(values)
-    above = scales.threshold.below(values) > 0
-    λ = xp.where(above, values, scales.threshold.high)
-    ratio = sigma / λ
-    F = xp.sqrt(λ + sigma * n * ratio) * xp.sqrt(λ + sigma * m * ratio)
-    edge = scales.upper_edge.high
-    return xp.where(above & (edge < F), F, edge)
+    return cast_like(values * 1.0 if sigma == 0 else mapped_spikes(values, m, n, sigma, scales), signal)
 
 
 @keeps_labels
@@ -201,27 +188,6 @@ def spike_map_inverse(observed: ArrayT, shape: Sequence[int], sigma: float) -> A
     return cast_like(values * 1.0 if sigma == 0 else invert_spike_map(values, scales), observed)
 
 
-def invert_spike_map(observed: Array, scales: NoiseScales) -> Array:
-    """`spike_map_inverse` of checked float64 values."""
-    outer, inner, above = edge_roots(observed, scales)
-    return array_namespace(observed).where(above, (inner + outer) / 2, 0.0)
-
-
-def edge_roots(observed: Array, scales: NoiseScales) -> tuple[Array, Array, Array]:
-    """√(y²-b₊²), √(y²-b₋²) and y > b₊, without cancellation, overflow or underflow.
-
-    Returns: the two roots, which are 0 at and below the edge, and the mask.
-    """
-    xp = array_namespace(observed)
-    above = scales.upper_edge.below(observed) > 0
-    y = xp.where(above, observed, scales.upper_edge.high)
-    outer, inner = (
-        xp.sqrt(xp.where(above, edge.below(y), 0.0)) * xp.sqrt(y + edge.high)
-        for edge in (scales.upper_edge, scales.lower_edge)
-    )
-    return outer, inner, above
-
-
 def vector_overlaps(signal: ArrayT, shape: Sequence[int], sigma: float) -> tuple[ArrayT, ArrayT]:
     """Squared overlaps |⟨u,ũ⟩|² and |⟨v,ṽ⟩|² between clean and noisy singular vectors.
 
@@ -263,17 +229,6 @@ def vector_overlaps(signal: ArrayT, shape: Sequence[int], sigma: float) -> tuple
     values = singular_values("signal", signal)
     left, right = squared_overlaps(values, m, n, sigma, scales)
     return cast_like(left, signal), cast_like(right, signal)
-
-
-def squared_overlaps(signal: Array, m: int, n: int, sigma: float, scales: NoiseScales) -> tuple[Array, Array]:
-    """`vector_overlaps` of checked float64 values, with λ in the paper's letters."""
-    xp = array_namespace(signal)
-    gap = scales.threshold.below(signal)
-    λ = xp.where(gap > 0, signal, 1.0)
-    t = xp.where(gap > 0, scales.threshold.high / λ, 1.0)
-    one_minus_t4 = xp.where(gap > 0, gap / λ, 0.0) * (1 + t) * (1 + t**2)
-    r = xp.where(gap > 0, sigma / λ, 0.0)
-    return one_minus_t4 / (1 + m * r * r), one_minus_t4 / (1 + n * r * r)
 
 
 def predicted_spectrum(signals: MatrixT, shape: Sequence[int], sigma: float) -> MatrixT:
@@ -337,4 +292,4 @@ def _spikes_and_bulk(signals: Array, m: int, n: int, sigma: float, scales: Noise
     number = xp.sum(1.0 * spikes, -1)[..., None]
     from_top = (position - number - 0.5) / xp.clip(signals.shape[-1] - number, 1.0, None)
     bulk = MarchenkoPastur((m, n), sigma).ppf(1 - xp.clip(from_top, 0.0, 1.0))
-    return xp.where(spikes, _spike_map(signals, m, n, sigma, scales), bulk)
+    return xp.where(spikes, mapped_spikes(signals, m, n, sigma, scales), bulk)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 from dprmt._validation import check_choice, check_real
-from dprmt.spectra._arrays import Array, ArrayT, array_namespace, cast_like, check_shape, singular_values
+from dprmt.spectra._arrays import ArrayT, cast_like, check_shape, singular_values
+from dprmt.spectra._formulas import Loss, checked_scales, shrunk
 from dprmt.spectra._labels import keeps_labels
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
-from dprmt.spectra._noise_scales import NoiseScales, checked_scales, noise_scales
-from dprmt.spectra._phase_transition import edge_roots, squared_overlaps
-
-Loss = Literal["frobenius", "operator", "nuclear"]
 
 
 @keeps_labels
@@ -70,35 +67,6 @@ def shrink(observed: ArrayT, shape: Sequence[int], sigma: float, loss: Loss = "f
     check_choice("loss", loss, get_args(Loss))
     y = singular_values("observed", observed)
     return cast_like(y * 1.0 if sigma == 0 else shrunk(y, (m, n), sigma, loss), observed)
-
-
-def shrunk(y: Array, shape: tuple[int, int], sigma: float, loss: Loss) -> Array:
-    """`shrink` of float64 values that are known to be singular values, with σ > 0."""
-    m, n = shape
-    scales = noise_scales(m, n, sigma)
-    return _frobenius(y, scales) if loss == "frobenius" else _by_overlaps(y, m, n, sigma, scales, loss)
-
-
-def _frobenius(y: Array, scales: NoiseScales) -> Array:
-    # √((y²-b₊²)(y²-b₋²))/y, equal to Eq. 9.
-    outer, inner, above = edge_roots(y, scales)
-    return outer * (inner / array_namespace(y).where(above, y, 1.0))
-
-
-def _by_overlaps(y: Array, m: int, n: int, sigma: float, scales: NoiseScales, loss: Loss) -> Array:
-    # Operator and nuclear shrinkers, from the overlaps at λ = F⁻¹(y).
-    xp = array_namespace(y)
-    outer, inner, above = edge_roots(y, scales)
-    λ = xp.where(above, (inner + outer) / 2, 1.0)
-    if loss == "operator":
-        r = sigma / λ
-        factor = xp.sqrt((1 + min(m, n) * r * r) / (1 + max(m, n) * r * r))
-    else:
-        left, right = squared_overlaps(λ, m, n, sigma, scales)
-        cosines, sines = xp.sqrt(left * right), xp.sqrt((1 - left) * (1 - right))
-        # (c_u c_v)² - (s_u s_v)² = c_u² + c_v² - 1
-        factor = (left + right - 1) / (cosines + sines)
-    return xp.where(above & (factor > 0), λ * factor, 0.0)
 
 
 def hard_threshold(shape: Sequence[int], sigma: float | None = None) -> float:

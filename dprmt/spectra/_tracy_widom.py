@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError, check_choice, check_real
 from dprmt.spectra._arrays import check_shape
-from dprmt.spectra._noise_scales import checked_scales
+from dprmt.spectra._formulas import checked_scales
 from dprmt.spectra._phase_transition import bulk_edge
 from dprmt.spectra._top_singular_value import LARGEST_SIDE, TopSingularValue
 

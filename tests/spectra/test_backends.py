@@ -18,11 +18,12 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def rotation(rng, size, columns=None):
-    return np.linalg.qr(rng.standard_normal((size, columns or size)))[0]
+    return np.linalg.qr(rng.standard_normal((size, size if columns is None else columns)))[0]
 
 
-def with_singular_values(rng, values, columns):
-    return rotation(rng, len(values)) * values @ rotation(rng, columns, len(values)).T
+def with_singular_values(rng, values, columns, rows=None):
+    left, right = rotation(rng, rows or len(values), len(values)), rotation(rng, columns, len(values))
+    return left * values @ right.T
 
 
 def with_eigenvalues(rng, values):
@@ -46,7 +47,7 @@ def assert_same_spectrum(matrix, spectrum, edge, tolerance):
     SEEDS,
     st.integers(1, 40),
     st.integers(0, 60),
-    st.sampled_from(["auto", "gram", "lanczos", "svd"]),
+    st.sampled_from(["auto", "gram", "lanczos", "products", "svd"]),
     st.booleans(),
 )
 def test_small_matrices(seed, rows, extra, backend, tensor):
@@ -170,16 +171,42 @@ def test_many_spikes_are_seen_before_a_product_is_formed(size, strengths, monkey
     assert spectrum.others is not None
     assert spectrum.others.shape == (1, 2 * size // 5, size)
     few = with_singular_values(np.random.default_rng(6), np.append([3.0, 2.0], np.linspace(0, 0.9, size - 2)), size)
-    assert not _backends._needs_svd(torch.from_numpy(few.astype(np.float32)), 1.0)
+    monkeypatch.undo()
+    monkeypatch.delattr(_backends, "_from_svd")
+    spectrum = leading_spectrum(torch.from_numpy(few.astype(np.float32)[None]), torch.tensor([1.0]))
+    assert spectrum.values.shape == (1, 2)
 
 
-def test_lanczos_gives_up_early_where_spikes_crowd(monkeypatch):
-    """Within a few steps, not after a basis of half the space."""
-    steps = []
-    monkeypatch.setattr(_lanczos, "ritz_pairs", lambda B, A, f=_lanczos.ritz_pairs: steps.append(B.shape[1]) or f(B, A))
+@pytest.mark.parametrize("backend", ["lanczos", "products"])
+def test_spikes_that_crowd_are_not_looked_for_one_by_one(backend, monkeypatch):
+    """Half of the values above the edge are seen before the first step; without the look the search gives up."""
     values = np.concatenate([np.linspace(2, 9, 200), np.linspace(0, 0.9, 200)])
-    assert lanczos(with_eigenvalues(np.random.default_rng(0), values), 1.0, 1e-8) is None
-    assert steps[-1] <= 24
+    matrix = with_singular_values(np.random.default_rng(0), values, 420)
+    assert lanczos(matrix @ matrix.T, 1.0, 1e-8) is None
+    monkeypatch.delattr(_backends, "lanczos")
+    monkeypatch.delattr(_backends, "leading_pairs")
+    assert_same_spectrum(matrix, leading_spectrum(matrix[None], np.array([1.0]), backend), 1.0, 1e-10)
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+@pytest.mark.parametrize("shape", [(200, 200), (300, 420), (256, 1024)], ids=str)
+@pytest.mark.parametrize("strength", [1.2, 3.0, 40.0])
+def test_number_of_spikes_from_two_moments(shape, strength, library):
+    """Told from what a few probes see: a third of what is called few is few, three times as much is many."""
+    rows, columns = shape
+    rng = np.random.default_rng(1)
+    edge = math.sqrt(rows) + math.sqrt(columns)
+
+    def many(share):
+        count = round(share * rows)
+        noisy = rng.standard_normal(shape) + with_singular_values(rng, np.full(count, strength * edge), columns, rows)
+        squares, fourths = _backends._moments(library(noisy.astype(np.float32)))
+        exact = np.linalg.svd(noisy)[1]
+        assert squares == pytest.approx((exact**2).sum(), rel=1e-5)
+        assert fourths == pytest.approx((exact**4).sum(), rel=0.8)
+        return _backends._many_spikes(squares, fourths, shape, edge)
+
+    assert [many(share * _backends._FEW) for share in (0, 1 / 3, 3)] == [False, False, True]
 
 
 @given(SEEDS, st.integers(1, 8))
@@ -204,12 +231,12 @@ def test_no_proof_without_an_orthonormal_basis():
 
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(np.float32, 1e-9), (np.float64, 1e-15)])
-@pytest.mark.parametrize("backend", ["gram", "lanczos"])
+@pytest.mark.parametrize("backend", ["gram", "lanczos", "products"])
 @pytest.mark.parametrize("ratio", [1.5, 30.0, 3e3, 3e5])
 def test_accuracy_at_every_dynamic_range(ratio, backend, dtype, rounding):
     """The error of a value next to the edge grows like s₁/b, as that of an SVD, and not like its square."""
     rng = np.random.default_rng(7)
-    rows = 210 if backend == "lanczos" else 30
+    rows = 30 if backend == "gram" else 210
     values = np.concatenate([[ratio, 1.2], np.linspace(0, 0.9, rows - 2)])
     matrix = with_singular_values(rng, values, rows + 20)
     spectrum = leading_spectrum(matrix.astype(dtype)[None], np.array([1.0]), backend)
@@ -236,17 +263,19 @@ def test_stack_with_different_edges_and_ranges_is_padded():
 
 def test_auto_goes_by_the_shorter_side(monkeypatch):
     used = []
-    for name in ("_full_eigh", "_certified_lanczos"):
+    for name in ("_from_products", "_from_lanczos"):
         original = getattr(_backends, name)
-        monkeypatch.setattr(_backends, name, lambda *a, f=original, n=name: used.append(n) or f(*a))
+        monkeypatch.setattr(_backends, name, lambda *a, f=original, n=name, **k: used.append(n) or f(*a, **k))
     for rows in (_backends.GRAM_LIMIT, _backends.GRAM_LIMIT + 1):
         leading_spectrum(np.ones((1, rows, 2 * rows)) / rows, np.array([10.0]))
-    assert used == ["_full_eigh", "_certified_lanczos"]
+    assert used == ["_from_products", "_from_lanczos"]
 
 
 @pytest.mark.parametrize("size", [255, 257, 300])
 def test_symmetric_product_in_blocks(size):
     rng = np.random.default_rng(size)
     y = rng.standard_normal((2, size, 31))
-    np.testing.assert_allclose(_backends._gram(y), y @ y.transpose(0, 2, 1), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(_backends._gram(torch.from_numpy(y)), y @ y.transpose(0, 2, 1), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(_backends._gram(y, 8), y @ y.transpose(0, 2, 1), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        _backends._gram(torch.from_numpy(y), 8), y @ y.transpose(0, 2, 1), rtol=1e-12, atol=1e-12
+    )

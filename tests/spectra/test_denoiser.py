@@ -17,7 +17,7 @@ from dprmt.spectra._shrinkage import shrink
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.integers(1, 24)
-BACKENDS = ("auto", "gram", "lanczos", "svd")
+BACKENDS = ("auto", "gram", "lanczos", "products", "svd")
 
 
 def spiked(rng, shape, signals, sigma=1.0):
@@ -289,7 +289,7 @@ def test_bad_matrix(matrix, message, library):
         ({"kappa": 0.99}, "kappa must be a finite number >= 1, got 0.99"),
         ({"kappa": np.inf}, "kappa must be a finite number >= 1, got inf"),
         ({"loss": "l2"}, "loss must be one of 'frobenius', 'operator', 'nuclear', got 'l2'"),
-        ({"backend": "qr"}, "backend must be one of 'auto', 'gram', 'lanczos', 'svd', got 'qr'"),
+        ({"backend": "qr"}, "backend must be one of 'auto', 'gram', 'lanczos', 'products', 'svd', got 'qr'"),
     ],
 )
 def test_bad_parameters(changes, message):

@@ -16,7 +16,7 @@ from dprmt.training.recipes import DENOISERS
 Target = Literal["gradient", "momentum"]
 LayerWeights = Literal["noisy", "least-squares"]
 Loss = Literal["frobenius", "operator", "nuclear"]
-Backend = Literal["auto", "gram", "lanczos", "svd"]
+Backend = Literal["auto", "gram", "lanczos", "products", "svd"]
 Method: TypeAlias = Callable[
     [Mapping[str, torch.Tensor], float | Mapping[str, float]], tuple[dict[str, torch.Tensor], dict[str, Any]]
 ]
@@ -53,7 +53,7 @@ class Denoising:
         Whether a denoised layer gets the norm of the noisy one.
     loss : {"frobenius", "operator", "nuclear"}
         The shrinker of "paper"; the paper's is Frobenius.
-    backend : {"auto", "gram", "lanczos", "svd"}
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
         How "paper" finds singular values.
     memory : float
         Decay in [0, 1) of the averages over steps from which "blend" chooses its weights; 0 for a choice from each

@@ -346,7 +346,7 @@ class DenoisingRecipe(Section):
     loss : {"frobenius", "operator", "nuclear"}
         The shrinker of "paper"; the paper's is Frobenius. (``method = "operator"``, as it was called, still means
         "paper" with this loss.)
-    backend : {"auto", "gram", "lanczos", "svd"}
+    backend : {"auto", "gram", "lanczos", "products", "svd"}
         How "paper" finds singular values.
     memory : float
         In [0, 1): decay of the averages over steps from which "blend" chooses; 0 for each step alone.
@@ -369,7 +369,7 @@ class DenoisingRecipe(Section):
     false_alarm: float | None = checked(optional(real(1e-30, 1 - 1e-6)), None)
     norm_correction: bool = checked(flag, True)
     loss: str = checked(choice("frobenius", "operator", "nuclear"), "frobenius")
-    backend: str = checked(choice("auto", "gram", "lanczos", "svd"), "auto")
+    backend: str = checked(choice("auto", "gram", "lanczos", "products", "svd"), "auto")
     memory: float = checked(real(0.0, 1.0, high_open=True), 0.9)
     layer_weights: str = checked(choice("noisy", "least-squares"), "noisy")
     exclude: tuple[str, ...] = checked(texts, HEADS)
