@@ -196,7 +196,7 @@ def _from_lanczos(stack: Array, edges: Array, products: _Products, form_product:
             if pairs is None and svd_is_fast:
                 break
             pairs = pairs or array_namespace(stack).linalg.eigh(gram)
-        spectrum = _from_eigenpairs(*pairs, y)
+        spectrum = _from_eigenpairs(pairs[0], pairs[1], y)
         if float(spectrum.values[0, 0]) <= largest * edge:
             return spectrum
     return _from_svd(stack)

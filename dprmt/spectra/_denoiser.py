@@ -24,9 +24,9 @@ from dprmt.spectra._arrays import (
     to_float64,
 )
 from dprmt.spectra._backends import Backend, leading_spectrum
+from dprmt.spectra._formulas import Loss, shrunk
 from dprmt.spectra._labels import keeps_labels
 from dprmt.spectra._representable import representable
-from dprmt.spectra._shrinkage import Loss, shrunk
 
 _SAFE = 2.0**-40, 2.0**40  # range of largest entries whose squares, and sums of them, are normal in float32
 NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats

@@ -20,7 +20,7 @@ from dprmt.spectra._arrays import (
 )
 from dprmt.spectra._backends import GRAM_LIMIT, Backend
 from dprmt.spectra._denoiser import check_method, denoise_stack
-from dprmt.spectra._shrinkage import Loss
+from dprmt.spectra._formulas import Loss
 
 _BATCH_ENTRIES = 2**24  # of a stack, whose copies then take 64 MiB in float32
 
