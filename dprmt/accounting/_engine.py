@@ -112,8 +112,8 @@ def solve(
         if best.is_narrow or best.upper <= progress.enough or stalled == 2:
             break
         level += _share_of_a_level(best, question, tolerance)
-        # One more level divides the width by four or so: where that is not enough, jumps may be to blame.
-        split = split or not _is_within(best.lower, best.upper, question, _SPLIT_BEYOND * tolerance)
+        # One more level divides the width by four or so: where that is not enough, or not so, jumps may be to blame.
+        split = split or stalled > 0 or not _is_within(best.lower, best.upper, question, _SPLIT_BEYOND * tolerance)
         question = question.sharpened(best)
     return best
 
@@ -276,7 +276,7 @@ def _curve(
     phases = _on_one_mesh(pairs, ground, question, direction, side, level)
     if phases is None:
         return DeltaCurve(_nothing_known(side), 0.0)
-    smooth = smooth_curve(phases.laws, phases.tilt, phases.window, phases.offset)
+    smooth = smooth_curve(phases.laws, phases.tilt, phases.window, phases.offset, side)
     if smooth is not None:
         return smooth
     around = question.moved(-phases.offset).around(phases.laws, phases.tilt) + phases.offset

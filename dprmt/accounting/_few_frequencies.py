@@ -6,6 +6,8 @@ Those are powers of one step's, and δ(ε) is a sum of them with weights in clos
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +28,54 @@ class TooManyFrequenciesError(ValueError):
     """The loss of the fewest steps is too rough for a sum of frequencies."""
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What δ at every ε is made of, one row for each number of steps.
+
+    Attributes
+    ----------
+    plain, weighted : ndarray of complex, shape (m, K)
+        The frequencies' parts of the two geometric sums (F4).
+    plain_beyond, weighted_beyond : ndarray, shape (m,)
+        The same sums from the window's end on.
+    log_scale, error : ndarray, shape (m,)
+        The tilted mass' logarithm; what is charged, in units of that.
+    """
+
+    plain: Array
+    weighted: Array
+    plain_beyond: Array
+    weighted_beyond: Array
+    log_scale: Array
+    error: Array
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> Terms:
+        return Terms(*(getattr(self, part.name)[rows] for part in fields(self)))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which ε is asked for: the smallest one that certainly suffices (``sign`` 1), or the largest that does not (-1).
+
+    ``room``: log δ of the finite losses, one for each row. ``floor``: no smaller ε is of interest.
+    """
+
+    terms: Terms
+    room: Array
+    sign: float
+    floor: float
+
+    @property
+    def nothing(self) -> float:
+        """What holds always."""
+        return float(np.inf) if self.sign > 0 else self.floor
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> Asked:
+        if rows.size == self.room.size:
+            return self
+        return replace(self, terms=self.terms[rows], room=self.room[rows])
+
+
 class FewFrequencies:
     """Bounds on δ(ε) of a discrete loss composed with itself, for many numbers of steps at once.
 
@@ -34,6 +84,7 @@ class FewFrequencies:
 
     def __init__(self, pmf: LossPMF, counts: Array, tilt: float, window: Window | None = None) -> None:
         self.counts, self.tilt, self.mesh = counts, tilt, pmf.mesh
+        self.table: Array | None = None
         window = window or Window(*window_of(pmf, int(counts.min()), int(counts.max()), tilt))
         self.first, self.size = window.first, window.size
         if self.size > _MOST_POINTS:
@@ -43,7 +94,7 @@ class FewFrequencies:
         self.infinite = -np.expm1(counts * np.log1p(-min(pmf.infinite, 1.0 - _EPS)))
         self._choose(one.values)
         kappa = float(np.exp(log_kappa(np.asarray(tilt))))
-        self.error = kappa * one.misplaced(counts) + self._rounding() + self.left_out
+        self.error = kappa * one.misplaced(counts) + self._rounding(kappa) + self.left_out
 
     def _choose(self, transform: Array) -> None:
         """Keep the frequencies that matter for the fewest steps, and bound what the others add (F4)."""
@@ -75,126 +126,142 @@ class FewFrequencies:
         value: Array = -np.expm1(-tilt * self.mesh + 2j * np.pi * frequency / self.size)
         return value
 
-    def _rounding(self) -> Array:
+    def _rounding(self, kappa: float) -> Array:
         """Bound on the error of transform, powers and sums, at each number of steps (F4)."""
         sizes = self.share * (1.0 / np.abs(self.plain) + 1.0 / np.abs(self.weighted))
         counts = self.counts[:, None]
-        log_modulus = np.log(self.modulus)
-        relative = 2 * counts * self.unit / self.modulus + 8 * _EPS * (10.0 + counts * np.abs(self.log_transform))
-        value: Array = 2.0 * np.sum(np.exp(counts * log_modulus) * relative * sizes, axis=1)
+        power = np.exp(counts * np.log(self.modulus))
+        of_powers = power * counts * (2 * self.unit / self.modulus + 8 * _EPS * np.abs(self.log_transform))
+        # As an error of the tilted law, in 1-norm, or of each frequency's part of δ.
+        of_law = kappa * np.sqrt(np.sum(of_powers**2, axis=1))
+        value: Array = 2.0 * (np.minimum(of_law, of_powers @ sizes) + 80 * _EPS * (power @ sizes))
         return value
 
-    def powers(self, rows: Array) -> Array:
-        """The transforms of the loss after ``counts[rows]`` steps, with the frequencies' shares of a mass."""
-        value: Array = np.exp(self.counts[rows, None] * self.log_transform) * self.share
-        return value
+    def terms(self, rows: NDArray[np.int64]) -> Terms:
+        """The frequencies' parts of δ after ``counts[rows]`` steps."""
+        powers = np.exp(self.counts[rows, None] * self.log_transform) * self.share
+        folded = np.exp(-2j * np.pi / self.size * ((self.first * self.frequency) % self.size))
+        plain, weighted = powers / self.plain, powers / self.weighted
+        beyond = [part.view(np.float64) @ folded.view(np.float64) for part in (plain, weighted)]
+        return Terms(plain, weighted, beyond[0], beyond[1], self.log_scale[rows], self.error[rows])
 
-    def parts(self, powers: Array, epsilon: Array) -> tuple[Array, Array]:
+    def parts(self, terms: Terms, epsilon: Array) -> tuple[Array, Array]:
         """δ(ε) = e^{log_scale - tilt·ε}(A - B) of the finite losses; A and B = -(its slope), row by row."""
         index = np.maximum(np.floor(epsilon / self.mesh).astype(np.int64) + 1, self.first)
-        place = (index[:, None] * self.frequency) % self.size
-        turned = powers * np.exp(2j * np.pi / self.size * place)
-        folded = powers * np.exp(2j * np.pi / self.size * ((self.first * self.frequency) % self.size))
+        turned = self._turns((index[:, None] * self.frequency) % self.size)
         near = index * self.mesh - epsilon
-        far = (self.first + self.size) * self.mesh - epsilon
+        far = np.maximum((self.first + self.size) * self.mesh - epsilon, 0.0)
         inside = index < self.first + self.size
-        sums = []
-        for tilt, one_less in ((self.tilt, self.plain), (1.0 + self.tilt, self.weighted)):
-            above = np.exp(-tilt * near) * (turned / one_less).real.sum(axis=1)
-            beyond = np.exp(-tilt * np.maximum(far, 0.0)) * (folded / one_less).real.sum(axis=1)
-            sums.append(np.where(inside, above - beyond, 0.0))
-        return sums[0], sums[1]
+        plain = np.exp(-self.tilt * near) * _real_sums(terms.plain, turned)
+        plain -= np.exp(-self.tilt * far) * terms.plain_beyond
+        weighted = np.exp(-(1.0 + self.tilt) * near) * _real_sums(terms.weighted, turned)
+        weighted -= np.exp(-(1.0 + self.tilt) * far) * terms.weighted_beyond
+        return np.where(inside, plain, 0.0), np.where(inside, weighted, 0.0)
+
+    def _turns(self, place: NDArray[np.int64]) -> Array:
+        """e^{-2πi·place/N}; from a table where that is shorter."""
+        if self.table is None and place.size > self.size:
+            self.table = np.exp(-2j * np.pi / self.size * np.arange(self.size))
+        value: Array = np.exp(-2j * np.pi / self.size * place) if self.table is None else self.table[place]
+        return value
 
     def epsilon_bound(self, delta: float, upper: bool, floor: float = 0.0) -> Array:
         """For every number of steps an ε ≥ ``floor`` that bounds the one at ``delta`` from above, or below.
 
         Returns: ∞, or the floor, where none is found.
         """
-        sign = 1.0 if upper else -1.0
         rows = np.flatnonzero(self.infinite < delta)
         found = np.full(self.counts.size, np.inf if upper else floor)
-        chunk = max(2**18 // self.frequency.size, 1)
+        chunk = max(2**16 // self.frequency.size, 1)
         for start in range(0, rows.size, chunk):
             part = rows[start : start + chunk]
-            found[part] = self._certified(part, delta, sign, floor)
+            # From below, infinite losses are none: what falls beyond the nodes was moved down.
+            room = np.log(delta - self.infinite[part]) if upper else np.full(part.size, np.log(delta))
+            found[part] = self._certified(Asked(self.terms(part), room, 1.0 if upper else -1.0, floor))
         return found
 
-    def _certified(self, rows: Array, delta: float, sign: float, floor: float) -> Array:
-        powers = self.powers(rows)
-        # From below, infinite losses are none: what falls beyond the nodes was moved down.
-        room = np.log(delta - self.infinite[rows]) if sign > 0 else np.full(rows.size, np.log(delta))
-        answer = np.full(rows.size, np.inf if sign > 0 else floor)
-        root, rough = self._root(rows, powers, room, sign, floor)
-        todo = np.flatnonzero(~rough)
+    def _certified(self, asked: Asked) -> Array:
+        root, rough = self._root(asked)
+        answer, todo = np.full(root.size, asked.nothing), np.flatnonzero(~rough)
         for margin in _MARGINS:
-            moved = root[todo] + sign * margin * np.maximum(1.0, np.abs(root[todo]))
-            at = np.where(root[todo] <= floor, floor, np.maximum(moved, floor))
-            holds = self._holds(rows[todo], powers[todo], room[todo], at, sign)
+            moved = root[todo] + asked.sign * margin * np.maximum(1.0, np.abs(root[todo]))
+            at = np.where(root[todo] <= asked.floor, asked.floor, np.maximum(moved, asked.floor))
+            holds = self._holds(asked[todo], at)
             answer[todo[holds]] = at[holds]
             todo = todo[~holds]
             if not todo.size:
                 break
         rough[todo] = True
         if np.any(rough):
-            answer[rough] = self._bisected(rows[rough], powers[rough], room[rough], sign, floor)
+            answer[rough] = self._bisected(asked[np.flatnonzero(rough)])
         return answer
 
-    def _holds(self, rows: Array, powers: Array, room: Array, epsilon: Array, sign: float) -> NDArray[np.bool_]:
-        """Whether the bound on log δ is on the safe side of ``room`` for certain."""
-        value: NDArray[np.bool_] = sign * (self.log_delta(rows, powers, epsilon, sign)[0] - room) <= 0
+    def _holds(self, asked: Asked, epsilon: Array) -> NDArray[np.bool_]:
+        """Whether the bound on log δ is on the safe side for certain."""
+        log = self.log_delta(asked.terms, epsilon, asked.sign)[0]
+        value: NDArray[np.bool_] = asked.sign * (log - asked.room) <= 0
         return value
 
-    def _bisected(self, rows: Array, powers: Array, room: Array, sign: float, floor: float) -> Array:
+    def _bisected(self, asked: Asked) -> Array:
         """Where Newton's method fails: slower, from Chernoff's bound on, for far from there the error is too large."""
-        start = self._chernoff(rows, room, floor)
-        at_start = self._holds(rows, powers, room, start, sign)
-        direction = np.where(at_start, -sign, sign)
-        near, far, turned = start, start, np.zeros(rows.size, dtype=np.bool_)
+        start = self._chernoff(asked)
+        at_start = self._holds(asked, start)
+        direction = np.where(at_start, -asked.sign, asked.sign)
+        near, far, turned = start, start, np.zeros(start.size, dtype=np.bool_)
         for exponent in range(-1, _DOUBLINGS):
-            next_one = np.clip(start + direction * 2.0**exponent / self.tilt, floor, self._top(floor))
+            next_one = np.clip(start + direction * 2.0**exponent / self.tilt, asked.floor, self._top(asked))
             near, far = np.where(turned, near, far), np.where(turned, far, next_one)
-            turned |= self._holds(rows, powers, room, far, sign) != at_start
+            turned |= self._holds(asked, far) != at_start
             if np.all(turned):
                 break
         good, bad = np.where(at_start, near, far), np.where(at_start, far, near)
         for _ in range(_BISECTIONS):
             middle = 0.5 * (good + bad)
-            holds = self._holds(rows, powers, room, middle, sign)
+            holds = self._holds(asked, middle)
             good, bad = np.where(holds, middle, good), np.where(holds, bad, middle)
-        found = self._holds(rows, powers, room, good, sign)
-        return np.where(found, good, np.inf if sign > 0 else floor)
+        return np.where(self._holds(asked, good), good, asked.nothing)
 
-    def _top(self, floor: float) -> float:
-        return max((self.first + self.size) * self.mesh, floor)
+    def _top(self, asked: Asked) -> float:
+        return max((self.first + self.size) * self.mesh, asked.floor)
 
-    def _chernoff(self, rows: Array, room: Array, floor: float) -> Array:
+    def _chernoff(self, asked: Asked) -> Array:
         """Chernoff's bound on ε."""
         kappa = float(log_kappa(np.asarray(self.tilt)))
-        value: Array = np.clip((self.log_scale[rows] + kappa - room) / self.tilt, floor, self._top(floor))
+        epsilon = (asked.terms.log_scale + kappa - asked.room) / self.tilt
+        value: Array = np.clip(epsilon, asked.floor, self._top(asked))
         return value
 
-    def log_delta(self, rows: Array, powers: Array, epsilon: Array, sign: float) -> tuple[Array, Array]:
+    def log_delta(self, terms: Terms, epsilon: Array, sign: float) -> tuple[Array, Array]:
         """Logarithm of a bound on δ(ε) without infinite losses, and its slope."""
-        plain, weighted = self.parts(powers, epsilon)
-        value = np.maximum(plain - weighted, 0.0) + sign * self.error[rows]
+        plain, weighted = self.parts(terms, epsilon)
+        value = np.maximum(plain - weighted, 0.0) + sign * terms.error
         with np.errstate(divide="ignore", invalid="ignore"):
             log = np.where(value > 0, np.log(np.maximum(value, 1e-300)), -np.inf)
             slope = -np.maximum(weighted, 0.0) / value
-        return log + self.log_scale[rows] - self.tilt * epsilon, slope
+        return log + terms.log_scale - self.tilt * epsilon, slope
 
-    def _root(
-        self, rows: Array, powers: Array, room: Array, sign: float, floor: float
-    ) -> tuple[Array, NDArray[np.bool_]]:
+    def _root(self, asked: Asked) -> tuple[Array, NDArray[np.bool_]]:
         """Newton's method on log δ, from Chernoff's bound down, and where it did not come to rest."""
-        top = self._top(floor)
-        epsilon = self._chernoff(rows, room, floor)
+        top, root = self._top(asked), self._chernoff(asked)
+        rough = np.ones(root.size, dtype=np.bool_)
+        todo, part = np.arange(root.size), asked
         for _ in range(_NEWTON):
-            log, slope = self.log_delta(rows, powers, epsilon, sign)
+            log, slope = self.log_delta(part.terms, root[todo], asked.sign)
             with np.errstate(divide="ignore", invalid="ignore"):
-                step = (log - room) / slope
+                step = (log - part.room) / slope
             step = np.where(np.isfinite(step), step, 1.0 / self.tilt)
-            moved = np.clip(epsilon - step, floor, top)
-            distance, epsilon = np.abs(moved - epsilon), moved
-            if np.all(distance <= _CLOSE * np.maximum(np.abs(epsilon), 1.0)):
+            moved = np.clip(root[todo] - step, asked.floor, top)
+            distance = np.abs(moved - root[todo]) / np.maximum(np.abs(moved), 1.0)
+            root[todo], rough[todo] = moved, distance > _AT_REST
+            moving = np.flatnonzero(distance > _CLOSE)
+            if not moving.size:
                 break
-        return epsilon, distance > _AT_REST * np.maximum(np.abs(epsilon), 1.0)
+            if 2 * moving.size < todo.size:
+                todo, part = todo[moving], part[moving]
+        return root, rough
+
+
+def _real_sums(parts: Array, turned: Array) -> Array:
+    """Re Σ parts · conj(turned), row by row."""
+    value: Array = np.einsum("ij,ij->i", parts.view(np.float64), turned.view(np.float64))
+    return value

@@ -10,32 +10,29 @@ import numpy as np
 from dprmt.accounting._composition import Window
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._few_frequencies import FewFrequencies, TooManyFrequenciesError
-from dprmt.accounting._types import Array
+from dprmt.accounting._questions import Side
 
 _ROUNDING = 1e-15  # relative, of adding an offset
-_ONLY = np.zeros(1, dtype=np.int64)
 
 
 class SmoothCurve:
-    """The same questions as to a :class:`DeltaCurve`.
+    """The same questions as to a :class:`DeltaCurve`; the side that was not asked for is trivial.
 
     ``offset``: what has to be added to the loss of all steps.
     """
 
-    def __init__(self, loss: FewFrequencies, offset: float) -> None:
-        self.loss, self.offset = loss, offset
-        self.powers = loss.powers(_ONLY)
+    def __init__(self, loss: FewFrequencies, offset: float, side: Side) -> None:
+        self.loss, self.offset, self.side = loss, offset, side
+        self.terms = loss.terms(np.zeros(1, dtype=np.int64))
         self.infinite = float(loss.infinite[0])
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
         """As :meth:`DeltaCurve.delta_bounds`."""
-        at = np.array([epsilon - self.offset])
-        rounding = _ROUNDING * (abs(epsilon) + abs(self.offset))
-        low, high = self._delta(at + rounding, -1.0), self._delta(at - rounding, 1.0)
-        return low, min(high + self.infinite, 1.0)
-
-    def _delta(self, epsilon: Array, sign: float) -> float:
-        return math.exp(min(float(self.loss.log_delta(_ONLY, self.powers, epsilon, sign)[0][0]), 0.0))
+        sign = 1.0 if self.side == "upper" else -1.0
+        at = epsilon - self.offset - sign * _ROUNDING * (abs(epsilon) + abs(self.offset))
+        log = float(self.loss.log_delta(self.terms, np.array([at]), sign)[0][0])
+        value = math.exp(min(log, 0.0))
+        return (0.0, min(value + self.infinite, 1.0)) if self.side == "upper" else (value, 1.0)
 
     def epsilon_above(self, delta: float) -> float:
         """As :meth:`DeltaCurve.epsilon_above`."""
@@ -53,12 +50,14 @@ class SmoothCurve:
         return max(found + self.offset + sign * _ROUNDING * (abs(found) + abs(self.offset)), 0.0)
 
 
-def smooth_curve(laws: Sequence[tuple[LossPMF, int]], tilt: float, window: Window, offset: float) -> SmoothCurve | None:
+def smooth_curve(
+    laws: Sequence[tuple[LossPMF, int]], tilt: float, window: Window, offset: float, side: Side
+) -> SmoothCurve | None:
     """None where the loss of all steps is too rough for a sum of few frequencies, or the steps are not all equal."""
     if len(laws) > 1:
         return None
     ((law, steps),) = laws
     try:
-        return SmoothCurve(FewFrequencies(law, np.array([float(steps)]), tilt, window), offset)
+        return SmoothCurve(FewFrequencies(law, np.array([float(steps)]), tilt, window), offset, side)
     except TooManyFrequenciesError:
         return None

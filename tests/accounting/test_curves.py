@@ -137,7 +137,7 @@ def test_a_few_frequencies_give_the_sum():
     rows = np.array([0, 7, 20])
     sharpest = math.inf
     for epsilon in (2.5, 5.6, 5.617, 9.4321):
-        plain, weighted = few.parts(few.powers(rows), np.full(3, epsilon))
+        plain, weighted = few.parts(few.terms(rows), np.full(3, epsilon))
         scale = np.exp(few.log_scale[rows] - few.tilt * epsilon)
         for found, error, count in zip(scale * (plain - weighted), scale * few.error[rows], counts[rows], strict=True):
             truth = literal_delta(law, int(count), epsilon)

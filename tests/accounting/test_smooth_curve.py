@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprmt.accounting._composition import composed, log_kappa, log_mgf, tilt_for_delta, tilt_for_epsilon, window
+from dprmt.accounting._composition import Window, composed, log_kappa, log_mgf, tilt_for_delta, tilt_for_epsilon, window
 from dprmt.accounting._discretization import LossPMF
+from dprmt.accounting._few_frequencies import FewFrequencies
+from dprmt.accounting._questions import Side
 from dprmt.accounting._smooth_curve import SmoothCurve, smooth_curve
 from dprmt.accounting._solve import DeltaCurve
 
@@ -20,10 +22,18 @@ from .test_composition import exact_delta, exact_infinite, exact_law, pmf, steps
 MESH = 0.125
 
 
-def curve_at(law: LossPMF, count: int, tilt: float, offset: float = 0.0) -> SmoothCurve:
-    found = smooth_curve([(law, count)], tilt, window([(law, count)], tilt), offset)
+def curve_at(law: LossPMF, count: int, tilt: float, offset: float = 0.0, side: Side = "upper") -> SmoothCurve:
+    found = smooth_curve([(law, count)], tilt, window([(law, count)], tilt), offset, side)
     assert found is not None
     return found
+
+
+def bounds_at(law: LossPMF, count: int, tilt: float, epsilon: float, offset: float = 0.0) -> tuple[float, float]:
+    low, one = curve_at(law, count, tilt, offset, "lower").delta_bounds(epsilon)
+    nothing, high = curve_at(law, count, tilt, offset, "upper").delta_bounds(epsilon)
+    assert nothing == 0.0
+    assert one == 1.0
+    return low, high
 
 
 @given(steps(), st.integers(1, 7), st.floats(-0.4, 1.2), st.sampled_from([0.0, -0.3, 2.0]))
@@ -36,7 +46,7 @@ def test_delta_bounds_hold_the_exact_delta(law, count, share, offset):
     epsilon = share * max(max(exact_parts), 1) * MESH
     tilt = tilt_for_epsilon(phases, epsilon)
     exact = exact_delta(exact_parts, MESH, epsilon, infinite)
-    low, high = curve_at(law, count, tilt, offset).delta_bounds(epsilon + offset)
+    low, high = bounds_at(law, count, tilt, epsilon + offset, offset)
     assert low <= exact * (1 + mp.mpf("1e-14"))
     assert high >= min(exact, 1) * (1 - mp.mpf("1e-14"))
     other_low, other_high = DeltaCurve(composed(phases, tilt, window(phases, tilt)), epsilon).delta_bounds(epsilon)
@@ -74,7 +84,7 @@ def test_what_is_left_out_is_charged():
     assert curve.loss.frequency.size < 0.3 * curve.loss.size
     whole = DeltaCurve(composed([(law, 200)], tilt, window([(law, 200)], tilt)), 5.0)
     for epsilon in np.linspace(1.0, 12.0, 12):
-        low, high = curve.delta_bounds(epsilon)
+        low, high = bounds_at(law, 200, tilt, float(epsilon))
         wide_low, wide_high = whole.delta_bounds(epsilon)
         assert low <= wide_high
         assert wide_low <= high
@@ -83,6 +93,25 @@ def test_what_is_left_out_is_charged():
 def test_steps_that_differ_or_are_too_rough_are_left_to_others():
     law = pmf([-1, 1], [0.5, 0.5])
     span = window([(law, 2), (law, 3)], 1.0)
-    assert smooth_curve([(law, 2), (law, 3)], 1.0, span, 0.0) is None
+    assert smooth_curve([(law, 2), (law, 3)], 1.0, span, 0.0, "upper") is None
     fine = pmf([-40000, 40000], [0.5, 0.5], mesh=1e-4)
-    assert smooth_curve([(fine, 2)], 1.0, window([(fine, 2)], 1.0), 0.0) is None
+    assert smooth_curve([(fine, 2)], 1.0, window([(fine, 2)], 1.0), 0.0, "upper") is None
+
+
+def test_losses_far_above_an_offset_are_asked_left_of_zero():
+    """δ = .9 lies at a negative ε of the losses less their offset."""
+    mp.mp.dps = 30
+    law = pmf([-1, 0, 1], [0.3, 0.4, 0.3])
+    above = curve_at(law, 5, 2.0, 3.0, "upper").epsilon_above(0.9)
+    below = curve_at(law, 5, 2.0, 3.0, "lower").epsilon_below(0.9)
+    assert 0.1 < below <= above < 3.0 - 1.0
+    for found, sign in ((above, 1), (below, -1)):
+        assert sign * (exact_delta(exact_law([(law, 5)]), MESH, found - 3.0, 0) - 0.9) <= 1e-14
+    assert above - below < 1e-7
+
+
+def test_a_transform_that_vanishes_is_kept_where_its_rounding_does_not():
+    """One step, uniform over the window: all but one frequency are 0, and each may be off by a rounding."""
+    law = pmf(list(range(16)), [1 / 16] * 16)
+    loss = FewFrequencies(law, np.ones(1), 1e-17, Window(0, 16))
+    assert loss.frequency.size == 9

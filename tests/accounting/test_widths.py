@@ -32,6 +32,7 @@ def width(bounds: PrivacyBounds) -> float:
         pytest.param(DPSGD(0.6, 0.01), 2000, 1e-5, 9.95349, 9.95362, id="σ = 0.6"),
         pytest.param(DPSGD(0.4, 0.01), 100, 1e-5, 12.2226, 12.2249, id="σ = 0.4"),
         pytest.param(DPSGD(0.4534, 9.455e-6), 39345, 7.42e-9, 2.5559, 2.5563, id="tiny rate"),
+        pytest.param(DPSGD(0.66814, 1.608754e-5), 664055, 2.22613e-9, 0.33792, 0.33801, id="no finer mesh, no gain"),
         pytest.param(R(2.125, 5.316e-4, 28), 111668, 6.06e-12, 0.5777, 0.5801, id="polynomial tail"),
         pytest.param(R(0.997, 4.174e-5, 21), 328, 2.6e-11, 2.58616, 2.58722, id="polynomial tail, small rate"),
         pytest.param(R(16.351, 1.057e-4, 4, **SECRET_ENVELOPE), 1, 4.99e-11, 4.5e-5, 4.7e-5, id="one step"),
