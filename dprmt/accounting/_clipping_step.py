@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from dprmt.accounting._cells import StepPair
 from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._loss_grid import LARGEST_LOSS
 from dprmt.accounting._nonconvex_slack import slack_of_excess, step_slack
-from dprmt.accounting._norm_ratio import Focus, NormRatioBins, envelope, exact_norm, half_exact, tight
+from dprmt.accounting._norm_ratio import Focus, NormRatioBins, Steep, envelope, exact_norm, half_exact, tight
 from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._secret_lower_pair import SecretLowerPair
 from dprmt.accounting._secret_pair import SecretUpperPair
+from dprmt.accounting._secret_smaller_pair import smaller_of
 from dprmt.accounting._sketch_law import probe_copies
 from dprmt.accounting._tight_pair import TightPair
 
 MOST_FEW_PROBES = 8
-_STEEP_SHIFT = 5.0
+_STEEP_SHIFT, _STEEP_SHIFT_OF_FEW, _STEEP_MARGIN = 5.0, 3.5, 5.0
 _FOCUS_DEVIATIONS, _FOCUS_MARGIN, _WIDEST_FOCUS = 3.0, 1.5, 5.0
 
 
@@ -71,17 +71,27 @@ class ClippingStep:
             return half_exact(self.probes * self.sketch, tail, 2 * bins)
         return envelope(self.probes, self.rank, tail, bins, focus)
 
-    def _focus(self, deciding: float) -> Focus | None:
+    def _focus(self, deciding: float) -> Focus | Steep | None:
         """Around the norm ratio that falls below with probability ``deciding``; None where all of the law decides.
 
         Noise of deviation 1 beside a shift μ there moves log x by 2/μ, and so the probability by the factor e^{k/μ}.
         """
         assert self.probes is not None
+        if self._is_steep(deciding):
+            return Steep(self.noise_multiplier, deciding / _STEEP_MARGIN)
         x = GammaMixture.single(self.probes).lower_quantile(deciding)
         exponent = _FOCUS_DEVIATIONS * self.probes * self.noise_multiplier * math.sqrt(x)
         if exponent > _WIDEST_FOCUS and self.probes > MOST_FEW_PROBES:
             return None
         return Focus(deciding, _FOCUS_MARGIN * math.exp(min(exponent, _WIDEST_FOCUS)))
+
+    def _is_steep(self, deciding: float) -> bool:
+        """Whether a tail of large shifts decides for secret probes, whose law an envelope bounds."""
+        if not self.secret or self.probes is None or self.sketch is not None or self.analysis == "flat":
+            return False
+        x = GammaMixture.single(self.probes).lower_quantile(min(deciding, 0.1))
+        steep = _STEEP_SHIFT_OF_FEW if self.probes <= MOST_FEW_PROBES else _STEEP_SHIFT
+        return bool(self.noise_multiplier * np.sqrt(x) < 1.0 / steep)
 
     def tight_law(self) -> GammaMixture:
         """The law of X that no spectrum exceeds in E g(X), g convex: (T3), with a sketch (H4)."""
@@ -105,32 +115,26 @@ class ClippingStep:
         return self._tight_upper(law, tail) if self.analysis == "tight" else self._spread(law), lower
 
     def _secret_pairs(self, bins: int, below: float) -> tuple[StepPair, StepPair]:
-        if self._is_steep(below / self.tail_share):
-            return self._steep_secret_pairs(bins, below)
-        law = self.norm_ratio(bins, below if self.tail_share < 1e-3 else 1e-4 * below)  # it is charged many times
+        law = self.norm_ratio(bins, below)
+        lower = SecretLowerPair(law, self.noise_multiplier, self.sample_rate)
+        if self.analysis == "envelope":
+            return self._by_law(law, below), lower
+        deciding = below / self.tail_share
+        if not self._is_steep(deciding):
+            return self._by_majorant(law), lower
+        envelope = replace(self, analysis="envelope", rank=None).norm_ratio(bins, below)
+        wide = self.norm_ratio(bins, 1e-4 * below) if self.tail_share >= 1e-3 else law  # it is charged many times
+        return smaller_of(self._by_majorant(wide), self._by_law(envelope, below), min(deciding, 0.1)), lower
+
+    def _by_majorant(self, law: NormRatioBins) -> SecretUpperPair:
+        """(C3)."""
         x, mass = law.spread(0.0)
-        upper = SecretUpperPair(self._shift(x), mass, self.sample_rate, law.below)
-        return upper, SecretLowerPair(law, self.noise_multiplier, self.sample_rate)
+        return SecretUpperPair(self._shift(x), mass, self.sample_rate, law.below)
 
-    def _is_steep(self, deciding: float) -> bool:
-        """Whether few probes make a tail of shifts decide for which a convex majorant would be far too large."""
-        if self.probes is None or self.probes > MOST_FEW_PROBES or self.sketch is not None or self.analysis == "flat":
-            return False
-        x = GammaMixture.single(self.probes).lower_quantile(min(deciding, 0.1))
-        return self.noise_multiplier * np.sqrt(x) < 1.0 / _STEEP_SHIFT
-
-    def _steep_secret_pairs(self, bins: int, below: float) -> tuple[StepPair, StepPair]:
-        """From above an envelope's law as it is (C8)."""
-        assert self.probes is not None
-        law = bound = self.norm_ratio(bins, below)
-        if self.analysis == "tight":
-            bound = replace(self, analysis="envelope", rank=None).norm_ratio(bins, below)
-        lowest = -float(ndtri(min(below, 1e-3)))
-        x, mass = bound.spread_secret(self.noise_multiplier, lowest)
-        upper = SecretUpperPair(
-            self._shift(x), mass, self.sample_rate, bound.below, is_law=True, extra=float(ndtr(-lowest))
-        )
-        return upper, SecretLowerPair(law, self.noise_multiplier, self.sample_rate)
+    def _by_law(self, law: NormRatioBins, below: float) -> SecretUpperPair:
+        """An envelope's law as it is (C8)."""
+        x, mass, excess = law.spread_secret(self.noise_multiplier, below)
+        return SecretUpperPair(self._shift(x), mass, self.sample_rate, law.below, is_law=True, excess=excess)
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
         """A pair that is never more private than the step, and the same whatever losses are asked for.

@@ -77,7 +77,7 @@ class LightCurves:
         with np.errstate(over="ignore"):  # e^ε beyond the largest number: nothing is left
             linear = np.maximum(self.mass[rows] - np.exp(index * self.mesh + self.log_discounted[rows]), 0.0)
         value: Array = np.clip(linear + self.gap[rows], 0.0, self.most[rows])
-        return value
+        return np.maximum(value, self.values[rows, 0])  # D falls
 
 
 def light_curves(pmf: LossPMF, counts: Sequence[int], small: float, side: Side) -> LightCurves:

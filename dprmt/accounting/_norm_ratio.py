@@ -10,11 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import gammaincc, gammaincinv
+from scipy.special import gammaincc, gammaincinv, ndtri
 
 from dprmt.accounting._envelope import ENVELOPE_MARGIN, envelope_cdf, envelope_switch
 from dprmt.accounting._gamma_mixture import LARGEST_DOF, GammaMixture
 from dprmt.accounting._types import Array
+
+_LARGEST_INFLATION = 1e-3  # of a bin's mass, where that is far too little to matter
+_STEEP_BINS, _FINE_GRID = 160, 2000
+_SHIFT_WIDTH, _LEAST_WIDTH, _FAR_WIDTH = 0.15, 0.006, 0.1
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,30 @@ class Focus:
 
     probability: float
     factor: float
+
+
+@dataclass(frozen=True)
+class Steep:
+    """Where a heavy tail of shifts 1/(σ√X) decides: bins as narrow as standard normal noise can tell apart.
+
+    ``probability``: of smaller norm ratios than the smallest ones that matter.
+    """
+
+    noise_multiplier: float
+    probability: float
+
+    def edges(self, law: GammaMixture, start: float, right_end: float, bins: int) -> Array:
+        """Bin ends, from a density of bins per unit of log X."""
+        log_x = np.linspace(np.log(start), np.log(right_end), _FINE_GRID)
+        scale = _STEEP_BINS / bins
+        narrow = np.maximum(2 * _SHIFT_WIDTH * self.noise_multiplier * np.exp(log_x / 2), _LEAST_WIDTH) * scale
+        lowest = np.log(law.lower_quantile(self.probability))
+        width = np.where(log_x < lowest, _FAR_WIDTH * scale, narrow)
+        width = np.minimum(width, (log_x[-1] - log_x[0]) / bins)
+        count = np.append(0.0, np.cumsum(np.diff(log_x) * (1.0 / width[1:] + 1.0 / width[:-1]) / 2))
+        edges: Array = np.exp(np.interp(np.linspace(0.0, count[-1], int(np.ceil(count[-1])) + 1), count, log_x))
+        edges[-1] = right_end
+        return edges
 
 
 @dataclass(frozen=True)
@@ -63,12 +91,21 @@ class NormRatioBins:
         """
         return self.spread_with(_curvature(self.left, convex_from))
 
-    def spread_secret(self, noise_multiplier: float, lowest: float) -> tuple[Array, Array]:
-        """As :meth:`spread`, for probes that stay secret: never more private at thresholds above ``-lowest`` (C8)."""
-        with np.errstate(over="ignore"):
-            shift = 1.0 / (noise_multiplier * np.sqrt(self.left))
-            rate = np.maximum(shift**2 + lowest * shift - 3.0, 0.0) / (2.0 * self.left)
-        return self.spread_with(rate)
+    def spread_secret(self, noise_multiplier: float, more: float) -> tuple[Array, Array, float]:
+        """As :meth:`spread`, for probes that stay secret (C8).
+
+        ``more``: by how much the masses may exceed those of the law in all.
+        Returns: values of X, masses, and by how much these exceed the law's.
+        """
+        with np.errstate(over="ignore", divide="ignore"):
+            shift, least = (1.0 / (noise_multiplier * np.sqrt(x)) for x in (self.left, self.right))
+            known = (self.right > self.left) & np.isfinite(self.mean)
+            share = np.where(known, np.minimum(more / (self.mass.size * self.mass), _LARGEST_INFLATION), 0.0)
+            reach = -ndtri(share)  # thresholds farther left of the bin see all of its mass
+            rate = np.maximum(shift**2 + np.where(known, reach - least, 0.0) * shift - 3.0, 0.0) / (2.0 * self.left)
+        added = self.mass * share / (1.0 - share)
+        x, mass = replace(self, mass=self.mass + added).spread_with(rate)
+        return x, mass, float(added.sum()) + self.margin
 
     def spread_with(self, rate: Array) -> tuple[Array, Array]:
         """As :meth:`spread`, where what is bounded is convex in e^{ρx} in each bin, ρ being its ``rate``."""
@@ -128,7 +165,7 @@ def exact_norm() -> NormRatioBins:
     return NormRatioBins(left=one, right=one, mass=one, mean=one, below=0.0)
 
 
-def tight(law: GammaMixture, tail: float, bins: int, focus: Focus | None = None) -> NormRatioBins:
+def tight(law: GammaMixture, tail: float, bins: int, focus: Focus | Steep | None = None) -> NormRatioBins:
     """The law that is least concentrated among all spectra (T3): χ²(k)/k, or its mixture for a sketch (H4)."""
     edges = _edges(law, tail, bins, law.upper_quantile(1e-9), focus)
     left, right = edges, np.append(edges[1:], np.inf)
@@ -149,7 +186,9 @@ def half_exact(probes: int, tail: float, bins: int) -> NormRatioBins:
     )
 
 
-def envelope(probes: int, rank: int | None, tail: float, bins: int, focus: Focus | None = None) -> NormRatioBins:
+def envelope(
+    probes: int, rank: int | None, tail: float, bins: int, focus: Focus | Steep | None = None
+) -> NormRatioBins:
     """The law whose CDF is the envelope G_d: stochastically below X for every spectrum of that rank.
 
     ``probes``, ``rank``: k and d; ``rank=None`` is d → ∞, also used (it is larger) where k·d exceeds 10⁵: scipy's
@@ -188,9 +227,11 @@ def _beyond_one(probes: int, rank: int, bins: int) -> list[tuple[Array, Array, A
     ]
 
 
-def _edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus: Focus | None = None) -> Array:
+def _edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus: Focus | Steep | None = None) -> Array:
     """Log-spaced bin ends from the ``tail`` quantile of the law to ``right_end``."""
     start = max(law.lower_quantile(tail), 1e-290)
+    if isinstance(focus, Steep):
+        return focus.edges(law, start, right_end, bins)
     if focus is None:
         return np.geomspace(start, right_end, bins + 1)
     ends = (focus.probability / focus.factor, min(focus.probability * focus.factor, 0.5))

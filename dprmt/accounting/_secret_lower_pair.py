@@ -6,17 +6,19 @@ Equation (C5) of ``docs/theory/randomized_clipping.md``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting._cells import LossCells
 from dprmt.accounting._gaussian_cells import interval_masses
 from dprmt.accounting._isotonic import isotonic_regression
 from dprmt.accounting._norm_ratio import NormRatioBins
 from dprmt.accounting._secret_pair import SecretUpperPair, inflection_shift
-from dprmt.accounting._shifted_normals import SEEN, blocks, prefix_sums, suffix_sums, two_sides
+from dprmt.accounting._shifted_normals import FULL, blocks, normal_sums, prefix_sums, reach, suffix_sums
 from dprmt.accounting._types import Array
 
 _FAR = 35.0  # thresholds beyond which Q-masses are kept as logarithms: Φ(-38.5) is 0
@@ -46,27 +48,23 @@ class SecretLowerPair:
 
     def _curve(self, t: Array) -> tuple[Array, Array]:
         """A lower bound of E Φ(μ - t), and 1 minus it; each without cancellation where it is small (C5)."""
-        # Bin by bin: Jensen's inequality where convex, a chord where concave, else the right end. Shifts fall along
-        # the bins: those far above t count in full, those far below not at all.
-        bins = self.bins
-        at_left, at_right, at_mean = (self._shift(x) for x in (bins.left, bins.right, bins.mean))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            to_right = (bins.mean - bins.left) / (bins.right - bins.left)
-        before, after = prefix_sums(bins.mass), suffix_sums(bins.mass)
-        star, value, rest = inflection_shift(t)[:, None], np.empty(t.size), np.empty(t.size)
+        bins = self._points
+        value, rest = np.empty(t.size), np.empty(t.size)
         for rows in blocks(t.size):
-            first = int(np.searchsorted(-at_right, -(float(t[rows].max()) + SEEN)))
-            last = max(int(np.searchsorted(-at_left, SEEN - float(t[rows].min()))), first)
-            some = slice(first, last)
-            convex = (at_left[some] <= star[rows]) & np.isfinite(at_mean[some])
-            concave = (at_right[some] >= star[rows]) & np.isfinite(to_right[some]) & ~convex
-            share = np.clip(np.where(concave, to_right[some], 1.0), 0.0, 1.0)
-            one_up, one_down = two_sides(np.where(convex, at_mean[some], at_right[some]) - t[rows, None])
-            up, down = two_sides(at_left[some] - t[rows, None])
-            value[rows] = (share * one_up + (1.0 - share) * up) @ bins.mass[some] + before[first]
-            rest[rows] = (share * one_down + (1.0 - share) * down) @ bins.mass[some] + after[last]
-        up, down = two_sides(at_left[0] - t)
-        return value + bins.below * up, rest + bins.below * down
+            beyond = t[rows] >= bins.middle
+            if beyond.all():
+                value[rows] = bins.above(t[rows])
+                rest[rows] = bins.whole - value[rows]
+                continue
+            rest[rows] = bins.beside(t[rows])
+            value[rows] = bins.whole - rest[rows]
+            if beyond.any():
+                value[rows] = np.where(beyond, bins.above(t[rows]), value[rows])
+        return value, rest
+
+    @cached_property
+    def _points(self) -> _Points:
+        return _Points.of(self.bins, self._shift)
 
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes, after merging outcomes between thresholds."""
@@ -83,6 +81,83 @@ class SecretLowerPair:
         p_masses, q_masses, ratio = _merged(present[:far], absent[:far])
         _merge_far(p_masses, q_masses, ratio, present[far:], _log_masses(ends[far:]))
         return _by_node(nodes, np.array(p_masses), np.array(q_masses), np.array(ratio))
+
+
+@dataclass(frozen=True)
+class _Points:
+    """Bins by falling shifts: at their left end, their mean, their right end; an atom for what lies below them."""
+
+    at_left: Array
+    at_mean: Array
+    at_right: Array
+    mass: Array
+    to_right: Array
+    before: Array
+    after: Array
+    middle: float
+
+    @classmethod
+    def of(cls, bins: NormRatioBins, shift: Callable[[Array], Array]) -> _Points:
+        first = bins.left[:1]
+        left, right = (np.concatenate([first, ends]) for ends in (bins.left, bins.right))
+        mean, mass = np.concatenate([first, bins.mean]), np.concatenate([[bins.below], bins.mass])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            to_right = np.clip((mean - left) / (right - left), 0.0, 1.0)
+        at_left, at_right = shift(left), shift(right)
+        before = prefix_sums(mass)
+        middle = int(np.searchsorted(before[1:], before[-1] / 2))
+        return cls(
+            at_left,
+            np.where(np.isfinite(mean), shift(mean), at_right),
+            at_right,
+            mass,
+            np.where(np.isfinite(to_right), to_right, 1.0),
+            before,
+            suffix_sums(mass),
+            float(at_left[min(middle, mass.size - 1)]),
+        )
+
+    @property
+    def whole(self) -> float:
+        """All mass."""
+        return float(self.before[-1])
+
+    def above(self, t: Array) -> Array:
+        """Σ of lower bounds of E[Φ(μ - t); bin]: those far above t count in full, those far below not at all."""
+        lowest, highest = float(t.min()), float(t.max())
+        seen = reach(float(self.before[np.searchsorted(-self.at_left, -highest)]) / 2)
+        first = int(np.searchsorted(-self.at_right, -(highest + FULL)))
+        last = max(int(np.searchsorted(-self.at_left, seen - lowest)), first)
+        return self._between(t, first, last, 1.0) + self.before[first]
+
+    def beside(self, t: Array) -> Array:
+        """The mass less :meth:`above`, summed by itself."""
+        lowest, highest = float(t.min()), float(t.max())
+        seen = reach(float(self.after[np.searchsorted(-self.at_left, -lowest)]) / 2)
+        first = int(np.searchsorted(-self.at_right, -(highest + seen)))
+        last = max(int(np.searchsorted(-self.at_left, FULL - lowest)), first)
+        return self._between(t, first, last, -1.0) + self.after[last]
+
+    def _between(self, t: Array, first: int, last: int, sign: float) -> Array:
+        """Jensen's inequality where all of a bin is convex, a chord where it is concave, else the right end."""
+        star = inflection_shift(t)
+        chords = int(np.searchsorted(-self.at_right, -float(star.max()), side="right"))
+        means = int(np.searchsorted(-self.at_left, -float(star.min())))
+        chords, means = min(max(chords, first), last), min(max(means, first), last)
+        means = max(means, chords)
+        value = normal_sums(t, self.at_mean[means:last], self.mass[means:last], sign)
+        value += normal_sums(t, self.at_right[first:chords], (self.mass * self.to_right)[first:chords], sign)
+        value += normal_sums(t, self.at_left[first:chords], (self.mass * (1.0 - self.to_right))[first:chords], sign)
+        some = slice(chords, means)
+        if chords == means:
+            return value
+        convex = self.at_left[some] <= star[:, None]
+        concave = ~convex & (self.at_right[some] >= star[:, None])
+        share = np.where(concave, self.to_right[some], 1.0)
+        one = ndtr(sign * (np.where(convex, self.at_mean[some], self.at_right[some]) - t[:, None]))
+        left = ndtr(sign * (self.at_left[some] - t[:, None]))
+        result: Array = value + (share * one + (1.0 - share) * left) @ self.mass[some]
+        return result
 
 
 def _log_masses(points: Array) -> Array:

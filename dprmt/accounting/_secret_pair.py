@@ -10,12 +10,20 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from dprmt.accounting._cells import LossCells
 from dprmt.accounting._gaussian_cells import interval_masses
 from dprmt.accounting._revealed_pair import log_shift_ratio
-from dprmt.accounting._shifted_normals import SEEN, blocks, prefix_sums, suffix_sums, two_sides
+from dprmt.accounting._shifted_normals import (
+    FULL,
+    blocks,
+    normal_sums,
+    prefix_sums,
+    reach,
+    suffix_sums,
+    two_sides,
+)
 from dprmt.accounting._types import Array
 
 _SQRT3 = float(np.sqrt(3.0))
@@ -42,7 +50,7 @@ class SecretUpperPair:
     ``shift``, ``mass``: values of μ = Z/σ and their probabilities, from a law of the norm ratio spread outward.
     ``below``: probability of norm ratios below the smallest atom.
     ``is_law``: whether the atoms are a law that dominates by itself, without a majorant (C8).
-    ``extra``: what is added to T besides.
+    ``excess``: by how much ``mass`` and ``below`` exceed 1 together.
     """
 
     shift: Array
@@ -51,16 +59,20 @@ class SecretUpperPair:
     below: float = 0.0
     slack: float = 0.0
     is_law: bool = False
-    extra: float = 0.0
+    excess: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
         """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
-        high_t = _upper_end(self.shift, self.mass, tail)
+        high_t = self.last_threshold(tail)
         high = float(self.log_ratio(np.array([high_t]))[0][0])
         if self.sample_rate == 1.0:
             return float(self.log_ratio(ndtri(np.array([tail])))[0][0]), high
         low = float(np.log1p(-self.sample_rate))
         return low, float(np.logaddexp(low, np.log(self.sample_rate) + high))
+
+    def last_threshold(self, tail: float) -> float:
+        """A threshold beyond which P has mass at most ``tail`` if the sample takes part, and Q as well."""
+        return _upper_end(self.shift, self.mass, tail)
 
     @cached_property
     def _sums(self) -> _Sums:
@@ -112,33 +124,31 @@ class SecretUpperPair:
                 slope[rows] = (each @ shift + scale * rate[rows]) / total
         return value, slope
 
-    def thresholds(self, nodes: Array) -> tuple[Array, Array]:
+    def thresholds(self, nodes: Array, last: float | None = None) -> tuple[Array, Array]:
         """The t where the loss reaches each node, and by how much the loss misses the node there.
 
+        ``last``: the largest threshold for which the bound has to hold, if not that of the last node.
         Returns: t is -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
         """
         target = log_shift_ratio(nodes, self.sample_rate)
-        grid = self._grid(self._cap(0.0), float(np.max(target, initial=0.0)))
-        cap = float(grid[0])
+        grid = self._grid(float(np.max(target, initial=0.0)))
         table, slope = self.log_ratio(grid)
         usable = np.isfinite(table)
         grid, table, slope = grid[usable], table[usable], slope[usable]
         inside = (target > table[0]) & (target < table[-1])
-        t, miss = np.full(target.size, cap), np.zeros(target.size)
+        t, miss = np.full(target.size, grid[0]), np.zeros(target.size)
         t[target >= table[-1]] = grid[-1]
         t[inside], miss[inside] = self._solve(target[inside], grid, table, slope)
         t = np.maximum.accumulate(t)
-        if self.below + self.extra > 0.0:
-            cap = self._cap(float(t[-1]))
-            t, miss = np.maximum(t, cap), np.where(t < cap, 0.0, miss)
+        cap = self._cap(_limit(float(t[-1])) if last is None else last)
+        t, miss = np.maximum(t, cap), np.where(t < cap, 0.0, miss)
         return np.where(np.isneginf(target), -np.inf, t), miss
 
-    def _grid(self, cap: float, highest: float) -> Array:
-        """Thresholds from the cap to beyond the ``highest`` log ratio, 2% apart where they are large."""
+    def _grid(self, highest: float) -> Array:
+        """Thresholds to beyond the ``highest`` log ratio, 2% apart where they are large."""
         top = min(float(self.shift.max()), float(np.sqrt(2 * max(highest, 0.0)))) + 80.0
         count = max(int(np.ceil(np.log(top / 40.0) / 0.02)), 1)
-        grid = np.concatenate([np.linspace(-40.0, 40.0, 321), np.geomspace(40.0, top, count + 1)[1:]])
-        return np.append(cap, grid[grid > cap])
+        return np.concatenate([np.linspace(-40.0, 40.0, 321), np.geomspace(40.0, top, count + 1)[1:]])
 
     def _solve(self, target: Array, grid: Array, table: Array, slope: Array) -> tuple[Array, Array]:
         """Newton's method inside the cells of a table, from Hermite's interpolation of the inverse."""
@@ -162,7 +172,20 @@ class SecretUpperPair:
             miss[active] = np.abs(self.log_ratio(t[active])[0] - target[active])
         return t, miss
 
+    def is_capped(self, t: float, last: float) -> bool:
+        """Whether T̂ is 1 or constant at a threshold, if it has to hold for thresholds up to ``last`` (C6)."""
+        return t <= self._cap(last)
+
     def _cap(self, last: float) -> float:
+        if last not in self._caps:
+            self._caps[last] = self._found_cap(last)
+        return self._caps[last]
+
+    @cached_property
+    def _caps(self) -> dict[float, float]:
+        return {}
+
+    def _found_cap(self, last: float) -> float:
         """The t below which T̂ is 1 or constant, so that only the loss log(1 - q) is left, with β of ``last`` (C6)."""
         smallest = float(self.shift.min()) / _SQRT3
         low, high = max(smallest - 3.0 / smallest, -40.0), float(self.shift.max()) + 40.0
@@ -177,40 +200,49 @@ class SecretUpperPair:
 
     def _reaches_one(self, t: Array, last: float) -> Array:
         _, rest = self._curve(t)
-        reached: Array = rest + self.below - self._leftover(np.maximum(t, last)) <= 0.0
+        reached: Array = rest + self.below - self.excess - self._leftover(np.maximum(t, last)) <= 0.0
         return reached
 
     def _leftover(self, last: Array) -> Array:
-        """β of (C3): what norm ratios below the smallest atom add at thresholds up to ``last``, and what is extra."""
+        """β of (C3): what norm ratios below the smallest atom add at thresholds up to ``last``."""
         steepest = 0.0 if self.is_law else 0.2
-        value: Array = self.below * (1.0 + steepest * (2.0 + np.abs(last))) + self.extra
+        value: Array = self.below * (1.0 + steepest * (2.0 + np.abs(last)))
         return value
+
+    def capped_curve(self, t: Array, last: float) -> tuple[Array, Array]:
+        """The bound T̂(t) for thresholds up to ``last``, and 1 - T̂(t)."""
+        leftover = float(self._leftover(np.array([last]))[0])
+        value, complement = self._curve(t)
+        beside = complement + self.below - self.excess - leftover
+        return np.minimum(value + leftover, 1.0), np.clip(beside, 0.0, 1.0)
 
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes.
 
         Returns: the masses; what the inversion of the loss misses is charged to an infinite loss (C7).
         """
-        q = self.sample_rate
         t, miss = self.thresholds(nodes)
         finite = np.isfinite(t)
-        leftover = float(self._leftover(t[-1]))
         curve, rest = np.ones(t.size), np.zeros(t.size)
-        value, complement = self._curve(t[finite])
-        curve[finite] = np.minimum(value + leftover, 1.0)
-        rest[finite] = np.clip(complement + self.below - leftover, 0.0, 1.0)
-        absent = interval_masses(np.concatenate([[-np.inf], t, [np.inf]]))
-        step = np.where(curve[:-1] < 0.5, -np.diff(curve), np.diff(rest))
-        p = (1.0 - q) * absent[1:-1] + q * np.maximum(step, 0.0)
-        missed = 2.0 * (miss[1:] ** 2 + miss[:-1] ** 2) / np.diff(nodes)
-        return LossCells(
-            p=p,
-            q=absent[1:-1],
-            p_below=float((1.0 - q) * absent[0] + q * rest[0]),
-            q_below=float(absent[0] + absent[1:-1] @ missed),
-            p_above=float((1.0 - q) * absent[-1] + q * curve[-1] + p @ missed),
-            q_above=float(absent[-1]),
-        )
+        curve[finite], rest[finite] = self.capped_curve(t[finite], _limit(float(t[-1])))
+        return cells_between(nodes, t, miss, curve, rest, self.sample_rate)
+
+
+def cells_between(nodes: Array, t: Array, miss: Array, curve: Array, rest: Array, sample_rate: float) -> LossCells:
+    """Masses between loss nodes with thresholds ``t``, where T̂ is ``curve`` and 1 - T̂ is ``rest``; (C7)."""
+    q = sample_rate
+    absent = interval_masses(np.concatenate([[-np.inf], t, [np.inf]]))
+    step = np.where(curve[:-1] < 0.5, -np.diff(curve), np.diff(rest))
+    p = (1.0 - q) * absent[1:-1] + q * np.maximum(step, 0.0)
+    missed = 2.0 * (miss[1:] ** 2 + miss[:-1] ** 2) / np.diff(nodes)
+    return LossCells(
+        p=p,
+        q=absent[1:-1],
+        p_below=float((1.0 - q) * absent[0] + q * rest[0]),
+        q_below=float(absent[0] + absent[1:-1] @ missed),
+        p_above=float((1.0 - q) * absent[-1] + q * curve[-1] + p @ missed),
+        q_above=float(absent[-1]),
+    )
 
 
 @dataclass(frozen=True)
@@ -225,6 +257,7 @@ class _Sums:
     ratio_from: Array
     frozen_from: Array
     frozen_rest_from: Array
+    middle: float
 
     @classmethod
     def of(cls, shift: Array, mass: Array) -> _Sums:
@@ -244,23 +277,50 @@ class _Sums:
             suffix_sums(mass / shift**2),
             suffix_sums(mass * (at + rise)),
             suffix_sums(mass * (beside - rise)),
+            float(shift[min(int(np.searchsorted(np.cumsum(mass), mass.sum() / 2)), shift.size - 1)]),
         )
 
     def convex_part(self, t: Array, count: Array) -> tuple[Array, Array]:
-        """Σ m Φ(μ - t) and Σ m Φ(t - μ) over the first ``count`` shifts."""
-        value, rest = np.empty(t.size), np.empty(t.size)
+        """Σ m Φ(μ - t) and Σ m Φ(t - μ) over the first ``count`` shifts: the smaller one summed, the other from it."""
+        value, rest, whole = np.empty(t.size), np.empty(t.size), self.mass_before[count]
         for rows in blocks(t.size):
-            lowest, highest = float(t[rows].min()) - SEEN, float(t[rows].max()) + SEEN
-            first, last = np.searchsorted(self.shift, [lowest, highest])
-            last = min(int(last), int(count[rows].max()))
-            first = min(int(first), last)
-            some = slice(first, last)
-            mass = np.where(np.arange(first, last) < count[rows, None], self.mass[some], 0.0)
-            up, down = two_sides(self.shift[some] - t[rows, None])
-            plain = self.mass_from[np.minimum(last, count[rows])] - self.mass_from[count[rows]]
-            value[rows] = (up * mass).sum(axis=1) + plain
-            rest[rows] = (down * mass).sum(axis=1) + self.mass_before[np.minimum(first, count[rows])]
+            beyond = t[rows] >= self.middle
+            if beyond.all():
+                value[rows] = self._above(t[rows], count[rows])
+                rest[rows] = whole[rows] - value[rows]
+                continue
+            rest[rows] = self._below(t[rows], count[rows])
+            value[rows] = whole[rows] - rest[rows]
+            if beyond.any():
+                value[rows] = np.where(beyond, self._above(t[rows], count[rows]), value[rows])
         return value, rest
+
+    def _above(self, t: Array, count: Array) -> Array:
+        lowest, highest = float(t.min()), float(t.max())
+        seen = reach(float(self.mass_from[np.searchsorted(self.shift, highest)]) / 2)
+        first, last = np.searchsorted(self.shift, [lowest - seen, highest + FULL])
+        last = min(int(last), int(count.max()))
+        beyond: Array = self.mass_from[np.minimum(last, count)] - self.mass_from[count]
+        return beyond + self._masked(t, count, min(int(first), last), last, 1.0)
+
+    def _below(self, t: Array, count: Array) -> Array:
+        lowest, highest = float(t.min()), float(t.max())
+        seen = reach(float(self.mass_before[np.searchsorted(self.shift, lowest)]) / 2)
+        first, last = np.searchsorted(self.shift, [lowest - FULL, highest + seen])
+        last = min(int(last), int(count.max()))
+        first = min(int(first), last)
+        before: Array = self.mass_before[np.minimum(first, count)]
+        return before + self._masked(t, count, first, last, -1.0)
+
+    def _masked(self, t: Array, count: Array, first: int, last: int, sign: float) -> Array:
+        """Sums over the shifts from ``first`` to ``last``, of those the first ``count``."""
+        always = min(max(int(count.min()), first), last)
+        value = normal_sums(t, self.shift[first:always], self.mass[first:always], sign)
+        if always < last:
+            x = sign * (self.shift[always:last] - t[:, None])
+            mass = np.where(np.arange(always, last) < count[:, None], self.mass[always:last], 0.0)
+            value += (ndtr(x, out=x) * mass).sum(axis=1)
+        return value
 
     def exponents(self, t: Array, count: Array) -> tuple[Array, Array]:
         """Log of m e^{μt - μ²/2} of those of the first ``count`` shifts that matter anywhere in the block."""
@@ -273,6 +333,11 @@ class _Sums:
         shift = self.shift[some]
         exponent = shift * t[:, None] - shift**2 / 2 + self.log_mass[some]
         return np.where(np.arange(some.start, some.stop) < count[:, None], exponent, -np.inf), shift
+
+
+def _limit(last: float) -> float:
+    """A bound of the thresholds up to ``last``; one of few, so that what depends on it can be kept."""
+    return float(2.0 ** np.ceil(np.log2(max(last, 1.0))))
 
 
 def _hermite(target: Array, right: Array, table: Array, grid: Array, slope: Array) -> Array:

@@ -30,6 +30,7 @@ _LIGHT_BULK, _LIGHT_DEVIATIONS = 5.0, 6.0
 _LUMP = 2.0  # standard deviations of one light step's loss; if log(1 - q) is so near, it gets a node
 _MOVED = 0.5  # at most, of the reach: such a node moves all jumps by T times as much
 _FINE_ENOUGH = 0.4
+_IN_VAIN = 11.0  # e^{11} of 2e-10, the mass outside of an FFT's window, is charged beside δ
 _MISJUDGED = 2.0  # how far Chernoff's bound lies above what jumps and light steps make likely, where a tail decides
 
 
@@ -78,7 +79,8 @@ def plan_split(
     light_scale, light_epsilon = _light(light, steps, small)
     jumps = _largest_useful(losses, rough.mass, small / steps)
     likely = jumps + light_epsilon
-    needed = light_scale < _FINE_ENOUGH * scale or near > _MISJUDGED * likely + 1.0
+    misjudged = near > _MISJUDGED * likely + 1.0 or tilt * (near - likely) > _IN_VAIN
+    needed = light_scale < _FINE_ENOUGH * scale or misjudged
     if near > 3 * likely:  # Chernoff's bound misjudges a heavy tail
         near = 2 * likely
     reach = min(near, below) + min(8.0, 12.0 / tilt)  # beyond it losses count by 1 - e^{ε - l} ≈ 1, or are too rare

@@ -97,6 +97,15 @@ def test_light_steps_at_every_epsilon(pmf, steps, epsilon) -> None:
                 assert b - a <= 1e-6 * exact + (1e-9 if small > 1e-6 else 1e-12)
 
 
+def test_left_of_its_grid_a_curve_is_at_least_what_it_is_there() -> None:
+    """D falls: where e^ε E u overtakes all mass, far below all losses, its linear part says nothing."""
+    light = LossPMF(np.array([-33, 33]), np.array([0.27, 0.73]), MESH, 0.0)
+    lower, upper = (light_curves(light, [400], 1e-9, side) for side in ("lower", "upper"))
+    index, rows = np.array([round(20.0 / MESH)]), np.zeros(1, dtype=np.int64)
+    assert index[0] < lower.first
+    assert 0.999 < lower.at(rows, index)[0] <= exact_delta(light, 400, 20.0) <= upper.at(rows, index)[0]
+
+
 def test_no_light_step_loses_nothing() -> None:
     """(1 - e^ε)₊, also where all light losses are negative and the grid ends left of 0."""
     light = LossPMF(np.array([-9, -8]), np.array([0.5, 0.4]), MESH, 0.0)
