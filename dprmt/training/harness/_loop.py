@@ -155,7 +155,8 @@ class Run:
             for step in range(self.done + 1, self.total + 1):
                 for look in self._hear["before_step"]:
                     look(self, step)
-                self.stopped = from_first(self.stopped)
+                if self.processes > 1:
+                    self.stopped = from_first(self.stopped)
                 if self.stopped:
                     break
                 # An epoch of random allocation that was given up after an interruption is charged with the next step.
@@ -205,7 +206,8 @@ class Run:
         loss = self._accumulate(step, batch)
         for look in self._hear["measured"]:
             look(self, step)
-        self.stopped = from_first(self.stopped)
+        if self.processes > 1:
+            self.stopped = from_first(self.stopped)
         if self.stopped:
             private.optimizer.zero_grad(set_to_none=True)  # the sum, which was neither charged nor used
             return None
@@ -240,7 +242,7 @@ class Run:
         return float(total) / len(batch) if batch else None
 
     def _charge(self, step: int) -> float:
-        # ε after the step, in all processes: none of them goes on before the charge is on the disk.
+        # ε after the step.
         epsilon = math.nan
         if self._ledger is not None:
             epsilon = self._spent.after(self._next)
@@ -248,7 +250,9 @@ class Run:
         if self._draws is not None:
             self._draws.was_charged()
         self.charged = self._next
-        return from_first(epsilon)
+        if self.processes > 1:
+            epsilon = from_first(epsilon)  # so none of them goes on before the charge is on the disk
+        return epsilon
 
     def _checkpoint(self) -> None:
         for look in self._hear["before_checkpoint"]:

@@ -13,11 +13,9 @@ Check = Callable[[str, Any], Any]
 _LARGEST = 2**32 - 1
 
 
-def checked(check: Check, default: Any = MISSING, *, factory: Any = MISSING, hash: bool | None = None) -> Any:
+def checked(check: Check, default: Any = MISSING, **options: Any) -> Any:
     """A dataclass field whose value passes through ``check(name, value)``."""
-    if factory is not MISSING:
-        return field(default_factory=factory, metadata={"check": check}, hash=hash)
-    return field(default=default, metadata={"check": check}, hash=hash)
+    return field(default=default, metadata={"check": check}, **options)
 
 
 class Section:

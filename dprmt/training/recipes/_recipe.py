@@ -119,8 +119,8 @@ class Settings(Document):
     privacy: PrivacyRecipe = checked(subsection(PrivacyRecipe))
     optimizer: OptimizerRecipe = checked(subsection(OptimizerRecipe))
     training: TrainingRecipe = checked(subsection(TrainingRecipe))
-    denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), factory=DenoisingRecipe)
-    evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), factory=EvaluationRecipe)
+    denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), default_factory=DenoisingRecipe)
+    evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), default_factory=EvaluationRecipe)
 
     def check_together(self) -> None:
         """No denoiser of momenta that are not kept, or of noise that is not there."""
@@ -172,8 +172,8 @@ class Recipe(Document):
     privacy: PrivacyRecipe = checked(subsection(PrivacyRecipe))
     optimizer: OptimizerRecipe = checked(subsection(OptimizerRecipe))
     training: TrainingRecipe = checked(subsection(TrainingRecipe))
-    denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), factory=DenoisingRecipe)
-    evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), factory=EvaluationRecipe)
+    denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), default_factory=DenoisingRecipe)
+    evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), default_factory=EvaluationRecipe)
 
     def check_together(self) -> None:
         """What concerns several sections."""

@@ -109,7 +109,7 @@ class ModelRecipe(Section):
     task: str = checked(choice("classification", "generation"))
     source: str | None = checked(optional(text), None)
     architecture: str | None = checked(optional(choice("bert", "roberta", "qwen3", "llama", "gpt2")), None)
-    config: dict[str, bool | int | float | str] = checked(table, factory=dict, hash=False)
+    config: dict[str, bool | int | float | str] = checked(table, default_factory=dict, hash=False)
     tokenizer: str | None = checked(optional(text), None)
     revision: str | None = checked(optional(text), None)
     pooling: str = checked(choice("native", "mean"), "native")
