@@ -22,6 +22,7 @@ _READERS = {
     ".json": ("json", {}),
     ".jsonl": ("json", {}),
 }
+_UNREADABLE = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
 
 
 class Row(NamedTuple):
@@ -72,7 +73,7 @@ def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
     [Row(inputs=('a fine film',), target='good', part='films')]
     """
     if data.source == "docstrings":
-        return _docstring_rows() if task == "classification" else _summary_rows()
+        return _built_in_rows(task)
     splits, names = {}, None
     for split in SPLITS:
         rows: list[Row] = []
@@ -86,19 +87,14 @@ def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
     return Rows(splits, names)
 
 
-def _docstring_rows() -> Rows:
-    samples = docstrings()
-    names = tuple(sorted({sample.package for sample in samples}))
-    rows = {
-        split: [Row((s.text,), names.index(s.package), split) for s in samples if s.split == split] for split in SPLITS
-    }
-    return Rows(rows, names)
-
-
-def _summary_rows() -> Rows:
-    samples = summaries()
-    rows = {split: [Row((s.source,), s.summary, split) for s in samples if s.split == split] for split in SPLITS}
-    return Rows(rows, None)
+def _built_in_rows(task: str) -> Rows:
+    names = None
+    if task == "classification":
+        names = tuple(sorted({sample.package for sample in docstrings()}))
+        rows = [Row((sample.text,), names.index(sample.package), sample.split) for sample in docstrings()]
+    else:
+        rows = [Row((sample.source,), sample.summary, sample.split) for sample in summaries()]
+    return Rows({split: [row for row in rows if row.part == split] for split in SPLITS}, names)
 
 
 def _rows_of(table: Any, data: DataRecipe, task: str, part: str) -> list[Row]:
@@ -122,7 +118,7 @@ def _table(data: DataRecipe, split: str, part: str, base_folder: Path | None) ->
         return _read_file(path), None
     try:
         table = datasets.load_dataset(data.source, data.subset, split=part, revision=data.revision)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+    except _UNREADABLE as error:
         reason = str(error).strip().split("\n")[0]
         raise ParameterError(
             "data.source", f"{data.source}, split {part}", f"a data set that loads ({reason})"
@@ -145,7 +141,7 @@ def _read_file(path: Path) -> Any:
             return datasets.load_dataset(
                 reader, data_files=str(path), split="train", cache_dir=cache, keep_in_memory=True, **options
             )
-        except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        except _UNREADABLE as error:
             cause = error.__cause__ or error
             reason = str(cause).strip().split("\n")[0]
             raise ParameterError("data file", str(path), f"a readable {path.suffix[1:]} file ({reason})") from error

@@ -19,9 +19,8 @@ from dprmt.training.recipes import ModelRecipe, is_folder
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _ENCODERS = ("bert", "roberta")
-LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, IndexError, TypeError, AttributeError)
-"""What Transformers raises on files that it cannot read, GGUF ones above all."""
-_LOADS = "a model folder or hub name that loads"
+# What Transformers raises on files that it cannot read, GGUF ones above all.
+_UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, IndexError, TypeError, AttributeError)
 _NEW = ("classifier", "score", "pooler", "bert.pooler")  # parts of a classifier that a checkpoint need not have
 
 
@@ -92,10 +91,8 @@ def _config(model: ModelRecipe, tokenizer: Any) -> Any:
 def _pretrained_config(model: ModelRecipe) -> Any:
     assert model.source is not None
     name, options = folder_or_hub_name("model.source", model.source)
-    try:
+    with loading("model.source", model.source):
         return AutoConfig.from_pretrained(name, **options, **_revision(model))
-    except LOADING_ERRORS as error:
-        raise ParameterError("model.source", model.source, loadable(model.source, error, wanted=_LOADS)) from error
 
 
 def _random_config(model: ModelRecipe, tokenizer: Any) -> Any:
@@ -119,15 +116,12 @@ def _pretrained(model: ModelRecipe, config: Any) -> torch.nn.Module:
     name, options = folder_or_hub_name("model.source", model.source)
     # Safetensors only: other weight files are pickles, which can run code.
     options |= {"config": config, "dtype": _DTYPES[model.dtype], "use_safetensors": True, **_revision(model)}
-    with _quiet():
-        try:
-            if model.pooling == "mean":
-                kind, options = AutoModel, options | {"add_pooling_layer": False}
-            else:
-                kind = AutoModelForCausalLM if model.task == "generation" else AutoModelForSequenceClassification
-            network, info = kind.from_pretrained(name, **options, output_loading_info=True)
-        except LOADING_ERRORS as error:
-            raise ParameterError("model.source", model.source, loadable(model.source, error, wanted=_LOADS)) from error
+    if model.pooling == "mean":
+        kind, options = AutoModel, options | {"add_pooling_layer": False}
+    else:
+        kind = AutoModelForCausalLM if model.task == "generation" else AutoModelForSequenceClassification
+    with _quiet(), loading("model.source", model.source):
+        network, info = kind.from_pretrained(name, **options, output_loading_info=True)
     missing = [key for key in (*info["missing_keys"], *info["mismatched_keys"]) if not str(key).startswith(_NEW)]
     if missing:
         raise ParameterError("model.source", model.source, f"weights for all of the model, also for {missing[0]}")
@@ -173,9 +167,13 @@ def _revision(model: ModelRecipe) -> dict[str, Any]:
     return {"revision": model.revision} if model.revision else {}
 
 
-def loadable(source: str, error: Exception, *, wanted: str) -> str:
-    """What was wanted, and why it failed, in one line."""
-    reason = str(error).strip().split("\n")[0]
-    if source.endswith(".gguf"):
-        wanted = "a GGUF file that Transformers reads, of a Llama for example, or a model folder"
-    return f"{wanted} ({reason})"
+@contextmanager
+def loading(key: str, source: str, wanted: str = "a model folder or hub name that loads") -> Iterator[None]:
+    """Say in one line what was wanted, and why it could not be loaded."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        if source.endswith(".gguf"):
+            wanted = "a GGUF file that Transformers reads, of a Llama for example, or a model folder"
+        reason = str(error).strip().split("\n")[0]
+        raise ParameterError(key, source, f"{wanted} ({reason})") from error

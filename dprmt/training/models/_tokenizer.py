@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dprmt._validation import ParameterError
 from dprmt.training.models._gguf import parsed_once
-from dprmt.training.models._sources import LOADING_ERRORS, folder_or_hub_name, loadable
+from dprmt.training.models._sources import folder_or_hub_name, loading
 from dprmt.training.recipes import ModelRecipe
 
 _SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -96,11 +96,8 @@ def load_tokenizer(model: ModelRecipe) -> Any:
     name, options = folder_or_hub_name(key, source)
     if source == model.source and model.revision:
         options["revision"] = model.revision
-    try:
-        with parsed_once():
-            tokenizer = AutoTokenizer.from_pretrained(name, **options)
-    except LOADING_ERRORS as error:
-        raise ParameterError(key, source, loadable(source, error, wanted="one whose tokenizer loads")) from error
+    with loading(key, source, "one whose tokenizer loads"), parsed_once():
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
     if tokenizer.pad_token is None:
         spare = [token for token in _SPARE_PADS if token in tokenizer.get_vocab()]
         tokenizer.pad_token = spare[0] if spare else tokenizer.eos_token

@@ -12,6 +12,7 @@ from dprmt._validation import ParameterError
 from dprmt.training.recipes import LoraRecipe, ModelRecipe
 
 _HEADS = ("classifier", "score")
+_ADAPTED = (torch.nn.Linear, Conv1D)
 
 
 def make_trainable(network: torch.nn.Module, model: ModelRecipe) -> torch.nn.Module:
@@ -35,12 +36,12 @@ def _adapted(network: torch.nn.Module, lora: LoraRecipe, heads: list[str]) -> to
     kinds = {name: type(module) for name, module in network.named_modules()}
     for key, names in (("targets", lora.targets), ("also_train", lora.also_train)):
         for target in names:
-            if not any(name == target or name.endswith(f".{target}") for name in kinds):
+            if not any(_is_at_the_end(target, name) for name in kinds):
                 last = sorted({name.rpartition(".")[2] for name, kind in kinds.items() if issubclass(kind, _ADAPTED)})
                 raise ParameterError(
                     f"model.lora.{key}", target, "the end of a module's name, such as " + ", ".join(last)
                 )
-    targeted = [name for name in kinds if any(name == t or name.endswith(f".{t}") for t in lora.targets)]
+    targeted = [name for name in kinds if any(_is_at_the_end(target, name) for target in lora.targets)]
     for name in targeted:
         if not issubclass(kinds[name], _ADAPTED):
             raise ParameterError("model.lora.targets", name, "linear modules, not a " + kinds[name].__name__)
@@ -62,7 +63,8 @@ def _adapted(network: torch.nn.Module, lora: LoraRecipe, heads: list[str]) -> to
         return get_peft_model(network, settings)
 
 
-_ADAPTED = (torch.nn.Linear, Conv1D)
+def _is_at_the_end(target: str, name: str) -> bool:
+    return name == target or name.endswith(f".{target}")
 
 
 def _tied_names(network: torch.nn.Module) -> set[str]:
