@@ -20,11 +20,9 @@ from dprmt.training.clipping import DistributedNoisySumOptimizer, NoisySumOptimi
 from dprmt.training.harness import ItemTask, Observer, train_task
 from dprmt.training.harness._ledger import mechanism_digest
 from dprmt.training.harness._randomness import fresh_randomness
-from dprmt.training.norms import ProbeGenerator
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.recipes import Settings
 from dprmt.training.subspaces import Subspaces
-from dprmt.training.subspaces._projectors import stiefel_projector
 
 SETTINGS = Settings(
     privacy={"noise_multiplier": 1.0, "delta": 1e-5},
@@ -136,8 +134,10 @@ def test_another_noise_multiplier_in_run_json_is_refused_before_anything_is_char
 
 def test_orthonormal_frames_have_no_preferred_side() -> None:
     """The factor Q as LAPACK returns it has a first entry of one sign."""
-    frames = torch.stack([stiefel_projector(ProbeGenerator(7), "layer", period, 5, 3) for period in range(400)])
-    signs = frames.sign().mean(0)
+    layer, frames = torch.nn.Linear(5, 3), []
+    for seed in range(400):
+        frames.append(Subspaces(layer, rank=3, projector="stiefel", seed=seed).projector(layer.weight))
+    signs = torch.stack(frames).sign().mean(0)
     assert float(signs.abs().max()) < 5 / math.sqrt(400)
 
 

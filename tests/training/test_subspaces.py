@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -16,18 +17,29 @@ from transformers.pytorch_utils import Conv1D
 from dprmt._validation import ParameterError
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._policy import NormPolicy
-from dprmt.training.norms import ProbeGenerator
 from dprmt.training.subspaces import EnergyShare, LayerShape, Subspaces, at_most, share_of_dimension
-from dprmt.training.subspaces._projectors import gaussian_projector, stiefel_projector
 
-RANDOM = {"gaussian": gaussian_projector, "stiefel": stiefel_projector}
+RANDOM = ("gaussian", "stiefel")
 M, R = 60, 12
+
+
+def projectors(
+    kind: str, periods: Iterable[int], *, seed: int = 0, name: str = "layer", m: int = M, r: int = R
+) -> list[torch.Tensor]:
+    """Of a layer with m inputs and two outputs, in these periods."""
+    layer = nn.Linear(m, 2, bias=False)
+    subspaces = Subspaces(nn.ModuleDict({name: layer}), rank=r, projector=kind, seed=seed)
+    drawn = []
+    for period in periods:
+        subspaces.period = period
+        drawn.append(subspaces.projector(layer.weight))
+    return drawn
 
 
 def ratios(kind: str, count: int) -> np.ndarray:
     """‖Pᵀx‖²/‖x‖² over independent periods."""
-    generator, x = ProbeGenerator(3), torch.linspace(-1.0, 2.0, M)
-    draws = [RANDOM[kind](generator, "layer", period, M, R).T @ x for period in range(count)]
+    x = torch.linspace(-1.0, 2.0, M)
+    draws = [p.T @ x for p in projectors(kind, range(count), seed=3)]
     return np.array([float(y.square().sum() / x.square().sum()) for y in draws])
 
 
@@ -47,7 +59,7 @@ def test_gaussian_projection_keeps_norms_on_average_and_has_the_chi_square_law()
 
 def test_stiefel_projection_is_a_scaled_frame_with_the_beta_law() -> None:
     """PᵀP = (m/r)I, and (r/m)‖Pᵀx‖²/‖x‖² is Beta(r/2, (m-r)/2): the frame is uniform."""
-    p = stiefel_projector(ProbeGenerator(0), "layer", 0, M, R).double()
+    p = projectors("stiefel", [0])[0].double()
     torch.testing.assert_close(p.T @ p, torch.eye(R, dtype=torch.float64) * M / R, atol=1e-5, rtol=0)
     values = ratios("stiefel", 2000) * R / M
     assert stats.kstest(values, stats.beta(R / 2, (M - R) / 2).cdf).pvalue > 1e-3
@@ -58,8 +70,8 @@ def test_stiefel_projection_is_a_scaled_frame_with_the_beta_law() -> None:
 @pytest.mark.parametrize("kind", RANDOM)
 def test_lifting_is_unbiased(kind: str) -> None:
     """E PPᵀ = I entry by entry, so that P(PᵀG) is unbiased for G."""
-    generator, count = ProbeGenerator(5), 3000
-    draws = torch.stack([(p @ p.T).flatten() for t in range(count) for p in [RANDOM[kind](generator, "l", t, 6, 3)]])
+    count = 3000
+    draws = torch.stack([(p @ p.T).flatten() for p in projectors(kind, range(count), seed=5, m=6, r=3)])
     z = (draws.mean(0) - torch.eye(6).flatten()) / (draws.std(0) + 1e-6) * math.sqrt(count)
     assert z.abs().max() < 4.5  # 36 entries
     scaled = (draws.mean(0) * 0.9 - torch.eye(6).flatten()) / (draws.std(0) + 1e-6) * math.sqrt(count)
@@ -68,11 +80,10 @@ def test_lifting_is_unbiased(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", RANDOM)
 def test_projectors_are_a_function_of_seed_layer_and_period(kind: str) -> None:
-    draw = RANDOM[kind]
-    reference = draw(ProbeGenerator(1), "a", 4, M, R)
-    assert torch.equal(reference, draw(ProbeGenerator(1), "a", 4, M, R))
+    reference, again = (projectors(kind, [4], seed=1, name="a")[0] for _ in range(2))
+    assert torch.equal(reference, again)
     for seed, name, period in [(2, "a", 4), (1, "b", 4), (1, "a", 5)]:
-        other = draw(ProbeGenerator(seed), name, period, M, R)
+        (other,) = projectors(kind, [period], seed=seed, name=name)
         cosine = float((reference * other).sum() / reference.norm() / other.norm())
         assert abs(cosine) < 5 / math.sqrt(M * R)
 
@@ -84,8 +95,9 @@ def measured(module: nn.Module, a: torch.Tensor, g: torch.Tensor, rank: int, for
     """Projector, squared norms and clipped sum (with factors 1) of a layer whose weight is in a subspace."""
     subspaces = Subspaces(module, rank=rank, seed=3)
     (layer,) = plan_layers({"layer": module}, NormPolicy(form=form), subspaces)
-    squared, contribution = layer.measure([([a], g)], 0, None)
-    contribution.add_to_sums(torch.ones(len(a), dtype=torch.float64), slice(None))
+    squared, contributions = layer.measure([([a], g)], 0, None)
+    for contribution in contributions:
+        contribution.add_to_sums(torch.ones(len(a), dtype=torch.float64), slice(None))
     return subspaces.projector(module.weight).to(a.dtype), squared, module.weight.summed_grad
 
 

@@ -70,11 +70,11 @@ def layer_gradient(
         raise ParameterError("gradients", tuple(gradients.shape), allowed)
     if activations.device != gradients.device:
         raise ParameterError("gradients", gradients.device, f"on the device of the activations, {activations.device}")
-    d, p = a.shape[-1], g.shape[-1]
-    side = cheaper_side(d, p, bias=bias) if side is None else side
-    if side not in ("gradients", "activations"):
+    d, p = a.shape[-1] + bias, g.shape[-1]
+    if side not in ("gradients", "activations", None):
         raise ParameterError("side", side, "one of 'gradients', 'activations'")
-    return LayerGradient(a, g, d + bias, p) if side == "gradients" else LayerGradient(g, a, p, d + bias)
+    on_gradients = p <= d if side is None else side == "gradients"
+    return LayerGradient(a, g, d, p) if on_gradients else LayerGradient(g, a, p, d)
 
 
 def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bias: bool = False) -> Side:

@@ -1,9 +1,17 @@
-"""The subspaces of all projected layers, and when they change."""
+"""The subspaces of all projected layers, and when they change.
+
+With N(0, 1/r) entries, and with √(m/r) times a uniformly distributed orthonormal frame, E PPᵀ = I: so
+E‖Pᵀx‖² = ‖x‖², and P(PᵀG) is unbiased for G. (Entries N(0, 1/r²), as in published code, shrink every gradient, and
+with it the clipping norm's meaning, by √r.) Singular vectors are not rescaled: PPᵀ is then the projection on their
+span.
+"""
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Literal, SupportsIndex, get_args
 
 import torch
@@ -12,7 +20,6 @@ from torch import nn
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.subspaces._layers import ProjectedMatrix, find_layers
-from dprmt.training.subspaces._projectors import gaussian_projector, singular_projector, stiefel_projector
 from dprmt.training.subspaces._ranks import EnergyShare, RankRule
 
 Projector = Literal["gaussian", "stiefel", "svd"]
@@ -165,8 +172,11 @@ class Subspaces:
             return self._held[layer.name]
         if self.kind == "svd":
             return None
-        draw = gaussian_projector if self.kind == "gaussian" else stiefel_projector
-        matrix = draw(self._generator, layer.name, self.period, layer.m, layer.rank)
+        draw = partial(self._generator.shared, step=self.period, layer=layer.name, rows=layer.m, probes=layer.rank)
+        if self.kind == "gaussian":
+            matrix = draw(purpose="projector")
+        else:
+            matrix = _scaled_frame(draw(purpose="orthonormal projector", dtype=torch.float64)).float()
         matrix = matrix.to(device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
         if self._keep:
             self._held[layer.name] = matrix
@@ -190,7 +200,8 @@ class Subspaces:
             P.
         """
         layer = self._by_weight[weight]
-        vectors, values = singular_projector(released)
+        exact = released if released.dtype == torch.float64 else released.float()
+        vectors, values, _ = torch.linalg.svd(exact, full_matrices=False)
         rank = layer.rank
         if self._adaptive is not None:
             rank = self._adaptive.adapt(values.cpu().numpy(), (layer.m, layer.n), noise_std)
@@ -275,3 +286,14 @@ class Subspaces:
         self._held = {
             name: matrix.to(weights[name].device, copy=True) for name, matrix in state["singular_vectors"].items()
         }
+
+
+def _scaled_frame(normal: torch.Tensor) -> torch.Tensor:
+    """√(m/r) times orthonormal columns, uniformly distributed on the Stiefel manifold.
+
+    The factor Q of a Gaussian matrix is uniform once R's diagonal is positive: then Q is a function of the matrix
+    that commutes with rotations (Mezzadri 2007, arXiv:math-ph/0609050, section 5).
+    """
+    q, upper = torch.linalg.qr(normal)
+    signs = torch.where(upper.diagonal() < 0, -1.0, 1.0)
+    return q * (signs * math.sqrt(normal.shape[0] / normal.shape[1]))
