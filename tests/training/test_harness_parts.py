@@ -310,6 +310,14 @@ def test_shares_and_micro_batches_are_a_partition(batch, size, many):
     assert all(0 < len(piece) <= size for piece in pieces)
 
 
+def test_samples_of_similar_length_go_together():
+    items = ["aaaa", "b", "ccc", "dd", "e", "ffff"]
+    task = ItemTask(items, list, lambda model, items: torch.zeros(len(items)), length=len)
+    assert task.pieces([5, 4, 3, 2, 1, 0], 2) == [[4, 1], [3, 2], [5, 0]]
+    task.length_at = None
+    assert task.pieces([5, 4, 3], 2) == [[5, 4], [3]]
+
+
 def test_linear_schedule_never_reaches_zero():
     factors = [learning_rate_factor("linear", step, 10) for step in range(1, 11)]
     assert factors == pytest.approx([1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])

@@ -16,7 +16,7 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.cli import main
-from dprmt.training.harness import Run, _ledger, load_trained, read_metrics, read_summary, train
+from dprmt.training.harness import Run, SilentParameterError, _ledger, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness import _train as harness
 from dprmt.training.harness._ledger import charged_steps
 from dprmt.training.harness._recipe_task import RecipeTask
@@ -276,3 +276,26 @@ def test_a_disk_that_is_full_ends_the_run_with_one_line_and_loses_nothing(folder
     assert charged_steps(tmp_path / "run") == 2
     assert main([*command, "--resume"]) == 0
     assert read_summary(tmp_path / "run")["charged"] == STEPS + 2
+
+
+def test_a_signal_during_the_last_step_is_too_late(folder, tmp_path, monkeypatch):
+    """All steps are done then: the run ends as one that nobody asked to stop."""
+    real = Run._one_step
+
+    def interrupted(self, step, batch):
+        if step == STEPS:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self, step, batch)
+
+    monkeypatch.setattr(Run, "_one_step", interrupted)
+    result = train(recipe_in(folder), tmp_path / "run")
+    assert (result.finished, result.steps) == (True, STEPS)
+
+
+def test_parameters_that_do_not_move_stop_every_start(folder, tmp_path):
+    """The first start after ten steps, or at its last one; any other start at its first step."""
+    still = recipe_in(folder, **{"optimizer.learning_rate": 1e-30, "training.steps": 14})
+    for last in (10, 11):
+        with pytest.raises(SilentParameterError, match="did not change"):
+            train(still, tmp_path / "run", resume=last > 10)
+        assert charged_steps(tmp_path / "run") == last
