@@ -140,6 +140,15 @@ def _minimize_on_log_grid(objective: Callable[[Array], Array], scale: float) -> 
     return float(np.exp(center))
 
 
+def chernoff(pmf: LossPMF, steps: int, tilt: float) -> tuple[float, float]:
+    """A log c and p with δ(ε) ≤ p + c·e^{-tilt·ε} after so many steps: (F0) with nothing composed, rounding charged."""
+    (stack,) = _stacks([(pmf, 1)])
+    rounding = float(_mass_rounding(stack.mass, _tilted_mass(stack, tilt))[0])
+    log_scale = steps * (float(log_mgf([(pmf, 1)], np.array([tilt]))[0]) + rounding)
+    infinite = -np.expm1(steps * np.log1p(-pmf.infinite)) if pmf.infinite < 1 else 1.0
+    return log_scale + float(log_kappa(np.array(tilt))), float(infinite)
+
+
 @dataclass(frozen=True)
 class Window:
     """FFT window and what it leaves out.
@@ -158,18 +167,25 @@ class Window:
 
 def window(phases: Phases, tilt: float) -> Window:
     """Grid points outside which the tilted composed loss has mass at most 1e-10 on either side (Chernoff)."""
-    mesh = phases[0][0].mesh
-    thetas = np.exp(np.linspace(-12.0, 6.0, 73)) / loss_deviation(phases, tilt)
-    up, down = thetas, thetas
-    some = some_of(phases)
-    if len(some) < len(phases):  # every θ gives a bound; which is best, some phases tell
-        highest, lowest = _chernoff_ends(some, tilt, thetas, thetas)
-        up, down = thetas[[int(np.argmin(highest))]], thetas[[int(np.argmax(lowest))]]
+    mesh, some = phases[0][0].mesh, some_of(phases)
+    scale = 1.0 / loss_deviation(phases, tilt)
+    # Every θ gives a bound; which is best, some phases tell.
+    up, down = _sharpest(lambda up, down: _chernoff_ends(some, tilt, up, down), scale)
     highest, lowest = _chernoff_ends(phases, tilt, up, down)
     first = int(np.floor(np.max(lowest) / mesh)) - 1
     last = int(np.ceil(np.min(highest) / mesh)) + 1
     size = max(last - first + 1, 16)
     return Window(first, fft.next_fast_len(size, real=True) if size < _LONGEST else size)
+
+
+def _sharpest(ends: Callable[[Array, Array], tuple[Array, Array]], scale: float) -> tuple[Array, Array]:
+    """The θ at which the upper end is lowest, and that at which the lower one is highest: coarsely, then finely."""
+    up = down = scale * np.exp(np.linspace(-12.0, 6.0, 19))
+    near = np.exp(np.linspace(-0.75, 0.75, 7))
+    for fine in (near, np.ones(1)):
+        highest, lowest = ends(up, down)
+        up, down = up[[int(np.argmin(highest))]] * fine, down[[int(np.argmax(lowest))]] * fine
+    return up, down
 
 
 def _chernoff_ends(phases: Phases, tilt: float, up: Array, down: Array) -> tuple[Array, Array]:
@@ -255,11 +271,14 @@ def window_of(pmf: LossPMF, fewest: int, most: int, tilt: float) -> tuple[int, i
 
     Returns: chernoff's bound at one θ is linear in the number of steps, so its two ends decide.
     """
-    thetas = np.exp(np.linspace(-12.0, 6.0, 73)) / loss_deviation([(pmf, most)], tilt)
-    base = log_mgf([(pmf, 1)], np.array([tilt]))[0]
-    up, down = (log_mgf([(pmf, 1)], tilt + sign * thetas) - base for sign in (1.0, -1.0))
-    highest = np.min(np.maximum(fewest * up, most * up) / thetas - _LOG_OUTSIDE / thetas)
-    lowest = np.max(-np.maximum(fewest * down, most * down) / thetas + _LOG_OUTSIDE / thetas)
+
+    def ends(up: Array, down: Array) -> tuple[Array, Array]:
+        log_mgfs = log_mgf([(pmf, 1)], np.concatenate([[tilt], tilt + up, tilt - down]))
+        above, below = log_mgfs[1 : up.size + 1] - log_mgfs[0], log_mgfs[up.size + 1 :] - log_mgfs[0]
+        highest = (np.maximum(fewest * above, most * above) - _LOG_OUTSIDE) / up
+        return highest, (_LOG_OUTSIDE - np.maximum(fewest * below, most * below)) / down
+
+    highest, lowest = (float(end[0]) for end in ends(*_sharpest(ends, 1.0 / loss_deviation([(pmf, most)], tilt))))
     first, last = int(np.floor(lowest / pmf.mesh)) - 1, int(np.ceil(highest / pmf.mesh)) + 1
     return first, int(fft.next_fast_len(max(last - first + 1, 16), real=True))
 

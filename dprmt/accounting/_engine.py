@@ -14,6 +14,7 @@ from dprmt.accounting._cells import StepPair
 from dprmt.accounting._composition import (
     ComposedLoss,
     Window,
+    chernoff,
     composed,
     log_mgf,
     loss_deviation,
@@ -181,11 +182,16 @@ def intersection(
 def _solve_at_level(
     schedule: Schedule, question: Question, direction: Direction, level: float, split: bool, enough: float
 ) -> dict[Side, float]:
-    """Both answers, or only the upper one where that is ``enough``."""
-    curves = level_curves(schedule, question, direction, level, split)
-    if curves is None:
+    """Both answers, or only the upper one where that is ``enough``, or Chernoff's bound is."""
+    both, ground = _shared(schedule, question, direction, level)
+    if question.is_trivial(ground.total_variation):
         return {"upper": 0.0, "lower": 0.0}
     drift = loss_drift(schedule)
+    if enough > 0.0 and ground.rough is not None:
+        at_most = question.at_most(*chernoff(*ground.rough, ground.tilt), ground.tilt, drift)
+        if at_most <= enough:
+            return {"upper": at_most}
+    curves = _curves(both, ground, question, direction, level, split)
     answer: dict[Side, float] = {"upper": question.read(curves("upper"), "upper", drift)}
     if answer["upper"] > enough:
         answer["lower"] = question.read(curves("lower"), "lower", drift)
@@ -196,13 +202,32 @@ def level_curves(
     schedule: Schedule, question: Question, direction: Direction, level: float, split: bool
 ) -> Callable[[Side], Curve] | None:
     """Makes δ(ε) from above or from below, sharpest where the question is; None if its answer is 0 without them."""
-    tail = _tail(schedule, question.small)
-    upper, lower = _pairs(schedule, tail, level)
-    ground = _ground(upper, question, direction, tail)
+    both, ground = _shared(schedule, question, direction, level)
     if question.is_trivial(ground.total_variation):
         return None
-    both: dict[Side, Pairs] = {"upper": upper, "lower": lower}
-    return lambda side: _curve(both[side], ground, question, direction, side, level, split)
+    return _curves(both, ground, question, direction, level, split)
+
+
+def _shared(
+    schedule: Schedule, question: Question, direction: Direction, level: float
+) -> tuple[dict[Side, Pairs], _Ground]:
+    tail = _tail(schedule, question.small)
+    upper, lower = _pairs(schedule, tail, level)
+    return {"upper": upper, "lower": lower}, _ground(upper, question, direction, tail)
+
+
+def _curves(
+    both: dict[Side, Pairs], ground: _Ground, question: Question, direction: Direction, level: float, split: bool
+) -> Callable[[Side], Curve]:
+    plan = None if ground.rough is None else _plan(*ground.rough, ground, question)
+    return lambda side: _curve(both[side], ground, plan, question, direction, side, level, split)
+
+
+def _plan(law: LossPMF, steps: int, ground: _Ground, question: Question) -> SplitPlan | None:
+    if steps == 1:
+        return None
+    below = question.below if isinstance(question, EpsilonAtDelta) else ground.near
+    return plan_split(law, steps, question.small, ground.near, ground.tilt, ground.scale, below)
 
 
 @dataclass(frozen=True)
@@ -210,7 +235,7 @@ class _Ground:
     """What both sides of one level share.
 
     Ranges of losses, the tilt at which to compose, the scale of a step's loss, a bound on the total variation of all
-    steps, an ε that is large enough, and how to split.
+    steps, an ε that is large enough, and if all steps are equal a rough law from above and their number.
     """
 
     ranges: list[tuple[float, float]]
@@ -218,7 +243,7 @@ class _Ground:
     scale: float
     total_variation: float
     near: float
-    plan: SplitPlan | None
+    rough: tuple[LossPMF, int] | None
 
 
 def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction, tail: float) -> _Ground:
@@ -238,10 +263,8 @@ def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction,
     near = question.around(rough, tilt)
     law, steps = rough[0]
     if steps == 1:
-        return _Ground(ranges, tilt, _scale_of_one(law, question, near), total_variation, near, None)
-    below = question.below if isinstance(question, EpsilonAtDelta) else near
-    plan = plan_split(law, steps, question.small, near, tilt, scale, below)
-    return _Ground(ranges, tilt, scale, total_variation, near, plan)
+        scale = _scale_of_one(law, question, near)
+    return _Ground(ranges, tilt, scale, total_variation, near, rough[0])
 
 
 def _variation(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float) -> float:
@@ -264,13 +287,20 @@ def _total_variation(law: LossPMF) -> float:
 
 
 def _curve(
-    pairs: Pairs, ground: _Ground, question: Question, direction: Direction, side: Side, level: float, split: bool
+    pairs: Pairs,
+    ground: _Ground,
+    plan: SplitPlan | None,
+    question: Question,
+    direction: Direction,
+    side: Side,
+    level: float,
+    split: bool,
 ) -> Curve:
     pair, steps = pairs[0]
     if len(pairs) == 1 and steps == 1:
         return _one_step(pair, ground, direction, side, level)
-    if ground.plan is not None and (split or ground.plan.needed):
-        curve = split_curve(pair, steps, ground.ranges[0], direction, side, ground.plan, level, question.small)
+    if plan is not None and (split or plan.needed):
+        curve = split_curve(pair, steps, ground.ranges[0], direction, side, plan, level, question.small)
         if curve is not None:
             return curve
     phases = _on_one_mesh(pairs, ground, question, direction, side, level)

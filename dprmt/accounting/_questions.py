@@ -13,6 +13,8 @@ from dprmt.accounting._composition import Phases, log_kappa, log_mgf, tilt_for_d
 
 Side = Literal["upper", "lower"]
 
+_ROUNDING = 1e-12
+
 
 class Curve(Protocol):
     """Bounds on the δ(ε) of a composition."""
@@ -54,6 +56,13 @@ class EpsilonAtDelta:
         """Chernoff's bound on the answer."""
         log_m = float(log_mgf(phases, np.array([tilt]))[0])
         return (log_m + float(log_kappa(np.array(tilt))) - math.log(self.delta)) / tilt
+
+    def at_most(self, log_bound: float, infinite: float, tilt: float, drift: float) -> float:
+        """The upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known; ``drift`` as below."""
+        if infinite >= self.delta:
+            return math.inf
+        epsilon = (log_bound - math.log(self.delta - infinite)) / tilt
+        return max(epsilon + _ROUNDING * abs(epsilon) + drift, 0.0)
 
     def read(self, curve: Curve, side: Side, drift: float) -> float:
         """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
@@ -100,6 +109,11 @@ class DeltaAtEpsilon:
         """The loss asked about."""
         del phases, tilt
         return self.epsilon
+
+    def at_most(self, log_bound: float, infinite: float, tilt: float, drift: float) -> float:
+        """The upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known; ``drift`` as below."""
+        exponent = log_bound - tilt * (self.epsilon - drift)
+        return min(infinite + math.exp(min(exponent + _ROUNDING * abs(tilt * self.epsilon), 0.0)), 1.0)
 
     def read(self, curve: Curve, side: Side, drift: float) -> float:
         """The answer on one side, moved outward by a possible ``drift`` of the composed loss (F3)."""
