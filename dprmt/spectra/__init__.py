@@ -17,11 +17,11 @@ from dprmt.spectra._blend_layers import blend_layers as blend_layers
 from dprmt.spectra._blend_memory import BlendMemory as BlendMemory
 from dprmt.spectra._block_cosine import BlockCosine as BlockCosine
 from dprmt.spectra._block_cosine import block_cosine as block_cosine
-from dprmt.spectra._denoiser import denoise as denoise
+from dprmt.spectra._denoise import denoise as denoise
+from dprmt.spectra._denoise import denoise_layers as denoise_layers
+from dprmt.spectra._denoiser import LayerDenoiser as LayerDenoiser
 from dprmt.spectra._divergence import spectral_divergence as spectral_divergence
-from dprmt.spectra._layers import LayerDenoiser as LayerDenoiser
 from dprmt.spectra._layers import LayerReport as LayerReport
-from dprmt.spectra._layers import denoise_layers as denoise_layers
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur as MarchenkoPastur
 from dprmt.spectra._momentum_noise import momentum_noise_scale as momentum_noise_scale
 from dprmt.spectra._noise_gain import NoiseGain as NoiseGain

@@ -150,6 +150,17 @@ def to_float64(values: Array) -> Array:
     return xp.asarray(values, dtype=xp.float64)
 
 
+def float64_like(values: Any, like: Array) -> Array:
+    """Numbers as an array of the library, and on the device, of another one."""
+    xp = array_namespace(like)
+    return xp.asarray(values, dtype=xp.float64, device=like.device)
+
+
+def detached(array: Array) -> Array:
+    """The array outside automatic differentiation."""
+    return array.detach() if is_tensor(array) else array
+
+
 def promote_half(values: Array) -> Array:
     """Half precision and bfloat16 as float32, in which decompositions exist; other dtypes as they are."""
     if values.dtype.itemsize >= 4:

@@ -39,8 +39,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -62,23 +61,15 @@ _TINY = 1e-300  # in place of the norm of a zero vector
 _PRODUCT_LIMIT, _PRODUCT_BLOCKS = 256, 8  # longer sides: torch's YYᵀ in this many row blocks, its upper half only
 
 
-@dataclass(frozen=True)
-class LeadingSpectrum:
-    """Singular values in decreasing order: at least the top one, and all above the edge.
-
-    Attributes
-    ----------
-    values : array of float64, shape (batch, q)
-        Padded with zeros where a matrix has fewer values above the edge than another one.
-    vectors : array, shape (batch, r, q)
-        Singular vectors of the shorter side, in the dtype of the data.
-    others : array, shape (batch, q, c), optional
-        Those of the longer side as rows, where the method has them anyway.
-    """
+class LeadingSpectrum(NamedTuple):
+    """Singular values in decreasing order: at least the top one, and all above the edge."""
 
     values: Array
+    """Of float64, shape (batch, q), with zeros where a matrix has fewer values above the edge than another one."""
     vectors: Array
+    """Singular vectors of the shorter side, shape (batch, r, q), in the dtype of the data."""
     others: Array | None = None
+    """Those of the longer side as rows, shape (batch, q, c), where the method has them anyway."""
 
 
 def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> LeadingSpectrum:
@@ -110,7 +101,7 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     else:
         singles = [leading_spectrum(stack[i : i + 1], edges[i : i + 1], backend) for i in range(len(stack))]
         return _joined(singles)
-    values, vectors, others = spectrum.values, spectrum.vectors, spectrum.others
+    values, vectors, others = spectrum
     kept = max(1, int((values > edges[:, None]).sum(-1).max()))
     return LeadingSpectrum(values[:, :kept], vectors[..., :kept], others if others is None else others[:, :kept])
 
@@ -152,8 +143,7 @@ def _from_products(stack: Array, edges: Array, products: _Products) -> LeadingSp
         values, vectors = _placed(values, near), _placed(vectors, near)
     far = values[:, 0] > largest * edges
     if bool(far.any()):
-        again = _from_products(stack[far], edges[far], tuple(wider))
-        values[far], vectors[far] = again.values, again.vectors
+        values[far], vectors[far], _ = _from_products(stack[far], edges[far], tuple(wider))
     return LeadingSpectrum(values, vectors)
 
 

@@ -18,15 +18,16 @@ from dprmt.spectra._arrays import (
     cast_like,
     check_finite,
     check_nonempty,
+    detached,
+    float64_like,
     is_tensor,
     refuse_kernels,
     to_float64,
 )
 from dprmt.spectra._backends import full_spectrum
 from dprmt.spectra._blend_weights import Floats, Moments, fit_weights, members, moments_of, squared_norm
-from dprmt.spectra._denoiser import NEGLIGIBLE, detached, float64_like, in_safe_range, pick, reweight
+from dprmt.spectra._denoiser import NEGLIGIBLE, in_safe_range, representable, reweight
 from dprmt.spectra._labels import keeps_labels
-from dprmt.spectra._representable import representable
 
 
 @keeps_labels
@@ -83,7 +84,7 @@ def blend(matrix: MatrixT, sigma: float, norm_correction: bool = True) -> Matrix
     --------
     >>> import numpy as np
     >>> from dprmt.spectra._alignment import cosine_similarity
-    >>> from dprmt.spectra._denoiser import denoise
+    >>> from dprmt.spectra._denoise import denoise
     >>> rng = np.random.default_rng(0)
     >>> clean = np.zeros((16, 768))
     >>> clean[range(16), range(16)] = 14 / np.arange(1, 17) ** 0.5  # top singular value 14; bulk edge 32
@@ -201,7 +202,9 @@ def combine(spectra: NoisySpectra, coefficients: Floats, rows: list[int], unscal
     shrunk = np.einsum("bk,bkr->br", a[:, 1:], members(values, spectra.shape)[:, 1:])
     factors = shrunk / np.where(values > 0, values, 1)
     kept = int((factors > 0).any(0).sum())  # these come first
-    y, unit, vectors = (pick(x, rows) for x in (spectra.y, spectra.unit, spectra.vectors))
+    y, unit, vectors = spectra.y, spectra.unit, spectra.vectors
+    if len(rows) < len(y):
+        y, unit, vectors = y[rows], unit[rows], vectors[rows]
     share = cast_like(float64_like(a[:, 0], y), y)[:, None, None]
     if kept == 0:
         result = y * share

@@ -11,7 +11,7 @@ import numpy as np
 
 from dprmt._validation import ParameterError, check_choice
 from dprmt.spectra._alignment import norm
-from dprmt.spectra._arrays import Array, MatrixT, array_namespace, cast_like, check_finite
+from dprmt.spectra._arrays import Array, MatrixT, array_namespace, cast_like, check_finite, detached
 from dprmt.spectra._blend import (
     NoisySpectra,
     changed_rows,
@@ -24,7 +24,7 @@ from dprmt.spectra._blend import (
 )
 from dprmt.spectra._blend_memory import BlendMemory, LayerKey
 from dprmt.spectra._blend_weights import NAMES, Floats, Moments, estimated_gain, fit_weights
-from dprmt.spectra._denoiser import detached
+from dprmt.spectra._denoiser import sigma_by_name, stack_of
 from dprmt.spectra._layers import (
     LayerReport,
     axes_of,
@@ -32,8 +32,6 @@ from dprmt.spectra._layers import (
     checked_matrix,
     label,
     shape_of,
-    sigma_by_name,
-    stack_of,
 )
 
 LayerWeights: TypeAlias = Literal["noisy", "least-squares"]

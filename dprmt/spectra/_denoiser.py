@@ -1,137 +1,179 @@
-"""The gradient denoiser of Eq. 10: singular values are shrunk above the gate, nothing happens below it."""
+"""The gradient denoiser of Eq. 10: singular values are shrunk above the gate, nothing happens below it.
+
+Of matrices of one shape in one call, and of the layers of many gradients, which are planned once.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError, check_choice, check_real
-from dprmt.spectra._arrays import (
-    Array,
-    MatrixT,
-    array_namespace,
-    as_array,
-    cast_like,
-    check_finite,
-    check_nonempty,
-    is_tensor,
-    promote_half,
-    refuse_kernels,
-    to_float64,
-)
+from dprmt.spectra._arrays import Array, MatrixT, array_namespace, as_array, cast_like, check_finite, to_float64
 from dprmt.spectra._backends import Backend, leading_spectrum
 from dprmt.spectra._formulas import Loss, shrunk
-from dprmt.spectra._labels import keeps_labels
-from dprmt.spectra._representable import representable
+from dprmt.spectra._layers import LayerReport, axes_of, batches, checked_matrix, label, shape_of, untouched
 
 _SAFE = 2.0**-40, 2.0**40  # range of largest entries whose squares, and sums of them, are normal in float32
+_LOOKS = "shape", "dtype", "device"
 NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats
 
 
-@keeps_labels
-def denoise(
-    matrix: MatrixT,
-    sigma: float,
-    kappa: float = 1.02,
-    norm_correction: bool = True,
-    *,
-    loss: Loss = "frobenius",
-    backend: Backend = "auto",
-) -> MatrixT:
-    """Denoise a noisy gradient matrix, or leave it alone if nothing in it stands out from the noise.
+class _Batch(NamedTuple):
+    """Matrices that one call handles."""
 
-    With s₁ the top singular value of Y, b the bulk edge and Ŷ the matrix Y with its singular values shrunk by
-    `shrink` (those at and below the edge to 0):
+    labels: dict[str, str]
+    """By name, how error messages call it."""
+    shape: tuple[int, int]
+    kappa: float
 
-    - ``s₁ < κ·b``: Y, unchanged to the last bit;
-    - otherwise: ``Ŷ·‖Y‖/‖Ŷ‖``, or Ŷ itself without ``norm_correction``.
+
+class _Plan(NamedTuple):
+    """What of a gradient does not change from step to step."""
+
+    looks: list[tuple[Any, ...]]
+    """Name, type, shape, dtype and device of every layer."""
+    matrices: list[str]
+    batches: list[_Batch]
+    untouched: dict[str, LayerReport]
+    """Of every layer, as if none were denoised."""
+    lasts: bool
+    """Whether there is no more to a layer than its looks, which the next gradient's may have again."""
+
+
+class LayerDenoiser:
+    """`denoise_layers` for many gradients: of layers that look as they did before, only the numbers are looked at.
 
     Parameters
     ----------
-    matrix : array, shape (..., m, n)
-        Y, NumPy or torch (any device), of real floating dtype; leading axes are a batch of independent
-        matrices. Work is done in float64 for float64, else in float32, the gate and the shrinkage always in
-        float64. It is outside automatic differentiation; keep it out of autocast regions, which would round
-        its products.
-    sigma : float
-        Standard deviation of one entry of the noise, >= 0, in the units of the matrix: σ_DP·C/|B|, not the
-        noise multiplier. With 0 there is nothing to remove and the matrix comes back as it is.
-    kappa : float
-        κ >= 1, the gate in units of the bulk edge. `kappa_for` gives it for a false-alarm rate.
-    norm_correction : bool
-        Whether to give the shrunk matrix the Frobenius norm of the noisy one; then improvements of the layers
-        add up to one of the whole gradient (`block_cosine`). False is the paper's ablation. A matrix whose
-        rescaled version would leave the range of its dtype, as large float16 entries can, is not rescaled.
-    loss : {"frobenius", "operator", "nuclear"}
-        The shrinker. The paper's is Frobenius. Only "nuclear" shrinks values next to the edge to 0, so that a
-        matrix that passes the gate may have nothing left to rescale; it is then returned unchanged.
-    backend : {"auto", "gram", "lanczos", "products", "svd"}
-        How to find the singular values; "auto" goes by the shape, see `dprmt.spectra._backends`.
-
-    Returns
-    -------
-    array, shape (..., m, n)
-        In the form, dtype and device of ``matrix``. The same object, not a copy, if no matrix passes the
-        gate.
+    kappa, norm_correction, loss, backend
+        As in `denoise_layers`.
 
     Raises
     ------
     ParameterError
-        If ``matrix`` has fewer than two axes or is a convolution's kernel (out, in, h, w), whose slices are no
-        matrices to denoise; if it has a zero-length axis, an entry that is not finite or a dtype that
-        is not real floating; if ``sigma`` < 0, ``kappa`` < 1, or either is not finite; if a choice is
-        unknown; if the result does not fit the dtype, rescaled or not.
+        If a choice is unknown.
 
     Formal guarantees
     -----------------
-    If ``matrix`` is the output of a differentially private mechanism, so is the result, with the same (ε, δ):
-    it is a function of ``matrix`` and of the other arguments alone. These must not depend on the private data
-    in other ways.
-
-    References
-    ----------
-    Eq. 10 of arXiv:2510.01137v3 with the shrinker of Eq. 9; appendix H.2 without norm correction.
+    As in `denoise_layers`: nothing of one gradient but names, types, shapes, dtypes and devices is kept for the next.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from dprmt.spectra._alignment import cosine_similarity
-    >>> rng = np.random.default_rng(0)
-    >>> clean = 60 * np.outer(np.eye(16)[0], np.ones(256) / 16)
-    >>> noisy = clean + rng.standard_normal((16, 256))  # bulk edge: 20
-    >>> denoised = denoise(noisy, sigma=1.0)
-    >>> round(cosine_similarity(noisy, clean), 2), round(cosine_similarity(denoised, clean), 2)
-    (0.68, 0.96)
-    >>> noise = noisy - clean
-    >>> denoise(noise, sigma=1.0) is noise
-    True
+    >>> noise = np.random.default_rng(0).standard_normal((2, 16, 256))
+    >>> denoiser = LayerDenoiser(kappa=1.1)
+    >>> [denoiser({"weight": step}, sigma=1.0)[1]["weight"].denoised for step in noise]
+    [False, False]
     """
-    array = as_array("matrix", matrix)
-    if array.ndim < 2:
-        raise ParameterError("matrix", tuple(array.shape), "a matrix or a stack of matrices, shape (..., m, n)")
-    check_nonempty("matrix", array)
-    refuse_kernels("matrix", array)
-    σ = check_real("sigma", sigma, low=0.0)
-    κ = check_real("kappa", kappa, low=1.0)
-    check_method(loss, backend)
-    if σ == 0:
-        check_finite("matrix", array)
-        return array
-    stack = array.reshape(-1, *array.shape[-2:])
-    size = len(stack)
-    result = denoise_stack(stack, [σ] * size, [κ] * size, norm_correction, loss, backend, ["matrix"] * size)
-    if not result.changed:
-        return array
-    if len(result.changed) < size:
-        whole = detached(stack) * 1.0
-        whole[result.changed] = cast_like(result.matrices, array)
-    else:
-        whole = cast_like(result.matrices, array)
-    return whole.reshape(array.shape)
+
+    def __init__(
+        self,
+        kappa: float | Callable[[tuple[int, int]], float] = 1.02,
+        norm_correction: bool = True,
+        *,
+        loss: Loss = "frobenius",
+        backend: Backend = "auto",
+    ) -> None:
+        check_method(loss, backend)
+        self._kappa, self._norm_correction, self._loss, self._backend = kappa, norm_correction, loss, backend
+        self._plan: _Plan | None = None
+
+    def __call__(
+        self, layers: Mapping[str, MatrixT], sigma: float | Mapping[str, float]
+    ) -> tuple[dict[str, MatrixT], dict[str, LayerReport]]:
+        """Denoise one gradient.
+
+        Parameters
+        ----------
+        layers, sigma
+            As in `denoise_layers`.
+
+        Returns
+        -------
+        layers, report : dict
+            As from `denoise_layers`.
+
+        Raises
+        ------
+        ParameterError
+            As `denoise_layers` does.
+        """
+        if not isinstance(layers, Mapping):
+            raise ParameterError("layers", type(layers), "a mapping of names to arrays")
+        looks = [
+            (n, type(x), *(getattr(x, key, None) for key in ("shape", "dtype", "device"))) for n, x in layers.items()
+        ]
+        plan = self._plan if self._plan is not None and self._plan.looks == looks else self._planned(layers, looks)
+        sigmas = sigma_by_name(plan.matrices, sigma)
+        result, report = dict(layers), dict(plan.untouched)
+        matrices = layers if plan.lasts else {name: as_array(label(name), layers[name]) for name in plan.matrices}
+        for batch in plan.batches:
+            noisy = [name for name in batch.labels if sigmas[name] > 0]
+            for name in batch.labels.keys() - noisy:
+                check_finite(batch.labels[name], matrices[name])
+            if not noisy:
+                continue
+            outcome = denoise_stack(
+                stack_of([matrices[name] for name in noisy]),
+                [sigmas[name] for name in noisy],
+                [batch.kappa] * len(noisy),
+                self._norm_correction,
+                self._loss,
+                self._backend,
+                [batch.labels[name] for name in noisy],
+                scratch=len(noisy) > 1,
+            )
+            denoised = cast_like(outcome.matrices, matrices[noisy[0]])
+            result.update(zip((noisy[i] for i in outcome.changed), denoised, strict=True))
+            for i, name in enumerate(noisy):
+                top, spikes = outcome.top_over_edge[i], outcome.spikes[i]
+                report[name] = LayerReport(name, batch.shape, top, spikes, i in outcome.changed)
+        return result, report
+
+    def _planned(self, layers: Mapping[str, Any], looks: list[tuple[Any, ...]]) -> _Plan:
+        found = {name: checked_matrix(name, layer) for name, layer in layers.items() if axes_of(name, layer) == 2}
+        kappas = {shape: _kappa_of(shape, self._kappa) for shape in {shape_of(matrix) for matrix in found.values()}}
+        shapes = {name: shape_of(matrix) for name, matrix in found.items()}
+        together = [
+            _Batch({name: label(name) for name in names}, shapes[names[0]], kappas[shapes[names[0]]])
+            for names in batches(found, self._backend)
+        ]
+        reports = {name: untouched(name, layer) for name, layer in layers.items()}
+        plan = _Plan(looks, list(found), together, reports, all(found[name] is layers[name] for name in found))
+        if plan.lasts:
+            self._plan = plan
+        return plan
+
+
+def _kappa_of(shape: tuple[int, int], kappa: float | Callable[[tuple[int, int]], float]) -> float:
+    if callable(kappa):
+        return check_real(f"kappa({shape})", kappa(shape), low=1.0)
+    return check_real("kappa", kappa, low=1.0)
+
+
+def sigma_by_name(names: list[str], sigma: float | Mapping[str, float]) -> dict[str, float]:
+    """The noise level of every matrix."""
+    if not isinstance(sigma, Mapping):
+        return dict.fromkeys(names, check_real("sigma", sigma, low=0.0))
+    for name in names:
+        if name not in sigma:
+            raise ParameterError("sigma", sorted(sigma), f"given for every matrix, also for {name!r}")
+    return {name: check_real(f"sigma[{name!r}]", sigma[name], low=0.0) for name in names}
+
+
+def stack_of(matrices: list[Array]) -> Array:
+    """Matrices of one shape in one array."""
+    return matrices[0][None] if len(matrices) == 1 else array_namespace(matrices[0]).stack(matrices)
+
+
+def check_method(loss: str, backend: str) -> None:
+    """Raise unless both choices are known."""
+    check_choice("loss", loss, get_args(Loss))
+    check_choice("backend", backend, get_args(Backend))
 
 
 class DenoisedStack(NamedTuple):
@@ -161,47 +203,34 @@ def denoise_stack(
     shape = m, n = tuple(stack.shape[-2:])
     y, unit = in_safe_range(stack, names)
     xp = array_namespace(y)
+    σ, κ = (xp.asarray(numbers, dtype=xp.float64, device=y.device) for numbers in (sigmas, kappas))
     with np.errstate(over="ignore"):
-        σ = xp.clip(float64_like(sigmas, y) / to_float64(unit), NEGLIGIBLE, 1 / NEGLIGIBLE)
+        σ = xp.clip(σ / to_float64(unit), NEGLIGIBLE, 1 / NEGLIGIBLE)
     b = σ * (math.sqrt(m) + math.sqrt(n))
-    spectrum = leading_spectrum(y if m <= n else y.mT, b, backend)
-    s = spectrum.values
+    s, vectors, others = leading_spectrum(y if m <= n else y.mT, b, backend)
     η = shrunk(s / σ[:, None], shape, 1.0, loss) * σ[:, None]
     norm = xp.sqrt((η * η).sum(-1))
-    passed = s[:, 0] >= float64_like(kappas, y) * b
+    passed = s[:, 0] >= κ * b
     if norm_correction:
         passed = passed & (norm > 0)
     changed = [i for i, passes in enumerate(passed.tolist()) if passes]
-    weights = η / xp.where(s > 0, s, 1.0)
+    top_over_edge, spikes = (s[:, 0] / b).tolist(), (s > b[:, None]).sum(-1).tolist()
+    if len(changed) < len(y):
+        y, unit, s, η, norm, vectors = (part[changed] for part in (y, unit, s, η, norm, vectors))
+        others, scratch = others if others is None else others[changed], True
     scale = xp.ones_like(norm)
     if norm_correction:
-        scale = _frobenius_norm(y) / xp.where(norm > 0, norm, 1.0)
-        weights = weights * scale[:, None]
-    chosen, vectors = pick(y, changed), pick(spectrum.vectors, changed)
-    out = chosen if scratch or chosen is not y else None
-    if spectrum.others is None:
-        matrices = reweight(chosen, vectors, cast_like(pick(weights, changed), y), out)
+        rows = to_float64(xp.linalg.norm(y, 2, -1))
+        scale = xp.sqrt((rows**2).sum(-1)) / norm
+    weights = η / xp.where(s > 0, s, 1.0) * scale[:, None]
+    out = y if scratch else None
+    if others is None:
+        matrices = reweight(y, vectors, cast_like(weights, y), out)
     else:
-        shortened = cast_like(pick(weights * s, changed), y)
-        matrices = _recomposed(m <= n, vectors, shortened, pick(spectrum.others, changed), out)
-    unit, scale = pick(unit, changed), pick(scale, changed)
-    return DenoisedStack(
-        changed=changed,
-        matrices=representable(matrices, unit, 1 / scale, stack.dtype, [names[i] for i in changed]),
-        top_over_edge=(s[:, 0] / b).tolist(),
-        spikes=(s > b[:, None]).sum(-1).tolist(),
-    )
-
-
-def check_method(loss: str, backend: str) -> None:
-    """Raise unless both choices are known."""
-    check_choice("loss", loss, get_args(Loss))
-    check_choice("backend", backend, get_args(Backend))
-
-
-def detached(array: Array) -> Array:
-    """The array outside automatic differentiation."""
-    return array.detach() if is_tensor(array) else array
+        matrices = _recomposed(m <= n, vectors, cast_like(weights * s, y), others, out)
+    if xp.finfo(stack.dtype).max < xp.finfo(y.dtype).max or bool((unit != 1).any()):
+        matrices = representable(matrices, unit, 1 / scale, stack.dtype, [names[i] for i in changed])
+    return DenoisedStack(changed, matrices, top_over_edge, spikes)
 
 
 def in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array]:
@@ -210,9 +239,10 @@ def in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array]:
     These are near the top entry for all if one of them is so large or small that its squares might leave the
     range, else 1.
     """
-    y = promote_half(detached(stack))
-    y = y if y.dtype.itemsize <= 8 else to_float64(y)
-    xp = array_namespace(y)
+    xp = array_namespace(stack)
+    y = stack if xp is np else stack.detach()
+    if not 4 <= y.dtype.itemsize <= 8:
+        y = xp.asarray(y, dtype=xp.float32 if y.dtype.itemsize < 4 else xp.float64)
     peaks = xp.maximum(xp.amax(y, (-2, -1)), -xp.amin(y, (-2, -1)))
     largest = peaks.tolist()
     if not math.isfinite(sum(largest)):
@@ -239,17 +269,25 @@ def _recomposed(wide: bool, vectors: Array, values: Array, others: Array, out: A
     return array_namespace(left).matmul(left, right, out=out)
 
 
-def _frobenius_norm(y: Array) -> Array:
-    xp = array_namespace(y)
-    return xp.sqrt((to_float64(xp.linalg.norm(y, 2, -1)) ** 2).sum(-1))
+def representable(matrices: Array, unit: Array, fallback: Array, dtype: Any, names: Sequence[str]) -> Array:
+    """Matrices back from their units, each times its fallback factor if it would otherwise leave the range.
 
-
-def pick(stack: Array, positions: list[int]) -> Array:
-    """The matrices at these positions, without a copy if that is all of them."""
-    return stack if len(positions) == len(stack) else stack[positions]
-
-
-def float64_like(values: Sequence[float] | NDArray[np.float64], like: Array) -> Array:
-    """Numbers as an array of the library, and on the device, of another one."""
-    array = np.asarray(values, dtype=np.float64)
-    return to_float64(like.new_tensor(array)) if is_tensor(like) else array
+    Returns: ``matrices`` itself, with entries that are finite in ``dtype``.
+    """
+    xp = array_namespace(matrices)
+    unit = to_float64(unit)
+    as_they_are = bool((unit == 1).all())
+    if len(matrices) == 0 or (as_they_are and xp.finfo(dtype).max >= xp.finfo(matrices.dtype).max):
+        return matrices
+    peaks = to_float64(xp.maximum(xp.amax(matrices, (-2, -1)), -xp.amin(matrices, (-2, -1))))
+    limit = float(xp.finfo(dtype).max)
+    with np.errstate(over="ignore"):
+        factors = xp.where(peaks * unit <= limit, unit, unit * to_float64(fallback))
+        reached = (peaks * factors).tolist()
+    for name, peak in zip(names, reached, strict=True):
+        if peak > limit:
+            allowed = f"a matrix whose denoised version fits {dtype}, entries up to {limit:g}; its largest entry"
+            raise ParameterError(name, peak, allowed)
+    if not bool((factors == 1).all()):
+        matrices *= cast_like(factors, matrices)[:, None, None]
+    return matrices

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt._validation import ParameterError
-from dprmt.spectra._denoiser import denoise
+from dprmt.spectra import denoise
 from dprmt.spectra._phase_transition import bulk_edge
 from dprmt.spectra._shrinkage import shrink
 

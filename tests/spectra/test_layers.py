@@ -13,11 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt._validation import ParameterError
-from dprmt.spectra import _layers
+from dprmt.spectra import LayerDenoiser, LayerReport, _denoiser, _layers, denoise, denoise_layers
 from dprmt.spectra._alignment import improvement
 from dprmt.spectra._block_cosine import block_cosine
-from dprmt.spectra._denoiser import denoise
-from dprmt.spectra._layers import LayerDenoiser, LayerReport, denoise_layers
 from dprmt.spectra._phase_transition import bulk_edge
 from dprmt.spectra._tracy_widom import kappa_for
 
@@ -144,9 +142,9 @@ def test_batches_are_bounded_and_nothing_is_lost(entries, monkeypatch):
     """No call gets more entries than the limit, unless in one matrix; the result does not depend on it."""
     layers = gradient(np.random.default_rng(4))
     expected, report = denoise_layers(layers, 1.0)
-    sizes, original = [], _layers.denoise_stack
+    sizes, original = [], _denoiser.denoise_stack
     monkeypatch.setattr(_layers, "_BATCH_ENTRIES", entries)
-    monkeypatch.setattr(_layers, "denoise_stack", lambda y, *a, **k: sizes.append(y.shape) or original(y, *a, **k))
+    monkeypatch.setattr(_denoiser, "denoise_stack", lambda y, *a, **k: sizes.append(y.shape) or original(y, *a, **k))
     denoised, again = denoise_layers(layers, 1.0)
     assert all(len_ == 1 or len_ * m * n <= entries for len_, m, n in sizes)
     assert len(sizes) == {1: 11, 1000: 7, 2**24: 3}[entries]

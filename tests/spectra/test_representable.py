@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dprmt._validation import ParameterError
 from dprmt.spectra import BlendMemory, blend, blend_layers, denoise, denoise_layers
-from dprmt.spectra._representable import representable
+from dprmt.spectra._denoiser import representable
 
 LIBRARIES = pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
 SIGMA = 4000.0

@@ -82,21 +82,13 @@ def released_sum_divisor(dp_optimizer: DPOptimizer) -> float:
     """What the sum of clipped gradients and noise is divided by."""
     if dp_optimizer.loss_reduction == "sum":
         return 1.0
-    expected = check_real("expected_batch_size", dp_optimizer.expected_batch_size, low=0.0, low_open=True)
-    return expected * _accumulated_iterations(dp_optimizer) * _averaged_processes(dp_optimizer)
-
-
-def _averaged_processes(dp_optimizer: DPOptimizer) -> int:
-    # Over how many processes the reduced gradient is divided.
+    divisor = check_real("expected_batch_size", dp_optimizer.expected_batch_size, low=0.0, low_open=True)
+    sample = next((getattr(p, "grad_sample", None) for p in dp_optimizer.params), None)
+    if isinstance(sample, list):  # as many batches; outside a step there are no per-sample gradients to count
+        divisor *= dp_optimizer.accumulated_iterations
     reduce = getattr(type(dp_optimizer), "reduce_gradients", None)
     if reduce is None or isinstance(dp_optimizer, DistributedNoisySumOptimizer):
-        return 1
+        return divisor
     if reduce not in _AVERAGING:
         raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, "one that reduces gradients as Opacus does")
-    return int(dp_optimizer.world_size)
-
-
-def _accumulated_iterations(dp_optimizer: DPOptimizer) -> int:
-    # How often the accumulated batches count; outside a step there are no per-sample gradients to count.
-    sample = next((getattr(p, "grad_sample", None) for p in dp_optimizer.params), None)
-    return dp_optimizer.accumulated_iterations if isinstance(sample, list) else 1
+    return divisor * float(dp_optimizer.world_size)

@@ -160,7 +160,7 @@ class Denoising:
         """
         return self.denoiser(memory)(gradients, sigma)
 
-    def denoiser(self, memory: BlendMemory | None = None) -> GradientDenoiser:
+    def denoiser(self, memory: BlendMemory | None = None) -> Method:
         """`apply` for the gradients of many steps: what does not change from step to step is looked at once.
 
         Parameters
@@ -173,25 +173,30 @@ class Denoising:
         callable
             From gradients and sigma to what `apply` returns.
         """
-        return GradientDenoiser(DENOISERS[self.method].meaning()(self, memory), self.exclude)
+        method = self.new_method(memory)
 
+        def denoise(gradients: Mapping[str, torch.Tensor], sigma: float | Mapping[str, float]) -> Any:
+            layers = {name: gradient for name, gradient in gradients.items() if not matches(name, self.exclude)}
+            denoised, report = method(layers, sigma)
+            return {**gradients, **denoised}, report
 
-class GradientDenoiser:
-    """A denoiser of layers, for gradients some of whose parameters are left alone."""
+        return denoise
 
-    def __init__(self, method: Method, exclude: Sequence[str]) -> None:
-        self._method, self._exclude = method, exclude
-        self._excluded: dict[str, bool] = {}
+    def new_method(self, memory: BlendMemory | None) -> Method:
+        """`denoiser` without regard to ``exclude``.
 
-    def __call__(
-        self, gradients: Mapping[str, torch.Tensor], sigma: float | Mapping[str, float]
-    ) -> tuple[dict[str, torch.Tensor], dict[str, LayerReport | BlendReport]]:
-        """As `Denoising.apply`."""
-        for name in gradients.keys() - self._excluded.keys():
-            self._excluded[name] = matches(name, self._exclude)
-        layers = {name: gradient for name, gradient in gradients.items() if not self._excluded[name]}
-        denoised, report = self._method(layers, sigma)
-        return {name: denoised.get(name, gradient) for name, gradient in gradients.items()}, report
+        Parameters
+        ----------
+        memory : BlendMemory or None
+            As for `apply`.
+
+        Returns
+        -------
+        callable
+            From matrices and sigma to those that replace them, and a report.
+        """
+        method: Method = DENOISERS[self.method].meaning()(self, memory)
+        return method
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:

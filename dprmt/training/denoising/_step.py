@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -89,7 +89,8 @@ class DenoisingStep:
         self.parameters = _checked_parameters(named_parameters)
         self.options = options if options is not None else Denoising()
         self.memory = self.options.new_memory()
-        self._denoiser = self.options.denoiser(self.memory)
+        self._method = self.options.new_method(self.memory)
+        self._excluded = {name for name in self.parameters if matches(name, self.options.exclude)}
         self.last_report: DenoisingReport | None = None
         self.dp_optimizer: DPOptimizer | None = None
         self._sigma = sigma if callable(sigma) else partial(check_real, "sigma", sigma, low=0.0)
@@ -212,39 +213,42 @@ class DenoisingStep:
         return self.last_report
 
     def _denoise_gradients(self) -> None:
-        sigma = self.sigma
+        sigma = check_real("sigma", self._sigma(), low=0.0)
         noisy = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
-        denoised, layers, spectra = self._apply(noisy, sigma)
+        denoised, report = self._denoised(noisy, sigma, sigma)
         for name, gradient in denoised.items():
             if gradient is not noisy[name]:
                 self.parameters[name].grad = gradient
         if isinstance(self._optimizer, DPAdamBC):
-            self._tell(self._optimizer, sigma, {name: _noise_share(layer) for name, layer in layers.items()})
-        self.last_report = DenoisingReport(sigma, layers, spectra)
+            self._tell(self._optimizer, report)
+        self.last_report = report
         for observe in self._observers.values():
             observe(noisy, denoised, sigma)
 
-    def _apply(
-        self, noisy: Gradients, sigma: float | Mapping[str, float]
-    ) -> tuple[Gradients, dict[str, LayerReport | BlendReport], dict[str, LayerSpectrum]]:
-        with _full_precision(noisy):
-            denoised, layers = self._denoiser(noisy, sigma)
+    def _denoised(
+        self, noisy: Gradients, sigma: float | Mapping[str, float], reported: float
+    ) -> tuple[Gradients, DenoisingReport]:
+        with ExitStack() as precise:
+            # Autocasting, if a caller has left it on, would round the products of the denoiser to bfloat16.
+            for device in {gradient.device.type for gradient in noisy.values()}:
+                precise.enter_context(torch.autocast(device, enabled=False))
+            found, layers = self._method({name: noisy[name] for name in noisy if name not in self._excluded}, sigma)
+            denoised = {**noisy, **found}
             spectra = {
                 name: _spectrum(matrix, denoised[name])
                 for name, matrix in noisy.items()
                 if self.options.spectra and matrix.ndim == 2 and matches(name, self.options.spectra)
             }
-        return denoised, layers, spectra
+        return denoised, DenoisingReport(reported, layers, spectra)
 
     def _denoise_momenta(self, momenta: MomentumSteps) -> None:
         # After the optimizer's step, that of each momentum that was replaced is taken again.
         noisy, sigmas = momenta.after(self.sigma)
-        denoised, layers, spectra = self._apply(noisy, sigmas)
+        denoised, self.last_report = self._denoised(noisy, sigmas, max(sigmas.values(), default=0.0))
         for name, momentum in denoised.items():
             if momentum is not noisy[name]:
                 momenta.again(name, momentum, self.sigma)
         momenta.end()
-        self.last_report = DenoisingReport(max(sigmas.values(), default=0.0), layers, spectra)
 
     def observe(self, key: object, observer: Observer | None) -> None:
         """Have a function called with (noisy, denoised, σ) after every step.
@@ -262,23 +266,16 @@ class DenoisingStep:
         else:
             self._observers[key] = observer
 
-    def _tell(self, optimizer: DPAdamBC, sigma: float, shares: Mapping[str, float]) -> None:
+    def _tell(self, optimizer: DPAdamBC, report: DenoisingReport) -> None:
         known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        shares = {name: _noise_share(layer) for name, layer in report.layers.items()}
         mine = {p: name for name, p in self.parameters.items() if id(p) in known and p.grad is not None}
-        optimizer.set_noise_variance({p: (shares.get(name, 1.0) * sigma) ** 2 for p, name in mine.items()})
+        optimizer.set_noise_variance({p: (shares.get(name, 1.0) * report.sigma) ** 2 for p, name in mine.items()})
 
 
 def _noise_share(layer: LayerReport | BlendReport) -> float:
     # Of the standard deviation of the noise in an entry, how much DP-AdamBC has to correct for.
     return layer.noisy_share if isinstance(layer, BlendReport) else float(not layer.denoised)
-
-
-def _full_precision(gradients: Gradients) -> AbstractContextManager[object]:
-    # Autocasting, if a caller has left it on, would round the products of the denoiser to bfloat16.
-    stack = ExitStack()
-    for device in {gradient.device.type for gradient in gradients.values()}:
-        stack.enter_context(torch.autocast(device, enabled=False))
-    return stack
 
 
 def _spectrum(noisy: torch.Tensor, denoised: torch.Tensor) -> LayerSpectrum:
