@@ -259,3 +259,11 @@ def test_a_denoiser_of_many_steps_checks_the_numbers_of_each():
             denoiser(layers, sigma)
     with pytest.raises(ParameterError, match="backend"):
         LayerDenoiser(backend="best")
+
+
+def test_noise_and_gate_are_not_rounded_to_the_dtype_of_a_tensor():
+    """0.1 is no float32: the ratio to the edge is as accurate as the singular value, which is exact here."""
+    _, report = denoise_layers({"w": torch.diag(torch.tensor([3.0, 1.0]))}, 0.1)
+    assert report["w"].top_over_edge == pytest.approx(3 / (0.1 * 2 * math.sqrt(2)), rel=1e-14)
+    on_the_gate = 3 / (0.1 * 2 * math.sqrt(2)) * (1 + 1e-9)
+    assert not denoise_layers({"w": torch.diag(torch.tensor([3.0, 1.0]))}, 0.1, on_the_gate)[1]["w"].denoised
