@@ -112,7 +112,8 @@ class ClippingStep:
         law = self.norm_ratio(bins, below)
         x, mass = law.concentrate(self.convex_from)
         lower = RevealedPair(self._shift(x), mass, self.sample_rate)
-        return self._tight_upper(law, tail) if self.analysis == "tight" else self._spread(law), lower
+        upper = self._spread(law)
+        return self.dominating(upper, tail) if self.analysis == "tight" else upper, lower
 
     def _secret_pairs(self, bins: int, below: float) -> tuple[StepPair, StepPair]:
         law = self.norm_ratio(bins, below)
@@ -152,9 +153,8 @@ class ClippingStep:
         x, mass = law.spread(self.convex_from)
         return RevealedPair(self._shift(x), mass, self.sample_rate, law.below)
 
-    def _tight_upper(self, law: NormRatioBins, tail: float) -> StepPair:
-        """(M2), or (T5) with a crude η where that is too small to be seen."""
-        pair = self._spread(law)
+    def dominating(self, pair: RevealedPair, tail: float) -> StepPair:
+        """From the spread rank-one law: (M2), or (T5) with a crude η where that is too small to be seen."""
         eta = TightPair(pair).crude_excess(min(pair.loss_range(tail)[1], LARGEST_LOSS))
         slack = slack_of_excess(eta, self.sample_rate, pair.total_variation())
         if slack <= tail:

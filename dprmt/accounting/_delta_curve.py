@@ -17,6 +17,8 @@ from dprmt.accounting._questions import Curve, DeltaAtEpsilon, Side
 
 _SPLIT_BEYOND = 6.0  # as in the engine: widths, in units of the tolerance, that another level alone will not mend
 _WORSE = 3.0  # than where the loss was made for: far enough from there to have one of its own
+_FEW = 8
+_LEAST_STEP, _SAFELY = 0.25, 1.2
 _SIDES: tuple[Side, Side] = ("upper", "lower")
 
 
@@ -30,24 +32,30 @@ class DeltaCurveSolver:
         self, schedule: Schedule, epsilons: list[float], direction: Direction, tolerance: float, floor: list[float]
     ) -> None:
         self.floor = floor
+        # The other direction most often decides at small ε only, if at all.
+        self.parts = 8 if any(floor) else 2
         self.schedule, self.direction, self.tolerance = schedule, direction, tolerance
         self.questions = [DeltaAtEpsilon(epsilon) for epsilon in epsilons]
         self.found = [interval(0.0, math.inf, direction, question, tolerance) for question in self.questions]
 
     def solve(self) -> list[PrivacyBounds]:
-        """Level by level, as far as this goes."""
-        for level in levels(self.schedule, self.questions[0], self.tolerance):
+        """Level by level, as far as this goes; the next one is no finer than what is wide still needs."""
+        level, *_, last = levels(self.schedule, self.questions[0], self.tolerance)
+        while True:
             before = [self._width(place) for place in range(len(self.found))]
             self._refine(self._wide(range(len(self.found))), level)
-            if not any(self._width(place) < 0.8 * before[place] for place in self._wide(range(len(self.found)))):
-                break
-        return self.found
+            wide = self._wide(range(len(self.found)))
+            if level >= last or not any(self._width(place) < 0.8 * before[place] for place in wide):
+                return self.found
+            worst = max(self._width(place) for place in wide)
+            level = min(level + min(max(math.log(_SAFELY * worst, 4), _LEAST_STEP), 1.0), last)
 
     def _refine(self, wide: list[int], level: float) -> None:
         """Make a loss for the middle of what is wide, ask it all, and go on with what is far from there."""
         if not wide:
             return
-        middle = wide[len(wide) // 2]
+        middle = wide[len(wide) // self.parts]
+        self.parts = 2
         self._ask(middle, wide, level)
         far = [place for place in self._wide(wide) if self._width(place) > _WORSE * self._width(middle)]
         self._refine([place for place in far if place < middle], level)
@@ -58,7 +66,7 @@ class DeltaCurveSolver:
         if math.isfinite(self.found[middle].upper):
             question = question.sharpened(self.found[middle])
         split = level > 1.0 and self._width(middle) > _SPLIT_BEYOND
-        curves = level_curves(self.schedule, question, self.direction, level, split)
+        curves = level_curves(self.schedule, question, self.direction, level, split, len(places) > _FEW)
         drift = loss_drift(self.schedule)
         made: dict[Side, Curve] = {} if curves is None else {side: curves(side) for side in _SIDES}
         for place in places:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._cells import StepPair
+from dprmt.accounting._common_bins import pairs_of_steps
 from dprmt.accounting._composition import (
     ComposedLoss,
     Window,
@@ -24,13 +25,13 @@ from dprmt.accounting._composition import (
 )
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._loss_grid import graded_indices
-from dprmt.accounting._many_phases import Meshing, Revealed, discretized, most_variation
+from dprmt.accounting._many_phases import Meshing, Revealed, discretized, most_variation, rough_laws
 from dprmt.accounting._one_step import OneStepCurve
 from dprmt.accounting._questions import Curve, DeltaAtEpsilon, EpsilonAtDelta, Question, Side, WholeCurve
 from dprmt.accounting._smooth_curve import smooth_curve
 from dprmt.accounting._solve import DeltaCurve
 from dprmt.accounting._split_plan import SplitPlan, one_step_scale, plan_split, split_curve
-from dprmt.accounting._step_law import Lattice, directed_range, discretize_step, lattice, rough_law
+from dprmt.accounting._step_law import Lattice, directed_range, discretize_step, lattice
 
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
@@ -199,13 +200,16 @@ def _solve_at_level(
 
 
 def level_curves(
-    schedule: Schedule, question: Question, direction: Direction, level: float, split: bool
+    schedule: Schedule, question: Question, direction: Direction, level: float, split: bool, many: bool = False
 ) -> Callable[[Side], Curve] | None:
-    """Makes δ(ε) from above or from below, sharpest where the question is; None if its answer is 0 without them."""
+    """Makes δ(ε) from above or from below, sharpest where the question is; None if its answer is 0 without them.
+
+    ``many``: whether a curve will be asked so often that the whole of it had better be made.
+    """
     both, ground = _shared(schedule, question, direction, level)
     if question.is_trivial(ground.total_variation):
         return None
-    return _curves(both, ground, question, direction, level, split)
+    return _curves(both, ground, question, direction, level, split, many)
 
 
 def _shared(
@@ -217,10 +221,16 @@ def _shared(
 
 
 def _curves(
-    both: dict[Side, Pairs], ground: _Ground, question: Question, direction: Direction, level: float, split: bool
+    both: dict[Side, Pairs],
+    ground: _Ground,
+    question: Question,
+    direction: Direction,
+    level: float,
+    split: bool,
+    many: bool = False,
 ) -> Callable[[Side], Curve]:
     plan = None if ground.rough is None else _plan(*ground.rough, ground, question)
-    return lambda side: _curve(both[side], ground, plan, question, direction, side, level, split)
+    return lambda side: _curve(both[side], ground, plan, question, direction, side, level, split, many)
 
 
 def _plan(law: LossPMF, steps: int, ground: _Ground, question: Question) -> SplitPlan | None:
@@ -250,14 +260,17 @@ def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction,
     ranges = [directed_range(pair, tail, direction) for pair, _ in pairs]
     farthest = max(max(abs(end) for end in ends) for ends in ranges)
     mesh = max(1e-9 * min(farthest, 1e3), 1e-18 * farthest)
-    each = [((pair, ends), steps) for (pair, steps), ends in zip(pairs, ranges, strict=True)]
-    rough = [(rough_law(pair, ends, direction, mesh), steps) for (pair, ends), steps in some_of(each)]
+    chosen = some_of([((pair, ends), steps) for (pair, steps), ends in zip(pairs, ranges, strict=True)])
+    their_ranges = [ends for (_, ends), _ in chosen]
+    rough = rough_laws([(pair, steps) for (pair, _), steps in chosen], their_ranges, direction, mesh)
     tilt = question.tilt(rough)
     scale = _step_scale(rough, tilt)
     if len(rough) == len(pairs):
         total_variation = sum(steps * _total_variation(law) for law, steps in rough)
     else:
-        total_variation = sum(steps * _variation(pair, ends, direction, mesh) for (pair, ends), steps in each)
+        total_variation = sum(
+            steps * _variation(pair, ends, direction, mesh) for (pair, steps), ends in zip(pairs, ranges, strict=True)
+        )
     if isinstance(question, WholeCurve) or len(pairs) > 1:
         return _Ground(ranges, tilt, scale, total_variation, 0.0, None)
     near = question.around(rough, tilt)
@@ -270,7 +283,8 @@ def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction,
 def _variation(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float) -> float:
     if isinstance(pair, Revealed):
         return most_variation(pair)
-    return _total_variation(rough_law(pair, ends, direction, mesh))
+    ((law, _),) = rough_laws([(pair, 1)], [ends], direction, mesh)
+    return _total_variation(law)
 
 
 def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:
@@ -295,6 +309,7 @@ def _curve(
     side: Side,
     level: float,
     split: bool,
+    many: bool,
 ) -> Curve:
     pair, steps = pairs[0]
     if len(pairs) == 1 and steps == 1:
@@ -306,7 +321,7 @@ def _curve(
     phases = _on_one_mesh(pairs, ground, question, direction, side, level)
     if phases is None:
         return DeltaCurve(_nothing_known(side), 0.0)
-    smooth = smooth_curve(phases.laws, phases.tilt, phases.window, phases.offset, side)
+    smooth = None if many else smooth_curve(phases.laws, phases.tilt, phases.window, phases.offset, side)
     if smooth is not None:
         return smooth
     around = question.moved(-phases.offset).around(phases.laws, phases.tilt) + phases.offset
@@ -342,7 +357,8 @@ def _tail(schedule: Schedule, small: float) -> float:
 
 
 def _pairs(schedule: Schedule, tail: float, level: float) -> tuple[Pairs, Pairs]:
-    both = [(step.pairs(_bins(level), tail), count) for step, count in schedule]
+    of_steps = pairs_of_steps([step for step, _ in schedule], _bins(level), tail)
+    both = [(pair, count) for pair, (_, count) in zip(of_steps, schedule, strict=True)]
     return [(pair[0], count) for pair, count in both], [(pair[1], count) for pair, count in both]
 
 

@@ -70,6 +70,17 @@ class GammaMixture:
 
         return self._mixed(lambda a: difference(a, a)), self._mixed(lambda a: difference(a + 1.0, a))
 
+    def between(self, edges: Array) -> tuple[Array, Array]:
+        """As :meth:`increments` between increasing edges, each of which is looked at once."""
+        middle = int(np.searchsorted(edges, 1.0, side="right"))
+
+        def difference(shape: float, a: float) -> Array:
+            up = np.diff(gammainc(shape, a * edges[:middle]))
+            down = -np.diff(gammaincc(shape, a * edges[max(middle - 1, 0) :]))
+            return np.maximum(np.concatenate([up, down]), 0.0)
+
+        return self._mixed(lambda a: difference(a, a)), self._mixed(lambda a: difference(a + 1.0, a))
+
     def lower_quantile(self, tail: float) -> float:
         """A value that X falls below with probability at most ``tail``."""
         return min(float(gammaincinv(a, share)) / a for a, share in self._shares(tail))

@@ -26,7 +26,7 @@ Item = TypeVar("Item")
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
 _MANY = 4
 _MOST_SHIFTS = 2**10  # of phases that are evaluated together
-_PLACES = 16  # of a node in a mesh: phases whose nodes are nearly the same share them
+_PLACES = 8  # of a node in a mesh: phases whose nodes are nearly the same share them
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,13 @@ class Meshing:
     def end(self, ends: tuple[float, float]) -> float:
         """The end of a range of this direction's losses that is log(1 - q), in units of the one of removing."""
         return ends[0] if self.direction == "remove" else -ends[1]
+
+
+def rough_laws(
+    pairs: Sequence[tuple[StepPair, int]], ranges: Sequence[tuple[float, float]], direction: Direction, mesh: float
+) -> list[tuple[LossPMF, int]]:
+    """The upper laws on few nodes, each 12% farther out than the one before: what meshes and tilts are chosen from."""
+    return discretized(pairs, ranges, Meshing(direction, "upper", mesh, 0.0, 8 * mesh))[0]
 
 
 def discretized(

@@ -89,7 +89,7 @@ class NormRatioBins:
         The mass goes to both ends, right of ``convex_from`` so that the mean is kept, elsewhere with less for the
         right end (B4). Where the mean is unknown, all goes to the left end. The mass ``below`` is left out.
         """
-        return self.spread_with(_curvature(self.left, convex_from))
+        return self.spread_with(curvature(self.left, convex_from))
 
     def spread_secret(self, noise_multiplier: float, more: float) -> tuple[Array, Array, float]:
         """As :meth:`spread`, for probes that stay secret (C8).
@@ -112,18 +112,10 @@ class NormRatioBins:
         width = self.right - self.left
         known = (width > 0) & np.isfinite(width) & np.isfinite(self.mean)
         to_right = np.zeros_like(width)
-        to_right[known] = self._right_share(rate)[known]
+        to_right[known] = right_share(self.left, self.right, self.mean, rate)[known]
         x = np.concatenate([self.left, self.right[known], [1.0]])
         mass = np.concatenate([self.mass * (1.0 - to_right), (self.mass * to_right)[known], [self.margin]])
         return _merge(x, mass)
-
-    def _right_share(self, rate: Array) -> Array:
-        """Share of a bin's mass for its right end that keeps the mean of e^{ρx}, rounded towards the left end (B4)."""
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            width, offset = rate * (self.right - self.left), rate * (self.mean - self.left)
-            linear = (self.mean - self.left) / (self.right - self.left)
-            curved = np.exp(offset - width) * (np.expm1(-offset) / np.expm1(-width))
-        return np.clip(np.where(width > 1e-9, curved, linear * np.exp(-width)), 0.0, 1.0)
 
     def concentrate(self, convex_from: float) -> tuple[Array, Array]:
         """Atoms of a law that is never less private: (values of X, masses), by (B2).
@@ -137,14 +129,23 @@ class NormRatioBins:
 
     def _center(self, convex_from: float) -> Array:
         """At least (1/ρ) log E e^{ρX} in each bin, by Hoeffding's lemma: the mean where ρ = 0 (B4)."""
-        rate = _curvature(self.left, convex_from)
+        rate = curvature(self.left, convex_from)
         spread = np.where(rate > 0.0, self.right - self.left, 0.0)
         with np.errstate(invalid="ignore", over="ignore"):
             center = self.mean + rate * spread**2 / 8
         return np.where(np.isnan(center), self.right, np.minimum(center, self.right))
 
 
-def _curvature(x: Array, convex_from: float) -> Array:
+def right_share(left: Array, right: Array, mean: Array, rate: Array) -> Array:
+    """Share of a bin's mass for its right end that keeps the mean of e^{ρx}, rounded towards the left end (B4)."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        width, offset = rate * (right - left), rate * (mean - left)
+        linear = (mean - left) / (right - left)
+        curved = np.exp(offset - width) * (np.expm1(-offset) / np.expm1(-width))
+    return np.clip(np.where(width > 1e-9, curved, linear * np.exp(-width)), 0.0, 1.0)
+
+
+def curvature(x: Array, convex_from: float) -> Array:
     """ρ of (B4): h_ε is convex in e^{ρx} right of x, for every ε."""
     with np.errstate(over="ignore"):
         rate: Array = 1.5 * np.maximum(convex_from / x - 1.0, 0.0) / x

@@ -113,9 +113,3 @@ def directed_range(pair: StepPair, tail: float, direction: Direction) -> tuple[f
     ends = pair.loss_range(tail)
     low, high = ends if direction == "remove" else (-ends[1], -ends[0])
     return max(low, -60.0), min(high, LARGEST_LOSS)
-
-
-def rough_law(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float) -> LossPMF:
-    """The upper law on few nodes, each 5% farther out than the one before: what meshes and tilts are chosen from."""
-    index = graded_indices(*ends, mesh, 20 * mesh)
-    return discretize_step(pair, index, Lattice(mesh), direction, "upper")

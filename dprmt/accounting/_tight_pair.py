@@ -15,6 +15,7 @@ from scipy.special import erfcx, ndtr
 
 from dprmt.accounting._cells import LossCells
 from dprmt.accounting._discretization import connect_the_dots
+from dprmt.accounting._gaussian_cells import ROWS_AT_A_TIME
 from dprmt.accounting._revealed_pair import RevealedPair, log_shift_ratio
 from dprmt.accounting._types import Array
 
@@ -83,11 +84,13 @@ class TightPair:
 
     def _majorant_excess(self, epsilon: Array) -> Array:
         """E(ĥ_ε - h_ε)(X_1)."""
-        pair, shift = self.rank_one, inflection_shift(epsilon)
-        total = pair.infinite * np.maximum(_tangent_at_zero(epsilon, shift) - 1.0, 0.0)
-        for atom in np.flatnonzero(pair.shift > _SMALLEST_CONCAVE_SHIFT):
-            near = np.flatnonzero(shift < pair.shift[atom])
-            total[near] += pair.mass[atom] * majorant_excess(epsilon[near], pair.shift[atom])
+        pair = self.rank_one
+        steep = pair.shift > _SMALLEST_CONCAVE_SHIFT
+        shift, mass = pair.shift[steep], pair.mass[steep]
+        total = pair.infinite * np.maximum(_tangent_at_zero(epsilon) - 1.0, 0.0)
+        for start in range(0, epsilon.size if shift.size else 0, ROWS_AT_A_TIME):
+            part = slice(start, start + ROWS_AT_A_TIME)
+            total[part] += majorant_excess(epsilon[part], shift) @ mass
         return total
 
     def _envelope_excess(self, epsilon: Array) -> Array:
@@ -118,16 +121,25 @@ def inflection_shift(epsilon: Array) -> Array:
     return value
 
 
-def majorant_excess(epsilon: Array, shift: float) -> Array:
-    """(ĥ_ε - h_ε)(x) at μ = ``shift`` > μ₀(ε), rounded up."""
+def majorant_excess(epsilon: Array, shift: Array) -> Array:
+    """(ĥ_ε - h_ε)(x) for each ε and, in columns, each shift μ, rounded up; 0 where μ ≤ μ₀(ε)."""
     at = inflection_shift(epsilon)
+    reached = shift > at.min()
+    result = np.zeros((epsilon.size, shift.size))
+    if not np.any(reached):
+        return result
+    mu = shift[reached]
     offset = _offset(epsilon, at)
-    tangent = _hockey_stick(offset, at / 2 + epsilon / at) + _rise(offset, at) * (1.0 - (at / shift) ** 2)
-    value: Array = tangent - _hockey_stick(epsilon / shift - shift / 2, shift / 2 + epsilon / shift)
-    return np.maximum(value, 0.0) + _ROUNDING
+    height, rise = _hockey_stick(offset, at / 2 + epsilon / at), _rise(offset, at)
+    tangent = (height + rise)[:, None] - np.multiply.outer(rise * at**2, mu**-2.0)
+    across = np.multiply.outer(epsilon, 1.0 / mu)
+    value = np.maximum(tangent - _hockey_stick(across - mu / 2, across + mu / 2), 0.0) + _ROUNDING
+    result[:, reached] = np.where(mu > at[:, None], value, 0.0)
+    return result
 
 
-def _tangent_at_zero(epsilon: Array, at: Array) -> Array:
+def _tangent_at_zero(epsilon: Array) -> Array:
+    at = inflection_shift(epsilon)
     offset = _offset(epsilon, at)
     value: Array = _hockey_stick(offset, at / 2 + epsilon / at) + _rise(offset, at)
     return value

@@ -13,9 +13,9 @@ from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, RandomizedClipping, _many_phases, compose
 from dprmt.accounting._discretization import LossPMF
-from dprmt.accounting._many_phases import Meshing, cells_of_many, laws_side_by_side, most_variation
+from dprmt.accounting._many_phases import Meshing, cells_of_many, laws_side_by_side, most_variation, rough_laws
 from dprmt.accounting._revealed_pair import RevealedPair
-from dprmt.accounting._step_law import directed_range, rough_law
+from dprmt.accounting._step_law import directed_range
 
 EPSILONS = np.concatenate([-np.geomspace(1e-3, 2.0, 15), [0.0], np.geomspace(1e-3, 6.0, 30)])
 TAIL = 1e-11
@@ -88,7 +88,7 @@ def test_most_variation_is_that_of_the_discrete_law_and_no_less_than_the_truth(s
     mechanism = DPSGD(sigma, rate) if probes is None else RandomizedClipping(sigma, rate, probes)
     upper, lower = mechanism.step().pairs(64, 1e-12)
     ends = directed_range(upper, 1e-12, "remove")
-    law = rough_law(upper, ends, "remove", 1e-4)
+    ((law, _),) = rough_laws([(upper, 1)], [ends], "remove", 1e-4)
     rough = float(law.mass @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.infinite
     assert rate * lower.total_variation() <= most_variation(upper) <= rough * (1.0 + 1e-9) + 1e-13
 

@@ -86,7 +86,7 @@ def test_both_sides_of_a_bin_are_of_second_order() -> None:
 def test_the_majorants_excess(epsilon: float) -> None:
     for shift in float(inflection_shift(np.array(epsilon))) * np.array([1.0001, 1.3, 3.0, 50.0]):
         literal = float(majorant(epsilon, shift**-2) - hockey_stick(epsilon, shift**-2)) if epsilon < 500 else 0.0
-        excess = float(majorant_excess(np.array([epsilon]), shift)[0])
+        excess = float(majorant_excess(np.array([epsilon]), np.array([shift]))[0, 0])
         assert literal <= excess <= max(literal, 0.2 * shift) + 1e-12
         if epsilon < 100:
             assert excess == pytest.approx(literal, abs=1e-12)
