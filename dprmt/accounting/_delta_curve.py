@@ -18,7 +18,7 @@ from dprmt.accounting._questions import Curve, DeltaAtEpsilon, Side
 _SPLIT_BEYOND = 6.0  # as in the engine: widths, in units of the tolerance, that another level alone will not mend
 _WORSE = 3.0  # than where the loss was made for: far enough from there to have one of its own
 _FEW = 8
-_LEAST_STEP, _SAFELY = 0.25, 1.2
+_LEAST_STEP, _SAFELY = 0.25, 1.1
 _SIDES: tuple[Side, Side] = ("upper", "lower")
 
 

@@ -39,6 +39,7 @@ _LARGE_DELTA = 0.01
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _MESH, _BINS = 0.04, 160  # at level 0; meshes in units of the scale of a step's loss
 _BULK, _LUMP = 5.0, 2.0  # in the same units: nodes are equidistant so far out; log(1 - q) gets one if it is so near
+_ROUGHLY, _LESS_ROUGHLY = 1.125, 1.05  # growth of nodes where many questions, or laws, let one be off; and of one
 _LOWEST, _HIGHEST_FIRST = -2.0, 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_LEVEL_OF_A_LAW = 2
@@ -206,18 +207,18 @@ def level_curves(
 
     ``many``: whether a curve will be asked so often that the whole of it had better be made.
     """
-    both, ground = _shared(schedule, question, direction, level)
+    both, ground = _shared(schedule, question, direction, level, many)
     if question.is_trivial(ground.total_variation):
         return None
     return _curves(both, ground, question, direction, level, split, many)
 
 
 def _shared(
-    schedule: Schedule, question: Question, direction: Direction, level: float
+    schedule: Schedule, question: Question, direction: Direction, level: float, many: bool = False
 ) -> tuple[dict[Side, Pairs], _Ground]:
     tail = _tail(schedule, question.small)
     upper, lower = _pairs(schedule, tail, level)
-    return {"upper": upper, "lower": lower}, _ground(upper, question, direction, tail)
+    return {"upper": upper, "lower": lower}, _ground(upper, question, direction, tail, many)
 
 
 def _curves(
@@ -256,20 +257,24 @@ class _Ground:
     rough: tuple[LossPMF, int] | None
 
 
-def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction, tail: float) -> _Ground:
+def _ground(
+    pairs: Pairs, question: Question | WholeCurve, direction: Direction, tail: float, many: bool = False
+) -> _Ground:
     ranges = [directed_range(pair, tail, direction) for pair, _ in pairs]
     farthest = max(max(abs(end) for end in ends) for ends in ranges)
     mesh = max(1e-9 * min(farthest, 1e3), 1e-18 * farthest)
+    growth = _ROUGHLY if many or len(pairs) > 1 else _LESS_ROUGHLY
     chosen = some_of([((pair, ends), steps) for (pair, steps), ends in zip(pairs, ranges, strict=True)])
     their_ranges = [ends for (_, ends), _ in chosen]
-    rough = rough_laws([(pair, steps) for (pair, _), steps in chosen], their_ranges, direction, mesh)
+    rough = rough_laws([(pair, steps) for (pair, _), steps in chosen], their_ranges, direction, mesh, growth)
     tilt = question.tilt(rough)
     scale = _step_scale(rough, tilt)
     if len(rough) == len(pairs):
         total_variation = sum(steps * _total_variation(law) for law, steps in rough)
     else:
         total_variation = sum(
-            steps * _variation(pair, ends, direction, mesh) for (pair, steps), ends in zip(pairs, ranges, strict=True)
+            steps * _variation(pair, ends, direction, mesh, growth)
+            for (pair, steps), ends in zip(pairs, ranges, strict=True)
         )
     if isinstance(question, WholeCurve) or len(pairs) > 1:
         return _Ground(ranges, tilt, scale, total_variation, 0.0, None)
@@ -280,10 +285,10 @@ def _ground(pairs: Pairs, question: Question | WholeCurve, direction: Direction,
     return _Ground(ranges, tilt, scale, total_variation, near, rough[0])
 
 
-def _variation(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float) -> float:
+def _variation(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float, growth: float) -> float:
     if isinstance(pair, Revealed):
         return most_variation(pair)
-    ((law, _),) = rough_laws([(pair, 1)], [ends], direction, mesh)
+    ((law, _),) = rough_laws([(pair, 1)], [ends], direction, mesh, growth)
     return _total_variation(law)
 
 

@@ -53,10 +53,14 @@ class Meshing:
 
 
 def rough_laws(
-    pairs: Sequence[tuple[StepPair, int]], ranges: Sequence[tuple[float, float]], direction: Direction, mesh: float
+    pairs: Sequence[tuple[StepPair, int]],
+    ranges: Sequence[tuple[float, float]],
+    direction: Direction,
+    mesh: float,
+    growth: float,
 ) -> list[tuple[LossPMF, int]]:
-    """The upper laws on few nodes, each 12% farther out than the one before: what meshes and tilts are chosen from."""
-    return discretized(pairs, ranges, Meshing(direction, "upper", mesh, 0.0, 8 * mesh))[0]
+    """The upper laws on few nodes, each farther out by a factor: what meshes and tilts are chosen from."""
+    return discretized(pairs, ranges, Meshing(direction, "upper", mesh, 0.0, mesh / (growth - 1.0)))[0]
 
 
 def discretized(

@@ -13,6 +13,7 @@ from dprmt.accounting._cells import LossCells, StepPair
 from dprmt.accounting._discretization import LossPMF, from_above, from_below, keep_at_last
 from dprmt.accounting._loss_grid import LARGEST_LOSS, graded_indices
 from dprmt.accounting._questions import Side
+from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._types import Array
 
 _LEAST_CELLS, _MOST_CELLS = 4.0, 200.0
@@ -67,7 +68,8 @@ def lattice(
     node, boundary = end, None
     if side == "lower":
         boundary = end + mesh
-        near = pair.cells(boundary + mesh * np.append(0.0, np.geomspace(1.0, 1e6, 60)))
+        beyond = np.empty(0) if isinstance(pair, RevealedPair) else np.geomspace(1.0, 1e6, 60)
+        near = pair.cells(boundary + mesh * np.append(0.0, beyond))  # elsewhere where nodes are decides what lies below
         node, boundary = at_mean(near, end, boundary)
     meeting = None if boundary is None else sign * boundary
     if is_near:
