@@ -411,7 +411,9 @@ def _on_one_mesh(
         laws, offset = discretized(pairs, ground.ranges, how)
         if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
             return None
-        tilt = ground.tilt if len(laws) == 1 else question.moved(-offset).tilt(some_of(laws))
+        # The rough law is one from above: for one from below its tilt may be far too large.
+        shared = len(laws) == 1 and side == "upper"
+        tilt = ground.tilt if shared else question.moved(-offset).tilt(some_of(laws))
         span = window(laws, tilt)
         if span.size <= _MAX_WINDOW:
             return _Phases(laws, offset, tilt, span)
