@@ -189,7 +189,7 @@ def _solve_at_level(
     if question.is_trivial(ground.total_variation):
         return {"upper": 0.0, "lower": 0.0}
     drift = loss_drift(schedule)
-    if enough > 0.0 and ground.rough is not None:
+    if 0.0 < enough < math.inf and ground.rough is not None:
         at_most = question.at_most(*chernoff(*ground.rough, ground.tilt), ground.tilt, drift)
         if at_most <= enough:
             return {"upper": at_most}

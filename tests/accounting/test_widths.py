@@ -12,7 +12,7 @@ import pytest
 from dprmt.accounting import DPSGD, RandomizedClipping
 from dprmt.accounting import RandomizedClipping as R
 from dprmt.accounting._bounds import PrivacyBounds, worst_of
-from dprmt.accounting._engine import _nothing_known, interval
+from dprmt.accounting._engine import Schedule, _nothing_known, _solve_at_level, interval
 from dprmt.accounting._questions import EpsilonAtDelta
 from dprmt.accounting._secret_pair import SecretUpperPair, _limit, inflection_shift
 from dprmt.accounting._solve import DeltaCurve
@@ -78,6 +78,19 @@ def test_few_secret_probes_have_a_finite_upper_bound(mechanism, steps: int, delt
     assert bounds.lower <= high
     assert low <= bounds.upper
     assert width(bounds) <= 0.005
+
+
+def test_what_is_known_of_another_direction_decides_what_is_computed() -> None:
+    """Nothing: both sides. That any ε will do, as of a second analysis: one side, as sharp. A large ε: Chernoff's."""
+    schedule: Schedule = [(DPSGD(1.0, 0.01).step(), 1000)]
+    question = EpsilonAtDelta(1e-5)
+    both = _solve_at_level(schedule, question, "remove", 0.0, split=False, enough=0.0)
+    above = _solve_at_level(schedule, question, "remove", 0.0, split=False, enough=math.inf)
+    rough = _solve_at_level(schedule, question, "remove", 0.0, split=False, enough=3.0)
+    assert set(both) == {"upper", "lower"}
+    assert above == {"upper": both["upper"]}
+    assert set(rough) == {"upper"}
+    assert both["upper"] < rough["upper"] <= 3.0
 
 
 def test_a_wide_answer_says_so() -> None:
