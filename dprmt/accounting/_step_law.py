@@ -17,6 +17,7 @@ from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._types import Array
 
 _LEAST_CELLS, _MOST_CELLS = 4.0, 200.0
+_MEANS = 4
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,26 @@ def lattice(
     sign = 1.0 if direction == "remove" else -1.0
     node, boundary = end, None
     if side == "lower":
-        boundary = end + mesh
-        beyond = np.empty(0) if isinstance(pair, RevealedPair) else np.geomspace(1.0, 1e6, 60)
-        near = pair.cells(boundary + mesh * np.append(0.0, beyond))  # elsewhere where nodes are decides what lies below
-        node, boundary = at_mean(near, end, boundary)
+        node, boundary = _mean_near(pair, end, mesh)
     meeting = None if boundary is None else sign * boundary
     if is_near:
         return Lattice(mesh, sign * node, meeting)
     cells = math.floor(abs(node) / mesh)
     home = -round(math.copysign(cells, sign))
     return Lattice(abs(node) / cells, 0.0, meeting, home)
+
+
+def _mean_near(pair: StepPair, end: float, mesh: float) -> tuple[float, float | None]:
+    """The mean of all losses up to a mesh above ``end``; of a wide mesh, which may cut the commonest, above that mean."""
+    node, boundary = end, None
+    for _ in range(_MEANS if mesh > abs(end) / _LEAST_CELLS else 1):
+        start = node + mesh
+        beyond = np.empty(0) if isinstance(pair, RevealedPair) else np.geomspace(1.0, 1e6, 60)
+        near = pair.cells(start + mesh * np.append(0.0, beyond))  # elsewhere where nodes are decides what lies below
+        node, boundary = at_mean(near, end, start)
+        if boundary is None:
+            break
+    return node, boundary
 
 
 def at_mean(near: LossCells, end: float, boundary: float) -> tuple[float, float | None]:
