@@ -182,6 +182,7 @@ def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
     # A drop at the end of the law changes its mean of u, to first order; one inside only narrows the law. With a
     # node at the commonest loss the last cell lies beside it.
     if height is not None:
+        to_left |= left <= _NO_GAP * height[..., :-1]  # its mean is its left node, but for rounding
         seen = (gap > 0.0) & (gap > _NO_GAP * np.max(gap, axis=-1, keepdims=True))
         end = gap.shape[-1] - 1 - np.argmax(seen[..., ::-1], axis=-1)[..., None]
         at_end = [np.take_along_axis(values, end, -1) for values in (to_left, seen, left, height)]

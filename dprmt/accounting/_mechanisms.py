@@ -186,9 +186,10 @@ class RandomizedClipping(Mechanism):
             The first is sometimes better for few probes and little noise, the second without subsampling. A sketch does
         not enter the first, which holds for every head.
         """
-        if self.probe_sharing == "batch" and self.analysis == "tight" and self.rank is None and self.sketch is None:
-            return ()  # (M2) takes the envelope into account
-        others = (self._step("envelope", self.probe_sharing), self._step(self.analysis, "batch"))
+        envelope, known = self._step("envelope", self.probe_sharing), self._step(self.analysis, "batch")
+        if self.analysis == "tight" and self.rank is None and self.sketch is None:  # (M2), (C9) know the envelope
+            return () if self.probe_sharing == "batch" else (known,)
+        others = (envelope, known)
         return tuple(step for step in others if step != self.step())
 
     def _step(self, analysis: str, probe_sharing: str) -> ClippingStep:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from dprmt.accounting._cells import LossCells
-from dprmt.accounting._discretization import LossPMF, from_above, from_below
+from dprmt.accounting._discretization import LossPMF, drops, from_above, from_below
 from dprmt.accounting._gaussian_cells import interval_masses
 from dprmt.accounting._loss_grid import graded_indices
 
@@ -327,3 +327,14 @@ def test_interval_masses_are_nonnegative_and_symmetric(points):
     value = interval_masses(points)
     assert np.all(value >= 0)
     assert np.allclose(value, interval_masses(-points[::-1])[::-1], rtol=0, atol=EPS)
+
+
+def test_a_cell_whose_mean_is_its_node_but_for_rounding_drops_nothing_to_speak_of() -> None:
+    """All of it lies at its left node; the cell beside holds nothing, which leaves no room there over that tangent."""
+    moment, share = np.array([1e-6, 0.0, 8e-4]), np.array([0.7, 1.0, 4e-14])
+    height = np.array([0.0, 2e-6, 4e-6, 8e-4])
+    dropped = drops(moment, share, height)
+    assert np.max(dropped) < 1e-6
+    gap = moment * share * (1 - share)
+    assert np.all(share * dropped[1:] + (1 - share) * dropped[:-1] >= gap * (1 - 1e-12))
+    assert np.all(dropped <= height + 1e-9 * np.max(height))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dprmt.accounting import DPSGD, RandomizedClipping, _engine
+from dprmt.accounting import DPSGD, RandomizedClipping, _engine, _step_law
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._questions import EpsilonAtDelta
 from dprmt.accounting._step_law import Lattice, directed_range, discretize_step, lattice
@@ -70,6 +70,20 @@ def test_a_stretched_lattice_keeps_the_sides(name: str, direction: str) -> None:
         assert np.all(upper >= below - 1e-15)
         assert np.all(lower <= above + 1e-15)
         assert np.all(upper >= lower - 1e-15)
+
+
+def test_a_mesh_that_cuts_the_commonest_losses_merges_them_all(monkeypatch) -> None:
+    """Losses within a mesh of their mean, not of log(1 - q): else E u falls short, to first order, from below."""
+    step = RandomizedClipping(5.3, 6e-4, 2, probe_sharing="sample").step()
+    left = EPSILONS < -2e-4
+    gaps = []
+    for means in (1, 4):
+        monkeypatch.setattr(_step_law, "_MEANS", means)
+        upper, _ = on_lattice(step, "remove", "upper", 4e-4, moved=True)
+        lower, _ = on_lattice(step, "remove", "lower", 4e-4, moved=True)
+        assert np.all(upper >= lower - 1e-15)
+        gaps.append(np.max((upper - lower)[left]))
+    assert gaps[1] < 0.2 * gaps[0]
 
 
 def test_it_narrows_what_a_mesh_wider_than_the_commonest_loss_leaves_open() -> None:
