@@ -78,7 +78,7 @@ def lattice(
 
 
 def _mean_near(pair: StepPair, end: float, mesh: float) -> tuple[float, float | None]:
-    """The mean of all losses up to a mesh above ``end``; of a wide mesh, which may cut the commonest, above that mean."""
+    """The mean of all losses up to a mesh above ``end``; of a wide mesh, which may cut these, above that mean."""
     node, boundary = end, None
     for _ in range(_MEANS if mesh > abs(end) / _LEAST_CELLS else 1):
         start = node + mesh
