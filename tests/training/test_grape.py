@@ -625,3 +625,11 @@ def test_a_weight_that_changes_its_shape_is_refused() -> None:
     net.up.weight.data = torch.zeros(15, 6, dtype=torch.float64)
     with pytest.raises(ParameterError, match=r"up\.weight"):
         step.step()
+
+
+def test_so_it_is_before_its_gradients_are_summed() -> None:
+    layer = nn.Linear(16, 6, bias=False)
+    step = private(layer)
+    layer.weight.data = torch.zeros(7, 16)
+    with pytest.raises(ParameterError, match=r"weight must be of shape \(6, 16\), as before"):
+        step.accumulate(step.model(torch.ones(2, 16)).sum(1), samples=range(2), step=0)

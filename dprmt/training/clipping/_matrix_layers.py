@@ -152,7 +152,7 @@ class ProjectedLayer(FactoredLayer):
 
     def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
         """See `Layer`."""
-        self._subspaces.check_shapes()
+        self._subspaces.check_shapes(self.module.weight)
         squared, weight = super().measure([self._projected(*uses[0])], step, samples)
         if self._bias_layer is None:
             return squared, weight

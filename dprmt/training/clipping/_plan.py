@@ -230,13 +230,9 @@ def plan_private(
     largest = None if tokens is None else check_count("tokens", tokens)
     if distributed:
         _check_process_group()
-    if isinstance(clipping, NormEstimator):
-        estimator: NormEstimator | None = clipping
-        sharing = clipping.probe_sharing
-    else:
-        generator = _shared_generator() if distributed and probe_generator is None else probe_generator
-        estimator = _estimator(clipping, probes, sketch, power_iteration, probe_sharing, generator)
-        sharing = probe_sharing
+    generator = _shared_generator() if distributed and probe_generator is None else probe_generator
+    estimator = _estimator(clipping, probes, sketch, power_iteration, probe_sharing, generator)
+    sharing = probe_sharing if estimator is None else estimator.probe_sharing
     names = frozenset(whole)
     check_model(model, whole=names)
     policy = NormPolicy(estimator, estimate_all, largest, form=clipping == "exact", whole=names)
@@ -252,8 +248,6 @@ def new_estimator(
     probe_sharing: ProbeSharing,
 ) -> NormEstimator:
     """The estimator that a word names, with probes of a new secret."""
-    if isinstance(clipping, NormEstimator):
-        return clipping
     norms = _estimator(clipping, probes, sketch, power_iteration, probe_sharing, None)
     if norms is None:
         raise ParameterError("clipping", clipping, "'hutchinson' or 'hutch++': Opacus' ghost clipping is exact already")
@@ -261,13 +255,15 @@ def new_estimator(
 
 
 def _estimator(
-    clipping: str,
+    clipping: str | NormEstimator,
     probes: SupportsIndex,
     sketch: SupportsIndex | None,
     power_iteration: bool,
     probe_sharing: ProbeSharing,
     generator: ProbeGenerator | None,
 ) -> NormEstimator | None:
+    if isinstance(clipping, NormEstimator):
+        return clipping
     word = CLIPPINGS[check_choice("clipping", clipping, tuple(CLIPPINGS))]
     check_choice("probe_sharing", probe_sharing, ("sample", "batch"))
     count = check_count("probes", probes, low=2)

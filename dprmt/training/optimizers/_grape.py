@@ -121,8 +121,9 @@ class DPGrape(NoiseAwareOptimizer):
             "floor": floor,
         }
         super().__init__(params, options)
+        self._projected = {layer.weight: layer for layer in subspaces}
         known = {p for group in self.param_groups for p in group["params"]}
-        missing = [layer.name for layer in subspaces if layer.weight not in known]
+        missing = [layer.name for weight, layer in self._projected.items() if weight not in known]
         if missing:
             raise ParameterError("params", f"without {missing[0]}", "with all projected weights")
         for p in known:
@@ -222,7 +223,7 @@ class DPGrape(NoiseAwareOptimizer):
             raise ParameterError("state_dict", "other parameter groups", f"groups of {sizes} parameters")
         for key, p in self._saved_keys(state_dict):
             moment = state_dict["state"].get(key, {}).get("exp_avg")
-            layer = self.subspaces.layer(p)
+            layer = self._projected.get(p)
             columns = tuple(p.shape) if layer is None else layer.n
             if moment is not None and columns != (tuple(moment.shape) if layer is None else moment.shape[-1]):
                 allowed = f"moments that fit a parameter of {tuple(p.shape)}"
@@ -230,8 +231,7 @@ class DPGrape(NoiseAwareOptimizer):
 
     def _update(self, p: Any, group: dict[str, Any]) -> None:
         state = self.state[p]
-        Φ = self._take_noise_variance(p, group)
-        layer = self.subspaces.layer(p)
+        Φ, layer = self._take_noise_variance(p, group), self._projected.get(p)
         if p.grad is None and p.projected_grad is None:
             return
         θ = p.to(torch.promote_types(p.dtype, torch.float32))

@@ -232,15 +232,20 @@ class Subspaces:
             self._held.clear()
         self.period = self.step // self.refresh_every
 
-    def check_shapes(self) -> None:
+    def check_shapes(self, weight: torch.Tensor | None = None) -> None:
         """Raise if a weight has changed its shape since.
+
+        Parameters
+        ----------
+        weight : torch.nn.Parameter, optional
+            The only one to look at.
 
         Raises
         ------
         ParameterError
             Naming it.
         """
-        for layer in self.layers:
+        for layer in self.layers if weight is None else [self._by_weight[weight]]:
             if layer.weight.shape != self._shapes[layer.name]:
                 allowed = f"of shape {tuple(self._shapes[layer.name])}, as before"
                 raise ParameterError(layer.name, tuple(layer.weight.shape), allowed)
