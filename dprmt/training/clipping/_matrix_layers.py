@@ -153,7 +153,14 @@ class ProjectedLayer(FactoredLayer):
     def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
         """See `Layer`."""
         self._subspaces.check_shapes(self.module.weight)
-        squared, weight = super().measure([self._projected(*uses[0])], step, samples)
+        inputs, gradients = uses[0]
+        a, g = token_factors(activations=inputs[0], gradients=gradients)
+        long, short = (a, g) if self._projects_inputs else (g, a)
+        projector = self._subspaces.projector(self.module.weight)
+        if projector is not None:
+            with full_precision(long.device):
+                long = long @ projector.to(long.dtype)
+        squared, weight = super().measure([([short], long)], step, samples)
         if self._bias_layer is None:
             return squared, weight
         of_bias, bias = self._bias_layer.measure(uses, step, samples)
@@ -167,15 +174,6 @@ class ProjectedLayer(FactoredLayer):
         dtype = torch.promote_types(whole.dtype, torch.float32)
         with full_precision(whole.device):
             return (projector.to(dtype).mT @ whole.to(dtype)).to(gradient.dtype)
-
-    def _projected(self, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Use:
-        a, g = token_factors(activations=inputs[0], gradients=gradients)
-        long, short = (a, g) if self._projects_inputs else (g, a)
-        projector = self._subspaces.projector(self.module.weight)
-        if projector is None:
-            return [short], long
-        with full_precision(long.device):
-            return [short], long @ projector.to(long.dtype)
 
 
 def _trained_bias(module: nn.Module) -> nn.Parameter | None:
