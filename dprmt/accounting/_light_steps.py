@@ -25,7 +25,6 @@ from dprmt.accounting._types import Array
 _TILT_SPACING = 3.5  # in standard deviations of the loss: halfway, Chernoff's bound is loose by e^{1.5}
 _MOST_TILTS = 4
 _LARGE, _LARGE_PER_STEP = 3e-6, 1e-8  # compared with which what is charged without a tilt is nothing
-_RELATIVE_ROUNDING = 1e-13
 _MOST_POINTS = 2**20
 _POINTS_AT_A_TIME = 2**17
 _LARGEST_EXPONENT = 600.0
@@ -134,7 +133,7 @@ def _bound(rows: ComposedRows, losses: Array, tilt: float, side: Side) -> Array:
     above = np.cumsum(weight[:, ::-1], axis=1)[:, ::-1]
     value = above - discounted_suffix_sums(weight, losses)
     kappa = float(np.exp(log_kappa(np.asarray(tilt))))
-    charged = (kappa * rows.error[:, None]) * growth + _RELATIVE_ROUNDING * above
+    charged = (kappa * rows.error[:, None]) * growth + (2 * _EPS * losses.size + 1e-13) * above
     bound = value + charged if side == "upper" else np.maximum(value - charged, 0.0)
     bound *= _exp(rows.log_scale - largest, side)[:, None]
     bound[:, exponent > _LARGEST_EXPONENT] = np.inf if side == "upper" else 0.0
