@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import spectra_page
-from benchmarks.sweep import misses, stored, table
+from benchmarks.sweep import compared, misses, stored, table
 from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier, compose
 
 SIGMA, RATE, STEPS, DELTA = 0.779078, 2000 / 67349, 400, 1e-5
@@ -33,6 +33,7 @@ SETTINGS = {
     "(c)": (0.406531, 64 / 42000, 400, 1e-5),
 }
 _SWEEP = Path(__file__).parent / "results" / "sweep.jsonl"
+_EARLIER = _SWEEP.with_name("sweep_before.jsonl")
 _SLOW = 1.0
 
 Interval = tuple[float, float]
@@ -254,7 +255,8 @@ def page(rows: dict[str, Any]) -> str:
     parts = ["# Performance", _INTRODUCTION, report(rows)]
     if _SWEEP.exists():
         answers = stored(_SWEEP)
-        parts += ["## Random mechanisms", _ABOUT_SWEEP.format(count=len(answers)), table(answers), misses(answers)]
+        parts += ["## Random mechanisms", _ABOUT_SWEEP.format(count=len(answers)), table(answers)]
+        parts += [_AGAINST.format(found=compared(answers, stored(_EARLIER))), misses(answers)]
     parts += [spectra_page.section()]
     notes = _SWEEP.with_name("notes.md")
     if notes.exists():
@@ -275,6 +277,9 @@ _ABOUT_SWEEP = """\
 noise 0.3 … 50, 1 … 1e6 steps, δ 1e-12 … 0.1, 2 … 4096 probes, all analyses. Width is upper less lower, relative
 where ε is above 1; "contradicted" counts answers that a reference contradicts, of those "checked" against some.
 Wanted: at most 1 % for more than 8 probes and σ ≥ .5, 5 % elsewhere, an upper end, and 2 s; every miss is listed."""
+_AGAINST = """\
+{found} (`--against benchmarks/results/sweep_before.jsonl`: the version before the widths were worked on, which had no
+sketches; what it did not answer within 12 s is left out.)"""
 
 
 def main() -> None:

@@ -237,7 +237,7 @@ def misses(rows: list[dict[str, Any]]) -> str:
         return ""
     lines = ["| missed | stratum | mechanism | interval | width | CPU s | contradicted |", "|---" * 7 + "|"]
     for row in some:
-        upper = math.inf if row["upper"] is None else row["upper"]
+        upper = _upper(row)
         asked = f"`{row['mechanism']}`, T = {row['steps']}, δ = {row['delta']:.2g}"
         answer = f"[{row['lower']:.4g}, {upper:.4g}] | {100 * relative_width(row):.2g} % | {row['seconds']:.1f}"
         lines.append(f"| {row['number']} | {row['stratum']} | {asked} | {answer} | {'; '.join(row['complaints'])} |")
@@ -246,7 +246,7 @@ def misses(rows: list[dict[str, Any]]) -> str:
 
 def relative_width(row: dict[str, Any]) -> float:
     """As :func:`width`, of a row."""
-    return width(PrivacyBounds(row["lower"], row["lower"], math.inf if row["upper"] is None else row["upper"]))
+    return width(PrivacyBounds(row["lower"], row["lower"], _upper(row)))
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -268,6 +268,26 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def apart(rows: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> tuple[int, list[int]]:
+    """How many mechanisms another results file answers too, and those whose two intervals do not overlap."""
+    ends = {row["number"]: (row["lower"], _upper(row)) for row in earlier if "lower" in row}
+    both = [row for row in rows if row["number"] in ends]
+    lows = {row["number"]: max(row["lower"], ends[row["number"]][0]) for row in both}
+    highs = {row["number"]: min(_upper(row), ends[row["number"]][1]) for row in both}
+    return len(both), [number for number, low in lows.items() if low > highs[number] * (1 + 1e-9) + 1e-300]
+
+
+def compared(rows: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> str:
+    """A sentence on whether two versions' intervals overlap: both hold the truth."""
+    number, contradicted = apart(rows, earlier)
+    named = f"; apart: {', '.join(map(str, contradicted))}" if contradicted else ""
+    return f"Of {number} mechanisms that an earlier version answers too, {number - len(contradicted)} overlap{named}."
+
+
+def _upper(row: dict[str, Any]) -> float:
+    return math.inf if row["upper"] is None else float(row["upper"])
+
+
 def main() -> None:
     """Print the table by stratum, and with ``--verbose`` what stays wide, slow or contradicted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -278,6 +298,7 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true", help="name what stays wide or slow")
     parser.add_argument("--results", type=Path, help="a file to go on from; a line is added per answer")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long, to go on later")
+    parser.add_argument("--against", type=Path, help="another version's results file: its intervals must overlap these")
     arguments = parser.parse_args()
     checked = 0.0 if arguments.no_check else arguments.checked
     rows = sweep(arguments.seed, arguments.count, checked, arguments.results, arguments.seconds)
@@ -287,6 +308,8 @@ def main() -> None:
             print(f"{row['number']:5d} {row['mechanism']}, {row['steps']} steps, δ = {row['delta']:.3g}:", end=" ")
             print(f"[{row['lower']:.6g}, {row['upper'] or math.inf:.6g}], {row['seconds']} s", *row["complaints"])
     print(table(rows))
+    if arguments.against is not None:
+        print(f"\n{compared(rows, stored(arguments.against))}")
 
 
 if __name__ == "__main__":
