@@ -133,7 +133,8 @@ def majorant_excess(epsilon: Array, shift: Array) -> Array:
     height, rise = _hockey_stick(offset, at / 2 + epsilon / at), _rise(offset, at)
     tangent = (height + rise)[:, None] - np.multiply.outer(rise * at**2, mu**-2.0)
     across = np.multiply.outer(epsilon, 1.0 / mu)
-    value = np.maximum(tangent - _hockey_stick(across - mu / 2, across + mu / 2), 0.0) + _ROUNDING
+    value = np.maximum(tangent - _hockey_stick(across - mu / 2, across + mu / 2), 0.0)
+    value += _ROUNDING * at[:, None]  # ε/μ and the tangent's ends are of the size of μ₀
     result[:, reached] = np.where(mu > at[:, None], value, 0.0)
     return result
 

@@ -92,6 +92,28 @@ def test_the_majorants_excess(epsilon: float) -> None:
             assert excess == pytest.approx(literal, abs=1e-12)
 
 
+@pytest.mark.parametrize("epsilon", [1e3, 1e6, 1e10])
+def test_the_majorants_excess_is_rounded_up_at_large_losses(epsilon: float) -> None:
+    at = float(inflection_shift(np.array([epsilon]))[0])
+    shifts = at * np.array([1.0 + 1e-9, 1.0001, 1.01, 1.3, 3.0])
+    found = majorant_excess(np.array([epsilon]), shifts)[0]
+    with mpmath.workdps(60):
+        literal = [float(_excess_in_digits(mpmath.mpf(epsilon), mpmath.mpf(at), mpmath.mpf(mu))) for mu in shifts]
+    assert np.all(np.array(literal) <= found)
+    assert found == pytest.approx(literal, rel=1e-12, abs=2e-14 * at)
+
+
+def _excess_in_digits(epsilon, at, mu):
+    def curve(shift):
+        offset, across = epsilon / shift - shift / 2, epsilon / shift + shift / 2
+        # e^ε Φ(-across) by its asymptotic series.
+        series = sum((-1) ** n * mpmath.fac2(2 * n - 1) / across ** (2 * n + 1) for n in range(1, 8)) + 1 / across
+        return mpmath.ncdf(-offset) - mpmath.npdf(offset) * series
+
+    slope = at / 2 * mpmath.npdf(epsilon / at - at / 2)
+    return curve(at) + slope * (1 - (at / mu) ** 2) - curve(mu)
+
+
 def upper_step(sigma: float, q: float, probes: int, direction: str):
     pair, _ = RandomizedClipping(sigma, q, probes).step().pairs(512, 1e-13)
     assert isinstance(pair, TightPair)
