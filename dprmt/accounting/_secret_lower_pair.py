@@ -33,6 +33,7 @@ class SecretLowerPair:
     sample_rate: float
     slack: float = 0.0
 
+    @cached_property
     def _guide(self) -> SecretUpperPair:
         x, mass = self.bins.concentrate(0.0)
         return SecretUpperPair(self._shift(x), mass, self.sample_rate, is_law=True)
@@ -44,7 +45,7 @@ class SecretLowerPair:
 
     def loss_range(self, tail: float) -> tuple[float, float]:
         """As in :class:`SecretUpperPair`."""
-        return self._guide().loss_range(tail)
+        return self._guide.loss_range(tail)
 
     def _curve(self, t: Array) -> tuple[Array, Array]:
         """A lower bound of E Φ(μ - t), and 1 minus it; each without cancellation where it is small (C5)."""
@@ -69,7 +70,7 @@ class SecretLowerPair:
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes, after merging outcomes between thresholds."""
         q = self.sample_rate
-        t, _ = self._guide().thresholds(nodes)
+        t, _ = self._guide.thresholds(nodes)
         t = np.unique(t[np.isfinite(t)])
         value, rest = self._curve(t)
         value, rest = np.concatenate([[1.0], value, [0.0]]), np.concatenate([[0.0], rest, [1.0]])

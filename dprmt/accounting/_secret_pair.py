@@ -29,6 +29,7 @@ from dprmt.accounting._types import Array
 _SQRT3 = float(np.sqrt(3.0))
 _NEGLIGIBLE = 45.0  # a summand e^{-45} times the largest is lost to rounding
 _MOST_NEWTON_STEPS = 12
+_CAP_ROUNDS = 7
 
 
 def _density(x: Array) -> Array:
@@ -131,10 +132,7 @@ class SecretUpperPair:
         Returns: t is -inf below all losses, and never below the cap of (C6) otherwise; ``miss`` is 0 for both.
         """
         target = log_shift_ratio(nodes, self.sample_rate)
-        grid = self._grid(float(np.max(target, initial=0.0)))
-        table, slope = self.log_ratio(grid)
-        usable = np.isfinite(table)
-        grid, table, slope = grid[usable], table[usable], slope[usable]
+        grid, table, slope = self._table(float(np.max(target, initial=0.0)))
         inside = (target > table[0]) & (target < table[-1])
         t, miss = np.full(target.size, grid[0]), np.zeros(target.size)
         t[target >= table[-1]] = grid[-1]
@@ -144,11 +142,20 @@ class SecretUpperPair:
         t, miss = np.maximum(t, cap), np.where(t < cap, 0.0, miss)
         return np.where(np.isneginf(target), -np.inf, t), miss
 
-    def _grid(self, highest: float) -> Array:
-        """Thresholds to beyond the ``highest`` log ratio, 2% apart where they are large."""
-        top = min(float(self.shift.max()), float(np.sqrt(2 * max(highest, 0.0)))) + 80.0
-        count = max(int(np.ceil(np.log(top / 40.0) / 0.02)), 1)
-        return np.concatenate([np.linspace(-40.0, 40.0, 321), np.geomspace(40.0, top, count + 1)[1:]])
+    def _table(self, highest: float) -> tuple[Array, Array, Array]:
+        """Thresholds to beyond the ``highest`` log ratio, 2% apart where they are large; the ratio's log and slope."""
+        top = min(float(self.shift.max()), _limit(float(np.sqrt(2 * max(highest, 0.0))))) + 80.0
+        if top not in self._tables:
+            count = max(int(np.ceil(np.log(top / 40.0) / 0.02)), 1)
+            grid = np.concatenate([np.linspace(-40.0, 40.0, 321), np.geomspace(40.0, top, count + 1)[1:]])
+            ratio, slope = self.log_ratio(grid)
+            usable = np.isfinite(ratio)
+            self._tables[top] = grid[usable], ratio[usable], slope[usable]
+        return self._tables[top]
+
+    @cached_property
+    def _tables(self) -> dict[float, tuple[Array, Array, Array]]:
+        return {}
 
     def _solve(self, target: Array, grid: Array, table: Array, slope: Array) -> tuple[Array, Array]:
         """Newton's method inside the cells of a table, from Hermite's interpolation of the inverse."""
@@ -186,13 +193,18 @@ class SecretUpperPair:
         return {}
 
     def _found_cap(self, last: float) -> float:
-        """The t below which T̂ is 1 or constant, so that only the loss log(1 - q) is left, with β of ``last`` (C6)."""
+        """The t below which T̂ is 1 or constant, so that only the loss log(1 - q) is left, with β of ``last`` (C6).
+
+        Returns: not less than that, and more by 1e-8 or so, where T̂ is then taken to be 1.
+        """
         smallest = float(self.shift.min()) / _SQRT3
-        low, high = max(smallest - 3.0 / smallest, -40.0), float(self.shift.max()) + 40.0
-        low = -40.0 if self.is_law else low
-        if not self._reaches_one(np.array([low]), last)[0]:
+        low = -40.0 if self.is_law else max(smallest - 3.0 / smallest, -40.0)
+        if (self.is_law and self.below + self.excess == 0.0) or not self._reaches_one(np.array([low]), last)[0]:
             return low
-        for _ in range(10):
+        high = self._sums.middle + 10.0
+        if self._reaches_one(np.array([high]), last)[0]:
+            high = float(self.shift.max()) + 40.0
+        for _ in range(_CAP_ROUNDS):
             t = np.linspace(low, high, 33)
             place = int(np.count_nonzero(self._reaches_one(t, last)))
             low, high = float(t[max(place - 1, 0)]), float(t[min(place, 32)])
@@ -214,7 +226,8 @@ class SecretUpperPair:
         leftover = float(self._leftover(np.array([last]))[0])
         value, complement = self._curve(t)
         beside = complement + self.below - self.excess - leftover
-        return np.minimum(value + leftover, 1.0), np.clip(beside, 0.0, 1.0)
+        free = t > self._cap(last)
+        return np.where(free, np.minimum(value + leftover, 1.0), 1.0), np.where(free, np.clip(beside, 0.0, 1.0), 0.0)
 
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes.
@@ -337,7 +350,7 @@ class _Sums:
 
 def _limit(last: float) -> float:
     """A bound of the thresholds up to ``last``; one of few, so that what depends on it can be kept."""
-    return float(2.0 ** np.ceil(np.log2(max(last, 1.0))))
+    return float(4.0 ** np.ceil(np.log(max(last, 1.0)) / np.log(4.0)))
 
 
 def _hermite(target: Array, right: Array, table: Array, grid: Array, slope: Array) -> Array:

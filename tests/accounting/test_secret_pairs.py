@@ -173,6 +173,21 @@ def test_log_masses_of_intervals_beyond_underflow() -> None:
     assert np.all(np.diff(logs) < 0)
 
 
+@pytest.mark.parametrize("is_law", [True, False])
+def test_no_outcome_between_the_smallest_loss_and_the_cap_is_lost(is_law: bool) -> None:
+    """(C6): also where shifts reach 1e6, the divergence at the smallest losses is that of min(1, T̂) or more."""
+    shift = np.geomspace(0.3, 1e6, 60)
+    mass = shift**-1.0 / np.sum(shift**-1.0) * (1 - 1e-9)
+    pair = SecretUpperPair(shift, mass, 0.5, 1e-9, is_law=is_law)
+    nodes = np.linspace(np.log(0.5) + 1e-6, 3.0, 400)
+    found = hockey_sticks(pair.cells(nodes), nodes)
+    t = np.linspace(-12.0, 6.0, 40001)
+    curve = np.minimum(pair._curve(t)[0] + 1e-9, 1.0)
+    wanted = np.array([np.max(0.5 * ndtr(-t) + 0.5 * curve - np.exp(loss) * ndtr(-t)) for loss in nodes])
+    assert np.all(found >= wanted * (1 - 1e-12))
+    assert np.all(found <= wanted * (1 + 1e-3))
+
+
 def smaller_pair(rate: float, probes: int = 5, sigma: float = 0.9) -> SmallerPair:
     upper, _ = ClippingStep(sigma, rate, probes, analysis="tight", secret=True).pairs(128, 1e-9)
     assert isinstance(upper, SmallerPair)
