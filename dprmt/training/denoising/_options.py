@@ -173,7 +173,7 @@ class Denoising:
         callable
             From gradients and sigma to what `apply` returns.
         """
-        method = self.new_method(memory)
+        method = DENOISERS[self.method].meaning()(self, memory)
 
         def denoise(gradients: Mapping[str, torch.Tensor], sigma: float | Mapping[str, float]) -> Any:
             layers = {name: gradient for name, gradient in gradients.items() if not matches(name, self.exclude)}
@@ -181,22 +181,6 @@ class Denoising:
             return {**gradients, **denoised}, report
 
         return denoise
-
-    def new_method(self, memory: BlendMemory | None) -> Method:
-        """`denoiser` without regard to ``exclude``.
-
-        Parameters
-        ----------
-        memory : BlendMemory or None
-            As for `apply`.
-
-        Returns
-        -------
-        callable
-            From matrices and sigma to those that replace them, and a report.
-        """
-        method: Method = DENOISERS[self.method].meaning()(self, memory)
-        return method
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:

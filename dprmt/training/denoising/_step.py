@@ -20,6 +20,7 @@ from dprmt.training.denoising._noise import gradient_noise_std, noise_std_now
 from dprmt.training.denoising._options import Denoising, matches
 from dprmt.training.denoising._report import DenoisingReport, LayerSpectrum
 from dprmt.training.optimizers import DPAdamBC
+from dprmt.training.recipes import DENOISERS
 
 NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
 Gradients: TypeAlias = dict[str, torch.Tensor]
@@ -89,7 +90,7 @@ class DenoisingStep:
         self.parameters = _checked_parameters(named_parameters)
         self.options = options if options is not None else Denoising()
         self.memory = self.options.new_memory()
-        self._method = self.options.new_method(self.memory)
+        self._method = DENOISERS[self.options.method].meaning()(self.options, self.memory)
         self._excluded = {name for name in self.parameters if matches(name, self.options.exclude)}
         self.last_report: DenoisingReport | None = None
         self.dp_optimizer: DPOptimizer | None = None
