@@ -44,6 +44,7 @@ _LOWEST, _HIGHEST_FIRST = -2.0, 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_LEVEL_OF_A_LAW = 2
 _SPLIT_BEYOND = 6.0
+_SLOW = 0.8  # of a width, left by a level
 _LEAST_GAIN = 0.95  # two levels in a row that narrow less than this are the last; widths may stall once, then fall
 _NO_BETTER = 0.9999
 _TO_SPARE = 0.2  # of a level, where less than one is needed
@@ -110,13 +111,13 @@ def solve(
         answer = _solve_at_level(schedule, question, direction, level, split, progress.enough)
         progress.uppers[level] = answer["upper"]
         found = intersection(best, answer, question, tolerance)
-        gained = found.upper - found.lower < _LEAST_GAIN * (best.upper - best.lower)
-        best, stalled = found, 0 if gained else stalled + 1
+        left = _left(found, best)
+        best, stalled = found, 0 if left < _LEAST_GAIN else stalled + 1
         if best.is_narrow or best.upper <= progress.enough or stalled == 2:
             break
         level += _share_of_a_level(best, question, tolerance)
         # One more level divides the width by four or so: where that is not enough, or not so, jumps may be to blame.
-        split = split or stalled > 0 or not _is_within(best.lower, best.upper, question, _SPLIT_BEYOND * tolerance)
+        split = split or left > _SLOW or not _is_within(best.lower, best.upper, question, _SPLIT_BEYOND * tolerance)
         question = question.sharpened(best)
     return best
 
@@ -155,6 +156,13 @@ def interval(lower: float, upper: float, direction: Direction, question: Questio
     is_narrow = _is_within(lower, upper, question, tolerance)
     estimate = lower + (_ESTIMATE_AT if is_narrow else _WIDE_ESTIMATE_AT) * (upper - lower)
     return PrivacyBounds(lower, estimate, upper, direction, is_narrow)
+
+
+def _left(found: PrivacyBounds, before: PrivacyBounds) -> float:
+    """How much of a width a level left over."""
+    if not math.isfinite(before.upper):
+        return 0.0 if math.isfinite(found.upper) else 1.0
+    return (found.upper - found.lower) / max(before.upper - before.lower, 1e-300)
 
 
 def _share_of_a_level(found: PrivacyBounds, question: Question, tolerance: float) -> float:
