@@ -44,8 +44,7 @@ _LOWEST, _HIGHEST_FIRST = -2.0, 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_LEVEL_OF_A_LAW = 2
 _SPLIT_BEYOND = 6.0
-_SLOW = 0.8  # of a width, left by a level
-_LEAST_GAIN = 0.95  # two levels in a row that narrow less than this are the last; widths may stall once, then fall
+_SLOW, _LEAST_GAIN = 0.8, 0.95  # left of a width: then jumps are split off; two such levels in a row are the last
 _NO_BETTER = 0.9999
 _TO_SPARE = 0.2  # of a level, where less than one is needed
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
@@ -161,7 +160,7 @@ def interval(lower: float, upper: float, direction: Direction, question: Questio
 def _left(found: PrivacyBounds, before: PrivacyBounds) -> float:
     """How much of a width a level left over."""
     if not math.isfinite(before.upper):
-        return 0.0 if math.isfinite(found.upper) else 1.0
+        return float(math.isinf(found.upper))
     return (found.upper - found.lower) / max(before.upper - before.lower, 1e-300)
 
 
