@@ -209,6 +209,14 @@ def test_number_of_spikes_from_two_moments(shape, strength, library):
     assert [many(share * _backends._FEW) for share in (0, 1 / 3, 3)] == [False, False, True]
 
 
+@given(SEEDS, st.integers(129, 200), st.integers(0, 200))
+def test_noise_has_few_spikes(seed, rows, extra):
+    """What chance adds to the second moment, or takes from the fourth, is too weak to be a spike."""
+    y = np.random.default_rng(seed).standard_normal((rows, rows + extra))
+    edge = math.sqrt(rows) + math.sqrt(rows + extra)
+    assert not _backends._many_spikes(*_backends._moments(y), y.shape, edge)
+
+
 @given(SEEDS, st.integers(1, 8))
 def test_least_top_eigenvalue_is_a_lower_bound(seed, size):
     """Never above the top eigenvalue, and not below a third of it at these sizes."""
