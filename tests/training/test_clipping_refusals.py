@@ -264,7 +264,7 @@ def test_registration_names_bad_input() -> None:
     losses = hooks(torch.ones(2, 8, requires_grad=True)).sum(1)
     with pytest.raises(ParameterError, match=r"samplers\.at"):
         losses.sum().backward()
-    samplers.guard.finish()
+    samplers.forget()
     total = hooks(torch.full((2, 8), math.inf)).sum(1)
     with samplers.at(step=0, samples=[0, 1]):
         total.sum().backward()

@@ -14,7 +14,7 @@ from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from torch.utils._pytree import tree_leaves
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping._forward_guard import without_hook_warning
+from dprmt.training.clipping._layer_uses import without_hook_warning
 from dprmt.training.clipping._matrix_layers import ProjectedLayer
 from dprmt.training.clipping._policy import Contribution, Layer
 from dprmt.training.clipping._sample_axes import output_axis

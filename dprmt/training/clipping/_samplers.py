@@ -14,8 +14,8 @@ from torch import nn
 from dprmt._validation import ParameterError, check_count
 from dprmt.training.clipping._accountant_link import MINE, AccountantLink
 from dprmt.training.clipping._formed_layers import WholeModule
-from dprmt.training.clipping._forward_guard import ForwardGuard, without_hook_warning
-from dprmt.training.clipping._policy import Contribution, Layer, NormPolicy, Samples, Use, joined
+from dprmt.training.clipping._layer_uses import LayerUses, without_hook_warning
+from dprmt.training.clipping._policy import Contribution, Layer, NormPolicy, Samples, joined
 from dprmt.training.clipping._sample_wise import SampleWiseForward
 from dprmt.training.norms import UNIT_ROUNDOFF, NormRecord, clip_factors, rounding_margin, sample_names
 
@@ -97,15 +97,12 @@ class NormSamplers:
             for products in UNIT_ROUNDOFF
         }
         self._at: tuple[int, Samples] | None = None
-        self._uses: dict[Layer, list[Use]] = {}
-        self._squared: torch.Tensor | None = None
-        self._kept: list[Contribution] = []
-        self._size: int | None = None
         self.log = StepLog()
         self._link = AccountantLink(self._record, [p for p in hooks._module.parameters() if p.requires_grad])
         if keep:  # by ClippedStep: no engine counts, the caller does, by the record
             self._link.trust()
-        self.guard = ForwardGuard(hooks._module, {layer.name: layer.module for layer in self._layers})
+        estimated = any(record.method != "exact" for record in records)
+        self.uses = LayerUses(hooks._module, self._layers, needs_step=estimated or not keep)
         self._apart = [self._sample_wise(layer) for layer in self._layers if isinstance(layer, WholeModule)]
         hooks.NORM_SAMPLERS = {type(layer.module): self._sample for layer in self._layers}
         hooks.get_clipping_coef = self._clipping_factors
@@ -150,25 +147,24 @@ class NormSamplers:
         number = check_count("step", step, low=0)
         if samples is None and self._record.probe_sharing == "sample" and self._record.probes is not None:
             raise ParameterError("samples", None, "the identities of all samples of the micro-batch")
-        self.guard.check()
-        if self._uses or self._squared is not None:
+        self.uses.check()
+        if self.uses.waiting or self.uses.squared is not None:
             raise ParameterError("losses", "a second backward pass", "given after what an earlier one left is summed")
-        self._size = None if samples is None else len(samples)
         if not self._keep:
             self._link.starts(number)
         self.log.enter(number, samples)
-        self._at = (number, samples)
+        self._at, self.uses.expected = (number, samples), True
+        self.uses.size = None if samples is None else len(samples)
         try:
             with without_hook_warning():
                 yield
         finally:
             self._at = None
-            self.forget()
+            self.uses.finish()
 
     def forget(self) -> None:
         """Let go of a backward pass, or of a forward pass that is not followed by one."""
-        self._uses, self._squared, self._kept, self._size = {}, None, [], None
-        self.guard.finish()
+        self.uses.finish()
 
     def measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:
         """After the backward pass: squared norms over all layers, and what they are of.
@@ -178,9 +174,9 @@ class NormSamplers:
         tuple of Tensor, shape (B,), and list of Contribution
             (None, []) if no layer was reached. Norms of sample mode are secret.
         """
-        for layer in list(self._uses):  # a use whose output the losses do not depend on has no gradient
+        for layer in list(self.uses.waiting):  # a use whose output the losses do not depend on has no gradient
             self._measure(layer)
-        return self._squared, self._kept
+        return self.uses.squared, self.uses.contributions
 
     def account_with(self, accountant: Any) -> None:
         """See :func:`register_norm_samplers`.
@@ -205,7 +201,7 @@ class NormSamplers:
         for name in ("NORM_SAMPLERS", "get_clipping_coef"):
             self._hooks.__dict__.pop(name, None)
         self._link.remove()
-        self.guard.remove()
+        self.uses.remove()
         while self._apart:
             self._apart.pop().remove()
 
@@ -221,10 +217,10 @@ class NormSamplers:
         layer = self._by_module[module]
         if self._keep and len(gradients) == 0:
             return {}
-        self._check_use(layer, activations[0], gradients)
-        self._uses.setdefault(layer, []).append((activations, gradients))
-        complete = len(self._uses[layer]) >= self.guard.uses[layer.name]
-        squared = self._measure(layer) if complete else torch.zeros(len(gradients), device=gradients.device)
+        if self.uses.add(layer, activations, gradients, activations[0]):
+            squared = self._measure(layer)
+        else:
+            squared = torch.zeros(len(gradients), device=gradients.device)
         if self._keep:
             return {}
         parameters = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
@@ -235,17 +231,12 @@ class NormSamplers:
     def _sample_wise(self, layer: WholeModule) -> SampleWiseForward:
         def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
             if self._hooks.hooks_enabled:
-                self._check_use(layer, gradients, gradients)
-                self._uses.setdefault(layer, []).append(([parameter], gradients))
+                self.uses.add(layer, [parameter], gradients, gradients)
 
-        return SampleWiseForward(layer.name, layer.module, lambda: self.guard.batch_size, take)
-
-    @property
-    def _needs_no_names(self) -> bool:
-        return all(record.method == "exact" for record in self._record.layers)
+        return SampleWiseForward(layer.name, layer.module, lambda: self.uses.batch_size, take)
 
     def _measure(self, layer: Layer) -> torch.Tensor:
-        uses = self._uses.pop(layer)
+        uses = self.uses.waiting.pop(layer)
         tokens = sum(max(math.prod(g.shape[1:-1]), 1) if layer.per_token else 1 for _, g in uses)
         if tokens > self._most_tokens[layer]:
             self._check_tokens(layer, tokens)
@@ -253,21 +244,11 @@ class NormSamplers:
         if layer.per_token and len(uses) > 1:
             uses = [joined(uses)]
         squared, contributions = layer.measure(uses, *(self._at or (0, None)))
-        self._squared = squared if self._squared is None else self._squared + squared.to(self._squared.device)
+        total = self.uses.squared
+        self.uses.squared = squared if total is None else total + squared.to(total.device)
         if self._keep:
-            self._kept += contributions
+            self.uses.contributions += contributions
         return squared
-
-    def _check_use(self, layer: Layer, inputs: torch.Tensor, gradients: torch.Tensor) -> None:
-        if self._at is None and not (self._keep and self._needs_no_names):
-            allowed = "given before the backward pass: with samplers.at(step=..., samples=...)"
-            raise ParameterError("step", None, allowed)
-        size = len(gradients) if self._size is None else self._size
-        if len(inputs) != size or len(gradients) != size:
-            shapes = f"{layer.name}: inputs {tuple(inputs.shape)}, outputs {tuple(gradients.shape)}"
-            allowed = f"the first axis of every trainable layer, here {size}; or name a module around it in whole=[...]"
-            raise ParameterError("samples", shapes, allowed)
-        self._size = size
 
     def _check_tokens(self, layer: Layer, tokens: int) -> None:
         if self._policy.tokens is not None and tokens > self._policy.tokens:
@@ -278,14 +259,15 @@ class NormSamplers:
 
     def _clipping_factors(self) -> torch.Tensor:
         """In place of Opacus' C/(norm + 1e-6): with the rounding margin, and over this backward pass only."""
-        if self._uses:  # inputs and output gradients may not belong together, and some norms are not known
-            layer = next(iter(self._uses)).name
+        if self.uses.waiting:  # inputs and output gradients may not belong together, and some norms are not known
+            layer = next(iter(self.uses.waiting)).name
             raise ParameterError("losses", f"a use of {layer} that they do not depend on", "a function of all its uses")
-        if self._squared is None:
+        squared = self.uses.squared
+        if squared is None:
             raise ParameterError("losses", "no trainable layer reached", "a function of the trainable parameters")
-        if not bool(torch.isfinite(self._squared).all()):
+        if not bool(torch.isfinite(squared).all()):
             raise ParameterError("losses", "a gradient that is not finite", "finite: 0·NaN would enter the sum as NaN")
-        return clip_factors(self._squared, self._hooks.max_grad_norm, rounding=self.rounding)
+        return clip_factors(squared, self._hooks.max_grad_norm, rounding=self.rounding)
 
 
 class StepLog:

@@ -127,7 +127,7 @@ class ClippedStep:
         """
         number = self._check(losses, samples, step)
         if len(losses) == 0:
-            self._samplers.forget()
+            self._samplers.uses.finish()
             return
         with checkpointing_by_name() if self._first is not None else nullcontext():
             if self._first is not None:
@@ -145,7 +145,7 @@ class ClippedStep:
 
     def discard(self) -> None:
         """Forget a forward pass that is not to be trained on, for instance after an error."""
-        self._samplers.forget()
+        self._samplers.uses.finish()
         if self._first is not None:
             self._first.forget()
 
@@ -192,10 +192,10 @@ class ClippedStep:
         # In Opacus' own loop nobody calls accumulate.
         try:
             if self._samplers.measured()[0] is not None:
-                self._samplers.guard.check()
+                self._samplers.uses.check()
                 self._add()
         finally:
-            self._samplers.forget()
+            self._samplers.uses.finish()
 
     def _add(self) -> bool:
         squared, contributions = self._samplers.measured()

@@ -1,0 +1,146 @@
+"""What is seen of every trainable layer in one micro-batch: a layer's norm is that of the sum over its uses."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from opacus.layers.dp_rnn import DPRNNBase
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+
+from dprmt._validation import ParameterError
+from dprmt.training.clipping._policy import Contribution, Layer, Use
+
+
+class LayerUses:
+    """What a forward pass and its backward pass show of all layers, forgotten by :meth:`finish`.
+
+    ``waiting``: uses with gradients, of layers that are not measured yet.
+    ``squared``, ``contributions``: squared norms over the measured ones, and what they are of.
+    ``size``: how many samples there are, by whoever said so first.
+
+    ``expected``: whether a backward pass may come now; always, unless it ``needs_step``.
+
+    Position embeddings get a batch axis. Some models look up those of one sample and let the sum broadcast them,
+    (1, T, d) to (B, T, d): their gradient would arrive summed over samples. Integers with a first axis of length 1 are
+    repeated to the batch size, the first axis of the model's first tensor; the model's output is the same.
+    """
+
+    waiting: dict[Layer, list[Use]]
+    squared: torch.Tensor | None
+    contributions: list[Contribution]
+    size: int | None
+    expected: bool
+
+    def __init__(self, model: nn.Module, layers: Sequence[Layer], *, needs_step: bool) -> None:
+        self._trained = {layer: _trainable(layer.module) for layer in layers}
+        self._frozen = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+        self._model, self._needs_step, self.batch_size = model, needs_step, 1
+        self.finish()
+        self._handles = [model.register_forward_pre_hook(self._start, with_kwargs=True, prepend=True)]
+        for layer in layers:
+            self._handles.append(layer.module.register_forward_hook(self._counter(layer), prepend=True))
+            if isinstance(layer.module, nn.Embedding):
+                self._handles.append(layer.module.register_forward_pre_hook(self._expand))
+        for part in model.modules():
+            if isinstance(part, DPRNNBase):
+                self._handles.append(part.register_forward_pre_hook(_refuse_packed))
+
+    def check(self) -> None:
+        """Raise unless a forward pass in training mode is waiting for its backward pass."""
+        for name, parameter in self._model.named_parameters():
+            if self._frozen.get(name) != parameter.requires_grad:
+                raise ParameterError("model", name, "trainable or frozen as it was when it was made private")
+        for layer in self._trained:
+            if not layer.module.training:
+                found = f"{layer.name} in evaluation mode"
+                raise ParameterError("model", found, "in training mode: call model.train()")
+        if not self._forward:
+            allowed = "computed by the model since the last micro-batch, before this call or `with samplers.at(...)`"
+            raise ParameterError("losses", "no forward pass", allowed)
+
+    def add(self, layer: Layer, inputs: Sequence[torch.Tensor], gradients: torch.Tensor, first: torch.Tensor) -> bool:
+        """Note a use that the backward pass has come to; whether it was the layer's last one.
+
+        ``first``: has the samples as first axis, as the gradients have.
+        """
+        if not self.expected:
+            allowed = "given before the backward pass: with samplers.at(step=..., samples=...)"
+            raise ParameterError("step", None, allowed)
+        size = len(gradients) if self.size is None else self.size
+        if len(first) != size or len(gradients) != size:
+            shapes = f"{layer.name}: inputs {tuple(first.shape)}, outputs {tuple(gradients.shape)}"
+            allowed = f"the first axis of every trainable layer, here {size}; or name a module around it in whole=[...]"
+            raise ParameterError("samples", shapes, allowed)
+        self.size = size
+        self.waiting.setdefault(layer, []).append((inputs, gradients))
+        return len(self.waiting[layer]) >= self._forward[layer]
+
+    def finish(self) -> None:
+        """Forget the micro-batch, and what Opacus' hooks stored of it."""
+        for layer, parameters in self._trained.items():
+            for stored in ("activations", "max_batch_len"):
+                if hasattr(layer.module, stored):
+                    delattr(layer.module, stored)
+            for parameter in parameters:
+                parameter._forward_counter = 0
+                parameter.grad_sample = None
+                parameter.__dict__.pop("_current_grad_sample", None)
+                parameter.__dict__.pop("_norm_sample", None)
+        self._forward: Counter[Layer] = Counter()
+        self.waiting, self.squared, self.contributions, self.size = {}, None, [], None
+        self.expected = not self._needs_step
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _start(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim)
+        first = next(tensors, None)
+        self.batch_size = 1 if first is None else len(first)
+        if model.training and torch.is_grad_enabled() and self._forward:
+            raise ParameterError(
+                "model",
+                "a second forward pass",
+                "called once per micro-batch: use torch.no_grad() for what is not trained on, discard() after an error",
+            )
+
+    def _expand(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if args and isinstance(args[0], torch.Tensor) and args[0].ndim > 1 and len(args[0]) == 1:
+            return (args[0].expand(self.batch_size, *args[0].shape[1:]), *args[1:])
+        return None
+
+    def _counter(self, layer: Layer) -> Callable[..., None]:
+        def count(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if not (module.training and torch.is_grad_enabled()):
+                return
+            self._forward[layer] += 1
+            for parameter in self._trained[layer]:
+                parameter._forward_counter = 0  # Opacus' own hook, which runs next, would refuse a second use
+
+        return count
+
+
+@contextmanager
+def without_hook_warning() -> Iterator[None]:
+    """Torch warns that a layer whose inputs need no gradient, such as every embedding, fires its hook all the same."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
+        yield
+
+
+def _refuse_packed(module: nn.Module, args: tuple[Any, ...]) -> None:
+    if any(isinstance(value, PackedSequence) for value in args):
+        allowed = "given padded sequences: packed ones are sorted, so that rows are not the samples"
+        raise ParameterError("model", f"{type(module).__name__} with a PackedSequence", allowed)
+
+
+def _trainable(module: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
