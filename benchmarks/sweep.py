@@ -151,7 +151,8 @@ def peer_interval(question: Question) -> tuple[float, float] | None:
         .get_epsilon_for_delta(question.delta)
         for pessimistic in (False, True)
     ]
-    return float(ends[0]), float(ends[1])
+    low, high = float(ends[0]), float(ends[1])
+    return (low if low <= high else 0.0), high  # from below it may overflow to ∞
 
 
 def complaints(question: Question, bounds: PrivacyBounds) -> list[str]:
