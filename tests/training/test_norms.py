@@ -95,6 +95,16 @@ def test_exact_norms_equal_autograd_one_sample_at_a_time(norm: Callable[..., tor
     torch.testing.assert_close(norm(a[:, 0], g[:, 0], bias=bias), norm(a[:, :1], g[:, :1], bias=bias))
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_ghost_norms_gain_their_margin(bias: bool) -> None:
+    """√2 ρ Σ_t (‖a_t‖² + bias)‖g_t‖², sample by sample and token by token."""
+    a, g = factors(2, 4, 5, 3)
+    gained = ghost_squared_norms(a, g, bias=bias, margin=0.25) - ghost_squared_norms(a, g, bias=bias)
+    for i, total in enumerate(gained.tolist()):
+        lengths = [(float(a[i, t] @ a[i, t]) + bias) * float(g[i, t] @ g[i, t]) for t in range(4)]
+        assert total == pytest.approx(math.sqrt(2) * 0.25 * sum(lengths), rel=1e-6)
+
+
 def test_extra_axes_are_tokens() -> None:
     a, g = factors(2, 12, 5, 3)
     folded = a.reshape(2, 3, 4, 5), g.reshape(2, 3, 4, 3)

@@ -125,7 +125,16 @@ class ClippedStep:
             ``tokens``; in the first micro-batch, if a loss depends on another sample, or a parameter gets a gradient
             that does not come through its own layer. The sum is as before then.
         """
-        number = self._check(losses, samples, step)
+        if not isinstance(losses, torch.Tensor) or losses.ndim != 1:
+            shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+            raise ParameterError("losses", shape, "a tensor of shape (B,): one loss for each sample, not their mean")
+        if not losses.requires_grad:
+            raise ParameterError("losses", "no graph", "computed from the model with gradients enabled")
+        if len(samples) != len(losses):
+            raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
+        number, current = check_count("step", step, low=0), self._samplers.log.current
+        if current not in (None, number):
+            raise ParameterError("step", number, f"{current} until step() has finished it")
         if len(losses) == 0:
             self._samplers.uses.finish()
             return
@@ -163,20 +172,6 @@ class ClippedStep:
         for handle in self._handles:
             handle.remove()
         return self._model.to_standard_module()
-
-    def _check(self, losses: torch.Tensor, samples: Identities, step: SupportsIndex) -> int:
-        if not isinstance(losses, torch.Tensor) or losses.ndim != 1:
-            shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
-            raise ParameterError("losses", shape, "a tensor of shape (B,): one loss for each sample, not their mean")
-        if not losses.requires_grad:
-            raise ParameterError("losses", "no graph", "computed from the model with gradients enabled")
-        if len(samples) != len(losses):
-            raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
-        number = check_count("step", step, low=0)
-        current = self._samplers.log.current
-        if current not in (None, number):
-            raise ParameterError("step", number, f"{current} until step() has finished it")
-        return number
 
     def _let_go(self, parameter: torch.Tensor) -> None:
         if self._first is not None:
