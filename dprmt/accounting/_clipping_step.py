@@ -12,16 +12,18 @@ from dprmt.accounting._cells import StepPair
 from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._loss_grid import LARGEST_LOSS
 from dprmt.accounting._nonconvex_slack import slack_of_excess, step_slack
-from dprmt.accounting._norm_ratio import Focus, NormRatioBins, Steep, envelope, exact_norm, half_exact, tight
+from dprmt.accounting._norm_ratio import Focus, NormRatioBins, Steep, envelope, exact_norm, half_exact, ordered, tight
 from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._secret_lower_pair import SecretLowerPair
 from dprmt.accounting._secret_pair import SecretUpperPair
 from dprmt.accounting._secret_smaller_pair import smaller_of
 from dprmt.accounting._sketch_law import probe_copies
+from dprmt.accounting._sketch_order import ResidualOrder
 from dprmt.accounting._tight_pair import TightPair
 
 MOST_FEW_PROBES = 8
 _STEEP_SHIFT, _STEEP_SHIFT_OF_FEW, _STEEP_MARGIN = 5.0, 3.5, 5.0
+_TAIL_SHIFT, _MUCH_LESS = 3.0, 1.3
 _FOCUS_DEVIATIONS, _FOCUS_MARGIN, _WIDEST_FOCUS = 3.0, 1.5, 5.0
 
 
@@ -69,6 +71,8 @@ class ClippingStep:
         if self.analysis == "flat":
             assert self.sketch is not None
             return half_exact(self.probes * self.sketch, tail, 2 * bins)
+        if self.analysis == "order":
+            return ordered(self._residual_order(), tail, bins, focus)
         return envelope(self.probes, self.rank, tail, bins, focus)
 
     def _focus(self, deciding: float) -> Focus | Steep | None:
@@ -79,8 +83,9 @@ class ClippingStep:
         assert self.probes is not None
         if self._is_steep(deciding):
             return Steep(self.noise_multiplier, deciding / _STEEP_MARGIN)
-        x = GammaMixture.single(self.probes).lower_quantile(deciding)
-        exponent = _FOCUS_DEVIATIONS * self.probes * self.noise_multiplier * math.sqrt(x)
+        is_order = self.analysis == "order"
+        x = (self._residual_order() if is_order else GammaMixture.single(self.probes)).lower_quantile(deciding)
+        exponent = _FOCUS_DEVIATIONS * self.probes * (1 + is_order) * self.noise_multiplier * math.sqrt(x)
         if exponent > _WIDEST_FOCUS and self.probes > MOST_FEW_PROBES:
             return None
         return Focus(deciding, _FOCUS_MARGIN * math.exp(min(exponent, _WIDEST_FOCUS)))
@@ -100,6 +105,23 @@ class ClippingStep:
             return GammaMixture.single(self.probes)
         return GammaMixture.of_copies(self.probes, *probe_copies(self.sketch, self.power_iteration))
 
+    def _residual_order(self) -> ResidualOrder:
+        """The law of X that no spectrum falls below in the stochastic order, given a sketch (H6)."""
+        assert self.probes is not None
+        assert self.sketch is not None
+        return ResidualOrder(self.probes, self.sketch, self.power_iteration)
+
+    def _is_decided_by_order(self, deciding: float) -> bool:
+        """Whether few probes make a tail of X decide for which the law of (H4) would be far too heavy."""
+        if self.sketch is None or self.probes is None or self.analysis != "tight" or self.secret:
+            return False
+        if self.probes > MOST_FEW_PROBES:
+            return False
+        x = self.tight_law().lower_quantile(deciding)
+        if self.noise_multiplier * math.sqrt(x) > 1.0 / _TAIL_SHIFT:
+            return False
+        return self._residual_order().lower_quantile(deciding) > _MUCH_LESS * x
+
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """See :class:`dprmt.accounting._engine.Step`."""
         if self.is_exact:
@@ -109,6 +131,8 @@ class ClippingStep:
         below = tail / self.sample_rate
         if self.secret:
             return self._secret_pairs(bins, below)
+        if self._is_decided_by_order(min(below / self.tail_share, 0.1)):
+            return replace(self, analysis="order").pairs(bins, tail)
         law = self.norm_ratio(bins, below)
         x, mass = law.concentrate(self.convex_from)
         lower = RevealedPair(self._shift(x), mass, self.sample_rate)

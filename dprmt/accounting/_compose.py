@@ -14,6 +14,7 @@ from dprmt.accounting._bounds import Direction, PrivacyBounds, worst_of
 from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._curves import delta_curve
 from dprmt.accounting._engine import Progress, Schedule, improve, solve
+from dprmt.accounting._loss_grid import LARGEST_EPSILON
 from dprmt.accounting._privacy_curve import Numbers, PrivacyCurve
 from dprmt.accounting._questions import DeltaAtEpsilon, EpsilonAtDelta, Question
 
@@ -114,7 +115,7 @@ class Composition:
         Parameters
         ----------
         epsilon : float or sequence of float
-            In [0, 1e13].
+            In [0, 1e17].
         tolerance : float
             Wanted relative width of the interval.
 
@@ -125,7 +126,7 @@ class Composition:
         """
         if np.ndim(epsilon):
             return delta_curve(self.schedule(), self._solve, epsilon, tolerance)
-        epsilon = check_real("epsilon", cast("float", epsilon), low=0.0, high=1e13)
+        epsilon = check_real("epsilon", cast("float", epsilon), low=0.0, high=LARGEST_EPSILON)
         return replace(self._worst(DeltaAtEpsilon(epsilon), tolerance), at_epsilon=epsilon)
 
     def delta_by_direction(self, epsilon: float, *, tolerance: float = 1e-2) -> dict[Direction, PrivacyBounds]:
@@ -136,7 +137,7 @@ class Composition:
         dict
             Keys ``"remove"`` and ``"add"``.
         """
-        epsilon = check_real("epsilon", epsilon, low=0.0, high=1e13)
+        epsilon = check_real("epsilon", epsilon, low=0.0, high=LARGEST_EPSILON)
         found = self._ask(DeltaAtEpsilon(epsilon), tolerance)
         return {direction: replace(bounds, at_epsilon=epsilon) for direction, bounds in found.items()}
 

@@ -12,6 +12,7 @@ from dprmt._validation import ParameterError, check_real
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._delta_curve import DeltaCurveSolver
 from dprmt.accounting._engine import Schedule, interval
+from dprmt.accounting._loss_grid import LARGEST_EPSILON
 from dprmt.accounting._privacy_curve import PrivacyCurve
 from dprmt.accounting._questions import DeltaAtEpsilon, EpsilonAtDelta, Question
 from dprmt.accounting._step_counts import Brackets, by_blocks, one_by_one
@@ -56,8 +57,8 @@ def delta_curve(schedule: Schedule, ask: Ask, epsilon: Any, tolerance: float) ->
     """
     tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
     asked = np.asarray(epsilon, dtype=np.float64)
-    if asked.ndim != 1 or not asked.size or not np.all((asked >= 0.0) & (asked <= 1e13)):
-        raise ParameterError("epsilon", epsilon, "a number in [0, 1e13], or a sequence of such numbers")
+    if asked.ndim != 1 or not asked.size or not np.all((asked >= 0.0) & (asked <= LARGEST_EPSILON)):
+        raise ParameterError("epsilon", epsilon, "a number in [0, 1e17], or a sequence of such numbers")
     ordered, place = np.unique(asked, return_inverse=True)
     sides: dict[Direction, tuple[Array, Array]] = {}
     enough = np.zeros(ordered.size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ from dprmt.accounting._composition import (
     window,
 )
 from dprmt.accounting._discretization import LossPMF
-from dprmt.accounting._loss_grid import graded_indices
+from dprmt.accounting._loss_grid import graded_indices, resolvable
 from dprmt.accounting._many_phases import Meshing, Revealed, discretized, most_variation, rough_laws
 from dprmt.accounting._one_step import OneStepCurve
 from dprmt.accounting._questions import Curve, DeltaAtEpsilon, EpsilonAtDelta, Question, Side, WholeCurve
@@ -46,6 +46,7 @@ _MAX_LEVEL_OF_A_LAW = 2
 _SPLIT_BEYOND = 6.0
 _SLOW, _LEAST_GAIN = 0.8, 0.95  # left of a width: then jumps are split off; two such levels in a row are the last
 _NO_BETTER = 0.9999
+_FAR_OUT = 1e6
 _TO_SPARE = 0.2  # of a level, where less than one is needed
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
 _WIDE_ESTIMATE_AT = 0.95  # where the interval stays wide, the lower side is most often what falls short
@@ -214,10 +215,21 @@ def level_curves(
 
     ``many``: whether a curve will be asked so often that the whole of it had better be made.
     """
+    question = _reachable(schedule, question, direction)
     both, ground = _shared(schedule, question, direction, level, many)
     if question.is_trivial(ground.total_variation):
         return None
     return _curves(both, ground, question, direction, level, split, many)
+
+
+def _reachable(schedule: Schedule, question: Question, direction: Direction) -> Question:
+    """The question, or one about the largest sum of losses where it asks far beyond."""
+    if not isinstance(question, DeltaAtEpsilon) or question.epsilon < _FAR_OUT:
+        return question
+    tail = _tail(schedule, question.small)
+    upper, _ = _pairs(schedule, tail, _LOWEST)
+    most = sum(steps * directed_range(pair, tail, direction)[1] for pair, steps in upper)
+    return replace(question, epsilon=min(question.epsilon, max(most, _FAR_OUT)))
 
 
 def _shared(
@@ -341,7 +353,7 @@ def _curve(
 
 
 def _one_step(pair: StepPair, ground: _Ground, direction: Direction, side: Side, level: float) -> OneStepCurve:
-    mesh = 0.005 * 2.0**-level * ground.scale
+    mesh = resolvable(0.005 * 2.0**-level * ground.scale, ground.ranges[0][1])
     index = graded_indices(*ground.ranges[0], mesh, ground.scale)
     return OneStepCurve(discretize_step(pair, index, Lattice(mesh), direction, side, to_infinity=True), side)
 
@@ -388,7 +400,7 @@ def step_laws(
     """
     upper, lower = step.pairs(_bins(level), tail)
     ground = _ground([(upper, count)], question, direction, tail)
-    mesh = _MESH * 2.0**-level * ground.scale
+    mesh = resolvable(_MESH * 2.0**-level * ground.scale, max(high for _, high in ground.ranges))
     sides: dict[Side, StepPair] = {"upper": upper, "lower": lower}
     laws: dict[Side, LossPMF] = {}
     for side, pair in sides.items():
@@ -412,7 +424,7 @@ def _on_one_mesh(
     pairs: Pairs, ground: _Ground, question: Question | WholeCurve, direction: Direction, side: Side, level: float
 ) -> _Phases | None:
     """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing."""
-    mesh = _MESH * 2.0**-level * ground.scale
+    mesh = resolvable(_MESH * 2.0**-level * ground.scale, max(high for _, high in ground.ranges))
     for _ in range(_MAX_COARSENINGS):
         how = Meshing(direction, side, mesh, _LUMP * ground.scale, _BULK * ground.scale)
         laws, offset = discretized(pairs, ground.ranges, how)

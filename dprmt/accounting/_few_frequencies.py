@@ -147,9 +147,10 @@ class FewFrequencies:
 
     def parts(self, terms: Terms, epsilon: Array) -> tuple[Array, Array]:
         """δ(ε) = e^{log_scale - tilt·ε}(A - B) of the finite losses; A and B = -(its slope), row by row."""
-        index = np.maximum(np.floor(epsilon / self.mesh).astype(np.int64) + 1, self.first)
+        place = np.clip(np.floor(epsilon / self.mesh) + 1, self.first, self.first + self.size)
+        index = place.astype(np.int64)
         turned = self._turns((index[:, None] * self.frequency) % self.size)
-        near = index * self.mesh - epsilon
+        near = np.maximum(index * self.mesh - epsilon, 0.0)
         far = np.maximum((self.first + self.size) * self.mesh - epsilon, 0.0)
         inside = index < self.first + self.size
         plain = np.exp(-self.tilt * near) * _real_sums(terms.plain, turned)

@@ -23,6 +23,8 @@ _MOST_JUMPS = 60
 _FEW_STEPS = 2**12  # with more, a step more or less hardly matters
 _SUMS = 1e-11  # relative, of convolutions and of the number of ways
 _EPS = float(np.finfo(np.float64).eps)
+_LAST_INDEX = 2**61
+_WIDE_MESH = 500.0  # e^mesh is then far from the largest number, and from 1
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,10 @@ class SplitCurve:
         """As :meth:`DeltaCurve.delta_bounds`; the side that was not asked for is trivial."""
         epsilon -= self.offset
         left = math.floor(epsilon / self.mesh)
+        if left > _LAST_INDEX:  # beyond all that is numbered: δ falls
+            return 0.0, 1.0 if self.side == "lower" else min(self.at(_LAST_INDEX) + self.infinite, 1.0)
         at_left, at_right = self.at(left), self.at(left + 1)
-        share = math.expm1(epsilon - left * self.mesh) / math.expm1(self.mesh)
+        share = _share_of_cell(epsilon - left * self.mesh, self.mesh)
         value = at_left + min(max(share, 0.0), 1.0) * (at_right - at_left)
         if self.side == "lower":
             return min(value, 1.0), 1.0
@@ -131,9 +135,23 @@ class SplitCurve:
             else:
                 high, at_high = middle, value
         share = (at_low - delta) / (at_low - at_high)
-        epsilon = low * self.mesh + math.log1p(share * math.expm1(self.mesh))
+        epsilon = low * self.mesh + _place_in_cell(share, self.mesh)
         rounding = 1e-15 * (abs(epsilon) + abs(self.offset))
         return max(epsilon + self.offset - rounding, 0.0), max(epsilon + self.offset + rounding, 0.0)
+
+
+def _share_of_cell(offset: float, mesh: float) -> float:
+    """(e^offset - 1)/(e^mesh - 1), also where the mesh is so wide that both overflow."""
+    if mesh < _WIDE_MESH:
+        return math.expm1(offset) / math.expm1(mesh)
+    return math.exp(offset - mesh)
+
+
+def _place_in_cell(share: float, mesh: float) -> float:
+    """The offset that has this share."""
+    if mesh < _WIDE_MESH:
+        return math.log1p(share * math.expm1(mesh))
+    return max(mesh + math.log(share), 0.0) if share > 0.0 else 0.0
 
 
 def _between(low: int, at_low: float, high: int, at_high: float, delta: float) -> int:

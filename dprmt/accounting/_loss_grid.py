@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-LARGEST_LOSS = 5e12
+LARGEST_LOSS = 1e16
 """Larger losses count as infinite."""
+LARGEST_EPSILON = 1e17
+"""What may be asked about: all that is ever answered."""
+
+
+def resolvable(mesh: float, farthest: float) -> float:
+    """The mesh, or the finest wider one whose multiples up to ``farthest`` are numbered by 60 bits."""
+    return max(mesh, abs(farthest) * 2.0**-60)
 
 
 def graded_indices(low: float, high: float, mesh: float, bulk: float) -> NDArray[np.int64]:

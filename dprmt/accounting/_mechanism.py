@@ -158,7 +158,7 @@ class Mechanism:
         steps : int or None
             Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``.
         epsilon : float or sequence of float
-            In [0, 1e13]. Of many numbers, δ at each costs a small part of what single questions would.
+            In [0, 1e17]. Of many numbers, δ at each costs a small part of what single questions would.
         epochs : int or None
             For random allocation, instead of ``steps``.
         tolerance : float

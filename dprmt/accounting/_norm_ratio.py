@@ -8,12 +8,14 @@ bound: see (B1) and (B2) in ``docs/theory/randomized_clipping.md``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import gammaincc, gammaincinv, ndtri
 
 from dprmt.accounting._envelope import ENVELOPE_MARGIN, envelope_cdf, envelope_switch
 from dprmt.accounting._gamma_mixture import LARGEST_DOF, GammaMixture
+from dprmt.accounting._sketch_order import ResidualOrder
 from dprmt.accounting._types import Array
 
 _LARGEST_INFLATION = 1e-3  # of a bin's mass, where that is far too little to matter
@@ -212,6 +214,17 @@ def envelope(
     return found if rank is None else replace(found, margin=ENVELOPE_MARGIN)
 
 
+@lru_cache(maxsize=8)
+def ordered(law: ResidualOrder, tail: float, bins: int, focus: Focus | Steep | None = None) -> NormRatioBins:
+    """The law that X exceeds in the stochastic order whatever the spectrum is and a sketch leaves of it (H6)."""
+    edges = _edges(law, tail, bins, 1.0, focus)
+    left, right = edges[:-1], edges[1:]
+    one, rest = np.ones(1), np.array([gammaincc(law.probes / 2, law.probes / 2)])
+    parts = [(left, right, *law.increments(left, right)), (one, one, rest, rest)]
+    left, right, mass, first_moment = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _from_moments(left, right, mass, first_moment, _left_tail(law, edges[0]))
+
+
 def _beyond_one(probes: int, rank: int, bins: int) -> list[tuple[Array, Array, Array, Array]]:
     """The envelope's segments right of 1: the hump, whose means are unknown, and equal spectral values."""
     switch = float(envelope_switch(probes, rank))
@@ -227,7 +240,9 @@ def _beyond_one(probes: int, rank: int, bins: int) -> list[tuple[Array, Array, A
     ]
 
 
-def _edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus: Focus | Steep | None = None) -> Array:
+def _edges(
+    law: GammaMixture | ResidualOrder, tail: float, bins: int, right_end: float, focus: Focus | Steep | None = None
+) -> Array:
     """Log-spaced bin ends from the ``tail`` quantile of the law to ``right_end``."""
     start = max(law.lower_quantile(tail), 1e-290)
     if isinstance(focus, Steep):
@@ -242,7 +257,7 @@ def _edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus: F
     return np.unique(np.concatenate([everywhere, there]))
 
 
-def _left_tail(law: GammaMixture, x: float) -> float:
+def _left_tail(law: GammaMixture | ResidualOrder, x: float) -> float:
     return float(law.cdf(np.array([x]))[0])
 
 

@@ -21,16 +21,17 @@ class OneStepCurve:
         self.side, self.nodes = side, pmf.losses
         mass = rounded(pmf.mass, side) * (1 + _SUMS if side == "upper" else 1 - _SUMS)
         self.infinite = pmf.infinite
-        self.above = np.cumsum(mass[::-1])[::-1]
         self.discounted = discounted_sums(mass, self.nodes)
-        self.at_nodes = np.maximum(self.above - self.discounted, 0.0)
+        # Σ mass_i (1 - e^{l_j - l_i}) as a sum of positive terms: a heavy node below would swallow a light tail.
+        rises = self.discounted[1:] * -np.expm1(-np.diff(self.nodes))
+        self.at_nodes = np.append(np.cumsum(rises[::-1])[::-1], 0.0)
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
         """As :meth:`DeltaCurve.delta_bounds`."""
         index = int(np.searchsorted(self.nodes, epsilon, side="left"))
         value = 0.0
         if index < self.nodes.size:
-            value = float(self.above[index] - math.exp(epsilon - self.nodes[index]) * self.discounted[index])
+            value = float(self.at_nodes[index] - math.expm1(epsilon - self.nodes[index]) * self.discounted[index])
         if self.side == "upper":
             return 0.0, min(max(value, 0.0) + self.infinite, 1.0)
         return min(max(value, 0.0), 1.0), 1.0
@@ -45,11 +46,11 @@ class OneStepCurve:
 
     def _crossing(self, delta: float) -> float:
         index = int(np.argmax(self.at_nodes <= delta))  # 0 at the last node, so there is one
-        room = float(self.above[index]) - delta
-        if index == 0 or room <= 0.0:
-            return max(float(self.nodes[max(index - 1, 0)]), 0.0) if room <= 0.0 and index > 0 else 0.0
-        step = math.log(room / float(self.discounted[index]))
-        return max(min(float(self.nodes[index]) + step, float(self.nodes[index])), float(self.nodes[index - 1]), 0.0)
+        if index == 0:
+            return 0.0
+        fallen = (delta - float(self.at_nodes[index])) / float(self.discounted[index])
+        step = math.log1p(-fallen) if fallen < 1.0 else -math.inf
+        return max(float(self.nodes[index]) + step, float(self.nodes[index - 1]), 0.0)
 
 
 def discounted_sums(mass: Array, nodes: Array) -> Array:

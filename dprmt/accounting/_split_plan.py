@@ -14,6 +14,7 @@ from dprmt.accounting._composition import log_kappa, log_mgf, tilt_for_delta
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._jump_split import SplitCurve
 from dprmt.accounting._light_steps import WindowTooLongError, mean_ratio
+from dprmt.accounting._loss_grid import resolvable
 from dprmt.accounting._one_step import discounted_sums
 from dprmt.accounting._questions import Side
 from dprmt.accounting._step_law import Lattice, discretize_step, lattice
@@ -83,7 +84,9 @@ def plan_split(
     needed = light_scale < _FINE_ENOUGH * scale or misjudged
     if near > 3 * likely:  # Chernoff's bound misjudges a heavy tail
         near = 2 * likely
-    reach = min(near, below) + min(8.0, 12.0 / tilt)  # beyond it losses count by 1 - e^{ε - l} ≈ 1, or are too rare
+    reach = min(near, below, steps * float(losses[-1])) + min(
+        8.0, 12.0 / tilt
+    )  # beyond it losses count by 1 - e^{ε - l} ≈ 1, or are too rare
     if not 0.0 < losses[cut] < reach:
         return None
     nodes = int(min(max(reach / (_JUMP_MESH * scale), _JUMP_NODES), _MOST_JUMP_NODES))
@@ -132,7 +135,7 @@ def split_curve(
     small: float,
 ) -> SplitCurve | None:
     """Discretize on the plan's two meshes, the light one coarser if its FFT would be too long, and compose."""
-    mesh = plan.light_mesh * 2.0**-level * plan.light_scale
+    mesh = resolvable(plan.light_mesh * 2.0**-level * plan.light_scale, 2.0 * plan.reach)
     within = min(_LUMP * plan.light_scale, _MOVED * plan.reach / steps)
     for _ in range(_MAX_COARSENINGS):
         grid = lattice(pair, ends, direction, side, mesh, within=max(within, 5 * mesh), stretched=True)

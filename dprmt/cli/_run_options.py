@@ -17,7 +17,7 @@ NOISE = Option(
     metavar="SIGMA",
 )
 DELTA = Option("--delta", real(low=1e-290, high=1.0, high_open=True), "δ, in [1e-290, 1)", required=True, metavar="D")
-EPSILON = Option("--epsilon", real(low=0.0, high=1e13), "ε, in [0, 1e13]", required=True, metavar="E")
+EPSILON = Option("--epsilon", real(low=0.0, high=1e17), "ε, in [0, 1e17]", required=True, metavar="E")
 
 
 def phases_of(values: dict[str, Any]) -> list[dict[str, Any]]:

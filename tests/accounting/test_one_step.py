@@ -1,0 +1,54 @@
+"""One step's δ, and losses so large that few of the usual numbers hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dprmt.accounting import RandomizedClipping
+from dprmt.accounting._discretization import LossPMF
+from dprmt.accounting._jump_split import _place_in_cell, _share_of_cell
+from dprmt.accounting._one_step import OneStepCurve
+
+
+def decided_by_one_norm(mechanism: RandomizedClipping, steps: int, delta: float) -> float:
+    """ε of two probes where one norm ratio decides: T q P(1/(2σ²X) > ε) = δ, with P(X < x) = x."""
+    return steps * mechanism.sample_rate / (2 * mechanism.noise_multiplier**2 * delta)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "steps", "delta"),
+    [
+        pytest.param(RandomizedClipping(0.3, 1e-6, 2), 1, 1e-20, id="a light tail beside a heavy node"),
+        pytest.param(RandomizedClipping(3.39559, 0.416614, 2), 113912, 2.5e-11, id="ε = 8e13 had no upper end"),
+        pytest.param(RandomizedClipping(0.3, 0.9, 2), 1000, 1e-12, id="a mesh wider than 709"),
+    ],
+)
+def test_losses_that_one_norm_decides(mechanism: RandomizedClipping, steps: int, delta: float) -> None:
+    bounds = mechanism.epsilon(steps, delta)
+    truth = decided_by_one_norm(mechanism, steps, delta)
+    assert bounds.lower <= truth * (1 + 1e-4)
+    assert truth * (1 - 1e-4) <= bounds.upper <= 1.005 * truth
+    assert mechanism.delta(steps, bounds.upper).lower <= delta
+
+
+@pytest.mark.parametrize("side", ["upper", "lower"])
+def test_a_heavy_node_does_not_swallow_a_light_tail(side) -> None:
+    """Masses 1 at a loss of 0 and 1e-25 at 3: δ(1) is 1e-25 (1 - e^{-2}), and the difference of sums is 0."""
+    curve = OneStepCurve(LossPMF(np.array([0, 1, 3]), np.array([1.0, 0.5, 1e-25]), 1.0, 0.0), side)
+    exact = 1e-25 * -math.expm1(-2.0)
+    low, high = curve.delta_bounds(1.0)
+    assert (high if side == "upper" else low) == pytest.approx(exact, rel=1e-9)
+    crossing = curve.epsilon_above(exact) if side == "upper" else curve.epsilon_below(exact)
+    assert crossing == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("mesh", [1e-6, 1.0, 499.0, 501.0, 1e4])
+def test_places_in_cells_of_any_width(mesh: float) -> None:
+    for place in (0.0, 0.3 * mesh, mesh):
+        share = _share_of_cell(place, mesh)
+        assert 0.0 <= share <= 1.0
+        if share > 0.0:
+            assert _place_in_cell(share, mesh) == pytest.approx(place, rel=1e-6, abs=1e-9)
