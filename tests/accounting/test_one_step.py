@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dprmt.accounting import RandomizedClipping
+from dprmt.accounting import DPSGD, RandomizedClipping
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._jump_split import _place_in_cell, _share_of_cell
 from dprmt.accounting._one_step import OneStepCurve
@@ -52,3 +52,9 @@ def test_places_in_cells_of_any_width(mesh: float) -> None:
         assert 0.0 <= share <= 1.0
         if share > 0.0:
             assert _place_in_cell(share, mesh) == pytest.approx(place, rel=1e-6, abs=1e-9)
+
+
+def test_an_epsilon_beyond_all_losses_is_answered() -> None:
+    """The numbers of its nodes used to overflow."""
+    for mechanism in (DPSGD(1.0, 0.01), RandomizedClipping(1.0, 0.01, 8)):
+        assert mechanism.delta(1000, 1e17).upper < 1e-50

@@ -82,7 +82,7 @@ def test_above_what_is_attained_and_below_the_convex_law(sketch: int, probes: in
 
 @pytest.mark.parametrize(("sketch", "power_iteration"), [(3, False), (8, True), (20, False)])
 def test_shares_of_several_layers_do_no_more_harm(sketch: int, power_iteration: bool) -> None:
-    """The product y P(m > y) falls with y, so that the largest of w_l m_l exceeds y with no more than that probability."""
+    """As y P(m > y) falls with y, the largest of w_l m_l exceeds y with no more than that probability."""
     share, weight = (np.array(part) for part in largest_shares(sketch, power_iteration))
     assert weight.sum() == pytest.approx(1.0)
     tail = np.cumsum(weight[::-1])[::-1]  # P(m > y) just below each share
