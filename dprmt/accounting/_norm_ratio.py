@@ -49,7 +49,7 @@ class Steep:
     noise_multiplier: float
     probability: float
 
-    def edges(self, law: GammaMixture, start: float, right_end: float, bins: int) -> Array:
+    def edges(self, law: GammaMixture | ResidualOrder, start: float, right_end: float, bins: int) -> Array:
         """Bin ends, from a density of bins per unit of log X."""
         log_x = np.linspace(np.log(start), np.log(right_end), _FINE_GRID)
         scale = _STEEP_BINS / bins
