@@ -131,6 +131,17 @@ def loss_deviation(phases: Phases, tilt: float = 0.0) -> float:
     return max(float(np.sqrt(variance)), 1e-12)
 
 
+def step_scale(phases: Phases, tilt: float) -> float:
+    """Standard deviation of one step's loss as the answer feels it: √(2K(λ)/(λ(1 + λ))), averaged over steps."""
+    steps = sum(count for _, count in phases)
+    smallest = 4 * min(pmf.mesh for pmf, _ in phases)
+    if tilt == 0.0:
+        return max(loss_deviation(phases) / float(np.sqrt(steps)), smallest)
+    log_total = sum(count * float(np.log(max(float(pmf.mass.sum()), 1e-300))) for pmf, count in phases)
+    cumulant = float(log_mgf(phases, np.array([tilt]))[0]) - log_total
+    return max(float(np.sqrt(max(2 * cumulant / (tilt * (1 + tilt) * steps), 0.0))), smallest)
+
+
 def _minimize_on_log_grid(objective: Callable[[Array], Array], scale: float) -> float:
     center, half_width = np.log(1.0 / scale), 14.0
     for _ in range(4):

@@ -17,10 +17,9 @@ from dprmt.accounting._composition import (
     Window,
     chernoff,
     composed,
-    log_mgf,
-    loss_deviation,
     moved,
     some_of,
+    step_scale,
     window,
 )
 from dprmt.accounting._discretization import LossPMF
@@ -287,7 +286,7 @@ def _ground(
     their_ranges = [ends for (_, ends), _ in chosen]
     rough = rough_laws([(pair, steps) for (pair, _), steps in chosen], their_ranges, direction, mesh, growth)
     tilt = question.tilt(rough)
-    scale = _step_scale(rough, tilt)
+    scale = step_scale(rough, tilt)
     if len(rough) == len(pairs):
         total_variation = sum(steps * _total_variation(law) for law, steps in rough)
     else:
@@ -449,14 +448,3 @@ def _nothing_known(side: Side) -> ComposedLoss:
     nowhere = np.zeros(1)
     infinite = 1.0 if side == "upper" else 0.0
     return ComposedLoss(nowhere, nowhere, tilt=0.0, log_scale=0.0, infinite=infinite, error=0.0)
-
-
-def _step_scale(phases: list[tuple[LossPMF, int]], tilt: float) -> float:
-    """Standard deviation of one step's loss as the answer feels it: √(2K(λ)/(λ(1 + λ))), averaged over steps."""
-    steps = sum(count for _, count in phases)
-    smallest = 4 * min(pmf.mesh for pmf, _ in phases)
-    if tilt == 0.0:
-        return max(loss_deviation(phases) / math.sqrt(steps), smallest)
-    log_total = sum(count * math.log(max(float(pmf.mass.sum()), 1e-300)) for pmf, count in phases)
-    cumulant = float(log_mgf(phases, np.array([tilt]))[0]) - log_total
-    return max(math.sqrt(max(2 * cumulant / (tilt * (1 + tilt) * steps), 0.0)), smallest)
