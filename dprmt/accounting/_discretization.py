@@ -75,6 +75,12 @@ def keep_at_last(pmf: LossPMF, cells: LossCells, offset: float = 0.0) -> LossPMF
     return LossPMF(pmf.index, mass, pmf.mesh, max(pmf.infinite - kept, 0.0))
 
 
+def cut_above(pmf: LossPMF, loss: float) -> LossPMF:
+    """Never more private: larger losses count as infinite."""
+    kept = max(int(np.searchsorted(pmf.losses, loss, side="right")), 1)
+    return LossPMF(pmf.index[:kept], pmf.mass[:kept], pmf.mesh, pmf.infinite + float(pmf.mass[kept:].sum()))
+
+
 def connect_the_dots(losses: Array, cells: LossCells | CellRows) -> Array:
     """Masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up."""
     return _dots(cells.p, _left_share(losses, cells, fallback=0.0))

@@ -22,9 +22,9 @@ from dprmt.accounting._composition import (
     step_scale,
     window,
 )
-from dprmt.accounting._discretization import LossPMF
+from dprmt.accounting._discretization import LossPMF, cut_above
 from dprmt.accounting._loss_grid import graded_indices, resolvable
-from dprmt.accounting._many_phases import Meshing, Revealed, discretized, most_variation, rough_laws
+from dprmt.accounting._many_phases import Meshing, discrete_variation, discretized, most_variation, rough_laws
 from dprmt.accounting._one_step import OneStepCurve
 from dprmt.accounting._questions import Curve, DeltaAtEpsilon, EpsilonAtDelta, Question, Side, WholeCurve
 from dprmt.accounting._smooth_curve import smooth_curve
@@ -39,6 +39,7 @@ _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _MESH, _BINS = 0.04, 160  # at level 0; meshes in units of the scale of a step's loss
 _BULK, _LUMP = 5.0, 2.0  # in the same units: nodes are equidistant so far out; log(1 - q) gets one if it is so near
 _ROUGHLY, _LESS_ROUGHLY = 1.125, 1.05  # growth of nodes where many questions, or laws, let one be off; and of one
+_FAR, _FARTHER = 1.5, 60.0  # of several phases' losses, as far as one has to tell them from infinite ones
 _LOWEST, _HIGHEST_FIRST = -2.0, 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_LEVEL_OF_A_LAW = 2
@@ -286,28 +287,26 @@ def _ground(
     their_ranges = [ends for (_, ends), _ in chosen]
     rough = rough_laws([(pair, steps) for (pair, _), steps in chosen], their_ranges, direction, mesh, growth)
     tilt = question.tilt(rough)
-    scale = step_scale(rough, tilt)
     if len(rough) == len(pairs):
-        total_variation = sum(steps * _total_variation(law) for law, steps in rough)
+        variation = sum(steps * discrete_variation(law) for law, steps in rough)
     else:
-        total_variation = sum(
-            steps * _variation(pair, ends, direction, mesh, growth)
-            for (pair, steps), ends in zip(pairs, ranges, strict=True)
-        )
-    if isinstance(question, WholeCurve) or len(pairs) > 1:
-        return _Ground(ranges, tilt, scale, total_variation, 0.0, None)
+        each = zip(pairs, ranges, strict=True)
+        variation = sum(steps * most_variation(pair, ends, direction, mesh) for (pair, steps), ends in each)
+    if isinstance(question, WholeCurve):
+        return _Ground(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None)
     near = question.around(rough, tilt)
+    if len(pairs) > 1:
+        reach = _FAR * max(near, 0.0) + _FARTHER
+        if any(end > reach for _, end in ranges):
+            ranges = [(low, min(high, reach)) for low, high in ranges]
+            rough = [(cut_above(law, reach), steps) for law, steps in rough]
+            tilt = question.tilt(rough)
+        return _Ground(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None)
+    scale = step_scale(rough, tilt)
     law, steps = rough[0]
     if steps == 1:
         scale = _scale_of_one(law, question, near)
-    return _Ground(ranges, tilt, scale, total_variation, near, rough[0])
-
-
-def _variation(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float, growth: float) -> float:
-    if isinstance(pair, Revealed):
-        return most_variation(pair)
-    ((law, _),) = rough_laws([(pair, 1)], [ends], direction, mesh, growth)
-    return _total_variation(law)
+    return _Ground(ranges, tilt, scale, variation, near, rough[0])
 
 
 def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:
@@ -316,11 +315,6 @@ def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:
     if isinstance(question, DeltaAtEpsilon):
         return min(scale, max(near, one_step_scale(law, max(question.small, _LARGE_DELTA))))
     return scale
-
-
-def _total_variation(law: LossPMF) -> float:
-    """H_1 of an upper law; that of a composition is at most the sum."""
-    return float(law.mass @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.infinite
 
 
 def _curve(

@@ -16,7 +16,7 @@ from dprmt.accounting._discretization import LossPMF, mass_from_above, mass_from
 from dprmt.accounting._loss_grid import graded_indices
 from dprmt.accounting._questions import Side
 from dprmt.accounting._revealed_pair import RevealedPair, masses_by_shift
-from dprmt.accounting._step_law import Lattice, at_mean, discretize_step, lattice
+from dprmt.accounting._step_law import MEANS, Lattice, at_mean, discretize_step, is_wide, lattice
 from dprmt.accounting._tight_pair import TightPair
 from dprmt.accounting._types import Array
 
@@ -25,6 +25,7 @@ Item = TypeVar("Item")
 
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
 _MANY = 4
+_GROWTH = 1.125
 _MOST_SHIFTS = 2**10  # of phases that are evaluated together
 _PLACES = 8  # of a node in a mesh: phases whose nodes are nearly the same share them
 
@@ -98,11 +99,19 @@ def laws_side_by_side(
     return [laws[at] for at in range(len(pairs))], [lattice.offset for lattice in lattices]
 
 
-def most_variation(pair: Revealed) -> float:
-    """At least H_1 of what the pair stands for, in either direction; the slack with it."""
+def most_variation(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float) -> float:
+    """At least H_1 of what the pair stands for; from a rough law where its sensitivity is not revealed."""
+    if not isinstance(pair, Revealed):
+        ((law, _),) = rough_laws([(pair, 1)], [ends], direction, mesh, _GROWTH)
+        return discrete_variation(law)
     revealed = _revealed(pair)
     own = revealed.sample_rate * (revealed.total_variation() + _ROUNDING) + pair.slack
     return own if isinstance(pair, RevealedPair) else own + float(pair.excess(np.zeros(1))[0])
+
+
+def discrete_variation(law: LossPMF) -> float:
+    """H_1 of an upper law; that of a composition is at most the sum."""
+    return float(law.mass @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.infinite
 
 
 def _revealed(pair: Revealed) -> RevealedPair:
@@ -123,13 +132,18 @@ def _lattices(pairs: Sequence[Revealed], ranges: Sequence[tuple[float, float]], 
     if how.side == "upper":
         return lattices
     near = [at for at, end in enumerate(ends) if abs(end) < how.within]
-    for group in _alike(near, lambda at: (_revealed(pairs[at]).sample_rate, ends[at])):
-        end, boundary = ends[group[0]], ends[group[0]] + how.mesh
-        below = cells_of_many([_revealed(pairs[at]) for at in group], np.array([boundary]))
-        for at, cells in zip(group, below, strict=True):
-            node, meeting = at_mean(cells, end, boundary)
-            node = min(end + math.ceil((node - end) / how.mesh * _PLACES) / _PLACES * how.mesh, boundary)
-            lattices[at] = Lattice(how.mesh, how.sign * node, None if meeting is None else how.sign * meeting)
+    nodes = {at: ends[at] for at in near}
+    for again in range(MEANS):
+        near = near if again == 0 else [at for at in near if is_wide(how.mesh, ends[at])]
+        for group in _alike(near, lambda at: (_revealed(pairs[at]).sample_rate, ends[at], nodes[at])):
+            end, boundary = ends[group[0]], nodes[group[0]] + how.mesh
+            below = cells_of_many([_revealed(pairs[at]) for at in group], np.array([boundary]))
+            for at, cells in zip(group, below, strict=True):
+                mean, meeting = at_mean(cells, end, boundary)
+                node = end + math.ceil((mean - end) / how.mesh * _PLACES) / _PLACES * how.mesh
+                nodes[at] = min(node, boundary)
+                meeting = None if meeting is None else how.sign * meeting
+                lattices[at] = Lattice(how.mesh, how.sign * nodes[at], meeting)
     return lattices
 
 

@@ -17,7 +17,8 @@ from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._types import Array
 
 _LEAST_CELLS, _MOST_CELLS = 4.0, 200.0
-_MEANS = 4
+MEANS = 4
+"""How often the mean of the commonest losses is taken anew on a wide mesh."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def lattice(
 def _mean_near(pair: StepPair, end: float, mesh: float) -> tuple[float, float | None]:
     """The mean of all losses up to a mesh above ``end``; of a wide mesh, which may cut these, above that mean."""
     node, boundary = end, None
-    for _ in range(_MEANS if mesh > abs(end) / _LEAST_CELLS else 1):
+    for _ in range(MEANS if is_wide(mesh, end) else 1):
         start = node + mesh
         beyond = np.empty(0) if isinstance(pair, RevealedPair) else np.geomspace(1.0, 1e6, 60)
         near = pair.cells(start + mesh * np.append(0.0, beyond))  # elsewhere where nodes are decides what lies below
@@ -88,6 +89,11 @@ def _mean_near(pair: StepPair, end: float, mesh: float) -> tuple[float, float | 
         if boundary is None:
             break
     return node, boundary
+
+
+def is_wide(mesh: float, end: float) -> bool:
+    """Whether few nodes would lie between 0 and the commonest loss."""
+    return mesh > abs(end) / _LEAST_CELLS
 
 
 def at_mean(near: LossCells, end: float, boundary: float) -> tuple[float, float | None]:

@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from dprmt.accounting import DPSGD, RandomizedClipping, _many_phases, compose
+from dprmt.accounting import DPSGD, RandomizedClipping, _engine, _many_phases, compose
 from dprmt.accounting._discretization import LossPMF
-from dprmt.accounting._many_phases import Meshing, cells_of_many, laws_side_by_side, most_variation, rough_laws
+from dprmt.accounting._many_phases import (
+    Meshing,
+    cells_of_many,
+    discrete_variation,
+    laws_side_by_side,
+    most_variation,
+    rough_laws,
+)
+from dprmt.accounting._questions import DeltaAtEpsilon
 from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._step_law import directed_range
 
@@ -61,7 +69,7 @@ def test_laws_side_by_side_keep_their_side_and_are_close(kind: str, direction: s
         assert law.index is laws[0].index
         gap = curve(law, offset) - truth(pair, direction)
         assert np.all(gap * (1.0 if side == "upper" else -1.0) >= -1e-13)
-        assert np.max(np.abs(gap)) < 3e-4
+        assert np.max(np.abs(gap)) < 6e-4
 
 
 def test_a_node_short_of_the_mean_would_be_no_lower_bound() -> None:
@@ -89,8 +97,8 @@ def test_most_variation_is_that_of_the_discrete_law_and_no_less_than_the_truth(s
     upper, lower = mechanism.step().pairs(64, 1e-12)
     ends = directed_range(upper, 1e-12, "remove")
     ((law, _),) = rough_laws([(upper, 1)], [ends], "remove", 1e-4, 1.05)
-    rough = float(law.mass @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.infinite
-    assert rate * lower.total_variation() <= most_variation(upper) <= rough * (1.0 + 1e-9) + 1e-13
+    most = most_variation(upper, ends, "remove", 1e-4)
+    assert rate * lower.total_variation() <= most <= discrete_variation(law) * (1.0 + 1e-9) + 1e-13
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -137,3 +145,21 @@ def test_many_phases_answer_as_they_do_one_by_one(monkeypatch: pytest.MonkeyPatc
 def test_one_phase_more_among_many_never_lowers_a_bound_below_the_others() -> None:
     phases = mixed_phases()
     assert compose(phases).epsilon(1e-5).upper > compose(phases[:-1]).epsilon(1e-5).lower
+
+
+def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few probes: of a tail of losses up to 1e4, δ(0) sees that they are large; told apart, they cost the mesh."""
+    phases = [(RandomizedClipping(sigma, 0.03, 8), 2) for sigma in (0.8, 1.2)]
+
+    def bounds() -> tuple[float, float]:
+        curves = _engine.level_curves(compose(phases).schedule(), DeltaAtEpsilon(0.0), "remove", -1, split=False)
+        assert curves is not None
+        return curves("lower").delta_bounds(0.0)[0], curves("upper").delta_bounds(0.0)[1]
+
+    monkeypatch.setattr(_engine, "_MAX_WINDOW", 2**15)
+    lower, upper = bounds()
+    monkeypatch.setattr(_engine, "_FARTHER", 1e13)
+    far_lower, far_upper = bounds()
+    assert far_lower <= upper
+    assert lower <= far_upper
+    assert upper - lower < 0.1 * upper < far_upper - far_lower
