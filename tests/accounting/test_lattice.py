@@ -78,7 +78,7 @@ def test_a_mesh_that_cuts_the_commonest_losses_merges_them_all(monkeypatch) -> N
     left = EPSILONS < -2e-4
     gaps = []
     for means in (1, 4):
-        monkeypatch.setattr(_step_law, "_MEANS", means)
+        monkeypatch.setattr(_step_law, "MEANS", means)
         upper, _ = on_lattice(step, "remove", "upper", 4e-4, moved=True)
         lower, _ = on_lattice(step, "remove", "lower", 4e-4, moved=True)
         assert np.all(upper >= lower - 1e-15)
