@@ -13,6 +13,7 @@ from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._loss_grid import LARGEST_LOSS
 from dprmt.accounting._nonconvex_slack import slack_of_excess, step_slack
 from dprmt.accounting._norm_ratio import Focus, NormRatioBins, Steep, envelope, exact_norm, half_exact, ordered, tight
+from dprmt.accounting._questions import EpsilonAtDelta, Question
 from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._secret_lower_pair import SecretLowerPair
 from dprmt.accounting._secret_pair import SecretUpperPair
@@ -23,7 +24,7 @@ from dprmt.accounting._tight_pair import TightPair
 
 MOST_FEW_PROBES = 8
 _STEEP_SHIFT, _STEEP_SHIFT_OF_FEW, _STEEP_MARGIN = 5.0, 3.5, 5.0
-_TAIL_SHIFT, _MUCH_LESS = 3.0, 1.3
+_TAIL_SHIFT, _TAIL_RATIO, _MUCH_LESS = 3.0, 0.4, 1.8  # where the laws of (H4) and (H6) are about as good
 _FOCUS_DEVIATIONS, _FOCUS_MARGIN, _WIDEST_FOCUS = 3.0, 1.5, 5.0
 
 
@@ -111,16 +112,24 @@ class ClippingStep:
         assert self.sketch is not None
         return ResidualOrder(self.probes, self.sketch, self.power_iteration)
 
-    def _is_decided_by_order(self, deciding: float) -> bool:
-        """Whether few probes make a tail of X decide for which the law of (H4) would be far too heavy."""
-        if self.sketch is None or self.probes is None or self.analysis != "tight" or self.secret:
-            return False
-        if self.probes > MOST_FEW_PROBES:
-            return False
-        x = self.tight_law().lower_quantile(deciding)
-        if self.noise_multiplier * math.sqrt(x) > 1.0 / _TAIL_SHIFT:
-            return False
-        return self._residual_order().lower_quantile(deciding) > _MUCH_LESS * x
+    def settled(self, question: Question, steps: int) -> ClippingStep:
+        """The step for one question about so many of them: under (H6) where the tail of (H4) would be far too heavy.
+
+        Returns: either is valid; whoever intersects bounds has to stay with one of them.
+        """
+        if self.sketch is None or self.analysis != "tight" or self.secret:
+            return self
+        law = self.tight_law()
+        if isinstance(question, EpsilonAtDelta):
+            probability = min(question.delta / (steps * self.sample_rate), 0.1)
+            x = law.lower_quantile(probability)
+        else:
+            x = 1.0 / (2.0 * self.noise_multiplier**2 * max(question.epsilon, 1e-9))
+            probability = float(law.cdf(np.array([x]))[0])
+        if self.noise_multiplier * math.sqrt(x) > 1.0 / _TAIL_SHIFT or x > _TAIL_RATIO:
+            return self
+        is_lighter = self._residual_order().cdf(np.array([_MUCH_LESS * x]))[0] < probability
+        return replace(self, analysis="order") if is_lighter else self
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """See :class:`dprmt.accounting._engine.Step`."""
@@ -131,8 +140,6 @@ class ClippingStep:
         below = tail / self.sample_rate
         if self.secret:
             return self._secret_pairs(bins, below)
-        if self._is_decided_by_order(min(below / self.tail_share, 0.1)):
-            return replace(self, analysis="order").pairs(bins, tail)
         law = self.norm_ratio(bins, below)
         x, mass = law.concentrate(self.convex_from)
         lower = RevealedPair(self._shift(x), mass, self.sample_rate)

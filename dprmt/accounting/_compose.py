@@ -166,19 +166,25 @@ class Composition:
 
     def _ask(self, question: Question, tolerance: float) -> dict[Direction, PrivacyBounds]:
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
-        return {direction: self._solve(question, direction, tolerance) for direction in _BOTH}
+        return {direction: self._solve(question, direction, tolerance, settle=True) for direction in _BOTH}
 
     def _worst(self, question: Question, tolerance: float) -> PrivacyBounds:
         """Bounds of the larger of both directions; the other one is refined only until it cannot decide."""
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
-        removed = self._solve(question, "remove", tolerance)
+        removed = self._solve(question, "remove", tolerance, settle=True)
         enough = removed.upper if removed.is_narrow else removed.lower
-        return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough)})
+        return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough, settle=True)})
 
-    def _solve(self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0) -> PrivacyBounds:
-        """Bounds by the first analysis; where they stay wide, the upper one may come from another valid one."""
+    def _solve(
+        self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0, settle: bool = False
+    ) -> PrivacyBounds:
+        """Bounds by the first analysis; where they stay wide, the upper one may come from another valid one.
+
+        ``settle``: whether the law of a sketch may be chosen for this question; many are answered by the same one.
+        """
         progress = Progress(enough)
-        bounds = solve(self.schedule(), question, direction, tolerance, progress)
+        schedule = self.schedule()
+        bounds = solve(_settled(schedule, question) if settle else schedule, question, direction, tolerance, progress)
         for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
             if bounds.is_narrow or bounds.upper <= enough:
                 break
@@ -225,6 +231,13 @@ def compose(phases: Sequence[tuple[Mechanism, int]]) -> Composition:
     True
     """
     return Composition(phases)
+
+
+def _settled(schedule: Schedule, question: Question) -> Schedule:
+    total = sum(count for _, count in schedule)
+    return [
+        (step.settled(question, total) if isinstance(step, ClippingStep) else step, count) for step, count in schedule
+    ]
 
 
 def _fallback(mechanism: Mechanism, choice: int) -> ClippingStep:

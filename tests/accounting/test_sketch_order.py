@@ -111,3 +111,14 @@ def test_short_sketches_are_narrow_and_above_what_is_attained(mechanism, steps: 
     assert bounds.upper - bounds.lower <= 0.005 * max(1.0, bounds.upper)
     flat = FlatSpectrum(mechanism.noise_multiplier, mechanism.sample_rate, mechanism.probes, mechanism.sketch)
     assert flat.epsilon(steps, delta).lower <= bounds.upper
+
+
+def test_delta_and_epsilon_choose_alike() -> None:
+    """The two laws differ: what one question is answered by, the other has to be, or one would deny the other."""
+    mechanism, steps, delta = RandomizedClipping(0.979102, 0.0582305, 5, sketch=4), 31, 2.6e-10
+    epsilon = mechanism.epsilon(steps, delta)
+    back = mechanism.delta(steps, epsilon.upper)
+    assert back.lower <= delta
+    assert back.upper <= 1.1 * delta
+    many = mechanism.delta(steps, [0.5 * epsilon.upper, epsilon.upper])
+    assert many.upper[1] >= back.upper * (1 - 1e-3)  # (H4) alone: valid, and larger
