@@ -44,24 +44,26 @@ class SmallerPair:
 
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes; see :meth:`SecretUpperPair.cells`."""
-        q = self.stretches[0].sample_rate
-        target = log_shift_ratio(nodes, q)
+        rate = self.stretches[0].sample_rate
+        first, last = self._places(log_shift_ratio(nodes, rate))
         t, miss = np.full(nodes.size, -np.inf), np.zeros(nodes.size)
         curve, rest = np.ones(nodes.size), np.zeros(nodes.size)
-        start, reached = -np.inf, int(np.count_nonzero(np.isneginf(target)))
         for i, pair in enumerate(self.stretches):
-            before, after = self.switches[i] if i < len(self.switches) else (self.last, self.last)
-            stop = self._place(target, pair, before) if i < len(self.switches) else nodes.size
-            here = slice(reached, max(stop, reached))
-            self._fill(here, pair, nodes, (start, before), t, miss, curve, rest)
-            if i < len(self.switches):
-                following = self.stretches[i + 1]
-                reached = max(self._place(target, following, after), here.stop)
-                gap = slice(here.stop, reached)
-                t[gap] = after
-                curve[gap], rest[gap] = (float(side[0]) for side in pair.capped_curve(np.array([before]), self.last))
-                start = after
-        return cells_between(nodes, t, miss, curve, rest, q)
+            here = slice(first[i], last[i])
+            t[here], miss[here], curve[here], rest[here] = self._in_stretch(pair, nodes[here], self._ends(i))
+        for i, (before, after) in enumerate(self.switches):
+            gap = slice(last[i], first[i + 1])
+            larger = self.stretches[i].capped_curve(np.array([before]), self.last)
+            t[gap], curve[gap], rest[gap] = after, larger[0], larger[1]
+        return cells_between(nodes, t, miss, curve, rest, rate)
+
+    def _places(self, target: Array) -> tuple[list[int], list[int]]:
+        """Where the nodes of each stretch begin and end, given the log likelihood ratios that they ask for."""
+        first, last = [int(np.count_nonzero(np.isneginf(target)))], []
+        for i, (before, after) in enumerate(self.switches):
+            last.append(max(self._place(target, self.stretches[i], before), first[i]))
+            first.append(max(self._place(target, self.stretches[i + 1], after), last[i]))
+        return first, [*last, target.size]
 
     def _place(self, target: Array, pair: SecretUpperPair, at: float) -> int:
         """How many nodes have a smaller log likelihood ratio than a pair at a threshold."""
@@ -69,27 +71,17 @@ class SmallerPair:
             return 0
         return int(np.searchsorted(target, float(pair.log_ratio(np.array([at]))[0][0])))
 
-    def _fill(
-        self,
-        here: slice,
-        pair: SecretUpperPair,
-        nodes: Array,
-        ends: tuple[float, float],
-        t: Array,
-        miss: Array,
-        curve: Array,
-        rest: Array,
-    ) -> None:
-        """Thresholds and curve of the nodes that one pair is responsible for, in place."""
-        if here.stop <= here.start:
-            return
-        found, missed = pair.thresholds(nodes[here], self.last)
-        finite = np.isfinite(found)
-        clipped = np.clip(found[finite], *ends)
-        t[here], miss[here] = np.where(finite, 0.0, found), missed
-        places = np.arange(here.start, here.stop)[finite]
-        t[places] = clipped
-        curve[places], rest[places] = pair.capped_curve(clipped, self.last)
+    def _ends(self, i: int) -> tuple[float, float]:
+        start = self.switches[i - 1][1] if i > 0 else -np.inf
+        return start, self.switches[i][0] if i < len(self.switches) else self.last
+
+    def _in_stretch(self, pair: SecretUpperPair, nodes: Array, ends: tuple[float, float]) -> tuple[Array, ...]:
+        """Thresholds of the nodes that one pair is responsible for, what they miss, and the curve from both sides."""
+        if nodes.size == 0:
+            return nodes, nodes, nodes, nodes
+        found, miss = pair.thresholds(nodes, self.last)
+        t = np.clip(found, *ends)
+        return t, miss, *pair.capped_curve(t, self.last)
 
 
 def smaller_of(majorant: SecretUpperPair, law: SecretUpperPair, deciding: float) -> SecretUpperPair | SmallerPair:
