@@ -20,7 +20,7 @@ from dprmt.accounting._types import Array
 
 _LARGEST_INFLATION = 1e-3  # of a bin's mass, where that is far too little to matter
 _STEEP_BINS, _FINE_GRID = 160, 2000
-_SHIFT_WIDTH, _LEAST_WIDTH, _FAR_WIDTH, _TIMES_AS_MANY = 0.12, 0.006, 0.1, 3
+_SHIFT_WIDTH, _LEAST_WIDTH, _FAR_WIDTH, _TIMES_AS_MANY = 0.12, 0.003, 0.1, 3
 
 
 @dataclass(frozen=True)
