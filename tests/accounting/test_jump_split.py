@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dprmt.accounting import _jump_split
@@ -81,6 +81,7 @@ def test_epsilon_is_the_inverse_of_delta(pmf, steps, exponent) -> None:
 
 
 @given(split_laws(), st.integers(1, 40), st.floats(-3.0, 1.0))
+@example(LossPMF(np.arange(-3, 5), np.array([*[0.152] * 6, 0.038, 0.019]), MESH, 0.0), 1, 0.25)
 def test_light_steps_at_every_epsilon(pmf, steps, epsilon) -> None:
     """Also far to the left of all losses, where δ is linear in e^ε, and to the right, where it is 0."""
     light = LossPMF(pmf.index[:8], pmf.mass[:8], MESH, 0.0)
@@ -94,7 +95,8 @@ def test_light_steps_at_every_epsilon(pmf, steps, epsilon) -> None:
                 exact = exact_delta(light, count, i * MESH)
                 assert a <= exact * (1 + 1e-12)
                 assert b >= exact * (1 - 1e-12)
-                assert b - a <= 1e-6 * exact + (1e-9 if small > 1e-6 else 1e-12)
+                untilted = small > 1e-6 or exact > 1e-5  # then 2e-10 is charged on either side, and that is enough
+                assert b - a <= 1e-6 * exact + (1e-9 if untilted else 1e-12)
 
 
 def test_left_of_its_grid_a_curve_is_at_least_what_it_is_there() -> None:
