@@ -34,6 +34,7 @@ from dprmt.accounting._step_law import Lattice, directed_range, discretize_step,
 
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
+_MUCH_COARSER = 2.0
 _LARGE_DELTA = 0.01
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _MESH, _BINS = 0.04, 160  # at level 0; meshes in units of the scale of a step's loss
@@ -331,11 +332,13 @@ def _curve(
     pair, steps = pairs[0]
     if len(pairs) == 1 and steps == 1:
         return _one_step(pair, ground, direction, side, level)
-    if plan is not None and (split or plan.needed):
+    splits = plan is not None and (split or plan.needed)
+    phases = None if splits else _on_one_mesh(pairs, ground, question, direction, side, level)
+    if plan is not None and (splits or phases is None or phases.coarsened > _MUCH_COARSER):
         curve = split_curve(pair, steps, ground.ranges[0], direction, side, plan, level, question.small)
         if curve is not None:
             return curve
-    phases = _on_one_mesh(pairs, ground, question, direction, side, level)
+    phases = phases or _on_one_mesh(pairs, ground, question, direction, side, level)
     if phases is None:
         return DeltaCurve(_nothing_known(side), 0.0)
     smooth = None if many else smooth_curve(phases.laws, phases.tilt, phases.window, phases.offset, side)
@@ -405,19 +408,20 @@ def step_laws(
 
 @dataclass(frozen=True)
 class _Phases:
-    """Discrete losses of steps on a common mesh, less an ``offset`` in all, and how to compose them."""
+    """Discrete losses of steps on a mesh, ``coarsened`` so much, less an ``offset`` in all; how to compose them."""
 
     laws: list[tuple[LossPMF, int]]
     offset: float
     tilt: float
     window: Window
+    coarsened: float
 
 
 def _on_one_mesh(
     pairs: Pairs, ground: _Ground, question: Question | WholeCurve, direction: Direction, side: Side, level: float
 ) -> _Phases | None:
     """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing."""
-    mesh = resolvable(_MESH * 2.0**-level * ground.scale, max(high for _, high in ground.ranges))
+    mesh = finest = resolvable(_MESH * 2.0**-level * ground.scale, max(high for _, high in ground.ranges))
     for _ in range(_MAX_COARSENINGS):
         how = Meshing(direction, side, mesh, _LUMP * ground.scale, _BULK * ground.scale)
         laws, offset = discretized(pairs, ground.ranges, how)
@@ -428,7 +432,7 @@ def _on_one_mesh(
         tilt = ground.tilt if shared else question.moved(-offset).tilt(some_of(laws))
         span = window(laws, tilt)
         if span.size <= _MAX_WINDOW:
-            return _Phases(laws, offset, tilt, span)
+            return _Phases(laws, offset, tilt, span, mesh / finest)
         mesh *= 1.1 * span.size / _MAX_WINDOW
     return None
 
