@@ -157,13 +157,14 @@ def mean_ratio(pmf: LossPMF) -> float:
 
 def _best_of(parts: list[tuple[int, Array]], side: Side) -> tuple[int, Array]:
     """The best of several bounds at each node; D falls, so each serves its neighbours, and what lies to the right."""
-    first = min(start for start, _ in parts)
+    first = parts[-1][0]  # without a tilt: left of there D is linear, and other tilts say nothing
     last = max(start + part.shape[1] for start, part in parts)
     best = np.full((parts[0][1].shape[0], last - first + 1), np.inf if side == "upper" else 0.0)
     choose = np.minimum if side == "upper" else np.maximum
     for start, part in parts:
-        here = best[:, start - first : start - first + part.shape[1]]
-        choose(here, part, out=here)
+        seen = part[:, max(first - start, 0) :]
+        here = best[:, max(start - first, 0) : max(start - first, 0) + seen.shape[1]]
+        choose(here, seen, out=here)
     if side == "upper":
         return first, np.minimum.accumulate(best, axis=1)
     return first, np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
@@ -185,5 +186,6 @@ def _with_what_lies_left(pmf: LossPMF, steps: NDArray[np.int64], first: int, val
         return LightCurves(first, values, pmf.mesh, mass, log_discounted, -rounding, mass)
     with np.errstate(over="ignore"):
         gap = np.maximum(values[:, 0] - (mass - np.exp(first * pmf.mesh + log_discounted)), 0.0) + rounding
+    gap = np.where(steps == 0, rounding, gap)  # (1 - e^ε)₊ is what it is
     most = mass + rounding
     return LightCurves(first, np.minimum(values, most[:, None]), pmf.mesh, mass, log_discounted, gap, most)

@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dprmt.accounting import _jump_split
-from dprmt.accounting._composition import composed, composed_powers, log_mgf, window, window_of
+from dprmt.accounting._composition import chernoff, composed, composed_powers, log_mgf, window, window_of
 from dprmt.accounting._discretization import LossPMF, keep_at_last
 from dprmt.accounting._discretization import from_above as dots_from_above
 from dprmt.accounting._jump_split import SplitCurve
-from dprmt.accounting._light_steps import light_curves
+from dprmt.accounting._light_steps import _tilts, light_curves
 from dprmt.accounting._one_step import OneStepCurve
 from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._solve import discounted_suffix_sums
@@ -95,8 +95,8 @@ def test_light_steps_at_every_epsilon(pmf, steps, epsilon) -> None:
                 exact = exact_delta(light, count, i * MESH)
                 assert a <= exact * (1 + 1e-12)
                 assert b >= exact * (1 - 1e-12)
-                untilted = small > 1e-6 or exact > 1e-5  # then 2e-10 is charged on either side, and that is enough
-                assert b - a <= 1e-6 * exact + (1e-9 if untilted else 1e-12)
+                bounds = [chernoff(light, count, tilt)[0] - tilt * i * MESH for tilt in _tilts(light, steps + 3, small)]
+                assert b - a <= 1e-9 * (exact + math.exp(min(bounds)))  # of which 2e-10 is charged on either side
 
 
 def test_left_of_its_grid_a_curve_is_at_least_what_it_is_there() -> None:
