@@ -423,7 +423,7 @@ def _on_one_mesh(
     """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing."""
     mesh = finest = resolvable(_MESH * 2.0**-level * ground.scale, max(high for _, high in ground.ranges))
     for _ in range(_MAX_COARSENINGS):
-        how = Meshing(direction, side, mesh, _LUMP * ground.scale, _BULK * ground.scale)
+        how = Meshing(direction, side, mesh, _LUMP * ground.scale, _BULK * ground.scale, level <= 0.0)
         laws, offset = discretized(pairs, ground.ranges, how)
         if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
             return None

@@ -35,6 +35,7 @@ class Meshing:
     """How phases are discretized.
 
     ``within``: how far log(1 - q) may lie from 0 to get a node; ``bulk``: nodes are equidistant so far out.
+    ``coarse``: whether phases may share a node beside their means, which some fine meshes feel to first order.
     """
 
     direction: Direction
@@ -42,6 +43,7 @@ class Meshing:
     mesh: float
     within: float
     bulk: float
+    coarse: bool = True
 
     @property
     def sign(self) -> float:
@@ -140,8 +142,8 @@ def _lattices(pairs: Sequence[Revealed], ranges: Sequence[tuple[float, float]], 
             below = cells_of_many([_revealed(pairs[at]) for at in group], np.array([boundary]))
             for at, cells in zip(group, below, strict=True):
                 mean, meeting = at_mean(cells, end, boundary)
-                node = end + math.ceil((mean - end) / how.mesh * _PLACES) / _PLACES * how.mesh
-                nodes[at] = min(node, boundary)
+                shared = end + math.ceil((mean - end) / how.mesh * _PLACES) / _PLACES * how.mesh
+                nodes[at] = min(shared, boundary) if how.coarse else mean
                 meeting = None if meeting is None else how.sign * meeting
                 lattices[at] = Lattice(how.mesh, how.sign * nodes[at], meeting)
     return lattices

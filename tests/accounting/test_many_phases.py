@@ -163,3 +163,11 @@ def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.Mo
     assert far_lower <= upper
     assert lower <= far_upper
     assert upper - lower < 0.1 * upper < far_upper - far_lower
+
+
+def test_a_finer_mesh_narrows_phases_too() -> None:
+    """Nodes beside the means of the commonest losses cost a lower bound 2 % here, on a mesh a third as wide."""
+    exact, known = [(1.0567, 8), (1.3559, 9)], [(0.9149, 10), (1.3943, 2), (1.0768, 14), (1.3153, 13)]
+    phases = [(DPSGD(sigma, 0.00434), steps) for sigma, steps in exact]
+    phases += [(RandomizedClipping(sigma, 0.00434, 16), steps) for sigma, steps in known]
+    assert compose(phases).epsilon(4.57e-6).is_narrow
