@@ -24,6 +24,7 @@ from dprmt.accounting._tight_pair import TightPair
 
 MOST_FEW_PROBES = 8
 _STEEP_SHIFT, _STEEP_SHIFT_OF_FEW, _STEEP_MARGIN = 5.0, 3.5, 5.0
+_NEVER = 1e-16
 _TAIL_SHIFT, _TAIL_RATIO, _MUCH_LESS = 3.0, 0.4, 1.8  # where the laws of (H4) and (H6) are about as good
 _FOCUS_DEVIATIONS, _FOCUS_MARGIN, _WIDEST_FOCUS = 3.0, 1.5, 5.0
 
@@ -115,17 +116,17 @@ class ClippingStep:
     def settled(self, question: Question, steps: int) -> ClippingStep:
         """The step for one question about so many of them: under (H6) where the tail of (H4) would be far too heavy.
 
-        Returns: either is valid; whoever intersects bounds has to stay with one of them.
+        Returns: either is valid; whoever intersects bounds has to stay with one of them. Of a question about δ the one
+        under (H6) wherever it may be the better one.
         """
         if self.sketch is None or self.analysis != "tight" or self.secret:
             return self
         law = self.tight_law()
-        if isinstance(question, EpsilonAtDelta):
-            probability = min(question.delta / (steps * self.sample_rate), 0.1)
-            x = law.lower_quantile(probability)
-        else:
-            x = 1.0 / (2.0 * self.noise_multiplier**2 * max(question.epsilon, 1e-9))
-            probability = float(law.cdf(np.array([x]))[0])
+        if not isinstance(question, EpsilonAtDelta):  # μ²/2 is ε where one norm decides, and less where more do
+            x = 2.0 / (2.0 * self.noise_multiplier**2 * max(question.epsilon, 1e-9))
+            return replace(self, analysis="order") if law.cdf(np.array([x]))[0] > _NEVER else self
+        probability = min(question.delta / (steps * self.sample_rate), 0.1)
+        x = law.lower_quantile(probability)
         if self.noise_multiplier * math.sqrt(x) > 1.0 / _TAIL_SHIFT or x > _TAIL_RATIO:
             return self
         is_lighter = self._residual_order().cdf(np.array([_MUCH_LESS * x]))[0] < probability

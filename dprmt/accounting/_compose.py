@@ -182,9 +182,11 @@ class Composition:
 
         ``settle``: whether the law of a sketch may be chosen for this question; many are answered by the same one.
         """
-        progress = Progress(enough)
-        schedule = self.schedule()
-        bounds = solve(_settled(schedule, question) if settle else schedule, question, direction, tolerance, progress)
+        schedules = _laws(self.schedule(), question) if settle else [self.schedule()]
+        tries = [
+            (solve(one, question, direction, tolerance, got), got) for one in schedules if (got := Progress(enough))
+        ]
+        bounds, progress = min(tries, key=lambda found: found[0].upper)
         for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
             if bounds.is_narrow or bounds.upper <= enough:
                 break
@@ -233,11 +235,15 @@ def compose(phases: Sequence[tuple[Mechanism, int]]) -> Composition:
     return Composition(phases)
 
 
-def _settled(schedule: Schedule, question: Question) -> Schedule:
+def _laws(schedule: Schedule, question: Question) -> list[Schedule]:
+    """The steps under the law of a sketch that suits the question; where that is not known beforehand, under both."""
     total = sum(count for _, count in schedule)
-    return [
+    settled: Schedule = [
         (step.settled(question, total) if isinstance(step, ClippingStep) else step, count) for step, count in schedule
     ]
+    if settled == schedule or isinstance(question, EpsilonAtDelta):
+        return [settled]
+    return [schedule, settled]
 
 
 def _fallback(mechanism: Mechanism, choice: int) -> ClippingStep:
