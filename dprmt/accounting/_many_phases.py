@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import TypeVar
@@ -72,8 +73,10 @@ def discretized(
     """The steps' losses, each less an offset, and the sum of all offsets."""
     phases, total = [], 0.0
     together: list[tuple[Revealed, int, tuple[float, float]]] = []
+    # Of one sample rate: with several, nodes that reach as far as the others need left an upper bound wide.
+    rates = Counter(_revealed(pair).sample_rate for pair, _ in pairs if isinstance(pair, Revealed))
     for (pair, count), ends in zip(pairs, ranges, strict=True):
-        if len(pairs) >= _MANY and isinstance(pair, Revealed):
+        if isinstance(pair, Revealed) and rates[_revealed(pair).sample_rate] >= _MANY:
             together.append((pair, count, ends))
             continue
         grid = lattice(pair, ends, how.direction, how.side, how.mesh, within=how.within)
