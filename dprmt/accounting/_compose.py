@@ -183,10 +183,9 @@ class Composition:
         ``settle``: whether the law of a sketch may be chosen for this question; many are answered by the same one.
         """
         schedules = _laws(self.schedule(), question) if settle else [self.schedule()]
-        tries = [
-            (solve(one, question, direction, tolerance, got), got) for one in schedules if (got := Progress(enough))
-        ]
-        bounds, progress = min(tries, key=lambda found: found[0].upper)
+        each = [Progress(enough) for _ in schedules]
+        found = [solve(one, question, direction, tolerance, got) for one, got in zip(schedules, each, strict=True)]
+        bounds, progress = min(zip(found, each, strict=True), key=lambda pair: pair[0].upper)
         for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
             if bounds.is_narrow or bounds.upper <= enough:
                 break
