@@ -206,6 +206,11 @@ def _solve_at_level(
     answer: dict[Side, float] = {"upper": question.read(curves("upper"), "upper", drift)}
     if answer["upper"] > enough:
         answer["lower"] = question.read(curves("lower"), "lower", drift)
+        if direction == "add":  # there losses are bounded, most often, and rounding may put mass beyond
+            farthest = sum(
+                steps * max(high, 0.0) for (_, steps), (_, high) in zip(schedule, ground.ranges, strict=True)
+            )
+            answer["lower"] = question.within(answer["lower"], farthest)
     return answer
 
 
@@ -444,5 +449,4 @@ def _composed(phases: _Phases) -> ComposedLoss:
 def _nothing_known(side: Side) -> ComposedLoss:
     """What bounds every loss on one side."""
     nowhere = np.zeros(1)
-    infinite = 1.0 if side == "upper" else 0.0
-    return ComposedLoss(nowhere, nowhere, tilt=0.0, log_scale=0.0, infinite=infinite, error=0.0)
+    return ComposedLoss(nowhere, nowhere, tilt=0.0, log_scale=0.0, infinite=float(side == "upper"), error=0.0)

@@ -71,6 +71,10 @@ class EpsilonAtDelta:
             return above + drift if above > 0 else above
         return max(curve.epsilon_below(self.delta) - drift, 0.0)
 
+    def within(self, lower: float, farthest: float) -> float:
+        """A lower bound that is one also if hardly any loss exceeds ``farthest``."""
+        return min(lower, farthest)
+
     def moved(self, shift: float) -> EpsilonAtDelta:
         """The same question of losses that are all larger by ``shift``."""
         del shift
@@ -120,6 +124,10 @@ class DeltaAtEpsilon:
         if side == "upper":
             return curve.delta_bounds(self.epsilon - drift)[1]
         return curve.delta_bounds(self.epsilon + drift)[0]
+
+    def within(self, lower: float, farthest: float) -> float:
+        """A lower bound that is one also if hardly any loss exceeds ``farthest``."""
+        return lower if self.epsilon < farthest else 0.0
 
     def moved(self, shift: float) -> DeltaAtEpsilon:
         """The same question of losses that are all larger by ``shift``."""

@@ -350,7 +350,7 @@ class _Sums:
 
 def _limit(last: float) -> float:
     """A bound of the thresholds up to ``last``; one of few, so that what depends on it can be kept."""
-    return float(4.0 ** np.ceil(np.log(max(last, 1.0)) / np.log(4.0)))
+    return float(2.0 ** np.ceil(np.log2(max(last, 1.0))))
 
 
 def _hermite(target: Array, right: Array, table: Array, grid: Array, slope: Array) -> Array:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting import DPSGD, RandomizedClipping, compose
 
 RATE = 2000 / 67349
 SETTINGS = {
@@ -54,3 +54,19 @@ def test_hopeless_settings_answer_infinity() -> None:
     bounds = RandomizedClipping(0.01, 1.0, 2).epsilon(10**6, 1e-280)
     assert bounds.upper == math.inf
     assert bounds.lower >= 0
+
+
+@pytest.mark.parametrize(("rate", "steps", "delta"), [(1e-6, 1, 1e-30), (1e-3, 1, 1e-60), (1e-6, 5, 1e-60)])
+@pytest.mark.parametrize("probes", [None, 4, 32])
+def test_adding_a_sample_never_costs_more_than_its_largest_loss(rate: float, steps: int, delta: float, probes) -> None:
+    """-T log(1 - q), whatever δ: rounding left masses of 1e-20 beyond it, and lower bounds .4 % above."""
+    runs = (
+        [DPSGD(0.3, rate)]
+        if probes is None
+        else [RandomizedClipping(0.3, rate, probes), RandomizedClipping(0.3, rate, probes, probe_sharing="sample")]
+    )
+    for run in runs:
+        bounds = compose([(run, steps)]).epsilon_by_direction(delta)["add"]
+        most = -steps * math.log1p(-rate)
+        assert bounds.lower <= most * (1 + 1e-12) <= bounds.upper
+        assert compose([(run, steps)]).delta_by_direction(1.001 * most)["add"].lower == 0.0
