@@ -279,7 +279,7 @@ where ε is above 1; "contradicted" counts answers that a reference contradicts,
 Wanted: at most 1 % for more than 8 probes and σ ≥ .5, 5 % elsewhere, an upper end, and 2 s; every miss is listed."""
 _AGAINST = """\
 {found} (`--against benchmarks/results/sweep_before.jsonl`: the version before the widths were worked on, which had no
-sketches; what it did not answer within 12 s is left out.)"""
+sketches; what it did not answer within 4 s is left out.)"""
 
 
 def main() -> None:
