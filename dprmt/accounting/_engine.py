@@ -207,9 +207,7 @@ def _solve_at_level(
     if answer["upper"] > enough:
         answer["lower"] = question.read(curves("lower"), "lower", drift)
         if direction == "add":  # there losses are bounded, most often, and rounding may put mass beyond
-            farthest = sum(
-                steps * max(high, 0.0) for (_, steps), (_, high) in zip(schedule, ground.ranges, strict=True)
-            )
+            farthest = sum(steps * max(ends[1], 0.0) for (_, steps), ends in zip(schedule, ground.ranges, strict=True))
             answer["lower"] = question.within(answer["lower"], farthest)
     return answer
 
