@@ -20,6 +20,7 @@ from dprmt.accounting._types import Array
 
 _LARGEST_INFLATION = 1e-3  # of a bin's mass, where that is far too little to matter
 _STEEP_BINS, _FINE_GRID = 160, 2000
+_FAR_BELOW_ONE = 1e-3  # where norm ratios so small decide, those above 1 may be known roughly
 _SHIFT_WIDTH, _LEAST_WIDTH, _FAR_WIDTH, _TIMES_AS_MANY = 0.12, 0.003, 0.1, 3
 
 
@@ -37,6 +38,11 @@ class Focus:
 
     probability: float
     factor: float
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The probabilities between which the answer is decided."""
+        return self.probability / self.factor, min(self.probability * self.factor, 0.5)
 
 
 @dataclass(frozen=True)
@@ -208,7 +214,8 @@ def envelope(
         one, rest = np.ones(1), np.array([gammaincc(probes / 2, probes / 2)])
         parts = [(left, right, mass, first_moment), (one, one, rest, rest)]
     else:
-        parts = [(left, right, mass, first_moment), *_beyond_one(probes, rank, bins)]
+        in_a_tail = isinstance(focus, Focus) and law.lower_quantile(focus.ends[1]) < _FAR_BELOW_ONE
+        parts = [(left, right, mass, first_moment), *_beyond_one(probes, rank, bins // 8 if in_a_tail else bins)]
     left, right, mass, first_moment = (np.concatenate(column) for column in zip(*parts, strict=True))
     found = _from_moments(left, right, mass, first_moment, _left_tail(law, edges[0]))
     return found if rank is None else replace(found, margin=ENVELOPE_MARGIN)
@@ -249,8 +256,7 @@ def _edges(
         return focus.edges(law, start, right_end, bins)
     if focus is None:
         return np.geomspace(start, right_end, bins + 1)
-    ends = (focus.probability / focus.factor, min(focus.probability * focus.factor, 0.5))
-    low, high = (min(max(law.lower_quantile(end), start), right_end) for end in ends)
+    low, high = (min(max(law.lower_quantile(end), start), right_end) for end in focus.ends)
     if not low < high:
         return np.geomspace(start, right_end, bins + 1)
     everywhere, there = np.geomspace(start, right_end, bins + 1), np.geomspace(low, high, bins + 1)
