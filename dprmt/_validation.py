@@ -1,9 +1,12 @@
-"""Argument checks shared by all rooms: one error type that names argument, value and allowed range."""
+"""Checks shared by all rooms: of arguments, by one error type with the allowed range, and of an extra's packages."""
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import SupportsIndex
 
 
@@ -79,3 +82,23 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise ParameterError(name, value, "one of " + ", ".join(repr(c) for c in choices))
     return value
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Name the extra in the error of an import that fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise _missing((error.name or "").partition(".")[0], extra) from None
+
+
+def require(extra: str, *packages: str) -> None:
+    """Raise if one of the packages is not installed, without importing any."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise _missing(package, extra)
+
+
+def _missing(package: str, extra: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(f"{package} is not installed: pip install 'dprmt[{extra}]'", name=package)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._extras import needing
-from dprmt._validation import check_count, check_real
+from dprmt._validation import check_count, check_real, needing
 from dprmt.accounting._allocation import AllocationEpoch
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._clipping_step import ClippingStep

@@ -4,11 +4,13 @@ Importing this module registers the name; :func:`register` states the number of 
 refuses to answer. Needs Opacus (``pip install 'dprmt[train]'``), which imports torch.
 """
 
-import dprmt._needs_train  # noqa: F401
-from dprmt.accounting._opacus import ClippingConfiguration as ClippingConfiguration
-from dprmt.accounting._opacus import RandomizedClippingAccountant as RandomizedClippingAccountant
-from dprmt.accounting._opacus import register as register
-from dprmt.accounting._opacus import register_unconfigured as _register_unconfigured
+from dprmt._validation import needing
+
+with needing("train"):
+    from dprmt.accounting._opacus import ClippingConfiguration as ClippingConfiguration
+    from dprmt.accounting._opacus import RandomizedClippingAccountant as RandomizedClippingAccountant
+    from dprmt.accounting._opacus import register as register
+    from dprmt.accounting._opacus import register_unconfigured as _register_unconfigured
 
 __all__ = ["ClippingConfiguration", "RandomizedClippingAccountant", "register"]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dprmt._extras import needing
 from dprmt._files import replacing
+from dprmt._validation import needing
 
 
 def save_picture(

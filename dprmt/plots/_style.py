@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dprmt._extras import needing
+from dprmt._validation import needing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

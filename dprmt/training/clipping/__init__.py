@@ -6,7 +6,7 @@ multiplier that this leads to, the plan makes model and optimizer private. :func
 :func:`register_norm_samplers`; :func:`allocation_loader` gives any Opacus loop random allocation.
 """
 
-import dprmt._needs_train  # noqa: F401
+import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.clipping._allocation_loader import AllocationSampler as AllocationSampler
 from dprmt.training.clipping._allocation_loader import allocation_loader as allocation_loader
 from dprmt.training.clipping._make_private import make_private as make_private

@@ -1,6 +1,6 @@
 """Data for private training: from the hub, from local files, or the docstrings that every Python carries."""
 
-import dprmt._needs_train  # noqa: F401
+import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.data._docstrings import Docstring as Docstring
 from dprmt.training.data._docstrings import docstrings as docstrings
 from dprmt.training.data._losses import model_logits as model_logits

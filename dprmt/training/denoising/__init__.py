@@ -5,7 +5,7 @@ its own or attached to an Opacus optimizer. That is post-processing of released 
 `DenoisingEvaluation` compares with the clean gradient: that one is private, and says so.
 """
 
-import dprmt._needs_train  # noqa: F401
+import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.denoising._evaluation import DenoisingEvaluation as DenoisingEvaluation
 from dprmt.training.denoising._evaluation import PrivateDataWarning as PrivateDataWarning
 from dprmt.training.denoising._evaluation import PrivateImprovement as PrivateImprovement

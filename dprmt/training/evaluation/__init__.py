@@ -1,6 +1,6 @@
 """What a trained model is worth: accuracy and F1, or BLEU, NIST, ROUGE-L, METEOR and CIDEr of generated texts."""
 
-import dprmt._needs_train  # noqa: F401
+import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.evaluation._classification import evaluate_classification as evaluate_classification
 from dprmt.training.evaluation._generation import GenerationResult as GenerationResult
 from dprmt.training.evaluation._generation import evaluate_generation as evaluate_generation

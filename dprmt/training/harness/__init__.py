@@ -1,6 +1,6 @@
 """The harness: run a recipe, write everything down, continue after any stop, and say what it cost."""
 
-import dprmt._needs_train  # noqa: F401
+import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.harness._checkpoint import load_parameters as load_parameters
 from dprmt.training.harness._dry_run import DryRun as DryRun
 from dprmt.training.harness._dry_run import dry_run as dry_run

@@ -1,6 +1,6 @@
 """Models for private training: pretrained or random weights, LoRA through PEFT, frozen as the recipe says."""
 
-import dprmt._needs_train  # noqa: F401
+import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.models._adapter_files import load_adapter as load_adapter
 from dprmt.training.models._adapter_files import save_adapter as save_adapter
 from dprmt.training.models._load import LoadedModel as LoadedModel

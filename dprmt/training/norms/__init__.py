@@ -17,7 +17,7 @@ anything with these methods. :func:`clip_factors` turns norms into clip factors,
 accountant what was done.
 """
 
-import dprmt._needs_train  # noqa: F401
+import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.norms._clipping import DEFAULT_ROUNDING as DEFAULT_ROUNDING
 from dprmt.training.norms._clipping import UNIT_ROUNDOFF as UNIT_ROUNDOFF
 from dprmt.training.norms._clipping import clip_factors as clip_factors

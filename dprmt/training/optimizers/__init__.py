@@ -1,6 +1,6 @@
 """Optimizers that know the noise in the gradients they are given, with the interface of ``torch.optim``."""
 
-import dprmt._needs_train  # noqa: F401
+import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.optimizers._adambc import DPAdamBC as DPAdamBC
 from dprmt.training.optimizers._grape import AtRefresh as AtRefresh
 from dprmt.training.optimizers._grape import DPGrape as DPGrape

@@ -1,6 +1,6 @@
 """Noise and coins that an adversary who attacks the generator, or the floating-point numbers, does not see through."""
 
-import dprmt._needs_train  # noqa: F401
+import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.randomness._allocation import allocation as allocation
 from dprmt.training.randomness._generators import secret_generator as secret_generator
 from dprmt.training.randomness._secure import SecureRandom as SecureRandom

@@ -12,7 +12,7 @@ projected, as factors (ghost, estimates)     T·(r + n)          2·r·n
 ===========================================  =================  ==========================
 """
 
-import dprmt._needs_train  # noqa: F401
+import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.subspaces._layers import ProjectedMatrix as ProjectedMatrix
 from dprmt.training.subspaces._ranks import EnergyShare as EnergyShare
 from dprmt.training.subspaces._ranks import LayerShape as LayerShape
