@@ -1,0 +1,66 @@
+"""``dprmt verify``: ends of a statement proved or refuted by a small program that shares no code with this one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dprmt.cli._options import Commands, Option, UsageError, add_command_with, name_of, read_options, real
+
+if TYPE_CHECKING:
+    from dprmt_verify import Verdict
+
+_SECONDS = Option(
+    "--seconds", real(low=0.0, high=1e6), "CPU time for finer meshes, a file (60)", default=60.0, metavar="S"
+)
+_EPILOG = """\
+exit code: 0 if every end is proved; 2: a file cannot be read; 3: an end is not settled or covered; 4: one is refuted
+
+examples:
+  dprmt verify statement.json
+  dprmt verify others/*.json --seconds 10 --json
+"""
+
+
+def add_command(commands: Commands) -> None:
+    """Declare it."""
+    summary = "prove or refute statements of ε in ball arithmetic, ours or anybody's"
+    parser = add_command_with(commands, "verify", summary, (_SECONDS,), run_verify, _EPILOG)
+    parser.add_argument("files", nargs="+", metavar="STATEMENT.json", type=name_of("a file"), help="what is claimed")
+
+
+def run_verify(namespace: argparse.Namespace) -> int:
+    """A line or an object for each end; the exit code of the worst."""
+    from dprmt_verify import NotCoveredError, read_statement, verify
+    from dprmt_verify.__main__ import CODES
+
+    seconds, found, worst = read_options(namespace, (_SECONDS,))["seconds"], [], 0
+    for file in namespace.files:
+        try:
+            verdicts = verify(read_statement(Path(file).read_text(encoding="utf-8")), seconds)
+        except (NotCoveredError, ValueError, OSError) as error:
+            raise UsageError(f"dprmt verify: {file}: {error}") from None
+        worst = max([worst, *(CODES[verdict.word] for verdict in verdicts)])
+        found += [_document(file, verdict) for verdict in verdicts]
+        if not namespace.json:
+            sys.stdout.writelines(f"{file}: {verdict}\n" for verdict in verdicts)
+    if namespace.json:
+        sys.stdout.write(json.dumps({"claims": found}, allow_nan=False) + "\n")
+    return worst
+
+
+def _document(file: str, verdict: Verdict) -> dict[str, Any]:
+    claim, at_most = verdict.claim, verdict.at_most
+    return {
+        "file": file,
+        "end": claim.end,
+        "value": claim.value,
+        "directions": list(claim.directions),
+        "verdict": verdict.word,
+        "at_least": verdict.at_least,
+        "at_most": at_most if math.isfinite(at_most) else None,
+    }

@@ -1,0 +1,38 @@
+"""Balls and integers: Arb's numbers, each a midpoint and a radius that is proved to hold the truth."""
+
+from flint import arb, ctx, fmpz
+
+ZERO, ONE = arb(0), arb(1)
+
+
+def use_bits(bits: int) -> None:
+    """Work with so many bits from here on; every error of rounding enters the radii."""
+    ctx.prec = max(64, bits)
+
+
+def integer_above(ball: arb, bits: int) -> fmpz:
+    """The least integer that is at least 2^bits times all of a ball, and at least 0."""
+    return max(-floor(-ball * arb(2) ** bits), fmpz(0))
+
+
+def integer_below(ball: arb, bits: int) -> fmpz:
+    """The largest integer that is at most 2^bits times all of a ball, or 0."""
+    return max(floor(ball * arb(2) ** bits), fmpz(0))
+
+
+def floor(ball: arb) -> fmpz:
+    """The largest integer that is at most all of a ball."""
+    integer = ball.lower().floor().unique_fmpz()
+    if integer is None:
+        raise ArithmeticError("a ball has no finite end")
+    return integer
+
+
+def normal_above(x: arb) -> arb:
+    """P(N > x) of a standard normal N."""
+    return (x / arb(2).sqrt()).erfc() / 2
+
+
+def normal_density(x: arb) -> arb:
+    """Of a standard normal."""
+    return (-x * x / 2).exp() / (2 * arb.pi()).sqrt()

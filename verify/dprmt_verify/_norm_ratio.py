@@ -1,0 +1,82 @@
+"""The ratio X of a sample's estimated squared norm to the true one: its worst law, in bins (V5)."""
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import count, pairwise
+from typing import NamedTuple
+
+from flint import arb
+
+from dprmt_verify._balls import ONE, ZERO
+
+
+class Bin(NamedTuple):
+    """X between two numbers: its probability, and its mean there."""
+
+    left: arb
+    right: arb
+    mass: arb
+    mean: arb
+
+
+class NormRatio:
+    """X with law Σ π_j Γ(jk/2)/(jk/2) in bins from 0 on; beyond the last one lies ``rest`` of the probability.
+
+    Parameters
+    ----------
+    probes : int
+        k.
+    copies : mapping
+        π_j for each j; of Hutchinson's estimator 1 for j = 1 (V5), of Hutch++ as in (V7).
+    cut : float
+        So much may lie in the first bin and beyond the last one.
+    fineness : float
+        Bins next to X = 1, in units of the standard deviation of log X.
+    """
+
+    def __init__(self, probes: int, copies: Mapping[int, arb], cut: float, fineness: float) -> None:
+        scale = math.sqrt(2 / (probes * max(copies)))
+
+        def below(x: arb, moment: int) -> arb:
+            parts = ((weight, arb(probes * j) / 2) for j, weight in copies.items())
+            return sum((weight * (shape * x).gamma_lower(shape + moment, 1) for weight, shape in parts), ZERO)
+
+        edges = {0: ONE}
+        for sign in (1, -1):
+            for i in count(sign, sign):
+                edges[i] = arb(math.exp(3 * scale * math.sinh(i * fineness / 3)))
+                mass = below(edges[i], 0)
+                if (1 - mass if sign > 0 else mass) < cut:
+                    break
+        ends = [(ZERO, ZERO, ZERO), *((edges[i], below(edges[i], 0), below(edges[i], 1)) for i in sorted(edges))]
+        self.rest = 1 - ends[-1][1]
+        self.bins = [
+            Bin(left, right, high - low, (after - before) / (high - low))
+            for (left, low, before), (right, high, after) in pairwise(ends)
+        ]
+
+    def spread(self, bend: Callable[[arb], arb]) -> tuple[arb, list[tuple[arb, arb]]]:
+        """Mass at 0, and (mass, x) of atoms: E f is no smaller if f falls and is convex in e^{ρx} in each bin.
+
+        ``bend`` says ρ of a bin that starts there.
+        """
+        at = [ZERO] * (len(self.bins) - 1) + [self.rest]
+        for i, cell in enumerate(self.bins[1:]):
+            rho = bend(cell.left)
+            share = _power(rho, cell.mean - cell.left) / _power(rho, cell.right - cell.left)
+            right = cell.mass * share.lower().max(ZERO)
+            at[i] += cell.mass - right
+            at[i + 1] += right
+        return self.bins[0].mass, [(mass, cell.right) for mass, cell in zip(at, self.bins, strict=True)]
+
+    def pulled(self, bend: Callable[[arb], arb]) -> list[tuple[arb, arb]]:
+        """Atoms with which E f of the same functions is no larger; what lies beyond the last bin is left out."""
+        atoms = [(self.bins[0].mass, self.bins[0].right)]
+        for cell in self.bins[1:]:
+            x = cell.mean + bend(cell.left) * (cell.right - cell.left) ** 2 / 8
+            atoms.append((cell.mass, x.upper().min(cell.right)))
+        return atoms
+
+
+def _power(rho: arb, x: arb) -> arb:
+    return (rho * x).expm1() / rho if rho > 0 else x

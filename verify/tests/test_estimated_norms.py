@@ -1,0 +1,126 @@
+"""Steps with estimated norms, public and secret probes: one step by quadrature, spectra that are not of rank one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from flint import arb
+from scipy.optimize import minimize_scalar
+from scipy.special import gammaln, ndtr
+
+from dprmt_verify import read_statement, verify
+from dprmt_verify._balls import use_bits
+from dprmt_verify._known import KnownProbes
+from dprmt_verify._norm_ratio import NormRatio
+from dprmt_verify._run import Run
+from dprmt_verify._secret import SecretProbes
+
+EPSILONS = [0.0, 0.05, 0.5, 1.0, 3.0]
+Array = np.ndarray
+Mean = Callable[[Callable[[Array], Array]], float]
+
+
+def gamma_mean(shape: float, moved: Callable[[Array], Array] = lambda x: x) -> Mean:
+    """E f(X) of X ~ Γ(shape)/shape, ``moved``, by quadrature in log X."""
+    deviation = 1 / math.sqrt(shape)
+    node, weight = np.polynomial.legendre.leggauss(20)
+    edges = np.concatenate([-np.geomspace(60, 1, 60), np.linspace(-1, 9, 60)[1:]]) * deviation
+    half = np.diff(edges)[:, None] / 2
+    u = (edges[:-1, None] + half + half * node).ravel()
+    mass = (half * weight).ravel() * np.exp(shape * (u - np.exp(u)) + shape * math.log(shape) - gammaln(shape))
+    return lambda function: float(mass @ function(moved(np.exp(u))))
+
+
+def known(sigma: float, rate: float, epsilon: float, mean: Mean) -> float:
+    """δ of removing a sample whose ratio X has this mean, at ε of either sign."""
+    kappa = 1 + math.expm1(epsilon) / rate
+    if kappa <= 0:
+        return -math.expm1(epsilon)
+    log = abs(math.log(kappa))
+
+    def height(x: Array) -> Array:
+        mu = 1 / (sigma * np.sqrt(x))
+        return ndtr(mu / 2 - log / mu) - math.exp(log) * ndtr(-mu / 2 - log / mu)
+
+    return rate * (mean(height) if kappa >= 1 else 1 - kappa + kappa * mean(height))
+
+
+def secret(sigma: float, rate: float, epsilon: float, mean: Mean) -> float:
+    """The same with secret probes: the best half-line of the mixture."""
+
+    def loss(t: float) -> float:
+        moved = mean(lambda x: ndtr(1 / (sigma * np.sqrt(x)) - t))
+        return -rate * moved + (math.exp(epsilon) - 1 + rate) * float(ndtr(-t))
+
+    starts = np.linspace(-30, 18, 97)
+    best = int(np.argmin([loss(t) for t in starts]))
+    bounds = starts[max(best - 1, 0)], starts[min(best + 1, 96)]
+    return -min(float(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-9}).fun), 0.0)
+
+
+def two_directions(truth: Callable[..., float], sigma: float, rate: float, epsilon: float, mean: Mean) -> list[float]:
+    add = -math.expm1(epsilon) + math.exp(epsilon) * truth(sigma, rate, -epsilon, mean)
+    return [truth(sigma, rate, epsilon, mean), add]
+
+
+def statement(sigma: float, rate: float, steps: int, probes: int, is_secret: bool) -> str:
+    norms = {"kind": "hutchinson", "probes": probes, "secret": is_secret}
+    mechanism = {"noise_multiplier": sigma, "sampling": {"rate": rate}, "norms": norms}
+    return json.dumps({"mechanism": mechanism, "steps": steps, "delta": 1e-9, "epsilon": {"upper": 4.0}})
+
+
+CASES = [(1.0, 0.03, 32), (0.5, 0.2, 8), (2.0, 1.0, 4), (0.8, 0.01, 128)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("is_secret", [False, True], ids=["known", "secret"])
+def test_one_step_of_rank_one_by_quadrature_is_between_both_ends(
+    case: tuple[float, float, int], is_secret: bool
+) -> None:
+    """Valid at the digits of the quadrature, and tight where δ is not small."""
+    sigma, rate, probes = case
+    run = Run(read_statement(statement(sigma, rate, 1, probes, is_secret)).phases, 1e-9, 3.0, 6)
+    for epsilon in EPSILONS:
+        values = two_directions(secret if is_secret else known, sigma, rate, epsilon, gamma_mean(probes / 2))
+        for direction, value in zip(("remove", "add"), values, strict=True):
+            low, high = float(run.below(direction, epsilon)), float(run.above(direction, epsilon))
+            assert low <= value * (1 + 1e-9) + 1e-13
+            assert value <= high * (1 + 1e-9) + 1e-13
+            if value > 1e-4:
+                assert high - low < 0.4 * value
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("is_secret", [False, True], ids=["known", "secret"])
+@pytest.mark.parametrize("constant", [0.0, 0.5, 1.0])
+def test_no_spectrum_is_above(case: tuple[float, float, int], is_secret: bool, constant: float) -> None:
+    """X = h + (1 - h)·Γ(jk/2)/(jk/2): part of the norm is exact, the rest has j equal singular values."""
+    sigma, rate, probes = case
+    use_bits(200)
+    ratio = NormRatio(probes, {1: arb(1)}, 1e-14, 0.2)
+    step = SecretProbes(sigma, rate, ratio) if is_secret else KnownProbes(sigma, rate, ratio, True)
+    for copies in (1,) if constant else (2, 5):
+        mean = gamma_mean(copies * probes / 2, lambda x: constant + (1 - constant) * x)
+        for epsilon in (-0.02, 0.3, 2.0):
+            truth = (secret if is_secret else known)(sigma, rate, epsilon, mean)
+            assert truth <= float(step.curve(arb(epsilon))[0]) * (1 + 1e-9) + 1e-13
+
+
+def test_the_check_values_of_one_run() -> None:
+    """ε = 4.637 with 32 known probes and 4.133 with secret ones, by quadrature elsewhere."""
+    for is_secret, value in ((False, 4.637), (True, 4.133)):
+        run = json.loads(statement(1.0, 2000 / 67349, 400, 32, is_secret))
+        claim = {"delta": 1e-5, "epsilon": {"lower": value - 0.03, "upper": value + 0.03}}
+        assert [verdict.word for verdict in verify(read_statement(json.dumps(run | claim)), 0.0, 5)] == ["proved"] * 2
+
+
+def test_what_is_of_the_envelope_alone_is_not_covered() -> None:
+    """Its lower end is about a law that no gradient has; its upper end holds for all of them."""
+    document = json.loads(statement(1.0, 0.03, 400, 32, False)) | {"analysis": "envelope"}
+    document |= {"delta": 1e-5, "epsilon": {"lower": 4.7, "upper": 4.9}}
+    words = [verdict.word for verdict in verify(read_statement(json.dumps(document)), 0.0, 5)]
+    assert words == ["proved", "not covered"]
