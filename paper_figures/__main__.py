@@ -1,4 +1,4 @@
-"""``python -m paper_figures list | run NAME … | times | page``: published figures and tables, ours and theirs."""
+"""``python -m paper_figures list | run | forensics | study | times | page``: published numbers, ours and theirs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,20 @@ from paper_figures._page import PAGE, write_page
 from paper_figures._pieces import raw_file
 from paper_figures._published import names
 from paper_figures._reproduction import RESULTS, Item, Scale, load, run
+from paper_figures._rows import table_of, verdict_counts
+from paper_figures.forensics import CHECKS
+from paper_figures.forensics import run as run_checks
 from paper_figures.items import ITEMS
+from paper_figures.long_runs import STUDIES, study, summary
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    if options.command == "study":
+        study(options.name)(options.arguments)
+        return 0
+    if options.command == "forensics":
+        return _forensics(options.name)
     if options.command == "list":
         return _list(Path(options.results))
     if options.command == "times":
@@ -34,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m paper_figures", description=__doc__.split(": ", 1)[1])
     commands = parser.add_subparsers(dest="command", required=True)
+    checker = commands.add_parser("forensics", help="compute what follows from printed numbers alone, in seconds")
+    checker.add_argument("name", nargs="*", help="all by default")
     lister = commands.add_parser("list", help="every published item and what its stored result amounts to")
     runner = commands.add_parser("run", help="measure items that have no stored result yet")
     runner.add_argument("name", nargs="*", help="all by default")
@@ -41,6 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     runner.add_argument("--scale", choices=get_args(Scale), help=scale_help)
     runner.add_argument("--again", action="store_true", help="also where there is a result")
     runner.add_argument("--data", metavar="FOLDER", help="where e2e/, sst2/, dart/, mnist/ and cifar-10/ lie")
+    studies = commands.add_parser("study", help="a training with options of its own, longer than an item")
+    studies.add_argument("name", choices=list(STUDIES))
+    studies.add_argument("arguments", nargs=argparse.REMAINDER, help="--help names them")
     times = commands.add_parser("times", help="add up what a complete run took, and keep it for the page")
     for command in (lister, runner, times):
         command.add_argument("--results", metavar="FOLDER", default=str(RESULTS), help="where the results lie")
@@ -49,11 +63,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _forensics(chosen: list[str]) -> int:
+    unknown = [name for name in chosen if name not in CHECKS]
+    if unknown:
+        print(f"paper_figures: NAME must be one of {', '.join(CHECKS)}, got {unknown[0]!r}", file=sys.stderr)
+        return 2
+    for name, kept in run_checks(CHECKS[name] for name in chosen or CHECKS).items():
+        print(f"{name}: {verdict_counts(kept.rows)} ({kept.cpu_seconds:.0f} s of processor time)")
+        if chosen:
+            print("\n".join(table_of(kept.rows)))
+    return 0
+
+
 def _list(folder: Path) -> int:
     for name in dict.fromkeys([*ITEMS, *names()]):
         stored = load(name, folder) if name in ITEMS else None
-        state = stored.state() if stored else "not run" if name in ITEMS else "no script yet"
+        state = stored.state() if stored else "not run" if name in ITEMS else "in `forensics`"
         print(f"{name:24}{state}")
+    for name in STUDIES:
+        print(f"study {name:18}{summary(name)}")
     return 0
 
 

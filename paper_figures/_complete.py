@@ -11,7 +11,7 @@ from dprmt._files import strict_json, write_whole
 from paper_figures._reproduction import RESULTS, load
 from paper_figures.items import ITEMS
 
-FILE = RESULTS / "complete_run.json"
+FILE = RESULTS / "raw" / "complete-run.json"
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
+from paper_figures import forensics
 from paper_figures._complete import kept, sentence
 from paper_figures._published import Published, names, published
-from paper_figures._reproduction import Row, Stored, load
+from paper_figures._reproduction import Stored, load
+from paper_figures._rows import table_of
+from paper_figures._states import WORST, Count, State, counts, states, total
 from paper_figures.items import ITEMS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproduction.md"
+OWN_PAGE = PAGE.with_name("reproduction_own.md")
+OWN_HEAD = """# Measurements that are of no paper
+
+Written by `python -m paper_figures page`; not edited by hand. These stand apart from [published
+numbers](reproduction.md), and are not in their count.
+"""
 HEAD = """# Published figures and tables, ours beside theirs
 
 Written by `python -m paper_figures page` from `paper_figures/results` and `paper_figures/published.toml`; not edited by
-hand. *Agrees* is decided by the tolerance or statement that each script names, before it runs. Scale: *small* takes
-minutes of one core, and its data and weights install from a package index or come as files; *long* is the same with all
-of its steps and seeds; *paper* is what the paper has.
+hand. What follows from printed numbers alone is on [a page of its own](reproduction_forensics.md), and what is of no
+paper on [another](reproduction_own.md).
+"""
+COUNTED = """*Compared* are numbers that a row of this page or of the other one holds against another number, with a
+margin and a verdict; *from print* are those of the other page alone, two hundred of them one table that two versions
+print. A number's verdict is the worst of its rows. The rest needs what is not here, and says what, in
+`paper_figures/published.toml`.
+"""
+VERDICTS = """A verdict takes an interval of ours, of 95 % where there are several seeds, and a margin that each
+script names before it runs. *Reproduced*: the interval lies within the margin of theirs; *compatible, wide*: it merely
+meets it; **differs**: it does not. Scale: *small* takes minutes of one core, and its data and weights install from a
+package index or come as files; *long* is the same with all of its steps and seeds; *paper* is what the paper has.
 """
 COMPLETE = (
     "One complete run from nothing, `python -m paper_figures run --scale small --data FOLDER --results NEW`, in one"
@@ -29,18 +46,61 @@ STORED_RUNS = (
 
 
 def write_page(path: Path) -> None:
+    """All three pages, side by side."""
     path.write_text(page(), encoding="utf-8")
+    path.with_name(OWN_PAGE.name).write_text(own_page(), encoding="utf-8")
+    path.with_name(forensics.PAGE.name).write_text(forensics.page(forensics.CHECKS), encoding="utf-8")
 
 
 def page() -> str:
     """The whole text."""
     stored = {name: load(name) for name in ITEMS}
-    parts = [HEAD, _overview(stored)]
-    parts += [_section(name, result) for name, result in stored.items() if result is not None]
-    missing = [name for name in names() if stored.get(name) is None]
+    shown = {name: result for name, result in stored.items() if name in names()}
+    parts = [HEAD, _counts(stored), VERDICTS, _overview(shown)]
+    parts += [_section(name, result) for name, result in shown.items() if result is not None]
+    missing = [name for name, result in shown.items() if result is None]
     if missing:
         parts.append("## Not run\n\n" + "\n".join(f"- {_sentence(published(name))}" for name in missing) + "\n")
     return "\n".join(parts)
+
+
+def own_page() -> str:
+    """What is of no paper, apart."""
+    stored = {name: load(name) for name in ITEMS if name not in names()}
+    parts = [OWN_HEAD, _overview(stored)]
+    return "\n".join(parts + [_section(name, result) for name, result in stored.items() if result is not None])
+
+
+def cell_states(stored: Mapping[str, Stored | None]) -> dict[str, State]:
+    """What became of every printed number, by the stored results and what follows from print."""
+    measured = [row for result in stored.values() if result is not None for row in result.found.rows]
+    return states(measured, [row for kept in forensics.stored().values() for row in kept.rows])
+
+
+def _counts(stored: Mapping[str, Stored | None]) -> str:
+    counted = counts(cell_states(stored))
+    lines = [
+        "| document | numbers | settings | results | compared | measured here | from print | not computable here"
+        " | reproduced | compatible, wide | differs |",
+        "|" + "---|" * 11,
+        *(_count_line(title, count) for title, count in counted.items()),
+        _count_line("all", total(counted)),
+    ]
+    return "\n".join([*lines, "", COUNTED])
+
+
+def _count_line(title: str, count: Count) -> str:
+    numbers = (
+        count.settings + count.results,
+        count.settings,
+        count.results,
+        count.compared,
+        count.measured,
+        count.compared - count.measured,
+        count.absent,
+        *(count.verdicts.get(verdict, 0) for verdict in reversed(WORST)),
+    )
+    return f"| {title} | {' | '.join(map(str, numbers))} |"
 
 
 def _overview(stored: dict[str, Stored | None]) -> str:
@@ -67,23 +127,19 @@ def _section(name: str, result: Stored) -> str:
         return "\n".join([*lines, "", f"Not run: needs {result.found.missing}.", ""])
     if source and source.note:
         lines[-1] += f" Note: {source.note}."
-    lines += ["", *_table(found.rows, result.scale), "", found.differs]
-    lines += ["", f"Why it differs: {found.why}"] if result.disagrees else []
-    made = [f"`{result.command}`", f"{result.wall_seconds:.0f} s wall, {result.cpu_seconds:.0f} s CPU"]
+    lines += ["", *table_of(found.rows), "", found.differs]
+    if result.disagrees and not found.reasons:
+        raise ValueError(f"{name}: a row differs, and no reason is given")
+    if result.disagrees:
+        lines += ["", *(f"- {reason.sentence()}" for reason in found.reasons)]
+    made = [
+        f"Scale {result.scale}: `{result.command}`",
+        f"{result.wall_seconds:.0f} s wall, {result.cpu_seconds:.0f} s CPU",
+    ]
     made += [text for text in (found.model, found.data) if text] + ([f"{found.seeds} seeds"] if found.seeds > 1 else [])
     lines += ["", "; ".join(made) + "."]
     lines += ["", *(f"![{ITEMS[name].title}](../paper_figures/results/{picture})" for picture in found.pictures)]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _table(rows: Sequence[Row], scale: str) -> list[str]:
-    lines = ["| scale | quantity | ours | published | agrees |", "|---|---|---|---|---|"]
-    for row in rows:
-        agrees = {True: "yes", False: "**no**", None: "–"}[row.agrees()]
-        printed = row.claim or ("–" if row.published is None else f"{row.published:g}")
-        ours = "none" if math.isnan(row.ours) else f"{row.ours:.4g}{' ' + row.unit if row.unit else ''}"
-        lines.append(f"| {scale} | {row.label.replace('|', '∣')} | {ours} | {printed} | {agrees} |")
-    return lines
 
 
 def _sentence(item: Published) -> str:

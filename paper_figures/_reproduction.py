@@ -6,6 +6,7 @@ import json
 import math
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -14,6 +15,8 @@ from typing import Any, Literal
 
 from dprmt._files import strict_json, write_whole
 from paper_figures._pieces import cpu_seconds
+from paper_figures._published import Cell
+from paper_figures._verdict import Interval, Reason, Verdict, judge
 
 Scale = Literal["small", "long", "paper"]
 """Minutes on one core; the same with all of its steps and seeds, hours; what the paper has."""
@@ -25,25 +28,50 @@ PACKAGES = ("numpy", "scipy", "torch", "transformers", "peft", "opacus")
 class Row:
     """One number of ours, beside the published one if there is one.
 
-    ``tolerance`` is how far apart the two may be, in the row's unit, for them to agree; it is part of the item, not
-    chosen afterwards. A row that tests a statement instead of a number has ``claim`` and ``holds``.
+    A verdict needs an ``interval`` of ours, and what it is held against: the published number give or take ``margin``,
+    in the row's unit, or ``within``, the range in which a statement, ``claim``, is true. Margin and range are part of
+    the item, not chosen afterwards.
     """
 
     label: str
     ours: float
     published: float | None = None
-    tolerance: float | None = None
     unit: str = ""
     claim: str = ""
-    holds: bool | None = None
+    interval: tuple[float, float] | None = None
+    margin: float | None = None
+    within: tuple[float, float] | None = None
+    cells: tuple[str, ...] = ()
+    """Keys of the printed numbers that the verdict is about."""
 
-    def agrees(self) -> bool | None:
-        """None where nothing is compared."""
-        if self.claim:
-            return self.holds
-        if self.published is None or self.tolerance is None:
+    def __post_init__(self) -> None:
+        if isinstance(self.published, Cell):
+            object.__setattr__(self, "cells", self.cells or (self.published.key,))
+            object.__setattr__(self, "published", float(self.published))
+        object.__setattr__(self, "cells", tuple(self.cells))
+        for name in ("interval", "within"):
+            ends = getattr(self, name)
+            if ends is not None:  # a file has no infinite numbers
+                low, high = ends
+                ends = (-math.inf if low is None else float(low), math.inf if high is None else float(high))
+                object.__setattr__(self, name, ends)
+
+    @property
+    def theirs(self) -> Interval | None:
+        """Where ours has to lie."""
+        if self.within is not None:
+            return Interval(*self.within)
+        if self.published is None or self.margin is None:
             return None
-        return math.isfinite(self.ours) and abs(self.ours - self.published) <= self.tolerance
+        return Interval(self.published - self.margin, self.published + self.margin)
+
+    def verdict(self) -> Verdict | None:
+        """None where nothing is compared."""
+        if self.theirs is not None:
+            if self.interval is None:
+                raise ValueError(f"{self.label}: a verdict needs an interval of ours")
+            return judge(Interval(*self.interval), self.theirs)
+        return None
 
 
 @dataclass(frozen=True)
@@ -53,8 +81,8 @@ class Found:
     rows: Sequence[Row]
     differs: str
     """One sentence: what is not as in the paper."""
-    why: str = ""
-    """One sentence: why a row does not agree; needed where one does not."""
+    reasons: Sequence[Reason] = ()
+    """Why rows differ; needed where one does."""
     model: str = ""
     data: str = ""
     seeds: int = 1
@@ -68,6 +96,7 @@ class Found:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(self.rows))
         object.__setattr__(self, "pictures", tuple(self.pictures))
+        object.__setattr__(self, "reasons", tuple(self.reasons))
 
 
 @dataclass(frozen=True)
@@ -105,18 +134,19 @@ class Stored:
     @property
     def disagrees(self) -> bool:
         """Whether a row does."""
-        return any(row.agrees() is False for row in self.found.rows)
+        return any(row.verdict() == "differs" for row in self.found.rows)
 
     def state(self) -> str:
         """In words, from the numbers alone."""
         if self.found.missing:
             return f"not run, needs {self.found.missing}"
-        verdicts = [verdict for verdict in (row.agrees() for row in self.found.rows) if verdict is not None]
-        if self.form_only and not verdicts:
+        found = Counter(verdict for row in self.found.rows if (verdict := row.verdict()) is not None)
+        if self.form_only and not found:
             return "form only"
-        agreement = "reproduced" if all(verdicts) else f"differs in {verdicts.count(False)} of {len(verdicts)}"
-        if not verdicts:
-            agreement = "shown"
+        agreement = "shown" if not found else f"differs in {found['differs']} of {found.total()}"
+        if found and not found["differs"]:
+            wide = found["compatible, wide"]
+            agreement = "reproduced" if not wide else f"compatible, wide in {wide} of {found.total()}"
         where = "" if self.scale == "paper" else " at small scale"
         return f"{agreement}{where}" + (", other model or data" if self.form_only else "")
 
@@ -141,7 +171,15 @@ def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
 
 
 def save(stored: Stored, folder: Path = RESULTS) -> None:
-    write_whole(folder / f"{stored.item}.json", strict_json(asdict(stored), indent=1) + "\n")
+    content = asdict(stored)
+    content["found"]["rows"] = [said(row) for row in stored.found.rows]
+    write_whole(folder / f"{stored.item}.json", strict_json(content, indent=1) + "\n")
+
+
+def said(row: Row) -> dict[str, Any]:
+    """The fields of a row that say something."""
+    empty = Row("", math.nan)
+    return {name: value for name, value in asdict(row).items() if value != getattr(empty, name)}
 
 
 def load(name: str, folder: Path = RESULTS) -> Stored | None:
@@ -154,7 +192,8 @@ def load(name: str, folder: Path = RESULTS) -> Stored | None:
         return None
     found = content.pop("found")
     rows = [Row(**row | {"ours": math.nan if row["ours"] is None else row["ours"]}) for row in found.pop("rows")]
-    return Stored(found=Found(rows, **found), **content)
+    reasons = [Reason(**reason) for reason in found.pop("reasons", ())]
+    return Stored(found=Found(rows, reasons=reasons, **found), **content)
 
 
 def _versions() -> dict[str, str]:

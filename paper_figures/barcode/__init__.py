@@ -3,11 +3,11 @@
 Train with `studies.train_privately`; the set from `barcode_data` is its task.
 """
 
-from barcode._data import BarcodeData as BarcodeData
-from barcode._data import barcode_data as barcode_data
-from barcode._data import with_barcode as with_barcode
-from barcode._images import digits_images as digits_images
-from barcode._images import mnist_images as mnist_images
-from barcode._network import barcode_network as barcode_network
+from paper_figures.barcode._data import BarcodeData as BarcodeData
+from paper_figures.barcode._data import barcode_data as barcode_data
+from paper_figures.barcode._data import with_barcode as with_barcode
+from paper_figures.barcode._images import digits_images as digits_images
+from paper_figures.barcode._images import mnist_images as mnist_images
+from paper_figures.barcode._network import barcode_network as barcode_network
 
 __all__ = ["BarcodeData", "barcode_data", "barcode_network", "digits_images", "mnist_images", "with_barcode"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from dprmt._validation import ParameterError, check_count
-from studies import GroupTask, Measured
+from paper_figures.studies import GroupTask, Measured
 
 BITS = 10
 
@@ -107,7 +107,7 @@ def barcode_data(
 
     Examples
     --------
-    >>> from barcode import digits_images
+    >>> from paper_figures.barcode import digits_images
     >>> data = barcode_data(*digits_images(), plan=[(10, 100), (20, 20), (40, 5)])
     >>> data.size, data.classes, data.group_names[1]
     (1600, 70, '20 classes of 20')

@@ -4,17 +4,17 @@
 reads the folders.
 """
 
-from denoising._last_layer import LastLayer as LastLayer
-from denoising._order import Job as Job
-from denoising._order import chosen_rate as chosen_rate
-from denoising._order import jobs as jobs
-from denoising._page import with_tables as with_tables
-from denoising._results import difference as difference
-from denoising._results import results as results
-from denoising._studies import METHODS as METHODS
-from denoising._studies import STUDIES as STUDIES
-from denoising._studies import Study as Study
-from denoising._trainer import Trainer as Trainer
+from paper_figures.denoising._last_layer import LastLayer as LastLayer
+from paper_figures.denoising._order import Job as Job
+from paper_figures.denoising._order import chosen_rate as chosen_rate
+from paper_figures.denoising._order import jobs as jobs
+from paper_figures.denoising._page import with_tables as with_tables
+from paper_figures.denoising._results import difference as difference
+from paper_figures.denoising._results import results as results
+from paper_figures.denoising._studies import METHODS as METHODS
+from paper_figures.denoising._studies import STUDIES as STUDIES
+from paper_figures.denoising._studies import Study as Study
+from paper_figures.denoising._trainer import Trainer as Trainer
 
 __all__ = [
     "METHODS",

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from denoising._last_layer import alike
+from paper_figures.denoising._last_layer import alike
 
 _AT_ONCE = 512  # rows of logits in memory
 IGNORED = -100
 
 
-class LastDecoder(torch.nn.Module):
+class LastDecoder(torch.nn.Module):  # type: ignore[misc]
     """The end of a Llama: its last layer, norm and output matrix, with the loss of each text.
 
     Parameters
@@ -68,7 +68,7 @@ class LastDecoder(torch.nn.Module):
         return hidden.new_zeros(len(hidden)).index_add(0, text, losses) / learnt.sum(dim=1)
 
 
-class _OutputLoss(torch.autograd.Function):
+class _OutputLoss(torch.autograd.Function):  # type: ignore[misc]
     """Cross-entropy of softmax(Wx), with its gradient in x taken at once: the logits are the dear part."""
 
     @staticmethod

@@ -24,7 +24,7 @@ class Features(NamedTuple):
     """r, shape (T, width)."""
 
 
-class LastLayer(torch.nn.Module):
+class LastLayer(torch.nn.Module):  # type: ignore[misc]
     """The end of a BERT with mean pooling and adapters in ``output.dense`` of its last layer.
 
     Parameters
@@ -64,7 +64,7 @@ class LastLayer(torch.nn.Module):
         return self.classifier((states * weights).sum(dim=1) / weights.sum(dim=1))
 
 
-class _Given(torch.nn.Module):
+class _Given(torch.nn.Module):  # type: ignore[misc]
     """In the place of W: the products are known."""
 
     value: torch.Tensor

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from denoising._studies import Study
+from paper_figures._rates import lowest
+from paper_figures.denoising._studies import Study
 
 TUNING_SEED = 0
 _MOST_RATES = 5  # by method
@@ -50,7 +51,7 @@ def jobs(study: Study, runs: Path, seed: int) -> Iterator[Job]:
 def chosen_rate(study: Study, method: str, runs: Path) -> float:
     """The rate with the lowest mean validation loss over the run of the tuning seed."""
     losses = tried_rates(study, method, runs)
-    return _rate(min(losses, key=lambda k: losses[k]))
+    return _rate(lowest(losses))
 
 
 def tried_rates(study: Study, method: str, runs: Path) -> dict[int, float]:
@@ -89,7 +90,7 @@ def _tuning(study: Study, method: str, runs: Path) -> Iterator[Job]:
     for k in study.first_rates:
         yield _tuning_job(method, k)
     while len(losses := tried_rates(study, method, runs)) < _MOST_RATES:
-        best = min(losses, key=lambda k: losses[k])
+        best = lowest(losses)
         if best not in (min(losses), max(losses)):
             return
         yield _tuning_job(method, best - 1 if best == min(losses) else best + 1)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from denoising._results import ROLES, ahead, difference
-from studies import MetricCurve, null_speedups, speedups
+from paper_figures.denoising._results import ROLES, ahead, difference
+from paper_figures.studies import MetricCurve, null_speedups, speedups
 
-BEGIN, END = "<!-- from here on written by denoising_study.py page -->", "<!-- up to here -->"
+BEGIN, END = "<!-- from here on written by python -m paper_figures study denoising page -->", "<!-- up to here -->"
 _NAMES = {
     "none": "Adam, no denoiser",
     "null": "Adam again, other noise and batches",
@@ -44,11 +44,11 @@ def with_tables(
     results : mapping
         Of `results`.
     stored : mapping
-        ``results/denoising_speedup.json``.
+        ``results/raw/denoising-speedup.json``.
     published : sequence of mapping
         Rows of the paper's Table 1.
     bounds : sequence of mapping
-        ``results/adam_bound_quadratic.json``.
+        ``results/raw/adam-bound-steps-paper.jsonl``.
     """
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
@@ -108,7 +108,7 @@ def speedup_table(stored: Mapping[str, Any], published: Sequence[Any]) -> str:
     text = (
         "### First crossings: the paper's Table 1 and ours\n\n"
         "Ours is the offline recipe at one learning rate for all methods, every matrix denoised, five seeds"
-        " (`results/denoising_speedup.json`). A curve that is compared with itself crosses early or never:"
+        " (`results/raw/denoising-speedup.json`). A curve that is compared with itself crosses early or never:"
         " that is the scale on which to read the others."
     )
     return f"{text}\n\n{_markdown(header, rows)}"
@@ -119,7 +119,7 @@ def bound_table(rows: Sequence[Mapping[str, Any]]) -> str:
     text = (
         "### One step of Adam on a quadratic: three bounds and the real decrease\n\n"
         "The curvature of a real layer, means over draws, in units of what a clean SGD step guarantees"
-        " (`results/adam_bound_quadratic.json`). Signal: the gradient's top singular value over the threshold."
+        " (`results/raw/adam-bound-steps-paper.jsonl`). Signal: the gradient's top singular value over the threshold."
     )
     header = ["signal", "method", "cosine", "cosine_P", "decrease", "(4)", "Proposition I.1, corrected", "as printed"]
     names = ("cosine", "weighted_cosine", "improvement", "weighted_bound", "bound", "printed_bound")

@@ -10,8 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from denoising._order import TUNING_SEED, chosen_rate, jobs, mean_of, read, step_length, tried_rates, tuning_result
-from denoising._studies import METHODS, STUDIES, Study
+from paper_figures.denoising._order import (
+    TUNING_SEED,
+    chosen_rate,
+    jobs,
+    mean_of,
+    read,
+    step_length,
+    tried_rates,
+    tuning_result,
+)
+from paper_figures.denoising._studies import METHODS, STUDIES, Study
 
 ROLES = ("none", "null", *list(METHODS)[1:], "longer steps")
 

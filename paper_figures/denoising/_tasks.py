@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from denoising import _last_decoder, _last_layer
-from denoising._last_decoder import LastDecoder
-from denoising._last_layer import Features, LastLayer
 from dprmt.training.data import TaskData, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification
 from dprmt.training.harness import Task
+from paper_figures.denoising import _last_decoder, _last_layer
+from paper_figures.denoising._last_decoder import LastDecoder
+from paper_figures.denoising._last_layer import Features, LastLayer
 
 
 class LastLayerTask(Task):

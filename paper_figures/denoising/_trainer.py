@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 
-from denoising._last_decoder import LastDecoder, states
-from denoising._last_layer import LastLayer, features
-from denoising._order import Job, read
-from denoising._stored import kept
-from denoising._studies import Study
-from denoising._tasks import LastDecoderTask, LastLayerTask, WholeTask
 from dprmt._files import write_whole
 from dprmt.training.data import load_data
 from dprmt.training.denoising import DenoisingEvaluation, PrivateDataWarning
 from dprmt.training.harness import Observer, Task, run_in_memory
 from dprmt.training.models import load_model, load_tokenizer
+from paper_figures.denoising._last_decoder import LastDecoder, states
+from paper_figures.denoising._last_layer import LastLayer, features
+from paper_figures.denoising._order import Job, read
+from paper_figures.denoising._stored import kept
+from paper_figures.denoising._studies import Study
+from paper_figures.denoising._tasks import LastDecoderTask, LastLayerTask, WholeTask
 
 
 class Trainer:
@@ -109,7 +109,7 @@ class Trainer:
 
     def _known(self, model: torch.nn.Module, task: str) -> list[tuple[list[Any], list[Any]]]:
         # Inputs of the part that is trained, and targets: the same for every seed.
-        compute = states if task == "generation" else _tuples
+        compute = _states if task == "generation" else _tuples
         folder, splits = self._runs / "features", []
         for name, most in (("train", len(self._data.train)), ("validation", self._study.rows)):
             split = getattr(self._data, name)
@@ -120,7 +120,11 @@ class Trainer:
         return splits
 
 
-def _tuples(model: torch.nn.Module, texts: Any) -> list[tuple[torch.Tensor, ...]]:
+def _states(model: torch.nn.Module, texts: Any) -> list[Any]:
+    return list(states(model, texts))
+
+
+def _tuples(model: torch.nn.Module, texts: Any) -> list[Any]:
     return [tuple(item) for item in features(model, texts)]  # torch loads no other kind of tuple
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from dprmt._validation import ParameterError
-from heavy_tail._linear import residuals
+from paper_figures.heavy_tail._linear import residuals
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 
 from dprmt._validation import ParameterError, check_real
 from dprmt.training.norms import clip_factors
-from heavy_tail._products import FloatInputs, Inputs
+from paper_figures.heavy_tail._products import FloatInputs, Inputs
 
 
 class ClippedSum(NamedTuple):

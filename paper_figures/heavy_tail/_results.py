@@ -13,8 +13,8 @@ import torch
 import dprmt
 from dprmt._files import write_whole
 from dprmt._validation import ParameterError
-from heavy_tail._run import read_trial
-from heavy_tail._trial import Curve, Trial
+from paper_figures.heavy_tail._run import read_trial
+from paper_figures.heavy_tail._trial import Curve, Trial
 
 _DIGITS = 5
 

@@ -9,12 +9,12 @@ import torch
 
 from dprmt._files import read_lines
 from dprmt._validation import ParameterError
-from heavy_tail._data import HeavyTailData, heavy_tail_data
-from heavy_tail._linear import clipped_gradient_sum
-from heavy_tail._products import EightBitInputs, FloatInputs, Inputs
-from heavy_tail._trial import Curve, Precision, Trial, curve_from_rows
-from studies import ClosedFormTask, Measured, train_privately
-from studies._private_training import RECORDS, OnStep
+from paper_figures.heavy_tail._data import HeavyTailData, heavy_tail_data
+from paper_figures.heavy_tail._linear import clipped_gradient_sum
+from paper_figures.heavy_tail._products import EightBitInputs, FloatInputs, Inputs
+from paper_figures.heavy_tail._trial import Curve, Precision, Trial, curve_from_rows
+from paper_figures.studies import ClosedFormTask, Measured, train_privately
+from paper_figures.studies._private_training import RECORDS, OnStep
 
 _HOPELESS = 1e4  # nats: nothing comes back from there
 

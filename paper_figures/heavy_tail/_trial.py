@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from dprmt._validation import check_choice, check_count, check_real
 from dprmt.accounting import DPSGD
 from dprmt.training.recipes import OPTIMIZERS, Settings
-from studies import private_settings
+from paper_figures.studies import private_settings
 
 Precision = Literal["float32", "bfloat16", "int8"]
 
@@ -179,6 +179,11 @@ class Curve:
     group_loss: tuple[tuple[float, ...], ...]
     group_accuracy: tuple[tuple[float, ...], ...]
     diverged: bool = False
+
+    @property
+    def final_loss(self) -> float:
+        """Over all training samples; infinite if the run diverged or has no entry."""
+        return math.inf if self.diverged or not self.loss else self.loss[-1]
 
     def epsilon(self, delta: float = 1e-5) -> list[float]:
         """ε spent by each entry of ``steps``: the certified upper bound of the full-batch Gaussian mechanism.

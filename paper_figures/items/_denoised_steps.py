@@ -13,7 +13,15 @@ from typing import Any
 
 import torch
 
-from dprmt.spectra import cosine_similarity, denoise_layers, layer_improvements
+from dprmt.spectra import (
+    bulk_edge,
+    cosine_similarity,
+    denoise,
+    denoise_layers,
+    detection_threshold,
+    layer_improvements,
+    spike_map,
+)
 from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep
 from dprmt.training.harness import Observer, StepRecord, run_in_memory
 from dprmt.training.recipes import Recipe
@@ -59,8 +67,10 @@ class Probe(Observer):
             "noisy": cosine_similarity(noisy, clean),
             "improvement": {f"{kappa:g}": self._improvements(noisy, clean, sigma, kappa) for kappa in KAPPAS},
             "layers": self._layers(noisy, clean, sigma),
+            "spectra": [_spectrum(clean[name], noisy[name], sigma) for name in clean if _is_seen(clean[name])],
             "seconds": _costs(noisy, sigma),
         }
+        seen["shown"] = _shown(clean, noisy, sigma)
         self.steps.append(seen)
         seen["seconds"]["looking"] = time.process_time() - started
 
@@ -82,14 +92,64 @@ class Probe(Observer):
         ]
 
 
+def _is_seen(clean: torch.Tensor) -> bool:
+    # A LoRA factor whose partner is still zero has no gradient.
+    return clean.ndim == 2 and bool(clean.any())
+
+
+LOUD = 2.5
+"""Signal over the detection threshold where noise is made small enough for one."""
+
+
+def _quieter(clean: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """σ at which the largest singular value is LOUD thresholds, and the matrix with noise of that σ."""
+    generator = torch.Generator().manual_seed(int(clean.shape[0]))
+    sigma = float(torch.linalg.matrix_norm(clean, 2)) / (LOUD * clean.numel() ** 0.25)
+    return sigma, clean + sigma * torch.randn(clean.shape, generator=generator)
+
+
+def _spectrum(clean: torch.Tensor, noisy: torch.Tensor, sigma: float) -> dict[str, float]:
+    """Largest singular values over what theory says of them, and entropies; of the run's noise, and of less."""
+    top, shape = float(torch.linalg.matrix_norm(clean, 2)), tuple(clean.shape)
+    threshold = detection_threshold(shape, sigma)
+    expected = float(spike_map(top, shape, sigma)) if top > threshold else bulk_edge(shape, sigma)
+    quiet, heard = _quieter(clean)
+    matrices = {"clean": clean, "noisy": noisy, "heard": heard, "denoised": denoise(heard, quiet, 1.02)}
+    return {
+        "signal": top / threshold,
+        "top": float(torch.linalg.matrix_norm(noisy, 2)) / expected,
+        "top heard": float(torch.linalg.matrix_norm(heard, 2)) / float(spike_map(top, shape, quiet)),
+        **{f"entropy {name}": spectral_entropy(matrix) for name, matrix in matrices.items()},
+    }
+
+
+def spectral_entropy(matrix: torch.Tensor) -> float:
+    """Entropy, in nats, of the squared singular values as shares of their sum; at most log of the smaller side."""
+    shares = torch.linalg.svdvals(matrix.double()).square()
+    shares = shares[shares > 0] / shares.sum()
+    return float(-(shares * shares.log()).sum())
+
+
+def _shown(clean: Gradients, noisy: Gradients, sigma: float) -> dict[str, Any]:
+    # Of the layer with the strongest signal, for a picture.
+    seen = {name: matrix for name, matrix in clean.items() if _is_seen(matrix)}
+    strength = {n: float(torch.linalg.matrix_norm(m, 2)) / m.numel() ** 0.25 for n, m in seen.items()}
+    name = max(strength, key=lambda n: strength[n])
+    quiet, heard = _quieter(seen[name])
+    unscaled = denoise(heard, quiet, 1.02, norm_correction=False)
+    matrices = {"clean": seen[name], "noisy": noisy[name], "heard": heard, "denoised": unscaled}
+    values = {key: torch.linalg.svdvals(matrix).tolist() for key, matrix in matrices.items()}
+    return {"layer": name, "shape": list(seen[name].shape), "sigma": sigma, "quiet": quiet, **values}
+
+
 def _costs(noisy: Gradients, sigma: float) -> dict[str, float]:
     # One matrix after another, and those of equal shape together.
     matrices = {name: matrix for name, matrix in noisy.items() if matrix.ndim == 2}
     began = time.process_time()
     for name, matrix in matrices.items():
-        denoise_layers({name: matrix}, sigma)
+        denoise_layers({name: matrix}, sigma, 1.02)
     middle = time.process_time()
-    denoise_layers(matrices, sigma)
+    denoise_layers(matrices, sigma, 1.02)
     return {"one by one": middle - began, "batched": time.process_time() - middle}
 
 

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from paper_figures._published import published
 
+if TYPE_CHECKING:
+    import torch
+
 PAPER = published("efficiency")
 TOKENS, PROBES = PAPER.setting["tokens"], PAPER.setting["probes"]
-REPEATS = 5
+
+
+def factors(d: int, p: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Activations and output gradients of one sample."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(1, TOKENS, d, generator=generator), torch.randn(1, TOKENS, p, generator=generator)
 
 
 def norms(d: int, p: int) -> dict[str, Callable[[], object]]:
+    """By name, each a call without arguments."""
     import torch
 
     from dprmt.training.norms import exact_squared_norms, hutchinson_squared_norms, hutchpp_squared_norms
 
-    generator = torch.Generator().manual_seed(0)
-    activations, gradients = (torch.randn(1, TOKENS, side, generator=generator) for side in (d, p))
+    activations, gradients = factors(d, p)
+    generator = torch.Generator().manual_seed(1)
     sketch, probes = (torch.randn(p, PROBES, generator=generator) / PROBES**0.5 for _ in range(2))
     return {
         "exact": lambda: exact_squared_norms(activations, gradients),
@@ -27,12 +39,12 @@ def norms(d: int, p: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def least_times(functions: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Seconds by name, the least of a few calls: interleaved, so that a busy spell hits all of them."""
-    least = dict.fromkeys(functions, float("inf"))
-    for _ in range(REPEATS):
+def times(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every call, by name: in turn, so that a busy spell hits all of them."""
+    found: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(rounds):
         for name, function in functions.items():
             start = time.perf_counter()
             function()
-            least[name] = min(least[name], time.perf_counter() - start)
-    return least
+            found[name].append(time.perf_counter() - start)
+    return found

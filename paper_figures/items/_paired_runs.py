@@ -48,10 +48,9 @@ class PairedRuns:
         """Steps, and the mean over the seeds at each."""
         return np.array(self.steps), self.accuracy[variant].mean(0)
 
-    def difference(self, variant: str, baseline: str) -> tuple[float, float]:
-        """Mean and standard error of the paired differences of these, in points."""
-        points = self.last(variant) - self.last(baseline)
-        return float(points.mean()), float(points.std(ddof=1) / np.sqrt(len(points)))
+    def difference(self, variant: str, baseline: str) -> np.ndarray:
+        """At the end, in points, paired by seed."""
+        return self.last(variant) - self.last(baseline)
 
     def draw(self, ax: Any, styles: Mapping[str, str]) -> None:
         """Mean and spread over the steps, by variant."""
@@ -69,7 +68,7 @@ def trained(pieces: Pieces, recipe: Recipe, variants: Mapping[str, Changes], see
 
 
 def stored(file: str) -> PairedRuns:
-    """What a study has left under ``results``."""
-    content = json.loads((RESULTS / file).read_text(encoding="utf-8"))
+    """What a study has left under ``results/raw``."""
+    content = json.loads((RESULTS / "raw" / file).read_text(encoding="utf-8"))
     accuracy = {name: 100 * np.array(curve["values"]) for name, curve in content["curves"].items()}
     return PairedRuns(content["recipe"]["name"], next(iter(content["curves"].values()))["steps"], accuracy)

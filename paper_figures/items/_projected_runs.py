@@ -51,7 +51,7 @@ class ProjectedPlan:
     @property
     def record(self) -> NormRecord:
         """Exact."""
-        return NormRecord([LayerRecord(name, "exact") for name, _ in self.model.named_parameters()], "batch")
+        return NormRecord([LayerRecord(name) for name, _ in self.model.named_parameters()])
 
     def noise_variance(self, noise_multiplier: float) -> float:
         """(σC/L)²."""
@@ -115,7 +115,7 @@ def train_once(
     if projection is not None:
         task = ProjectedTask(range(len(y)), torch.tensor, losses, projection={"seed": seed, **projection})
     sections: Any = {
-        "privacy": {"delta": DELTA, "clipping": "ghost", "clipping_norm": CLIPPING, **privacy},
+        "privacy": {"delta": DELTA, "norms": "ghost", "clipping_norm": CLIPPING, **privacy},
         "optimizer": optimizer,
         "training": {"batch_size": batch, "micro_batch_size": 256, "steps": steps, "seed": seed},
     }

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from dprmt.accounting import calibrate_noise_multiplier
+from dprmt.accounting import DPSGD, Hutchinson, calibrate
 from dprmt.training.recipes import Recipe, load_recipe
+from paper_figures._measured import mean_row
 from paper_figures._needs import all_missing, data_file, missing_files, missing_gpu, missing_weights
 from paper_figures._pieces import Pieces
 from paper_figures._published import published
 from paper_figures._reproduction import Found, Item, Row, Scale
+from paper_figures._verdict import Reason
 from paper_figures.items._recipe_runs import run_variants, scores
 
 PAPER = published("accuracy-llama")
@@ -38,11 +40,12 @@ def measure(scale: Scale, folder: Path) -> Found:
 
 def privacy(method: str, epsilon: float, delta: float, rate: float, steps: int) -> dict[str, Any]:
     """The section of a recipe: each method has the noise that its analysis asks for."""
-    shared = {"clipping": "hutchinson", "probes": PROBES, "probe_sharing": "batch"}
+    shared: dict[str, Any] = {"norms": {"kind": "hutchinson", "probes": PROBES, "secret": False}}
     if method == "published charge":
-        charged: Any = {"probes": PROBES, "analysis": "envelope"}
-        return shared | {"noise_multiplier": calibrate_noise_multiplier(epsilon, delta, rate, steps, **charged)}
-    return ({"clipping": "ghost"} if method == "exact" else shared) | {"target_epsilon": epsilon}
+        published = DPSGD(1.0, rate, Hutchinson(PROBES, analysis="envelope"))
+        found = calibrate(published, steps=steps, target_epsilon=epsilon, delta=delta)
+        return shared | {"noise_multiplier": found.noise_multiplier}
+    return ({"norms": "ghost"} if method == "exact" else shared) | {"target_epsilon": epsilon}
 
 
 def _digits(folder: Path) -> Found:
@@ -51,12 +54,10 @@ def _digits(folder: Path) -> Found:
     rows = []
     for epsilon in EPSILONS:
         exact, *others = (np.array([found[_name(m, epsilon, s)] for s in SEEDS]) for m in METHODS)
-        rows.append(Row(f"ε = {epsilon:g}, exact: accuracy", float(exact.mean()), unit="%"))
+        rows.append(mean_row(f"ε = {epsilon:g}, exact: accuracy", exact, unit="%"))
         for method, values in zip(METHODS[1:], others, strict=True):
-            gaps = values - exact
-            error = gaps.std(ddof=1) / np.sqrt(len(gaps))
-            label = f"ε = {epsilon:g}, {method}: points against exact, paired, ± {error:.2g}"
-            rows.append(Row(label, float(gaps.mean()), unit="points"))
+            label = f"ε = {epsilon:g}, {method}: points against exact, paired"
+            rows.append(mean_row(label, values - exact, unit="points"))
     return Found(
         rows,
         differs=f"{PROBES} shared probes as in the paper, on a small network and images; the paper's own"
@@ -100,6 +101,7 @@ def _llama(folder: Path) -> Found:
     return Found(
         [row for task in TASKS for row in _rows_of(task, recipes[task], pieces)],
         differs="Clipping norm, learning rate, batch size and steps are not known.",
+        reasons=[Reason("open", "any of the settings that are not known.")],
         model=source,
         data=", ".join(TASKS),
         seeds=len(SEEDS),
@@ -113,20 +115,20 @@ def _rows_of(task: str, recipe: Recipe, pieces: Pieces) -> list[Row]:
         f"data.{split}": [str(data_file(name))] for split, name in zip(("train", "validation"), needed, strict=False)
     }
     settings = [
-        (epsilon, method, clipping)
+        (epsilon, method, norms)
         for epsilon in (9.0, 2.0)
-        for method, clipping in (("exact", "ghost"), ("hutchinson", "hutchinson"))
+        for method, norms in (("exact", "ghost"), ("hutchinson", recipe.to_dict()["privacy"]["norms"]))
     ]
     variants = {
-        f"{task}, {method}, ε = {epsilon:g}": {"privacy.clipping": clipping, "privacy.target_epsilon": epsilon}
-        for epsilon, method, clipping in settings
+        f"{task}, {method}, ε = {epsilon:g}": {"privacy.norms": norms, "privacy.target_epsilon": epsilon}
+        for epsilon, method, norms in settings
     }
     runs = run_variants(pieces, recipe.with_changes(files), variants, SEEDS)
     rows, factor = [], 1.0 if metric == "rouge_1" else 100.0
     for (label, found), (epsilon, method, _) in zip(runs.items(), settings, strict=True):
         printed = PAPER.number("value", task=task, method=method, epsilon=epsilon)
-        ours = factor * float(scores(found, metric)[:, -1].mean())
-        rows.append(Row(label, ours, printed, tolerance=0.02 * printed))
+        ours = factor * scores(found, metric)[:, -1]
+        rows.append(mean_row(label, ours, published=printed, margin=0.02 * printed))
     return rows
 
 

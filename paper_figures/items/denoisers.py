@@ -16,9 +16,9 @@ SHAPE, SIGMA, DRAWS = (32, 256), 1.0, 6
 STRENGTHS = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
 RANKS = (1, 2, 4, 8, 16)
 DENOISERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "the paper's (Frobenius)": lambda noisy: np.asarray(denoise(noisy, SIGMA)),
-    "operator loss": lambda noisy: np.asarray(denoise(noisy, SIGMA, loss="operator")),
-    "nuclear loss": lambda noisy: np.asarray(denoise(noisy, SIGMA, loss="nuclear")),
+    "the paper's (Frobenius)": lambda noisy: np.asarray(denoise(noisy, SIGMA, 1.02)),
+    "operator loss": lambda noisy: np.asarray(denoise(noisy, SIGMA, 1.02, loss="operator")),
+    "nuclear loss": lambda noisy: np.asarray(denoise(noisy, SIGMA, 1.02, loss="nuclear")),
     "blended": lambda noisy: np.asarray(blend_layers({"layer": noisy}, SIGMA)[0]["layer"]),
 }
 

@@ -6,12 +6,15 @@ stays the same over the run.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from dprmt.training.recipes import load_recipe
+from paper_figures._measured import mean_row
 from paper_figures._pieces import Pieces
 from paper_figures._published import published
-from paper_figures._reproduction import Found, Item, Row, Scale
+from paper_figures._reproduction import Found, Item, Scale
+from paper_figures._verdict import Reason
 from paper_figures.items._paired_runs import SHORTER, Changes, trained
 
 PAPER = published("grape-accuracy")
@@ -36,17 +39,17 @@ def measure(scale: Scale, folder: Path) -> Found:
     runs = trained(Pieces(folder, "grape-accuracy", scale), recipe, variants(scale), SEEDS[scale])
     baseline, *methods = runs.variants
     allowed = PAPER.number("value", quantity="points")
-    rows = [Row(f"{baseline}: accuracy", float(runs.last(baseline).mean()), unit="%")]
+    rows = [mean_row(f"{baseline}: accuracy", runs.last(baseline), unit="%")]
     for method in methods:
-        gain, error = runs.difference(method, baseline)
-        label = f"{method}: points behind {baseline}, paired, ± {error:.2g}"
-        rows.append(Row(label, -gain, unit="points", claim=f"at most {allowed:g}", holds=-gain <= allowed))
+        behind = -runs.difference(method, baseline)
+        label = f"{method}: points behind {baseline}, paired"
+        against = {"claim": f"at most {allowed:g}", "within": (-math.inf, float(allowed)), "cells": (allowed.key,)}
+        rows.append(mean_row(label, behind, unit="points", **against))
     return Found(
         rows,
         differs="A network 64 wide, trained from random weights on docstrings; the paper fine-tunes networks ten times"
         " as wide.",
-        why="model, most likely: a subspace drawn at random keeps a quarter of the gradient's energy at r = 16 here,"
-        " and training starts from random weights, where more directions matter than in fine-tuning.",
+        reasons=[Reason("open", "rank over width, training from random weights, and one learning rate for all.")],
         model="RoBERTa-like, 64 wide",
         data=runs.length,
         seeds=runs.seeds,

@@ -14,42 +14,55 @@ from typing import Any
 import numpy as np
 
 from dprmt.training.recipes import Recipe, load_recipe
+from paper_figures._measured import ABOVE_ZERO, difference_row, exact_row, mean_row, share_row
 from paper_figures._needs import data_file, missing_files
 from paper_figures._picture import COLORS, MARKERS, STYLES, picture
 from paper_figures._pieces import Pieces
 from paper_figures._published import published
 from paper_figures._reproduction import Found, Item, Row, Scale
+from paper_figures._verdict import Reason
 
 OWNER = "improvement"
 SST2 = ("sst2/train.tsv", "sst2/dev.tsv")
-DOCSTRINGS_SEEDS, SST2_SEEDS = (0, 1), (0,)
 MODEL = "all-MiniLM-L6-v2 with LoRA, r = 16"
-DIFFERS = "A sentence encoder, smaller batches and a few steps; the paper trains RoBERTa and LLMs, batches of 2,000."
-WHY = (
-    "model and scale: at equal σ, batches of 64 and 128 have 15 to 31 times the paper's noise in a mean gradient, so"
-    " that few layers pass the gate (`kappa-sweep` counts them)."
+SMALL_SEEDS, LONG_SEEDS, LONG_STEPS = (0, 1), (0, 1), 8
+DIFFERS = {
+    "small": "A sentence encoder, smaller batches, a few steps; the paper trains RoBERTa and LLMs, batches of 2,000.",
+    "long": "A sentence encoder and a few steps; the paper trains RoBERTa and LLMs, in batches of 2,000 as here.",
+}
+REASONS = (
+    Reason(
+        "open",
+        "model, matrices of 16 rows, and where training starts; the batches of 2,000 of the long scale, `python -m"
+        " paper_figures run improvement --scale long`, test the size of the batch alone.",
+    ),
 )
 
 Steps = list[dict[str, Any]]
 
 
-def recipes() -> dict[str, tuple[Recipe, Sequence[int]]]:
+def recipes(scale: Scale) -> dict[str, tuple[Recipe, Sequence[int]]]:
     """What is trained, by the name of the data."""
+    if scale == "long":
+        return {"SST-2": (_sst2({"training.batch_size": 2000, "training.steps": LONG_STEPS}), LONG_SEEDS)}
     docstrings = load_recipe("minilm-docstrings").with_changes({"training.batch_size": 128, "training.steps": 6})
-    found: dict[str, tuple[Recipe, Sequence[int]]] = {"docstrings": (docstrings, DOCSTRINGS_SEEDS)}
+    found: dict[str, tuple[Recipe, Sequence[int]]] = {"docstrings": (docstrings, SMALL_SEEDS)}
     if not missing_files(*SST2):
-        train, validation = ([str(data_file(name))] for name in SST2)
-        files = {"data.train": train, "data.validation": validation, "data.test": []}
-        shorter = {"training.batch_size": 64, "training.steps": 6, "data.max_tokens": 32}
-        found["SST-2"] = load_recipe("minilm-sst2").with_changes(files | shorter), SST2_SEEDS
+        found["SST-2"] = _sst2({"training.batch_size": 64, "training.steps": 6, "data.max_tokens": 32}), SMALL_SEEDS
     return found
+
+
+def _sst2(changes: dict[str, Any]) -> Recipe:
+    train, validation = ([str(data_file(name))] for name in SST2)
+    files = {"data.train": train, "data.validation": validation, "data.test": []}
+    return load_recipe("minilm-sst2").with_changes(files | changes)
 
 
 def probed(folder: Path, scale: Scale) -> tuple[dict[str, list[Steps]], Pieces]:
     """The steps of all runs by data, one list a seed."""
     from paper_figures.items._denoised_steps import probed_steps
 
-    pieces, chosen = Pieces(folder, OWNER, scale), recipes()
+    pieces, chosen = Pieces(folder, OWNER, scale), recipes(scale)
     tasks: dict[str, Callable[[], Any]] = {
         f"{data}, seed {seed}": partial(probed_steps, recipe, seed)
         for data, (recipe, seeds) in chosen.items()
@@ -70,26 +83,41 @@ def layers(runs: Sequence[Steps]) -> np.ndarray:
     return np.array([layer for run in runs for step in run for layer in step["layers"]])
 
 
-def _found(rows: Sequence[Row], runs: Mapping[str, Any], picture_name: str, pieces: Pieces | None = None) -> Found:
+def _found(
+    scale: Scale, rows: Sequence[Row], runs: Mapping[str, Any], picture_name: str, pieces: Pieces | None = None
+) -> Found:
     return Found(
         rows,
-        DIFFERS,
-        WHY,
+        DIFFERS[scale],
+        reasons=REASONS,
         model=MODEL,
         data=", ".join(runs),
-        seeds=len(runs["docstrings"]),
+        seeds=max(map(len, runs.values())),
         pictures=[picture_name] if picture_name else [],
         earlier_seconds=pieces.earlier_seconds if pieces else 0.0,
     )
 
 
+def _of_signs(label: str, values: np.ndarray) -> list[Row]:
+    """Mean and least of Improvement over all steps of all runs; "positive throughout" is about the least."""
+    against: dict[str, Any] = {"within": ABOVE_ZERO}
+    return [
+        mean_row(f"{label}: mean Improvement", values.ravel(), claim="> 0", **against),
+        exact_row(
+            f"{label}: least Improvement of {values.size} steps", values.min(), claim="positive throughout", **against
+        ),
+        share_row(f"{label}: share of steps with Improvement > 0", values.ravel() > 0),
+    ]
+
+
 def over_steps(scale: Scale, folder: Path) -> Found:
     """Figures 2 and 11."""
     runs, pieces = probed(folder, scale)
+    first = next(iter(runs))
     kappa = published("kappa-sweep").setting["chosen"]
     curves = {
-        "denoised, norm kept": improvements(runs["docstrings"], kappa),
-        "denoised": improvements(runs["docstrings"], kappa, norm_correction=False),
+        "denoised, norm kept": improvements(runs[first], kappa),
+        "denoised": improvements(runs[first], kappa, norm_correction=False),
     }
     labels = {"denoised, norm kept": "with norm correction", "denoised": "without"}
 
@@ -103,17 +131,14 @@ def over_steps(scale: Scale, folder: Path) -> Found:
         ax.set(xlabel="step t", ylabel="Improvement(t), difference of cosines")
         ax.legend(frameon=False)
 
-    rows = []
-    for name, values in curves.items():
-        positive = float((values > 0).mean())
-        claim = "positive throughout" if name == "denoised, norm kept" else ""
-        rows.append(Row(f"mean Improvement, {labels[name]}", float(values.mean())))
-        holds = positive == 1 if claim else None
-        rows.append(Row(f"share of steps with Improvement > 0, {labels[name]}", positive, claim=claim, holds=holds))
-    cosine = float(np.mean([step["noisy"] for run in runs["docstrings"] for step in run]))
-    rows.append(Row("mean cosine of the noisy with the clean gradient", cosine))
+    rows = _of_signs(f"{first}, with norm correction", curves["denoised, norm kept"])
+    without = curves["denoised"]
+    rows.append(mean_row(f"{first}, without: mean Improvement", without.ravel()))
+    rows.append(share_row(f"{first}, without: share of steps with Improvement > 0", without.ravel() > 0))
+    cosines = [step["noisy"] for run in runs[first] for step in run]
+    rows.append(mean_row("cosine of the noisy with the clean gradient", cosines))
     name = picture(folder / "improvement.png", draw)
-    return _found(rows, runs, name, pieces)
+    return _found(scale, rows, runs, name, pieces)
 
 
 def by_kappa(scale: Scale, folder: Path) -> Found:
@@ -129,16 +154,16 @@ def by_kappa(scale: Scale, folder: Path) -> Found:
         gates = [all_layers[all_layers[:, 2] >= kappa] for kappa in kappas]
         improved[data] = [float((gate[:, 3] > 0).mean()) if len(gate) else np.nan for gate in gates]
         passed[data] = [len(gate) / len(all_layers) for gate in gates]
-        for kappa, share, gate in zip(kappas, improved[data], gates, strict=True):
+        for kappa, gate in zip(kappas, gates, strict=True):
             chosen = kappa == paper.setting["chosen"]
-            claim, holds = ("more than half", bool(share > 0.5)) if chosen else ("", None)
+            against: dict[str, Any] = {"claim": "more than half", "within": (0.5, 1.0)} if chosen else {}
             label = f"{data}, κ = {kappa:g}: share of the {len(gate)} denoised layers that improve"
-            rows.append(Row(label, share, claim=claim, holds=holds))
+            rows.append(share_row(label, gate[:, 3] > 0, **against))
 
     def draw(ax: Any) -> None:
         plot_kappa_sweep(kappas, improved, passed=passed, kappa=paper.setting["chosen"], ax=ax)
 
-    return _found(rows, runs, picture(folder / "kappa-sweep.png", draw))
+    return _found(scale, rows, runs, picture(folder / "kappa-sweep.png", draw))
 
 
 def by_shape(scale: Scale, folder: Path) -> Found:
@@ -159,13 +184,12 @@ def by_shape(scale: Scale, folder: Path) -> Found:
     rows = []
     for shape, points in chosen.items():
         label = f"{shape[0]} × {shape[1]}: mean improvement of {len(points)} layers above the edge"
-        rows.append(Row(label, float(points[:, 3].mean())))
+        rows.append(mean_row(label, points[:, 3]))
     order = np.argsort(all_layers[:, 2])
     low, high = np.array_split(all_layers[order, 3], 2)
-    gain = float(high.mean() - low.mean())
     label = "mean improvement of the half with the larger λ₁, less that of the other half"
-    rows.append(Row(label, gain, claim="> 0: it grows with λ₁", holds=gain > 0))
-    return _found(rows, runs, picture(folder / "improvement-by-shape.png", draw))
+    rows.append(difference_row(label, high, low, claim="> 0: it grows with λ₁", within=ABOVE_ZERO))
+    return _found(scale, rows, runs, picture(folder / "improvement-by-shape.png", draw))
 
 
 def by_data(scale: Scale, folder: Path) -> Found:
@@ -182,39 +206,34 @@ def by_data(scale: Scale, folder: Path) -> Found:
         ax.set(xlabel="step t", ylabel="Improvement(t), difference of cosines")
         ax.legend(frameon=False)
 
-    rows = []
-    for data, values in curves.items():
-        rows.append(Row(f"{data}: mean Improvement", float(values.mean())))
-        positive = float((values > 0).mean())
-        label = f"{data}: share of steps with Improvement > 0"
-        rows.append(Row(label, positive, claim="positive throughout", holds=positive == 1))
-    return _found(rows, runs, picture(folder / "improvement-by-data.png", draw))
+    rows = [row for data, values in curves.items() for row in _of_signs(data, values)]
+    return _found(scale, rows, runs, picture(folder / "improvement-by-data.png", draw))
 
 
 def overhead(scale: Scale, folder: Path) -> Found:
-    """Table 3."""
+    """Table 3; a verdict only where batches have the paper's size."""
     runs, _ = probed(folder, scale)
     paper, rows = published("overhead"), []
-    for data, (recipe, _) in recipes().items():
+    for data, (recipe, _) in recipes(scale).items():
         seconds = [step["seconds"] for run in runs[data] for step in run[1:]]
-        step = float(np.mean([entry["step"] for entry in seconds]))
         size = recipe.training.batch_size
-        rows.append(Row(f"{data}: a training step, batches of {size}", step, unit="CPU s"))
+        rows.append(mean_row(f"{data}: a training step, batches of {size}", [s["step"] for s in seconds], unit="CPU s"))
         for method in ("one by one", "batched"):
-            cost = float(np.median([entry[method] for entry in seconds]))
-            printed = paper.number("overhead", model="RoBERTa-base", method=method)
-            rows.append(Row(f"{data}, {method}: share of a step", 100 * cost / step, unit="%"))
-            wide = 100 * cost / (step * 2000 / size)
-            claim = f"at most the printed {printed:g} %"
-            label = f"{data}, {method}: share of a step of 2,000 samples, from the time per sample"
-            rows.append(Row(label, wide, unit="%", claim=claim, holds=wide <= printed))
-    return _found(rows, runs, "")
+            shares = [100 * entry[method] / entry["step"] for entry in seconds]
+            against: dict[str, Any] = {}
+            if size == 2000:
+                printed = paper.number("overhead", model="RoBERTa-base", method=method)
+                claim = f"at most the printed {printed:g} %"
+                against = {"claim": claim, "within": (0.0, float(printed)), "cells": (printed.key,)}
+            rows.append(mean_row(f"{data}, {method}: share of a step of {size}", shares, unit="%", **against))
+    return _found(scale, rows, runs, "")
 
 
+SCALES: tuple[Scale, ...] = ("small", "long")
 ITEMS = (
-    Item(OWNER, "Improvement with and without norm correction", over_steps, form_only=True),
-    Item("kappa-sweep", "Layers that improve, by κ", by_kappa, form_only=True),
-    Item("improvement-by-shape", "Improvement of layers by shape", by_shape, form_only=True),
-    Item("improvement-by-data", "Improvement on several data sets", by_data, form_only=True),
-    Item("overhead", "Denoising as a share of a training step", overhead, form_only=True),
+    Item(OWNER, "Improvement with and without norm correction", over_steps, SCALES, form_only=True),
+    Item("kappa-sweep", "Layers that improve, by κ", by_kappa, SCALES, form_only=True),
+    Item("improvement-by-shape", "Improvement of layers by shape", by_shape, SCALES, form_only=True),
+    Item("improvement-by-data", "Improvement on several data sets", by_data, SCALES, form_only=True),
+    Item("overhead", "Denoising as a share of a training step", overhead, SCALES, form_only=True),
 )

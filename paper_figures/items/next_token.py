@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from paper_figures._measured import ABOVE_ZERO, mean_row
 from paper_figures._needs import data_file, missing_files
 from paper_figures._picture import COLORS, STYLES, picture
 from paper_figures._pieces import Pieces
 from paper_figures._published import published
 from paper_figures._reproduction import Found, Item, Row, Scale
-from paper_figures.items._tuned_runs import LABELS, Train, Tuned, draw_groups, tuned
+from paper_figures._tuner import LABELS, Train, Tuned, draw_groups, tuned
 
 HEAD_RATES = {"gd": (10.0,), "gdm": (5.0,), "adam": (5e-2,), "adambc": (1e-2,)}
 LORA_RATES = {"gd": (5.0,), "gdm": (0.5,), "adam": (5e-3,), "adambc": (1e-3,)}
@@ -86,7 +87,7 @@ def measure_lora(scale: Scale, folder: Path) -> Found:
     lead = min(losses["gd"], losses["gdm"]) - losses["adambc"]
     label = "rarest tokens: loss of the better of DP-GD and DP-GDM, less that of DP-AdamBC"
     if losses["adambc"] < start - _LEARNED:
-        rows.append(Row(label, lead, unit="nats", claim="> 0", holds=lead > 0))
+        rows.append(mean_row(label, [lead], unit="nats", claim="> 0", within=ABOVE_ZERO))
     else:
         differs += f" DP-AdamBC ends within {_LEARNED} nats of its start on the rarest tokens: nothing can be compared."
     return Found(
@@ -101,7 +102,7 @@ def measure_lora(scale: Scale, folder: Path) -> Found:
 
 def _text(rows: int) -> Any:
     from dprmt.training.data import docstrings
-    from next_token import text_data, word_encoder, word_vocabulary
+    from paper_figures.next_token import text_data, word_encoder, word_vocabulary
 
     text = "\n".join(entry.text for entry in docstrings())
     ids = word_encoder(word_vocabulary(text, VOCABULARY))(text)[: rows * LENGTH]
@@ -127,8 +128,8 @@ def _draw_over_groups(ax: Any, runs: Mapping[str, Tuned], kind: str, kept: list[
 
 
 def _train_head(data: Any) -> Train:
-    from next_token import HeadData, head_and_features, small_gpt2
-    from studies import private_settings, train_privately
+    from paper_figures.next_token import HeadData, head_and_features, small_gpt2
+    from paper_figures.studies import private_settings, train_privately
 
     def train(optimizer: str, rate: float, seed: int, folder: Path) -> Any:
         settings = private_settings(
@@ -151,7 +152,14 @@ class PublicStart:
     """A checkpoint from public text, and E2E in its tokens."""
 
     def __init__(self, folder: Path, e2e: Path, dart: Path) -> None:
-        from next_token import byte_pair_tokenizer, e2e_data, public_lines, small_gpt2, text_data, train_on_public
+        from paper_figures.next_token import (
+            byte_pair_tokenizer,
+            e2e_data,
+            public_lines,
+            small_gpt2,
+            text_data,
+            train_on_public,
+        )
 
         lines = public_lines([str(dart)])[:2000]
         tokenizer = byte_pair_tokenizer(lines, VOCABULARY)
@@ -165,8 +173,8 @@ class PublicStart:
 
     def train(self, sigma: float) -> Train:
         """How one optimizer trains from there."""
-        from next_token import pretrained_gpt2, with_lora
-        from studies import private_settings, train_privately
+        from paper_figures.next_token import pretrained_gpt2, with_lora
+        from paper_figures.studies import private_settings, train_privately
 
         def train(optimizer: str, rate: float, seed: int, folder: Path) -> Any:
             settings = private_settings(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms
 from paper_figures._picture import STYLES, picture
 from paper_figures._reproduction import Found, Item, Row, Scale
 
@@ -17,19 +16,14 @@ PROBES = (8, 16, 32, 64, 128)
 NOISE = (0.779078, 1.0, 2.0)
 
 
-def _sketch(k: int) -> dict[str, Any]:
-    return {"sketch": k, "power_iteration": True}
-
-
-SECRET = {"probe_sharing": "sample"}
-ANALYSES: dict[str, Callable[[int], dict[str, Any]]] = {
-    "published": lambda k: {"probes": k, "analysis": "envelope"},
-    "hutchinson": lambda k: {"probes": k},
-    "secret": lambda k: {"probes": k} | SECRET,
-    "hutch++": lambda k: {"probes": k} | _sketch(k),
-    "hutch++ secret": lambda k: {"probes": k} | _sketch(k) | SECRET,
+ANALYSES: dict[str, Callable[[int], Norms]] = {
+    "published": lambda k: Hutchinson(k, analysis="envelope"),
+    "hutchinson": Hutchinson,
+    "secret": lambda k: Hutchinson(k, secret=True),
+    "hutch++": lambda k: HutchPlusPlus(k, k, power_iteration=True),
+    "hutch++ secret": lambda k: HutchPlusPlus(k, k, power_iteration=True, secret=True),
 }
-"""What an analysis is asked, by the number of probes."""
+"""How norms are taken, by the number of probes."""
 NAMES = {
     "published": "published analysis",
     "hutchinson": "tight analysis",
@@ -42,9 +36,9 @@ NAMES = {
 def measure(scale: Scale, folder: Path) -> Found:
     exact = {sigma: DPSGD(sigma, RATE).epsilon(STEPS, DELTA).upper for sigma in NOISE}
     epsilon = {
-        (sigma, method): [RandomizedClipping(sigma, RATE, **options(k)).epsilon(STEPS, DELTA).upper for k in PROBES]
+        (sigma, method): [DPSGD(sigma, RATE, norms(k)).epsilon(STEPS, DELTA).upper for k in PROBES]
         for sigma in NOISE
-        for method, options in ANALYSES.items()
+        for method, norms in ANALYSES.items()
     }
 
     def draw(axes: np.ndarray) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, RandomAllocation
 from paper_figures._picture import COLORS, STYLES, picture
 from paper_figures._reproduction import Found, Item, Row, Scale
 
@@ -16,18 +16,12 @@ DELTA, STEPS, EPOCHS = 1e-5, 100, 10
 TOLERANCE = 3e-3
 NOISE = (0.5, 0.7, 1.0, 2.0, 4.0)
 RUNS = (1, 3, 10, 100)  # epochs
-CLIPPINGS: dict[str, dict[str, Any]] = {
-    "exact": {},
-    "hutchinson": {"probes": 32},
-    "hutch++": {"probes": 32, "sketch": 32},
-}
+NORMS = {"exact": ExactNorms(), "hutchinson": Hutchinson(32), "hutch++": HutchPlusPlus(32, 32)}
 
 
-def both(sigma: float, steps: int = STEPS, epochs: int = EPOCHS, **clipping: Any) -> tuple[float, float]:
+def both(sigma: float, steps: int = STEPS, epochs: int = EPOCHS, norms: Norms = ExactNorms()) -> tuple[float, float]:
     """Upper bounds of ε: random allocation, and Poisson sampling with the same expected batches."""
-    kind: Any = RandomizedClipping if clipping else DPSGD
-    allocated = kind(sigma, sampling="allocation", steps_per_epoch=steps, **clipping)
-    sampled = kind(sigma, 1 / steps, **clipping)
+    allocated, sampled = DPSGD(sigma, RandomAllocation(steps), norms), DPSGD(sigma, 1 / steps, norms)
     return (
         allocated.epsilon(epochs=epochs, delta=DELTA, tolerance=TOLERANCE).upper,
         sampled.epsilon(epochs * steps, DELTA, tolerance=TOLERANCE).upper,
@@ -38,7 +32,7 @@ def measure(scale: Scale, folder: Path) -> Found:
     by_length = {steps: np.array([both(sigma, steps) for sigma in NOISE]) for steps in (10, 100, 1000)}
     by_epochs = {sigma: np.array([both(sigma, epochs=epochs) for epochs in RUNS]) for sigma in (0.5, 1.0, 2.0)}
     loud = [sigma for sigma in NOISE if sigma >= 0.7]
-    by_clipping = {name: np.array([both(sigma, **clipping) for sigma in loud]) for name, clipping in CLIPPINGS.items()}
+    by_clipping = {name: np.array([both(sigma, norms=norms) for sigma in loud]) for name, norms in NORMS.items()}
     ratios = [curve[:, 0] / curve[:, 1] for curve in (*by_length.values(), *by_epochs.values(), *by_clipping.values())]
 
     def draw(axes: np.ndarray) -> None:
@@ -81,7 +75,7 @@ def measure(scale: Scale, folder: Path) -> Found:
 
 def _adding(sigma: float, steps: int) -> tuple[float, float]:
     # The one place where Poisson sampling wins: without a sample its loss is bounded, by -log(1 - q) a step.
-    allocated = DPSGD(sigma, sampling="allocation", steps_per_epoch=steps)
+    allocated = DPSGD(sigma, RandomAllocation(steps))
     sampled = DPSGD(sigma, 1 / steps)
     return (
         allocated.epsilon_by_direction(epochs=EPOCHS, delta=DELTA, tolerance=TOLERANCE)["add"].upper,

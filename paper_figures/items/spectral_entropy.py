@@ -1,74 +1,58 @@
-"""Spectral entropy of a gradient, clean, noisy and denoised: the statement that noise raises it, as numbers."""
+"""Spectral entropy of gradients, clean, noisy and denoised: the statement that noise raises it, as numbers.
+
+The gradients are those of `improvement`, at the noise of the run and at noise so small that a direction is seen.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from dprmt.spectra import denoise, detection_threshold
+from paper_figures._measured import ABOVE_ZERO, BELOW_ZERO, mean_row
 from paper_figures._picture import STYLES, picture
 from paper_figures._reproduction import Found, Item, Row, Scale
+from paper_figures.items.improvement import MODEL, Steps, probed
 
-SHAPE, SIGMA, SEEDS = (64, 768), 1.0, 5
-STRENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
-SHOWN = ("clean", "noisy", "denoised")
-
-
-def spectral_entropy(matrix: np.ndarray) -> float:
-    """Entropy, in nats, of the squared singular values as shares of their sum; at most log of the smaller side."""
-    shares = np.linalg.svd(matrix, compute_uv=False) ** 2
-    shares = shares[shares > 0] / shares.sum()
-    return float(-(shares * np.log(shares)).sum())
+GAINS = {
+    "entropy gained by the noise of the run": ("noisy", "clean", "> 0", ABOVE_ZERO),
+    "by noise that leaves a signal of 2.5 thresholds": ("heard", "clean", "> 0", ABOVE_ZERO),
+    "entropy gained by denoising there": ("denoised", "heard", "< 0", BELOW_ZERO),
+}
 
 
 def measure(scale: Scale, folder: Path) -> Found:
-    found = {
-        name: np.array([[_entropies(s, seed)[name] for seed in range(SEEDS)] for s in STRENGTHS]) for name in SHOWN
-    }
+    runs, _ = probed(folder, scale)
 
-    def draw(ax: object) -> None:
-        for name in SHOWN:
-            ax.errorbar(  # type: ignore[attr-defined]
-                STRENGTHS, found[name].mean(1), found[name].std(1), label=name, **STYLES[name]
-            )
-        ax.set_xscale("log", base=2)  # type: ignore[attr-defined]
-        ax.axhline(np.log(min(SHAPE)), color="0.5", linewidth=0.8)  # type: ignore[attr-defined]
-        ax.set(  # type: ignore[attr-defined]
-            xlabel="largest singular value over the detection threshold", ylabel="spectral entropy in nats"
-        )
-        ax.legend(frameon=False)  # type: ignore[attr-defined]
+    def draw(axes: np.ndarray) -> None:
+        for ax, (data, of_data) in zip(np.atleast_1d(axes), runs.items(), strict=True):
+            for name, style in (("clean", "clean"), ("noisy", "noisy"), ("heard", "clipped"), ("denoised", "denoised")):
+                label = {"heard": "noise for 2.5 thresholds"}.get(name, name)
+                ax.plot(_means(of_data, name), marker="o", markersize=3, label=label, **STYLES[style])
+            ax.set(xlabel="step, all runs in turn", ylabel="mean spectral entropy of layers, nats", title=data)
+        np.atleast_1d(axes)[0].legend(frameon=False, fontsize=8)
 
-    clean, noisy, denoised = (found[name][STRENGTHS.index(4.0)] for name in SHOWN)
-    raised, lowered = float((noisy - clean).mean()), float((denoised - noisy).mean())
+    rows: list[Row] = []
+    for data, of_data in runs.items():
+        for label, (after, before, claim, within) in GAINS.items():
+            gains = _means(of_data, after) - _means(of_data, before)
+            against: dict[str, Any] = {"claim": claim, "within": within}
+            rows.append(mean_row(f"{data}: {label}, mean over layers", gains, unit="nats", **against))
     return Found(
-        [
-            Row(
-                "entropy gained by the noise, signal at 4 thresholds",
-                raised,
-                unit="nats",
-                claim="> 0",
-                holds=raised > 0,
-            ),
-            Row("entropy gained by denoising there", lowered, unit="nats", claim="< 0", holds=lowered < 0),
-        ],
-        differs="Generated matrices with singular values 1/i instead of a network's gradients.",
-        data=f"{SHAPE[0]} × {SHAPE[1]}, singular values 1/i",
-        seeds=SEEDS,
-        pictures=[picture(folder / "spectral-entropy.png", draw)],
+        rows,
+        differs="A sentence encoder's LoRA factors; the paper states it of language models and prints no number.",
+        model=MODEL,
+        data=", ".join(runs),
+        seeds=max(map(len, runs.values())),
+        pictures=[picture(folder / "spectral-entropy.png", draw, panels=len(runs))],
     )
 
 
-def _entropies(strength: float, seed: int) -> dict[str, float]:
-    rng = np.random.default_rng(seed)
-    left, right = (np.linalg.qr(rng.standard_normal((side, min(SHAPE))))[0] for side in SHAPE)
-    values = strength * detection_threshold(SHAPE, SIGMA) / np.arange(1, min(SHAPE) + 1)
-    clean = left * values @ right.T
-    noisy = clean + SIGMA * rng.standard_normal(SHAPE)
-    return {
-        name: spectral_entropy(matrix)
-        for name, matrix in zip(SHOWN, (clean, noisy, denoise(noisy, SIGMA)), strict=True)
-    }
+def _means(runs: list[Steps], name: str) -> np.ndarray:
+    """Over the layers, at each step of all runs that has a gradient."""
+    steps = [step["spectra"] for run in runs for step in run if step["spectra"]]
+    return np.array([np.mean([layer[f"entropy {name}"] for layer in layers]) for layers in steps])
 
 
-ITEM = Item("spectral-entropy", "Spectral entropy of noisy gradients", measure, form_only=True)
+ITEM = Item("spectral-entropy", "Spectral entropy of noisy gradients", measure, ("small", "long"), form_only=True)

@@ -12,9 +12,11 @@ from dprmt.accounting import chi2_mixture_cdf
 from paper_figures._picture import COLORS, STYLES, picture
 from paper_figures._published import published
 from paper_figures._reproduction import Found, Item, Row, Scale
+from paper_figures._verdict import Reason
 
 PAPER = published("supremum-2003")
 X = float(PAPER.setting["x"])
+XATOL = 1e-9
 
 
 def measure(scale: Scale, folder: Path) -> Found:
@@ -32,18 +34,31 @@ def measure(scale: Scale, folder: Path) -> Found:
 
     return Found(
         [
-            Row(printed["quantity"], weight, printed["value"], tolerance=0.005),
+            Row(
+                printed["quantity"],
+                weight,
+                PAPER.number("value"),
+                interval=(weight - XATOL, weight + XATOL),
+                margin=0.005,
+            ),
             Row("probability at the maximum", best),
             Row(
                 "that at the printed weight, less the maximum",
                 theirs - best,
-                claim="0",
-                holds=abs(theirs - best) < 1e-9,
+                claim="0, to 1e-9",
+                interval=(theirs - best, theirs - best),
+                within=(-1e-9, 1e-9),
             ),
         ],
         differs="Direct maximisation over the weight; two digits are printed.",
-        why="the published statement is wrong in its second digit: at the printed weight the probability is below its"
-        " maximum, which direct maximisation finds beside it.",
+        reasons=[
+            Reason(
+                "tested",
+                "at the printed weight the probability is below its maximum, which direct maximisation finds beside it:"
+                " the second printed digit is wrong.",
+                "python -m paper_figures run supremum-2003",
+            )
+        ],
         pictures=[picture(folder / "supremum-2003.png", draw)],
     )
 
@@ -54,7 +69,7 @@ def _cdf(weight: float) -> float:
 
 
 def _maximiser() -> float:
-    found = minimize_scalar(lambda w: -_cdf(w), bounds=(1e-9, 0.5), method="bounded", options={"xatol": 1e-9})
+    found = minimize_scalar(lambda w: -_cdf(w), bounds=(1e-9, 0.5), method="bounded", options={"xatol": XATOL})
     return float(found.x)
 
 

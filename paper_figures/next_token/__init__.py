@@ -4,20 +4,20 @@
 alone, with per-sample clipping in closed form.
 """
 
-from next_token._head import HeadData as HeadData
-from next_token._models import head_and_features as head_and_features
-from next_token._models import pretrained_gpt2 as pretrained_gpt2
-from next_token._models import small_gpt2 as small_gpt2
-from next_token._models import with_lora as with_lora
-from next_token._public import byte_pair_tokenizer as byte_pair_tokenizer
-from next_token._public import public_lines as public_lines
-from next_token._public import train_on_public as train_on_public
-from next_token._tokens import TokenData as TokenData
-from next_token._tokens import e2e_data as e2e_data
-from next_token._tokens import pretrained_encoder as pretrained_encoder
-from next_token._tokens import text_data as text_data
-from next_token._tokens import word_encoder as word_encoder
-from next_token._tokens import word_vocabulary as word_vocabulary
+from paper_figures.next_token._head import HeadData as HeadData
+from paper_figures.next_token._models import head_and_features as head_and_features
+from paper_figures.next_token._models import pretrained_gpt2 as pretrained_gpt2
+from paper_figures.next_token._models import small_gpt2 as small_gpt2
+from paper_figures.next_token._models import with_lora as with_lora
+from paper_figures.next_token._public import byte_pair_tokenizer as byte_pair_tokenizer
+from paper_figures.next_token._public import public_lines as public_lines
+from paper_figures.next_token._public import train_on_public as train_on_public
+from paper_figures.next_token._tokens import TokenData as TokenData
+from paper_figures.next_token._tokens import e2e_data as e2e_data
+from paper_figures.next_token._tokens import pretrained_encoder as pretrained_encoder
+from paper_figures.next_token._tokens import text_data as text_data
+from paper_figures.next_token._tokens import word_encoder as word_encoder
+from paper_figures.next_token._tokens import word_vocabulary as word_vocabulary
 
 __all__ = [
     "HeadData",

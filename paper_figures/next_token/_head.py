@@ -14,8 +14,8 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.training.norms import clip_factors, ghost_squared_norms
-from next_token._tokens import TokenData, measured_tokens
-from studies import ClosedFormTask, Measured
+from paper_figures.next_token._tokens import TokenData, measured_tokens
+from paper_figures.studies import ClosedFormTask, Measured
 
 
 @dataclass(frozen=True)

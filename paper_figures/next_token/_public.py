@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.training.data import read_rows
 from dprmt.training.recipes import DataRecipe
-from next_token._tokens import TokenData
+from paper_figures.next_token._tokens import TokenData
 
 WARM_UP, DECAY = 0.1, 0.1
 END = "<|endoftext|>"
@@ -151,7 +151,7 @@ def train_on_public(
 
     Examples
     --------
-    >>> from next_token import small_gpt2, text_data
+    >>> from paper_figures.next_token import small_gpt2, text_data
     >>> data = text_data([1, 2, 3] * 64, length=12, vocabulary=4)
     >>> model = small_gpt2(4, hidden=16, length=12)
     >>> loss = train_on_public(model, data, epochs=20, learning_rate=1e-2, batch=4, progress=False)

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError, check_count
-from studies import GroupTask, Measured
-from studies._groups import frequency_groups
+from paper_figures.studies import GroupTask, Measured
+from paper_figures.studies._groups import frequency_groups
 
 UNKNOWN = 0
 _WORDS = re.compile(r"\w+|[^\w\s]")

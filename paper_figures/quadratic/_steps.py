@@ -9,7 +9,7 @@ import torch
 
 from dprmt._validation import check_choice, check_count, check_real
 from dprmt.spectra import adam_improvement_bound, cosine_similarity, denoise, detection_threshold
-from quadratic._curvature import LayerQuadratic
+from paper_figures.quadratic._curvature import LayerQuadratic
 
 StepMethod = Literal["adam", "adambc", "denoised"]
 
@@ -96,7 +96,7 @@ def one_step_improvements(
 
     Examples
     --------
-    >>> from quadratic import digits_layer
+    >>> from paper_figures.quadratic import digits_layer
     >>> records = one_step_improvements(digits_layer(samples=50, steps=10, hidden=16), signals=[4.0], draws=2)
     >>> all(record.improvement >= record.bound for record in records)
     True

@@ -1,29 +1,27 @@
-"""What the experiments beside this folder share: training by frequency group, comparisons of optimizers and recipes.
+"""What the experiments beside this folder share: training by frequency group, comparisons of recipes.
 
 `heavy_tail`, `barcode` and `next_token` give tasks to `train_privately`, which is the harness with an observer that
 writes records by frequency group; `quadratic` looks at single steps.
 """
 
-from studies._comparison import TunedRuns as TunedRuns
-from studies._comparison import compare_optimizers as compare_optimizers
-from studies._groups import frequency_groups as frequency_groups
-from studies._groups import group_means as group_means
-from studies._metric import Metric as Metric
-from studies._metric import metric_of as metric_of
-from studies._private_training import read_records as read_records
-from studies._private_training import train_privately as train_privately
-from studies._speedup import MetricCurve as MetricCurve
-from studies._speedup import NullSpeedup as NullSpeedup
-from studies._speedup import Speedup as Speedup
-from studies._speedup import null_speedups as null_speedups
-from studies._speedup import speedups as speedups
-from studies._task import ClosedFormTask as ClosedFormTask
-from studies._task import GroupRecord as GroupRecord
-from studies._task import GroupTask as GroupTask
-from studies._task import Measured as Measured
-from studies._task import private_settings as private_settings
-from studies._variants import compare as compare
-from studies._variants import metric_curve as metric_curve
+from paper_figures.studies._groups import frequency_groups as frequency_groups
+from paper_figures.studies._groups import group_means as group_means
+from paper_figures.studies._metric import Metric as Metric
+from paper_figures.studies._metric import metric_of as metric_of
+from paper_figures.studies._private_training import read_records as read_records
+from paper_figures.studies._private_training import train_privately as train_privately
+from paper_figures.studies._speedup import MetricCurve as MetricCurve
+from paper_figures.studies._speedup import NullSpeedup as NullSpeedup
+from paper_figures.studies._speedup import Speedup as Speedup
+from paper_figures.studies._speedup import null_speedups as null_speedups
+from paper_figures.studies._speedup import speedups as speedups
+from paper_figures.studies._task import ClosedFormTask as ClosedFormTask
+from paper_figures.studies._task import GroupRecord as GroupRecord
+from paper_figures.studies._task import GroupTask as GroupTask
+from paper_figures.studies._task import Measured as Measured
+from paper_figures.studies._task import private_settings as private_settings
+from paper_figures.studies._variants import compare as compare
+from paper_figures.studies._variants import metric_curve as metric_curve
 
 __all__ = [
     "ClosedFormTask",
@@ -34,9 +32,7 @@ __all__ = [
     "MetricCurve",
     "NullSpeedup",
     "Speedup",
-    "TunedRuns",
     "compare",
-    "compare_optimizers",
     "frequency_groups",
     "group_means",
     "metric_curve",

@@ -14,8 +14,8 @@ from dprmt._files import append_line, read_lines
 from dprmt._validation import ParameterError, check_count
 from dprmt.training.harness import Observer, StepRecord, train_task
 from dprmt.training.recipes import Settings
-from studies._groups import group_means
-from studies._task import GroupRecord, GroupTask
+from paper_figures.studies._groups import group_means
+from paper_figures.studies._task import GroupRecord, GroupTask
 
 RECORDS = "records.jsonl"
 OnStep = Callable[[int, float], object]
@@ -79,8 +79,8 @@ def train_privately(
     Examples
     --------
     >>> import tempfile
-    >>> from barcode import barcode_data, barcode_network, digits_images
-    >>> from studies import private_settings
+    >>> from paper_figures.barcode import barcode_data, barcode_network, digits_images
+    >>> from paper_figures.studies import private_settings
     >>> data = barcode_data(*digits_images(), plan=[(10, 2), (20, 1)])
     >>> settings = private_settings("adam", 1e-3, size=data.size, noise_multiplier=1.0)
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -129,8 +129,8 @@ def read_records(folder: str | Path) -> list[GroupRecord]:
     Examples
     --------
     >>> import tempfile
-    >>> from barcode import barcode_data, barcode_network, digits_images
-    >>> from studies import private_settings
+    >>> from paper_figures.barcode import barcode_data, barcode_network, digits_images
+    >>> from paper_figures.studies import private_settings
     >>> data = barcode_data(*digits_images(), plan=[(10, 2), (20, 1)])
     >>> settings = private_settings("gd", 0.1, size=data.size, noise_multiplier=1.0)
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dprmt._validation import ParameterError
-from studies._metric import ACCURACY, Metric
+from paper_figures.studies._metric import ACCURACY, Metric
 
 
 @dataclass(frozen=True)

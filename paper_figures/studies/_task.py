@@ -11,7 +11,7 @@ import torch
 from dprmt._validation import check_count, check_real
 from dprmt.training.clipping import SummedPlan, SummedStep, plan_sums
 from dprmt.training.harness import Task
-from dprmt.training.recipes import OptimizerRecipe, PrivacyRecipe, Settings, TrainingRecipe
+from dprmt.training.recipes import NormsRecipe, OptimizerRecipe, PrivacyRecipe, Settings, TrainingRecipe
 
 
 class Measured(NamedTuple):
@@ -42,7 +42,7 @@ class GroupTask(Task):
     ...         losses = (model(self.x[indices]) - 2 * self.x[indices]).square().sum(1)
     ...         return Measured(losses, losses.detach(), losses < 0.1, torch.zeros_like(indices))
     >>> import tempfile
-    >>> from studies import private_settings, train_privately
+    >>> from paper_figures.studies import private_settings, train_privately
     >>> settings = private_settings("gd", 0.1, size=4, noise_multiplier=4.0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     records = train_privately(torch.nn.Linear(1, 1), Line(), settings, 2, folder, progress=False)
@@ -91,7 +91,7 @@ class ClosedFormTask(GroupTask):
     --------
     `next_token.HeadData` is one. The sum of clipped gradients of a language model's head:
 
-    >>> from next_token import HeadData, head_and_features, small_gpt2, text_data
+    >>> from paper_figures.next_token import HeadData, head_and_features, small_gpt2, text_data
     >>> tokens = text_data([1, 2, 1, 0, 1, 2], length=3, vocabulary=3, lowest=[2, 0])
     >>> head, features = head_and_features(small_gpt2(3, layers=1, hidden=8), tokens.ids)
     >>> task = HeadData(features, tokens)
@@ -213,7 +213,7 @@ def private_settings(
     deviation = noise_multiplier * clipping_norm / batch
     return Settings(
         privacy=PrivacyRecipe(
-            noise_multiplier=noise_multiplier, delta=delta, clipping="ghost", clipping_norm=clipping_norm
+            noise_multiplier=noise_multiplier, delta=delta, norms=NormsRecipe("ghost"), clipping_norm=clipping_norm
         ),
         optimizer=OptimizerRecipe(
             name=optimizer,

@@ -15,8 +15,8 @@ from dprmt._validation import ParameterError
 from dprmt.training.evaluation import text_metrics
 from dprmt.training.harness import read_metrics, sweep
 from dprmt.training.recipes import Recipe
-from studies._metric import ACCURACY, Metric, metric_of
-from studies._speedup import MetricCurve
+from paper_figures.studies._metric import ACCURACY, Metric, metric_of
+from paper_figures.studies._speedup import MetricCurve
 
 
 def compare(

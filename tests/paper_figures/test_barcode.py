@@ -16,7 +16,8 @@ from dprmt.accounting import DPSGD
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
-from barcode import (  # noqa: E402
+from dprmt.training.harness._randomness import fresh_randomness  # noqa: E402
+from paper_figures.barcode import (  # noqa: E402
     BarcodeData,
     barcode_data,
     barcode_network,
@@ -24,8 +25,7 @@ from barcode import (  # noqa: E402
     mnist_images,
     with_barcode,
 )
-from dprmt.training.harness._randomness import fresh_randomness  # noqa: E402
-from studies import GroupTask, Measured, private_settings, read_records, train_privately  # noqa: E402
+from paper_figures.studies import GroupTask, Measured, private_settings, read_records, train_privately  # noqa: E402
 
 PLAN = [(10, 4), (12, 2), (30, 1)]
 

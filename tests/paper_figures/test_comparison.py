@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,13 +13,12 @@ from dprmt._validation import ParameterError
 from dprmt.plots import plot_accuracy_over_steps
 from dprmt.training.harness import dry_run, read_metrics, train
 from dprmt.training.recipes import load_recipe
+from paper_figures.__main__ import main
 from paper_figures.items import accuracy_low_budget, grape_accuracy
 from paper_figures.items._recipe_runs import train_once
-from studies import Metric, MetricCurve, compare, metric_curve, metric_of, null_speedups, speedups
-from studies._speedup import first_crossing
+from paper_figures.studies import Metric, MetricCurve, compare, metric_curve, metric_of, null_speedups, speedups
+from paper_figures.studies._speedup import first_crossing
 from tests.training.tiny_recipe import recipe_in, write_data
-
-SCRIPTS = Path(__file__).parents[2] / "paper_figures"
 
 
 def curve(accuracy, steps=(10, 20, 30, 40), epsilon=(1.0, 1.5, 1.9, 2.2)) -> MetricCurve:
@@ -137,14 +133,12 @@ def test_variants_share_the_noise_within_a_seed(recipe, tmp_path):
         compare(recipe, variants, [1, 1], tmp_path)
 
 
-def test_the_script_prints_its_table_and_draws(recipe, tmp_path, monkeypatch, capsys):
+def test_the_study_prints_its_table_and_draws(recipe, tmp_path, capsys):
     (tmp_path / "recipe.toml").write_text(recipe.to_toml())
     picture, results = tmp_path / "picture.png", tmp_path / "results.json"
     arguments = [str(tmp_path / "runs"), "--recipe", str(tmp_path / "recipe.toml"), "--seeds", "2"]
     arguments += ["--plot", str(picture), "--results", str(results)]
-    monkeypatch.setattr(sys, "argv", ["denoising_speedup.py", *arguments])
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    runpy.run_path(str(SCRIPTS / "denoising_speedup.py"), run_name="__main__")
+    assert main(["study", "denoising-speedup", *arguments]) == 0
     assert "the baseline's accuracy" in capsys.readouterr().out
     assert picture.read_bytes().startswith(b"\x89PNG")
     curves = json.loads(results.read_text())["curves"]
@@ -175,7 +169,7 @@ def test_a_run_that_was_stopped_is_no_piece(recipe, monkeypatch):
 
 def test_the_published_charge_asks_for_more_noise(recipe, monkeypatch):
     monkeypatch.setattr(accuracy_low_budget, "PROBES", 4)  # fewer than the tiny layers are wide
-    monkeypatch.setitem(accuracy_low_budget.SHARED, "privacy.probes", 4)
+    monkeypatch.setitem(accuracy_low_budget.SHARED["privacy.norms"], "probes", 4)
     full = {"model.finetune": "full", "model.lora": None}
     private = recipe.with_changes(full | {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0})
     changes = accuracy_low_budget.variants(private)
@@ -215,12 +209,9 @@ def test_the_score_is_read_that_was_asked_for(recipe, tmp_path):
     ],
 )
 def test_what_cannot_be_used_is_refused_before_anything_trains(recipe_name, more, said, tmp_path, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
     monkeypatch.setattr("dprmt.training.harness.sweep", None)  # training would fail
-    arguments = ["denoising_speedup.py", str(tmp_path / "runs"), "--recipe", recipe_name, *more]
-    monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(SystemExit) as stop:
-        runpy.run_path(str(SCRIPTS / "denoising_speedup.py"), run_name="__main__")
+        main(["study", "denoising-speedup", str(tmp_path / "runs"), "--recipe", recipe_name, *more])
     assert stop.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line

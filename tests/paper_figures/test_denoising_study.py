@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import runpy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,11 @@ torch = pytest.importorskip("torch")
 for _package in ("opacus", "transformers", "peft"):
     pytest.importorskip(_package)
 
-from denoising import (  # noqa: E402
+from dprmt.training.data import load_data, per_sample_losses  # noqa: E402
+from dprmt.training.harness import run_in_memory  # noqa: E402
+from dprmt.training.models import load_model  # noqa: E402
+from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe, Settings  # noqa: E402
+from paper_figures.denoising import (  # noqa: E402
     STUDIES,
     LastLayer,
     Study,
@@ -26,19 +29,15 @@ from denoising import (  # noqa: E402
     results,
     with_tables,
 )
-from denoising._last_decoder import LastDecoder, states  # noqa: E402
-from denoising._last_layer import features, padded  # noqa: E402
-from denoising._page import BEGIN, END, study_table, verdict  # noqa: E402
-from denoising._results import ROLES, ahead  # noqa: E402
-from denoising._stored import kept  # noqa: E402
-from denoising._tasks import LastDecoderTask, LastLayerTask, WholeTask  # noqa: E402
-from denoising._trainer import InnerProducts, Trainer  # noqa: E402
-from dprmt.training.data import load_data, per_sample_losses  # noqa: E402
-from dprmt.training.harness import run_in_memory  # noqa: E402
-from dprmt.training.models import load_model  # noqa: E402
-from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe, Settings  # noqa: E402
+from paper_figures.denoising._last_decoder import LastDecoder, states  # noqa: E402
+from paper_figures.denoising._last_layer import features, padded  # noqa: E402
+from paper_figures.denoising._page import BEGIN, END, study_table, verdict  # noqa: E402
+from paper_figures.denoising._results import ROLES, ahead  # noqa: E402
+from paper_figures.denoising._stored import kept  # noqa: E402
+from paper_figures.denoising._tasks import LastDecoderTask, LastLayerTask, WholeTask  # noqa: E402
+from paper_figures.denoising._trainer import InnerProducts, Trainer  # noqa: E402
+from paper_figures.long_runs import denoising as long_run  # noqa: E402
 
-SCRIPT = Path(__file__).parents[2] / "paper_figures" / "denoising_study.py"
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 STUDY = Study("minilm-docstrings", {"data.limit": 10, "training.steps": 2}, (-5, -4, -3), seeds=2)
 
@@ -115,9 +114,8 @@ def test_a_study_that_was_stopped_says_how_far_it_is(tmp_path: Path) -> None:
 
 
 def test_the_page_is_what_the_stored_results_say() -> None:
-    """``python paper_figures/denoising_study.py page`` would change nothing."""
-    script = runpy.run_path(str(SCRIPT))
-    assert script["page"]() == script["PAGE"].read_text(encoding="utf-8")
+    """``python -m paper_figures study denoising page`` would change nothing."""
+    assert long_run.page() == long_run.PAGE.read_text(encoding="utf-8")
 
 
 def test_tables_replace_what_is_between_the_marks(tmp_path: Path) -> None:
@@ -158,7 +156,7 @@ def test_the_last_layer_trains_as_the_whole_model_does() -> None:
     texts = [generator.integers(5, 90, size=4 + i % 3).tolist() for i in range(24)]
     labels = [i % 3 for i in range(24)]
     settings = Settings(
-        privacy={"noise_multiplier": 0.5, "delta": 1e-3, "clipping": "ghost"},
+        privacy={"noise_multiplier": 0.5, "delta": 1e-3, "norms": "ghost"},
         optimizer={"name": "adamw", "learning_rate": 0.05},
         training={"batch_size": 12, "micro_batch_size": 5, "steps": 4},
         denoising={"method": "paper"},
@@ -250,7 +248,7 @@ def test_the_end_of_a_decoder_has_the_losses_and_gradients_of_the_whole_model(mo
 def test_the_end_of_a_decoder_trains_as_the_whole_model_does() -> None:
     texts, labels = sentences()
     settings = Settings(
-        privacy={"noise_multiplier": 0.5, "delta": 1e-3, "clipping": "ghost"},
+        privacy={"noise_multiplier": 0.5, "delta": 1e-3, "norms": "ghost"},
         optimizer={"name": "adamw", "learning_rate": 0.02},
         training={"batch_size": 12, "micro_batch_size": 5, "steps": 3},
         evaluation={"every": 1},
@@ -290,7 +288,7 @@ def test_all_layers_of_an_encoder_train_as_its_end_does_where_only_that_is_adapt
     files = [str(tmp_path / "texts.csv")]
     where = DataRecipe("files", train=files, validation=files, inputs=["text"], target="label", max_tokens=24)
     settings = Settings(
-        privacy={"noise_multiplier": 0.5, "delta": 1e-3, "clipping": "ghost"},
+        privacy={"noise_multiplier": 0.5, "delta": 1e-3, "norms": "ghost"},
         optimizer={"name": "adamw", "learning_rate": 0.05},
         training={"batch_size": 12, "micro_batch_size": 5, "steps": 3},
         evaluation={"every": 1},

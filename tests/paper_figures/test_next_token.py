@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("opacus")
 
-from next_token import (  # noqa: E402
+from paper_figures.__main__ import main  # noqa: E402
+from paper_figures.next_token import (  # noqa: E402
     HeadData,
     byte_pair_tokenizer,
     e2e_data,
@@ -30,7 +29,7 @@ from next_token import (  # noqa: E402
     word_encoder,
     word_vocabulary,
 )
-from studies import GroupTask, private_settings, train_privately  # noqa: E402
+from paper_figures.studies import GroupTask, private_settings, train_privately  # noqa: E402
 
 TEXT = "the cat sat on the mat , and the dog sat on the cat . " * 12
 E2E = (
@@ -264,10 +263,9 @@ def test_a_model_from_public_text_is_a_checkpoint(tmp_path: Path, monkeypatch: p
     public, private, folder = tmp_path / "public.txt", tmp_path / "e2e.csv", tmp_path / "checkpoint"
     public.write_text("name[Aromi] | Aromi is a pub.\n" * 30)
     private.write_text(E2E)
-    script = Path(__file__).parents[2] / "paper_figures" / "next_token_public.py"
-    command = [script.name, str(folder), str(public), "--vocabulary", "300", "--length", "128"]
-    monkeypatch.setattr(sys, "argv", [*command, "--layers", "1", "--hidden", "8", "--epochs", "1"])
-    runpy.run_path(str(script), run_name="__main__")
+    command = ["study", "public-model", str(folder), str(public), "--vocabulary", "300", "--length", "128"]
+    command += ["--layers", "1", "--hidden", "8", "--epochs", "1"]
+    assert main(command) == 0
     encode, size, end = pretrained_encoder(str(folder))
     data = e2e_data(private, encode, size, length=128, end=end)
     tokens = data.ids[0][data.counted[0]].tolist()
@@ -275,4 +273,4 @@ def test_a_model_from_public_text_is_a_checkpoint(tmp_path: Path, monkeypatch: p
     assert end not in tokens[:-1]
     assert float(data.measure(pretrained_gpt2(str(folder)), torch.arange(1)).losses.detach()[0]) > 0
     with pytest.raises(SystemExit):  # a checkpoint is not overwritten
-        runpy.run_path(str(script), run_name="__main__")
+        main(command)

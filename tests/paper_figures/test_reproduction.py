@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,21 @@ import pytest
 from paper_figures.__main__ import main
 from paper_figures._complete import Took, kept
 from paper_figures._needs import DATA, all_missing, missing_files, missing_weights
-from paper_figures._page import PAGE, page
+from paper_figures._page import OWN_PAGE, PAGE, own_page, page
 from paper_figures._pieces import Pieces, raw_file
 from paper_figures._published import names, published
 from paper_figures._reproduction import Found, Item, Row, Scale, Stored, load, run, save
+from paper_figures._verdict import Reason
+from paper_figures.forensics import CHECKS
+from paper_figures.forensics.tables import ahead
 from paper_figures.items import ITEMS
-from paper_figures.items.generation_counts import TABLES, ahead
+from paper_figures.long_runs import STUDIES
 
 Capture = pytest.CaptureFixture[str]
+
+
+def near(published: float, reach: float = 0.0) -> Row:
+    return Row("a", 1.0, published, interval=(1.0 - reach, 1.0 + reach), margin=0.1)
 
 
 def stored(*rows: Row, scale: Scale = "small", form_only: bool = False) -> Stored:
@@ -50,17 +58,18 @@ def test_spreads_and_accuracies_of_the_glue_table_are_percentages() -> None:
 
 
 def test_the_counts_in_the_text_are_not_those_of_the_tables() -> None:
-    assert ahead(TABLES[50]) == 48
-    assert ahead(TABLES[400]) == 33
+    assert ahead(published("generation-50")) == 48
+    assert ahead(published("generation-400")) == 33
 
 
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([Row("a", 1.0, 1.05, tolerance=0.1)], "reproduced at small scale"),
-        ([Row("a", 1.0, 1.2, tolerance=0.1), Row("b", 1.0, 1.0, tolerance=0.1)], "differs in 1 of 2 at small scale"),
-        ([Row("a", float("nan"), 1.2, tolerance=0.1)], "differs in 1 of 1 at small scale"),
-        ([Row("a", 1.0, claim="> 2", holds=False)], "differs in 1 of 1 at small scale"),
+        ([near(1.05)], "reproduced at small scale"),
+        ([near(1.2), near(1.0)], "differs in 1 of 2 at small scale"),
+        ([near(1.0, reach=0.2), near(1.0)], "compatible, wide in 1 of 2 at small scale"),
+        ([near(1.2, reach=math.inf)], "compatible, wide in 1 of 1 at small scale"),
+        ([Row("a", 1.0, claim="> 2", interval=(0.9, 1.1), within=(2.0, math.inf))], "differs in 1 of 1 at small scale"),
         ([Row("a", 1.0)], "shown at small scale"),
     ],
 )
@@ -70,11 +79,14 @@ def test_the_state_follows_from_the_numbers(rows: list[Row], expected: str) -> N
 
 def test_other_data_is_named_whatever_the_numbers_say() -> None:
     assert stored(Row("a", 1.0, 2.0), form_only=True).state() == "form only"
-    assert stored(Row("a", 1.0, claim="> 0", holds=True), form_only=True).state().endswith("other model or data")
+    positive = Row("a", 1.0, claim="> 0", interval=(0.5, 1.5), within=(0.0, math.inf))
+    assert stored(positive, form_only=True).state().endswith("other model or data")
 
 
 def test_a_result_comes_back_as_it_was_stored(tmp_path: Path) -> None:
-    item = Item("toy", "Toy", lambda scale, folder: Found([Row("a", 2.0, 2.0, tolerance=0.0)], "Nothing."))
+    rows = [near(2.0), Row("b", 1.0, claim="> 0", interval=(-math.inf, math.inf), within=(0.0, math.inf), cells=("k",))]
+    reasons = [Reason("open", "because"), Reason("tested", "because", "a command")]
+    item = Item("toy", "Toy", lambda scale, folder: Found(rows, "Nothing.", reasons=reasons))
     made = run(item, "small", tmp_path)
     again = load("toy", tmp_path)
     assert again == made
@@ -148,11 +160,46 @@ def test_the_times_of_a_run_are_added_up(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_does_not_agree_has_a_reason() -> None:
     results = [result for name in ITEMS if (result := load(name)) is not None]
     assert any(result.disagrees for result in results)
-    assert [result.item for result in results if result.disagrees and not result.found.why] == []
+    assert [result.item for result in results if result.disagrees and not result.found.reasons] == []
 
 
 def test_a_reason_is_on_the_page_where_a_row_disagrees() -> None:
-    assert page().count("Why it differs:") == sum(r.disagrees for name in ITEMS if (r := load(name)) is not None)
+    parts = (page() + own_page()).split('<a id="')[1:]
+    results = [load(part.split('"')[0]) for part in parts]
+    assert len(results) == len(ITEMS)
+    reasoned = ["\n- Open:" in part or "\n- Tested (" in part for part in parts]
+    assert reasoned == [result is not None and result.disagrees for result in results]
+
+
+def test_a_page_without_a_reason_for_what_differs_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = load("latency")
+    assert whole is not None
+    assert whole.disagrees
+    bare = replace(whole, found=replace(whole.found, reasons=()))
+    monkeypatch.setattr("paper_figures._page.load", lambda name: bare if name == "latency" else load(name))
+    with pytest.raises(ValueError, match="latency: a row differs, and no reason"):
+        page()
+
+
+def test_a_page_with_a_verdict_without_its_interval_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = replace(stored(Row("a", 1.0, 1.0, margin=0.1)), item="latency")
+    monkeypatch.setattr("paper_figures._page.load", lambda name: bare if name == "latency" else load(name))
+    with pytest.raises(ValueError, match="a verdict needs an interval"):
+        page()
+
+
+def test_what_is_of_no_paper_stands_apart() -> None:
+    own = {name for name in ITEMS if name not in names()}
+    assert own == {"overhead-by-probes", "hutchpp-price", "denoisers", "adam-bound-steps", "random-allocation"}
+    assert all(f'<a id="{name}">' in own_page() and f'<a id="{name}">' not in page() for name in own)
+    assert OWN_PAGE.read_text(encoding="utf-8") == own_page()
+
+
+def test_commands_of_reasons_can_be_run() -> None:
+    reasons = [reason for name in ITEMS if (result := load(name)) for reason in result.found.reasons]
+    for words in [reason.command.split() for reason in reasons if reason.kind == "tested"]:
+        assert words[:3] == ["python", "-m", "paper_figures"]
+        assert words[4] in {"run": ITEMS, "forensics": CHECKS, "study": STUDIES}[words[3]]
 
 
 def test_small_generation_says_what_it_lacks_before_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +238,7 @@ def test_a_cheap_item_gives_what_is_stored(name: str, tmp_path: Path) -> None:
     kept, made = load(name), run(ITEMS[name], ITEMS[name].scales[-1], tmp_path)
     assert kept is not None
     for ours, before in zip(made.found.rows, kept.found.rows, strict=True):
-        assert (ours.label, ours.agrees()) == (before.label, before.agrees())
+        assert (ours.label, ours.verdict()) == (before.label, before.verdict())
         assert ours.ours == pytest.approx(before.ours, rel=1e-6, nan_ok=True)
 
 
@@ -204,5 +251,6 @@ def test_what_cannot_be_run_is_refused_in_one_line(arguments: list[str], capsys:
 def test_the_list_has_a_state_for_every_item(capsys: Capture) -> None:
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in lines} == {*names(), *ITEMS}
+    assert {line.split()[0] for line in lines if not line.startswith("study ")} == {*names(), *ITEMS}
+    assert [line.split()[1] for line in lines if line.startswith("study ")] == list(STUDIES)
     assert all(len(line.split()) > 1 for line in lines)

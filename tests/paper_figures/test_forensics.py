@@ -1,0 +1,249 @@
+"""Printed numbers, each with a state, and the relations between them: every comparison can fail."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprmt.training.recipes import load_recipe
+from paper_figures import _page, _states, forensics
+from paper_figures.__main__ import main
+from paper_figures._page import cell_states, page
+from paper_figures._published import FILE, Cell, Published, names, published
+from paper_figures._reproduction import Row, load
+from paper_figures._states import WORST, State, StatelessError, counts, states, total
+from paper_figures._verdict import Interval, Reason, judge, mean_interval, share_interval
+from paper_figures.forensics import CHECKS, _stored, privacy
+from paper_figures.items import ITEMS
+
+SLOW = {"epsilon-saved", "noise-multipliers", "budgets"}
+"""Seconds of an accountant each."""
+FACTORS = (1.1, 0.9, 0.5, 2.0, 10.0, -1.0)
+
+
+def found_states() -> dict[str, State]:
+    return cell_states({name: load(name) for name in ITEMS})
+
+
+def forensic_rows() -> list[Row]:
+    return [row for kept in forensics.stored().values() for row in kept.rows]
+
+
+def numbers_in(value: Any) -> int:
+    """Of a piece of the file, by another way than the code's."""
+    if isinstance(value, Mapping):
+        return sum(numbers_in(entry) for name, entry in value.items() if name != "absent")
+    if isinstance(value, list):
+        return sum(map(numbers_in, value))
+    return type(value) in (int, float)
+
+
+def test_every_number_of_the_file_has_one_state() -> None:
+    found = found_states()
+    content = tomllib.loads(FILE.read_text(encoding="utf-8"))["items"]
+    assert len(found) == numbers_in(content) > 690
+    assert {state.kind for state in found.values()} == {"compared", "setting", "not computable here"}
+    assert all((state.verdict is not None) == (state.kind == "compared") for state in found.values())
+    assert all(bool(state.why) == (state.kind == "not computable here") for state in found.values())
+
+
+def test_at_least_three_hundred_results_are_compared() -> None:
+    assert total(counts(found_states())).compared >= 300
+
+
+def test_the_page_opens_with_the_count_of_every_document() -> None:
+    opening = page().split("| scale | item |")[0]
+    counted = counts(found_states())
+    assert len(counted) == 5
+    for title, count in {**counted, "all": total(counted)}.items():
+        verdicts = [count.verdicts.get(verdict, 0) for verdict in reversed(WORST)]
+        shown = next(line for line in opening.splitlines() if line.startswith(f"| {title} |"))
+        cells = [int(cell) for cell in shown.split("|")[2:-1]]
+        assert cells[0] == cells[1] + cells[2] == count.settings + count.results
+        assert cells[3] == cells[4] + cells[5] == sum(verdicts) == count.compared
+        assert cells[2] == cells[3] + cells[6]
+        assert cells[7:] == verdicts
+
+
+def test_a_number_without_a_state_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = [row for name in ITEMS if (result := load(name)) for row in result.found.rows]
+    bare = replace(published("generation-400"), absent={})
+    monkeypatch.setattr(_states, "published", lambda name: bare if name == bare.name else published(name))
+    with pytest.raises(StatelessError, match=r"generation-400\.0"):
+        states(measured, forensic_rows())
+
+
+def test_an_excuse_for_what_is_compared_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = [row for name in ITEMS if (result := load(name)) for row in result.found.rows]
+    idle = replace(published("overhead"), absent={"seconds": "needs a clock"})
+    monkeypatch.setattr(_states, "published", lambda name: idle if name == idle.name else published(name))
+    with pytest.raises(StatelessError, match=r"overhead: absent\.seconds excuses nothing"):
+        states(measured, forensic_rows())
+
+
+def test_a_row_that_compares_what_is_not_printed_is_an_error() -> None:
+    stray = Row("a", 1.0, 1.0, interval=(1.0, 1.0), margin=0.1, cells=("nowhere.0.value",))
+    measured = [row for name in ITEMS if (result := load(name)) for row in result.found.rows]
+    with pytest.raises(StatelessError, match=r"nowhere\.0\.value"):
+        states([*measured, stray], forensic_rows())
+
+
+def changed(key: str, factor: float) -> Callable[[str], Published]:
+    """The printed numbers with one multiplied, or, where it is 0, set to the factor."""
+    name, at, column = key.split(".")
+
+    def read(wanted: str) -> Published:
+        item = published(wanted)
+        if wanted != name:
+            return item
+        rows = [dict(row) for row in item.rows]
+        rows[int(at)][column] = (rows[int(at)][column] or 1.0) * factor
+        return replace(item, rows=tuple(rows))
+
+    return read
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKS if name not in SLOW])
+def test_a_number_that_agrees_would_not_if_it_were_another(name: str) -> None:
+    """For every cell, of at most fifty, of rows that reproduce there is a change by which a row does no longer."""
+    rows = CHECKS[name].rows(published)
+    agreeing = {row.label: row for row in rows if row.verdict() == "reproduced"}
+    keys = sorted({key for row in agreeing.values() for key in row.cells})
+    for key in keys[:: 1 + len(keys) // 50]:
+        assert any(_fails(name, key, agreeing, factor) for factor in FACTORS), key
+
+
+def _fails(name: str, key: str, agreeing: Mapping[str, Row], factor: float) -> bool:
+    try:
+        after = {row.label: row.verdict() for row in CHECKS[name].rows(changed(key, factor))}
+    except ValueError:  # the range of a statement would be empty
+        return True
+    about = [label for label, row in agreeing.items() if key in row.cells]
+    return any(after.get(label) != "reproduced" for label in about)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CHECKS])
+def test_the_checks_give_what_is_stored(name: str) -> None:
+    kept = forensics.stored()[name].rows
+    for ours, before in zip(CHECKS[name].rows(published), kept, strict=True):
+        assert (ours.label, ours.verdict(), ours.cells) == (before.label, before.verdict(), before.cells)
+        assert ours.ours == pytest.approx(before.ours, rel=1e-6)
+
+
+def test_epsilon_saved_on_qqp_is_that_of_a_tenth_of_the_printed_delta() -> None:
+    rows = forensics.stored()["epsilon-saved"].rows
+    on_qqp = [row for row in rows if "QQP" in row.label]
+    assert [row.verdict() for row in on_qqp if "δ = 1e-05" in row.label] == ["differs"] * 4
+    assert [row.verdict() for row in on_qqp if "δ = 1e-06" in row.label] == ["reproduced"] * 4
+    others = [row.verdict() for row in rows if "QQP" not in row.label]
+    assert (len(others), others.count("differs")) == (11, 0)
+
+
+def test_epsilon_of_one_row_from_its_speedup() -> None:
+    """SST-2, RoBERTa-base, step 400: 17.5 % fewer steps are 330, and ε there is .55 less."""
+    rate = 2000 / 67_349
+    sigma = privacy.noise(6.7, 1e-5, rate, 400)
+    saved = privacy.epsilon(sigma, rate, 400, 1e-5) - privacy.epsilon(sigma, rate, 330, 1e-5)
+    assert saved == pytest.approx(0.55, abs=0.01)
+    assert saved != pytest.approx(0.57, abs=0.01)
+
+
+@pytest.mark.parametrize("size", ["base", "large"])
+def test_recipes_of_qqp_train_with_the_delta_that_the_table_has(size: str) -> None:
+    assert load_recipe(f"roberta-{size}-qqp").privacy.delta == 1e-6
+
+
+@given(st.lists(st.floats(-10, 10), min_size=4, max_size=4))
+def test_a_verdict_is_by_containment(ends: list[float]) -> None:
+    """Reproduced iff every point of ours is one of theirs, differs iff none is."""
+    ours, theirs = Interval(*sorted(ends[:2])), Interval(*sorted(ends[2:]))
+    points = [*ends, *(ours.low + share * (ours.high - ours.low) for share in (0.25, 0.5, 0.75))]
+    mine = [x for x in points if ours.low <= x <= ours.high]
+    shared = [x for x in mine if theirs.low <= x <= theirs.high]
+    verdict = judge(ours, theirs)
+    assert (verdict == "reproduced") == (len(shared) == len(mine))
+    assert (verdict == "differs") == (not shared)
+
+
+def test_the_interval_of_a_mean_holds_it_as_often_as_it_says() -> None:
+    """95 % of samples of 5; two standard errors would hold it in 88 %."""
+    draws = np.random.default_rng(0).standard_normal((2000, 5))
+    held = np.mean([found.low <= 0 <= found.high for found in map(mean_interval, draws)])
+    assert 0.935 < held < 0.965
+    assert mean_interval([1.0]) == mean_interval([2.0, 2.0]) == Interval(-math.inf, math.inf)
+
+
+def test_the_interval_of_a_share_is_not_a_point_at_its_ends() -> None:
+    """Of none of n trials the upper end is 1 - (α/2)^(1/n)."""
+    assert share_interval(0, 6).high == pytest.approx(1 - 0.025 ** (1 / 6))
+    assert share_interval(6, 6).low == pytest.approx(0.025 ** (1 / 6))
+    assert share_interval(6, 6).high == 1.0
+    assert share_interval(0, 0) == Interval(0.0, 1.0)
+
+
+def test_a_verdict_without_an_interval_is_an_error() -> None:
+    with pytest.raises(ValueError, match="needs an interval"):
+        Row("a", 1.0, 1.0, margin=0.1).verdict()
+
+
+@pytest.mark.parametrize(("kind", "command"), [("guess", ""), ("tested", ""), ("open", "python")])
+def test_a_reason_says_its_kind_and_a_tested_one_its_command(kind: Any, command: str) -> None:
+    with pytest.raises(ValueError, match="reason"):
+        Reason(kind, "because", command)
+
+
+def test_a_row_that_differs_needs_a_reason_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = CHECKS | {"counts": replace(CHECKS["counts"], reasons=())}
+    with pytest.raises(ValueError, match="counts: a row differs"):
+        forensics.page(bare)
+
+
+def test_the_page_of_checks_is_the_one_that_is_stored() -> None:
+    assert forensics.PAGE.read_text(encoding="utf-8") == forensics.page(CHECKS)
+    assert set(forensics.stored()) == set(CHECKS)
+
+
+def test_every_command_of_a_reason_can_be_run() -> None:
+    given_reasons = [reason for check in CHECKS.values() for reason in check.reasons]
+    commands = [reason.command.split() for reason in given_reasons if reason.kind == "tested"]
+    assert commands
+    assert all(words[:4] == ["python", "-m", "paper_figures", "forensics"] and words[4] in CHECKS for words in commands)
+
+
+def test_checks_run_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_stored, "FILE", tmp_path / "forensics.json")
+    assert main(["forensics", "overheads"]) == 0
+    assert "6 reproduced" in capsys.readouterr().out
+    assert list(forensics.stored()) == ["overheads"]
+    assert main(["forensics", "nothing"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_printed_number_knows_its_place() -> None:
+    cell = published("overhead").number("seconds", model="RoBERTa-base", method="none")
+    assert (cell, cell.key) == (1846, "overhead.0.seconds")
+    assert Row("a", 1.0, cell).cells == ("overhead.0.seconds",)
+    assert isinstance(cell + 1, float)
+    assert not isinstance(cell + 1, Cell)
+
+
+def test_names_are_entries_with_a_document() -> None:
+    assert {published(name).short for name in names()} == {
+        "randomized-clipping",
+        "denoising",
+        "denoising-v1",
+        "adambc",
+        "grape",
+    }
+    assert _page.PAGE.parent == forensics.PAGE.parent
