@@ -60,6 +60,32 @@ def linked_citations(docstring: str) -> str:
     return _CITED.sub(link, docstring)
 
 
+_PAPER = re.compile(r"(?<![\w\[/`])arXiv:(\d{4}\.\d{4,5}(?:v\d+)?)(?![`\]\w])")
+_OUTSIDE = re.compile(r"(^```.*?^```|`[^`\n]*`|\[[^\]\n]*\]\([^)\n]*\))", re.DOTALL | re.MULTILINE)
+
+
+def linked_papers(markdown: str) -> str:
+    """Numbers of papers as links to them, but in code and in links."""
+    parts = _OUTSIDE.split(markdown)
+    parts[::2] = [_PAPER.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+_OWN = re.compile(r"^::: (dprmt[\w.]*\.[A-Za-z]\w*)$", re.MULTILINE)
+_OTHERS = re.compile(r"^::: (dprmt[\w.]*) others$", re.MULTILINE)
+
+
+def with_others(markdown: str) -> str:
+    """A page of the API with what its room has beside the names that it puts first, in the place of ``others``."""
+    first = set(_OWN.findall(markdown))
+
+    def rest(match: re.Match[str]) -> str:
+        names = [f"{match[1]}.{name}" for name in importlib.import_module(match[1]).__all__]
+        return "\n\n".join(f"::: {name}" for name in names if name not in first)
+
+    return _OTHERS.sub(rest, markdown)
+
+
 def _source(value: object) -> str:
     # Of the module that defines it: where the code cites what it implements.
     try:

@@ -14,14 +14,18 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cross_links import linked_names, linked_theory, spaced
+from calculator import calculator_files
+from cross_links import linked_names, linked_papers, linked_theory, spaced, with_others
 from gallery import gallery_pages
+from twins import sections_of, write_twins
 
 from notebooks import notebook_pages
 
 _ROOT = Path(__file__).parents[2]
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 _UPWARDS = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)]*)\)")
+_PAGES: dict[str, tuple[str, str]] = {}  # title and Markdown by address, while the site is built
+_SECTIONS: list[tuple[str, list[str]]] = []
 _COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 
 
@@ -32,6 +36,8 @@ def on_files(files: Files, *, config: Any, **_: Any) -> Files:
     files.append(File.generated(config, "command_line.md", content=_command_line()))
     for page in (*notebook_pages(config, _ROOT / "notebooks"), *gallery_pages(config, _ROOT / "docs" / "gallery")):
         files.append(page)
+    for file in calculator_files(config, _ROOT):
+        files.append(file)
     for picture in sorted((_ROOT / "paper_figures" / "results").glob("*.png")):
         files.append(File.generated(config, f"figures/{picture.name}", abs_src_path=str(picture)))
     return files
@@ -44,8 +50,23 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         markdown = spaced(linked_theory(markdown, name.removesuffix(".md")))
     if folder in ("theory", "how_to", "tutorials"):
         markdown = linked_names(markdown)
+    if folder == "api":
+        markdown = with_others(markdown)
+    markdown = linked_papers(markdown)
     markdown = markdown.replace("](../paper_figures/results/", "](figures/").replace("](docs/", "](")
-    return _UPWARDS.sub(lambda match: match[0] if _stays(match[2], folder) else match[1], markdown)
+    markdown = _UPWARDS.sub(lambda match: match[0] if _stays(match[2], folder) else match[1], markdown)
+    _PAGES[page.file.dest_uri] = page.title, markdown
+    return markdown
+
+
+def on_nav(nav: Any, **_: Any) -> None:
+    """The sections, for the list of pages."""
+    _SECTIONS[:] = sections_of(nav)
+
+
+def on_post_build(*, config: Any, **_: Any) -> None:
+    """The pages as plain Markdown, and the list of them."""
+    write_twins(Path(config["site_dir"]), _PAGES, _SECTIONS)
 
 
 def _stays(target: str, folder: str) -> bool:

@@ -1,0 +1,58 @@
+"""What the calculator's page asks: the words of a command line in, its record, the words for a paper and a curve out.
+
+It runs in the browser, under Pyodide, and in the tests, under any Python: the answers are those of ``dprmt epsilon``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+from typing import Any
+
+from dprmt.accounting import DPSGD, norms_from_dict, sampling_from_dict
+from dprmt.cli import main
+
+_POINTS = 24  # of the curve
+
+
+def command(question: dict[str, Any]) -> list[str]:
+    """The words after ``dprmt`` that a question stands for; the page shows the same (``page.js``)."""
+    words = ["epsilon"]
+    for name in ("noise_multiplier", "sample_rate", "steps", "delta"):
+        words += [f"--{name.replace('_', '-')}", str(question[name])]
+    if question["norms"] != "exact":
+        words += ["--probes", str(question["probes"])]
+        words += ["--sketch", str(question["sketch"])] if question["norms"] == "hutch++" else []
+        words += ["--secret-probes"] if question["secret"] else []
+    if question["neighbours"]:
+        words += ["--neighbours", question["neighbours"]]
+    return words
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """The record and the statement of ``dprmt epsilon``, with a curve of ε; ``error`` where it refuses."""
+    words = command(question)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([*words, "--json", "--statement"])
+    if code:
+        return {"error": err.getvalue().strip()}
+    record = json.loads(out.getvalue())
+    return {"record": record, "curve": _curve(record)}
+
+
+def _curve(record: dict[str, Any]) -> dict[str, list[Any]]:
+    stated = record["mechanism"]
+    sampling, norms = sampling_from_dict(stated["sampling"]), norms_from_dict(stated["norms"])
+    run = DPSGD(stated["noise_multiplier"], sampling, norms)
+    last = record["steps"]
+    counts = sorted({max(1, round(last * place / _POINTS)) for place in range(1, _POINTS + 1)})
+    upper = run.epsilon(counts, record["delta"]).upper
+    return {"steps": counts, "upper": [float(value) if math.isfinite(value) else None for value in upper]}
+
+
+def answer_json(question: str) -> str:
+    """The same as text, for the way between languages."""
+    return json.dumps(answer(json.loads(question)), allow_nan=False)

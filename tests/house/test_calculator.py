@@ -1,0 +1,185 @@
+"""The calculator answers what the command line does, in any Python and in a browser."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms
+from tests.house import browser
+from tests.house.import_graph import ROOT
+
+FOLDER = ROOT / "docs" / "calculator"
+RUN = {
+    "noise_multiplier": "1",
+    "sample_rate": "0.0297",
+    "steps": "400",
+    "delta": "1e-5",
+    "probes": "32",
+    "sketch": "16",
+}
+SETTINGS = RUN | {"norms": "exact", "secret": True, "neighbours": ""}
+STAND_IN = """
+onmessage = async ({ data }) => {
+  const asked = await fetch("/answer", { method: "POST", body: JSON.stringify(data.question) });
+  postMessage({ id: data.id, answer: await asked.json() });
+};
+postMessage({ status: "ready" });
+"""
+
+
+def module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+ANSWER = module(FOLDER / "answer.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "norms"),
+    [
+        ({"norms": "exact"}, ExactNorms()),
+        ({"norms": "hutchinson"}, Hutchinson(32, secret=True)),
+        ({"norms": "hutchinson", "secret": False}, Hutchinson(32)),
+        ({"norms": "hutch++"}, HutchPlusPlus(32, 16, secret=True)),
+    ],
+)
+def test_answers_are_the_librarys(words: dict[str, Any], norms: Norms) -> None:
+    found = ANSWER.answer(SETTINGS | words)
+    bounds = DPSGD(1.0, 0.0297, norms).epsilon(400, 1e-5)
+    stated = found["record"]["epsilon"]
+    assert (stated["lower"], stated["upper"]) == (bounds.lower, bounds.upper)
+    assert f"ε ≤ {bounds:.3f}" in found["record"]["statement"] or "ε ≤" in found["record"]["statement"]
+    assert found["curve"]["steps"][-1] == 400
+    assert found["curve"]["upper"] == sorted(found["curve"]["upper"])
+    assert found["curve"]["upper"][-1] == pytest.approx(bounds.upper, rel=2e-3)
+    assert json.loads(ANSWER.answer_json(json.dumps(SETTINGS | words))) == found
+
+
+def test_what_the_command_refuses_is_refused_in_its_words() -> None:
+    found = ANSWER.answer(SETTINGS | {"sample_rate": "2.0"})
+    assert found["error"].startswith("dprmt epsilon: --sample-rate must be")
+    assert "record" not in found
+
+
+def test_the_archive_needs_numpy_and_scipy_alone(tmp_path: Path) -> None:
+    """In an interpreter that sees neither this checkout nor other packages of this one."""
+    sys.path.insert(0, str(ROOT / "docs" / "_site"))
+    try:
+        site = module(ROOT / "docs" / "_site" / "calculator.py")
+    finally:
+        sys.path.pop(0)
+    assert site.core(ROOT) == site.core(ROOT)
+    (tmp_path / "dprmt.zip").write_bytes(site.core(ROOT))
+    extras = "matplotlib rich safetensors torch opacus transformers peft datasets joblib shtab tomli_w cryptography"
+    code = (
+        f"import sys; sys.modules |= dict.fromkeys({extras.split()}); sys.path.insert(0, sys.argv[1]); import answer\n"
+        "print(answer.answer_json(sys.argv[2])); print(sys.modules['dprmt.accounting'].__file__)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-P", "-c", code, str(tmp_path / "dprmt.zip"), json.dumps(SETTINGS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
+    answer, place = done.stdout.splitlines()
+    assert "dprmt.zip" in place
+    assert json.loads(answer) == ANSWER.answer(SETTINGS)
+
+
+def page_alone() -> bytes:
+    """What the site makes a page of, without the site."""
+    text = (ROOT / "docs" / "calculator.md").read_text(encoding="utf-8")
+    (form,) = re.findall(r"<form.*</script>", text, re.DOTALL)
+    style = '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="extra.css">'
+    heading = '<h1 id="calculator">Calculator</h1>'  # as the site names it
+    return f'<!doctype html><meta charset="utf-8">{style}<body class="md-typeset">{heading}{form}</body>'.encode()
+
+
+def files(changed: dict[str, bytes], runtime: Path | None = None) -> Callable[[str], bytes | None]:
+    known = {"page.html": page_alone(), "extra.css": (ROOT / "docs" / "_site" / "extra.css").read_bytes()}
+    known |= {f"calculator/{path.name}": path.read_bytes() for path in FOLDER.glob("*.js")} | changed
+
+    def find(path: str) -> bytes | None:
+        if runtime is not None and path.startswith("pyodide/") and (runtime / path[8:]).is_file():
+            return (runtime / path[8:]).read_bytes()
+        return known.get(path)
+
+    return find
+
+
+needs_browser = pytest.mark.skipif(browser.installed() is None, reason="no Chromium is installed")
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_page_in_a_browser_shows_what_python_answers(tmp_path: Path) -> None:
+    """Its sliders, its questions and its words; Python runs beside the browser here, with the page's own program."""
+    answers = {"/answer": lambda body: ANSWER.answer_json(body.decode()).encode()}
+    state = "document.forms[0].dataset.state"
+    said = "document.querySelector('[data-says=\"{}\"]').textContent"
+    with browser.served(files({"calculator/worker.js": STAND_IN.encode()}), answers) as address, browser.page() as page:
+        page.go(f"{address}/page.html")
+        page.wait(f"{state} === 'answered'")
+        upper = DPSGD(1.0, 0.0297).epsilon(400, 1e-5).upper
+        shown = page.value(said.format("epsilon"))
+        assert upper <= float(shown.removeprefix("ε ≤ ")) <= upper + 1e-4
+        assert "Poisson sampling" in page.value(said.format("statement"))
+        assert page.value("document.querySelectorAll('[data-says=curve] polyline').length") == 1
+        page.value("document.forms[0].noise_multiplier_slider.value = Math.log10(2)")
+        page.value("document.forms[0].noise_multiplier_slider.dispatchEvent(new Event('input'))")
+        page.wait(f"{state} === 'answered' && {said.format('command')}.includes('--noise-multiplier 2 ')")
+        assert float(page.value(said.format("epsilon")).removeprefix("ε ≤ ")) < upper
+        assert "noise_multiplier=2" in page.value("location.search")
+        page.value(
+            "document.forms[0].norms.value = 'hutch++'; document.forms[0].norms.dispatchEvent(new Event('change'))"
+        )
+        page.wait(f"{state} === 'answered' && {said.format('command')}.includes('--sketch 16 --secret-probes')")
+        page.value(
+            "document.forms[0].sample_rate.value = 3; document.forms[0].sample_rate.dispatchEvent(new Event('change'))"
+        )
+        page.wait(f"{state} === 'refused'")
+        assert "--sample-rate must be" in page.value(said.format("error"))
+        page.go(f"{address}/page.html?norms=hutchinson&secret=false&steps=100", width=390, height=844, dark=True)
+        page.wait(f"{state} === 'answered'")
+        asked = SETTINGS | {"norms": "hutchinson", "secret": False, "steps": "100"}
+        assert page.value(said.format("command")) == " ".join(["dprmt", *ANSWER.command(asked)])
+        assert page.value("document.documentElement.scrollWidth") <= 390
+        page.picture(tmp_path / "phone.png")
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_page_without_its_runtime_says_so() -> None:
+    with browser.served(files({})) as address, browser.page() as page:
+        page.go(f"{address}/page.html")
+        page.wait("document.forms[0].dataset.state === 'failed'")
+        assert "built without the Python runtime" in page.value("document.body.innerText")
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_page_computes_in_the_browser_itself() -> None:
+    """With Pyodide, NumPy and SciPy as ``.ci/pyodide build/pyodide`` fetches them."""
+    runtime = Path(os.environ.get("DPRMT_PYODIDE", ROOT / "build" / "pyodide"))
+    if not all([*runtime.glob(f"{name}*.whl")] for name in ("numpy", "scipy")):
+        pytest.skip(f"{runtime} lacks NumPy's or SciPy's wheel for the browser: .ci/pyodide fetches them")
+    site = module(ROOT / "docs" / "_site" / "calculator.py")
+    with browser.served(files({"calculator/dprmt.zip": site.core(ROOT)}, runtime)) as address, browser.page() as page:
+        page.go(f"{address}/page.html?norms=hutch%2B%2B")
+        page.wait("document.forms[0].dataset.state === 'answered'", seconds=300)
+        upper = DPSGD(1.0, 0.0297, HutchPlusPlus(32, 16, secret=True)).epsilon(400, 1e-5).upper
+        shown = page.value("document.querySelector('[data-says=epsilon]').textContent")
+        assert float(shown.removeprefix("ε ≤ ")) == pytest.approx(upper, abs=2e-4)

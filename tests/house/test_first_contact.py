@@ -1,0 +1,111 @@
+"""What a newcomer meets: terminals of every encoding, a core without extras, a run that is gone on with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dprmt.cli import main
+from dprmt.cli._encoding import spelled
+from dprmt.cli._text_table import text_table
+
+RUN = ("--noise-multiplier", "1", "--sample-rate", "0.03", "--steps", "10", "--delta", "1e-5")
+
+
+def shell(*arguments: str, encoding: str = "utf-8") -> subprocess.CompletedProcess[bytes]:
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "dprmt", *arguments]
+    return subprocess.run(command, capture_output=True, env=environment, check=False)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
+def test_any_encoding_gets_the_answer(encoding: str) -> None:
+    done = shell("epsilon", *RUN, encoding=encoding)
+    assert (done.returncode, done.stderr) == (0, b"")
+    first = done.stdout.decode(encoding).splitlines()[0]
+    assert first.startswith("ε <= 1.0" if encoding == "utf-8" else "epsilon <= 1.0")
+    assert ("δ" if encoding == "utf-8" else "delta") + " = 1e-05" in first
+
+
+def test_what_no_word_stands_for_is_a_question_mark() -> None:
+    assert spelled("ε → 木", "ascii") == "epsilon ? ?"
+    assert spelled("σ² × 2", "cp1252") == "sigma² × 2"
+
+
+def test_a_spectrum_needs_the_core_alone(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", 9 * np.eye(3, 5))
+    extras = "matplotlib rich safetensors torch opacus transformers peft datasets joblib shtab"
+    code = f"import sys; sys.modules |= dict.fromkeys({extras.split()}); from dprmt.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "spectrum", str(tmp_path / "x.npy"), "--sigma", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "A value is above the gate" in done.stdout
+
+
+def test_tables_fit_a_narrow_terminal() -> None:
+    rows = [["1.25", f"encoder.layer.{i}.attention.self.query.weight"] for i in range(3)]
+    lines = text_table(["top", "matrix"], rows, width=30).splitlines()
+    assert max(map(len, lines)) <= 30
+    assert lines[2] == "1.25  …ntion.self.query.weight"
+    wide = text_table(["top", "matrix"], rows).splitlines()
+    assert wide[2].endswith(rows[0][1])
+    assert text_table(["", "木"], [["a", "b"]]).splitlines()[1] == "-  --"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("train",), "a recipe must be named"),
+        (("train", "--resume", "nowhere"), "--resume must be the folder of a run that was started"),
+        (("train", "minilm-docstrings", "--resume", "runs/x"), "without a folder beside a recipe"),
+    ],
+)
+def test_which_run_is_asked_for_in_one_line(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert words in captured.err
+
+
+def test_a_bare_command_prints_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: dprmt")
+    assert "report" in out
+    assert max(map(len, out.splitlines())) <= 60
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("epsilom --x", "epsilon"),
+        ("--verson", "--version"),
+        ("epsilon --noise-multiplyer 1 --steps 3 --delta 1e-5", "--noise-multiplier"),
+        ("epsilon --noise-multiplier=1 --stepps=3", "--steps"),
+        ("train minilm-docstring", "minilm-docstrings"),
+        ("recipes minilm-sst", "minilm-sst2"),
+        ("train minilm-docstrings --set trainig.steps=3", "training"),
+        ("train minilm-docstrings --set training.stps=3", "steps"),
+        ("train minilm-docstrings --set privacy.norms=hutchpp", "hutch++"),
+    ],
+)
+def test_what_was_meant(words: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert f"(did you mean {meant!r}?)" in captured.err
+
+
+def test_what_is_like_nothing_gets_no_guess(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["frobnicate"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
