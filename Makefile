@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow test-gpu lint format bench audit docs clean
+.PHONY: demo test test-slow test-share test-gpu lint format bench audit docs docs-version clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -38,7 +38,10 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 test-slow: $(VENV)/.dev  ## simulations and comparisons with other packages
-	$(BIN)/python -m pytest -m 'slow or peer'
+	$(BIN)/python -m pytest -m '(slow or peer) and not gpu'
+
+test-share: $(VENV)/.dev  ## four minutes of one core of them, drawn by the commit; a file in one process: it may build the package
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m '(slow or peer) and not gpu' --share 240
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu
@@ -51,6 +54,11 @@ audit: $(VENV)/.dev  ## distinguishing games against the training code, and plan
 
 docs: $(VENV)/.dev  ## the site of documents in site/, notebooks executed; a warning is an error
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --quiet --site-dir site
+
+docs-version: $(VENV)/.dev  ## the site as a version beside others on the branch gh-pages: VERSION=0.1.0 ALIAS=latest
+	git config user.name "docs" && git config user.email "docs@localhost"
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mike deploy --push --update-aliases $(VERSION) $(ALIAS)
+	test -z "$(ALIAS)" || $(BIN)/mike set-default --push $(ALIAS)
 
 clean:
 	rm -rf $(VENV) report site build dist *.egg-info

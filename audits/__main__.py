@@ -1,11 +1,11 @@
-"""``python -m audits games`` (by default), ``mutations``, ``kills``, ``coverage``, ``page``; each has ``--help``."""
+"""``python -m audits NAME``: an attack, games by default, or the page of what was found."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-_COMMANDS = ("games", "mutations", "kills", "coverage", "page")
+_COMMANDS = ("games", "mutations", "kills", "coverage", "mixing", "looking", "page")
 
 
 def main(arguments: list[str]) -> int:

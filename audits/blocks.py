@@ -17,8 +17,9 @@ import torch
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
 from audits.bounds import Scores
+from dprmt.accounting import ExactNorms
 from dprmt.training.clipping import make_private, make_private_projected
-from dprmt.training.norms import ProbeGenerator
+from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
 
 COPIES, WIDTH, LONG = 24, 6, 50.0
 _CALIBRATION = 20  # steps from which the adversary learns how large the noise is
@@ -147,7 +148,7 @@ class _Adversary:
     def __init__(self, game: ManyGames, twin: Stage, variance: float) -> None:
         self._game, self._twin, self._variance = game, twin, variance
         self._everybody = list(range(COPIES))
-        self._random = twin.private.record.probes is not None
+        self._random = not isinstance(twin.private.record.norms, ExactNorms)
         means = twin.release(self._everybody, 0)
         self._mean, self._lengths = means, torch.ones(1, dtype=torch.float64)
         if self._random and not game.probes_are_public:
@@ -169,13 +170,12 @@ class _Adversary:
 
 def many_games(steps: int) -> list[ManyGames]:
     """Every game, of so many steps, with noise that grows with √steps: the claim on all steps stays about the same."""
-    batch = {"clipping": "hutchinson", "estimate_all": True, "tokens": 6, "probe_sharing": "batch"}
-    sample = {**batch, "probe_sharing": "sample"}
+    batch, sample = {"secret": False, "tokens": 6}, {"secret": True, "tokens": 6}  # everything estimated
 
     def game(name: str, kind: str, options: dict[str, Any], **keys: Any) -> ManyGames:
         return ManyGames(name, kind, options, steps=steps, **{"noise_multiplier": math.sqrt(steps), **keys})
 
-    exact, ghost = {"clipping": "exact"}, {"clipping": "ghost"}
+    exact, ghost = {"norms": "exact"}, {"norms": "ghost"}
     return [
         game("exact, clipped", "whole", exact),
         game("exact, spread", "whole", exact, spread=True),
@@ -212,8 +212,9 @@ def _model(game: ManyGames) -> torch.nn.Module:
 def _private(game: ManyGames, model: torch.nn.Module, noise_multiplier: float) -> Any:
     options: dict[str, Any] = {**game.options, "clipping_norm": 1.0, "expected_batch_size": 1.0}
     options |= {"noise_multiplier": noise_multiplier, "noise_generator": torch.Generator().manual_seed(7)}
-    if options["clipping"] != "exact" and options["clipping"] != "ghost":
-        options |= {"probes": 4, "probe_generator": ProbeGenerator(seed=1)}
+    if "secret" in options:
+        generator, secret = ProbeGenerator(seed=1), options.pop("secret")
+        options["norms"] = HutchinsonEstimator(4, secret=secret, everything=True, generator=generator)
     if game.kind == "grape":
         return make_private_projected(model, rank=12, refresh_every=10, optimizer="sgd", lr=1.0, seed=3, **options)
     trained = [value for value in model.parameters() if value.requires_grad]

@@ -18,6 +18,7 @@ from torch import nn
 from audits.table import markdown
 from dprmt._validation import ParameterError
 from dprmt.training.clipping import make_private, make_private_projected
+from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator
 
 CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++", "DP-GRAPE")
 _BATCH, _TIME, _WIDTH = 3, 4, 6
@@ -203,8 +204,8 @@ def _private(model: nn.Module, clipping: str, whole: Sequence[str]) -> Any:
         full = {"rank": lambda layer: layer.m, "projector": "stiefel", "optimizer": "sgd", "lr": 1.0, "seed": 0}
         return make_private_projected(model, **full, **options)
     optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=1.0)
-    probes = {} if clipping in ("exact", "ghost") else {"probes": 4}
-    return make_private(model, optimizer, clipping=clipping, **probes, **options)  # type: ignore[arg-type]
+    estimated = {"hutchinson": HutchinsonEstimator(4), "hutch++": HutchPlusPlusEstimator(4)}
+    return make_private(model, optimizer, norms=estimated.get(clipping, clipping), **options)
 
 
 def _as_expected(moved: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], clipping: str) -> bool:

@@ -125,7 +125,7 @@ class _NoiseTwice(_Faulty):
 
 def planted() -> dict[str, Game]:
     """Name of the bug and the game that finds it."""
-    everything = {"estimate_all": True, "tokens": 6, "probe_sharing": "batch"}
+    everything = {"everything": True, "tokens": 6, "secret": False}
     double, canary = (6, 6), rank_one((6,), LONG)
     # Pairs that share a micro-batch, and with the canary before them no longer do.
     pairs = [canary, canary, canary.scaled(-1.0), canary.scaled(-1.0)]
@@ -148,7 +148,7 @@ def planted() -> dict[str, Game]:
 
 def repaired(game: Game, bug: str) -> Game:
     """The same game without its bug: it must be won, or the bug is not what was found."""
-    everything = {"estimate_all": True, "tokens": 6, "probe_sharing": "batch"}
+    everything = {"everything": True, "tokens": 6, "secret": False}
     sound = {
         "one probe for all layers": parallel("hutchinson", (6, 6), **everything),
         "fresh probes per micro-batch": parallel("hutchinson", **everything),

@@ -20,6 +20,7 @@ from scipy import stats
 
 from audits.bounds import Scores
 from audits.canaries import Sample, losses
+from dprmt.accounting import ExactNorms
 
 Parameters = torch.Tensor  # all trainable ones, flat, float64
 _LENGTHS = 64  # of the canary's clipped gradient, for an adversary who cannot see the probes
@@ -142,7 +143,7 @@ class Adversary:
         self._without, self._with = Runner(game, 0.0), Runner(game, 0.0)
         self._nothing = torch.zeros(sum(self._with.layout()), dtype=torch.float64)
         # Exact norms, and unseen probes, make every step the same in expectation: asked once.
-        self._every_step = game.probes_are_public and self._with.record.probes is not None
+        self._every_step = game.probes_are_public and not isinstance(self._with.record.norms, ExactNorms)
         self._known: dict[tuple[int, ...], tuple[Parameters, Parameters]] = {}
         self._lengths = np.ones(1) if game.probes_are_public else self._law_of_length()
 

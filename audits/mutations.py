@@ -7,6 +7,7 @@ that a stopped run goes on and an unchanged one is not repeated.
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import importlib
 import json
@@ -29,6 +30,7 @@ LIST, RESULTS = ROOT / "audits" / "mutations.toml", ROOT / "audits" / "results" 
 _PARTS = ("dprmt", "tests", "audits", "paper_figures", "docs", "pyproject.toml", "README.md")
 # Imported once, before forking: whatever is slow and none of ours.
 _HEAVY = ("pytest", "scipy.stats", "torch", "opacus", "transformers", "peft", "safetensors.torch", "rich")
+_NAMED = (ast.FunctionDef, ast.ClassDef)
 _SEEN, _SURVIVED, _NO_ANSWER = 1, 0, 99  # pytest's words: tests failed, all passed
 
 
@@ -36,7 +38,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Print a line a bug; 1 if one survived or its tests could not be run."""
     parser = argparse.ArgumentParser(prog="python -m audits mutations", description=__doc__)
     parser.add_argument("--only", default="", help="part of the names")
-    parser.add_argument("--area", default="", help="gap, clipping, noise, ledger, resume, sampling, projection")
+    parser.add_argument(
+        "--area", default="", help="gap, clipping, noise, ledger, resume, sampling, projection, accounting"
+    )
     parser.add_argument("--again", action="store_true", help="also what has a result")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no bug after so long")
     options = parser.parse_args(arguments)
@@ -63,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def read_list() -> list[dict[str, Any]]:
-    """The bugs, as dicts of area, name, file, find, put, tests."""
+    """The bugs, as dicts of area, name, file or its folder, function (none if outside of all), find, put, tests."""
     bugs: list[dict[str, Any]] = tomllib.loads(LIST.read_text(encoding="utf-8"))["mutation"]
     return bugs
 
@@ -80,10 +84,48 @@ def digest(bug: dict[str, Any]) -> str:
 
 
 def mutated(bug: dict[str, Any], source: str) -> str:
-    """The file with the bug in it."""
-    if source.count(bug["find"]) != 1:
-        raise ValueError(f"{bug['name']}: {source.count(bug['find'])} places in {bug['file']}, not one")
-    return source.replace(bug["find"], bug["put"])
+    """The file with the bug in it: in the function that it names, wherever that has moved to within its file."""
+    first, last = _lines_of(bug.get("function"), source)
+    lines = source.splitlines(keepends=True)
+    place = "".join(lines[first:last])
+    if place.count(bug["find"]) != 1:
+        where = f"{bug['file']}, {bug.get('function', 'all of it')}"
+        raise ValueError(f"{bug['name']}: {place.count(bug['find'])} places in {where}, not one")
+    return "".join([*lines[:first], place.replace(bug["find"], bug["put"]), *lines[last:]])
+
+
+def place_of(bug: dict[str, Any], root: Path = ROOT) -> Path:
+    """Its file; in a folder, the one file in which the function that it names has what is to be found."""
+    path = root / bug["file"]
+    if not path.is_dir():
+        return path
+    found = [file for file in sorted(path.rglob("*.py")) if _holds(file, bug)]
+    if len(found) != 1:
+        raise ValueError(
+            f"{bug['name']}: {len(found)} files in {bug['file']}, not one: {[str(file) for file in found]}"
+        )
+    return found[0]
+
+
+def _holds(file: Path, bug: dict[str, Any]) -> bool:
+    source = file.read_text(encoding="utf-8")
+    try:
+        return bug["find"] in source and bool(mutated(bug, source))
+    except ValueError:
+        return False
+
+
+def _lines_of(function: str | None, source: str) -> tuple[int, int]:
+    # Of the function or class with that dotted name.
+    node: Any = ast.parse(source)
+    if function is None:
+        return 0, len(source.splitlines())
+    for name in function.split("."):
+        found = [child for child in ast.walk(node) if isinstance(child, _NAMED) and child.name == name]
+        if not found:
+            raise ValueError(f"no {function}: no {name}")
+        node = found[0]
+    return node.lineno - 1, node.end_lineno
 
 
 def table() -> str:
@@ -116,7 +158,7 @@ def _copy() -> Iterator[Path]:
 
 
 def _planted(copy: Path, bug: dict[str, Any]) -> int:
-    file = copy / bug["file"]
+    file = place_of(bug, copy)
     clean = file.read_text(encoding="utf-8")
     file.write_text(mutated(bug, clean), encoding="utf-8")
     try:

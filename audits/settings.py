@@ -15,9 +15,10 @@ from scipy import stats
 from audits.canaries import Parallel, Sample, bias_only, rank_one, small_random, spread
 from audits.game import Factory, Game
 from dprmt.training.clipping import make_private
-from dprmt.training.norms import ProbeGenerator
+from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 
 PROBES = 4
+ESTIMATORS: dict[str, Any] = {"hutchinson": HutchinsonEstimator, "hutch++": HutchPlusPlusEstimator}
 LONG = 50.0  # a gradient so much longer than C = 1 is clipped, whatever its norm's estimate
 
 
@@ -68,12 +69,14 @@ def _private(
     options: dict[str, Any],
 ) -> Any:
     trained = [value for value in model.parameters() if value.requires_grad]
-    if clipping.startswith("hutch"):
-        options = {"probes": PROBES, "probe_generator": generator(), **options}
+    norms: Any = clipping
+    if clipping in ESTIMATORS:
+        own = {name: value for name, value in options.items() if name != "tokens"}
+        norms, options = ESTIMATORS[clipping](PROBES, generator=generator(), **own), {"tokens": options.get("tokens")}
     return make_private(
         model,
         torch.optim.SGD(trained, lr=1.0),
-        clipping=clipping,  # type: ignore[arg-type]
+        norms=norms,
         clipping_norm=1.0,
         noise_multiplier=noise_multiplier,
         expected_batch_size=size,
@@ -105,7 +108,7 @@ def chi_square_law(dof: int) -> Callable[[NDArray[np.float64]], float]:
 def all_games(steps: int) -> list[Game]:
     """Every game, of so many steps, with noise that grows with √steps: the claim on all steps stays about the same."""
     sigma = math.sqrt(steps)
-    everything = {"estimate_all": True, "tokens": 6}
+    everything = {"everything": True, "tokens": 6}
     double, one = (6, 6), (6,)
     mixed = [small_random(one, 1, seed) for seed in range(3)]
 
@@ -130,13 +133,13 @@ def all_games(steps: int) -> list[Game]:
         game("ghost, clipped", parallel("ghost", double), rank_one(double, LONG)),
         game(
             "hutchinson, public probes",
-            parallel("hutchinson", probe_sharing="batch", **everything),
+            parallel("hutchinson", secret=False, **everything),
             rank_one(one, LONG),
             law=chi_square_law(PROBES),
         ),
         game(
             "hutchinson, public probes, two layers, others",
-            parallel("hutchinson", double, probe_sharing="batch", **everything),
+            parallel("hutchinson", double, secret=False, **everything),
             rank_one(double, LONG),
             others=[small_random(double, 1, seed) for seed in range(3)],
             micro_batch=2,
@@ -145,22 +148,22 @@ def all_games(steps: int) -> list[Game]:
         ),
         game(
             "hutchinson, public probes, spread",
-            parallel("hutchinson", probe_sharing="batch", **everything),
+            parallel("hutchinson", secret=False, **everything),
             spread(one, LONG),
             law=chi_square_law(6 * PROBES),
         ),
         game(
             "hutchinson, secret probes",
-            parallel("hutchinson", probe_sharing="sample", **everything),
+            parallel("hutchinson", secret=True, **everything),
             rank_one(one, LONG),
             probes_are_public=False,
             law=chi_square_law(PROBES),
         ),
         game(
             "hutch++, public probes",
-            parallel("hutch++", sketch=1, probe_sharing="batch", tokens=6),
+            parallel("hutch++", sketch=1, secret=False, tokens=6),
             spread(one, LONG),
         ),
         game("exact, LoRA", lora("exact"), rank_one((8,), LONG)),
-        game("hutchinson, LoRA", lora("hutchinson", probe_sharing="batch", **everything), rank_one((8,), LONG)),
+        game("hutchinson, LoRA", lora("hutchinson", secret=False, **everything), rank_one((8,), LONG)),
     ]

@@ -24,9 +24,10 @@ import numpy as np
 
 from benchmarks import spectra_page
 from benchmarks.sweep import compared, misses, stored, table
-from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier, compose
+from dprmt.accounting import DPSGD, Hutchinson, calibrate, compose
 
 SIGMA, RATE, STEPS, DELTA = 0.779078, 2000 / 67349, 400, 1e-5
+PROBES = ("public", "secret")
 SETTINGS = {
     "(a)": (SIGMA, RATE, STEPS, DELTA),
     "(b)": (1.0, 1e-3, 100_000, 1e-6),
@@ -58,35 +59,35 @@ def ours() -> dict[str, Callable[[], Any]]:
         questions[f"ε, exact norms {name}"] = lambda s=sigma, q=rate, t=steps, d=delta: DPSGD(s, q).epsilon(t, d)
     for name in ("(a)", "(c)"):
         sigma, rate, steps, delta = SETTINGS[name]
-        for sharing in ("batch", "sample"):
-            run = RandomizedClipping(sigma, rate, 32, probe_sharing=sharing)
-            questions[f"ε, 32 probes, {sharing} {name}"] = lambda r=run, t=steps, d=delta: r.epsilon(t, d)
-    few, quiet = RandomizedClipping(SIGMA, RATE, 8), RandomizedClipping(0.5, RATE, 32)
-    questions["ε, 8 probes, batch (a)"] = lambda: few.epsilon(STEPS, DELTA)
-    questions["ε, 32 probes, batch (a), σ = 0.5"] = lambda: quiet.epsilon(STEPS, DELTA)
-    questions["calibration to ε = 2, exact norms"] = lambda: calibrate_noise_multiplier(2.0, DELTA, RATE, STEPS)
-    for sharing in ("batch", "sample"):
-        questions[f"calibration to ε = 2, 32 probes, {sharing}"] = lambda s=sharing: calibrate_noise_multiplier(
-            2.0, DELTA, RATE, STEPS, probes=32, probe_sharing=s
-        )
+        for who in PROBES:
+            run = DPSGD(sigma, rate, Hutchinson(32, secret=who == "secret"))
+            questions[f"ε, 32 {who} probes {name}"] = lambda r=run, t=steps, d=delta: r.epsilon(t, d)
+    few, quiet = DPSGD(SIGMA, RATE, Hutchinson(8)), DPSGD(0.5, RATE, Hutchinson(32))
+    questions["ε, 8 public probes (a)"] = lambda: few.epsilon(STEPS, DELTA)
+    questions["ε, 32 public probes (a), σ = 0.5"] = lambda: quiet.epsilon(STEPS, DELTA)
+    target = {"steps": STEPS, "target_epsilon": 2.0, "delta": DELTA}
+    questions["calibration to ε = 2, exact norms"] = lambda: calibrate(DPSGD(1.0, RATE), **target)
+    for who in PROBES:
+        asked = DPSGD(1.0, RATE, Hutchinson(32, secret=who == "secret"))
+        questions[f"calibration to ε = 2, 32 {who} probes"] = lambda run=asked: calibrate(run, **target)
     for probes in (None, 32):
         name = "exact norms" if probes is None else f"{probes} probes"
         phases = [(_mechanism(sigma, probes), 2) for sigma in np.linspace(0.7, 1.3, 200)]
         schedule = compose(phases)
         questions[f"ε, 200 phases, {name}"] = lambda s=schedule: s.epsilon(DELTA)
-    polynomial = RandomizedClipping(2.32, 0.001237, 2, rank=2, analysis="envelope")
+    polynomial = DPSGD(2.32, 0.001237, Hutchinson(2, rank=2, analysis="envelope"))
     questions["ε, 2 probes, batch, σ = 2.32, q = 0.001237, T = 363,816, δ = 1.4e-10"] = lambda: polynomial.epsilon(
         363_816, 1.4e-10
     )
-    rare = RandomizedClipping(0.4096, 3.388e-6, 14)
+    rare = DPSGD(0.4096, 3.388e-6, Hutchinson(14))
     questions["ε, 14 probes, batch, σ = 0.4096, q = 3.388e-6, T = 618,735, δ = 3.36e-7"] = lambda: rare.epsilon(
         618_735, 3.36e-7
     )
     return questions
 
 
-def _mechanism(sigma: float, probes: int | None) -> DPSGD | RandomizedClipping:
-    return DPSGD(sigma, RATE) if probes is None else RandomizedClipping(sigma, RATE, probes)
+def _mechanism(sigma: float, probes: int | None) -> DPSGD:
+    return DPSGD(sigma, RATE) if probes is None else DPSGD(sigma, RATE, Hutchinson(probes))
 
 
 _LONG = 10_000
@@ -114,16 +115,16 @@ def many() -> dict[str, tuple[Callable[[], Any], int]]:
 
 def first_calls() -> dict[str, float]:
     """CPU seconds of a first answer in a fresh process, after the import; the best of three."""
-    call = f"RandomizedClipping({SIGMA}, {RATE!r}, 32, probe_sharing='{{}}').epsilon({STEPS}, {DELTA})"
-    calls = {f"ε, 32 probes, {sharing} (a)": call.format(sharing) for sharing in ("batch", "sample")}
-    calls["calibration to ε = 2, 128 probes"] = (
-        f"calibrate_noise_multiplier(2.0, {DELTA}, {RATE!r}, {STEPS}, probes=128)"
+    call = f"DPSGD({SIGMA}, {RATE!r}, Hutchinson(32, secret={{}})).epsilon({STEPS}, {DELTA})"
+    calls = {f"ε, 32 {who} probes (a)": call.format(who == "secret") for who in PROBES}
+    calls["calibration to ε = 2, 128 public probes"] = (
+        f"calibrate(DPSGD(1.0, {RATE!r}, Hutchinson(128)), steps={STEPS}, target_epsilon=2.0, delta={DELTA})"
     )
     return {name: min(_first_seconds(call) for _ in range(3)) for name, call in calls.items()}
 
 
 def _first_seconds(call: str) -> float:
-    start = "import time; from dprmt.accounting import RandomizedClipping, calibrate_noise_multiplier"
+    start = "import time; from dprmt.accounting import DPSGD, Hutchinson, calibrate"
     program = f"{start}; t = time.process_time(); {call}; print(time.process_time() - t)"
     return float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dprmt.accounting import DPSGD, PrivacyBounds, RandomizedClipping
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds, RandomAllocation
 
 CHECKS = ((1.0, 33, 12, 1e-5), (2.0, 100, 10, 1e-5), (1.0, 1000, 5, 1e-6))
 """σ, t, epochs and δ of the theory page's check values."""
@@ -31,20 +31,21 @@ PEER_SETTINGS = tuple(
     )
     for _ in range(50)
 )
-CLIPPINGS: dict[str, dict[str, Any]] = {
-    "exact": {},
-    "k = 32": {"probes": 32},
-    "k = 32, secret": {"probes": 32, "probe_sharing": "sample"},
-    "k = 32, s = 32": {"probes": 32, "sketch": 32},
-    "k = 8": {"probes": 8},
+NORMS: dict[str, Norms] = {
+    "exact": ExactNorms(),
+    "k = 32": Hutchinson(32),
+    "k = 32, secret": Hutchinson(32, secret=True),
+    "k = 32, s = 32": HutchPlusPlus(32, 32),
+    "k = 8": Hutchinson(8),
 }
 _WIDTHS = tuple((sigma, steps) for sigma in (0.5, 1.0, 4.0) for steps in (2, 100, 100_000))
 
 
-def asked(sigma: float, steps: int, epochs: int, delta: float, **clipping: Any) -> Callable[[], PrivacyBounds]:
+def asked(
+    sigma: float, steps: int, epochs: int, delta: float, norms: Norms = ExactNorms()
+) -> Callable[[], PrivacyBounds]:
     """The question, to be asked; nothing of an answer is kept."""
-    kind: Any = RandomizedClipping if clipping else DPSGD
-    mechanism = kind(sigma, sampling="allocation", steps_per_epoch=steps, **clipping)
+    mechanism = DPSGD(sigma, RandomAllocation(steps), norms)
     return lambda: mechanism.epsilon(epochs=epochs, delta=delta)
 
 
@@ -60,9 +61,9 @@ def timed(question: Callable[[], PrivacyBounds]) -> tuple[PrivacyBounds, float]:
 def cases() -> Iterator[tuple[str, Callable[[], PrivacyBounds]]]:
     """Check values with every way of clipping; then exact norms at the ends of what is promised."""
     for sigma, steps, epochs, delta in CHECKS:
-        for name, clipping in CLIPPINGS.items():
+        for name, norms in NORMS.items():
             label = f"σ = {sigma:g}, t = {steps}, {epochs} epochs, δ = {delta:g}, {name}"
-            yield label, asked(sigma, steps, epochs, delta, **clipping)
+            yield label, asked(sigma, steps, epochs, delta, norms)
     for sigma, steps in _WIDTHS:
         yield f"σ = {sigma:g}, t = {steps}, 3 epochs, δ = 1e-06, exact", asked(sigma, steps, 3, 1e-6)
 

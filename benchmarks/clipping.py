@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 METHODS = ("plain", "exact", "opacus ghost", "ghost", "hutchinson", "hutch++")
 
@@ -99,6 +100,7 @@ def _stepper(case: Case) -> Callable[[int], None]:
     from torch.nn import functional
 
     from dprmt.training.clipping import make_private
+    from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator
 
     model = _model(case)
     inputs = torch.randint(2, 1000, (case.batch_size, case.tokens))
@@ -127,14 +129,15 @@ def _stepper(case: Case) -> Callable[[int], None]:
             noisy.step()
 
         return ghost
+    words: dict[str, Any] = {"hutchinson": HutchinsonEstimator, "hutch++": HutchPlusPlusEstimator}
+    norms = words[case.method](case.probes) if case.method in words else case.method
     private = make_private(
         model,
         optimizer,
-        clipping=case.method,
+        norms=norms,
         clipping_norm=1.0,
         noise_multiplier=1.0,
         expected_batch_size=case.batch_size,
-        probes=case.probes,
     )
 
     def step(number: int) -> None:

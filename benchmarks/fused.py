@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.accounting import DELTA, RATE, SIGMA, STEPS, cpu_seconds
-from dprmt.accounting import RandomizedClipping, compose
+from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.accounting._loss_grid import graded_indices
 from dprmt.accounting._revealed_pair import RevealedPair, log_shift_ratio
 from dprmt.accounting._secret_lower_pair import SecretLowerPair
@@ -85,7 +85,7 @@ def main() -> None:
     """Print all of it."""
     kernel, imported, first = compiled()
     print(f"import of numba {1e3 * imported:.0f} ms, first call of the kernel {1e3 * first:.0f} ms")
-    _, pair = RandomizedClipping(SIGMA, RATE, 32).step().pairs(160, 1e-10)
+    _, pair = DPSGD(SIGMA, RATE, Hutchinson(32)).step().pairs(160, 1e-10)
     assert isinstance(pair, RevealedPair)
     nodes = graded_indices(math.log1p(-RATE), 15.0, 0.0024, 0.3) * 0.0024
     ratio = np.clip(np.concatenate([[-1e9], log_shift_ratio(nodes, RATE), [1e9]]), -1e9, 1e9)
@@ -103,13 +103,11 @@ def main() -> None:
         end="",
     )
     print(f", relative difference {off:.1g}")
-    phases = compose([(RandomizedClipping(sigma, RATE, 32), 2) for sigma in np.linspace(0.7, 1.3, 20)])
+    phases = compose([(DPSGD(sigma, RATE, Hutchinson(32)), 2) for sigma in np.linspace(0.7, 1.3, 20)])
     answers: dict[str, Callable[[], Any]] = {
-        "32 probes, batch (a)": lambda: RandomizedClipping(SIGMA, RATE, 32).epsilon(STEPS, DELTA),
-        "32 probes, sample (a)": lambda: RandomizedClipping(SIGMA, RATE, 32, probe_sharing="sample").epsilon(
-            STEPS, DELTA
-        ),
-        "8 probes, batch (a)": lambda: RandomizedClipping(SIGMA, RATE, 8).epsilon(STEPS, DELTA),
+        "32 probes, batch (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(32)).epsilon(STEPS, DELTA),
+        "32 probes, sample (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(32, secret=True)).epsilon(STEPS, DELTA),
+        "8 probes, batch (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(8)).epsilon(STEPS, DELTA),
         "20 phases, 32 probes": lambda: phases.epsilon(DELTA),
     }
     for name, answer in answers.items():

@@ -130,7 +130,7 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
         return module, ghost_step
     private = make_private_projected(
         model, rank=at_most(case.rank), clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=case.batch,
-        lr=1e-4, clipping="exact" if method == "DP-GRAPE" else "ghost", seed=0,
+        lr=1e-4, norms="exact" if method == "DP-GRAPE" else "ghost", seed=0,
     )  # fmt: skip
 
     def projected_step(losses: torch.Tensor) -> int:

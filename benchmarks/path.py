@@ -20,12 +20,22 @@ from dprmt.training.recipes import Settings
 
 PACKAGE = Path(dprmt.__file__).parent
 STEP = 3  # the first ones look closer
+_SILENT = {"telemetry": {"on": False}}
 WAYS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
-    "Hutchinson, Adam": ({"clipping": "hutchinson", "probes": 4}, {"name": "adam"}, {}),
-    "Hutchinson, Adam, denoised": ({"clipping": "hutchinson", "probes": 4}, {"name": "adam"}, {"method": "paper"}),
-    "DP-GRAPE": ({"clipping": "exact"}, {"name": "grape", "rank": 4}, {}),
+    "Hutchinson, Adam": ({"norms": {"kind": "hutchinson", "probes": 4}}, {"name": "adam"}, _SILENT),
+    "Hutchinson, Adam, telemetry": (
+        {"norms": {"kind": "hutchinson", "probes": 4}},
+        {"name": "adam"},
+        {"telemetry": {"every": 4}},
+    ),
+    "Hutchinson, Adam, denoised": (
+        {"norms": {"kind": "hutchinson", "probes": 4}},
+        {"name": "adam"},
+        {"denoising": {"method": "paper"}, **_SILENT},
+    ),
+    "DP-GRAPE": ({"norms": "exact"}, {"name": "grape", "rank": 4}, _SILENT),
 }
-"""By name: sections of privacy, optimizer and denoising."""
+"""By name: sections of privacy and optimizer, and further ones; telemetry between two full readings."""
 
 
 class Recorder(Observer):
@@ -72,12 +82,12 @@ def path_of_a_step(settings: Settings) -> Recorder:
 
 def settings_of(name: str) -> Settings:
     """Of one of the `WAYS`."""
-    privacy, optimizer, denoising = WAYS[name]
+    privacy, optimizer, others = WAYS[name]
     sections: dict[str, Any] = {
-        "privacy": {"noise_multiplier": 1.0, "delta": 1e-5, **privacy},
+        "privacy": {"noise_multiplier": 1.0, "delta": 1e-5, "replay": 0.0, **privacy},
         "optimizer": {"learning_rate": 0.01, **optimizer},
         "training": {"batch_size": 16, "micro_batch_size": 8, "steps": 4},
-        "denoising": denoising,
+        **others,
     }
     return Settings(**sections)
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.sweep --seed 0 --count 2000 --results benchmarks/results/sweep.jsonl --seconds 280
 
-Noise, rate, steps, δ and probes are drawn log-uniformly over the ranges people use and far beyond; both analyses, both
-ways of sharing probes, sketches, and exact norms. Every answer is held against bounds that share none of its code:
+Noise, rate, steps, δ and probes are drawn log-uniformly over the ranges people use and far beyond; both analyses,
+public and secret probes, sketches, and exact norms. Every answer is held against bounds that share none of its code:
 one step by quadrature (T steps cost at least that), for exact norms dp-accounting's curve from above and from below,
 and against the same engine without a split of the loss. The references take longer than the answers: with ``--checked
 0.2`` a fifth of the mechanisms, drawn with the seed, are held against them, the others only measured. A results file
@@ -19,13 +19,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammaincinv, gammaln, ndtr
 
-from dprmt.accounting import DPSGD, PrivacyBounds, RandomizedClipping
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds
 
 TOLERANCE = 1e-3
 
@@ -34,19 +34,19 @@ TOLERANCE = 1e-3
 class Question:
     """A mechanism, its steps and δ."""
 
-    mechanism: DPSGD | RandomizedClipping
+    mechanism: DPSGD
     steps: int
     delta: float
 
     @property
     def stratum(self) -> str:
         """What kind of mechanism it is."""
-        noise = "σ < .5" if self.mechanism.noise_multiplier < 0.5 else "σ ≥ .5"
-        if isinstance(self.mechanism, DPSGD):
+        noise, norms = "σ < .5" if self.mechanism.noise_multiplier < 0.5 else "σ ≥ .5", self.mechanism.norms
+        if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
             return f"exact norms, {noise}"
-        few = "k ≤ 8" if self.mechanism.probes <= 8 else "k > 8"
-        how = "secret" if self.mechanism.probe_sharing == "sample" else "known"
-        sketched = ", sketch" if self.mechanism.sketch is not None else ""
+        few = "k ≤ 8" if norms.probes <= 8 else "k > 8"
+        how = "secret" if norms.secret else "public"
+        sketched = ", sketch" if isinstance(norms, HutchPlusPlus) else ""
         return f"{how} probes, {few}, {noise}{sketched}"
 
 
@@ -60,16 +60,13 @@ def questions(seed: int, count: int) -> Iterator[Question]:
     for _ in range(count):
         sigma, rate, steps = between(0.3, 50.0), between(1e-6, 1.0), round(between(1, 1e6))
         delta, probes, kind = between(1e-12, 0.1), round(between(2, 4096)), rng.integers(6)
-        options: dict[str, Any] = {
-            "analysis": "tight" if rng.random() < 0.7 else "envelope",
-            "probe_sharing": "batch" if rng.random() < 0.5 else "sample",
-        }
+        analysis: Literal["tight", "envelope"] = "tight" if rng.random() < 0.7 else "envelope"
+        norms: Norms = Hutchinson(probes, secret=bool(rng.random() >= 0.5), analysis=analysis)
         if kind == 0:
-            yield Question(DPSGD(sigma, rate), steps, delta)
-            continue
-        if kind == 1 and options["analysis"] == "tight":
-            options["sketch"] = max(3, round(between(3, 256)))
-        yield Question(RandomizedClipping(sigma, rate, probes, **options), steps, delta)
+            norms = ExactNorms()
+        elif kind == 1 and analysis == "tight":
+            norms = HutchPlusPlus(probes, max(3, round(between(3, 256))), secret=norms.secret)
+        yield Question(DPSGD(sigma, rate, norms), steps, delta)
 
 
 def width(bounds: PrivacyBounds) -> float:
@@ -78,13 +75,13 @@ def width(bounds: PrivacyBounds) -> float:
 
 
 def one_step_epsilon(question: Question) -> float | None:
-    """ε of removing a sample from one step with known probes and a rank-one gradient, by quadrature over χ²."""
-    mechanism = question.mechanism
-    rate = mechanism.sample_rate
-    if isinstance(mechanism, DPSGD):
+    """ε of removing a sample from one step with public probes and a rank-one gradient, by quadrature over χ²."""
+    mechanism, norms = question.mechanism, question.mechanism.norms
+    rate = mechanism.sampling.rate
+    if isinstance(norms, ExactNorms):
         mu, mass = np.array([1 / mechanism.noise_multiplier]), np.ones(1)
-    elif mechanism.probe_sharing == "batch" and mechanism.sketch is None:
-        x, mass = chi2_nodes(mechanism.probes)
+    elif isinstance(norms, Hutchinson) and not norms.secret:
+        x, mass = chi2_nodes(norms.probes)
         mu = 1 / (mechanism.noise_multiplier * np.sqrt(x))
     else:
         return None
@@ -133,7 +130,7 @@ def unsplit(question: Question) -> PrivacyBounds:
 def peer_interval(question: Question) -> tuple[float, float] | None:
     """dp-accounting's ε from below and from above, for exact norms and settings that its mesh of 1e-3 suits."""
     mechanism, steps = question.mechanism, question.steps
-    if not isinstance(mechanism, DPSGD) or mechanism.noise_multiplier < 0.5 or steps > 20_000 or question.delta < 1e-10:
+    if mechanism.norms != ExactNorms() or mechanism.noise_multiplier < 0.5 or steps > 20_000 or question.delta < 1e-10:
         return None
     try:
         from dp_accounting.pld import privacy_loss_distribution as pld
@@ -142,7 +139,7 @@ def peer_interval(question: Question) -> tuple[float, float] | None:
     ends = [
         pld.from_gaussian_mechanism(
             mechanism.noise_multiplier,
-            sampling_prob=mechanism.sample_rate,
+            sampling_prob=mechanism.sampling.rate,
             value_discretization_interval=1e-3,
             pessimistic_estimate=pessimistic,
             use_connect_dots=pessimistic,

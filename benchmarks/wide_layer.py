@@ -18,13 +18,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dprmt.accounting import Hutchinson, HutchPlusPlus
+
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "exact": {"clipping": "exact"},
-    "ghost": {"clipping": "ghost"},
-    "Hutchinson": {"clipping": "hutchinson", "probes": 64},
-    "Hutch++, one pass": {"clipping": "hutch++", "probes": 34, "sketch": 15, "power_iteration": False},
-    "Hutch++": {"clipping": "hutch++", "probes": 31, "sketch": 11},
+    "exact": {"norms": "exact"},
+    "ghost": {"norms": "ghost"},
+    "Hutchinson": {"norms": Hutchinson(64, secret=True)},
+    "Hutch++, one pass": {"norms": HutchPlusPlus(34, 15, secret=True)},
+    "Hutch++": {"norms": HutchPlusPlus(31, 11, power_iteration=True, secret=True)},
 }
 """64 products each, in the splits that ``dprmt probes --budget 64`` finds."""
 WIDTH, BATCH = 4096, 2

@@ -1,7 +1,31 @@
 """The mathematics of noise in differentially private training.
 
 Rooms: :mod:`dprmt.accounting` (certified ε), :mod:`dprmt.spectra` (random matrix theory of noisy
-gradients), :mod:`dprmt.training` (the torch harness). Importing this package imports none of them.
+gradients), :mod:`dprmt.training` (the torch harness), :mod:`dprmt.plots`, :mod:`dprmt.report` and :mod:`dprmt.cli`.
+Importing this package imports none of them; ``dprmt.accounting`` does, when it is first used.
 """
 
+from dprmt._lazy import on_demand as _on_demand
+
 __version__ = "0.1.0"
+
+__getattr__, _rooms = _on_demand(__name__, ("accounting", "cli", "plots", "report", "spectra", "training"))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_rooms()})
+
+
+def show_versions() -> None:
+    """Print the versions of dprmt, Python and the packages that a result may depend on, for reports of problems.
+
+    Examples
+    --------
+    >>> show_versions()  # doctest: +ELLIPSIS
+    dprmt           0.1.0
+    Python          3...
+    """
+    from dprmt._versions import versions
+
+    for name, text in {"dprmt": __version__, **versions()}.items():
+        print(f"{name:<16}{text}")

@@ -8,7 +8,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 LEFTOVERS = ".*.part*"
 """Pattern of the names of files that a process which was killed was about to put in place."""
@@ -55,6 +55,18 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def lock(handle: IO[Any]) -> None:
+    """Hold an open file alone until it is closed or the process ends, however it does; OSError if another has it."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # Windows
+        import msvcrt
+
+        msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+    else:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def strict_json(value: Any, *, indent: int | None = None) -> str:

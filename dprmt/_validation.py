@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import SupportsIndex
@@ -80,8 +80,24 @@ def check_count(name: str, value: SupportsIndex, *, low: int = 1, high: int | No
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     """Return ``value`` if it is one of ``choices``, or raise."""
     if value not in choices:
-        raise ParameterError(name, value, "one of " + ", ".join(repr(c) for c in choices))
+        raise ParameterError(
+            name, value, "one of " + ", ".join(repr(c) for c in choices) + did_you_mean(value, choices)
+        )
     return value
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """A hint in brackets where a known word is like this one, else nothing.
+
+    Examples
+    --------
+    >>> did_you_mean("epsilom", ["epsilon", "delta"]), did_you_mean("q", ["epsilon", "delta"])
+    (" (did you mean 'epsilon'?)", '')
+    """
+    import difflib  # only where something is refused: an answer takes less time than it does
+
+    like = difflib.get_close_matches(word, list(known), n=1) if isinstance(word, str) else []
+    return f" (did you mean {like[0]!r}?)" if like else ""
 
 
 @contextmanager
@@ -100,5 +116,16 @@ def require(extra: str, *packages: str) -> None:
             raise _missing(package, extra)
 
 
+def how_to_install(extra: str) -> str:
+    """The command that adds an extra, in a checkout: the package is on no index yet.
+
+    Examples
+    --------
+    >>> print(how_to_install("demo"))
+    pip install '.[demo]' in a checkout of dprmt
+    """
+    return f"pip install '.[{extra}]' in a checkout of dprmt"
+
+
 def _missing(package: str, extra: str) -> ModuleNotFoundError:
-    return ModuleNotFoundError(f"{package} is not installed: pip install 'dprmt[{extra}]'", name=package)
+    return ModuleNotFoundError(f"{package} is not installed: {how_to_install(extra)}", name=package)

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from dprmt.accounting import DPSGD, RandomizedClipping, clt_mu
+from dprmt.accounting import DPSGD, Hutchinson, clt_mu
 from dprmt.plots import plot_trade_off
 
 alpha = np.linspace(0.0, 1.0, 101)
 bands = {
     "exact norms": DPSGD(1.0, 0.03).trade_off(400, alpha),
-    "8 probes": RandomizedClipping(1.0, 0.03, probes=8).trade_off(400, alpha),
+    "8 probes": DPSGD(1.0, 0.03, Hutchinson(8)).trade_off(400, alpha),
 }
 plot_trade_off(bands, gaussian_mu=clt_mu(1.0, 0.03, 400))

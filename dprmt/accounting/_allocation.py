@@ -14,6 +14,7 @@ import numpy as np
 
 from dprmt.accounting._cells import LossCells, StepPair
 from dprmt.accounting._clipping_step import ClippingStep
+from dprmt.accounting._law import NormLaw
 from dprmt.accounting._ratio_law import (
     RatioCells,
     RatioLaw,
@@ -43,9 +44,9 @@ class AllocationEpoch:
         return 1.0
 
     @property
-    def probes(self) -> int | None:
-        """K of the step."""
-        return self.step.probes
+    def law(self) -> NormLaw:
+        """Of the step."""
+        return self.step.law
 
     @property
     def noise_multiplier(self) -> float:
@@ -54,16 +55,16 @@ class AllocationEpoch:
 
     @property
     def tail_share(self) -> float:
-        """See :class:`dprmt.accounting._engine.Step`."""
+        """See :class:`dprmt.accounting._step.Step`."""
         return self.step.tail_share
 
     @property
     def is_exact(self) -> bool:
-        """See :class:`dprmt.accounting._engine.Step`."""
+        """See :class:`dprmt.accounting._step.Step`."""
         return self.step.is_exact
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting._engine.Step`."""
+        """See :class:`dprmt.accounting._step.Step`."""
         # The same for many lengths of a run: powers of two.
         return _pairs(self.step, self.steps, bins, 2.0 ** math.floor(math.log2(tail)))
 

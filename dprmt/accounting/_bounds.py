@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, Decimal, localcontext
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from typing import Literal
 
-from dprmt._validation import ParameterError, check_real
+from dprmt.accounting._notebook import bounds_html
+from dprmt.accounting._outward import outward
 
 Direction = Literal["remove", "add"]
+Side = Literal["upper", "lower"]
+_DECIDES = {"remove": "removing", "add": "adding"}
 
 
 @dataclass(frozen=True)
 class PrivacyBounds:
     """A certified interval around a privacy quantity (ε or δ). Unpacks as ``lower, estimate, upper``.
 
-    ``float(bounds)`` is ``upper``, and ``f"{bounds:.2f}"`` is ``upper`` rounded *up*, so that what is printed holds.
+    It prints as a sentence whose numbers are rounded outward; ``float(bounds)`` is ``upper``, and ``f"{bounds:.2f}"``
+    is ``upper`` rounded *up*, so that what is printed holds. ``pandas.DataFrame([bounds])`` has named columns.
 
     Attributes
     ----------
@@ -43,6 +47,8 @@ class PrivacyBounds:
     True
     >>> float(bounds), f"ε ≤ {bounds:.2f}"
     (1.0101, 'ε ≤ 1.02')
+    >>> print(bounds)
+    between 0.99 and 1.0101
     """
 
     lower: float
@@ -53,8 +59,25 @@ class PrivacyBounds:
     at_delta: float | None = field(default=None, compare=False, repr=False)
     at_epsilon: float | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def ndim(self) -> int:
+        """Number of axes, 0: one answer. pandas would take what can be unpacked for a row of numbers without names."""
+        return 0
+
     def __float__(self) -> float:
         return self.upper
+
+    def __str__(self) -> str:
+        # In letters that every terminal has: a program that prints its answer must not end on an encoding.
+        interval = f"between {outward(self.lower, ROUND_FLOOR)} and {outward(self.upper, ROUND_CEILING)}"
+        if self.at_delta is not None:
+            interval = f"epsilon is {interval} at delta = {self.at_delta:g}"
+        elif self.at_epsilon is not None:
+            interval = f"delta is {interval} at epsilon = {self.at_epsilon:g}"
+        return interval if self.direction is None else f"{interval}; {_DECIDES[self.direction]} a sample decides"
+
+    def _repr_html_(self) -> str:
+        return bounds_html(self)
 
     def __format__(self, spec: str) -> str:
         if not spec:
@@ -77,84 +100,29 @@ class PrivacyBounds:
         """
         return {"lower": self.lower, "estimate": self.estimate, "upper": self.upper, "is_narrow": self.is_narrow}
 
-    def advantage(self) -> float:
-        """The most by which an attacker's true positive rate can exceed its false positive rate.
-
-        Of everybody who tells a run with a sample from one without it, knowing no more than that ``upper`` holds. From
-        the whole curve instead of one point of it the answer is sharper: ``mechanism.delta(steps, 0.0).upper``.
-
-        Returns
-        -------
-        float
-            (e^ε - 1 + 2δ)/(e^ε + 1), in [0, 1].
-
-        Raises
-        ------
-        ParameterError
-            If the bounds do not know at which δ (or ε) they hold.
-
-        Notes
-        -----
-        The definition of (ε, δ), for the event that the attacker says "in" and for its complement, is
-        e^ε·α + β ≥ 1 - δ and α + e^ε·β ≥ 1 - δ; some pair of distributions leaves just that.
-
-        Examples
-        --------
-        >>> from dprmt.accounting import DPSGD
-        >>> DPSGD(1.0, 0.01).epsilon(1000, 1e-5).advantage() < 0.73
-        True
-        """
-        # Both inequalities, added: α + β ≥ 2(1 - δ)/(1 + e^ε).
-        return min(1.0, 1.0 - 2.0 * self._least_error())
-
-    def bayes_risk(self, prior: float = 0.5) -> float:
-        """The least probability of error of an attacker who believes the sample in with probability ``prior``.
-
-        Parameters
-        ----------
-        prior : float
-            In [0, 1].
-
-        Returns
-        -------
-        float
-            A lower bound, in [0, min(prior, 1 - prior)]; guessing without looking errs with min(prior, 1 - prior).
-
-        Raises
-        ------
-        ParameterError
-            If ``prior`` lies outside [0, 1], or the bounds do not know at which δ (or ε) they hold.
-
-        Notes
-        -----
-        prior·β + (1 - prior)·α is least at a corner of what the inequalities of :meth:`advantage` leave.
-
-        Examples
-        --------
-        >>> bounds = PrivacyBounds(0.0, 0.0, 0.0, at_delta=0.0)
-        >>> bounds.bayes_risk(), bounds.bayes_risk(prior=0.1)
-        (0.5, 0.1)
-        """
-        prior = check_real("prior", prior, low=0.0, high=1.0)
-        _, delta = self._epsilon_and_delta()
-        blind = (1.0 - delta) * min(prior, 1.0 - prior)
-        return max(0.0, min(blind, self._least_error()))
-
-    def _least_error(self) -> float:
-        """Where α = β on the boundary of what (ε, δ) leaves: (1 - δ)/(1 + e^ε)."""
-        epsilon, delta = self._epsilon_and_delta()
-        return (1.0 - delta) * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
-
-    def _epsilon_and_delta(self) -> tuple[float, float]:
-        if self.at_delta is not None:
-            return self.upper, self.at_delta
-        if self.at_epsilon is not None:
-            return self.at_epsilon, self.upper
-        raise ParameterError("at_delta", None, "known, as it is in what a mechanism answers")
-
 
 def worst_of(by_direction: dict[Direction, PrivacyBounds]) -> PrivacyBounds:
-    """The larger of both directions, named after the one whose upper bound is larger."""
+    """Bounds on the larger of both directions, named after the one whose upper bound is larger.
+
+    Parameters
+    ----------
+    by_direction : dict
+        As from ``epsilon_by_direction``.
+
+    Returns
+    -------
+    PrivacyBounds
+        As narrow as the direction that decides, and not narrow where none certainly does.
+
+    Formal guarantees
+    -----------------
+    The larger quantity lies between the larger lower end and the larger upper end.
+
+    Examples
+    --------
+    >>> worst_of({"remove": PrivacyBounds(1.0, 1.1, 1.2), "add": PrivacyBounds(0.0, 0.5, 1.3, is_narrow=False)})
+    PrivacyBounds(lower=1.0, estimate=1.1, upper=1.3, direction='add', is_narrow=False)
+    """
     name = max(by_direction, key=lambda direction: by_direction[direction].upper)
     lower = max(bounds.lower for bounds in by_direction.values())
     return PrivacyBounds(

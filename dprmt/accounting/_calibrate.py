@@ -1,72 +1,66 @@
-"""The smallest noise multiplier that meets a privacy target, always on the private side."""
+"""The least noise that meets a privacy target, always on the private side."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast, overload
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.accounting._mechanisms import (
-    DPSGD,
-    Analysis,
-    ProbeSharing,
-    RandomizedClipping,
-    check_clipping,
-    check_sketch,
-)
-from dprmt.accounting._sampling import Sampling, checked_sample_rate, run_length
+from dprmt.accounting._compose import Composition, compose
+from dprmt.accounting._mechanisms import DPSGD
 
 _SMALLEST, _LARGEST = 1e-2, 1e6
 _COARSE = 0.05  # tolerance of the answers of a first search
 _MOST_ROUGH, _NEAR = 8, 0.03
 
 
-def calibrate_noise_multiplier(
+@overload
+def calibrate(
+    run: DPSGD,
+    *,
     target_epsilon: float,
     delta: float,
-    sample_rate: float = 0.0,
-    steps: int | None = None,
-    probes: int | None = None,
+    steps: int | None = ...,
+    epochs: int | None = ...,
+    tolerance: float = ...,
+) -> DPSGD: ...
+
+
+@overload
+def calibrate(run: Composition, *, target_epsilon: float, delta: float, tolerance: float = ...) -> Composition: ...
+
+
+def calibrate(
+    run: DPSGD | Composition,
     *,
-    rank: int | None = None,
-    analysis: Analysis = "tight",
-    probe_sharing: ProbeSharing = "batch",
-    sketch: int | None = None,
-    power_iteration: bool = False,
-    sampling: Sampling = "poisson",
-    steps_per_epoch: int | None = None,
-    participations: int = 1,
+    target_epsilon: float,
+    delta: float,
+    steps: int | None = None,
     epochs: int | None = None,
     tolerance: float = 2e-4,
-) -> float:
-    """The noise multiplier for a target (ε, δ): a root search that ends on the private side.
+) -> DPSGD | Composition:
+    """The same run with the least noise for a target (ε, δ): a root search that ends on the private side.
 
     Parameters
     ----------
+    run : DPSGD or Composition
+        A mechanism, whose length is given beside it, or phases with theirs. The noise multipliers that it has are where
+        nothing but their ratios counts: those of phases keep theirs.
     target_epsilon : float
         Wanted ε, > 0.
     delta : float
         In [1e-290, 1).
-    sample_rate : float
-        q in [1e-9, 1]; left out for random allocation.
-    steps : int or None
-        Number of steps, in [1, 1e9].
-    probes : int or None
-        k of randomized clipping; ``None`` for exact norms.
-    rank, analysis, probe_sharing, sketch, power_iteration
-        As in :class:`RandomizedClipping`.
-    sampling, steps_per_epoch, participations
-        As in :class:`DPSGD`.
-    epochs : int or None
-        For random allocation, instead of ``steps``.
+    steps, epochs : int or None
+        Length of a mechanism's run, as in :meth:`DPSGD.epsilon`.
     tolerance : float
-        Largest relative excess of the result over the smallest noise multiplier found sufficient.
+        Largest relative excess of the noise multipliers over the smallest found sufficient.
 
     Returns
     -------
-    float
-        A noise multiplier whose certified upper bound on ε is at most ``target_epsilon``.
+    DPSGD or Composition
+        What was given, with noise multipliers whose certified upper bound on ε is at most ``target_epsilon``.
 
     Raises
     ------
@@ -76,51 +70,70 @@ def calibrate_noise_multiplier(
 
     Formal guarantees
     -----------------
-    ``epsilon(steps, delta).upper <= target_epsilon`` holds at the returned value, by evaluation there.
+    ``epsilon(..., delta).upper <= target_epsilon`` holds for what is returned, by evaluation there.
 
     Examples
     --------
-    >>> sigma = calibrate_noise_multiplier(2.0, 1e-5, sample_rate=0.01, steps=1000)
-    >>> DPSGD(sigma, 0.01).epsilon(1000, 1e-5).upper <= 2.0
+    >>> from dprmt.accounting import RandomAllocation
+    >>> mechanism = calibrate(DPSGD(1.0, 0.01), steps=1000, target_epsilon=2.0, delta=1e-5)
+    >>> mechanism.epsilon(1000, 1e-5).upper <= 2.0
     True
-    >>> calibrate_noise_multiplier(2.0, 1e-5, sampling="allocation", steps_per_epoch=100, epochs=10) < sigma
+    >>> shuffled = calibrate(DPSGD(1.0, RandomAllocation(100)), epochs=10, target_epsilon=2.0, delta=1e-5)
+    >>> shuffled.noise_multiplier < mechanism.noise_multiplier
     True
+    >>> schedule = compose([(DPSGD(2.0, 0.01), 500), (DPSGD(1.0, 0.01), 500)])
+    >>> (loud, _), (quiet, _) = calibrate(schedule, target_epsilon=2.0, delta=1e-5).phases
+    >>> loud.noise_multiplier / quiet.noise_multiplier
+    2.0
     """
     target = check_real("target_epsilon", target_epsilon, low=0.0, low_open=True)
-    check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
-    rate = checked_sample_rate(sampling, sample_rate, steps_per_epoch, participations)
-    steps = run_length(steps, epochs, steps_per_epoch)
+    delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
     check_real("tolerance", tolerance, low=1e-6, high=1.0)
-    if probes is not None:
-        check_clipping(probes, rank, analysis, probe_sharing)
-    check_sketch(sketch, power_iteration, probes, rank, analysis)
+    if isinstance(run, Composition):
+        if steps is not None or epochs is not None:
+            raise ParameterError("steps", steps or epochs, "left out of a composition, whose phases have theirs")
+        for mechanism, _ in run.phases:
+            if not isinstance(mechanism, DPSGD):
+                raise ParameterError("run", mechanism, "a composition whose phases are all DPSGD")
+        return _calibrated(run, target, delta, tolerance)
+    if not isinstance(run, DPSGD):
+        raise ParameterError("run", run, "a DPSGD with steps or epochs beside it, or a composition of such")
+    whole = compose([(run, run.sampling.run_length(steps, epochs))])
+    ((mechanism, _),) = _calibrated(whole, target, delta, tolerance).phases
+    return cast("DPSGD", mechanism)
 
-    batches: dict[str, Any] = {
-        "sampling": sampling,
-        "steps_per_epoch": steps_per_epoch,
-        "participations": participations,
-    }
 
-    def mechanism(noise_multiplier: float) -> DPSGD | RandomizedClipping:
-        if probes is None:
-            return DPSGD(noise_multiplier, rate, **batches)
-        return RandomizedClipping(
-            noise_multiplier, rate, probes, rank, analysis, probe_sharing, sketch, power_iteration, **batches
+def _calibrated(run: Composition, target: float, delta: float, tolerance: float) -> Composition:
+    phases: list[tuple[Any, int]] = list(run.phases)
+    least = min(mechanism.noise_multiplier for mechanism, _ in phases)
+
+    def at(noise_multiplier: float) -> Composition:
+        return Composition(
+            [
+                (replace(mechanism, noise_multiplier=mechanism.noise_multiplier / least * noise_multiplier), steps)
+                for mechanism, steps in phases
+            ]
         )
 
     def epsilon(noise_multiplier: float, within: float = 1e-3) -> float:
-        return mechanism(noise_multiplier).epsilon(steps, delta, tolerance=within).upper
+        return at(noise_multiplier).epsilon(delta, tolerance=within).upper
 
     search = _Search(target, tolerance)
-    near = search.approach(lambda at: epsilon(at, _COARSE), _gaussian_guess(target, delta, rate, steps))
-    return search.smallest_sufficient(epsilon, near)
+    strength = sum(
+        steps * (mechanism.sampling.rate * least / mechanism.noise_multiplier) ** 2 for mechanism, steps in phases
+    )
+    near = search.approach(lambda sigma: epsilon(sigma, _COARSE), _gaussian_guess(target, delta, strength))
+    return at(search.smallest_sufficient(epsilon, near))
 
 
-def _gaussian_guess(target: float, delta: float, rate: float, steps: int) -> float:
-    """The noise multiplier by the central limit theorem and Chernoff's bound, for many steps: only where to start."""
+def _gaussian_guess(target: float, delta: float, strength: float) -> float:
+    """The noise multiplier by the central limit theorem and Chernoff's bound, for many steps: only where to start.
+
+    ``strength``: Σ T q² over the phases, of each in units of its noise over the least one's.
+    """
     log = -math.log(delta)
     shift = math.sqrt(2 * (target + log)) - math.sqrt(2 * log)
-    guess = 1.0 / math.sqrt(math.log1p((shift / rate) ** 2 / steps))
+    guess = 1.0 / math.sqrt(math.log1p(shift**2 / strength))
     return min(max(guess, 0.1), _LARGEST / 10)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dprmt._validation import check_count
 from dprmt.accounting._bounds import PrivacyBounds
-from dprmt.accounting._mechanisms import DPSGD, ProbeSharing, RandomizedClipping
-from dprmt.accounting._norm_cost import LayerShape, NormCost, check_layers, estimate_cost, exact_cost
+from dprmt.accounting._mechanisms import DPSGD
+from dprmt.accounting._norm_cost import NormCost, check_layers, norm_cost
+from dprmt.accounting._norms import ExactNorms, Hutchinson, HutchPlusPlus, Norms
 
 _FIRST_TRIES = 5
 
@@ -22,14 +23,8 @@ class ProbeChoice:
 
     Attributes
     ----------
-    estimator : str
-        "exact norms", "Hutchinson", "Hutch++, one pass" or "Hutch++, power iteration".
-    probe_sharing : {"batch", "sample"} or None
-        ``None`` for exact norms.
-    probes, sketch : int or None
-        k and s.
-    power_iteration : bool
-        As in :class:`RandomizedClipping`.
+    norms : Norms
+        How norms are taken, for :class:`DPSGD`.
     products : int
         Products with the gradient or its transpose per layer: k, 2s + k or 3s + k; 0 for exact norms.
     epsilon : PrivacyBounds
@@ -38,11 +33,7 @@ class ProbeChoice:
         Operations and memory per sample, where layers were given.
     """
 
-    estimator: str
-    probe_sharing: ProbeSharing | None
-    probes: int | None
-    sketch: int | None
-    power_iteration: bool
+    norms: Norms
     products: int
     epsilon: PrivacyBounds
     cost: NormCost | None = None
@@ -52,39 +43,41 @@ class ProbeChoice:
 class _Kind:
     """A way to spend the budget; ``per_column`` products for each column of the sketch."""
 
-    estimator: str
     per_column: int
     power_iteration: bool = False
 
-    def probes(self, budget: int, sketch: int) -> int:
-        return budget - self.per_column * sketch
+    def norms(self, budget: int, sketch: int, secret: bool) -> Norms:
+        probes = budget - self.per_column * sketch
+        if not sketch:
+            return Hutchinson(probes, secret=secret)
+        return HutchPlusPlus(probes, sketch, power_iteration=self.power_iteration, secret=secret)
 
 
-_HUTCHINSON = _Kind("Hutchinson", 0)
-_SKETCHED = (_Kind("Hutch++, one pass", 2), _Kind("Hutch++, power iteration", 3, power_iteration=True))
+_HUTCHINSON = _Kind(0)
+_SKETCHED = (_Kind(2), _Kind(3, power_iteration=True))
 
 
 def choose_probes(
-    noise_multiplier: float,
-    sample_rate: float,
-    steps: int,
-    delta: float,
-    budget: int,
+    mechanism: DPSGD,
     *,
+    budget: int,
+    delta: float,
+    steps: int | None = None,
+    epochs: int | None = None,
     layers: Sequence[Sequence[int]] | None = None,
 ) -> tuple[ProbeChoice, ...]:
-    """The best split of ``budget`` products per layer between sketch and probes, for each estimator and sharing.
+    """Best splits of ``budget`` products per layer between sketch and probes, public and secret.
 
     Parameters
     ----------
-    noise_multiplier, sample_rate : float
-        σ and q.
-    steps : int
-        Number of steps.
-    delta : float
-        δ.
+    mechanism : DPSGD
+        Its noise and sampling; its norms do not matter.
     budget : int
         Products of a vector with each layer's gradient or its transpose, in [2, 1e5].
+    delta : float
+        δ.
+    steps, epochs : int or None
+        Length of the run, as in :meth:`DPSGD.epsilon`.
     layers : sequence of (tokens, in_features, out_features), optional
         Shapes of the linear layers, for the cost of each choice.
 
@@ -101,51 +94,35 @@ def choose_probes(
 
     Formal guarantees
     -----------------
-    Each row's ε is that of the mechanism with the row's own numbers, certified as everywhere. That no other split would
+    Each row's ε is that of the mechanism with the row's own norms, certified as everywhere. That no other split would
     be better is not: a few widths of the sketch are tried, then those beside the best one.
 
     Examples
     --------
-    >>> exact, best, *others = choose_probes(2.0, 0.03, 400, 1e-5, budget=32)
-    >>> best.estimator, best.probe_sharing, exact.epsilon.upper < best.epsilon.upper < 1.02 * exact.epsilon.upper
-    ('Hutch++, one pass', 'sample', True)
+    >>> exact, best, *others = choose_probes(DPSGD(2.0, 0.03), steps=400, delta=1e-5, budget=32)
+    >>> best.norms, exact.epsilon.upper < best.epsilon.upper < 1.02 * exact.epsilon.upper
+    (HutchPlusPlus(..., secret=True), True)
     """
     budget = check_count("budget", budget, low=2, high=10**5)
     shapes = None if layers is None else check_layers(layers)
-    reference = DPSGD(noise_multiplier, sample_rate).epsilon(steps, delta)
-    cost = None if shapes is None else exact_cost(shapes)
-    exact = ProbeChoice("exact norms", None, None, None, False, 0, reference, cost)
+
+    def choice(norms: Norms, products: int = budget) -> ProbeChoice:
+        bounds = replace(mechanism, norms=norms).epsilon(steps, delta, epochs=epochs)
+        return ProbeChoice(norms, products, bounds, None if shapes is None else norm_cost(shapes, norms, products))
+
     rows = []
-    for sharing in ("batch", "sample"):
+    for secret in (False, True):
         for kind in (_HUTCHINSON, *_SKETCHED):
 
-            def row(sketch: int, kind: _Kind = kind, sharing: ProbeSharing = sharing) -> ProbeChoice:
-                return _choice(kind, sharing, sketch, budget, (noise_multiplier, sample_rate, steps, delta), shapes)
+            def row(sketch: int, kind: _Kind = kind, secret: bool = secret) -> ProbeChoice:
+                return choice(kind.norms(budget, sketch, secret))
 
             widest = (budget - _least_probes(budget)) // kind.per_column if kind.per_column else 0
             if not kind.per_column:
                 rows.append(row(0))
             elif widest >= 3:
                 rows.append(_best_width(row, widest))
-    return (exact, *sorted(rows, key=lambda choice: choice.epsilon.upper))
-
-
-def _choice(
-    kind: _Kind,
-    sharing: ProbeSharing,
-    sketch: int,
-    budget: int,
-    run: tuple[float, float, int, float],
-    shapes: tuple[LayerShape, ...] | None,
-) -> ProbeChoice:
-    sigma, rate, steps, delta = run
-    probes, width = kind.probes(budget, sketch), sketch or None
-    mechanism = RandomizedClipping(
-        sigma, rate, probes, probe_sharing=sharing, sketch=width, power_iteration=kind.power_iteration
-    )
-    cost = None if shapes is None else estimate_cost(shapes, probes, width, budget)
-    bounds = mechanism.epsilon(steps, delta)
-    return ProbeChoice(kind.estimator, sharing, probes, width, kind.power_iteration, budget, bounds, cost)
+    return (choice(ExactNorms(), 0), *sorted(rows, key=lambda row: row.epsilon.upper))
 
 
 def _least_probes(budget: int) -> int:

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from dprmt.accounting._cells import StepPair
-from dprmt.accounting._clipping_step import MOST_FEW_PROBES, ClippingStep
+from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._discretization import pulled_in
 from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._norm_ratio import curvature, right_share
@@ -31,7 +31,7 @@ class Step(Protocol):
     """What offers its pairs by itself."""
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting._engine.Step`."""
+        """See :class:`dprmt.accounting._step.Step`."""
         ...
 
 
@@ -59,17 +59,22 @@ def _families(steps: Sequence[Step], tail: float) -> list[list[ClippingStep]]:
 
 
 def _may_share(step: ClippingStep) -> bool:
-    many = step.probes is not None and step.probes > MOST_FEW_PROBES
-    return many and step.analysis == "tight" and not step.secret
+    return step.law.convex_mixture is not None and not step.has_few_probes and not step.secret
+
+
+def _mixture(step: ClippingStep) -> GammaMixture:
+    law = step.law.convex_mixture
+    assert law is not None  # else it may not share
+    return law
 
 
 def _concave_mass(family: Sequence[ClippingStep]) -> Array:
     at = np.array([step.convex_from for step in family])
-    return family[0].sample_rate * family[0].tight_law().cdf(at)
+    return family[0].sample_rate * _mixture(family[0]).cdf(at)
 
 
 def _on_common_bins(family: Sequence[ClippingStep], bins: int, tail: float) -> list[tuple[StepPair, StepPair]]:
-    first, law = family[0], family[0].tight_law()
+    first, law = family[0], _mixture(family[0])
     ends = law.lower_quantile(min(tail / first.sample_rate, 1e-3)), law.upper_quantile(_NEGLIGIBLE)
     variance = np.array([step.noise_multiplier for step in family]) ** 2
     edges = _edges(ends, variance, bins)

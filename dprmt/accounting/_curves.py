@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,11 @@ from numpy.typing import NDArray
 from dprmt._validation import ParameterError, check_real
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._delta_curve import DeltaCurveSolver
-from dprmt.accounting._engine import Schedule, interval
+from dprmt.accounting._engine import interval
 from dprmt.accounting._loss_grid import LARGEST_EPSILON
 from dprmt.accounting._privacy_curve import PrivacyCurve
 from dprmt.accounting._questions import DeltaAtEpsilon, EpsilonAtDelta, Question
+from dprmt.accounting._step import Schedule
 from dprmt.accounting._step_counts import Brackets, by_blocks, one_by_one
 from dprmt.accounting._types import Array
 
@@ -25,18 +27,23 @@ _BOTH: tuple[Direction, Direction] = ("remove", "add")
 
 
 def epsilon_curve(
-    schedule: Callable[[int], Schedule], ask: AskAfter, steps: Any, delta: float, tolerance: float, at: Any = None
+    schedule: Callable[[int], Schedule] | None,
+    ask: AskAfter,
+    steps: Any,
+    delta: float,
+    tolerance: float,
+    at: Any = None,
 ) -> PrivacyCurve:
     """ε at ``delta`` after each number of steps.
 
-    ``schedule``: what is composed for so many steps.
+    ``schedule``: what is composed for so many steps; None where only single questions can be answered.
     ``ask``: a single question after so many steps.
     ``at``: what the curve is over, if not ``steps``.
     """
     tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
     ordered, place = np.unique(steps, return_inverse=True)
     question = EpsilonAtDelta(delta)
-    unit, counts = _common_unit(schedule, ordered)
+    unit, counts = (None, ordered) if schedule is None else _common_unit(schedule, ordered)
     enough = np.zeros(ordered.size)
     sides: dict[Direction, tuple[Array, Array]] = {}
     for direction in _BOTH:
@@ -50,8 +57,10 @@ def epsilon_curve(
     return _joined(sides, question, tolerance, over, place, delta)
 
 
-def delta_curve(schedule: Schedule, ask: Ask, epsilon: Any, tolerance: float) -> PrivacyCurve:
+def delta_curve(schedule: Schedule | None, ask: Ask, epsilon: Any, tolerance: float) -> PrivacyCurve:
     """δ of one composition at each ε.
+
+    ``schedule``: what is composed; None where only single questions can be answered.
 
     ``ask``: a single question.
     """
@@ -63,7 +72,9 @@ def delta_curve(schedule: Schedule, ask: Ask, epsilon: Any, tolerance: float) ->
     sides: dict[Direction, tuple[Array, Array]] = {}
     enough = np.zeros(ordered.size)
     for direction in _BOTH:
-        found = DeltaCurveSolver(schedule, ordered.tolist(), direction, tolerance, enough.tolist()).solve()
+        found = [interval(0.0, math.inf, direction, DeltaAtEpsilon(at), tolerance) for at in ordered.tolist()]
+        if schedule is not None:
+            found = DeltaCurveSolver(schedule, ordered.tolist(), direction, tolerance, enough.tolist()).solve()
         # What other analyses of the steps may improve is asked for by itself.
         found = [
             bounds if bounds.is_narrow or bounds.upper <= least else ask(DeltaAtEpsilon(at), direction, tolerance)

@@ -6,7 +6,6 @@ import math
 
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._engine import (
-    Schedule,
     intersection,
     interval,
     level_curves,
@@ -14,6 +13,7 @@ from dprmt.accounting._engine import (
     loss_drift,
 )
 from dprmt.accounting._questions import Curve, DeltaAtEpsilon, Side
+from dprmt.accounting._step import Schedule
 
 _SPLIT_BEYOND = 6.0  # as in the engine: widths, in units of the tolerance, that another level alone will not mend
 _WORSE = 3.0  # than where the loss was made for: far enough from there to have one of its own

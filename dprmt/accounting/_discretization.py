@@ -13,13 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dprmt.accounting._bounds import Side
 from dprmt.accounting._cells import CellRows, LossCells
+from dprmt.accounting._errors import UnsoundLawError
 from dprmt.accounting._isotonic import isotonic_regression
 from dprmt.accounting._types import Array
 
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
 _SPARE = 0.5  # of a height: dropping all of it would leave nothing at larger losses
 _NO_GAP = 1e-9  # of the largest one: a cell whose mean is a node, but for rounding
+_MOST_DRIFT = 1e-12  # of E u, by which rounding may move mass to the wrong side
 _LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
 
 
@@ -83,7 +86,7 @@ def cut_above(pmf: LossPMF, loss: float) -> LossPMF:
 
 def connect_the_dots(losses: Array, cells: LossCells | CellRows) -> Array:
     """Masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up."""
-    return _dots(cells.p, _left_share(losses, cells, fallback=0.0))
+    return _dots(cells.p, _left_share(losses, cells, "upper"))
 
 
 def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0) -> LossPMF:
@@ -101,7 +104,7 @@ def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: 
 
 def mass_from_below(losses: Array, cells: LossCells | CellRows) -> Array:
     """What :func:`from_below` leaves at losses of at least -400; one law, or one in each row."""
-    share = _left_share(losses, cells, fallback=1.0)
+    share = _left_share(losses, cells, "lower")
     share[..., np.diff(losses) > _WIDE_CELL] = 1.0
     beyond = np.zeros(share.shape[:-1] + losses.shape)
     beyond[..., -1] = cells.p_above
@@ -122,14 +125,32 @@ def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array
     return np.maximum(np.diff(steps), 0.0)
 
 
-def _left_share(losses: Array, cells: LossCells | CellRows, fallback: float) -> Array:
+def _left_share(losses: Array, cells: LossCells | CellRows, side: Side) -> Array:
     """Share of each cell's P-mass that goes to its left node so that P- and Q-mass are both kept."""
     step = np.diff(losses)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         u_ratio = np.exp(np.log(cells.q) - np.log(cells.p) + losses[:-1])
         share = 1.0 - (1.0 - u_ratio) / -np.expm1(-step)
-    share = np.where((losses[1:] < _LARGE_LOSS) & np.isfinite(share), share, fallback)
-    return np.clip(share, 0.0, 1.0)
+    resolved = (losses[1:] < _LARGE_LOSS) & np.isfinite(share)
+    beyond = np.where(resolved, share - 1.0 if side == "lower" else -share, 0.0)
+    _check_drift(np.clip(beyond, 0.0, 1.0), losses, cells)  # next to no P-mass may have any mean, by rounding
+    return np.clip(np.where(resolved, share, float(side == "lower")), 0.0, 1.0)
+
+
+def _check_drift(beyond: Array, losses: Array, cells: LossCells | CellRows) -> None:
+    """Refuse cells whose mean lies beyond their nodes, where keeping them between these moves E u to the wrong side.
+
+    ``beyond``: by how much, in units of each cell's width in u.
+    """
+    if not beyond.any():
+        return
+    width = np.exp(-np.maximum(losses[:-1], -_LARGE_LOSS)) * -np.expm1(-np.diff(losses))
+    drift = (cells.p * width * beyond).sum(axis=-1)
+    allowed = _MOST_DRIFT * (cells.q.sum(axis=-1) + cells.q_below)
+    if np.any(drift > allowed):
+        raise UnsoundLawError(
+            f"a discrete loss moves E u by {float(np.max(drift)):.3g} to the wrong side: please report this"
+        )
 
 
 def _dots(mass: Array, left_share: Array) -> Array:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from dprmt.accounting._questions import Curve, DeltaAtEpsilon, EpsilonAtDelta, Q
 from dprmt.accounting._smooth_curve import smooth_curve
 from dprmt.accounting._solve import DeltaCurve
 from dprmt.accounting._split_plan import SplitPlan, one_step_scale, plan_split, split_curve
+from dprmt.accounting._step import Schedule, Step
 from dprmt.accounting._step_law import Lattice, directed_range, discretize_step, lattice
 
 _MAX_WINDOW = 2**21
@@ -53,34 +53,10 @@ _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about
 _WIDE_ESTIMATE_AT = 0.95  # where the interval stays wide, the lower side is most often what falls short
 
 
-class Step(Protocol):
-    """One step of a mechanism, as pairs with finitely many sensitivities."""
-
-    @property
-    def tail_share(self) -> float:
-        """Share of δ, over all steps, that may be charged for mass cut off at the ends of each law."""
-        ...
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the sensitivity is one number, so that a step is cheap to discretize."""
-        ...
-
-    @property
-    def steps(self) -> int:
-        """Number of steps that it stands for: each adds its rounding."""
-        ...
-
-    def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """A pair that is never more private than the step, and one that is never less private."""
-        ...
-
-
 class InconsistentBoundsError(RuntimeError):
     """Two certified bounds contradict each other: an error of this package, never of its user."""
 
 
-Schedule = Sequence[tuple[Step, int]]
 Pairs = list[tuple[StepPair, int]]
 
 

@@ -17,7 +17,7 @@ from dprmt.accounting._discretization import LossPMF, mass_from_above, mass_from
 from dprmt.accounting._loss_grid import graded_indices
 from dprmt.accounting._questions import Side
 from dprmt.accounting._revealed_pair import RevealedPair, masses_by_shift
-from dprmt.accounting._step_law import MEANS, Lattice, at_mean, discretize_step, is_wide, lattice
+from dprmt.accounting._step_law import MEANS, Home, Lattice, at_mean, discretize_step, is_wide, lattice
 from dprmt.accounting._tight_pair import TightPair
 from dprmt.accounting._types import Array
 
@@ -147,8 +147,8 @@ def _lattices(pairs: Sequence[Revealed], ranges: Sequence[tuple[float, float]], 
                 mean, meeting = at_mean(cells, end, boundary)
                 shared = end + math.ceil((mean - end) / how.mesh * _PLACES) / _PLACES * how.mesh
                 nodes[at] = min(shared, boundary) if how.coarse else mean
-                meeting = None if meeting is None else how.sign * meeting
-                lattices[at] = Lattice(how.mesh, how.sign * nodes[at], meeting)
+                home = None if meeting is None else Home(0, how.sign * meeting, how.sign * end)
+                lattices[at] = Lattice(how.mesh, how.sign * nodes[at], home)
     return lattices
 
 
@@ -172,8 +172,8 @@ def _laws(pairs: Sequence[Revealed], index: NDArray[np.int64], lattice: Lattice,
         return [LossPMF(index, mass, how.mesh, 0.0) for mass in mass_from_below(lattice.nodes(index), rows)]
     masses = mass_from_above(lattice.nodes(index), rows)
     return [
-        LossPMF(index, mass, how.mesh, min(cells.p_above + pair.slack, 1.0))
-        for mass, cells, pair in zip(masses, each, pairs, strict=True)
+        LossPMF(index, mass, how.mesh, min(beyond + pair.slack, 1.0))
+        for mass, beyond, pair in zip(masses, rows.p_above.tolist(), pairs, strict=True)
     ]
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._validation import check_count, check_real, needing
+from dprmt._validation import ParameterError, check_real, needing
 from dprmt.accounting._allocation import AllocationEpoch
 from dprmt.accounting._bounds import Direction, PrivacyBounds
-from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._compose import Composition, compose, solved
 from dprmt.accounting._curves import checked_counts, epsilon_curve
-from dprmt.accounting._engine import Schedule
+from dprmt.accounting._neighbours import Neighbours, ZeroOut
 from dprmt.accounting._privacy_curve import Counts, Numbers, PrivacyCurve
 from dprmt.accounting._questions import Question
-from dprmt.accounting._sampling import Sampling, check_steps, checked_sample_rate, run_length, schedule_of
+from dprmt.accounting._related_step import AnyStep
+from dprmt.accounting._sampling import Sampling
+from dprmt.accounting._step import Schedule
 
 if TYPE_CHECKING:
     from dprmt.accounting._pld import PrivacyLossDistribution
@@ -28,32 +28,36 @@ if TYPE_CHECKING:
 class Mechanism:
     """The questions every mechanism answers; see :class:`Composition` for sequences of mechanisms."""
 
-    sample_rate: float
-    sampling: Sampling = "poisson"
-    steps_per_epoch: int | None = None
-    participations: int = 1
+    def batches(self) -> Sampling:
+        """How samples come into batches."""
+        raise NotImplementedError
 
-    def __repr__(self) -> str:
-        options: Any = self  # every mechanism is a dataclass
-        chosen = [(field.name, getattr(self, field.name), field.default) for field in fields(options)]
-        words = [f"{name}={value!r}" for name, value, default in chosen if value != default]
-        return f"{type(self).__name__}({', '.join(words)})"
+    neighbours: Neighbours = ZeroOut()
 
-    def step(self) -> ClippingStep:
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a pair of one step is known for ``neighbours``."""
+        return True
+
+    def step(self) -> AnyStep:
         """One step under the chosen analysis."""
         raise NotImplementedError
 
-    def fallback_steps(self) -> tuple[ClippingStep, ...]:
+    def fallback_steps(self) -> tuple[AnyStep, ...]:
         """One step under analyses that are valid as well and may be tighter where the first one is not."""
         return ()
 
-    def schedule(self, step: ClippingStep, steps: int) -> Schedule:
+    def of_one_sample(self) -> Mechanism:
+        """The same for one sample that is present, or without a gradient."""
+        return self
+
+    def schedule(self, step: AnyStep, steps: int) -> Schedule:
         """What is composed for so many steps, each like ``step``: steps, or epochs of random allocation."""
-        return schedule_of(step, steps, self.steps_per_epoch, self.participations)
+        return self.batches().schedule(step, steps)
 
     def check_steps(self, steps: int) -> int:
         """Refuse part of an epoch of random allocation."""
-        return check_steps(steps, self.steps_per_epoch)
+        return self.batches().run_length(steps, None)
 
     @overload
     def epsilon(
@@ -171,7 +175,9 @@ class Mechanism:
         run = self._run(steps, epochs)
         return run.delta(cast("float", epsilon), tolerance=tolerance)
 
-    def trade_off(self, steps: int | None = None, alpha: ArrayLike = (), *, epochs: int | None = None) -> TradeOff:
+    def trade_off(
+        self, steps: int | None = None, alpha: ArrayLike | None = None, *, epochs: int | None = None
+    ) -> TradeOff:
         """The trade-off function α ↦ β of ``steps`` steps: the smaller of both adjacency directions.
 
         Parameters
@@ -187,19 +193,69 @@ class Mechanism:
         -------
         TradeOff
             Bounds on the smallest false negative rate; the safe side is the lower one.
+
+        Raises
+        ------
+        ParameterError
+            If an argument is missing or lies outside its range.
         """
+        if alpha is None:
+            raise ParameterError("alpha", None, "given: false positive rates in [0, 1]")
         return self._run(steps, epochs).trade_off(alpha)
 
+    def advantage(self, steps: int | None = None, *, epochs: int | None = None) -> PrivacyBounds:
+        """The most by which an attacker's true positive rate can exceed the false positive rate.
+
+        Returns
+        -------
+        PrivacyBounds
+            See :meth:`Composition.advantage`.
+        """
+        return self._run(steps, epochs).advantage()
+
+    def true_positive_rate(
+        self, steps: int | None = None, false_positive_rate: float = 0.01, *, epochs: int | None = None
+    ) -> PrivacyBounds:
+        """The largest true positive rate of an attacker with this false positive rate.
+
+        Returns
+        -------
+        PrivacyBounds
+            See :meth:`Composition.true_positive_rate`.
+        """
+        return self._run(steps, epochs).true_positive_rate(false_positive_rate)
+
+    def bayes_risk(self, steps: int | None = None, prior: float = 0.5, *, epochs: int | None = None) -> PrivacyBounds:
+        """The least probability of error of an attacker who believes in one neighbour with probability ``prior``.
+
+        Returns
+        -------
+        PrivacyBounds
+            See :meth:`Composition.bayes_risk`; the safe side is the lower one.
+        """
+        return self._run(steps, epochs).bayes_risk(prior)
+
+    def gdp_mu(
+        self, steps: int | None = None, *, epochs: int | None = None, least_delta: float = 1e-10
+    ) -> PrivacyBounds:
+        """The smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > ``least_delta``.
+
+        Returns
+        -------
+        PrivacyBounds
+            See :meth:`Composition.gdp_mu`.
+        """
+        return self._run(steps, epochs).gdp_mu(least_delta=least_delta)
+
     def _epsilon_curve(self, steps: Any, epochs: Any, delta: float, tolerance: float) -> PrivacyCurve:
-        length = self.steps_per_epoch
+        length = self.batches().steps_per_epoch
+        schedule = self._schedule_after if self.has_pairs else None
         if epochs is None:
             counts = checked_counts("steps", steps, length or 1)
-            return epsilon_curve(self._schedule_after, self._solved_after, counts, delta, tolerance)
-        run_length(steps, 1, length)  # refuses both, or epochs of Poisson sampling
+            return epsilon_curve(schedule, self._solved_after, counts, delta, tolerance)
+        self.batches().run_length(steps, 1)  # refuses both, or epochs of Poisson sampling
         counts = checked_counts("epochs", epochs, high=10**9 // (length or 1))
-        return epsilon_curve(
-            self._schedule_after, self._solved_after, counts * (length or 1), delta, tolerance, at=counts
-        )
+        return epsilon_curve(schedule, self._solved_after, counts * (length or 1), delta, tolerance, at=counts)
 
     def _schedule_after(self, steps: int) -> Schedule:
         return self.schedule(self.step(), steps)
@@ -208,23 +264,13 @@ class Mechanism:
         return solved(compose([(self, steps)]), question, direction, tolerance)
 
     def _run(self, steps: int | None, epochs: int | None) -> Composition:
-        return compose([(self, run_length(steps, epochs, self.steps_per_epoch))])
+        return compose([(self, self.batches().run_length(steps, epochs))])
 
-    def _unit(self) -> ClippingStep | AllocationEpoch:
+    def _unit(self) -> AnyStep | AllocationEpoch:
         """One step, or one epoch of random allocation: what other packages' accountants compose."""
-        if self.steps_per_epoch is None or self.steps_per_epoch == 1:
-            return self.step()
-        check_count("participations", self.participations, high=1)
-        return AllocationEpoch(self.step(), int(self.steps_per_epoch))
-
-    def check_sampling(self) -> None:
-        """Raise unless the sampling is in order; write down the rate that random allocation implies."""
-        rate = checked_sample_rate(self.sampling, self.sample_rate, self.steps_per_epoch, self.participations)
-        object.__setattr__(self, "sample_rate", rate)
-
-    def step_rate(self) -> float:
-        """The sample rate of the step that the engine sees: 1 where the epoch does the sampling."""
-        return float(self.sample_rate) if self.steps_per_epoch is None else 1.0
+        if not self.has_pairs:
+            raise ParameterError("neighbours", self.neighbours, "a relation for which one step has a pair")
+        return self.batches().unit(self.step())
 
     def to_prv(
         self,
@@ -234,7 +280,7 @@ class Mechanism:
         tail: float = 1e-12,
         bins: int = 128,
     ) -> UpperLoss:
-        """One step, or epoch of random allocation, as a privacy random variable of prv-accountant (``dprmt[interop]``).
+        """One step, or epoch of random allocation, as a privacy random variable of prv-accountant (extra ``interop``).
 
         Parameters
         ----------
@@ -277,7 +323,7 @@ class Mechanism:
         tail: float = 1e-12,
         bins: int = 128,
     ) -> PrivacyLossDistribution:
-        """One step, or epoch of random allocation, as a distribution of dp-accounting (``dprmt[interop]``).
+        """One step, or epoch of random allocation, as a distribution of dp-accounting (extra ``interop``).
 
         Parameters
         ----------

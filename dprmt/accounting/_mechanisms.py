@@ -3,47 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NoReturn
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, NoReturn, SupportsFloat
 
-from dprmt._validation import ParameterError, check_choice, check_count, check_real
+from dprmt._validation import check_real
 from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._errors import NoRenyiDivergenceError
 from dprmt.accounting._mechanism import Mechanism
-from dprmt.accounting._sampling import Sampling
+from dprmt.accounting._neighbours import Neighbours, ZeroOut, checked_neighbours
+from dprmt.accounting._norms import ExactNorms, Norms, checked_norms
+from dprmt.accounting._related_step import AnyStep, has_pairs, related
+from dprmt.accounting._sampling import Poisson, Sampling, checked_sampling
+from dprmt.accounting._value import Value
 
-Analysis = Literal["tight", "envelope"]
 ProbeSharing = Literal["batch", "sample"]
 
 
-@dataclass(frozen=True, repr=False)
-class DPSGD(Mechanism):
-    """DP-SGD with exact per-sample norms: the Poisson-subsampled Gaussian mechanism.
+@dataclass(frozen=True, repr=False, init=False)
+class DPSGD(Value, Mechanism):
+    """DP-SGD: clipped per-sample gradients, summed over randomly drawn batches, with Gaussian noise.
+
+    Three values that know nothing of each other describe a step. With exact norms and Poisson sampling it is the
+    Poisson-subsampled Gaussian mechanism; with estimated norms it is *randomized clipping*.
 
     Parameters
     ----------
     noise_multiplier : float
-        σ, standard deviation of the noise in units of the clipping norm; > 0.
-    sample_rate : float
-        q, probability with which each sample enters a batch, by a coin of its own; in [1e-9, 1]. Left out for random
-        allocation, for which it becomes ``participations / steps_per_epoch``.
-    sampling : {"poisson", "allocation"}
-        "allocation": in every epoch each sample takes part in exactly one step, chosen uniformly, independently of the
-        other samples and of other epochs.
-    steps_per_epoch : int or None
-        t, number of steps of an epoch of random allocation.
-    participations : int
-        r: the epoch is cut into r blocks of steps, as equal as can be, and each sample takes part once in each block.
+        σ, standard deviation of the noise in units of the clipping norm; in [1e-3, 1e6].
+    sampling : Poisson, RandomAllocation or float
+        How samples come into batches; a number q stands for ``Poisson(q)``.
+    norms : ExactNorms, Hutchinson or HutchPlusPlus
+        How per-sample norms are taken. Estimates come with public probes unless ``secret=True``.
+    neighbours : ZeroOut, AddRemove, ReplaceOne or Group
+        Whose privacy: which data sets are told apart. Rate, divisor and number of steps are the same for both.
 
     Formal guarantees
     -----------------
-    Every ``upper`` bounds the privacy of adaptive composition under add/remove adjacency (the larger of both
-    directions), provided batches are drawn as ``sampling`` says (a shuffle that is cut into batches of a fixed size is
-    neither, and not covered), each sample's contribution is clipped to norm
-    C by its exact norm, Gaussian noise of standard deviation σC is added to the sum, and anything else, the
-    normalisation by the *expected* batch size included, is post-processing. Discretization, truncation and
-    rounding are charged to it (``docs/theory/randomized_clipping.md``, §6; for random allocation
-    ``docs/theory/random_allocation.md``).
+    Every ``upper`` bounds the privacy of adaptive composition for ``neighbours`` (``docs/theory/neighbours.md``; the
+    larger of both directions), provided batches are drawn as ``sampling`` says (a shuffle that is cut into batches of a
+    fixed size is neither, and not covered), each sample's contribution is clipped to norm C by its norm, taken as
+    ``norms`` says and under what that value asks of the training code, Gaussian noise of standard deviation σC is added
+    to the sum, and anything else, the normalisation by the *expected* batch size included, is post-processing.
+    Discretization, truncation and rounding are charged to it (``docs/theory/randomized_clipping.md``, §6; for random
+    allocation ``docs/theory/random_allocation.md``).
 
     Raises
     ------
@@ -52,170 +54,122 @@ class DPSGD(Mechanism):
 
     Examples
     --------
-    >>> bounds = DPSGD(noise_multiplier=1.0, sample_rate=0.01).epsilon(steps=1000, delta=1e-5)
+    >>> from dprmt.accounting import Hutchinson, RandomAllocation
+    >>> bounds = DPSGD(noise_multiplier=1.0, sampling=0.01).epsilon(steps=1000, delta=1e-5)
     >>> 1.82 < bounds.lower < bounds.upper < 1.83
     True
-    >>> shuffled = DPSGD(1.0, sampling="allocation", steps_per_epoch=100)
+    >>> shuffled = DPSGD(1.0, RandomAllocation(steps_per_epoch=100))
     >>> shuffled.epsilon(epochs=10, delta=1e-5).upper < 1.75
     True
+    >>> DPSGD(2.0, 0.03, norms=Hutchinson(probes=32))
+    DPSGD(2.0, Poisson(0.03), norms=Hutchinson(32))
     """
 
+    kind: ClassVar[str] = "dpsgd"
+
     noise_multiplier: float
-    sample_rate: float = 0.0
-    sampling: Sampling = field(default="poisson", kw_only=True)
-    steps_per_epoch: int | None = field(default=None, kw_only=True)
-    participations: int = field(default=1, kw_only=True)
+    sampling: Sampling
+    norms: Norms = field(default=ExactNorms())
+    neighbours: Neighbours = field(default=ZeroOut())
 
-    def __post_init__(self) -> None:
-        check_noise(self.noise_multiplier)
-        self.check_sampling()
+    def __init__(
+        self,
+        noise_multiplier: float,
+        sampling: Sampling | SupportsFloat,
+        norms: Norms = ExactNorms(),
+        neighbours: Neighbours = ZeroOut(),
+    ) -> None:
+        self._keep(
+            noise_multiplier=check_noise(noise_multiplier),
+            sampling=checked_sampling(sampling),
+            norms=checked_norms(norms),
+            neighbours=checked_neighbours(neighbours),
+        )
 
-    def step(self) -> ClippingStep:
-        """One step with Z = 1.
+    @property
+    def sample_rate(self) -> float:
+        """q, the probability with which a sample enters a given batch."""
+        return self.sampling.rate
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Length of an epoch; None where there are no epochs."""
+        return self.sampling.steps_per_epoch
+
+    def batches(self) -> Sampling:
+        """How samples come into batches.
 
         Returns
         -------
-        ClippingStep
-            The step.
+        Poisson or RandomAllocation
+            The value.
         """
-        return ClippingStep(float(self.noise_multiplier), self.step_rate())
+        return self.sampling
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a pair of one step is known for ``neighbours``; else bounds are composed of curves (N6)."""
+        return self._has_pairs(self.norms)
 
-@dataclass(frozen=True, repr=False)
-class RandomizedClipping(Mechanism):
-    """DP-SGD whose per-sample norms are Hutchinson or Hutch++ estimates with Gaussian probes.
-
-    Parameters
-    ----------
-    noise_multiplier : float
-        σ, standard deviation of the noise in units of the clipping norm; > 0.
-    sample_rate : float
-        q, probability with which each sample enters a batch, by a coin of its own; in [1e-9, 1]. Left out for random
-        allocation, for which it becomes ``participations / steps_per_epoch``.
-    probes : int
-        k, number of Gaussian probe vectors per layer; ≥ 2.
-    rank : int or None
-        d, an upper bound on the number of nonzero singular values of all layers together; may be given only if
-        *every* parameter's norm is estimated. Used by ``analysis="envelope"``; ``None`` claims nothing.
-    analysis : {"tight", "envelope"}
-        "tight": every spectrum is compared with a rank-one gradient (theory §4 and §5). "envelope": with the
-        stochastic order's envelope of all spectra (theory §2), the published analysis.
-    probe_sharing : {"batch", "sample"}
-        "batch": probes may be shared by all samples of a step and become known. "sample": see below.
-    sketch : int or None
-        s, columns of the Gaussian sketch in Hutch++, ≥ 3; ``None`` for Hutchinson's estimator, and where one layer has
-        no sketch. Of layers that differ, the smallest s and the smallest k count. For the tight analysis only.
-    power_iteration : bool
-        Whether each layer's head is a basis of MᵀMS (3s + k products) rather than of MᵀS' (2s + k); claimed by default
-        of none. The ε without the claim holds for both.
-    sampling, steps_per_epoch, participations
-        As in :class:`DPSGD`.
-
-    Formal guarantees
-    -----------------
-    As for :class:`DPSGD`, with the norm of layer l replaced by ‖A_lᵀ(G_l P_l)‖_F, or by Hutch++'s head and
-    tail, and this much asked of the training code:
-
-    * the entries of P_l are independent N(0, 1/k), fresh at each step and independent between layers; layers
-      whose norm is exact are added as they are, and then ``rank`` stays ``None``;
-    * with a sketch, it is Gaussian, independent of the probes, fresh at each step and independent between layers
-      like them; the probes are applied to what the head leaves, M(I - QQᵀ). Layers that are exact count as such. The
-      bound holds for every spectrum (theory §9), so nothing is asked of the gradients;
-    * ``probe_sharing="batch"``: all micro-batches of one logical step use the same P_l. Nothing about the
-      probes (and sketch) needs to be kept secret.
-    * ``probe_sharing="sample"``: every sample has its own probes (and sketch, for Hutch++), independent of
-      everything else, drawn afresh at each step from a cryptographically strong or secretly seeded generator
-      keyed by the sample's identity and the step, never by its position in a batch; they are used for that
-      sample's norm only, never logged, stored or released, and neither are the norms or clip factors.
-
-    ``lower`` bounds the privacy of the worst case of the stated analysis from below: for "tight" that is the
-    mechanism itself (a rank-one gradient attains it), for "envelope" the envelope, and with a sketch the law that is
-    charged, which no gradient need attain: see
-    :class:`FlatSpectrum`.
-
-    Raises
-    ------
-    ParameterError
-        If an argument lies outside its range.
-
-    Examples
-    --------
-    >>> mechanism = RandomizedClipping(noise_multiplier=2.0, sample_rate=0.03, probes=32)
-    >>> bounds = mechanism.epsilon(steps=400, delta=1e-5)
-    >>> 1.34 < bounds.lower < bounds.upper < 1.36
-    True
-    >>> sketched = RandomizedClipping(noise_multiplier=2.0, sample_rate=0.03, probes=32, sketch=32)
-    >>> sketched.epsilon(steps=400, delta=1e-5).upper < 1.29
-    True
-    """
-
-    noise_multiplier: float
-    sample_rate: float = 0.0
-    probes: int = 0
-    rank: int | None = None
-    analysis: Analysis = "tight"
-    probe_sharing: ProbeSharing = "batch"
-    sketch: int | None = None
-    power_iteration: bool = False
-    sampling: Sampling = field(default="poisson", kw_only=True)
-    steps_per_epoch: int | None = field(default=None, kw_only=True)
-    participations: int = field(default=1, kw_only=True)
-
-    def __post_init__(self) -> None:
-        check_noise(self.noise_multiplier)
-        self.check_sampling()
-        check_clipping(self.probes, self.rank, self.analysis, self.probe_sharing)
-        check_sketch(self.sketch, self.power_iteration, self.probes, self.rank, self.analysis)
-
-    def step(self) -> ClippingStep:
+    def step(self) -> AnyStep:
         """One step under the chosen analysis.
 
         Returns
         -------
-        ClippingStep
-            The step.
+        ClippingStep or RelatedStep
+            The step as ``neighbours`` see it; where it has no pair for them, of a sample that is present or without a
+            gradient.
         """
-        return self._step(self.analysis, self.probe_sharing)
+        return self._step(self.norms)
 
-    def fallback_steps(self) -> tuple[ClippingStep, ...]:
-        """One step under the envelope, and as if the probes were known: valid too, and at times tighter.
+    def fallback_steps(self) -> tuple[AnyStep, ...]:
+        """One step under each of the analyses that are valid too, and at times tighter.
 
         Returns
         -------
-        tuple of ClippingStep
-            The first is sometimes better for few probes and little noise, the second without subsampling. A sketch does
-        not enter the first, which holds for every head.
+        tuple of ClippingStep or RelatedStep
+            By :meth:`Norms.alternatives`.
         """
-        envelope, known = self._step("envelope", self.probe_sharing), self._step(self.analysis, "batch")
-        if self.analysis == "tight" and self.rank is None and self.sketch is None:  # (M2), (C9) know the envelope
-            return () if self.probe_sharing == "batch" else (known,)
-        others = (envelope, known)
-        return tuple(step for step in others if step != self.step())
+        others = [norms for norms in self.norms.alternatives() if self._has_pairs(norms) or not self.has_pairs]
+        return tuple(self._step(norms) for norms in others)
 
-    def _step(self, analysis: str, probe_sharing: str) -> ClippingStep:
-        return ClippingStep(
-            noise_multiplier=float(self.noise_multiplier),
-            sample_rate=self.step_rate(),
-            probes=int(self.probes),
-            rank=None if self.rank is None else int(self.rank),
-            analysis=analysis,
-            secret=probe_sharing == "sample",
-            sketch=None if self.sketch is None or analysis == "envelope" else int(self.sketch),
-            power_iteration=bool(self.power_iteration) and analysis != "envelope",
-        )
+    def of_one_sample(self) -> DPSGD:
+        """The same mechanism for :class:`ZeroOut`.
+
+        Returns
+        -------
+        DPSGD
+            With the other values as they are.
+        """
+        return replace(self, neighbours=ZeroOut())
+
+    def _step(self, norms: Norms) -> AnyStep:
+        step = self._own_step(norms)
+        return related(step, self.neighbours) if self._has_pairs(norms) else step
+
+    def _own_step(self, norms: Norms) -> ClippingStep:
+        return ClippingStep(self.noise_multiplier, self.sampling.step_rate, norms.law(), norms.is_secret)
+
+    def _has_pairs(self, norms: Norms) -> bool:
+        is_poisson = isinstance(self.sampling, Poisson)
+        return has_pairs(self._own_step(norms), self.neighbours, is_poisson)
 
     def rdp(self, orders: float | Sequence[float]) -> NoReturn:
-        """Refuse: no Rényi divergence of this mechanism is finite.
+        """Refuse: no Rényi divergence is finite with estimated norms, and none is computed here with exact ones.
 
         Raises
         ------
         NoRenyiDivergenceError
-            Always. P(Z > z) falls like z^{-k}, so E exp(cZ²) is infinite for every c > 0.
+            With estimated norms. P(Z > z) falls like z^{-k}, so E exp(cZ²) is infinite for every c > 0.
+        NotImplementedError
+            With exact norms.
         """
         del orders
+        if isinstance(self.norms, ExactNorms):
+            raise NotImplementedError("ask epsilon() or delta(), which compose exactly; dp-accounting has RDP")
         raise NoRenyiDivergenceError(
-            "randomized clipping has no finite Rényi divergence of any order > 1: its sensitivity Z has a "
-            f"polynomial tail, P(Z > z) ~ z^-{self.probes}, so E exp(c Z^2) is infinite; "
+            f"DP-SGD with {self.norms!r} has no finite Rényi divergence of any order > 1: its sensitivity Z has a "
+            "polynomial tail, P(Z > z) ~ z^-k with k probes, so E exp(c Z^2) is infinite; "
             "use epsilon(), delta() or to_pld() instead of RDP or moments accounting"
         )
 
@@ -226,32 +180,6 @@ def check_noise_and_rate(noise_multiplier: float, sample_rate: float) -> None:
     check_real("sample_rate", sample_rate, low=1e-9, high=1.0)
 
 
-def check_noise(noise_multiplier: float) -> None:
-    """Raise unless σ is in range."""
-    check_real("noise_multiplier", noise_multiplier, low=1e-3, high=1e6)
-
-
-def check_clipping(probes: int, rank: int | None, analysis: str, probe_sharing: str) -> None:
-    """Raise unless the options of randomized clipping are in range."""
-    check_count("probes", probes, low=2, high=10**5)
-    if rank is not None:
-        check_count("rank", rank, low=1)
-    check_choice("analysis", analysis, ("tight", "envelope"))
-    check_choice("probe_sharing", probe_sharing, ("batch", "sample"))
-
-
-def check_sketch(
-    sketch: int | None, power_iteration: bool, probes: int | None, rank: int | None, analysis: str
-) -> None:
-    """Raise unless a sketch's width is in range and nothing else contradicts a sketch."""
-    if sketch is None:
-        if power_iteration:
-            raise ParameterError("power_iteration", power_iteration, "left out where there is no sketch")
-        return
-    check_count("sketch", sketch, low=3, high=10**4)
-    if probes is None:
-        raise ParameterError("sketch", sketch, "left out where no probes are given")
-    if analysis == "envelope":
-        raise ParameterError("analysis", analysis, "'tight' where there is a sketch, which the envelope cannot credit")
-    if rank is not None:
-        raise ParameterError("rank", rank, "left out where there is a sketch: part of the norm is exact then")
+def check_noise(noise_multiplier: float) -> float:
+    """σ, or an error unless it is in range."""
+    return check_real("noise_multiplier", noise_multiplier, low=1e-3, high=1e6)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dprmt._validation import ParameterError, check_count
+from dprmt.accounting._norms import ExactNorms, Norms
 
 _WORD = 4  # float32
 
@@ -39,17 +40,16 @@ class NormCost(NamedTuple):
     bytes: int
 
 
-def exact_cost(layers: Sequence[LayerShape]) -> NormCost:
-    """Exact norms: of the gradient itself or of two T x T matrices, whichever takes fewer operations."""
-    return _total([_exact(layer) for layer in layers])
+def norm_cost(layers: Sequence[LayerShape], norms: Norms, products: int) -> NormCost:
+    """Cost of norms that take so many products per layer.
 
-
-def estimate_cost(layers: Sequence[LayerShape], probes: int, sketch: int | None, products: int) -> NormCost:
-    """Hutchinson's estimate or Hutch++; layers whose smaller side is at most s + k are exact.
-
-    Returns: with the orthonormal basis and the projection of the probes.
+    Exact norms: of the gradient itself or of two T x T matrices, whichever takes fewer operations; so are layers whose
+    smaller side is at most s + k. Hutch++ includes the orthonormal basis and the projection of the probes.
     """
-    return _total([_estimate(layer, probes, sketch or 0, products) for layer in layers])
+    if isinstance(norms, ExactNorms):
+        return _total([_exact(layer) for layer in layers])
+    probes, sketch = getattr(norms, "probes", 0), getattr(norms, "sketch", 0)
+    return _total([_estimate(layer, probes, sketch, products) for layer in layers])
 
 
 def check_layers(layers: Sequence[Sequence[int]]) -> tuple[LayerShape, ...]:

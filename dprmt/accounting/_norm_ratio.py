@@ -1,4 +1,4 @@
-r"""Laws of the norm ratio X = n̂/n, cut into bins whose masses and means are known in closed form.
+r"""A law of the squared-norm ratio X = n̂²/n², cut into bins whose masses and means are known in closed form.
 
 A clipped sample with estimated squared norm n̂ has sensitivity Z = X^{-1/2} (in units of the clipping
 norm). Bins turn a continuous law into finitely many sensitivities without losing the side of the
@@ -8,19 +8,16 @@ bound: see (B1) and (B2) in ``docs/theory/randomized_clipping.md``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammaincc, gammaincinv, ndtri
+from scipy.special import ndtri
 
-from dprmt.accounting._envelope import ENVELOPE_MARGIN, envelope_cdf, envelope_switch
-from dprmt.accounting._gamma_mixture import LARGEST_DOF, GammaMixture
+from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._sketch_order import ResidualOrder
 from dprmt.accounting._types import Array
 
 _LARGEST_INFLATION = 1e-3  # of a bin's mass, where that is far too little to matter
 _STEEP_BINS, _FINE_GRID = 160, 2000
-_FAR_BELOW_ONE = 1e-3  # where norm ratios so small decide, those above 1 may be known roughly
 _SHIFT_WIDTH, _LEAST_WIDTH, _FAR_WIDTH, _TIMES_AS_MANY = 0.12, 0.003, 0.1, 3
 
 
@@ -167,90 +164,10 @@ def _merge(x: Array, mass: Array) -> tuple[Array, Array]:
     return values[keep], total[keep]
 
 
-def exact_norm() -> NormRatioBins:
-    """X = 1: the norm is computed exactly."""
-    one = np.ones(1)
-    return NormRatioBins(left=one, right=one, mass=one, mean=one, below=0.0)
-
-
-def tight(law: GammaMixture, tail: float, bins: int, focus: Focus | Steep | None = None) -> NormRatioBins:
-    """The law that is least concentrated among all spectra (T3): χ²(k)/k, or its mixture for a sketch (H4)."""
-    edges = _edges(law, tail, bins, law.upper_quantile(1e-9), focus)
-    left, right = edges, np.append(edges[1:], np.inf)
-    return _from_moments(left, right, *law.increments(left, right), _left_tail(law, edges[0]))
-
-
-def half_exact(probes: int, tail: float, bins: int) -> NormRatioBins:
-    """X = ½ + ½ χ²(ν)/ν: half of the squared norm is known."""
-    law = tight(GammaMixture.single(probes), tail, bins)
-    left, right, mean = ((1.0 + end) / 2 for end in (law.left, law.right, law.mean))
-    lowest = np.array([0.5])
-    return NormRatioBins(
-        left=np.append(lowest, left),
-        right=np.append(left[:1], right),
-        mass=np.append(law.below, law.mass),
-        mean=np.append(np.nan, mean),
-        below=0.0,
-    )
-
-
-def envelope(
-    probes: int, rank: int | None, tail: float, bins: int, focus: Focus | Steep | None = None
-) -> NormRatioBins:
-    """The law whose CDF is the envelope G_d: stochastically below X for every spectrum of that rank.
-
-    ``probes``, ``rank``: k and d; ``rank=None`` is d → ∞, also used (it is larger) where k·d exceeds 10⁵: scipy's
-    incomplete gamma functions lose their relative accuracy in the tails of larger shapes.
-    """
-    if rank is not None and probes * rank > LARGEST_DOF:
-        rank = None
-    if rank == 1:
-        return tight(GammaMixture.single(probes), tail, bins, focus)
-    law = GammaMixture.single(probes)
-    edges = _edges(law, tail, bins, 1.0, focus)
-    left, right = edges[:-1], edges[1:]
-    mass, first_moment = law.increments(left, right)
-    if rank is None:
-        one, rest = np.ones(1), np.array([gammaincc(probes / 2, probes / 2)])
-        parts = [(left, right, mass, first_moment), (one, one, rest, rest)]
-    else:
-        in_a_tail = isinstance(focus, Focus) and law.lower_quantile(focus.ends[1]) < _FAR_BELOW_ONE
-        parts = [(left, right, mass, first_moment), *_beyond_one(probes, rank, bins // 8 if in_a_tail else bins)]
-    left, right, mass, first_moment = (np.concatenate(column) for column in zip(*parts, strict=True))
-    found = _from_moments(left, right, mass, first_moment, _left_tail(law, edges[0]))
-    return found if rank is None else replace(found, margin=ENVELOPE_MARGIN)
-
-
-@lru_cache(maxsize=8)
-def ordered(law: ResidualOrder, tail: float, bins: int, focus: Focus | Steep | None = None) -> NormRatioBins:
-    """The law that X exceeds in the stochastic order whatever the spectrum is and a sketch leaves of it (H6)."""
-    edges = _edges(law, tail, bins, 1.0, focus)
-    left, right = edges[:-1], edges[1:]
-    one, rest = np.ones(1), np.array([gammaincc(law.probes / 2, law.probes / 2)])
-    parts = [(left, right, *law.increments(left, right)), (one, one, rest, rest)]
-    left, right, mass, first_moment = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return _from_moments(left, right, mass, first_moment, _left_tail(law, edges[0]))
-
-
-def _beyond_one(probes: int, rank: int, bins: int) -> list[tuple[Array, Array, Array, Array]]:
-    """The envelope's segments right of 1: the hump, whose means are unknown, and equal spectral values."""
-    switch = float(envelope_switch(probes, rank))
-    hump = np.linspace(1.0, switch, 4 * bins + 1)
-    hump_mass = np.maximum(np.diff(envelope_cdf(hump, probes, rank)), 0.0)
-    shape = probes * rank / 2
-    end = max(float(gammaincinv(shape, 1.0 - 1e-9) / shape), switch * (1 + 1e-6))
-    outer = np.geomspace(switch, end, bins + 1)
-    left, right = outer, np.append(outer[1:], np.inf)
-    return [
-        (hump[:-1], hump[1:], hump_mass, np.full(hump_mass.size, np.nan)),
-        (left, right, *GammaMixture.single(probes * rank).increments(left, right)),
-    ]
-
-
-def _edges(
+def bin_edges(
     law: GammaMixture | ResidualOrder, tail: float, bins: int, right_end: float, focus: Focus | Steep | None = None
 ) -> Array:
-    """Log-spaced bin ends from the ``tail`` quantile of the law to ``right_end``."""
+    """Logarithmically spaced bin ends, from the ``tail`` quantile of the law to ``right_end``."""
     start = max(law.lower_quantile(tail), 1e-290)
     if isinstance(focus, Steep):
         return focus.edges(law, start, right_end, bins)
@@ -263,11 +180,20 @@ def _edges(
     return np.unique(np.concatenate([everywhere, there]))
 
 
-def _left_tail(law: GammaMixture | ResidualOrder, x: float) -> float:
+def bins_of_mixture(law: GammaMixture, number: int, tail: float, focus: Focus | Steep | None = None) -> NormRatioBins:
+    """A mixture of χ²(ν)/ν in bins that reach to ∞."""
+    edges = bin_edges(law, tail, number, law.upper_quantile(1e-9), focus)
+    left, right = edges, np.append(edges[1:], np.inf)
+    return bins_from_moments(left, right, *law.increments(left, right), left_tail(law, edges[0]))
+
+
+def left_tail(law: GammaMixture | ResidualOrder, x: float) -> float:
+    """Probability of X below x."""
     return float(law.cdf(np.array([x]))[0])
 
 
-def _from_moments(left: Array, right: Array, mass: Array, first_moment: Array, below: float) -> NormRatioBins:
+def bins_from_moments(left: Array, right: Array, mass: Array, first_moment: Array, below: float) -> NormRatioBins:
+    """Bins that are not empty, from masses and first moments."""
     keep = mass > 0
     left, right, mass, first_moment = left[keep], right[keep], mass[keep], first_moment[keep]
     return NormRatioBins(left=left, right=right, mass=mass, mean=first_moment / mass, below=below)

@@ -13,8 +13,10 @@ from opacus.accountants import IAccountant, register_accountant
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
 from dprmt.accounting._bounds import PrivacyBounds
 from dprmt.accounting._compose import compose
-from dprmt.accounting._mechanisms import DPSGD, Analysis, ProbeSharing, RandomizedClipping, check_clipping, check_sketch
-from dprmt.accounting._sampling import Sampling
+from dprmt.accounting._earlier import ProbeSharing, RandomizedClipping, check_clipping, check_sketch
+from dprmt.accounting._mechanisms import DPSGD
+from dprmt.accounting._norms import Analysis
+from dprmt.accounting._sampling import Poisson, RandomAllocation
 
 NAME = "randomized_clipping"
 
@@ -47,7 +49,7 @@ class ClippingConfiguration:
     probe_sharing: ProbeSharing = "batch"
     sketch: int | None = None
     power_iteration: bool = False
-    sampling: Sampling = "poisson"
+    sampling: str = "poisson"
 
     def __post_init__(self) -> None:
         check_choice("sampling", self.sampling, ("poisson", "allocation"))
@@ -67,14 +69,16 @@ class ClippingConfiguration:
         DPSGD or RandomizedClipping
             The mechanism.
         """
-        batches: dict[str, Any] = {"sample_rate": sample_rate}
-        if self.sampling == "allocation":
-            batches = {"sampling": "allocation", "steps_per_epoch": _epoch_length(sample_rate)}
         if self.probes is None:
-            return DPSGD(noise_multiplier, **batches)
+            allocated = self.sampling == "allocation"
+            batches = RandomAllocation(_epoch_length(sample_rate)) if allocated else Poisson(sample_rate)
+            return DPSGD(noise_multiplier, batches)
+        words: dict[str, Any] = {"sample_rate": sample_rate}
+        if self.sampling == "allocation":
+            words = {"sampling": "allocation", "steps_per_epoch": _epoch_length(sample_rate)}
         return RandomizedClipping(
             noise_multiplier,
-            **batches,
+            **words,
             probes=self.probes,
             rank=self.rank,
             analysis=self.analysis,
@@ -340,7 +344,7 @@ def register(
     probe_sharing: ProbeSharing = "batch",
     sketch: int | None = None,
     power_iteration: bool = False,
-    sampling: Sampling = "poisson",
+    sampling: str = "poisson",
     name: str = NAME,
 ) -> type[RandomizedClippingAccountant]:
     """State how norms are computed, and register an Opacus accountant for it.

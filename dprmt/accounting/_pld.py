@@ -13,9 +13,9 @@ from scipy.signal import lfilter
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting._allocation import AllocationEpoch
 from dprmt.accounting._charged_cells import charged_cells
-from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._discretization import LossPMF, from_above
 from dprmt.accounting._loss_grid import graded_indices
+from dprmt.accounting._related_step import AnyStep
 from dprmt.accounting._types import Array
 
 _MOST_POINTS = 2**21
@@ -23,7 +23,7 @@ _BULK = 1.0  # beyond this loss the exact curve is taken at wider and wider step
 
 
 def to_pld(
-    step: ClippingStep | AllocationEpoch,
+    step: AnyStep | AllocationEpoch,
     discretization: float = 1e-4,
     *,
     largest_loss: float | None = None,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.accounting._bounds import Direction, PrivacyBounds
+from dprmt.accounting._notebook import curve_html
 from dprmt.accounting._types import Array
 
 Counts = Sequence[int] | NDArray[np.integer[Any]]
@@ -47,6 +48,9 @@ class PrivacyCurve:
     is_narrow: NDArray[np.bool_]
     at_delta: float | None = None
     """The δ at which ε was asked for."""
+
+    def _repr_html_(self) -> str:
+        return curve_html(self)
 
     def __len__(self) -> int:
         return int(self.at.size)

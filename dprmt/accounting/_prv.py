@@ -15,13 +15,13 @@ from dprmt.accounting._allocation import AllocationEpoch
 from dprmt.accounting._bounds import Direction
 from dprmt.accounting._cells import LossCells, StepPair
 from dprmt.accounting._charged_cells import charged_cells
-from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._errors import NoRenyiDivergenceError
+from dprmt.accounting._related_step import AnyStep, RelatedStep
 from dprmt.accounting._types import Array
 
 
 def to_prv(
-    step: ClippingStep | AllocationEpoch,
+    step: AnyStep | AllocationEpoch,
     direction: Direction = "remove",
     *,
     largest_loss: float | None = None,
@@ -72,11 +72,13 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
     """The privacy loss of an upper pair in one direction; made by :func:`to_prv`."""
 
     def __init__(
-        self, step: ClippingStep | AllocationEpoch, pair: StepPair, direction: Direction, largest_loss: float
+        self, step: AnyStep | AllocationEpoch, pair: StepPair, direction: Direction, largest_loss: float
     ) -> None:
         self.direction, self.largest_loss = direction, largest_loss
         self._step, self._pair = step, pair
-        self._low, self._high = _support(step.sample_rate, direction, largest_loss)
+        self._low, self._high = -largest_loss, largest_loss
+        if not isinstance(step, RelatedStep):
+            self._low, self._high = _support(step.sample_rate, direction, largest_loss)
         self._infinite = self._cells(np.array([self._low, self._high])).p_above
         if self._infinite >= 1.0:
             raise ParameterError("largest_loss", largest_loss, "so large that some losses below it remain")
@@ -109,10 +111,15 @@ class UpperLoss(PrivacyRandomVariable):  # type: ignore[misc]
         Returns: an upper bound. Removing a sample has the larger one of both directions (Mironov, Talwar & Zhang 2019,
         arXiv:1908.10530v1, Section 3).
         """
-        if self._step.probes is not None:
+        if isinstance(self._step, RelatedStep):
+            raise NotImplementedError(
+                "no Rényi divergence is known for these neighbours: give PRVAccountant an eps_max"
+            )
+        if not self._step.is_exact:
             raise NoRenyiDivergenceError(
                 "randomized clipping has no finite Rényi divergence of any order > 1: its sensitivity Z has a "
-                f"polynomial tail, P(Z > z) ~ z^-{self._step.probes}, so E exp(c Z^2) is infinite; give PRVAccountant "
+                f"polynomial tail, P(Z > z) ~ z^-{self._step.law.fewest}, so E exp(c Z^2) is infinite; give "
+                "PRVAccountant "
                 f"an eps_max above both the ε in question and largest_loss = {self.largest_loss:.4g}"
             )
         whole = PoissonSubsampledGaussianMechanism(self._step.sample_rate, self._step.noise_multiplier).rdp(alpha)

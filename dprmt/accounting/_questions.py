@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from dprmt.accounting._bounds import PrivacyBounds
+from dprmt.accounting._bounds import Side as Side
 from dprmt.accounting._composition import Phases, log_kappa, log_mgf, tilt_for_delta, tilt_for_epsilon
-
-Side = Literal["upper", "lower"]
 
 _ROUNDING = 1e-12
 

@@ -34,7 +34,8 @@ class SecretLowerPair:
     slack: float = 0.0
 
     @cached_property
-    def _guide(self) -> SecretUpperPair:
+    def guide(self) -> SecretUpperPair:
+        """The pair whose thresholds say where outcomes are merged."""
         x, mass = self.bins.concentrate(0.0)
         return SecretUpperPair(self._shift(x), mass, self.sample_rate, is_law=True)
 
@@ -45,9 +46,9 @@ class SecretLowerPair:
 
     def loss_range(self, tail: float) -> tuple[float, float]:
         """As in :class:`SecretUpperPair`."""
-        return self._guide.loss_range(tail)
+        return self.guide.loss_range(tail)
 
-    def _curve(self, t: Array) -> tuple[Array, Array]:
+    def curve(self, t: Array) -> tuple[Array, Array]:
         """A lower bound of E Φ(μ - t), and 1 minus it; each without cancellation where it is small (C5)."""
         bins = self._points
         value, rest = np.empty(t.size), np.empty(t.size)
@@ -70,18 +71,18 @@ class SecretLowerPair:
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes, after merging outcomes between thresholds."""
         q = self.sample_rate
-        t, _ = self._guide.thresholds(nodes)
+        t, _ = self.guide.thresholds(nodes)
         t = np.unique(t[np.isfinite(t)])
-        value, rest = self._curve(t)
+        value, rest = self.curve(t)
         value, rest = np.concatenate([[1.0], value, [0.0]]), np.concatenate([[0.0], rest, [1.0]])
         step = np.where(value[:-1] < 0.5, -np.diff(value), np.diff(rest))
         ends = np.concatenate([[-np.inf], t, [np.inf]])
         absent = interval_masses(ends)
         present = (1.0 - q) * absent + q * step
         far = int(np.searchsorted(ends, _FAR))
-        p_masses, q_masses, ratio = _merged(present[:far], absent[:far])
+        p_masses, q_masses, ratio = merged(present[:far], absent[:far])
         _merge_far(p_masses, q_masses, ratio, present[far:], _log_masses(ends[far:]))
-        return _by_node(nodes, np.array(p_masses), np.array(q_masses), np.array(ratio))
+        return by_node(nodes, np.array(p_masses), np.array(q_masses), np.array(ratio))
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def _log_masses(points: Array) -> Array:
     return value
 
 
-def _merged(present: Array, absent: Array) -> tuple[list[float], list[float], list[float]]:
+def merged(present: Array, absent: Array) -> tuple[list[float], list[float], list[float]]:
     """Outcomes merged into a monotone likelihood ratio: P-masses, Q-masses, logs of the ratio."""
     keep = absent > 0
     weights = np.maximum(absent[keep], 1e-300)
@@ -202,7 +203,8 @@ def _log_sum(a: float, b: float) -> float:
     return high + math.log1p(math.exp(low - high)) if low > -math.inf else high
 
 
-def _by_node(nodes: Array, p: Array, q: Array, log_ratio: Array) -> LossCells:
+def by_node(nodes: Array, p: Array, q: Array, log_ratio: Array) -> LossCells:
+    """Cells of outcomes with the given masses and losses."""
     place = np.searchsorted(nodes, log_ratio, side="right")
     p_cells = np.bincount(place, weights=np.maximum(p, 0.0), minlength=nodes.size + 1)
     q_cells = np.bincount(place, weights=q, minlength=nodes.size + 1)

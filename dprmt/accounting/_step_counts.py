@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from dprmt.accounting._bounds import Direction, PrivacyBounds
 from dprmt.accounting._composition import composed_powers, log_kappa, tilt_for_delta, window_of
 from dprmt.accounting._discretization import LossPMF
-from dprmt.accounting._engine import InconsistentBoundsError, Step, levels, loss_drift, step_laws
+from dprmt.accounting._engine import InconsistentBoundsError, levels, loss_drift, step_laws
 from dprmt.accounting._few_frequencies import FewFrequencies, TooManyFrequenciesError
 from dprmt.accounting._questions import EpsilonAtDelta
 from dprmt.accounting._solve import DeltaCurve
+from dprmt.accounting._step import Step
 from dprmt.accounting._types import Array
 
 _BLOCK = 2.0  # largest number of steps of a block, over the smallest: one tilt serves them all

@@ -17,21 +17,40 @@ from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._types import Array
 
 _LEAST_CELLS, _MOST_CELLS = 4.0, 200.0
+_ROUNDING = 1e-12  # relative, of a mean that is the end
 MEANS = 4
 """How often the mean of the commonest losses is taken anew on a wide mesh."""
 
 
 @dataclass(frozen=True)
-class Lattice:
-    """Where the nodes of a step's loss lie: at integer multiples of a mesh plus ``offset`` (O1).
+class Home:
+    """The cell whose outcomes, those of very many steps, are put at their mean, a node (O1).
 
-    ``boundary``: the end of the cells that meet at index ``home``; ``None`` if it is the node itself.
+    ``index``: of that node.
+    ``boundary``: where the cell meets the next one.
+    ``end``: the loss log(1 - q), or its negative: no loss lies beyond; all from it to ``boundary`` are averaged.
     """
+
+    index: int
+    boundary: float
+    end: float
+
+    def boundaries(self, index: NDArray[np.int64], lattice: Lattice) -> Array:
+        """Where cells meet: one of them reaches from ``boundary`` to ``end``, also where a node lies between."""
+        nodes, node = lattice.nodes(index), self.index * lattice.mesh + lattice.offset
+        outward = 1 if self.end > self.boundary else -1
+        missing = max(outward * (self.end - node) - lattice.mesh, 0.0)
+        beyond = outward * (index - self.index) > 0
+        return np.where(index == self.index, self.boundary, np.where(beyond, nodes + outward * missing, nodes))
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """Where the nodes of a step's loss lie: at integer multiples of a mesh plus ``offset`` (O1)."""
 
     mesh: float
     offset: float = 0.0
-    boundary: float | None = None
-    home: int = 0
+    home: Home | None = None
 
     def covering(self, ends: tuple[float, float], bulk: float) -> NDArray[np.int64]:
         """Increasing integers whose nodes cover a range of losses."""
@@ -44,8 +63,7 @@ class Lattice:
 
     def boundaries(self, index: NDArray[np.int64]) -> Array:
         """The losses at which cells meet."""
-        nodes = self.nodes(index)
-        return nodes if self.boundary is None else np.where(index == self.home, self.boundary, nodes)
+        return self.nodes(index) if self.home is None else self.home.boundaries(index, self)
 
 
 def lattice(
@@ -70,12 +88,10 @@ def lattice(
     node, boundary = end, None
     if side == "lower":
         node, boundary = _mean_near(pair, end, mesh)
-    meeting = None if boundary is None else sign * boundary
-    if is_near:
-        return Lattice(mesh, sign * node, meeting)
-    cells = math.floor(abs(node) / mesh)
-    home = -round(math.copysign(cells, sign))
-    return Lattice(abs(node) / cells, 0.0, meeting, home)
+    cells = 0 if is_near else math.floor(abs(node) / mesh)
+    index = -round(math.copysign(cells, sign))
+    home = None if boundary is None else Home(index, sign * boundary, sign * end)
+    return Lattice(mesh, sign * node, home) if is_near else Lattice(abs(node) / cells, 0.0, home)
 
 
 def _mean_near(pair: StepPair, end: float, mesh: float) -> tuple[float, float | None]:
@@ -97,9 +113,11 @@ def is_wide(mesh: float, end: float) -> bool:
 
 
 def at_mean(near: LossCells, end: float, boundary: float) -> tuple[float, float | None]:
-    """The mean of all losses up to a boundary, and the boundary; the end itself if there are none."""
+    """The mean of all losses up to a boundary, and the boundary; the end itself if there are none, or others beyond."""
     if near.p_below > 0.0 and near.q_below > 0.0:
-        return min(max(math.log(near.p_below / near.q_below), end), boundary), boundary
+        mean = math.log(near.p_below / near.q_below)
+        if mean >= end - _ROUNDING * abs(end):
+            return min(max(mean, end), boundary), boundary
     return end, None
 
 

@@ -54,14 +54,16 @@ class TightPair:
             return cells
         unit = np.minimum(nodes, 0.0)
         mass = _dots_of_the_smaller(nodes, cells) + _mass_changes(nodes, excess)
-        missing, beyond = _keep_the_envelope(nodes, mass)
+        moved = _raised_to(float(nodes[0]), cells)
+        mass[0] += moved * np.exp(nodes[0] - unit[0])  # the envelope starts at (0, 1)
+        missing, beyond = keep_the_envelope(nodes, mass)
         p, q = mass * np.exp(unit), mass * np.exp(unit - nodes)
         p[1], q[1] = p[0] + p[1], q[0] + q[1]
         return LossCells(
             p=p[1:],
             q=q[1:],
-            p_below=cells.p_below,
-            q_below=max(cells.q_below + float(excess[0] * np.exp(unit[0] - nodes[0])) + missing, 0.0),
+            p_below=0.0,
+            q_below=max(cells.q_below - moved + float(excess[0] * np.exp(unit[0] - nodes[0])) + missing, 0.0),
             p_above=cells.p_above + float(excess[-1] * np.exp(unit[-1])) + beyond,
             q_above=cells.q_above,
         )
@@ -176,6 +178,13 @@ def _density(x: Array) -> Array:
     return value
 
 
+def _raised_to(first: float, cells: LossCells) -> float:
+    """The Q-mass of what lies below the first node, where all of its P-mass is there and the rest at -∞."""
+    if cells.p_below <= 0.0:
+        return 0.0
+    return min(math.exp(min(math.log(cells.p_below) - first, 0.0)), cells.q_below)
+
+
 def _dots_of_the_smaller(nodes: Array, cells: LossCells) -> Array:
     """Masses at nodes that connect the dots of the cells: P-masses where the loss is ≥ 0, Q-masses where it is < 0."""
     right = connect_the_dots(nodes, cells)
@@ -195,7 +204,7 @@ def _mass_changes(nodes: Array, excess: Array) -> Array:
     return change
 
 
-def _keep_the_envelope(nodes: Array, mass: Array) -> tuple[float, float]:
+def keep_the_envelope(nodes: Array, mass: Array) -> tuple[float, float]:
     """Take nodes of negative mass out, in place: they lie above the lower convex envelope.
 
     Such a mass goes to both neighbours so that P- and Q-mass are kept.

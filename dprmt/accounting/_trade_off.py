@@ -9,11 +9,18 @@ from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError
 from dprmt.accounting._bounds import Direction
+from dprmt.accounting._by_curves import lines_by_curves
 from dprmt.accounting._composition import ComposedLoss
-from dprmt.accounting._engine import Schedule, loss_drift, whole_loss
+from dprmt.accounting._engine import loss_drift, solve, whole_loss
+from dprmt.accounting._neighbours import Neighbours
+from dprmt.accounting._notebook import band_html
+from dprmt.accounting._questions import EpsilonAtDelta
+from dprmt.accounting._step import Schedule
 from dprmt.accounting._types import Array
 
 _LEVEL = 0.5  # refinement of the discretization
+_DIRECTIONS: tuple[Direction, Direction] = ("remove", "add")
+_LEAST_DELTA = 1e-9
 _ESTIMATE_AT = 0.33  # of the way from lower to upper: the upper side errs about twice as much
 
 
@@ -34,6 +41,9 @@ class TradeOff:
     estimate: Array
     upper: Array
 
+    def _repr_html_(self) -> str:
+        return band_html(self)
+
 
 def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
     """The smaller of both directions' trade-off functions of a composition.
@@ -45,13 +55,29 @@ def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
     alpha = np.asarray(alpha, dtype=np.float64)
     if not np.all((alpha >= 0) & (alpha <= 1)):
         raise ParameterError("alpha", alpha.tolist(), "numbers in [0, 1]")
-    directions: tuple[Direction, Direction] = ("remove", "add")
     drift = loss_drift(schedule)
-    bands = [whole_loss(schedule, direction, _LEVEL) for direction in directions]
+    bands = [whole_loss(schedule, direction, _LEVEL) for direction in _DIRECTIONS]
     lower = np.min([_beta(band["upper"], alpha, drift, safe=True) for band in bands], axis=0)
     upper = np.min([_beta(band["lower"], alpha, drift, safe=False) for band in bands], axis=0)
     upper = np.maximum(np.minimum(upper, 1.0 - alpha), lower)
     return TradeOff(alpha, lower, lower + _ESTIMATE_AT * (upper - lower), upper)
+
+
+def trade_off_by_curves(schedule: Schedule, alpha: ArrayLike, neighbours: Neighbours) -> TradeOff:
+    """The same for a relation without a pair, from curves of one sample composed (N6).
+
+    Returns: the upper side is that of the one sample.
+    """
+    one = trade_off(schedule, alpha)
+    best = np.zeros(one.alpha.shape)
+    ends = [solve(schedule, EpsilonAtDelta(_LEAST_DELTA), side, 1e-2).upper for side in _DIRECTIONS]
+    if np.all(np.isfinite(ends)):
+        each = [lines_by_curves(schedule, side, neighbours, max(ends)) for side in _DIRECTIONS]
+        with np.errstate(over="ignore"):
+            powers = [np.min(lines.delta + np.exp(lines.epsilon) * one.alpha[..., None], axis=-1) for lines in each]
+        best = np.clip(1.0 - np.max(powers, axis=0), 0.0, 1.0)
+    lower = np.minimum(best, one.upper)
+    return TradeOff(one.alpha, lower, lower + _ESTIMATE_AT * (one.upper - lower), one.upper)
 
 
 def _beta(loss: ComposedLoss, alpha: Array, drift: float, safe: bool) -> Array:

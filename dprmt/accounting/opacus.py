@@ -1,7 +1,7 @@
 """Accounting of randomized clipping as an Opacus accountant: ``PrivacyEngine(accountant="randomized_clipping")``.
 
 Importing this module registers the name; :func:`register` states the number of probes, without which the accountant
-refuses to answer. Needs Opacus (``pip install 'dprmt[train]'``), which imports torch.
+refuses to answer. Needs Opacus (extra ``train``), which imports torch.
 """
 
 from dprmt._validation import needing

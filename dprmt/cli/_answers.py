@@ -6,42 +6,74 @@ import argparse
 import json
 import math
 import sys
+from dataclasses import dataclass
 from typing import Any
 
-from dprmt.accounting import PrivacyBounds
+from dprmt import __version__
+from dprmt.accounting import PrivacyBounds, worst_of
 from dprmt.cli._options import Parser
 from dprmt.cli._rounding import round_down, round_up
-from dprmt.cli._run_options import details, label
+from dprmt.cli._run_options import Run
+from dprmt.cli._statements import statement
 
 
-def bounds_document(name: str, by_direction: dict[Any, PrivacyBounds], values: dict[str, Any]) -> dict[str, Any]:
-    """The larger of both directions under its name, and what decided."""
-    worst = larger(by_direction)
-    return {
-        name: _finite(worst),
-        "direction": worst.direction,
-        "by_direction": {direction: _finite(bounds) for direction, bounds in by_direction.items()},
-        **details(values),
-    }
+@dataclass(frozen=True)
+class Answer:
+    """Bounds on ε or δ of a run, in both directions.
 
+    Attributes
+    ----------
+    run : Run
+        Whose.
+    name, symbol : str
+        Of what: "epsilon", "ε" or "delta", "δ".
+    by_direction : dict
+        The bounds.
+    at : tuple of (str, str, float)
+        Name, symbol and value of the other of both.
+    """
 
-def bounds_lines(symbol: str, by_direction: dict[Any, PrivacyBounds], at: str, values: dict[str, Any]) -> list[str]:
-    """The same for readers."""
-    worst, how = larger(by_direction), label(values)
-    lines = [f"{symbol} <= {round_up(worst.upper)} at {at}  ({how})"]
-    if math.isinf(worst.upper):
-        lines = [f"no finite {symbol} could be certified at {at}  ({how})"]
-    for name, bounds in by_direction.items():
-        decides = "  <- decides" if name == worst.direction else ""
-        lines.append(f"  {name:<7}{round_down(bounds.lower)} <= {symbol} <= {round_up(bounds.upper)}{decides}")
-    return lines
+    run: Run
+    name: str
+    symbol: str
+    by_direction: dict[Any, PrivacyBounds]
+    at: tuple[str, str, float]
 
+    @property
+    def worst(self) -> PrivacyBounds:
+        """The larger of both directions."""
+        return worst_of(self.by_direction)
 
-def larger(by_direction: dict[Any, PrivacyBounds]) -> PrivacyBounds:
-    """Bounds on the larger of both directions, named after the one whose upper bound is larger."""
-    decides = max(by_direction, key=lambda direction: by_direction[direction].upper)
-    lower, estimate, upper = (max(ends) for ends in zip(*by_direction.values(), strict=True))
-    return PrivacyBounds(lower, estimate, upper, direction=decides)
+    def document(self) -> dict[str, Any]:
+        """A complete record: the run, what was asked, what decided and all bounds."""
+        name, _, value = self.at
+        return {
+            "version": __version__,
+            **self.run.document(),
+            **({} if name == self.name else {name: value}),
+            self.name: finite(self.worst),
+            "direction": self.worst.direction,
+            "by_direction": {direction: finite(bounds) for direction, bounds in self.by_direction.items()},
+        }
+
+    def lines(self) -> list[str]:
+        """The same for readers."""
+        how, at = self.run.label(), f"{self.at[1]} = {self.at[2]:g}"
+        lines = [f"{self.symbol} <= {round_up(self.worst.upper)} at {at}  ({how})"]
+        if math.isinf(self.worst.upper):
+            lines = [f"no finite {self.symbol} could be certified at {at}  ({how})"]
+        for name, bounds in self.by_direction.items():
+            ends = f"{round_down(bounds.lower)} <= {self.symbol} <= {round_up(bounds.upper)}"
+            lines.append(f"  {name:<7}{ends}{'  <- decides' if name == self.worst.direction else ''}")
+        return lines
+
+    def statement(self) -> str:
+        """What may be written in a paper."""
+        said = {
+            self.symbol: f"{self.symbol} ≤ {round_up(self.worst.upper, 4)}",
+            self.at[1]: f"{self.at[1]} = {self.at[2]:g}",
+        }
+        return statement(self.worst, self.run, epsilon=said["ε"], delta=said["δ"])
 
 
 def add_statement(parser: Parser) -> None:
@@ -49,17 +81,23 @@ def add_statement(parser: Parser) -> None:
     parser.add_argument("--statement", action="store_true", help="print what may be written in a paper, too")
 
 
-def print_answer(
-    namespace: argparse.Namespace, document: dict[str, Any], lines: list[str], statement: str | None = None
+def print_bounds(
+    namespace: argparse.Namespace, answer: Answer, document: dict[str, Any] | None = None, lines: tuple[str, ...] = ()
 ) -> None:
-    """One JSON object, or the lines; with the statement where ``--statement`` asks for it."""
-    if statement is not None and namespace.statement:
-        document, lines = {**document, "statement": statement}, [*lines, "", statement]
+    """An answer after what a command says besides; with the statement where ``--statement`` asks for it."""
+    document, said = {**(document or {}), **answer.document()}, [*lines, *answer.lines()]
+    if namespace.statement:
+        document, said = {**document, "statement": answer.statement()}, [*said, "", answer.statement()]
+    print_answer(namespace, document, said)
+
+
+def print_answer(namespace: argparse.Namespace, document: dict[str, Any], lines: list[str]) -> None:
+    """One JSON object, or the lines."""
     if namespace.json:
         lines = [json.dumps(document, allow_nan=False)]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _finite(bounds: PrivacyBounds) -> dict[str, float | bool | None]:
-    # JSON has no infinity: null says that nothing finite could be certified.
+def finite(bounds: PrivacyBounds) -> dict[str, float | bool | None]:
+    """For JSON, which has no infinity: null says that nothing finite could be certified."""
     return {name: value if math.isfinite(value) else None for name, value in bounds.as_dict().items()}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from dprmt.cli._answers import add_statement, bounds_document, bounds_lines, larger, print_answer
+from dprmt.cli._answers import Answer, add_statement, print_bounds
 from dprmt.cli._options import Commands, add_command_with
-from dprmt.cli._phases import RUN, read_phases
-from dprmt.cli._run_options import EPSILON, composed
+from dprmt.cli._run_options import EPSILON, RUN, read_run
 from dprmt.cli._sampling_options import MEANING
 from dprmt.cli._spinner import waiting
-from dprmt.cli._statements import statement, upper_bound
 
 _OPTIONS = (*RUN, EPSILON)
 _EXAMPLES = """\
@@ -28,10 +26,7 @@ def add_command(commands: Commands) -> None:
 
 def run_delta(namespace: argparse.Namespace) -> None:
     """δ at ε, in both directions."""
-    values = read_phases(namespace, (EPSILON,))
+    run, values = read_run(namespace, (EPSILON,))
     with waiting("composing"):
-        by_direction = composed(values).delta_by_direction(values["epsilon"])
-    lines = bounds_lines("δ", by_direction, f"ε = {values['epsilon']:g}", values)
-    worst = larger(by_direction)
-    paper = statement(worst, values, epsilon=f"ε = {values['epsilon']:g}", delta=upper_bound("δ", worst))
-    print_answer(namespace, bounds_document("delta", by_direction, values), lines, paper)
+        by_direction = run.composition().delta_by_direction(values["epsilon"])
+    print_bounds(namespace, Answer(run, "delta", "δ", by_direction, ("epsilon", "ε", values["epsilon"])))

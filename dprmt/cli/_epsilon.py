@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from dprmt.cli._answers import add_statement, bounds_document, bounds_lines, larger, print_answer
+from dprmt.cli._answers import Answer, add_statement, print_bounds
 from dprmt.cli._options import Commands, add_command_with
-from dprmt.cli._phases import RUN, read_phases
-from dprmt.cli._run_options import DELTA, composed
+from dprmt.cli._run_options import DELTA, RUN, read_run
 from dprmt.cli._sampling_options import MEANING
 from dprmt.cli._spinner import waiting
-from dprmt.cli._statements import statement, upper_bound
 
 _OPTIONS = (*RUN, DELTA)
 _EXAMPLES = """\
@@ -29,6 +27,7 @@ examples:
   dprmt epsilon --noise-multiplier 1 --examples 67349 --batch-size 2000 --epochs 12 --delta 1e-5 --probes 32
   dprmt epsilon --noise-multiplier 1 --sample-rate 0.03 --steps 400 --delta 1e-5 --statement
   dprmt epsilon --phases run.toml --delta 1e-5
+  dprmt epsilon --from-json answer.json --delta 1e-6
 """
 
 
@@ -40,10 +39,7 @@ def add_command(commands: Commands) -> None:
 
 def run_epsilon(namespace: argparse.Namespace) -> None:
     """ε at δ, in both directions."""
-    values = read_phases(namespace, (DELTA,))
+    run, values = read_run(namespace, (DELTA,))
     with waiting("composing"):
-        by_direction = composed(values).epsilon_by_direction(values["delta"])
-    lines = bounds_lines("ε", by_direction, f"δ = {values['delta']:g}", values)
-    worst = larger(by_direction)
-    paper = statement(worst, values, epsilon=upper_bound("ε", worst), delta=f"δ = {values['delta']:g}")
-    print_answer(namespace, bounds_document("epsilon", by_direction, values), lines, paper)
+        by_direction = run.composition().epsilon_by_direction(values["delta"])
+    print_bounds(namespace, Answer(run, "epsilon", "ε", by_direction, ("delta", "δ", values["delta"])))

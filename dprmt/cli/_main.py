@@ -7,13 +7,21 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dprmt import __version__
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, did_you_mean, how_to_install
 from dprmt.cli._completion import add_completion
+from dprmt.cli._encoding import speak_any_encoding
 from dprmt.cli._options import Parser, UsageError
 from dprmt.cli._sampling_options import MEANING
 
-_COMMANDS = ("epsilon", "noise", "delta", "probes", "tradeoff", "spectrum", "train", "recipes", "report")
-_EXTRAS = {"matplotlib": "plots", "rich": "cli", "safetensors": "cli", "joblib": "sweep"}
+_COMMANDS = ("epsilon", "noise", "delta", "probes", "tradeoff", "spectrum", "train", "recipes", "report", "verify")
+_EXTRAS = {
+    "matplotlib": "plots",
+    "rich": "cli",
+    "safetensors": "cli",
+    "joblib": "sweep",
+    "flint": "verify",
+    "dprmt_verify": "verify",
+}
 _EXTRAS |= dict.fromkeys(("torch", "opacus", "transformers", "peft", "datasets"), "train")
 
 
@@ -51,6 +59,11 @@ def _parser_for(arguments: Sequence[str]) -> Parser:
     return _parser_with(named or _COMMANDS)
 
 
+def _refuse_unknown_command(word: str) -> None:
+    if not word.startswith("-") and word not in _COMMANDS:
+        raise UsageError(f"dprmt: no such command: {word!r}{did_you_mean(word, _COMMANDS)}; dprmt --help lists them")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -63,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     -------
     int
         0; 2 after bad input and 1 where the machine failed (a full disk, say), with one line on stderr; 130 after
-        an interrupt.
+        an interrupt; 3 and 4 from ``verify``. Without words it is ``--help`` that is run.
 
     Raises
     ------
@@ -73,17 +86,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Examples
     --------
     >>> main(["delta", "--epsilon", "1", "--noise-multiplier", "2", "--sample-rate", "1", "--steps", "1"])
-    δ <= 0.0068... at ε = 1  (exact norms)
-      remove 0.0068... <= δ <= 0.0068...
+    δ <= 0.0068... at ε = 1  (exact norms; zero-out)
+      remove 0.0068... <= δ <= 0.0068...  <- decides
       add    0.0068... <= δ <= 0.0068...
     0
     """
     command = "dprmt"
+    speak_any_encoding()
     try:
-        words = list(sys.argv[1:] if arguments is None else arguments)
+        words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+        _refuse_unknown_command(words[0])
         namespace = _parser_for(words).parse_args(words)
         command = f"dprmt {namespace.command}"
-        namespace.run(namespace)
+        code: int | None = namespace.run(namespace)
     except ParameterError as error:
         option = "--" + error.name.replace("_", "-")
         return _refuse(f"{command}: {option} must be {error.allowed}, got {error.value}")
@@ -93,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
             raise
-        return _refuse(f"{command}: needs {package}; install dprmt[{_EXTRAS[package]}]")
+        return _refuse(f"{command}: needs {package}: {how_to_install(_EXTRAS[package])}")
     except BrokenPipeError:
         sys.stderr.close()
         return 0
@@ -102,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    return 0
+    return code or 0
 
 
 def _refuse(message: str) -> int:

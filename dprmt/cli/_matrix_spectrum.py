@@ -3,95 +3,37 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.spectra import bulk_edge, detection_threshold, predicted_spectrum, shrink, spike_map_inverse, vector_overlaps
+from dprmt.spectra import NoisySpectrum, noisy_spectrum
 
-Floats = NDArray[np.float64]
 LARGEST_ENTRY = 1e100
+FALSE_ALARM = 0.01
 _MOST_AXES = 5  # of a kernel of a convolution in three dimensions
 
 
-@dataclass(frozen=True)
-class Spike:
-    """A singular value above the bulk edge.
-
-    Attributes
-    ----------
-    observed : float
-        The singular value of the noisy matrix.
-    signal : float
-        The clean singular value that causes it.
-    shrunk : float
-        What the Frobenius shrinker makes of it.
-    left_overlap, right_overlap : float
-        Predicted squared overlaps of its singular vectors with the clean ones.
-    """
-
-    observed: float
-    signal: float
-    shrunk: float
-    left_overlap: float
-    right_overlap: float
-
-
-@dataclass(frozen=True)
-class MatrixSpectrum:
-    """The singular values of a noisy matrix beside the scales of its noise.
+@dataclass(frozen=True, eq=False, repr=False)
+class MatrixSpectrum(NoisySpectrum):
+    """The spectrum of a matrix of a file.
 
     Attributes
     ----------
     name : str
         Of the matrix in its file.
-    shape : tuple of int
-        Rows and columns.
     array_shape : tuple of int
         Of the array as it was: longer for the kernel of a convolution.
-    sigma : float
-        Standard deviation of one entry of the noise.
-    bulk_edge, detection_threshold : float
-        Where noise ends, and the smallest clean value that shows.
-    singular_values : array, shape (min(m, n),)
-        In decreasing order.
-    spikes : tuple of Spike
-        Of the values above the bulk edge, in the same order.
     """
 
     name: str
-    shape: tuple[int, int]
     array_shape: tuple[int, ...]
-    sigma: float
-    bulk_edge: float
-    detection_threshold: float
-    singular_values: Floats
-    spikes: tuple[Spike, ...]
-
-    @property
-    def top_over_edge(self) -> float:
-        """The top singular value in units of the bulk edge."""
-        return float(self.singular_values[0]) / self.bulk_edge
-
-    def predicted(self) -> Floats:
-        """Singular values by the law of the noise, given as many spikes."""
-        signals = np.array([spike.signal for spike in self.spikes])
-        return np.asarray(predicted_spectrum(signals, self.shape, self.sigma))
 
     def as_dict(self) -> dict[str, Any]:
         """All of it in types that JSON knows."""
-        return {
-            "name": self.name,
-            "shape": list(self.shape),
-            "array_shape": list(self.array_shape),
-            "sigma": self.sigma,
-            "bulk_edge": self.bulk_edge,
-            "detection_threshold": self.detection_threshold,
-            "singular_values": self.singular_values.tolist(),
-            "spikes": [asdict(spike) for spike in self.spikes],
-        }
+        return {"name": self.name, "array_shape": list(self.array_shape), **super().as_dict()}
 
 
 def as_matrix(array: NDArray[Any]) -> NDArray[Any]:
@@ -105,7 +47,7 @@ def as_matrix(array: NDArray[Any]) -> NDArray[Any]:
     return array if array.ndim == 2 else array.reshape(array.shape[0], -1)
 
 
-def matrix_spectrum(name: str, array: NDArray[Any], sigma: float) -> MatrixSpectrum:
+def matrix_spectrum(name: str, array: NDArray[Any], sigma: float, false_alarm: float = FALSE_ALARM) -> MatrixSpectrum:
     """Singular values of a matrix or kernel, in float64, and what they say at this noise level.
 
     Examples
@@ -114,12 +56,8 @@ def matrix_spectrum(name: str, array: NDArray[Any], sigma: float) -> MatrixSpect
     >>> round(spectrum.bulk_edge, 3), len(spectrum.spikes), round(spectrum.spikes[0].signal, 3)
     (2.828, 1, 29.933)
     """
-    matrix = as_matrix(array)
-    m, n = shape = int(matrix.shape[0]), int(matrix.shape[1])
-    values = np.asarray(np.linalg.svdvals(np.asarray(matrix, dtype=np.float64)))
-    edge, threshold = bulk_edge(shape, sigma), detection_threshold(shape, sigma)
-    spikes = _spikes(values[values > edge], (m, n), sigma)
-    return MatrixSpectrum(name, shape, tuple(map(int, array.shape)), sigma, edge, threshold, values, spikes)
+    spectrum = noisy_spectrum(as_matrix(array), sigma, false_alarm=false_alarm)
+    return MatrixSpectrum(**vars(spectrum), name=name, array_shape=tuple(map(int, array.shape)))
 
 
 def why_not(array: NDArray[Any]) -> str | None:
@@ -141,11 +79,3 @@ def is_usable(matrix: NDArray[Any]) -> bool:
     """Whether all entries are finite and far from overflow."""
     largest = float(np.abs(matrix).max())
     return math.isfinite(largest) and largest <= LARGEST_ENTRY
-
-
-def _spikes(observed: Floats, shape: tuple[int, int], sigma: float) -> tuple[Spike, ...]:
-    if len(observed) == 0:
-        return ()
-    signals = spike_map_inverse(observed, shape, sigma)
-    columns = observed, signals, shrink(observed, shape, sigma), *vector_overlaps(signals, shape, sigma)
-    return tuple(Spike(*row) for row in np.stack(columns, axis=1).tolist())

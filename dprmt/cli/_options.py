@@ -6,13 +6,15 @@ import argparse
 import math
 import os
 import re
+import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from dprmt._validation import ParameterError, check_choice, check_count, check_real
+from dprmt._validation import ParameterError, check_choice, check_count, check_real, did_you_mean
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 _PICTURES = (".png", ".pdf", ".svg")
@@ -22,15 +24,46 @@ class UsageError(Exception):
     """A command line that cannot be carried out; the message is one line."""
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help as it is written, but for prose under a heading: that is filled to the terminal's width."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        blocks = re.split(r"(?m)^(?=\S)", text)  # a heading and what is indented under it
+        return "".join(_filled(block, min(width, 118)) for block in blocks)
+
+
+def _filled(block: str, width: int) -> str:
+    heading, _, prose = block.partition("\n")
+    if heading != "what the answer means:":
+        return block
+    words = textwrap.wrap(" ".join(prose.split()), max(24, width), initial_indent="  ", subsequent_indent="  ")
+    return "\n".join([heading, *words, "", ""])
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, without the usage text, and that takes ``-1e-5`` for a number."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+        super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Join ``--delta -1e-5`` to ``--delta=-1e-5``, which argparse cannot take for an option of its own."""
-        return super().parse_known_args(None if args is None else _joined(args), namespace)
+        """Join ``--delta -1e-5`` to ``--delta=-1e-5``, which argparse takes for two options; refuse unknown ones."""
+        joined = sys.argv[1:] if args is None else _joined(args)
+        self._refuse_unknown(joined)
+        return super().parse_known_args(joined, namespace)
+
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        # Before argparse, which would first ask for the option that a wrong word stands for. What comes after a
+        # command's name is the command's.
+        for word in words:
+            if self._subparsers is not None and not word.startswith("-"):
+                return
+            name = word.partition("=")[0]
+            if name == "--":
+                return
+            if name.startswith("--") and name not in self._option_string_actions:
+                known = [option for option in self._option_string_actions if option.startswith("--")]
+                self.error(f"no such option: {name}{did_you_mean(name, known)}")
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
@@ -56,6 +89,10 @@ class Option:
         The value where it is not given.
     metavar : str
         What stands for the value in the help; the words of a choice by default.
+    is_flag : bool
+        Whether it takes no value; its text is "yes" where it is given.
+    is_list : bool
+        Whether it may be repeated; ``read`` then gets all texts.
     """
 
     flag: str
@@ -64,6 +101,8 @@ class Option:
     required: bool = False
     default: Any = None
     metavar: str = ""
+    is_flag: bool = False
+    is_list: bool = False
 
     @property
     def dest(self) -> str:
@@ -72,9 +111,15 @@ class Option:
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Declare it; its text is read later, by :func:`read_options`."""
+        if self.is_flag:
+            parser.add_argument(self.flag, dest=self.dest, action="store_const", const="yes", help=self.help)
+            return
         words = "{" + ",".join(self.read.words) + "}" if isinstance(self.read, Choice) else "X"
         metavar = self.metavar or words
-        parser.add_argument(self.flag, dest=self.dest, required=self.required, metavar=metavar, help=self.help)
+        action = "append" if self.is_list else "store"
+        parser.add_argument(
+            self.flag, dest=self.dest, required=self.required, metavar=metavar, help=self.help, action=action
+        )
 
 
 @dataclass(frozen=True)
@@ -190,7 +235,7 @@ def add_command_with(
     name: str,
     summary: str,
     options: tuple[Option, ...],
-    run: Callable[[argparse.Namespace], None],
+    run: Callable[[argparse.Namespace], int | None],
     epilog: str,
 ) -> Parser:
     """Declare a command with its options and ``--json``."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import math
-from dataclasses import asdict
+import shutil
+import sys
+from dataclasses import replace
 from typing import Any
 
+from dprmt import __version__
 from dprmt._validation import ParameterError
-from dprmt.accounting import ProbeChoice, choose_probes
-from dprmt.cli._answers import print_answer
-from dprmt.cli._options import Commands, Option, add_command_with, count
+from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms, ProbeChoice, choose_probes
+from dprmt.cli._answers import finite, print_answer
+from dprmt.cli._options import Commands, Option, add_command_with, count, read_options
 from dprmt.cli._rounding import round_up
 from dprmt.cli._run_options import DELTA, NOISE
-from dprmt.cli._sampling_options import MEANING, POISSON, read_run
+from dprmt.cli._sampling_options import MEANING, SAMPLING, batches_of
 from dprmt.cli._spinner import waiting
+from dprmt.cli._text_table import text_table
 
 
 def _shapes(name: str, text: str) -> list[tuple[int, ...]]:
@@ -32,7 +35,7 @@ _BUDGET = Option(
 _LAYERS = Option(
     "--layers", _shapes, "shapes of linear layers, as in 1024x4096x4096,1024x4096x11008", metavar="TxPxR,..."
 )
-_OPTIONS = (NOISE, *POISSON, DELTA, _BUDGET, _LAYERS)
+_OPTIONS = (replace(NOISE, required=True), *SAMPLING, replace(DELTA, required=True), _BUDGET, _LAYERS)
 _EXAMPLES = """\
 examples:
   dprmt probes --noise-multiplier 1 --sample-rate 2000/67349 --steps 400 --delta 1e-5 --budget 64
@@ -48,25 +51,39 @@ def add_command(commands: Commands) -> None:
 
 def run_probes(namespace: argparse.Namespace) -> None:
     """The best split for each estimator, and exact norms."""
-    values = read_run(namespace, _OPTIONS)
-    run = (values[name] for name in ("noise_multiplier", "sample_rate", "steps", "delta", "budget"))
+    values = read_options(namespace, _OPTIONS)
+    sampling, steps = batches_of(values)
+    run = {"budget": values["budget"], "delta": values["delta"], "steps": steps}
     with waiting("trying splits"):
-        choices = choose_probes(*run, layers=values["layers"])
-    print_answer(namespace, {"choices": [_document(choice) for choice in choices]}, _table(choices))
+        choices = choose_probes(DPSGD(values["noise_multiplier"], sampling), **run, layers=values["layers"])
+    setting = {"noise_multiplier": values["noise_multiplier"], "sampling": sampling.as_dict(), **run}
+    document = {"version": __version__, **setting, "choices": [_document(choice) for choice in choices]}
+    print_answer(namespace, document, _table(choices))
 
 
 def _document(choice: ProbeChoice) -> dict[str, Any]:
-    bounds = {name: value if math.isfinite(value) else None for name, value in choice.epsilon.as_dict().items()}
     cost = None if choice.cost is None else choice.cost._asdict()
-    return {**asdict(choice), "epsilon": bounds, "cost": cost}
+    norms, bounds = choice.norms.as_dict(), finite(choice.epsilon)
+    return {"norms": norms, "products": choice.products, "epsilon": bounds, "cost": cost}
 
 
 def _table(choices: tuple[ProbeChoice, ...]) -> list[str]:
-    costs = "" if choices[0].cost is None else f"{'GFLOP':>10}{'MiB':>9}"
-    lines = [f"{'norms':<26}{'probes are':<12}{'sketch':>7}{'probes':>8}{'ε <=':>10}{costs}"]
-    words = {None: "", "batch": "revealed", "sample": "secret"}
+    # Names come last: a narrow terminal cuts nothing but them.
+    costs = [] if choices[0].cost is None else ["GFLOP", "MiB"]
+    rows = []
     for choice in choices:
-        cost = "" if choice.cost is None else f"{choice.cost.flops / 1e9:>10.3f}{choice.cost.bytes / 2**20:>9.2f}"
-        numbers = f"{choice.sketch or '-':>7}{choice.probes or '-':>8}{round_up(choice.epsilon.upper):>10}"
-        lines.append(f"{choice.estimator:<26}{words[choice.probe_sharing]:<12}{numbers}{cost}")
-    return lines
+        cost = [] if choice.cost is None else [f"{choice.cost.flops / 1e9:.3f}", f"{choice.cost.bytes / 2**20:.2f}"]
+        name, secrecy, sketch, probes = _columns(choice.norms)
+        rows.append([round_up(choice.epsilon.upper), sketch, probes, secrecy, *cost, name])
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return text_table(["\u03b5 <=", "sketch", "probes", "they are", *costs, "norms"], rows, width=width).splitlines()
+
+
+def _columns(norms: Norms) -> tuple[str, str, str, str]:
+    if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
+        return "exact norms", "", "-", "-"
+    secrecy = "secret" if norms.secret else "public"
+    if isinstance(norms, Hutchinson):
+        return "Hutchinson", secrecy, "-", str(norms.probes)
+    passes = "power iteration" if norms.power_iteration else "one pass"
+    return f"Hutch++, {passes}", secrecy, str(norms.sketch), str(norms.probes)

@@ -6,7 +6,8 @@ import argparse
 import sys
 
 from dprmt._files import strict_json
-from dprmt.cli._options import Commands, add_command_with
+from dprmt._validation import ParameterError
+from dprmt.cli._options import Commands, UsageError, add_command_with
 
 _EXAMPLES = """\
 examples:
@@ -27,7 +28,10 @@ def run_recipes(namespace: argparse.Namespace) -> None:
     from dprmt.training.recipes import builtin_recipes, load_recipe
 
     if namespace.name is not None:
-        recipe = load_recipe(namespace.name)
+        try:
+            recipe = load_recipe(namespace.name)
+        except ParameterError as error:
+            raise UsageError(f"dprmt recipes: NAME must be {error.allowed}, got {error.value!r}") from None
         text = strict_json(recipe.to_dict()) + "\n" if namespace.json else recipe.to_toml()
     elif namespace.json:
         text = strict_json({name: load_recipe(name).to_dict() for name in builtin_recipes()}) + "\n"

@@ -1,45 +1,176 @@
-"""A training run whose privacy is asked for: its noise, the other half of the question, and the run itself."""
+"""A training run whose privacy is asked for, in one phase or several: from flat options to mechanisms and steps."""
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
 
-from dprmt.accounting import Composition, compose
-from dprmt.cli._clipping_options import clipping_details, clipping_label, mechanism
-from dprmt.cli._options import Option, real
-from dprmt.cli._sampling_options import number_of_steps, run_details
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD, Composition, Group, Neighbours, RandomAllocation, Release, calibrate, compose
+from dprmt.cli._neighbours_options import ALSO, NEIGHBOURS, neighbours_of
+from dprmt.cli._norms_options import NORMS, analysis_of, norms_label, norms_of
+from dprmt.cli._options import Option, read_options, real
+from dprmt.cli._records import FROM_JSON, phases_of, releases_of, stated
+from dprmt.cli._sampling_options import SAMPLING, batches_of
 
 NOISE = Option(
     "--noise-multiplier",
     real(low=1e-3, high=1e6),
     "σ, noise in units of the clipping norm; in [1e-3, 1e6]",
-    required=True,
     metavar="SIGMA",
 )
-DELTA = Option("--delta", real(low=1e-290, high=1.0, high_open=True), "δ, in [1e-290, 1)", required=True, metavar="D")
-EPSILON = Option("--epsilon", real(low=0.0, high=1e17), "ε, in [0, 1e17]", required=True, metavar="E")
+DELTA = Option("--delta", real(low=1e-290, high=1.0, high_open=True), "δ, in [1e-290, 1)", metavar="D")
+EPSILON = Option("--epsilon", real(low=0.0, high=1e17), "ε, in [0, 1e17]", metavar="E")
+_NEEDED = ("delta", "epsilon")
+_FORM = "a TOML file with a list of tables [[phases]]"
+_OF_A_PHASE = (NOISE, *SAMPLING, *NORMS, *NEIGHBOURS)
+_KEYS = tuple(option.dest for option in _OF_A_PHASE)
 
 
-def phases_of(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """The values of every phase; a run of one phase is its own."""
-    return values.get("phases") or [values]
+def _tables(name: str, text: str) -> list[dict[str, Any]]:
+    try:
+        content = tomllib.loads(Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ParameterError(name, text, f"{_FORM} ({str(error).splitlines()[0]})") from None
+    phases = content.pop("phases", None)
+    if not isinstance(phases, list) or not phases or not all(isinstance(phase, dict) for phase in phases):
+        raise ParameterError(name, text, _FORM)
+    for key in [*content, *(key for phase in phases for key in phase)]:
+        if key not in _KEYS:
+            raise ParameterError(name, key, f"{_FORM} whose keys are {', '.join(_KEYS)}")
+    return [{**content, **phase} for phase in phases]
 
 
-def composed(values: dict[str, Any]) -> Composition:
-    """The run that the options describe."""
-    return compose([(mechanism(phase), number_of_steps(phase)) for phase in phases_of(values)])
+PHASES = Option(
+    "--phases",
+    _tables,
+    "a TOML file of [[phases]], in place of the run's options: their names are its keys, those above the first"
+    " [[phases]] are for all",
+    metavar="FILE",
+)
+RUN = (*_OF_A_PHASE, PHASES, FROM_JSON, ALSO)
+"""Options of a run in one phase or more."""
+RUN_WITHOUT_NOISE = (*SAMPLING, *NORMS, *NEIGHBOURS, PHASES, FROM_JSON)
+"""The same where the noise is what is asked for; that of phases then counts by its ratios."""
 
 
-def details(values: dict[str, Any]) -> dict[str, Any]:
-    """What an answer in JSON says of the run: its clipping, its sampling, the notion of privacy."""
-    described = [{**clipping_details(phase), **run_details(phase)} for phase in phases_of(values)]
-    if values.get("phases") is None:
-        return described[0]
-    noise = [{"noise_multiplier": phase["noise_multiplier"]} for phase in values["phases"]]
-    return {"phases": [{**sigma, **phase} for sigma, phase in zip(noise, described, strict=True)]}
+@dataclass(frozen=True)
+class Run:
+    """What the options describe.
+
+    Attributes
+    ----------
+    phases : tuple of (DPSGD, int)
+        Mechanisms and how many steps each is run.
+    in_phases : bool
+        Whether they came from a file.
+    releases : tuple of Release
+        What is released beside training.
+    """
+
+    phases: tuple[tuple[DPSGD, int], ...]
+    in_phases: bool = False
+    releases: tuple[Release, ...] = ()
+
+    def composition(self) -> Composition:
+        """The phases, and what else is released, composed."""
+        return compose([*self.phases, *self.releases])
+
+    def calibrated(self, epsilon: float, delta: float) -> Run:
+        """The same with as little noise as the target allows; that of phases keeps its ratios."""
+        before = self.composition()
+        after = calibrate(before, target_epsilon=epsilon, delta=delta)
+        found = {old: new for (old, _), (new, _) in zip(before.phases, after.phases, strict=True)}
+        return replace(self, phases=tuple((cast("DPSGD", found[old]), steps) for old, steps in self.phases))
+
+    def document(self) -> dict[str, Any]:
+        """What an answer in JSON says of the run: all of it, and the notion of privacy."""
+        described = [_described(mechanism, steps) for mechanism, steps in self.phases]
+        whose = {"neighbours": self.composition().neighbours.kind}
+        also = {"also": [release.as_dict() for release in self.releases]} if self.releases else {}
+        return {**({"phases": described} if self.in_phases else described[0]), **also, **whose}
+
+    def label(self) -> str:
+        """How norms are taken and batches drawn, in words."""
+        labels = list(dict.fromkeys(_label(mechanism) for mechanism, _ in self.phases))
+        label = f"{len(self.phases)} phases: {'; '.join(labels)}" if self.in_phases else labels[0]
+        beside = f", {len(self.releases)} more released" if self.releases else ""
+        return f"{label}{beside}; {_relation(self.composition().neighbours)}"
 
 
-def label(values: dict[str, Any]) -> str:
-    """How norms are taken, in words."""
-    labels = list(dict.fromkeys(clipping_label(phase) for phase in phases_of(values)))
-    return labels[0] if values.get("phases") is None else f"{len(values['phases'])} phases: {'; '.join(labels)}"
+def read_run(
+    namespace: argparse.Namespace, others: tuple[Option, ...], noise_multiplier: str | None = None
+) -> tuple[Run, dict[str, Any]]:
+    """The run, and the values of a command's other options; ``noise_multiplier``: where none is given."""
+    if getattr(namespace, FROM_JSON.dest, None) is not None:
+        return _from_record(namespace, others)
+    for option in others:
+        if option.dest in _NEEDED and getattr(namespace, option.dest) is None:
+            raise ParameterError(option.dest, None, "given, or in a record that --from-json names")
+    releases = read_options(namespace, (ALSO,))[ALSO.dest] or () if hasattr(namespace, ALSO.dest) else ()
+    asked = {option.dest: getattr(namespace, option.dest, None) for option in _OF_A_PHASE}
+    if namespace.phases is None:
+        run = Run((_phase(asked, noise_multiplier, "given, or --phases"),), releases=releases)
+        return run, read_options(namespace, others)
+    for name, text in asked.items():
+        if text is not None:
+            raise ParameterError(name, text, "left out where --phases is given")
+    words = {True: "yes", False: "no"}
+    tables = [
+        {key: words[value] if isinstance(value, bool) else str(value) for key, value in table.items()}
+        for table in PHASES.read(PHASES.dest, namespace.phases)
+    ]
+    phases = [_phase(table, noise_multiplier, "given in every phase, or above the first") for table in tables]
+    return Run(tuple(phases), True, releases), read_options(namespace, others)
+
+
+def _from_record(namespace: argparse.Namespace, others: tuple[Option, ...]) -> tuple[Run, dict[str, Any]]:
+    for option in (*_OF_A_PHASE, PHASES, ALSO):
+        if getattr(namespace, option.dest, None) is not None:
+            given = getattr(namespace, option.dest)
+            raise ParameterError(option.dest, given, "left out where --from-json is given")
+    record = FROM_JSON.read(FROM_JSON.dest, namespace.from_json)
+    for option in others:
+        if getattr(namespace, option.dest) is None:
+            setattr(namespace, option.dest, stated(record, option))
+            if option.dest in _NEEDED and getattr(namespace, option.dest) is None:
+                raise ParameterError(option.dest, None, "given: the record of --from-json does not state it")
+    run = Run(phases_of(record), "phases" in record, releases_of(record))
+    return run, read_options(namespace, others)
+
+
+def _phase(texts: dict[str, Any], noise_multiplier: str | None, missing: str) -> tuple[DPSGD, int]:
+    """One phase, from the texts of its options: the one place where options become values."""
+    given = {**dict.fromkeys(_KEYS), **texts}
+    given[NOISE.dest] = given[NOISE.dest] or noise_multiplier
+    if given[NOISE.dest] is None:
+        raise ParameterError(NOISE.dest, None, missing)
+    values = read_options(argparse.Namespace(**given), _OF_A_PHASE)
+    sampling, steps = batches_of(values)
+    return DPSGD(values[NOISE.dest], sampling, norms_of(values), neighbours_of(values)), steps
+
+
+def _described(mechanism: DPSGD, steps: int) -> dict[str, Any]:
+    described = {"mechanism": mechanism.as_dict(), "steps": steps, "analysis": _analysis(mechanism)}
+    if mechanism.sampling.steps_per_epoch is not None:
+        described["epochs"] = steps // mechanism.sampling.steps_per_epoch
+    return described
+
+
+def _analysis(mechanism: DPSGD) -> str:
+    return analysis_of(mechanism.norms) if mechanism.has_pairs else "composed curves"
+
+
+def _relation(neighbours: Neighbours) -> str:
+    if isinstance(neighbours, Group):
+        return f"{neighbours.of.kind}, groups of {neighbours.size}"
+    return neighbours.kind
+
+
+def _label(mechanism: DPSGD) -> str:
+    sampled = ", random allocation" if isinstance(mechanism.sampling, RandomAllocation) else ""
+    by_curves = "" if mechanism.has_pairs else ", composed curves"
+    return f"{norms_label(mechanism.norms)}{sampled}{by_curves}"

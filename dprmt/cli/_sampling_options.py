@@ -1,14 +1,14 @@
-"""How examples come into batches, and for how long: options of a run, as keywords for the library."""
+"""How examples come into batches, and for how long: from flat options to the library's value and a number of steps."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from fractions import Fraction
 from typing import Any
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.cli._options import Option, choice, count, read_options, real, rounded_up, share
+from dprmt.accounting import Poisson, RandomAllocation, Sampling
+from dprmt.cli._options import Option, choice, count, real, rounded_up, share
 
 _MOST_STEPS = 10**9
 POISSON = (
@@ -32,63 +32,40 @@ SAMPLING = (
 
 MEANING = """\
 what the answer means:
-  Whoever sees all that training releases can tell a run with any one example from the same run without it only as
-  well as (ε, δ) allows: add/remove adjacency, the larger of both directions. It holds if every batch is drawn by
+  Whoever sees all that training releases can tell a run with any one example from the same run in which it has no
+  gradient only as well as (ε, δ) allows: zero-out neighbours, the number of examples being public; --neighbours and
+  --group ask about others. The larger of both directions counts. It holds if every batch is drawn by
   Poisson sampling (each example enters with probability q, by coins of its own) or, where --sampling says so, by
   random allocation (each example in one step of every epoch, drawn anew and uniformly); if gradients are clipped as
-  said; and if sums are divided by the expected batch size. Exchanging one example for another is a different
-  adjacency, not answered here, and so are batches from a shuffled order.
+  said; and if sums are divided by the expected batch size. Batches from a shuffled order are not answered here.
 """
 
 
-def read_run(namespace: argparse.Namespace, options: tuple[Option, ...]) -> dict[str, Any]:
-    """Values of the options; Poisson sampling comes as ``sample_rate`` and ``steps``, however it was given."""
-    values = read_options(namespace, options)
+def batches_of(values: dict[str, Any]) -> tuple[Sampling, int]:
+    """How samples come into batches, as the library's value, and the number of steps; however the two were given."""
     if values.get("sampling") == "allocation":
-        _leave_out(values, ("sample_rate", "steps", "examples", "batch_size"), "--sampling is allocation")
-        _need(values, ("steps_per_epoch", "epochs"), "--sampling is allocation")
-        participations = check_count("participations", values["participations"] or 1, high=values["steps_per_epoch"])
-        return {**values, "epochs": _whole(values["epochs"]), "participations": participations}
+        return _allocated(values)
     _leave_out(values, ("steps_per_epoch", "participations"), "--sampling is poisson")
     rate = _exact_rate(values)
-    return {**values, "sample_rate": rounded_up(rate), "steps": _steps(values, rate), "epochs": None}
+    return Poisson(rounded_up(rate)), _steps(values, rate)
 
 
-def batch_keywords(values: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of a mechanism: how it samples."""
-    if values.get("sampling") == "allocation":
-        return {"sampling": "allocation", **{name: values[name] for name in ("steps_per_epoch", "participations")}}
-    return {"sample_rate": values["sample_rate"]}
-
-
-def run_keywords(values: dict[str, Any]) -> dict[str, int]:
-    """Keywords of a question: for how long it runs."""
-    name = "epochs" if values.get("sampling") == "allocation" else "steps"
-    return {name: values[name]}
-
-
-def run_details(values: dict[str, Any]) -> dict[str, Any]:
-    """What an answer in JSON says of the run and of the notion of privacy."""
-    notion = {"sampling": values.get("sampling") or "poisson", "adjacency": "add-remove"}
-    return {**notion, **batch_keywords(values), **run_keywords(values)}
-
-
-def sampling_sentence(values: dict[str, Any]) -> str:
+def sampling_sentence(sampling: Sampling, steps: int) -> str:
     """To follow "DP-SGD"."""
-    if values.get("sampling") == "allocation":
-        epochs, per_epoch = values["epochs"], values["steps_per_epoch"]
-        blocks = values["participations"]
-        where = "one step of each" if blocks == 1 else f"one step of each of an epoch's {blocks} blocks"
-        return f"for {epochs} epochs of {per_epoch} steps with random allocation (every example in {where})"
-    return f"for T = {values['steps']} steps on batches by Poisson sampling at rate q = {values['sample_rate']:.6g}"
+    if isinstance(sampling, Poisson):
+        return f"for T = {steps} steps on batches by Poisson sampling at rate q = {sampling.rate:.6g}"
+    blocks, per_epoch = sampling.participations, sampling.steps_per_epoch
+    where = "one step of each" if blocks == 1 else f"one step of each of an epoch's {blocks} blocks"
+    epochs = f"for {steps // per_epoch} epochs of {per_epoch} steps"
+    return f"{epochs} with random allocation (every example in {where})"
 
 
-def number_of_steps(values: dict[str, Any]) -> int:
-    """The length of the run in steps, no more than 1e9."""
-    if values.get("sampling") == "allocation":
-        most = _MOST_STEPS // values["steps_per_epoch"]
-        return int(check_count("epochs", values["epochs"], high=most) * values["steps_per_epoch"])
-    return int(values["steps"])
+def _allocated(values: dict[str, Any]) -> tuple[RandomAllocation, int]:
+    _leave_out(values, ("sample_rate", "steps", "examples", "batch_size"), "--sampling is allocation")
+    _need(values, ("steps_per_epoch", "epochs"), "--sampling is allocation")
+    sampling = RandomAllocation(values["steps_per_epoch"], values["participations"] or 1)
+    epochs = _whole(values["epochs"])
+    return sampling, sampling.run_length(None, epochs)
 
 
 def _leave_out(values: dict[str, Any], names: tuple[str, ...], where: str) -> None:

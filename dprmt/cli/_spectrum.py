@@ -6,20 +6,46 @@ import argparse
 import csv
 import difflib
 import json
+import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dprmt.cli._matrix_spectrum import LARGEST_ENTRY, MatrixSpectrum, as_matrix, is_usable, matrix_spectrum, why_not
-from dprmt.cli._options import Commands, UsageError, add_command_with, check_picture_name, name_of
+from dprmt import __version__
+from dprmt.cli._matrix_spectrum import (
+    FALSE_ALARM,
+    LARGEST_ENTRY,
+    MatrixSpectrum,
+    as_matrix,
+    is_usable,
+    matrix_spectrum,
+    why_not,
+)
+from dprmt.cli._options import (
+    Commands,
+    Option,
+    UsageError,
+    add_command_with,
+    check_picture_name,
+    name_of,
+    read_options,
+    real,
+)
 from dprmt.cli._spectrum_noise import OPTIONS, NoiseLevel, read_noise
-from dprmt.cli._spectrum_tables import csv_rows, details, overview, printable
+from dprmt.cli._spectrum_tables import csv_rows, details, overview, printable, verdict
 from dprmt.cli._tensor_files import Reader, UnreadableFileError, open_tensors
 
 _COMMAND = "dprmt spectrum"
 _MATRIX = "a matrix of real floating-point numbers"
 _NAMES_LISTED = 3
+_GATE = Option(
+    "--false-alarm",
+    real(low=1e-12, high=1 - 1e-6),
+    f"chance that a matrix of noise alone is called, in [1e-12, 1 - 1e-6]; {FALSE_ALARM:g} by default",
+    default=FALSE_ALARM,
+    metavar="P",
+)
 _TITLE = 100  # characters of a name that fit on a picture
 _EXAMPLES = """\
 examples:
@@ -33,7 +59,7 @@ examples:
 def add_command(commands: Commands) -> None:
     """Declare it."""
     summary = "the singular values of noisy matrices, and which of them stand out from the noise"
-    parser = add_command_with(commands, "spectrum", summary, OPTIONS, run_spectrum, _EXAMPLES)
+    parser = add_command_with(commands, "spectrum", summary, (*OPTIONS, _GATE), run_spectrum, _EXAMPLES)
     parser.add_argument(
         "file",
         metavar="FILE",
@@ -55,44 +81,50 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
     for: in differentially private training it is known, and an estimate (``--sigma auto``) from a spectrum with much
     signal in it is too large (see ``dprmt.spectra.estimate_sigma``).
 
+    A singular value is called a spike if noise alone, at the given level, has its largest one that high with a chance
+    of ``--false-alarm`` at most, 1 % by default. The answer says of how many matrices that is to be expected.
+
     The picture shows the matrix of ``--param``, or else that with the largest top singular value in units of its bulk
     edge; its title says which. With ``--json`` stdout is one object::
 
         {"sigma": 0.01,
          "matrices": [{"name": "query", "shape": [16, 768], "array_shape": [16, 768], "sigma": 0.01,
-                       "bulk_edge": 0.317, "detection_threshold": 0.105,
+                       "bulk_edge": 0.317, "detection_threshold": 0.105, "gate": 0.322, "false_alarm": 0.01,
                        "singular_values": [0.495, …],
                        "spikes": [{"observed": 0.495, "signal": 0.42, "shrunk": 0.33,
                                    "left_overlap": 0.90, "right_overlap": 0.69}, …]}, …],
          "skipped": ["bias", …]}
 
-    with the matrices in the order of the file, singular values in decreasing order, one spike per value above the bulk
-    edge, and the names of the arrays that are no matrices; the first "sigma" is null if each matrix has its own.
+    with the matrices in the order of the file, singular values in decreasing order, one spike per value above the gate,
+    and the names of the arrays that are no matrices; the first "sigma" is null if each matrix has its own.
+    "false_alarm" is the chance of noise to pass the gate: what was asked for, or less where the bulk edge itself is
+    passed less often.
     """
-    noise = read_noise(namespace)
+    noise, alarm = read_noise(namespace), read_options(namespace, (_GATE,))[_GATE.dest]
     if namespace.csv and namespace.json:
         raise UsageError(f"{_COMMAND}: --csv must be left out where --json is given")
     if namespace.plot is not None:
         check_picture_name(_COMMAND, namespace.plot)
     try:
         tensors = _chosen(open_tensors(Path(namespace.file)), namespace.file, namespace.param)
-        spectra, skipped = _analysed(tensors, noise, namespace.file)
+        spectra, skipped = _analysed(tensors, noise, alarm, namespace.file)
     except UnreadableFileError as error:
         _refuse("FILE", error.allowed, namespace.file, error.reason)
     if not spectra:
         _refuse_all(namespace, skipped)
     widest = max(spectra, key=lambda spectrum: spectrum.top_over_edge)
     if namespace.plot is not None:
-        _draw(namespace.plot, widest, len(spectra))
+        _draw(namespace.plot, widest, len(spectra), alarm)
     if namespace.json:
         matrices = [spectrum.as_dict() for spectrum in spectra]
-        document = {"sigma": noise.sigma, "matrices": matrices, "skipped": list(skipped)}
+        document = {"version": __version__, "sigma": noise.sigma, "matrices": matrices, "skipped": list(skipped)}
         sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
     elif namespace.csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(spectra))
     else:
-        sys.stdout.write(details(spectra[0]) if len(spectra) == 1 else overview(spectra))
-        sys.stdout.writelines(_notes(spectra, skipped))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        sys.stdout.write(details(spectra[0], width) if len(spectra) == 1 else overview(spectra, width))
+        sys.stdout.writelines((verdict(spectra, estimated=noise.sigma is None), *_notes(spectra, skipped)))
         if namespace.plot is not None:
             sys.stdout.write(f"wrote {namespace.plot}: {printable(widest.name)}\n")
 
@@ -107,7 +139,9 @@ def _chosen(tensors: dict[str, Reader], file: str, param: str | None) -> dict[st
     return {param: tensors[param]}
 
 
-def _analysed(tensors: dict[str, Reader], noise: NoiseLevel, file: str) -> tuple[list[MatrixSpectrum], dict[str, str]]:
+def _analysed(
+    tensors: dict[str, Reader], noise: NoiseLevel, alarm: float, file: str
+) -> tuple[list[MatrixSpectrum], dict[str, str]]:
     # The spectra of the matrices, and what keeps the other arrays from having one.
     spectra, skipped = [], {}
     for name, read in _with_progress(tensors.items(), len(tensors)):
@@ -121,7 +155,7 @@ def _analysed(tensors: dict[str, Reader], noise: NoiseLevel, file: str) -> tuple
             _refuse("FILE", allowed, file, f"not so {name!r}")
         sigma = noise.of(as_matrix(array))
         if sigma > 0:
-            spectra.append(matrix_spectrum(name, array, sigma))
+            spectra.append(matrix_spectrum(name, array, sigma, alarm))
         else:
             skipped[name] = "has an estimated noise level of 0"
     return spectra, skipped
@@ -131,13 +165,16 @@ def _with_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
     # A bar on stderr, where a terminal is attached and there is more than one step.
     if total < 2 or not sys.stderr.isatty():
         return items
-    from rich.console import Console
-    from rich.progress import track
+    try:
+        from rich.console import Console
+        from rich.progress import track
+    except ModuleNotFoundError:
+        return items
 
     return track(items, "spectra", total, console=Console(stderr=True), transient=True)
 
 
-def _draw(place: str, spectrum: MatrixSpectrum, among: int) -> None:
+def _draw(place: str, spectrum: MatrixSpectrum, among: int, alarm: float) -> None:
     from dprmt.plots import plot_singular_values, plot_spectrum_histogram, save_picture
 
     values, shape, sigma = spectrum.singular_values, spectrum.shape, spectrum.sigma
@@ -149,8 +186,8 @@ def _draw(place: str, spectrum: MatrixSpectrum, among: int) -> None:
         title += f"\nthe largest ratio of top singular value to bulk edge among {among} matrices"
 
     def draw(axes: Any) -> None:
-        plot_singular_values(values, shape, sigma, denoised=shrunk, ax=axes[0])
-        plot_spectrum_histogram(values, shape, sigma, ax=axes[1])
+        plot_singular_values(values, shape, sigma, denoised=shrunk, false_alarm=alarm, ax=axes[0])
+        plot_spectrum_histogram(values, shape, sigma, false_alarm=alarm, ax=axes[1])
         axes[0].figure.suptitle(title, fontsize="medium", parse_math=False)
 
     save_picture(place, draw, size=(11.0, 4.4), panels=(1, 2))

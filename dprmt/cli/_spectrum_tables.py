@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from dprmt.cli._matrix_spectrum import MatrixSpectrum
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from dprmt.cli._text_table import text_table
 
 _SPIKES_NAMED = 3  # predicted clean values in a row of the overview
 _SPIKES_LISTED, _BULK_LISTED = 30, 5  # rows of the table of one matrix
-_UNLIMITED = 100_000  # columns
+_NARROW = 72  # columns of a terminal under which only what decides is shown
 _SPIKE_COLUMNS = ("signal", "shrunk", "left_overlap", "right_overlap")
 
 
@@ -28,34 +24,54 @@ def printable(name: str) -> str:
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name)
 
 
-def overview(spectra: Sequence[MatrixSpectrum]) -> str:
-    """One line per matrix. Names come last, so that a narrow terminal breaks nothing but them."""
+def overview(spectra: Sequence[MatrixSpectrum], width: int | None = None) -> str:
+    """One line per matrix, names last: a narrow terminal cuts nothing but them, a very narrow one leaves scales out."""
     levels = sorted({spectrum.sigma for spectrum in spectra})
-    estimated = len(levels) > 1
-    table = _table("shape", *(["σ"] if estimated else []), "edge", "threshold", "top", "top/edge", "spikes")
-    table.add_column("clean")
-    table.add_column("matrix")
-    for spectrum in spectra:
-        scales = spectrum.bulk_edge, spectrum.detection_threshold, float(spectrum.singular_values[0])
-        clean = [f"{spike.signal:.4g}" for spike in spectrum.spikes[:_SPIKES_NAMED]]
-        clean += ["…"] if len(spectrum.spikes) > _SPIKES_NAMED else []
-        table.add_row(
-            _shape(spectrum),
-            *([f"{spectrum.sigma:.4g}"] if estimated else []),
-            *(f"{scale:.4g}" for scale in scales),
-            f"{spectrum.top_over_edge:.3f}",
-            str(len(spectrum.spikes)),
-            " ".join(clean),
-            printable(spectrum.name),
-        )
-    return "".join(
-        [
-            f"Singular values in noise of standard deviation {_level(levels)} per entry\n\n",
-            _rendered(table),
-            "edge: bulk edge, where noise ends; threshold: the smallest clean value that shows;\n",
-            "spikes: values above the edge; clean: predicted clean values of the top spikes\n",
-        ]
-    )
+    scales = ["edge", "gate", "threshold"] if width is None or width >= _NARROW else []
+    headings = ["shape", *(["σ"] if len(levels) > 1 else []), *scales, "top", "top/edge", "spikes", "clean", "matrix"]
+    rows = [_row(spectrum, estimated=len(levels) > 1, scales=bool(scales)) for spectrum in spectra]
+    lines = [
+        f"Singular values in noise of standard deviation {_level(levels)} per entry\n\n",
+        text_table(headings, rows, width=width),
+        "\nedge: bulk edge, which the largest value of noise alone is near, above or below;\n" if scales else "\n",
+        f"gate: noise alone has a value above it in {_rate(spectra)} of such matrices;\n" if scales else "",
+        "threshold: the smallest clean value that shows;\n" if scales else "",
+        "spikes: values above the gate; clean: predicted clean values of the top spikes\n",
+    ]
+    return "".join(lines)
+
+
+def _row(spectrum: MatrixSpectrum, *, estimated: bool, scales: bool) -> list[str]:
+    clean = [f"{spike.signal:.4g}" for spike in spectrum.spikes[:_SPIKES_NAMED]]
+    clean += ["…"] if len(spectrum.spikes) > _SPIKES_NAMED else []
+    where = [spectrum.bulk_edge, spectrum.gate, spectrum.detection_threshold] if scales else []
+    return [
+        _shape(spectrum),
+        *([f"{spectrum.sigma:.4g}"] if estimated else []),
+        *(f"{scale:.4g}" for scale in (*where, float(spectrum.singular_values[0]))),
+        f"{spectrum.top_over_edge:.3f}",
+        str(len(spectrum.spikes)),
+        " ".join(clean),
+        printable(spectrum.name),
+    ]
+
+
+def verdict(spectra: Sequence[MatrixSpectrum], *, estimated: bool) -> str:
+    """How many matrices are called, and how many noise alone would have had called."""
+    called = sum(bool(spectrum.spikes) for spectrum in spectra)
+    expected = sum(spectrum.false_alarm for spectrum in spectra)
+    many = f"{called} of {len(spectra)} matrices {'has' if called == 1 else 'have'} a value above the gate"
+    if len(spectra) == 1:
+        many = f"{'A value is' if called else 'No value is'} above the gate"
+    words = f"{many}; noise alone would give {expected:.2g} on average (false alarm rate {_rate(spectra)})"
+    caution = ", were σ known: an estimate from a spectrum has a rate of its own" if estimated else ""
+    nothing = " Nothing here can be told from noise.\n" if not called else "\n"
+    return f"{words}{caution}.{nothing}"
+
+
+def _rate(spectra: Sequence[MatrixSpectrum]) -> str:
+    rates = sorted({round(100 * spectrum.false_alarm, 4) for spectrum in spectra})
+    return f"{rates[0]:.3g} %" if len(rates) == 1 else f"{rates[0]:.3g} to {rates[-1]:.3g} %"
 
 
 def csv_rows(spectra: Sequence[MatrixSpectrum]) -> Iterator[list[str]]:
@@ -69,14 +85,15 @@ def csv_rows(spectra: Sequence[MatrixSpectrum]) -> Iterator[list[str]]:
             yield [spectrum.name, *numbers, *known]
 
 
-def details(spectrum: MatrixSpectrum) -> str:
-    """One line per singular value of one matrix: its spikes, and the first and the last of its bulk."""
-    table = _table("", "observed", "/ edge", "noise", "clean", "shrunk", "left overlap", "right overlap")
-    rows = _listed(len(spectrum.spikes), len(spectrum.singular_values))
+def details(spectrum: MatrixSpectrum, width: int | None = None) -> str:
+    """One line per singular value of one matrix: its spikes, and the first and the last of the others."""
+    headings = ["", "observed", "/ edge", "noise", "clean", "shrunk", "left overlap", "right overlap"]
+    table = []
+    listed = _listed(len(spectrum.spikes), len(spectrum.singular_values))
     noise = spectrum.predicted()
-    for before, i in zip([-1, *rows], rows, strict=False):
+    for before, i in zip([-1, *listed], listed, strict=False):
         if i > before + 1:
-            table.add_row("…")
+            table.append(["…"])
         observed = float(spectrum.singular_values[i])
         cells = [str(i + 1), f"{observed:.4g}", f"{observed / spectrum.bulk_edge:.4f}"]
         if i < len(spectrum.spikes):
@@ -84,15 +101,21 @@ def details(spectrum: MatrixSpectrum) -> str:
             overlaps = spike.left_overlap, spike.right_overlap
             cells += ["", f"{spike.signal:.4g}", f"{spike.shrunk:.4g}", *(f"{overlap:.3f}" for overlap in overlaps)]
         else:
-            cells += [f"{noise[i]:.4g}", "", "0", "", ""]
-        table.add_row(*cells)
+            cells += [f"{noise[i]:.4g}"]
+        table.append(cells)
+    if width is not None and width < _NARROW:
+        headings, table = headings[:6], [row[:6] for row in table]
+    if not spectrum.spikes:
+        headings = headings[:4]
     return "".join(
         [
             f"{printable(spectrum.name)}, {_shape(spectrum)}, σ = {spectrum.sigma:g}: ",
-            f"bulk edge {spectrum.bulk_edge:.4g}, detection threshold {spectrum.detection_threshold:.4g}\n\n",
-            _rendered(table),
-            "noise: predicted by the Marchenko–Pastur law; clean: the value that causes the spike;\n",
-            "overlap: predicted squared overlap of the singular vector with the clean one\n",
+            f"bulk edge {spectrum.bulk_edge:.4g}, gate {spectrum.gate:.4g},",
+            f" detection threshold {spectrum.detection_threshold:.4g}\n\n",
+            text_table(headings, table),
+            "\nnoise: predicted by the Marchenko–Pastur law;",
+            " clean: the value that causes the spike;\n" if spectrum.spikes else "\n",
+            "overlap: predicted squared overlap of the singular vector with the clean one\n" if spectrum.spikes else "",
         ]
     )
 
@@ -101,25 +124,6 @@ def _listed(spikes: int, count: int) -> list[int]:
     # Positions of the singular values that get a row.
     named = [*range(min(spikes, _SPIKES_LISTED)), *range(spikes, min(spikes + _BULK_LISTED, count)), count - 1]
     return sorted(set(named))
-
-
-def _table(*headings: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
-
-
-def _rendered(table: Table) -> str:
-    # As wide as it needs to be, whatever the terminal, and without blanks at the ends of lines.
-    from rich.console import Console
-
-    text = io.StringIO()
-    Console(file=text, width=_UNLIMITED, markup=False, highlight=False).print(table)
-    return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
 
 
 def _shape(spectrum: MatrixSpectrum) -> str:

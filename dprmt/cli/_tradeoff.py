@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import numpy as np
 
-from dprmt.accounting import TradeOff, clt_mu
+from dprmt import __version__
+from dprmt.accounting import ExactNorms, Poisson, TradeOff, clt_mu
 from dprmt.cli._answers import print_answer
 from dprmt.cli._options import Commands, Option, add_command_with, check_picture_name, count, name_of
-from dprmt.cli._phases import RUN, read_phases
-from dprmt.cli._run_options import composed, details, label, phases_of
+from dprmt.cli._run_options import RUN, Run, read_run
 from dprmt.cli._sampling_options import MEANING
 from dprmt.cli._spinner import waiting
 
@@ -35,27 +34,27 @@ def add_command(commands: Commands) -> None:
 
 def run_tradeoff(namespace: argparse.Namespace) -> None:
     """The curve, at rates that are denser where it bends: near both ends."""
-    values = read_phases(namespace, (_POINTS,))
+    run, values = read_run(namespace, (_POINTS,))
     if namespace.plot is not None:
         check_picture_name("dprmt tradeoff", namespace.plot)
     alpha = (1.0 - np.cos(np.linspace(0.0, np.pi, values["points"]))) / 2.0
     with waiting("composing"):
-        band = composed(values).trade_off(alpha)
+        band = run.composition().trade_off(alpha)
     if namespace.plot is not None:
-        _draw(namespace.plot, band, values)
+        _draw(namespace.plot, band, run)
     columns = {"alpha": band.alpha, "lower": band.lower, "estimate": band.estimate, "upper": band.upper}
-    document = {**{name: column.tolist() for name, column in columns.items()}, **details(values)}
+    document = {"version": __version__, **{name: column.tolist() for name, column in columns.items()}, **run.document()}
     lines = [f"wrote {namespace.plot}"] if namespace.plot is not None else _csv(columns)
     print_answer(namespace, document, lines)
 
 
-def _draw(place: str, band: TradeOff, values: dict[str, Any]) -> None:
+def _draw(place: str, band: TradeOff, run: Run) -> None:
     from dprmt.plots import plot_trade_off, save_picture
 
-    mu, (first, *more) = None, phases_of(values)
-    if not more and first["probes"] is None and first["sample_rate"] is not None:
-        mu = clt_mu(first["noise_multiplier"], first["sample_rate"], first["steps"])
-    save_picture(place, lambda ax: plot_trade_off({label(values): band}, gaussian_mu=mu, ax=ax))
+    mu, ((first, steps), *more) = None, run.phases
+    if not more and isinstance(first.norms, ExactNorms) and isinstance(first.sampling, Poisson):
+        mu = clt_mu(first.noise_multiplier, first.sampling.rate, steps)
+    save_picture(place, lambda ax: plot_trade_off({run.label(): band}, gaussian_mu=mu, ax=ax))
 
 
 def _csv(columns: dict[str, np.ndarray]) -> list[str]:

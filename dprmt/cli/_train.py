@@ -6,11 +6,13 @@ import argparse
 import dataclasses
 import os
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dprmt import __version__
 from dprmt._files import strict_json
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, how_to_install
 from dprmt.cli._changes import add_changes, recipe_changes
 from dprmt.cli._options import Commands, UsageError, add_command_with, name_of
 from dprmt.cli._rounding import round_up
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from dprmt.training.recipes import Recipe
 
 _COMMAND = "dprmt train"
-_OPTIONS = ("out", "resume", "noise_seed", "set", "device", "recipe", "secure", "tensorboard")
+_OPTIONS = ("out", "resume", "noise_seed", "set", "device", "secure", "tensorboard")
 _MIB = 2.0**20
 NO_PRIVACY = "clip only, no privacy: no noise was or would be added, and no ε is stated"
 _LAYERS_SHOWN = 8
@@ -28,7 +30,7 @@ _EXAMPLES = """\
 examples:
   dprmt train minilm-docstrings --dry-run
   dprmt train minilm-docstrings --out runs/first
-  dprmt train minilm-docstrings --out runs/first --resume
+  dprmt train --resume runs/first
   dprmt train recipe.toml --set training.steps=100 --set privacy.target_epsilon=2
 """
 
@@ -40,11 +42,20 @@ def add_command(commands: Commands) -> None:
     parser.add_argument(
         "recipe",
         metavar="RECIPE",
+        nargs="?",
         type=name_of("a recipe"),
         help="a .toml file, or the name of one that comes with dprmt",
     )
     parser.add_argument("--out", metavar="DIR", type=name_of("a folder"), help="the run folder; runs/NAME by default")
-    parser.add_argument("--resume", action="store_true", help="continue the run in the folder, with fresh noise")
+    parser.add_argument(
+        "--resume",
+        metavar="DIR",
+        nargs="?",
+        const=True,
+        default=False,
+        type=name_of("a folder"),
+        help="continue the run in this folder, as its config.toml says, with fresh noise; or that of RECIPE and --out",
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done: shapes, noise, ε, memory")
     add_changes(parser)
     parser.add_argument("--noise-seed", metavar="N", help="repeatable noise, for studies: known noise protects nobody")
@@ -59,22 +70,23 @@ def run_train(namespace: argparse.Namespace) -> None:
         from dprmt.training.harness import SilentParameterError, dry_run, train
         from dprmt.training.recipes import load_recipe
     except ModuleNotFoundError as error:
-        raise UsageError(f"{_COMMAND}: needs {error.name}; install dprmt[train]") from None
+        raise UsageError(f"{_COMMAND}: needs {error.name}: {how_to_install('train')}") from None
     try:
         changes = recipe_changes(namespace.set) | ({"privacy.secure": True} if namespace.secure else {})
-        recipe = load_recipe(namespace.recipe).with_changes(changes)
+        name, out, resume = _which_run(namespace)
+        recipe = (_recipe_of_run(Path(out)) if name is None else load_recipe(name)).with_changes(changes)
         seed = _noise_seed(namespace.noise_seed)
-        out = str(Path("runs") / recipe.name) if namespace.out is None else namespace.out
+        named, out = out, out or str(Path("runs") / recipe.name)
         if namespace.dry_run:
             # Without --out or --resume no folder is meant: a plan can be asked for beside a run.
-            looked_at = out if namespace.out is not None or namespace.resume else None
-            options = {"resume": namespace.resume, "noise_seed": seed, "device": namespace.device}
+            looked_at = out if named or resume else None
+            options = {"resume": resume, "noise_seed": seed, "device": namespace.device}
             _print_dry_run(dry_run(recipe, out=looked_at, **options), recipe, as_json=namespace.json)
             return
         result = train(
             recipe,
             out,
-            resume=namespace.resume,
+            resume=resume,
             noise_seed=seed,
             device=namespace.device,
             show_progress=not namespace.json,
@@ -82,6 +94,7 @@ def run_train(namespace: argparse.Namespace) -> None:
         )
     except ParameterError as error:
         name = "--" + error.name.replace("_", "-") if error.name in _OPTIONS else error.name
+        name = "RECIPE" if name == "recipe" else name
         raise UsageError(f"{_COMMAND}: {name} must be {error.allowed}, got {error.value!r}") from None
     except SilentParameterError as error:
         raise UsageError(f"{_COMMAND}: {error}") from None
@@ -89,6 +102,33 @@ def run_train(namespace: argparse.Namespace) -> None:
         _print_result(result, recipe, as_json=namespace.json)
     if not result.finished:
         raise KeyboardInterrupt
+
+
+def _which_run(namespace: argparse.Namespace) -> tuple[str | None, str, bool]:
+    # Recipe, folder and whether it is gone on with. ``--resume NAME --out DIR`` is a recipe after a bare ``--resume``.
+    recipe, out, resume = namespace.recipe, namespace.out, namespace.resume
+    if isinstance(resume, str) and recipe is None and out is not None:
+        recipe, resume = resume, True
+    if isinstance(resume, str):
+        if recipe is not None or out is not None:
+            raise UsageError(f"{_COMMAND}: --resume must be given without a folder beside a recipe, got {resume!r}")
+        return None, resume, True
+    if recipe is None:
+        raise UsageError(f"{_COMMAND}: a recipe must be named (dprmt recipes lists them), or a run: --resume DIR")
+    return recipe, out or "", bool(resume)
+
+
+def _recipe_of_run(folder: Path) -> Recipe:
+    from dprmt.training.recipes import recipe_from_dict
+
+    try:
+        values = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        allowed = "the folder of a run that was started: one with a config.toml"
+        raise ParameterError("resume", str(folder), allowed) from None
+    if "model" not in values:
+        raise ParameterError("resume", str(folder), "the folder of a recipe's run: this one's task is in a program")
+    return recipe_from_dict(values)
 
 
 def _noise_seed(text: str | None) -> int | None:
@@ -100,15 +140,17 @@ def _noise_seed(text: str | None) -> int | None:
 
 def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> None:
     if as_json:
-        document = dataclasses.asdict(result) | {"folder": str(result.folder)}
+        document = _setting(recipe) | dataclasses.asdict(result) | {"folder": str(result.folder)}
         sys.stdout.write(strict_json(document) + "\n")
         return
-    state = "finished" if result.finished else "stopped; continue with --resume"
+    state = "finished" if result.finished else f"stopped; continue with: dprmt train --resume {result.folder}"
     lines = [
         f"{result.folder}: {state} after {result.steps} of {recipe.training.steps} steps",
         NO_PRIVACY
         if recipe.privacy.clip_only
-        else f"ε ≤ {round_up(result.epsilon)} at δ = {recipe.privacy.delta:g}, {result.charged} steps charged",
+        else f"ε ≤ {round_up(result.epsilon)} at δ = {recipe.privacy.delta:g}, {result.charged} steps charged"
+        f"{_beside_exact(result.epsilon, result.epsilon_of_exact_norms)}",
+        f"norms: {result.norms}",
     ]
     lines += [f"{name}: {value}" for name, value in result.evaluation.items()]
     sys.stdout.write("\n".join(lines) + "\n")
@@ -116,7 +158,7 @@ def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> N
 
 def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(strict_json(dataclasses.asdict(plan)) + "\n")
+        sys.stdout.write(strict_json(_setting(recipe) | dataclasses.asdict(plan)) + "\n")
         return
     numbers = sum(_size(shape) for shape in plan.trainable.values())
     mechanism = ", ".join(f"{name}={value}" for name, value in plan.mechanism.items())
@@ -124,12 +166,14 @@ def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
         f"{recipe.name}: {plan.samples} training samples, expected batch {recipe.training.batch_size}"
         f" in micro-batches of {recipe.training.micro_batch_size}, {recipe.training.steps} steps",
         f"one step: {mechanism}",
+        f"norms: {plan.norms}",
         f"noise: {plan.noise_std:.4g} per entry of the gradient",
         *(
             [NO_PRIVACY]
             if recipe.privacy.clip_only
             else [f"ε ≤ {round_up(epsilon)} after step {step}" for step, epsilon in plan.epsilon_after.items()]
         ),
+        *_exact_alone(plan),
         f"trainable: {numbers} numbers in {len(plan.trainable)} parameters",
         *(f"  {name} {' × '.join(map(str, shape))}" for name, shape in list(plan.trainable.items())[:_LAYERS_SHOWN]),
     ]
@@ -139,6 +183,20 @@ def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
         "memory, estimated: " + ", ".join(f"{name} {size / _MIB:.1f} MiB" for name, size in plan.memory.items())
     )
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _setting(recipe: Recipe) -> dict[str, object]:
+    return {"version": __version__, "recipe": recipe.name, "delta": recipe.privacy.delta}
+
+
+def _beside_exact(epsilon: float, exact: float | None) -> str:
+    # Only where they differ: norms that were exact have no other price.
+    return "" if exact is None or exact == epsilon else f" (with exact norms and the same noise: ε ≤ {round_up(exact)})"
+
+
+def _exact_alone(plan: DryRun) -> list[str]:
+    said = _beside_exact(max(plan.epsilon_after.values()), plan.epsilon_of_exact_norms)
+    return [said.strip(" ()")] if said else []
 
 
 def _size(shape: tuple[int, ...]) -> int:

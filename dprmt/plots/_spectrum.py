@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from dprmt.plots._style import PALETTE, axes_or_new, finish
 from dprmt.plots._values import Floats, descending
-from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, spike_map
+from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, kappa_for, spike_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,12 +27,14 @@ def plot_singular_values(
     *,
     clean: ArrayLike | None = None,
     denoised: ArrayLike | None = None,
+    false_alarm: float = 0.01,
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Sorted singular values of a noisy matrix, with the bulk edge and the detection threshold.
+    """Sorted singular values of a noisy matrix, with the bulk edge, the gate and the detection threshold.
 
-    A noisy value above the bulk edge betrays a signal; a clean value below the detection threshold leaves no trace.
+    A noisy value above the gate betrays a signal, but for the stated rate of false alarms; a clean value below the
+    detection threshold leaves no trace.
 
     Parameters
     ----------
@@ -44,6 +46,8 @@ def plot_singular_values(
         Standard deviation of one entry of the noise, >= 0, in the units of the matrix.
     clean, denoised : array, shape (j,), optional
         Singular values of the clean and of the denoised matrix. The clean ones are not private.
+    false_alarm : float
+        Probability in [1e-30, 1 - 1e-6] that the largest value of noise alone is above the gate (`kappa_for`).
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
@@ -68,9 +72,10 @@ def plot_singular_values(
     >>> from matplotlib.figure import Figure
     >>> ax = plot_singular_values([9.0, 5.5, 4.0], (3, 12), sigma=1.0, clean=[8.0], ax=Figure().subplots())
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
-    ['clean', 'noisy', 'bulk edge (of noisy values)', 'detection threshold (of clean values)']
+    ['clean', 'noisy', 'bulk edge (of noisy values)', 'gate, 1 % false alarms', 'detection threshold (of clean values)']
     """
     edge, threshold = bulk_edge(shape, sigma), detection_threshold(shape, sigma)
+    gate = kappa_for(shape, false_alarm) * edge
     given = {"clean": clean, "noisy": noisy, "denoised": denoised}
     curves = {name: descending(name, values) for name, values in given.items() if values is not None}
     looks = {"clean": (_BLACK, ":", "o"), "noisy": (_BLUE, "-", "s"), "denoised": (_RED, "--", "^")}
@@ -82,9 +87,10 @@ def plot_singular_values(
         index = np.arange(1, len(heights) + 1)
         ax.plot(index, heights, markevery=_marked(heights, _VISIBLE * top), label=name, **look)
     ax.axhline(edge, color="0.3", linestyle=(0, (6, 2)), linewidth=1.0, label="bulk edge (of noisy values)")
+    ax.axhline(gate, color=_RED, linestyle=":", linewidth=1.0, label=_gate_label(false_alarm))
     ax.axhline(threshold, color="0.3", linestyle="-.", linewidth=1.0, label="detection threshold (of clean values)")
     _index_axis(ax, max(map(len, curves.values())))
-    ax.set_ylim(0.0, 1.06 * max(top, edge) or 1.0)
+    ax.set_ylim(0.0, 1.06 * max(top, gate) or 1.0)
     ax.set_ylabel("singular value")
     ax.legend(frameon=False)
     return finish(ax)
@@ -96,10 +102,11 @@ def plot_spectrum_histogram(
     sigma: float,
     *,
     signals: ArrayLike | None = None,
+    false_alarm: float = 0.01,
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Histogram of singular values with the Marchenko–Pastur density, and the spikes marked.
+    """Histogram of singular values with the Marchenko–Pastur density, and the values above the gate marked.
 
     Parameters
     ----------
@@ -112,6 +119,8 @@ def plot_spectrum_histogram(
     signals : array, shape (r,), optional
         Clean singular values. Those above the detection threshold are marked where the spike map puts them. Not
         private.
+    false_alarm : float
+        Probability in [1e-30, 1 - 1e-6] that the largest value of noise alone is above the gate (`kappa_for`).
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
@@ -139,12 +148,13 @@ def plot_spectrum_histogram(
     >>> noise = np.random.default_rng(0).standard_normal((64, 256))
     >>> ax = plot_spectrum_histogram(np.linalg.svdvals(noise), (64, 256), sigma=1.0, ax=Figure().subplots())
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
-    ['singular values', 'Marchenko–Pastur density', 'bulk edge']
+    ['singular values', 'Marchenko–Pastur density', 'bulk edge', 'gate, 1 % false alarms']
     """
     law = MarchenkoPastur(shape, sigma)
     low, edge = law.support
     values = descending("noisy", noisy)
-    spikes = values[values > edge]
+    gate = kappa_for(shape, false_alarm) * edge
+    spikes = values[values > gate]
     predicted = _predicted_spikes(signals, shape, sigma)
     ax = axes_or_new(ax)
     bins = _bins(values, low, edge)
@@ -156,17 +166,22 @@ def plot_spectrum_histogram(
     look = {"color": _BLUE, "linewidth": 1.8, "label": "Marchenko–Pastur density", **style}
     ax.plot(grid, density, **look)
     ax.axvline(edge, color="0.3", linestyle=(0, (6, 2)), linewidth=1.0, label="bulk edge")
+    ax.axvline(gate, color=_RED, linestyle=":", linewidth=1.0, label=_gate_label(false_alarm))
     heights = ax.get_xaxis_transform()
     if len(predicted):
         ax.vlines(predicted, 0, 0.25, _BLACK, ":", linewidth=1.8, transform=heights, label="predicted spikes")
     if len(spikes):
         marks: dict[str, Any] = {"marker": "v", "markersize": 7, "linestyle": "none", "transform": heights}
-        ax.plot(spikes, np.full(len(spikes), 0.03), color=_RED, label="values above the edge", **marks)
-    _show_all(ax, edge, max(edge, values[0], *predicted))
+        ax.plot(spikes, np.full(len(spikes), 0.03), color=_RED, label="values above the gate", **marks)
+    _show_all(ax, edge, max(gate, values[0], *predicted))
     ax.set_ylim(bottom=0.0)
     ax.set_ylabel("density")
     ax.legend(loc="upper right", facecolor="white", edgecolor="none", framealpha=0.9)
     return finish(ax)
+
+
+def _gate_label(false_alarm: float) -> str:
+    return f"gate, {100 * false_alarm:.3g} % false alarms"
 
 
 def _marked(heights: Floats, visible: float) -> list[int]:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
 
 from dprmt.report._page import Picture, Section, Slider, Table
-from dprmt.report._words import by_columns, number, per_cent
+from dprmt.report._words import by_columns, effect, interval_of_mean, no_sign, per_cent, with_interval
 
 if TYPE_CHECKING:
     from dprmt.report.measurements import AlignmentStep, KappaPoint, LayerAlignment
@@ -61,9 +60,9 @@ def sign_sentences(runs: Sequence[Sequence[AlignmentStep]]) -> list[str]:
 
 def _over_seeds(runs: Sequence[Sequence[AlignmentStep]], name: str) -> dict[str, float]:
     # Noise and batches of the seeds are independent; steps of one run are not.
-    means = np.array([_mean(run, name) for run in runs])
-    half = float(stats.t.ppf(0.975, len(means) - 1)) * float(means.std(ddof=1)) / len(means) ** 0.5
-    return {"mean": float(means.mean()), "low": float(means.mean()) - half, "high": float(means.mean()) + half}
+    means = [_mean(run, name) for run in runs]
+    low, high = interval_of_mean(means)
+    return {"mean": float(np.mean(means)), "low": low, "high": high}
 
 
 def _stated(interval: dict[str, float]) -> str:
@@ -77,40 +76,46 @@ def _mean(steps: Sequence[AlignmentStep], name: str) -> float:
 
 
 def improvement_sentence(steps: Sequence[AlignmentStep]) -> str:
-    """What denoising did along the run."""
-    corrected, uncorrected = (np.array([getattr(s, name) for s in steps]) for name in ("corrected", "uncorrected"))
-    before, gain, without = (
-        float(np.mean([s.cosine for s in steps])),
-        float(corrected.mean()),
-        float(uncorrected.mean()),
-    )
-    at = f"at {int((corrected > 0).sum())} of {len(steps)} steps"
-    if gain > 0:
+    """What denoising did along the run, as far as its steps show it."""
+    corrected, uncorrected = ([getattr(s, name) for s in steps] for name in ("corrected", "uncorrected"))
+    before, gain = _mean(steps, "cosine"), float(np.mean(corrected))
+    at = f"at {sum(value > 0 for value in corrected)} of {len(steps)} steps"
+    if no_sign(corrected):
+        first = f"Nothing to be seen of denoising with norm correction; it brought the gradient closer {at}"
+    elif gain > 0:
         first = f"Denoising with norm correction brought the gradient closer to the clean one {at}"
     elif gain < 0:
         first = f"Denoising with norm correction did harm on average; it brought the gradient closer {at}"
     else:
         first = f"Denoising with norm correction made no difference on average; it helped {at}"
-    verdict = (
-        "norm correction is the better choice here, as in the paper"
-        if gain > without
-        else "unlike in the paper, norm correction is no gain here"
-    )
+    difference = [one - other for one, other in zip(corrected, uncorrected, strict=True)]
+    if no_sign(difference):
+        verdict = "these steps do not tell with and without norm correction apart"
+    elif float(np.mean(difference)) > 0:
+        verdict = "norm correction is the better choice here, as in the paper"
+    else:
+        verdict = "unlike in the paper, norm correction is no gain here"
     return (
-        f"{first}: mean Improvement {_signed(gain)} on a mean cosine of {before:.4f}. Without norm correction it is"
-        f" {_signed(without)}, better than nothing at {int((uncorrected > 0).sum())} steps: {verdict}."
+        f"{first}: mean Improvement {with_interval(corrected)} on a mean cosine of {before:.4f}. Without norm"
+        f" correction it is {with_interval(uncorrected)}, better than nothing at"
+        f" {sum(value > 0 for value in uncorrected)} steps: {verdict}. Intervals take the steps for independent."
     )
 
 
 def blend_sentence(steps: Sequence[AlignmentStep]) -> str:
     """What blending shrinkers, in place of the gate, did along the run."""
-    gain, gated = (float(np.mean([getattr(s, name) for s in steps])) for name in ("blended", "corrected"))
+    blended, gated = ([getattr(s, name) for s in steps] for name in ("blended", "corrected"))
+    gain, gate = float(np.mean(blended)), float(np.mean(gated))
     verdict = "no worse than doing nothing" if gain >= 0 else "worse than doing nothing"
-    against = "above" if gain > gated else "not above"
+    if no_sign(blended):
+        verdict = "not to be told from doing nothing"
+    against = "above" if gain > gate else "not above"
+    if no_sign([one - other for one, other in zip(blended, gated, strict=True)]):
+        against = "not to be told from"
     return (
         f"Shrinkers blended by their estimated alignment, averaged over the steps so far: mean Improvement"
-        f" {_signed(gain)}, better than nothing at {sum(s.blended > 0 for s in steps)} of {len(steps)} steps. That is"
-        f" {verdict} on average, and {against} the gate's {_signed(gated)}."
+        f" {with_interval(blended)}, better than nothing at {sum(s.blended > 0 for s in steps)} of {len(steps)} steps."
+        f" That is {verdict} on average, and {against} the gate's {_signed(gate)}."
     )
 
 
@@ -130,12 +135,12 @@ def kappa_section(steps: list[AlignmentStep]) -> Section:
         if above:
             plot_layer_improvement(_by_shape(above), ax=axes[1])
 
-    rows = [[f"{p.kappa:g}", per_cent(p.passing), per_cent(p.improved), _signed(p.improvement)] for p in points]
     table = Table(
-        "What every gate would have done, with norm correction.",
+        "What every gate would have done, with norm correction. Intervals take the steps for independent.",
         ["κ", "matrices that pass", "of these improved", "mean Improvement of the gradient"],
-        rows,
+        kappa_rows(points),
     )
+    said = [", ".join(map("{}: {}".format, table.header, row)) for row in table.rows]
     alt = (
         "Left: share of the matrices that pass the gate, and of those that gain, against κ. Right: gain of each matrix"
         " above the bulk edge against its top singular value, by shape."
@@ -145,8 +150,8 @@ def kappa_section(steps: list[AlignmentStep]) -> Section:
         sentences=[kappa_sentence(points)],
         tables=[table],
         pictures=[Picture(draw, alt, panels=2)],
-        sliders=[Slider("gate κ", [", ".join(map("{}: {}".format, table.header, row)) for row in rows])],
-        numbers={"private_sweep": by_columns(points, ("kappa", "passing", "improved", "improvement"))},
+        sliders=[Slider("gate κ", said)],
+        numbers={"private_sweep": by_columns(points, ("kappa", "passing", "improved", "improvement", "by_step"))},
     )
 
 
@@ -160,16 +165,34 @@ def _by_shape(layers: Sequence[LayerAlignment]) -> dict[str, tuple[list[float], 
     return {" × ".join(map(str, shape)): points for shape, points in groups.items()}
 
 
+def kappa_rows(points: Sequence[KappaPoint]) -> list[list[str]]:
+    """A line for every gate that lets something pass, and one for all that let nothing pass."""
+    rows = [
+        [f"{p.kappa:g}", per_cent(p.passing), per_cent(p.improved), with_interval(p.by_step or [p.improvement])]
+        for p in points
+        if p.passing > 0
+    ]
+    closed = [p.kappa for p in points if p.passing == 0]
+    return [*rows, [f"{min(closed):g} and more", "none", "–", "none"]] if closed else rows
+
+
 def kappa_sentence(points: Sequence[KappaPoint]) -> str:
     """What the sweep says of the paper's gate."""
     paper = min(points, key=lambda point: abs(point.kappa - _GATE))
-    best = max(points, key=lambda point: point.improvement)
+    best = max((point for point in points if point.passing > 0), key=lambda point: point.improvement, default=paper)
     if paper.passing == 0:
         return f"No matrix passes κ = {paper.kappa:g}: the gradient comes out as it went in."
     share = (
         f"κ = {paper.kappa:g} lets {per_cent(paper.passing)} of the matrices pass; {per_cent(paper.improved)} of these"
         " come closer to the clean gradient."
     )
+    if no_sign(best.by_step):
+        low, high = interval_of_mean(best.by_step)
+        return (
+            f"{share} For the whole gradient there is nothing to be seen: even of the gate with the largest mean,"
+            f" κ = {best.kappa:g}, the Improvement of {_signed(best.improvement)} has the 95 % interval {_signed(low)}"
+            f" to {_signed(high)}."
+        )
     if best.improvement <= 0:
         return f"{share} No gate improves the whole gradient on average (best: {_signed(best.improvement)})."
     if best.kappa == paper.kappa:
@@ -183,4 +206,4 @@ def kappa_sentence(points: Sequence[KappaPoint]) -> str:
 
 
 def _signed(value: float) -> str:
-    return number(value, 4, sign=True)
+    return effect(value)

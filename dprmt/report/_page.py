@@ -16,9 +16,11 @@ from dprmt.report._figure import drawn_panels
 _PAPER = re.compile(r"arXiv:(\d{4}\.\d{5})(?:v\d+)?")
 _GLOSSARY = {
     "noise multiplier σ": "Standard deviation of the noise in units of the clipping norm C.",
-    "bulk edge": "σ(√m + √n): the largest singular value that noise alone gives an m × n matrix.",
+    "bulk edge": "σ(√m + √n): near it is the largest singular value of m × n noise, in one draw of eight above.",
     "threshold": "Detection threshold σ(mn)^¼: a clean singular value below it leaves no trace in the noisy matrix.",
     "Eq. 3, F(λ)": "Where a clean singular value λ above the threshold shows in the noisy matrix (arXiv:2510.01137).",
+    "called": "A matrix whose top singular value is above what noise alone exceeds in 1 % of draws.",
+    "false alarm": "A matrix that is called although no clean singular value of it is above the threshold.",
     "overlap": "Squared inner product of a noisy singular vector with the clean one (Eqs. 4 and 5), in [0, 1].",
     "gate κ": "A matrix is denoised only if its top singular value is above κ times the bulk edge (Eq. 10).",
     "Improvement": "Cosine of the gradient with the clean one after denoising minus before.",

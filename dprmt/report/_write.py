@@ -119,7 +119,7 @@ def write_report(
     Formal guarantees
     -----------------
     None: the page shows clean gradients and uses known seeds, so that on private data no ε covers it, and it says so.
-    What it states about ε is an upper bound (:class:`dprmt.accounting.RandomizedClipping`).
+    What it states about ε is an upper bound (:class:`dprmt.accounting.DPSGD`).
 
     Examples
     --------
@@ -157,7 +157,7 @@ def _measured_sections(measured: Measurements) -> list[Section]:
     return [
         spike_section(measured.spikes),
         overlap_section(measured.spikes),
-        spectra_section(measured.spectra),
+        spectra_section(measured.strongest, measured.typical, measured.spikes),
         improvement_section(measured.alignment),
         kappa_section([step for run in measured.alignment for step in run]),
         norm_section(measured.norms),

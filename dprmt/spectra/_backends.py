@@ -3,16 +3,15 @@
 A shrunk matrix is ``Σ η_i u_i v_iᵀ = U diag(η/s) Uᵀ Y``: the vectors of one side suffice, and only those of
 values above the edge, since all others are shrunk to 0. With r <= c the two sides of the matrix:
 
-===========  ==========================================  ===============================================
-backend      method                                      chosen by "auto"
-===========  ==========================================  ===============================================
-"gram"       eigendecomposition of the r × r matrix YYᵀ  r <= 128, all matrices of a stack in one call
-"lanczos"    Lanczos iteration on YYᵀ, certified         128 < r < 2560, matrix by matrix
-"products"   the same with products by Y alone           r >= 2560, matrix by matrix
-"svd"        full singular value decomposition           when the others are not accurate enough, or not faster:
-                                                         float32 tensors on the CPU with c < 3r/2, 96 < r <= 400
-                                                         or with more spikes than a Lanczos iteration pays for
-===========  ==========================================  ===============================================
+| backend    | method                                     | chosen by "auto"                                     |
+|------------|--------------------------------------------|------------------------------------------------------|
+| "gram"     | eigendecomposition of the r × r matrix YYᵀ | r <= 128, all matrices of a stack in one call        |
+| "lanczos"  | Lanczos iteration on YYᵀ, certified        | 128 < r < 2560, matrix by matrix                     |
+| "products" | the same with products by Y alone          | r >= 2560, matrix by matrix                          |
+| "svd"      | full singular value decomposition          | when the others are not accurate enough or no faster |
+
+No faster than a full decomposition are, for float32 tensors on the CPU, matrices with c < 3r/2 and 96 < r <= 400, and
+those with more spikes than a Lanczos iteration pays for.
 
 **Accuracy.** Forming YYᵀ squares the singular values: an error of ε·s₁² (ε of the product's dtype) becomes,
 next to the edge b, a relative error of ``ε·(s₁/b)²``. Relative error of the norm-corrected estimate on 16×768

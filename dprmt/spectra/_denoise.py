@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dprmt._validation import ParameterError, check_real
 from dprmt.spectra._arrays import MatrixT, as_array, cast_like, check_finite, check_nonempty, detached, refuse_kernels
 from dprmt.spectra._backends import Backend
-from dprmt.spectra._denoiser import LayerDenoiser, check_method, denoise_stack
+from dprmt.spectra._denoiser import LayerDenoiser, check_method, denoise_stack, gate_of
 from dprmt.spectra._formulas import Loss
 from dprmt.spectra._labels import keeps_labels
 from dprmt.spectra._layers import LayerReport
@@ -17,7 +17,7 @@ from dprmt.spectra._layers import LayerReport
 def denoise(
     matrix: MatrixT,
     sigma: float,
-    kappa: float = 1.02,
+    kappa: float | None = None,
     norm_correction: bool = True,
     *,
     loss: Loss = "frobenius",
@@ -41,8 +41,9 @@ def denoise(
     sigma : float
         Standard deviation of one entry of the noise, >= 0, in the units of the matrix: σ_DP·C/|B|, not the
         noise multiplier. With 0 there is nothing to remove and the matrix comes back as it is.
-    kappa : float
-        κ >= 1, the gate in units of the bulk edge. `kappa_for` gives it for a false-alarm rate.
+    kappa : float, optional
+        κ >= 1, the gate in units of the bulk edge; 1.02 is the paper's. By default that of `kappa_for` for the shape,
+        which noise alone passes in 1 % of draws.
     norm_correction : bool
         Whether to give the shrunk matrix the Frobenius norm of the noisy one; then improvements of the layers
         add up to one of the whole gradient (`block_cosine`). False is the paper's ablation. A matrix whose
@@ -97,7 +98,7 @@ def denoise(
     check_nonempty("matrix", array)
     refuse_kernels("matrix", array)
     σ = check_real("sigma", sigma, low=0.0)
-    κ = check_real("kappa", kappa, low=1.0)
+    κ = gate_of((int(array.shape[-2]), int(array.shape[-1])), kappa)
     check_method(loss, backend)
     if σ == 0:
         check_finite("matrix", array)
@@ -118,7 +119,7 @@ def denoise(
 def denoise_layers(
     layers: Mapping[str, MatrixT],
     sigma: float | Mapping[str, float],
-    kappa: float | Callable[[tuple[int, int]], float] = 1.02,
+    kappa: float | Callable[[tuple[int, int]], float] | None = None,
     norm_correction: bool = True,
     *,
     loss: Loss = "frobenius",
@@ -137,9 +138,9 @@ def denoise_layers(
     sigma : float or mapping of str to float
         Standard deviation of one entry of the noise, >= 0, in the units of the gradient: σ_DP·C/|B|, not the
         noise multiplier. A mapping gives it for every matrix by name.
-    kappa : float or callable
+    kappa : float or callable, optional
         The gate in units of the bulk edge, >= 1, or a function of the shape (m, n) that gives it, such as
-        `kappa_for` with a fixed false-alarm rate.
+        `kappa_for` with a fixed false-alarm rate. By default that of 1 % for every shape, as in `denoise`.
     norm_correction : bool
         As in `denoise`.
     loss : {"frobenius", "operator", "nuclear"}

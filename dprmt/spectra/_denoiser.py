@@ -16,9 +16,11 @@ from dprmt.spectra._arrays import Array, MatrixT, array_namespace, as_array, cas
 from dprmt.spectra._backends import Backend, leading_spectrum
 from dprmt.spectra._formulas import Loss, shrunk
 from dprmt.spectra._layers import LayerReport, axes_of, batches, checked_matrix, label, shape_of, untouched
+from dprmt.spectra._tracy_widom import kappa_for
 
 _SAFE = 2.0**-40, 2.0**40  # range of largest entries whose squares, and sums of them, are normal in float32
 _LOOKS = "shape", "dtype", "device"
+FALSE_ALARM = 0.01  # of the gate that nobody chose
 NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats
 
 
@@ -72,7 +74,7 @@ class LayerDenoiser:
 
     def __init__(
         self,
-        kappa: float | Callable[[tuple[int, int]], float] = 1.02,
+        kappa: float | Callable[[tuple[int, int]], float] | None = None,
         norm_correction: bool = True,
         *,
         loss: Loss = "frobenius",
@@ -136,7 +138,7 @@ class LayerDenoiser:
 
     def _planned(self, layers: Mapping[str, Any], looks: list[tuple[Any, ...]]) -> _Plan:
         found = {name: checked_matrix(name, layer) for name, layer in layers.items() if axes_of(name, layer) == 2}
-        kappas = {shape: _kappa_of(shape, self._kappa) for shape in {shape_of(matrix) for matrix in found.values()}}
+        kappas = {shape: gate_of(shape, self._kappa) for shape in {shape_of(matrix) for matrix in found.values()}}
         shapes = {name: shape_of(matrix) for name, matrix in found.items()}
         together = [
             _Batch({name: label(name) for name in names}, shapes[names[0]], kappas[shapes[names[0]]])
@@ -149,7 +151,10 @@ class LayerDenoiser:
         return plan
 
 
-def _kappa_of(shape: tuple[int, int], kappa: float | Callable[[tuple[int, int]], float]) -> float:
+def gate_of(shape: tuple[int, int], kappa: float | Callable[[tuple[int, int]], float] | None) -> float:
+    """κ for matrices of a shape."""
+    if kappa is None:
+        return kappa_for(shape, FALSE_ALARM)
     if callable(kappa):
         return check_real(f"kappa({shape})", kappa(shape), low=1.0)
     return check_real("kappa", kappa, low=1.0)

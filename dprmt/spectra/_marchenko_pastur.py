@@ -82,6 +82,14 @@ class MarchenkoPastur:
         self._from_lower_edge = _Tail(ρ, one_minus_ρ2 / (1 + ρ), one_minus_ρ2)
         self._from_upper_edge = _Tail(-ρ, 1 + ρ, one_minus_ρ2)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MarchenkoPastur):
+            return NotImplemented
+        return (self.shape, self.sigma) == (other.shape, other.sigma)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.sigma))
+
     def __repr__(self) -> str:
         return f"MarchenkoPastur(shape={self.shape}, sigma={self.sigma})"
 

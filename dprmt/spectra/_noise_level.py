@@ -47,8 +47,12 @@ def estimate_sigma(matrix: MatrixT) -> MatrixT:
     """
     values = promote_half(check_matrices("matrix", matrix))
     spectrum = array_namespace(values).linalg.svdvals(values)
-    law = MarchenkoPastur(tuple(values.shape[-2:]), sigma=1.0)
-    return _median(spectrum) / law.median
+    return median_sigma(spectrum, tuple(values.shape[-2:]))
+
+
+def median_sigma(spectrum: Array, shape: tuple[int, int]) -> Array:
+    """The noise level of matrices of this shape from their singular values, in decreasing order."""
+    return _median(spectrum) / MarchenkoPastur(shape, sigma=1.0).median
 
 
 def _median(values: Array) -> Array:

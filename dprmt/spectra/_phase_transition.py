@@ -3,15 +3,13 @@
 Setting: ``Y = X + σ W``, ``X`` of fixed rank, ``W`` an m × n matrix of independent standard normal entries.
 Equation numbers are those of arXiv:2510.01137v3.
 
-=====================  ===================  ==============================================================
-in the API             in the paper         meaning
-=====================  ===================  ==============================================================
-``signal``             λ                    a singular value of X
-``observed``           λ̃                    the singular value of Y that it causes
-``sigma``              σ = σ_DP·C/|B|       standard deviation of one entry of the noise
-bulk edge              σ(√m + √n), b₊       limit of the largest singular value of σW (b₋: smallest)
-detection threshold    σ(mn)^{1/4}, λ*      the smallest signal that shows above the bulk edge
-=====================  ===================  ==============================================================
+| in the API          | in the paper    | meaning                                                  |
+|---------------------|-----------------|----------------------------------------------------------|
+| ``signal``          | λ               | a singular value of X                                    |
+| ``observed``        | λ̃              | the singular value of Y that it causes                   |
+| ``sigma``           | σ = σ_DP·C/b    | standard deviation of one entry of the noise, batch of b |
+| bulk edge           | σ(√m + √n), b₊  | limit of the largest singular value of σW (b₋: smallest) |
+| detection threshold | σ(mn)^{1/4}, λ* | the smallest signal that shows above the bulk edge       |
 
 Everything is computed in float64, whatever the dtype of the argument, by the formulas of `dprmt.spectra._formulas`.
 """

@@ -1,1 +1,10 @@
-"""The torch harness: the theory on real gradients."""
+"""The torch harness: the theory on real gradients. Its rooms are imported when they are first named."""
+
+from dprmt._lazy import on_demand as _on_demand
+
+_ROOMS = ("clipping", "data", "denoising", "evaluation", "harness", "models", "norms", "optimizers", "randomness")
+__getattr__, _rooms = _on_demand(__name__, (*_ROOMS, "recipes", "subspaces", "telemetry"))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_rooms()})

@@ -12,16 +12,14 @@ from scipy.optimize import brentq
 from scipy.special import gammaincinv, ndtr, roots_hermite, roots_legendre
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier, compose
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, RandomAllocation, calibrate, compose
 
 # ------------------------------------------------------------------------------------- independent numbers
 
 
 def allocated(sigma, steps_per_epoch, probes=None, **options):
-    batches = {"sampling": "allocation", "steps_per_epoch": steps_per_epoch}
-    if probes is None:
-        return DPSGD(sigma, **batches, **options)
-    return RandomizedClipping(sigma, probes=probes, **batches, **options)
+    sampling = RandomAllocation(steps_per_epoch, options.pop("participations", 1))
+    return DPSGD(sigma, sampling, ExactNorms() if probes is None else Hutchinson(probes, **options))
 
 
 CASES = [(1.0, 33, 12, 1e-5), (2.0, 100, 10, 1e-5), (1.0, 1000, 5, 1e-6)]
@@ -57,7 +55,7 @@ def test_randomized_clipping_at_the_check_values(case, analysis, value, accuracy
     found = allocated(sigma, steps, 32, analysis=analysis).epsilon(epochs=epochs, delta=delta)
     assert found.is_narrow
     assert found.lower - accuracy <= value <= found.upper + accuracy
-    secret = allocated(sigma, steps, 32, analysis=analysis, probe_sharing="sample").epsilon(epochs=epochs, delta=delta)
+    secret = allocated(sigma, steps, 32, analysis=analysis, secret=True).epsilon(epochs=epochs, delta=delta)
     assert secret.upper < found.upper
 
 
@@ -281,9 +279,8 @@ def test_phases_of_both_samplings_compose():
 
 def test_calibration_and_inversion():
     """The noise multiplier meets its target and little less would not; δ inverts ε."""
-    options = {"sampling": "allocation", "steps_per_epoch": 50, "epochs": 4}
     for probes in (None, 16):
-        sigma = calibrate_noise_multiplier(1.0, 1e-5, probes=probes, **options)
+        sigma = calibrate(allocated(1.0, 50, probes), epochs=4, target_epsilon=1.0, delta=1e-5).noise_multiplier
         assert allocated(sigma, 50, probes).epsilon(epochs=4, delta=1e-5).upper <= 1.0
         assert allocated(0.99 * sigma, 50, probes).epsilon(epochs=4, delta=1e-5).lower > 1.0
     found = allocated(1.0, 50).delta(epochs=4, epsilon=1.5)
@@ -312,16 +309,11 @@ def test_trade_off_lies_between_its_bounds():
         (lambda: allocated(1.0, 33).epsilon(40, 1e-5), "steps must be whole epochs of random allocation"),
         (lambda: compose([(allocated(1.0, 33), 20), (allocated(1.0, 33), 13)]), "steps must be whole epochs"),
         (lambda: allocated(1.0, 3, participations=4), r"participations must be an integer in \[1, 3\], got 4"),
-        (lambda: allocated(1.0, 3, sample_rate=0.1), "sample_rate must be left out"),
-        (lambda: DPSGD(1.0, sampling="allocation"), "steps_per_epoch must be given"),
-        (lambda: DPSGD(1.0, 0.1, steps_per_epoch=10), "steps_per_epoch must be left out"),
-        (lambda: DPSGD(1.0, 0.1, participations=2), "participations must be left out"),
-        (lambda: DPSGD(1.0, 0.1, sampling="shuffle"), "sampling must be"),
+        (lambda: DPSGD(1.0, "shuffle"), "sampling must be Poisson"),
         (lambda: DPSGD(1.0, 0.1).epsilon(epochs=3, delta=1e-5), "epochs must be left out"),
         (lambda: allocated(1.0, 33).epsilon(33, 1e-5, epochs=1), "epochs must be left out"),
         (lambda: allocated(1.0, 33).epsilon(delta=1e-5), "steps must be given"),
-        (lambda: DPSGD(1.0), "sample_rate must be"),
-        (lambda: RandomizedClipping(1.0, 0.1), "probes must be"),
+        (lambda: calibrate(allocated(1.0, 33), target_epsilon=1.0, delta=1e-5, steps=40), "steps must be whole"),
         (lambda: allocated(1.0, 10, participations=2).to_pld(), "participations must be"),
     ],
 )

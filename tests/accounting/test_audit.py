@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting import DPSGD, Hutchinson
 
 DRAWS = 400_000
 DELTA = 1e-3
@@ -68,9 +68,8 @@ def proved(*setting: Any) -> float:
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_the_attack_never_exceeds_our_upper_bound(setting: tuple[Any, ...]) -> None:
     _, sigma, rate, probes, secret = setting
-    sharing = "sample" if secret else "batch"
     for analysis in ("tight", "envelope"):
-        run = RandomizedClipping(sigma, rate, probes, analysis=analysis, probe_sharing=sharing)  # type: ignore[arg-type]
+        run = DPSGD(sigma, rate, Hutchinson(probes, secret=secret, analysis=analysis))  # type: ignore[arg-type]
         assert proved(*setting) <= run.epsilon(1, DELTA).upper
 
 
@@ -82,7 +81,7 @@ def test_the_attack_exceeds_what_ignoring_randomness_gives() -> None:
 
 def test_the_attack_is_not_far_from_the_bound() -> None:
     """The bound is tight: with enough probes for a light tail, the attack proves most of it."""
-    run = RandomizedClipping(1.0, 1.0, 32)
+    run = DPSGD(1.0, 1.0, Hutchinson(32))
     assert proved(RANK_ONE, 1.0, 1.0, 32, False) > 0.75 * run.epsilon(1, DELTA).upper
 
 
@@ -144,10 +143,9 @@ def proved_by_direction(setting: tuple[Any, ...]) -> dict[str, float]:
 def test_no_attack_exceeds_the_upper_bound_of_its_own_direction(setting: tuple[Any, ...]) -> None:
     """Removing and adding are attacked separately: a bound that is too small in one direction only is caught."""
     _, sigma, rate, probes, secret = setting
-    sharing = "sample" if secret else "batch"
     proofs = proved_by_direction(setting)
     for analysis in ("tight", "envelope"):
-        run = RandomizedClipping(sigma, rate, probes, analysis=analysis, probe_sharing=sharing)  # type: ignore[arg-type]
+        run = DPSGD(sigma, rate, Hutchinson(probes, secret=secret, analysis=analysis))  # type: ignore[arg-type]
         for direction, bounds in run.epsilon_by_direction(1, DELTA).items():
             assert proofs[direction] <= bounds.upper, (direction, analysis)
 

@@ -10,35 +10,45 @@ import pytest
 from dprmt._validation import ParameterError
 from dprmt.accounting import (
     DPSGD,
+    Hutchinson,
     NoRenyiDivergenceError,
-    RandomizedClipping,
     clt_mu,
     compose,
     gdp_epsilon,
     gdp_trade_off,
 )
 
-GOOD = {"noise_multiplier": 1.0, "sample_rate": 0.1, "probes": 8}
 BAD = {
     "noise_multiplier": [0.0, -1.0, math.nan, math.inf, "1", None, True, 1e-9],
-    "sample_rate": [0.0, 1.1, -0.1, math.nan, "0.1", None, 1e-12],
+    "sampling": [0.0, 1.1, -0.1, math.nan, "0.1", None, 1e-12, True],
+    "norms": [None, 32, "exact", Hutchinson],
+}
+BAD_PROBES = {
     "probes": [1, 0, -3, 2.5, 8.0, "8", True, None, 10**9],
+    "secret": ["nobody", "", None, 1],
     "rank": [0, -1, 2.5, "4", True],
     "analysis": ["loose", "", None, 3],
-    "probe_sharing": ["nobody", "", None],
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+def refusals(cases: dict[str, list[Any]]) -> list[tuple[str, Any]]:
+    return [(name, value) for name, values in cases.items() for value in values]
+
+
+@pytest.mark.parametrize(("name", "value"), refusals(BAD))
 def test_mechanisms(name: str, value: Any) -> None:
     with pytest.raises(ParameterError) as caught:
-        RandomizedClipping(**GOOD | {name: value})
-    assert caught.value.name == name
-    assert caught.value.value is value
+        DPSGD(**{"noise_multiplier": 1.0, "sampling": 0.1} | {name: value})
+    assert (caught.value.name, caught.value.value) == (name, value) or value != value
     assert str(caught.value) == f"{name} must be {caught.value.allowed}, got {value!r}"
-    if name in ("noise_multiplier", "sample_rate"):
-        with pytest.raises(ParameterError, match=name):
-            DPSGD(**{"noise_multiplier": 1.0, "sample_rate": 0.1} | {name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), refusals(BAD_PROBES))
+def test_norms(name: str, value: Any) -> None:
+    with pytest.raises(ParameterError) as caught:
+        Hutchinson(**{"probes": 8} | {name: value})
+    assert (caught.value.name, caught.value.value) == (name, value)
+    assert str(caught.value) == f"{name} must be {caught.value.allowed}, got {value!r}"
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-300, 1.0, -1e-5, math.nan, "1e-5", None])
@@ -80,8 +90,10 @@ def test_phases(phases: Any) -> None:
 
 
 def test_renyi_accounting_is_refused_with_the_reason() -> None:
-    with pytest.raises(NoRenyiDivergenceError, match=r"polynomial tail, P\(Z > z\) ~ z\^-8"):
-        RandomizedClipping(**GOOD).rdp(2.0)
+    with pytest.raises(NoRenyiDivergenceError, match=r"Hutchinson\(8\) has no .* polynomial tail, P\(Z > z\) ~ z\^-k"):
+        DPSGD(1.0, 0.1, Hutchinson(8)).rdp(2.0)
+    with pytest.raises(NotImplementedError, match="dp-accounting has RDP"):
+        DPSGD(1.0, 0.1).rdp(2.0)
 
 
 def test_gaussian_approximation() -> None:

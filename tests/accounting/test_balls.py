@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dprmt.accounting import DPSGD, FlatSpectrum, PrivacyBounds, RandomizedClipping, compose
+from dprmt.accounting import DPSGD, FlatSpectrum, Hutchinson, HutchPlusPlus, PrivacyBounds, compose
 from dprmt.accounting._sketch_law import probe_copies
 from tests.accounting.oracles import sketch_order
 
@@ -28,10 +28,10 @@ def mechanism(row: dict[str, Any]) -> Any:
     if row["kind"] == "exact":
         return DPSGD(sigma, rate)
     if row["kind"] == "flat":
-        return FlatSpectrum(sigma, rate, 2, probes // 2)  # half of the norm known, 2 · s degrees of freedom
+        return DPSGD(sigma, rate, FlatSpectrum(2, probes // 2))  # half of the norm known, 2 · s degrees of freedom
     if row["kind"] == "sketch":
-        return RandomizedClipping(sigma, rate, probes, sketch=row["sketch"])
-    return RandomizedClipping(sigma, rate, probes, probe_sharing="sample" if row["kind"] == "secret" else "batch")
+        return DPSGD(sigma, rate, HutchPlusPlus(probes, row["sketch"]))
+    return DPSGD(sigma, rate, Hutchinson(probes, secret=row["kind"] == "secret"))
 
 
 def contradicts(bounds: PrivacyBounds, ball: list[float]) -> bool:

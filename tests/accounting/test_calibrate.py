@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,37 +11,57 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, Poisson, RandomAllocation, calibrate, compose
 
 
 @settings(max_examples=8)
 @given(st.floats(0.05, 20.0), st.floats(1e-9, 1e-3), st.floats(1e-3, 0.5), st.integers(1, 2000))
 def test_exact_norms(target: float, delta: float, rate: float, steps: int) -> None:
     """ε's upper bound meets the target, and 0.5 % less noise certainly misses it."""
-    sigma = calibrate_noise_multiplier(target, delta, rate, steps)
+    sigma = calibrate(DPSGD(1.0, rate), steps=steps, target_epsilon=target, delta=delta).noise_multiplier
     assert DPSGD(sigma, rate).epsilon(steps, delta).upper <= target
     assert DPSGD(sigma / 1.005, rate).epsilon(steps, delta, tolerance=1e-4).lower > target * (1 - 2e-3) - 1e-3
 
 
 @pytest.mark.parametrize(
-    "options",
+    "norms",
     [
-        {"probes": 32},
-        {"probes": 32, "analysis": "envelope"},
-        {"probes": 32, "analysis": "envelope", "rank": 4},
-        {"probes": 16, "probe_sharing": "sample"},
-        {"probes": 16, "probe_sharing": "sample", "analysis": "envelope"},
+        Hutchinson(32),
+        Hutchinson(32, analysis="envelope"),
+        Hutchinson(32, analysis="envelope", rank=4),
+        Hutchinson(16, secret=True),
+        Hutchinson(16, secret=True, analysis="envelope"),
     ],
 )
-def test_randomized_clipping(options: dict[str, Any]) -> None:
-    sigma = calibrate_noise_multiplier(2.0, 1e-5, 0.02, 300, **options)
-    assert RandomizedClipping(sigma, 0.02, **options).epsilon(300, 1e-5).upper <= 2.0
-    assert RandomizedClipping(sigma / 1.01, 0.02, **options).epsilon(300, 1e-5).lower > 2.0
+def test_randomized_clipping(norms: Hutchinson) -> None:
+    found = calibrate(DPSGD(7.0, 0.02, norms), steps=300, target_epsilon=2.0, delta=1e-5)
+    assert (found.norms, found.sampling) == (norms, Poisson(0.02))
+    assert found.epsilon(300, 1e-5).upper <= 2.0
+    assert replace(found, noise_multiplier=found.noise_multiplier / 1.01).epsilon(300, 1e-5).lower > 2.0
+
+
+def test_the_noise_that_was_there_does_not_matter() -> None:
+    target: dict[str, Any] = {"steps": 100, "target_epsilon": 1.0, "delta": 1e-5}
+    assert calibrate(DPSGD(1.0, 0.1), **target) == calibrate(DPSGD(300.0, 0.1), **target)
+
+
+def test_phases_keep_the_ratios_of_their_noise() -> None:
+    """A composition comes back as one, no noisier than it need be."""
+    run = compose(
+        [(DPSGD(1.0, 0.05), 40), (DPSGD(3.0, 0.02, Hutchinson(16)), 60), (DPSGD(2.0, RandomAllocation(9)), 18)]
+    )
+    found = calibrate(run, target_epsilon=1.5, delta=1e-6)
+    (first, _), (second, _), (third, steps) = found.phases
+    assert first.noise_multiplier == pytest.approx(second.noise_multiplier / 3.0, rel=1e-12)
+    assert (third.norms, third.sampling, steps) == (ExactNorms(), RandomAllocation(9), 18)
+    assert found.epsilon(1e-6).upper <= 1.5
+    less = [(replace(phase, noise_multiplier=phase.noise_multiplier / 1.005), steps) for phase, steps in found.phases]
+    assert compose(less).epsilon(1e-6, tolerance=1e-4).lower > 1.5 * (1 - 2e-3)
 
 
 @pytest.mark.parametrize(("target", "delta"), [(1e-5, 1e-9), (400.0, 1e-5)])
 def test_far_targets(target: float, delta: float) -> None:
-    sigma = calibrate_noise_multiplier(target, delta, 0.1, 100)
+    sigma = calibrate(DPSGD(1.0, 0.1), steps=100, target_epsilon=target, delta=delta).noise_multiplier
     assert math.isfinite(sigma)
     assert DPSGD(sigma, 0.1).epsilon(100, delta).upper <= target
 
@@ -51,19 +72,18 @@ def test_far_targets(target: float, delta: float) -> None:
         ({"target_epsilon": 0.0}, "target_epsilon"),
         ({"target_epsilon": math.nan}, "target_epsilon"),
         ({"target_epsilon": 1e9}, "target_epsilon"),
-        ({"target_epsilon": 1e-12, "delta": 1e-12, "sample_rate": 1.0}, "target_epsilon"),
+        ({"target_epsilon": 1e-12, "delta": 1e-12, "run": DPSGD(1.0, 1.0)}, "target_epsilon"),
         ({"delta": 1.0}, "delta"),
-        ({"sample_rate": 0.0}, "sample_rate"),
         ({"steps": 2.5}, "steps"),
-        ({"probes": 1}, "probes"),
-        ({"probes": 8, "rank": 0}, "rank"),
-        ({"probes": 8, "analysis": "loose"}, "analysis"),
-        ({"probes": 8, "probe_sharing": "nobody"}, "probe_sharing"),
+        ({"steps": None}, "steps"),
+        ({"epochs": 3}, "epochs"),
+        ({"run": compose([(DPSGD(1.0, 0.1), 3)])}, "steps"),
+        ({"run": 1.0}, "run"),
         ({"tolerance": 0.0}, "tolerance"),
     ],
 )
 def test_bad_or_unreachable_input(change: dict[str, Any], name: str) -> None:
-    setting = {"target_epsilon": 1.0, "delta": 1e-5, "sample_rate": 0.01, "steps": 100} | change
+    setting = {"run": DPSGD(1.0, 0.01), "target_epsilon": 1.0, "delta": 1e-5, "steps": 100} | change
     with pytest.raises(ParameterError) as caught:
-        calibrate_noise_multiplier(**setting)
+        calibrate(**setting)
     assert caught.value.name == name

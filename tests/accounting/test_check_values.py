@@ -7,41 +7,41 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dprmt.accounting import DPSGD, RandomizedClipping, calibrate_noise_multiplier
+from dprmt.accounting import DPSGD, Hutchinson, calibrate
 from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._nonconvex_slack import tangent_excess
 
 DELTA = 1e-5
 TABLE = {"sample_rate": 2000 / 67349, "steps": 400}
-CALIBRATION = {"target_epsilon": 0.7, "delta": DELTA, "sample_rate": 16 / 1225, "steps": 3480}
+CALIBRATION = {"target_epsilon": 0.7, "delta": DELTA, "steps": 3480}
 
 # ------------------------------------------------------------------------------------------ ε of the table
 
 
-def mechanism(sigma, analysis, sharing, sample_rate=TABLE["sample_rate"], probes=32):
+def mechanism(sigma, analysis, who, sample_rate=TABLE["sample_rate"], probes=32):
     if analysis == "exact":
         return DPSGD(sigma, sample_rate)
-    return RandomizedClipping(sigma, sample_rate, probes, analysis=analysis, probe_sharing=sharing)
+    return DPSGD(sigma, sample_rate, Hutchinson(probes, secret=who == "secret", analysis=analysis))
 
 
 @pytest.mark.parametrize(
-    ("sigma", "analysis", "sharing", "epsilon", "accuracy"),
+    ("sigma", "analysis", "who", "epsilon", "accuracy"),
     [
-        (1.0, "exact", "batch", 3.8096, 0.002),
-        (1.0, "tight", "batch", 4.637, 0.002),
-        (1.0, "envelope", "batch", 4.787, 0.002),
-        (1.0, "tight", "sample", 4.133, 0.003),
-        (1.0, "envelope", "sample", 4.418, 0.003),
-        (2.0, "exact", "batch", 1.2637, 0.002),
-        (2.0, "tight", "batch", 1.339, 0.002),
-        (2.0, "envelope", "batch", 1.392, 0.002),
-        (2.0, "tight", "sample", 1.310, 0.003),
-        (2.0, "envelope", "sample", 1.376, 0.003),
+        (1.0, "exact", "public", 3.8096, 0.002),
+        (1.0, "tight", "public", 4.637, 0.002),
+        (1.0, "envelope", "public", 4.787, 0.002),
+        (1.0, "tight", "secret", 4.133, 0.003),
+        (1.0, "envelope", "secret", 4.418, 0.003),
+        (2.0, "exact", "public", 1.2637, 0.002),
+        (2.0, "tight", "public", 1.339, 0.002),
+        (2.0, "envelope", "public", 1.392, 0.002),
+        (2.0, "tight", "secret", 1.310, 0.003),
+        (2.0, "envelope", "secret", 1.376, 0.003),
     ],
 )
-def test_epsilon_of_the_table(sigma, analysis, sharing, epsilon, accuracy):
+def test_epsilon_of_the_table(sigma, analysis, who, epsilon, accuracy):
     """For k = 32, δ = 1e-5, q = 2000/67349, T = 400, the value is in the interval up to its own accuracy."""
-    bounds = mechanism(sigma, analysis, sharing).epsilon(TABLE["steps"], DELTA)
+    bounds = mechanism(sigma, analysis, who).epsilon(TABLE["steps"], DELTA)
     assert bounds.lower - accuracy <= epsilon <= bounds.upper + accuracy
     assert bounds.lower <= bounds.estimate <= bounds.upper
     assert bounds.upper - bounds.lower <= 1e-3 * max(1.0, bounds.upper)
@@ -63,7 +63,7 @@ def test_epsilon_of_plain_dpsgd(sigma, sample_rate, steps, delta, epsilon):
 
 @cache
 def exact_noise() -> float:
-    return calibrate_noise_multiplier(**CALIBRATION)
+    return calibrate(DPSGD(1.0, 16 / 1225), **CALIBRATION).noise_multiplier
 
 
 def test_noise_multiplier_for_exact_norms():
@@ -72,21 +72,21 @@ def test_noise_multiplier_for_exact_norms():
 
 
 @pytest.mark.parametrize(
-    ("probes", "analysis", "sharing", "ratio", "accuracy"),
+    ("probes", "analysis", "who", "ratio", "accuracy"),
     [
-        (32, "envelope", "batch", 1.0694, 1e-3),
-        (16, "tight", "batch", 1.0735, 1e-3),
-        (32, "tight", "batch", 1.0346, 1e-3),
-        (64, "tight", "batch", 1.0168, 1e-3),
-        (128, "tight", "batch", 1.0083, 1e-3),
-        (32, "tight", "sample", 1.025, 1.5e-3),
-        (32, "envelope", "sample", 1.064, 1.5e-3),
+        (32, "envelope", "public", 1.0694, 1e-3),
+        (16, "tight", "public", 1.0735, 1e-3),
+        (32, "tight", "public", 1.0346, 1e-3),
+        (64, "tight", "public", 1.0168, 1e-3),
+        (128, "tight", "public", 1.0083, 1e-3),
+        (32, "tight", "secret", 1.025, 1.5e-3),
+        (32, "envelope", "secret", 1.064, 1.5e-3),
     ],
 )
-def test_ratio_of_noise_multipliers(probes, analysis, sharing, ratio, accuracy):
+def test_ratio_of_noise_multipliers(probes, analysis, who, ratio, accuracy):
     """How much more noise randomized clipping needs than exact norms."""
-    noise = calibrate_noise_multiplier(**CALIBRATION, probes=probes, analysis=analysis, probe_sharing=sharing)
-    assert noise / exact_noise() == pytest.approx(ratio, abs=accuracy)
+    found = calibrate(mechanism(1.0, analysis, who, 16 / 1225, probes), **CALIBRATION)
+    assert found.noise_multiplier / exact_noise() == pytest.approx(ratio, abs=accuracy)
 
 
 # ------------------------------------------------------------------------------------------ slack of the tight analysis
@@ -112,20 +112,20 @@ def test_slack_of_the_theory_note(sigma, probes, eta, digits):
 # ------------------------------------------------------------------------------------------ how narrow answers are
 
 SETTINGS = [
-    (1.0, "exact", "batch", 2000 / 67349, 400, 1e-5),
-    (1.0, "tight", "batch", 2000 / 67349, 400, 1e-5),
-    (1.0, "envelope", "batch", 2000 / 67349, 400, 1e-5),
-    (2.0, "tight", "sample", 2000 / 67349, 400, 1e-5),
-    (4.0, "exact", "batch", 0.1, 10_000, 1e-8),
-    (30.0, "tight", "batch", 1.0, 100, 1e-5),
-    (5.0, "exact", "batch", 1e-3, 10, 1e-6),
+    (1.0, "exact", "public", 2000 / 67349, 400, 1e-5),
+    (1.0, "tight", "public", 2000 / 67349, 400, 1e-5),
+    (1.0, "envelope", "public", 2000 / 67349, 400, 1e-5),
+    (2.0, "tight", "secret", 2000 / 67349, 400, 1e-5),
+    (4.0, "exact", "public", 0.1, 10_000, 1e-8),
+    (30.0, "tight", "public", 1.0, 100, 1e-5),
+    (5.0, "exact", "public", 1e-3, 10, 1e-6),
 ]
 
 
-@pytest.mark.parametrize(("sigma", "analysis", "sharing", "sample_rate", "steps", "delta"), SETTINGS)
-def test_default_answers_are_narrow(sigma, analysis, sharing, sample_rate, steps, delta):
+@pytest.mark.parametrize(("sigma", "analysis", "who", "sample_rate", "steps", "delta"), SETTINGS)
+def test_default_answers_are_narrow(sigma, analysis, who, sample_rate, steps, delta):
     """Upper - lower ≤ 1e-2·max(1, ε) and upper - truth ≤ 1e-3·max(1, ε), truth by a hundredth of the tolerance."""
-    subject = mechanism(sigma, analysis, sharing, sample_rate)
+    subject = mechanism(sigma, analysis, who, sample_rate)
     default = subject.epsilon(steps, delta)
     fine = subject.epsilon(steps, delta, tolerance=1e-5)
     scale = max(1.0, fine.upper)
@@ -137,18 +137,18 @@ def test_default_answers_are_narrow(sigma, analysis, sharing, sample_rate, steps
 
 
 @pytest.mark.parametrize(
-    ("analysis", "sharing"), [("exact", "batch"), ("tight", "batch"), ("envelope", "batch"), ("tight", "sample")]
+    ("analysis", "who"), [("exact", "public"), ("tight", "public"), ("envelope", "public"), ("tight", "secret")]
 )
-def test_a_finer_tolerance_is_met(analysis, sharing):
+def test_a_finer_tolerance_is_met(analysis, who):
     """In the table's setting, σ = 1, the interval is as narrow as asked for: 2e-4 of ε."""
-    fine = mechanism(1.0, analysis, sharing).epsilon(TABLE["steps"], DELTA, tolerance=2e-4)
+    fine = mechanism(1.0, analysis, who).epsilon(TABLE["steps"], DELTA, tolerance=2e-4)
     assert fine.upper - fine.lower <= 2e-4 * fine.upper
 
 
-@pytest.mark.parametrize(("sigma", "analysis", "sharing", "sample_rate", "steps", "delta"), SETTINGS[:5])
-def test_default_deltas_are_narrow(sigma, analysis, sharing, sample_rate, steps, delta):
+@pytest.mark.parametrize(("sigma", "analysis", "who", "sample_rate", "steps", "delta"), SETTINGS[:5])
+def test_default_deltas_are_narrow(sigma, analysis, who, sample_rate, steps, delta):
     """δ at the ε found for δ: within 5 % of each other, and the given δ is between the bounds."""
-    subject = mechanism(sigma, analysis, sharing, sample_rate)
+    subject = mechanism(sigma, analysis, who, sample_rate)
     epsilon = subject.epsilon(steps, delta).upper
     bounds = subject.delta(steps, epsilon)
     assert bounds.lower <= delta

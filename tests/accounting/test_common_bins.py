@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammainc, ndtr
 
-from dprmt.accounting import DPSGD, RandomizedClipping, _common_bins, compose
+from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms, _common_bins, compose
 from dprmt.accounting._common_bins import pairs_of_steps
 from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._tight_pair import TightPair
@@ -17,7 +17,8 @@ TAIL = 1e-10
 
 
 def steps_of(noise, probes: int, rate: float = 0.05, **more):
-    return [RandomizedClipping(float(sigma), rate, probes, **more).step() for sigma in noise]
+    norms = HutchPlusPlus(probes, **more) if "sketch" in more else Hutchinson(probes, **more)
+    return [DPSGD(float(sigma), rate, norms).step() for sigma in noise]
 
 
 def puts(s: np.ndarray, sigma: float, probes: int) -> np.ndarray:
@@ -64,7 +65,7 @@ def test_only_steps_alike_share_and_only_where_their_laws_are_convex() -> None:
     noisy, quiet = steps_of(np.linspace(0.9, 1.5, 5), 24), steps_of(np.linspace(0.3, 0.4, 5), 24)
     others = [
         DPSGD(1.0, 0.05).step(),
-        *steps_of([1.0, 1.1], 24, probe_sharing="sample"),
+        *steps_of([1.0, 1.1], 24, secret=True),
         *steps_of([1.0, 1.1], 8),
         *steps_of([1.0, 1.1], 24, analysis="envelope"),
     ]
@@ -82,10 +83,10 @@ def test_a_spread_law_would_be_no_lower_bound(monkeypatch: pytest.MonkeyPatch) -
     assert np.max(puts_of(lower, s) / puts(s, 0.9, 24)) > 1.0 + 1e-6
 
 
-@pytest.mark.parametrize("sketch", [None, 6])
-def test_answers_agree_with_separate_bins(sketch: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("norms", [Hutchinson(24), HutchPlusPlus(24, 6)])
+def test_answers_agree_with_separate_bins(norms: Norms, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.linspace(0.75, 1.4, 6)
-    run = compose([(RandomizedClipping(float(sigma), 0.03, 24, sketch=sketch), 20) for sigma in noise])
+    run = compose([(DPSGD(float(sigma), 0.03, norms), 20) for sigma in noise])
     together = run.epsilon_by_direction(1e-6)
     monkeypatch.setattr(_common_bins, "_FEWEST", 100)
     apart = run.epsilon_by_direction(1e-6)

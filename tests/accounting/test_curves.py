@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, PrivacyCurve, RandomizedClipping, compose
+from dprmt.accounting import DPSGD, Hutchinson, PrivacyCurve, RandomAllocation, compose
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._engine import InconsistentBoundsError
 from dprmt.accounting._few_frequencies import FewFrequencies, TooManyFrequenciesError
@@ -64,8 +64,7 @@ def test_delta_at_many_epsilons_of_the_gaussian_mechanism():
 def test_every_entry_is_what_a_single_question_gets(sigma, log_rate, probes, secret, log_delta, counts):
     """Bounds of both meet, as both are certified; an entry is no wider than asked unless a single answer is too."""
     rate, delta = 10.0**log_rate, 10.0**log_delta
-    sharing = "sample" if secret else "batch"
-    mechanism = DPSGD(sigma, rate) if probes is None else RandomizedClipping(sigma, rate, probes, probe_sharing=sharing)
+    mechanism = DPSGD(sigma, rate) if probes is None else DPSGD(sigma, rate, Hutchinson(probes, secret=secret))
     curve = mechanism.epsilon(counts, delta, tolerance=1e-2)
     assert curve.at.tolist() == counts
     for count, found in list(zip(counts, curve, strict=True))[:3]:
@@ -79,7 +78,7 @@ def test_every_entry_is_what_a_single_question_gets(sigma, log_rate, probes, sec
 
 @pytest.mark.parametrize("probes", [None, 32])
 def test_delta_at_many_epsilons(probes):
-    mechanism = DPSGD(0.9, 0.03) if probes is None else RandomizedClipping(0.9, 0.03, probes)
+    mechanism = DPSGD(0.9, 0.03) if probes is None else DPSGD(0.9, 0.03, Hutchinson(probes))
     epsilons = [3.0, 0.0, 6.0]
     curve = mechanism.delta(200, epsilons)
     both = compose([(mechanism, 150), (mechanism, 50)]).delta(epsilons)
@@ -95,7 +94,7 @@ def test_delta_at_many_epsilons(probes):
 
 def test_epochs_of_random_allocation():
     """One law of an epoch serves all of them; participations in unequal blocks are asked one by one."""
-    mechanism = DPSGD(1.0, sampling="allocation", steps_per_epoch=20)
+    mechanism = DPSGD(1.0, RandomAllocation(20))
     curve = mechanism.epsilon(epochs=[1, 2, 3, 10], delta=1e-5)
     assert curve.at.tolist() == [1, 2, 3, 10]
     for epochs, found in zip([1, 2, 3, 10], curve, strict=True):
@@ -104,7 +103,7 @@ def test_epochs_of_random_allocation():
         assert single.lower <= found.upper
         assert found.is_narrow
     assert np.array_equal(mechanism.epsilon([20, 200], 1e-5).at, [20, 200])
-    blocks = DPSGD(2.0, sampling="allocation", steps_per_epoch=5, participations=2)
+    blocks = DPSGD(2.0, RandomAllocation(5, participations=2))
     assert blocks.epsilon(epochs=[2], delta=1e-5)[0] == blocks.epsilon(epochs=2, delta=1e-5)
 
 
@@ -219,7 +218,7 @@ def test_bad_input_is_one_sentence(call, message):
         call()
 
 
-ALLOCATED = DPSGD(1.0, sampling="allocation", steps_per_epoch=10)
+ALLOCATED = DPSGD(1.0, RandomAllocation(10))
 
 
 def test_a_curve_is_a_sequence_of_bounds():
@@ -228,4 +227,3 @@ def test_a_curve_is_a_sequence_of_bounds():
     assert len(curve) == 2
     assert [tuple(bounds) for bounds in curve] == [tuple(curve[0]), tuple(curve[1])]
     assert curve[0].upper > curve[1].upper
-    assert curve[0].advantage() == pytest.approx(math.tanh(curve[0].upper / 2), abs=2e-3)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from dprmt.accounting._cells import LossCells
-from dprmt.accounting._discretization import LossPMF, drops, from_above, from_below
+from dprmt.accounting._discretization import LossPMF, cut_above, drops, from_above, from_below
 from dprmt.accounting._gaussian_cells import interval_masses
 from dprmt.accounting._loss_grid import graded_indices
 
@@ -134,6 +134,19 @@ def laws_on_grids(draw):
 
 
 # ------------------------------------------------------------------------------------------ bounds at every s
+
+
+@given(grids(), st.floats(-0.2, 1.2), st.sampled_from([0.0, 1e-6, 0.3]), st.randoms(use_true_random=False))
+def test_what_is_cut_off_counts_as_infinite(grid, share, infinite, random) -> None:
+    """Nowhere more private, wherever the cut is; nothing is lost, and smaller losses stay."""
+    index, mesh = grid
+    weights = np.array([1e-9 + random.random() for _ in index])
+    law = LossPMF(index, (1.0 - infinite) * weights / weights.sum(), mesh, infinite)
+    loss = mesh * float(index[0] + share * (index[-1] - index[0]))
+    cut = cut_above(law, loss)
+    assert worst_excess(Atoms.of(cut), Atoms.of(law), Atoms.of(law), law.losses) <= rounding(index, mesh)
+    assert cut.mass.sum() + cut.infinite == pytest.approx(1.0)
+    assert cut.index.size == max(np.count_nonzero(law.losses <= loss), 1)
 
 
 @given(laws_on_grids())

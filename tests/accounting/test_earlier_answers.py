@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from itertools import islice
 from pathlib import Path
 
@@ -17,10 +18,15 @@ CHEAP = [row for row in ROWS if row["seconds"] < 0.12]
 ASKED = list(islice(questions(seed=0, count=1 + max(row["number"] for row in ROWS)), None))
 
 
+def to_twelve_digits(text: str) -> str:
+    """Machines differ in the last digits of what is drawn."""
+    return re.sub(r"\d+\.\d+(e-?\d+)?", lambda found: f"{float(found.group()):.12g}", text)
+
+
 @pytest.mark.parametrize("row", CHEAP, ids=lambda row: str(row["number"]))
 def test_the_intervals_overlap(row: dict[str, object]) -> None:
     question: Question = ASKED[int(str(row["number"]))]
-    assert repr(question.mechanism) == row["mechanism"]
+    assert to_twelve_digits(repr(question.mechanism)) == row["mechanism"]
     bounds = question.mechanism.epsilon(question.steps, question.delta, tolerance=TOLERANCE)
     lower, upper = float(str(row["lower"])), math.inf if row["upper"] is None else float(str(row["upper"]))
     assert bounds.lower <= upper * (1 + 1e-9)

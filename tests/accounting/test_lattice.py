@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dprmt.accounting import DPSGD, RandomizedClipping, _engine, _step_law
-from dprmt.accounting._discretization import LossPMF
+from dprmt.accounting import DPSGD, Hutchinson, _engine, _step_law
+from dprmt.accounting._cells import LossCells
+from dprmt.accounting._discretization import LossPMF, from_above
+from dprmt.accounting._errors import UnsoundLawError
 from dprmt.accounting._questions import EpsilonAtDelta
 from dprmt.accounting._step_law import Lattice, directed_range, discretize_step, lattice
 
 STEPS = {
     "exact": DPSGD(0.7, 1e-4).step(),
-    "known": RandomizedClipping(0.9, 1e-3, 5).step(),
-    "secret": RandomizedClipping(0.9, 1e-3, 24, probe_sharing="sample").step(),
-    "secret, few": RandomizedClipping(0.9, 1e-3, 3, probe_sharing="sample").step(),
+    "known": DPSGD(0.9, 1e-3, Hutchinson(5)).step(),
+    "secret": DPSGD(0.9, 1e-3, Hutchinson(24, secret=True)).step(),
+    "secret, few": DPSGD(0.9, 1e-3, Hutchinson(3, secret=True)).step(),
 }
 EPSILONS = np.concatenate([-np.geomspace(1e-6, 1e-2, 9), [0.0], np.geomspace(1e-7, 3.0, 40)])
 
@@ -62,19 +65,57 @@ def test_a_stretched_lattice_keeps_the_sides(name: str, direction: str) -> None:
     above, _ = on_lattice(step, direction, "upper", far / 6.0, moved=False)
     below, _ = on_lattice(step, direction, "lower", far / 6.0, moved=False)
     for cells in (5.3, 11.7):
-        upper, grid = on_lattice(step, direction, "upper", far / cells, moved=True, within=0.0)
-        lower, _ = on_lattice(step, direction, "lower", far / cells, moved=True, within=0.0)
-        assert grid.offset == 0.0
-        assert abs(grid.home) == math.floor(cells)
-        assert abs(grid.home * grid.mesh) == pytest.approx(far, rel=1e-12)
+        upper, above_grid = on_lattice(step, direction, "upper", far / cells, moved=True, within=0.0)
+        lower, grid = on_lattice(step, direction, "lower", far / cells, moved=True, within=0.0)
+        assert above_grid.offset == grid.offset == 0.0
+        assert far / above_grid.mesh == pytest.approx(math.floor(cells), rel=1e-12)
+        assert grid.home is not None
         assert np.all(upper >= below - 1e-15)
         assert np.all(lower <= above + 1e-15)
         assert np.all(upper >= lower - 1e-15)
 
 
+@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize("mesh", [1.5e-4, 2.4e-4, 2.6e-4, 3.2e-4, 4e-4, 1e-3])
+def test_one_cell_holds_all_that_is_averaged(direction: str, mesh: float) -> None:
+    """A node may lie between log(1 - q) and the cell's mean: below that node nothing is left, and E u is kept."""
+    step = DPSGD(1.0, 1e-3).step()
+    pair = step.pairs(128, 1e-12)[1]
+    ends = directed_range(pair, 1e-12, direction)
+    grid = lattice(pair, ends, direction, "lower", mesh, within=1.0)
+    law = discretize_step(pair, grid.covering(ends, 2.0), grid, direction, "lower")
+    losses = law.losses + grid.offset
+    assert law.mass @ np.exp(-losses) >= 1.0 - 4e-12  # what the range of losses cuts off
+    assert grid.home is not None
+    inner = -1 if direction == "remove" else 1
+    assert law.mass[law.index == grid.home.index + inner].sum() <= 1e-12
+    fine = discretize_step(pair, Lattice(2e-5).covering(ends, 2.0), Lattice(2e-5), direction, "upper")
+    assert np.all(curve(law, grid.offset) <= curve(fine, 0.0) + 1e-15)
+
+
+def test_a_cell_that_is_cut_is_an_error_of_ours() -> None:
+    """The fault of old: a node between log(1 - q) and the mean cut what was averaged, and E u fell by 3e-7."""
+    step = DPSGD(1.0, 1e-3).step()
+    pair = step.pairs(128, 1e-12)[1]
+    ends = directed_range(pair, 1e-12, "add")
+    grid = lattice(pair, ends, "add", "lower", 2.6e-4, within=1.0)
+    assert grid.home is not None
+    assert grid.home.end > grid.offset + grid.mesh  # a node lies between
+    cut = Lattice(grid.mesh, grid.offset, replace(grid.home, end=grid.offset + grid.mesh))
+    with pytest.raises(UnsoundLawError, match="wrong side: please report"):
+        discretize_step(pair, cut.covering(ends, 2.0), cut, "add", "lower")
+
+
+def test_upper_laws_that_lose_mean_are_errors_of_ours() -> None:
+    """Q-mass that no node of a cell can carry: connecting the dots would move losses down."""
+    cells = LossCells(np.array([0.5]), np.array([0.2]), 0.0, 0.0, 0.0, 0.0)
+    with pytest.raises(UnsoundLawError, match="wrong side: please report"):
+        from_above(np.array([0, 1]), 0.1, cells)  # its mean loss is log(2.5)
+
+
 def test_a_mesh_that_cuts_the_commonest_losses_merges_them_all(monkeypatch) -> None:
     """Losses within a mesh of their mean, not of log(1 - q): else E u falls short, to first order, from below."""
-    step = RandomizedClipping(5.3, 6e-4, 2, probe_sharing="sample").step()
+    step = DPSGD(5.3, 6e-4, Hutchinson(2, secret=True)).step()
     left = EPSILONS < -2e-4
     gaps = []
     for means in (1, 4):
@@ -124,7 +165,7 @@ def test_a_node_above_the_mean_would_be_no_lower_bound() -> None:
 
 
 def test_bounds_of_many_rare_steps_are_narrow_at_once() -> None:
-    for run in (DPSGD(0.4534, 9.455e-6), RandomizedClipping(0.4534, 9.455e-6, 64)):
+    for run in (DPSGD(0.4534, 9.455e-6), DPSGD(0.4534, 9.455e-6, Hutchinson(64))):
         bounds = run.epsilon(39345, 7.42e-9, tolerance=5e-4)
         assert bounds.upper - bounds.lower < 5e-4 * bounds.upper
         delta = run.delta(39345, bounds.upper)

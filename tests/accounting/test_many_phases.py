@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from dprmt.accounting import DPSGD, RandomizedClipping, _engine, _many_phases, compose
+from dprmt.accounting import DPSGD, Hutchinson, _engine, _many_phases, compose
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._many_phases import (
     Meshing,
@@ -34,7 +34,7 @@ def pairs_of(kind: str, side: str) -> list[RevealedPair]:
     steps = {
         "exact": [DPSGD(sigma, 0.05).step() for sigma in noise],
         "rates": [DPSGD(1.0, rate).step() for rate in (0.01, 0.02, 0.05, 0.3, 1.0)],
-        "known": [RandomizedClipping(sigma, 0.05, 24).step() for sigma in noise],
+        "known": [DPSGD(sigma, 0.05, Hutchinson(24)).step() for sigma in noise],
     }[kind]
     return [step.pairs(96, TAIL)[side == "lower"] for step in steps]
 
@@ -93,12 +93,29 @@ def test_cells_are_those_of_each_pair(kind: str, monkeypatch: pytest.MonkeyPatch
 
 @given(st.floats(0.3, 5.0), st.floats(1e-6, 1.0), st.sampled_from([None, 9, 40]))
 def test_most_variation_is_that_of_the_discrete_law_and_no_less_than_the_truth(sigma, rate, probes) -> None:
-    mechanism = DPSGD(sigma, rate) if probes is None else RandomizedClipping(sigma, rate, probes)
+    mechanism = DPSGD(sigma, rate) if probes is None else DPSGD(sigma, rate, Hutchinson(probes))
     upper, lower = mechanism.step().pairs(64, 1e-12)
     ends = directed_range(upper, 1e-12, "remove")
     ((law, _),) = rough_laws([(upper, 1)], [ends], "remove", 1e-4, 1.05)
     most = most_variation(upper, ends, "remove", 1e-4)
     assert rate * lower.total_variation() <= most <= discrete_variation(law) * (1.0 + 1e-9) + 1e-13
+
+
+@given(st.floats(0.03, 0.4), st.floats(1e-3, 1.0), st.sampled_from([2, 9, 40, 400]))
+def test_most_variation_covers_spectra_that_rank_one_does_not(sigma, rate, probes) -> None:
+    """X = 1 is one of them, and with so little noise worse than rank one."""
+    upper, _ = DPSGD(sigma, rate, Hutchinson(probes)).step().pairs(64, 1e-12)
+    exact = rate * float(2.0 * ndtr(0.5 / sigma) - 1.0)
+    assert most_variation(upper, directed_range(upper, 1e-12, "remove"), "remove", 1e-4) >= exact
+
+
+def test_all_that_is_infinite_is_variation() -> None:
+    """Slack, norm ratios of 0, and a discrete law's own."""
+    pair = RevealedPair(np.array([1.0]), np.array([0.7]), 0.5, infinite=0.3, slack=0.01)
+    exact = 0.5 * (0.7 * float(2.0 * ndtr(0.5) - 1.0) + 0.3) + 0.01
+    assert most_variation(pair, (-0.7, 3.0), "remove", 1e-4) == pytest.approx(exact, rel=1e-12)
+    law = LossPMF(np.array([-1, 0, 2]), np.array([0.2, 0.3, 0.4]), 0.5, 0.1)
+    assert discrete_variation(law) == pytest.approx(0.1 + 0.4 * (1.0 - math.exp(-1.0)), rel=1e-12)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -121,12 +138,32 @@ def test_gaussian_phases_compose_to_a_gaussian(noise: list[float], steps: int) -
         assert bound.is_narrow
 
 
-def mixed_phases() -> list[tuple[DPSGD | RandomizedClipping, int]]:
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_what_lies_beyond_the_nodes_of_its_own_direction_is_infinite(direction: str) -> None:
+    """On nodes that end early on one side, where the other direction's masses are next to nothing."""
+    pairs = [DPSGD(sigma, 1.0).step().pairs(96, TAIL)[0] for sigma in (0.1, 0.11, 0.12, 0.13)]
+    laws, offsets = laws_side_by_side(pairs, [(-60.0, 70.0)] * 4, Meshing(direction, "upper", 0.05, 0.5, 0.5))
+    for pair, law, offset in zip(pairs, laws, offsets, strict=True):
+        (mu,), last = pair.shift, law.losses[-1] + offset
+        assert law.infinite == pytest.approx(float(ndtr(mu / 2 - last / mu)), rel=1e-9)
+        assert law.mass.sum() + law.infinite == pytest.approx(1.0)
+        assert np.all(curve(law, offset) >= truth(pair, direction) - 1e-13)
+
+
+def test_phases_without_sampling_and_with_little_noise_are_answered_in_both_directions() -> None:
+    noise = (0.1, 0.105, 0.11, 0.115)
+    exact = gaussian_epsilon(math.sqrt(sum(sigma**-2.0 for sigma in noise)), 1e-5)
+    for bound in compose([(DPSGD(sigma, 1.0), 1) for sigma in noise]).epsilon_by_direction(1e-5).values():
+        assert bound.lower <= exact <= bound.upper
+        assert bound.is_narrow
+
+
+def mixed_phases() -> list[tuple[DPSGD, int]]:
     noise = np.linspace(0.8, 1.6, 9)
-    phases: list[tuple[DPSGD | RandomizedClipping, int]] = [(DPSGD(sigma, 0.02), 3) for sigma in noise]
-    phases += [(RandomizedClipping(sigma, 0.02, 24), 2) for sigma in noise]
+    phases: list[tuple[DPSGD, int]] = [(DPSGD(sigma, 0.02), 3) for sigma in noise]
+    phases += [(DPSGD(sigma, 0.02, Hutchinson(24)), 2) for sigma in noise]
     phases += [(DPSGD(sigma, 0.01 * sigma), 4) for sigma in noise]
-    return [*phases, (RandomizedClipping(1.0, 0.02, 24, probe_sharing="sample"), 2)]
+    return [*phases, (DPSGD(1.0, 0.02, Hutchinson(24, secret=True)), 2)]
 
 
 def test_many_phases_answer_as_they_do_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +186,7 @@ def test_one_phase_more_among_many_never_lowers_a_bound_below_the_others() -> No
 
 def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few probes: of a tail of losses up to 1e4, δ(0) sees that they are large; told apart, they cost the mesh."""
-    phases = [(RandomizedClipping(sigma, 0.03, 8), 2) for sigma in (0.8, 1.2)]
+    phases = [(DPSGD(sigma, 0.03, Hutchinson(8)), 2) for sigma in (0.8, 1.2)]
 
     def bounds() -> tuple[float, float]:
         curves = _engine.level_curves(compose(phases).schedule(), DeltaAtEpsilon(0.0), "remove", -1, split=False)
@@ -169,5 +206,5 @@ def test_a_finer_mesh_narrows_phases_too() -> None:
     """Nodes beside the means of the commonest losses cost a lower bound 2 % here, on a mesh a third as wide."""
     exact, known = [(1.0567, 8), (1.3559, 9)], [(0.9149, 10), (1.3943, 2), (1.0768, 14), (1.3153, 13)]
     phases = [(DPSGD(sigma, 0.00434), steps) for sigma, steps in exact]
-    phases += [(RandomizedClipping(sigma, 0.00434, 16), steps) for sigma, steps in known]
+    phases += [(DPSGD(sigma, 0.00434, Hutchinson(16)), steps) for sigma, steps in known]
     assert compose(phases).epsilon(4.57e-6).is_narrow

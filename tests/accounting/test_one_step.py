@@ -7,26 +7,26 @@ import math
 import numpy as np
 import pytest
 
-from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting._discretization import LossPMF
 from dprmt.accounting._jump_split import _place_in_cell, _share_of_cell
 from dprmt.accounting._one_step import OneStepCurve
 
 
-def decided_by_one_norm(mechanism: RandomizedClipping, steps: int, delta: float) -> float:
+def decided_by_one_norm(mechanism: DPSGD, steps: int, delta: float) -> float:
     """ε of two probes where one norm ratio decides: T q P(1/(2σ²X) > ε) = δ, with P(X < x) = x."""
-    return steps * mechanism.sample_rate / (2 * mechanism.noise_multiplier**2 * delta)
+    return steps * mechanism.sampling.rate / (2 * mechanism.noise_multiplier**2 * delta)
 
 
 @pytest.mark.parametrize(
     ("mechanism", "steps", "delta"),
     [
-        pytest.param(RandomizedClipping(0.3, 1e-6, 2), 1, 1e-20, id="a light tail beside a heavy node"),
-        pytest.param(RandomizedClipping(3.39559, 0.416614, 2), 113912, 2.5e-11, id="ε = 8e13 had no upper end"),
-        pytest.param(RandomizedClipping(0.3, 0.9, 2), 1000, 1e-12, id="a mesh wider than 709"),
+        pytest.param(DPSGD(0.3, 1e-6, Hutchinson(2)), 1, 1e-20, id="a light tail beside a heavy node"),
+        pytest.param(DPSGD(3.39559, 0.416614, Hutchinson(2)), 113912, 2.5e-11, id="ε = 8e13 had no upper end"),
+        pytest.param(DPSGD(0.3, 0.9, Hutchinson(2)), 1000, 1e-12, id="a mesh wider than 709"),
     ],
 )
-def test_losses_that_one_norm_decides(mechanism: RandomizedClipping, steps: int, delta: float) -> None:
+def test_losses_that_one_norm_decides(mechanism: DPSGD, steps: int, delta: float) -> None:
     bounds = mechanism.epsilon(steps, delta)
     truth = decided_by_one_norm(mechanism, steps, delta)
     assert bounds.lower <= truth * (1 + 1e-4)
@@ -56,5 +56,5 @@ def test_places_in_cells_of_any_width(mesh: float) -> None:
 
 def test_an_epsilon_beyond_all_losses_is_answered() -> None:
     """The numbers of its nodes used to overflow."""
-    for mechanism in (DPSGD(1.0, 0.01), RandomizedClipping(1.0, 0.01, 8)):
+    for mechanism in (DPSGD(1.0, 0.01), DPSGD(1.0, 0.01, Hutchinson(8))):
         assert mechanism.delta(1000, 1e17).upper < 1e-50

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import norm
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, RandomizedClipping, _revealed_pair, _shifted_normals, compose
+from dprmt.accounting import DPSGD, Hutchinson, _revealed_pair, _shifted_normals, compose
 from dprmt.accounting._cells import LossCells
 from dprmt.accounting._charged_cells import charged_cells
 from dprmt.accounting._discretization import LossPMF
@@ -28,14 +28,14 @@ from dprmt.accounting import _pld  # noqa: E402
 
 RATE = 2000 / 67349
 EXACT = DPSGD(1.0, RATE)
-TIGHT = RandomizedClipping(1.0, RATE, probes=32)
+TIGHT = DPSGD(1.0, RATE, Hutchinson(32))
 MECHANISMS = {
     "exact": EXACT,
     "tight": TIGHT,
-    "envelope": RandomizedClipping(1.0, RATE, probes=32, analysis="envelope"),
-    "secret": RandomizedClipping(1.0, RATE, probes=32, probe_sharing="sample"),
-    "few": RandomizedClipping(1.0, RATE, probes=6),
-    "q=1": RandomizedClipping(3.0, 1.0, probes=16),
+    "envelope": DPSGD(1.0, RATE, Hutchinson(32, analysis="envelope")),
+    "secret": DPSGD(1.0, RATE, Hutchinson(32, secret=True)),
+    "few": DPSGD(1.0, RATE, Hutchinson(6)),
+    "q=1": DPSGD(3.0, 1.0, Hutchinson(16)),
 }
 LARGEST = {"few": 50.0}  # else thousands, too many grid points
 DIRECTIONS = ("remove", "add")
@@ -127,12 +127,12 @@ def test_composition_agrees(name: str) -> None:
     [
         (TIGHT, 400, 1e-4),
         (MECHANISMS["secret"], 400, 1e-4),
-        (RandomizedClipping(2.0, RATE, probes=16, rank=8, analysis="envelope"), 400, 1e-4),
-        (RandomizedClipping(1.5, 16 / 1225, probes=64), 3480, 1e-4),
-        (RandomizedClipping(2.0, RATE, probes=8), 400, 1e-3),
-        (RandomizedClipping(8.0, 1.0, probes=32), 50, 1e-3),
-        (RandomizedClipping(8.0, 1.0, probes=32, probe_sharing="sample"), 50, 1e-3),
-        (RandomizedClipping(1.0, 0.001, probes=32), 100_000, 2e-5),
+        (DPSGD(2.0, RATE, Hutchinson(16, rank=8, analysis="envelope")), 400, 1e-4),
+        (DPSGD(1.5, 16 / 1225, Hutchinson(64)), 3480, 1e-4),
+        (DPSGD(2.0, RATE, Hutchinson(8)), 400, 1e-3),
+        (DPSGD(8.0, 1.0, Hutchinson(32)), 50, 1e-3),
+        (DPSGD(8.0, 1.0, Hutchinson(32, secret=True)), 50, 1e-3),
+        (DPSGD(1.0, 0.001, Hutchinson(32)), 100_000, 2e-5),
     ],
 )
 def test_composition_agrees_in_more_settings(mechanism, steps: int, discretization: float) -> None:
@@ -182,7 +182,7 @@ def test_everything_cut_off_is_infinite(name: str) -> None:
 PAIRS = {
     "with an atom at infinity": RevealedPair(np.array([0.5, 1.0, 3.0]), np.array([0.5, 0.3, 0.1]), 0.3, 0.1, 1e-3),
     "secret": MECHANISMS["secret"].step().pairs(16, 1e-10)[0],
-    "always": RandomizedClipping(1.0, 1.0, probes=8, probe_sharing="sample").step().pairs(16, 1e-10)[0],
+    "always": DPSGD(1.0, 1.0, Hutchinson(8, secret=True)).step().pairs(16, 1e-10)[0],
 }
 
 

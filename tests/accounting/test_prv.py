@@ -11,16 +11,16 @@ from numpy.testing import assert_allclose
 from scipy.stats import norm
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, NoRenyiDivergenceError, RandomizedClipping, compose
+from dprmt.accounting import DPSGD, Hutchinson, NoRenyiDivergenceError, compose
 
 prv_accountant = pytest.importorskip("prv_accountant")
 
 RATE = 2000 / 67349
-TIGHT = RandomizedClipping(1.0, RATE, probes=32)
-ENVELOPE = RandomizedClipping(1.0, RATE, probes=32, analysis="envelope")
-SECRET = RandomizedClipping(1.0, RATE, probes=32, probe_sharing="sample")
-FEW_PROBES = RandomizedClipping(1.0, RATE, probes=6)
-ALWAYS = RandomizedClipping(3.0, 1.0, probes=16)
+TIGHT = DPSGD(1.0, RATE, Hutchinson(32))
+ENVELOPE = DPSGD(1.0, RATE, Hutchinson(32, analysis="envelope"))
+SECRET = DPSGD(1.0, RATE, Hutchinson(32, secret=True))
+FEW_PROBES = DPSGD(1.0, RATE, Hutchinson(6))
+ALWAYS = DPSGD(3.0, 1.0, Hutchinson(16))
 EXACT = DPSGD(1.0, RATE)
 DIRECTIONS = ("remove", "add")
 MECHANISMS = {"exact": EXACT, "tight": TIGHT, "envelope": ENVELOPE, "secret": SECRET, "few": FEW_PROBES, "q=1": ALWAYS}
@@ -159,11 +159,11 @@ def test_composition_agrees(name: str, eps_max: float, direction) -> None:
     ("mechanism", "steps", "eps_max"),
     [
         (SECRET, 400, 12.0),
-        (RandomizedClipping(2.0, RATE, probes=16, rank=8, analysis="envelope"), 400, 14.0),
-        (RandomizedClipping(1.5, 16 / 1225, probes=64), 3480, 12.0),
-        (RandomizedClipping(2.0, RATE, probes=8), 400, 111.0),
-        (RandomizedClipping(8.0, 1.0, probes=32), 50, 20.0),
-        (RandomizedClipping(0.8, 0.001, probes=32), 20_000, 16.0),
+        (DPSGD(2.0, RATE, Hutchinson(16, rank=8, analysis="envelope")), 400, 14.0),
+        (DPSGD(1.5, 16 / 1225, Hutchinson(64)), 3480, 12.0),
+        (DPSGD(2.0, RATE, Hutchinson(8)), 400, 111.0),
+        (DPSGD(8.0, 1.0, Hutchinson(32)), 50, 20.0),
+        (DPSGD(0.8, 0.001, Hutchinson(32)), 20_000, 16.0),
     ],
 )
 def test_composition_agrees_in_more_settings(mechanism, steps: int, eps_max: float, direction) -> None:

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import ndtr
+from scipy.special import comb, ndtr
 from scipy.stats import binom
 
+from dprmt.accounting import _ratio_sum
+from dprmt.accounting._allocation import EpochPair
 from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._power_convolution import GridMeasure, GridWindow, power_convolution, sum_on_grid
-from dprmt.accounting._ratio_law import merged, never_less_private, never_more_private, ratio_cells
+from dprmt.accounting._ratio_law import RatioLaw, merged, never_less_private, never_more_private, ratio_cells
 from dprmt.accounting._ratio_sum import sum_from_above, sum_from_below
 
 
@@ -138,3 +140,102 @@ def test_jumps_change_nothing(copies):
     np.testing.assert_allclose(uppers[1], uppers[0], rtol=2e-3)
     np.testing.assert_allclose(lowers[1], lowers[0], rtol=2e-3)
     assert np.all(np.array(lowers) < np.array(uppers))
+
+
+# ------------------------------------------------------------------------------------------- an epoch, exactly
+
+LIGHT, RARE = (
+    (np.array([0, 1, 2, 3]), np.array([0.3, 0.3, 0.3999, 0.0001])),
+    (np.array([9, 40]), np.array([0.02, 0.005])),
+)
+_ROUNDING = 1e-13
+
+
+def law_on_integers(jumps: float, lost: float) -> tuple[RatioLaw, float]:
+    """Light ratios and, with so much of their usual mass, jumps; E V = 1 - lost. Also the mesh."""
+    return scaled(np.concatenate([LIGHT[0], RARE[0]]), np.concatenate([LIGHT[1], jumps * RARE[1]]), lost)
+
+
+def scaled(index: np.ndarray, mass: np.ndarray, lost: float) -> tuple[RatioLaw, float]:
+    mass = mass / mass.sum()
+    mesh = (1.0 - lost) / float(mass @ index)
+    return RatioLaw(mesh * index, mass, lost), mesh
+
+
+def exact_sum(law: RatioLaw, mesh: float, copies: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values and masses of W, by convolving masses."""
+    dense, exact = np.bincount(np.rint(law.ratio / mesh).astype(int), weights=law.mass), np.ones(1)
+    for _ in range(copies):
+        exact = np.convolve(exact, dense)
+    return mesh * np.arange(exact.size) / max(copies, 1), exact
+
+
+def deltas(pair: EpochPair, alphas: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """δ of removing at log α, and of adding at -log α, from the masses beyond; also what rounding may do to it."""
+    cells = pair.cells(np.log(alphas))
+    p_above, q_above = (np.append(np.cumsum(m[::-1])[::-1], 0.0) for m in (cells.p, cells.q))
+    p_below, q_below = (np.append(0.0, np.cumsum(m)) for m in (cells.p, cells.q))
+    removed = p_above + cells.p_above, alphas * (q_above + cells.q_above)
+    added = q_below + cells.q_below, (p_below + cells.p_below) / alphas
+    return {"remove": (removed[0] - removed[1], sum(removed)), "add": (added[0] - added[1], sum(added))}
+
+
+def check_epoch(law: RatioLaw, mesh: float, copies: int, tail: float, is_tight: bool) -> None:
+    ratio, exact = exact_sum(law, mesh, copies)
+    alphas = np.concatenate([np.geomspace(ratio[1] / 2, ratio[-1], 300), ratio[1::7] * (1.0 + 1e-9)])
+    alphas = np.unique(alphas)
+    truth = {
+        "remove": np.maximum(ratio - alphas[:, None], 0.0) @ exact + law.lost,
+        "add": np.maximum(1.0 - ratio / alphas[:, None], 0.0) @ exact,
+    }
+    above = deltas(EpochPair(sum_from_above(law, LIGHT[0].size, mesh, copies, tail)), alphas)
+    below = deltas(EpochPair(sum_from_below(law, LIGHT[0].size, mesh, copies, tail)), alphas)
+    for direction, values in truth.items():
+        found, scale = above[direction]
+        assert np.all(found >= values - _ROUNDING * scale)
+        assert not is_tight or np.all(found <= 2.0 * values + 0.1 * tail)
+        assert np.all(below[direction][0] <= values + _ROUNDING * (values + below[direction][1]))
+
+
+@pytest.mark.parametrize("jumps", [0.0, 0.02, 1.0, 20.0])
+@pytest.mark.parametrize("copies", [2, 7, 60])
+@pytest.mark.parametrize(("tail", "lost"), [(1.0, 0.0), (0.03, 0.2), (1e-6, 0.0)])
+def test_an_epoch_is_never_more_private_than_the_exact_sum(jumps, copies, tail, lost):
+    """(R4), (R6): at every α, also where next to nothing but what was lost or left unclear decides."""
+    law, mesh = law_on_integers(jumps, lost)
+    check_epoch(law, mesh, copies, tail, is_tight=jumps * copies <= 60)  # else more jumps than are followed up
+
+
+@pytest.mark.parametrize("copies", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("index", "mass"),
+    [([0, 1, 2, 60, 61], [0.2, 0.3, 0.2, 3e-11, 0.3]), ([0, 57, 58, 59, 61], [3e-11, 0.2, 0.3, 0.2, 0.3])],
+)
+def test_each_number_of_jumps_pays_for_its_own_windows(index, mass, copies):
+    """(R4): what lies outside is lost, and unclear, also beside jumps; one light ratio is too rare for a window."""
+    law, mesh = scaled(np.array(index), np.array(mass), 0.0)
+    small, jumps = _ratio_sum._split(law, 4, mesh)
+    parts = _ratio_sum._parts(small, jumps, mesh, copies, copies, 1.0, above=True)
+    for number, part in enumerate(parts):
+        light = exact_sum(law.part(np.arange(5) < 4), mesh, copies - number)[1]
+        exact = comb(copies, number) * np.append(np.zeros(61 * number), light) * law.mass[-1] ** number
+        ratio = mesh * np.arange(exact.size)
+        alphas = np.append(ratio[1:] * (1.0 - 1e-9), ratio[1:] + mesh / 2)
+        found = np.maximum(part.law.ratio - alphas[:, None], 0.0) @ part.law.mass / copies + part.lost
+        truth = np.maximum(ratio - alphas[:, None], 0.0) @ exact / copies
+        assert np.all(found >= truth * (1.0 - _ROUNDING))
+        found = np.maximum(1.0 - part.law.ratio / alphas[:, None], 0.0) @ part.law.mass + part.unclear
+        truth = np.maximum(1.0 - ratio / alphas[:, None], 0.0) @ exact
+        assert np.all(found >= truth * (1.0 - _ROUNDING))
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_masses_half_as_wrong_as_their_error_do_no_harm(sign, monkeypatch):
+    """(R5): on whichever side of the truth they are."""
+
+    def wrong(*arguments):
+        first, mass, error = sum_on_grid(*arguments)
+        return first, np.maximum(mass + sign * 0.5 * error, 0.0), error
+
+    monkeypatch.setattr(_ratio_sum, "sum_on_grid", wrong)
+    check_epoch(*law_on_integers(0.0, 0.0), 60, 1.0, is_tight=True)

@@ -12,7 +12,7 @@ from scipy import fft, integrate, stats
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import gammaincc, gammaincinv, gammaln, log_ndtr, ndtr
 
-from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._nonconvex_slack import tangent_excess
@@ -179,7 +179,7 @@ def test_without_sampling_dpsgd_is_one_gaussian_mechanism(sigma, steps, delta):
 @pytest.mark.parametrize(("probes", "sigma", "q"), [(32, 1.0, 1.0), (32, 1.0, 0.03), (16, 2.0, 0.5), (256, 0.7, 0.01)])
 def test_one_step_of_randomized_clipping_with_revealed_probes(probes, sigma, q, analysis, delta):
     """ε of one step in both directions, E over the χ² density of the subsampled Gaussian mechanism."""
-    mechanism = RandomizedClipping(sigma, q, probes, analysis=analysis)
+    mechanism = DPSGD(sigma, q, Hutchinson(probes, analysis=analysis))
     assert_one_step(mechanism, OneStep(sigma, q, probes, analysis), delta)
 
 
@@ -188,7 +188,7 @@ def test_one_step_of_randomized_clipping_with_revealed_probes(probes, sigma, q, 
 @pytest.mark.parametrize(("probes", "sigma", "q"), [(32, 4.0, 1.0), (32, 1.0, 0.03), (16, 2.0, 0.5), (256, 0.7, 0.01)])
 def test_one_step_of_randomized_clipping_with_secret_probes(probes, sigma, q, analysis, delta):
     """ε of one step in both directions, the supremum over half-lines of a mixture of normal laws."""
-    mechanism = RandomizedClipping(sigma, q, probes, analysis=analysis, probe_sharing="sample")
+    mechanism = DPSGD(sigma, q, Hutchinson(probes, secret=True, analysis=analysis))
     assert_one_step(mechanism, OneStep(sigma, q, probes, analysis, secret=True), delta, width=2e-2)
 
 
@@ -200,8 +200,7 @@ HEAVY = [(4, 1.0, 0.1, 1e-3), (8, 1.0, 0.3, 1e-5), (32, 0.5, 1.0, 1e-3), (32, 0.
 @pytest.mark.parametrize(("probes", "sigma", "q", "delta"), HEAVY)
 def test_one_step_stays_sound_where_the_tail_of_z_decides(probes, sigma, q, analysis, secret, delta):
     """Few probes or little noise: intervals may be wide, but the truth is in them, in both directions."""
-    sharing = "sample" if secret else "batch"
-    mechanism = RandomizedClipping(sigma, q, probes, analysis=analysis, probe_sharing=sharing)
+    mechanism = DPSGD(sigma, q, Hutchinson(probes, secret=secret, analysis=analysis))
     assert_one_step(mechanism, OneStep(sigma, q, probes, analysis, secret), delta, width=np.inf)
 
 
@@ -210,7 +209,7 @@ def test_one_step_stays_sound_where_the_tail_of_z_decides(probes, sigma, q, anal
 @pytest.mark.parametrize(("probes", "sigma", "q"), [(32, 4.0, 0.5), (64, 4.0, 1.0), (64, 2.0, 0.1)])
 def test_one_step_stays_sound_for_tiny_deltas(probes, sigma, q, secret, delta):
     """δ near and below the rounding unit: masses are still resolved where they decide."""
-    mechanism = RandomizedClipping(sigma, q, probes, probe_sharing="sample" if secret else "batch")
+    mechanism = DPSGD(sigma, q, Hutchinson(probes, secret=secret))
     assert_one_step(mechanism, OneStep(sigma, q, probes, "tight", secret), delta, width=np.inf)
 
 
@@ -238,7 +237,7 @@ CURVES = [
 @pytest.mark.parametrize("bins", [16, 64])
 def test_both_pairs_bound_the_whole_curve_of_a_step(probes, sigma, q, analysis, secret, direction, bins):
     """H_α at every α in e^[-3, 12], not only near the answer: what composition needs, ε < 0 included."""
-    step = ClippingStep(sigma, q, probes, None, analysis, secret)
+    step = ClippingStep(sigma, q, Hutchinson(probes, analysis=analysis).law(), secret)
     upper, lower = step.pairs(bins, 1e-10)
     truth = OneStep(sigma, q, probes, analysis, secret)
     mesh, index = 0.02, np.arange(-200, 1500)
@@ -254,7 +253,7 @@ def test_both_pairs_bound_the_whole_curve_of_a_step(probes, sigma, q, analysis, 
 @pytest.mark.parametrize("secret", [False, True], ids=["revealed", "secret"])
 def test_both_pairs_are_close_to_the_curve_of_a_step(secret, direction):
     """In the setting of the check values the curve of a step is known to 0.5 % of δ or 1e-7 from both sides."""
-    step = ClippingStep(1.0, Q, 32, None, "tight", secret)
+    step = ClippingStep(1.0, Q, Hutchinson(32).law(), secret)
     upper, lower = step.pairs(256, 1e-13)
     truth = OneStep(1.0, Q, 32, "tight", secret)
     mesh, far = 2.5e-4, np.geomspace(10_400, 60_000, 400).astype(np.int64)
@@ -345,8 +344,9 @@ def assert_bracketed(sigma, probes, analysis, secret, direction, steps=400, delt
     slow_upper = composed_epsilon(*cells, steps, delta, up=True)
     slow_lower = composed_epsilon(*cells, steps, delta, up=False)
     assert slow_upper - slow_lower < 1.5 * steps * FINE
-    sharing = "sample" if secret else "batch"
-    mechanism = DPSGD(sigma, Q) if probes is None else RandomizedClipping(sigma, Q, probes, None, analysis, sharing)
+    mechanism = (
+        DPSGD(sigma, Q) if probes is None else DPSGD(sigma, Q, Hutchinson(probes, secret=secret, analysis=analysis))
+    )
     bounds = mechanism.epsilon_by_direction(steps, delta)[direction]
     assert slow_lower - 1e-6 <= bounds.upper <= slow_upper + 1e-4
     assert slow_lower - 5e-3 <= bounds.lower <= slow_upper + 1e-6

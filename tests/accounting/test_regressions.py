@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import ndtr
 from scipy.stats import chi2
 
-from dprmt.accounting import DPSGD, RandomizedClipping, compose
+from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.accounting._cells import LossCells
 from dprmt.accounting._composition import composed, tilt_for_epsilon, window
 from dprmt.accounting._discretization import from_below
@@ -35,7 +35,7 @@ def secret_add_delta(sigma: float, rate: float, probes: int, epsilon: float) -> 
 )
 def test_secret_probes_add_direction_is_not_too_small(sigma: float, rate: float, probes: int, epsilon: float) -> None:
     """The likelihood ratio used to be inverted below the point where the bound T̂ reaches 1."""
-    run = compose([(RandomizedClipping(sigma, rate, probes, probe_sharing="sample"), 1)])
+    run = compose([(DPSGD(sigma, rate, Hutchinson(probes, secret=True)), 1)])
     lower, _, upper = run.delta_by_direction(epsilon)["add"]
     truth = secret_add_delta(sigma, rate, probes, epsilon)
     assert lower <= truth * (1 + 1e-9)
@@ -47,7 +47,7 @@ def test_secret_probes_add_direction_is_not_too_small(sigma: float, rate: float,
 )
 def test_bounds_of_every_single_refinement_agree(sigma: float, rate: float, probes: int, steps: int) -> None:
     """Lower bounds used to cross upper ones at fine meshes; `solve` now refuses to return such a pair."""
-    schedule = [(RandomizedClipping(sigma, rate, probes, probe_sharing="sample").step(), steps)]
+    schedule = [(DPSGD(sigma, rate, Hutchinson(probes, secret=True)).step(), steps)]
     for direction in ("remove", "add"):
         bounds = solve(schedule, EpsilonAtDelta(1e-5), direction, 1e-4)
         assert 0 < bounds.lower <= bounds.upper
@@ -55,7 +55,7 @@ def test_bounds_of_every_single_refinement_agree(sigma: float, rate: float, prob
 
 def test_lower_pair_of_secret_probes_has_no_more_than_all_mass() -> None:
     """Negative increments of the lower curve used to be cut off, which lifted it above the truth."""
-    step = RandomizedClipping(0.6, 0.9, 4, probe_sharing="sample").step()
+    step = DPSGD(0.6, 0.9, Hutchinson(4, secret=True)).step()
     _, lower = step.pairs(64, 1e-9)
     cells = lower.cells(np.arange(-2500, 40_000, 10) * 1e-3)
     assert float(cells.p.sum() + cells.p_below + cells.p_above) <= 1 + 1e-9
@@ -79,7 +79,7 @@ def test_nearly_constant_losses_beside_large_ones() -> None:
 
 def test_heavy_tails_survive_a_coarse_mesh() -> None:
     """With few probes the lower bound used to lose the whole tail, and to fall from 100 to 2."""
-    bounds = RandomizedClipping(2.0, 2000 / 67349, 4).epsilon(400, 1e-5)
+    bounds = DPSGD(2.0, 2000 / 67349, Hutchinson(4)).epsilon(400, 1e-5)
     assert bounds.lower > 0.5 * bounds.upper > 50
 
 
@@ -92,3 +92,28 @@ def test_an_answer_beyond_all_losses_is_zero_up_to_error() -> None:
     tilt = tilt_for_epsilon([(pmf, 3)], 40.0)
     low, high = DeltaCurve(composed([(pmf, 3)], tilt, window([(pmf, 3)], tilt)), 40.0).delta_bounds(40.0)
     assert_allclose([low, high], 0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("asked", "at"), [("epsilon", 1e-5), ("delta", 1.5)], ids=["epsilon at delta", "delta at epsilon"]
+)
+def test_small_rates_beside_large_ones_by_direction(asked: str, at: float) -> None:
+    """A node between log(1 - q) and the commonest losses' mean made the lower end of adding a sample 2.381."""
+    run = compose(
+        [
+            (DPSGD(1.6526650801318743, 0.01561269961016319, Hutchinson(32)), 3056),
+            (DPSGD(1.9116909043188168, 0.0007141453229595131), 7502),
+        ]
+    )
+    found = getattr(run, f"{asked}_by_direction")(at)["add"]
+    if asked == "epsilon":  # the truth lies between 2.3535 and 2.3537
+        assert found.lower < 2.3537
+        assert found.upper > 2.3535
+    assert found.is_narrow
+
+
+def test_very_many_steps_of_a_small_rate() -> None:
+    """The same at T = 3e8: [355.041, 355.143] where ε of adding a sample is 351.9 ± 1.3."""
+    found = DPSGD(1.0, 0.001).epsilon_by_direction(3 * 10**8, 1e-5)["add"]
+    assert found.lower < 353.2
+    assert found.upper > 350.6

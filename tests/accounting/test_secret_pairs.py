@@ -12,7 +12,9 @@ from scipy.special import gammainc, ndtr
 
 from dprmt.accounting import _shifted_normals
 from dprmt.accounting._clipping_step import ClippingStep
+from dprmt.accounting._envelope_law import EnvelopeLaw
 from dprmt.accounting._norm_ratio import NormRatioBins
+from dprmt.accounting._rank_one_law import RankOneLaw
 from dprmt.accounting._secret_lower_pair import SecretLowerPair, _log_masses
 from dprmt.accounting._secret_pair import SecretUpperPair
 from dprmt.accounting._secret_smaller_pair import SmallerPair
@@ -33,7 +35,7 @@ def truth(probes: int, t: np.ndarray) -> np.ndarray:
 
 
 def pairs(probes: int, bins: int = 256) -> tuple[SecretUpperPair, SecretLowerPair]:
-    step = ClippingStep(SIGMA, 0.5, probes, analysis="envelope", secret=True)
+    step = ClippingStep(SIGMA, 0.5, EnvelopeLaw(probes), secret=True)
     upper, lower = step.pairs(bins, TAIL)
     assert isinstance(upper, SecretUpperPair)
     assert isinstance(lower, SecretLowerPair)
@@ -47,7 +49,7 @@ def test_an_envelope_as_it_is_bounds_the_curve_at_every_threshold(probes: int) -
     assert upper.is_law
     exact = truth(probes, THRESHOLDS)
     above = upper._curve(THRESHOLDS)[0] + upper._leftover(THRESHOLDS)
-    below = lower._curve(THRESHOLDS)[0]
+    below = lower.curve(THRESHOLDS)[0]
     assert np.all(above >= exact * (1 - 1e-9) - 1e-6 * (THRESHOLDS < 7))
     assert np.all(below <= exact * (1 + 1e-9) + 1e-6 * (THRESHOLDS < 7))
     seen = exact > 3e-7
@@ -102,7 +104,7 @@ def test_what_the_masses_exceed_is_taken_from_the_other_side() -> None:
 def test_without_credit_for_curvature_the_bound_would_fail() -> None:
     """The mean kept, as where f_t is convex, is not enough where it is concave."""
     upper, _ = pairs(3, bins=16)
-    bins = ClippingStep(SIGMA, 0.5, 3, analysis="envelope", secret=True).norm_ratio(16, TAIL / 0.5)
+    bins = ClippingStep(SIGMA, 0.5, EnvelopeLaw(3), secret=True).norm_ratio(16, TAIL / 0.5)
     x, mass = bins.spread(0.0)
     naive = SecretUpperPair(1 / (SIGMA * np.sqrt(x)), mass, 0.5, bins.below, is_law=True)
     exact = truth(3, THRESHOLDS)
@@ -189,7 +191,7 @@ def test_no_outcome_between_the_smallest_loss_and_the_cap_is_lost(is_law: bool) 
 
 
 def smaller_pair(rate: float, probes: int = 5, sigma: float = 0.9) -> SmallerPair:
-    upper, _ = ClippingStep(sigma, rate, probes, analysis="tight", secret=True).pairs(128, 1e-9)
+    upper, _ = ClippingStep(sigma, rate, RankOneLaw(probes), secret=True).pairs(128, 1e-9)
     assert isinstance(upper, SmallerPair)
     return upper
 

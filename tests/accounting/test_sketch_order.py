@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import beta, chi2
 
-from dprmt.accounting import FlatSpectrum, RandomizedClipping
+from dprmt.accounting import DPSGD, FlatSpectrum, HutchPlusPlus
 from dprmt.accounting._chi2_mixture import chi2_mixture_cdf
 from dprmt.accounting._gamma_mixture import GammaMixture
 from dprmt.accounting._sketch_law import probe_copies
@@ -99,23 +99,25 @@ def test_shares_of_several_layers_do_no_more_harm(sketch: int, power_iteration: 
 @pytest.mark.parametrize(
     ("mechanism", "steps", "delta"),
     [
-        (RandomizedClipping(0.399799, 0.104936, 3, sketch=3), 30472, 5.1e-11),
-        (RandomizedClipping(1.331247, 4.02811e-5, 3, sketch=4), 2, 8.5e-10),
-        (RandomizedClipping(0.979102, 0.0582305, 5, sketch=4), 31, 2.6e-10),
-        (RandomizedClipping(31.63833, 0.00136330, 2, sketch=3), 1377, 5.7e-8),
+        (DPSGD(0.399799, 0.104936, HutchPlusPlus(3, 3)), 30472, 5.1e-11),
+        (DPSGD(1.331247, 4.02811e-5, HutchPlusPlus(3, 4)), 2, 8.5e-10),
+        (DPSGD(0.979102, 0.0582305, HutchPlusPlus(5, 4)), 31, 2.6e-10),
+        (DPSGD(31.63833, 0.00136330, HutchPlusPlus(2, 3)), 1377, 5.7e-8),
     ],
 )
 def test_short_sketches_are_narrow_and_above_what_is_attained(mechanism, steps: int, delta: float) -> None:
     """They used to be 20 to 93 % wide."""
     bounds = mechanism.epsilon(steps, delta)
     assert bounds.upper - bounds.lower <= 0.005 * max(1.0, bounds.upper)
-    flat = FlatSpectrum(mechanism.noise_multiplier, mechanism.sample_rate, mechanism.probes, mechanism.sketch)
+    flat = DPSGD(
+        mechanism.noise_multiplier, mechanism.sampling, FlatSpectrum(mechanism.norms.probes, mechanism.norms.sketch)
+    )
     assert flat.epsilon(steps, delta).lower <= bounds.upper
 
 
 def test_delta_and_epsilon_choose_alike() -> None:
     """The two laws differ: what one question is answered by, the other has to be, or one would deny the other."""
-    mechanism, steps, delta = RandomizedClipping(0.979102, 0.0582305, 5, sketch=4), 31, 2.6e-10
+    mechanism, steps, delta = DPSGD(0.979102, 0.0582305, HutchPlusPlus(5, 4)), 31, 2.6e-10
     epsilon = mechanism.epsilon(steps, delta)
     back = mechanism.delta(steps, epsilon.upper)
     assert back.lower <= delta

@@ -16,12 +16,13 @@ from scipy import integrate
 from scipy.special import ndtr
 from scipy.stats import chi2
 
-from dprmt.accounting import RandomizedClipping
+from dprmt.accounting import DPSGD, Hutchinson
+from dprmt.accounting._discretization import from_above
 from dprmt.accounting._loss_grid import graded_indices
 from dprmt.accounting._norm_ratio import NormRatioBins
 from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._step_law import Lattice, discretize_step
-from dprmt.accounting._tight_pair import TightPair, _keep_the_envelope, inflection_shift, majorant_excess
+from dprmt.accounting._tight_pair import TightPair, inflection_shift, keep_the_envelope, majorant_excess
 
 
 def hockey_stick(epsilon: float, x):
@@ -115,7 +116,7 @@ def _excess_in_digits(epsilon, at, mu):
 
 
 def upper_step(sigma: float, q: float, probes: int, direction: str):
-    pair, _ = RandomizedClipping(sigma, q, probes).step().pairs(512, 1e-13)
+    pair, _ = DPSGD(sigma, q, Hutchinson(probes)).step().pairs(512, 1e-13)
     assert isinstance(pair, TightPair)
     low, high = pair.loss_range(1e-13) if direction == "remove" else [-end for end in pair.loss_range(1e-13)][::-1]
     mesh = 5e-3
@@ -157,7 +158,7 @@ def test_no_spectrum_is_above_and_it_is_attained(sigma: float, q: float, probes:
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_the_smaller_of_both_curves_is_used_at_each_loss(direction: str) -> None:
     """(M2): few probes make the majorant's excess large where hardly anything has X > 1, and the other way round."""
-    pair, _ = RandomizedClipping(0.8, 0.03, 8).step().pairs(200, 1e-12)
+    pair, _ = DPSGD(0.8, 0.03, Hutchinson(8)).step().pairs(200, 1e-12)
     assert isinstance(pair, TightPair)
     nodes = np.linspace(0.0, 60.0, 61) if direction == "remove" else np.linspace(-0.03, -1e-3, 30)
     both = pair.excess(nodes)
@@ -198,16 +199,48 @@ def test_taking_out_negative_masses_is_the_lower_convex_envelope(points) -> None
     unit = np.minimum(nodes, 0.0)
     mass = alpha * np.diff(slope) * np.exp(-unit)
     before = mass.copy()
-    missing, beyond = _keep_the_envelope(nodes, mass)
+    missing, beyond = keep_the_envelope(nodes, mass)
     assert np.all(mass >= 0)
     infinite = value[-1] + beyond
     got = np.array([(mass * np.exp(unit)) @ np.maximum(1 - a / alpha, 0.0) + infinite for a in alpha])
-    x, y = np.append(0.0, alpha), np.append(1.0, value)
-    chord = lambda i, j, k: y[i] + (y[j] - y[i]) * (x[k] - x[i]) / (x[j] - x[i])  # noqa: E731
-    hull = []
-    for k in range(1, x.size):  # the value at a left node bounds it too: the curve ends flat
-        chords = [chord(i, j, k) for i in range(k) for j in range(k + 1, x.size)]
-        hull.append(min([y[k], *chords, *y[:k]]))
-    np.testing.assert_allclose(got, hull, atol=1e-9)
+    np.testing.assert_allclose(got, lower_hull(alpha, value), atol=1e-9)
     total_q = np.sum(mass * np.exp(unit - nodes)) + missing
     assert total_q == pytest.approx(np.sum(before * np.exp(unit - nodes)), abs=1e-9)
+
+
+def lower_hull(alpha, value):
+    """The lower convex envelope of (0, 1) and the points, flat beyond the last: chord by chord."""
+    x, y = np.append(0.0, alpha), np.append(1.0, value)
+    chord = lambda i, j, k: y[i] + (y[j] - y[i]) * (x[k] - x[i]) / (x[j] - x[i])  # noqa: E731
+    return [
+        min([y[k], *y[:k], *(chord(i, j, k) for i in range(k) for j in range(k + 1, x.size))]) for k in range(1, x.size)
+    ]
+
+
+ATOMS = st.lists(st.tuples(st.floats(0.3, 60.0), st.floats(0.1, 1.0)), min_size=1, max_size=4)
+
+
+@given(ATOMS, st.floats(0.0, 0.3), st.sampled_from([0.05, 0.5, 1.0]), st.integers(3, 9), st.integers(-4, 0))
+@settings(max_examples=100)
+def test_the_curve_at_the_nodes_is_the_envelope_of_the_points(atoms, infinite, q, count, first) -> None:
+    """(M1) on few nodes that end where much is left, so that both ends decide: masses between, below and beyond."""
+    shift, weight = np.array(atoms).T
+    mass = (1.0 - infinite) * weight / weight.sum()
+    pair = TightPair(RevealedPair(shift, mass, q, infinite))
+    at_zero = partial(majorant, x=np.array(0.0))  # where Z = ∞
+
+    def law(epsilon: float) -> float:
+        return float(majorant(epsilon, shift**-2.0) @ mass + infinite * max(float(at_zero(epsilon)), 1.0))
+
+    index = np.arange(first, first + count)
+    nodes = 0.7 * index
+    cells, alpha = pair.cells(nodes), np.exp(nodes)
+    points = np.array([sampled(loss, q, "remove", law) for loss in nodes])
+    # All beyond the last node counts as infinite, and in the other direction all below the first one.
+    removed = np.array(lower_hull(alpha, points + alpha * cells.q_above))
+    exact = {"remove": removed, "add": 1.0 + (removed - 1.0 + cells.p_below) / alpha - cells.q_above}
+    laws = {"remove": from_above(index, 0.7, cells), "add": from_above(-index[::-1], 0.7, cells.mirrored())}
+    for direction, pmf in laws.items():
+        losses = nodes if direction == "remove" else -nodes
+        rises = np.maximum(-np.expm1(np.minimum(losses[:, None] - pmf.losses, 0.0)), 0.0)
+        np.testing.assert_allclose(rises @ pmf.mass + pmf.infinite, exact[direction], rtol=1e-9, atol=1e-9)

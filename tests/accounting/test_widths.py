@@ -9,17 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dprmt.accounting import DPSGD, RandomizedClipping
-from dprmt.accounting import RandomizedClipping as R
+from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting._bounds import PrivacyBounds, worst_of
-from dprmt.accounting._engine import Schedule, _nothing_known, _solve_at_level, interval
+from dprmt.accounting._engine import _nothing_known, _solve_at_level, interval
 from dprmt.accounting._questions import EpsilonAtDelta
 from dprmt.accounting._secret_pair import SecretUpperPair, _limit, inflection_shift
 from dprmt.accounting._solve import DeltaCurve
+from dprmt.accounting._step import Schedule
 
 TOLERANCE = 1e-3
-SECRET: Any = {"probe_sharing": "sample"}
-SECRET_ENVELOPE: Any = {"analysis": "envelope", "probe_sharing": "sample"}
+SECRET: Any = {"secret": True}
+SECRET_ENVELOPE: Any = {"analysis": "envelope", "secret": True}
+
+
+def R(sigma: float, rate: float, probes: int, **options: Any) -> DPSGD:
+    return DPSGD(sigma, rate, Hutchinson(probes, **options))
 
 
 def width(bounds: PrivacyBounds) -> float:
@@ -46,10 +50,29 @@ def width(bounds: PrivacyBounds) -> float:
         pytest.param(R(0.435644, 4.14347e-5, 6), 233590, 2.2e-10, 15320, 15377, id="six probes, a long run"),
         pytest.param(R(0.664478, 0.00130394, 9, analysis="envelope"), 615300, 5.1e-10, 1104, 1117, id="envelope"),
         pytest.param(R(0.750704, 0.00148307, 9), 760431, 8e-6, 127.135, 127.285, id="light steps lose most"),
-        pytest.param(R(8.12, 0.414, 8, **SECRET), 8072, 2.5e-10, 44.1025, 44.1126, id="bulk and tail, 8 secret probes"),
-        pytest.param(R(27.7, 0.108, 3, **SECRET), 277761, 0.014, 10.2598, 10.2629, id="bulk and tail, 3 secret probes"),
         pytest.param(
-            R(2.08, 0.0424, 7, **SECRET), 233359, 4.2e-8, 403.264, 403.368, id="one tilt for jumps and the rest"
+            R(8.12, 0.414, 8, **SECRET),
+            8072,
+            2.5e-10,
+            44.1025,
+            44.1126,
+            id="bulk and tail, 8 secret probes",
+        ),
+        pytest.param(
+            R(27.7, 0.108, 3, **SECRET),
+            277761,
+            0.014,
+            10.2598,
+            10.2629,
+            id="bulk and tail, 3 secret probes",
+        ),
+        pytest.param(
+            R(2.08, 0.0424, 7, **SECRET),
+            233359,
+            4.2e-8,
+            403.264,
+            403.368,
+            id="one tilt for jumps and the rest",
         ),
     ],
 )
@@ -65,11 +88,32 @@ def test_as_narrow_as_asked(mechanism, steps: int, delta: float, low: float, hig
 @pytest.mark.parametrize(
     ("mechanism", "steps", "delta", "low", "high"),
     [
-        pytest.param(R(2.32, 0.001237, 2, rank=2, **SECRET_ENVELOPE), 363816, 1.4e-10, 2.98e11, 3.02e11, id="many"),
-        pytest.param(R(5.0, 1.0, 2, probe_sharing="sample"), 1, 4.2e-5, 464.4, 465.6, id="one step"),
-        pytest.param(R(20.1, 0.0032352, 3, probe_sharing="sample"), 724, 6.57e-10, 3550, 3580, id="three probes"),
-        pytest.param(R(0.697, 0.18264, 9, **SECRET_ENVELOPE), 233545, 3.4e-12, 28567, 28586, id="left of the grid"),
-        pytest.param(R(0.785, 0.02347, 3, **SECRET_ENVELOPE), 35, 0.0314, 3.371, 3.377, id="little noise, large δ"),
+        pytest.param(
+            R(2.32, 0.001237, 2, rank=2, **SECRET_ENVELOPE),
+            363816,
+            1.4e-10,
+            2.98e11,
+            3.02e11,
+            id="many",
+        ),
+        pytest.param(R(5.0, 1.0, 2, secret=True), 1, 4.2e-5, 464.4, 465.6, id="one step"),
+        pytest.param(R(20.1, 0.0032352, 3, secret=True), 724, 6.57e-10, 3550, 3580, id="three probes"),
+        pytest.param(
+            R(0.697, 0.18264, 9, **SECRET_ENVELOPE),
+            233545,
+            3.4e-12,
+            28567,
+            28586,
+            id="left of the grid",
+        ),
+        pytest.param(
+            R(0.785, 0.02347, 3, **SECRET_ENVELOPE),
+            35,
+            0.0314,
+            3.371,
+            3.377,
+            id="little noise, large δ",
+        ),
     ],
 )
 def test_few_secret_probes_have_a_finite_upper_bound(mechanism, steps: int, delta: float, low, high) -> None:
@@ -110,10 +154,10 @@ def test_a_wide_answer_says_so() -> None:
 
 def test_an_upper_epsilon_is_accepted_as_a_question() -> None:
     """`epsilon` may answer 1e12; `delta` used to stop at 1e9."""
-    bounds = RandomizedClipping(1.0, 0.5, 2).epsilon(1000, 1e-10)
+    bounds = R(1.0, 0.5, 2).epsilon(1000, 1e-10)
     assert bounds.upper > 1e9
     if math.isfinite(bounds.upper):
-        assert RandomizedClipping(1.0, 0.5, 2).delta(1000, bounds.upper).lower <= 1e-10
+        assert R(1.0, 0.5, 2).delta(1000, bounds.upper).lower <= 1e-10
 
 
 def test_where_no_window_is_long_enough_nothing_is_claimed() -> None:

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting import DPSGD, Hutchinson, RandomAllocation
 from dprmt.cli import main
 
 BATCHES = ["--sampling", "allocation", "--steps-per-epoch", "20", "--epochs", "3"]
 RUN = ["--noise-multiplier", "1.2", *BATCHES]
-MECHANISM = DPSGD(1.2, sampling="allocation", steps_per_epoch=20)
+MECHANISM = DPSGD(1.2, RandomAllocation(20))
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
@@ -24,14 +24,14 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
 def test_epsilon_and_delta(capsys: pytest.CaptureFixture[str]) -> None:
     document = run_json(capsys, "epsilon", *RUN, "--delta", "1e-5")
     assert document["epsilon"] == MECHANISM.epsilon(epochs=3, delta=1e-5).as_dict()
-    assert (document["analysis"], document["sampling"]) == ("exact", "allocation")
+    assert (document["analysis"], document["mechanism"]["sampling"]["kind"]) == ("exact", "allocation")
     document = run_json(capsys, "delta", *RUN, "--epsilon", "2")
     assert document["delta"] == MECHANISM.delta(epochs=3, epsilon=2.0).as_dict()
 
 
 def test_with_probes(capsys: pytest.CaptureFixture[str]) -> None:
     document = run_json(capsys, "epsilon", *RUN, "--delta", "1e-5", "--probes", "32")
-    mechanism = RandomizedClipping(1.2, probes=32, sampling="allocation", steps_per_epoch=20)
+    mechanism = DPSGD(1.2, RandomAllocation(20), Hutchinson(32))
     assert document["epsilon"] == mechanism.epsilon(epochs=3, delta=1e-5).as_dict()
 
 
@@ -44,9 +44,9 @@ def test_noise_and_curve(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_several_participations(capsys: pytest.CaptureFixture[str]) -> None:
     document = run_json(capsys, "epsilon", *RUN, "--delta", "1e-5", "--participations", "3")
-    blocks = DPSGD(1.2, sampling="allocation", steps_per_epoch=20, participations=3)
+    blocks = DPSGD(1.2, RandomAllocation(20, participations=3))
     assert document["epsilon"] == blocks.epsilon(epochs=3, delta=1e-5).as_dict()
-    assert document["participations"] == 3
+    assert document["mechanism"]["sampling"]["participations"] == 3
     found = run_json(capsys, "noise", "--epsilon", "4", *BATCHES, "--delta", "1e-5", "--participations", "20")
     assert found["epsilon"]["upper"] <= 4
     assert found["noise_multiplier"] > 1.2
@@ -56,7 +56,7 @@ def test_several_participations(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_readers_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["epsilon", *RUN, "--delta", "1e-5"]) == 0
-    assert "(exact norms, random allocation)" in capsys.readouterr().out
+    assert "(exact norms, random allocation; zero-out)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.cli import build_parser, main
 from dprmt.cli._main import _parser_for
 from dprmt.cli._options import rounded_up
@@ -92,15 +93,15 @@ def test_an_answer_loads_no_other_room() -> None:
 @pytest.mark.parametrize("name", ["epsilon", "noise", "delta", "tradeoff"])
 def test_help_says_what_the_answer_means(name: str) -> None:
     text = " ".join(COMMANDS[name].format_help().split())
-    assert "add/remove adjacency" in text
+    assert "zero-out neighbours" in text
     assert "Poisson sampling" in text
 
 
 def test_a_run_in_examples_and_epochs(capsys: pytest.CaptureFixture[str]) -> None:
     epochs = answer(capsys, *EPSILON, "--examples", "1000", "--batch-size", "30", "--epochs", "1.5")
-    assert 0.03 <= epochs["sample_rate"] < 0.03 * (1 + 1e-15)
+    assert 0.03 <= epochs["mechanism"]["sampling"]["rate"] < 0.03 * (1 + 1e-15)
     assert epochs["steps"] == 50
-    assert (epochs["sampling"], epochs["adjacency"]) == ("poisson", "add-remove")
+    assert (epochs["mechanism"]["sampling"]["kind"], epochs["neighbours"]) == ("poisson", "zero-out")
     rates = answer(capsys, *EPSILON, "--sample-rate", "3/100", "--steps", "50")
     assert rates == epochs
     assert epochs["epsilon"]["upper"] == DPSGD(2.0, rounded_up(Fraction(3, 100))).epsilon(50, 1e-5).upper
@@ -172,12 +173,17 @@ RUN = ["--sample-rate", "0.1", "--steps", "5"]
 
 
 def test_statement_names_the_conditions_and_rounds_up(capsys: pytest.CaptureFixture[str]) -> None:
-    document = answer(capsys, *EPSILON, *RUN, "--probes", "8", "--probe-sharing", "sample", "--statement")
+    document = answer(capsys, *EPSILON, *RUN, "--probes", "8", "--secret-probes", "--statement")
     said = document["statement"]
-    for words in ("Poisson sampling", "8 Gaussian probes per layer, drawn in secret", "addition or removal", "1e-05"):
+    for words in (
+        "Poisson sampling",
+        "8 Gaussian probes per layer, drawn in secret",
+        "one without a gradient",
+        "1e-05",
+    ):
         assert words in said
     claimed = float(said.partition("ε ≤ ")[2].split()[0])
-    assert claimed >= RandomizedClipping(2.0, 0.1, 8, probe_sharing="sample").epsilon(5, 1e-5).upper
+    assert claimed >= DPSGD(2.0, 0.1, Hutchinson(8, secret=True)).epsilon(5, 1e-5).upper
     assert "statement" not in answer(capsys, *EPSILON, *RUN)
     assert main(["delta", "--epsilon", "1", "--noise-multiplier", "2", *RUN, "--statement"]) == 0
     assert "ε = 1 and δ ≤ " in capsys.readouterr().out
@@ -206,7 +212,7 @@ def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> N
     assert "no-such" in refusal(capsys, "recipes", "no-such")
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh", "fish"])
 def test_completion(capsys: pytest.CaptureFixture[str], shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("shtab")
     with pytest.raises(SystemExit) as ended:
@@ -214,17 +220,37 @@ def test_completion(capsys: pytest.CaptureFixture[str], shell: str, monkeypatch:
     assert ended.value.code == 0
     script = capsys.readouterr().out
     assert "spectrum" in script
-    assert shell == "tcsh" or ("--probe-sharing" in script and "envelope" in script)
+    option = "secret-probes" if shell == "fish" else "--secret-probes"
+    assert shell == "tcsh" or (option in script and "envelope" in script and "minilm-docstrings" in script)
     monkeypatch.setitem(sys.modules, "shtab", None)
-    assert refusal(capsys, "--print-completion", shell).endswith("needs shtab; install dprmt[completion]")
+    assert refusal(capsys, "--print-completion", shell).endswith(
+        "needs shtab: pip install '.[completion]' in a checkout of dprmt"
+    )
 
 
-def test_completion_is_taken_by_bash(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_taken_by_the_shell(shell: str, tmp_path: Path) -> None:
+    pytest.importorskip("shtab")
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", "dprmt", "--print-completion", shell], capture_output=True, text=True, check=True
+    )
+    (tmp_path / "completion").write_text(done.stdout, encoding="utf-8")
+    assert subprocess.run([shell, "-n", str(tmp_path / "completion")], check=False).returncode == 0
+    (tmp_path / "completion").write_text(done.stdout + "\nif then", encoding="utf-8")
+    assert subprocess.run([shell, "-n", str(tmp_path / "completion")], capture_output=True, check=False).returncode
+
+
+def test_names_of_recipes_complete_in_bash(tmp_path: Path) -> None:
     pytest.importorskip("shtab")
     done = subprocess.run(
         [sys.executable, "-m", "dprmt", "--print-completion", "bash"], capture_output=True, text=True, check=True
     )
-    (tmp_path / "completion").write_text(done.stdout)
-    assert subprocess.run(["bash", "-n", str(tmp_path / "completion")], check=False).returncode == 0
-    (tmp_path / "completion").write_text(done.stdout + "\nif then")
-    assert subprocess.run(["bash", "-n", str(tmp_path / "completion")], capture_output=True, check=False).returncode
+    (tmp_path / "mine.toml").touch()
+    for words, wanted in (("train minilm-docstrings-h", 2), ("recipes minilm-s", 1), ("train mine", 1)):
+        asked = f"COMP_WORDS=(dprmt {words}); COMP_CWORD=2; _shtab_dprmt; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        shell = ["bash", "-c", f"{done.stdout}\n{asked}"]
+        found = subprocess.run(shell, capture_output=True, text=True, check=True, cwd=tmp_path).stdout.split()
+        assert len(found) == wanted, (words, found)
+        assert all(name.startswith(words.split()[1]) for name in found)

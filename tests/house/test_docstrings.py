@@ -61,6 +61,14 @@ def test_the_check_sees_what_is_missing(tmp_path: Path) -> None:
     assert "return" in message
 
 
+def test_tables_are_those_that_pages_draw() -> None:
+    """Rules of equals signs are another markup's: a page shows such a table as one run of words."""
+    rule = re.compile(r"^ *=+( +=+)+ *$", re.MULTILINE)
+    assert rule.search("====  ===")
+    sources = sorted((ROOT / "dprmt").rglob("*.py"))
+    assert [path for path in sources if rule.search(path.read_text(encoding="utf-8"))] == []
+
+
 SECTION = re.compile(r"^ *(Parameters|Returns|Yields|Raises)\n *-{5,}$", re.MULTILINE)
 
 

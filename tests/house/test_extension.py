@@ -17,13 +17,11 @@ import torch
 import dprmt.cli
 import paper_figures.items
 from dprmt._validation import ParameterError
-from dprmt.accounting import RandomizedClipping
 from dprmt.cli import _main
 from dprmt.training.harness import ItemTask, load_parameters, read_metrics, train_task
-from dprmt.training.norms import Hutchinson
 from dprmt.training.recipes import (
-    CLIPPINGS,
     DENOISERS,
+    NORMS,
     OPTIMIZERS,
     DenoiserWord,
     EstimatorWord,
@@ -65,10 +63,10 @@ def halving(options, memory):
 """
 
 HALF_THE_PROBES = """
-from dprmt.training.norms import Hutchinson
+from dprmt.training.norms import HutchinsonEstimator
 
-def half(*, probes, probe_sharing, generator, **_):
-    return Hutchinson(probes // 2, probe_sharing, generator)
+def half(*, probes, secret, generator):
+    return HutchinsonEstimator(probes // 2, secret=secret, generator=generator)
 """
 
 COMMAND = """
@@ -81,7 +79,8 @@ def add_command(commands):
 FIGURE = """
 from paper_figures._reproduction import Found, Item, Row
 
-ITEM = Item("answer", "The answer", lambda scale, folder: Found([Row("answer", 42.0, 42.0, 0.5)], differs="Nothing."))
+ROW = Row("answer", 42.0, 42.0, interval=(41.9, 42.1), margin=0.5)
+ITEM = Item("answer", "The answer", lambda scale, folder: Found([ROW], differs="Nothing."))
 """
 
 
@@ -143,15 +142,15 @@ def test_a_denoiser(beside: NewFile, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_an_estimator(beside: NewFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     beside("my_estimator", HALF_THE_PROBES)
-    with pytest.raises(ParameterError, match=r"privacy\.clipping"):
-        settings(privacy={"clipping": "half"})
-    monkeypatch.setitem(CLIPPINGS, "half", EstimatorWord("my_estimator:half"))
-    with pytest.raises(ParameterError, match=r"privacy\.sketch"):
-        settings(privacy={"clipping": "half", "sketch": 3})
-    mine = trained(settings(privacy={"clipping": "half", "probes": 4}), tmp_path / "mine")
+    with pytest.raises(ParameterError, match=r"privacy\.norms"):
+        settings(privacy={"norms": "half"})
+    monkeypatch.setitem(NORMS, "half", EstimatorWord("my_estimator:half"))
+    with pytest.raises(ParameterError, match=r"privacy\.norms\.sketch"):
+        settings(privacy={"norms": {"kind": "half", "sketch": 3}})
+    mine = trained(settings(privacy={"norms": {"kind": "half", "probes": 4}}), tmp_path / "mine")
     told = json.loads((tmp_path / "mine" / "run.json").read_text())["step"]
-    assert (told["mechanism"], told["probes"]) == (RandomizedClipping.__name__, Hutchinson(2).probes)
-    theirs = trained(settings(privacy={"clipping": "hutchinson", "probes": 2}), tmp_path / "theirs")
+    assert told["norms"]["probes"] == 2
+    theirs = trained(settings(privacy={"norms": {"kind": "hutchinson", "probes": 2}}), tmp_path / "theirs")
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 

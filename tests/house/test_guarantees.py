@@ -21,4 +21,4 @@ def test_every_claim_names_its_test_and_every_link_leads_somewhere() -> None:
     assert len(rows) >= 10
     for row in rows:
         assert "`tests/" in row, row
-    assert "Replace-one" in text
+    assert "replace-one" in text

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dprmt.cli import main
 from dprmt.cli._main import build_parser
 from tests.house.import_graph import ROOT
 
@@ -43,3 +46,14 @@ def test_commands_parse(path: Path) -> None:
         words = shlex.split(line.partition(" > ")[0], comments=True)
         if "dprmt" in words:
             assert vars(build_parser().parse_args(words[words.index("dprmt") + 1 :]))  # else: exit code 2
+
+
+def test_shell_and_python_ask_for_the_same_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """The noise of both examples is that of one run: 12 epochs are 405 steps in either."""
+    page = ROOT / "docs" / "how_to" / "choose_noise.md"
+    namespace: dict[str, Any] = {"__name__": "page"}
+    exec(compile(blocks(page, "python")[0], page.name, "exec"), namespace)
+    line = blocks(page, "sh")[0].splitlines()[0]
+    assert main([*shlex.split(line)[1:], "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["steps"], answer["noise_multiplier"]) == (namespace["steps"], namespace["sigma"])

@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 import json
 import runpy
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
 import pytest
 
 from dprmt import plots
-from dprmt.accounting import RandomizedClipping
+from dprmt._files import read_lines
+from paper_figures._pieces import raw_file
+from paper_figures._reproduction import RESULTS
+from paper_figures.items import hutchpp_price
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -56,17 +59,17 @@ def test_there_are_notebooks() -> None:
 
 def test_price_of_hutchpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The picture is drawn from stored numbers, one of which is computed again."""
-    picture = tmp_path / "price.png"
-    monkeypatch.setattr(sys, "argv", ["hutchpp_price.py", str(picture)])
-    script = runpy.run_path(str(ROOT / "paper_figures" / "hutchpp_price.py"), run_name="__main__")
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    stored = json.loads(script["STORED"].read_text(encoding="utf-8"))
+    (line,) = read_lines(raw_file(RESULTS, "hutchpp-price", "paper"))
+    stored = line["value"]
+    monkeypatch.setattr(hutchpp_price, "measured", lambda: stored)
+    (picture,) = hutchpp_price.measure("paper", tmp_path).pictures
+    assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
     place, name = stored["products"].index(64), "Hutch++, secret"
-    mechanism = RandomizedClipping(**script["ONE_SIGMA"], **script["split"](64, script["CURVES"][name]))
-    assert mechanism.epsilon(script["STEPS"], script["DELTA"]).upper == pytest.approx(
+    mechanism = replace(hutchpp_price.ONE_SIGMA, norms=hutchpp_price.CURVES[name](64))
+    assert mechanism.epsilon(hutchpp_price.STEPS, hutchpp_price.DELTA).upper == pytest.approx(
         stored[name]["epsilon"][place], abs=3e-3
     )
-    assert all(len(stored[curve]["noise ratio"]) == len(script["FEWER"]) for curve in script["CURVES"])
+    assert all(len(stored[curve]["noise ratio"]) == len(hutchpp_price.FEWER) for curve in hutchpp_price.CURVES)
 
 
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))

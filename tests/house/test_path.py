@@ -38,7 +38,7 @@ def test_what_is_counted_is_there() -> None:
     expected = {
         ("training/harness/_loop.py", "Run._one_step"),
         ("training/clipping/_step.py", "ClippedStep.accumulate"),
-        ("training/norms/_hutchinson.py", "Hutchinson.squared_norms"),
+        ("training/norms/_hutchinson.py", "HutchinsonEstimator.squared_norms"),
         ("spectra/_denoiser.py", "denoise_stack"),
     }
     assert expected <= path("Hutchinson, Adam, denoised").calls.keys()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dprmt.accounting import DPSGD, RandomizedClipping, compose
+from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.cli import _spinner, main
 
 RUN = """\
@@ -23,9 +23,9 @@ noise_multiplier = 1.5
 sample_rate = 0.1
 steps = 5
 probes = 16
-probe_sharing = "sample"
+secret_probes = true
 """
-PHASES = [(DPSGD(2.0, 0.05), 10), (RandomizedClipping(1.5, 0.1, probes=16, probe_sharing="sample"), 5)]
+PHASES = [(DPSGD(2.0, 0.05), 10), (DPSGD(1.5, 0.1, Hutchinson(16, secret=True)), 5)]
 
 
 @pytest.fixture
@@ -42,8 +42,17 @@ def test_phases_are_composed(capsys: pytest.CaptureFixture[str], run_file: str, 
     composed = compose(PHASES)
     expected = composed.epsilon(1e-5) if command == "epsilon" else composed.delta(1.0)
     assert document[command]["upper"] == expected.upper
-    assert [phase["noise_multiplier"] for phase in document["phases"]] == [2.0, 1.5]
-    assert document["phases"][1]["probe_sharing"] == "sample"
+    assert [phase["mechanism"]["noise_multiplier"] for phase in document["phases"]] == [2.0, 1.5]
+    assert document["phases"][1]["mechanism"]["norms"]["secret"] is True
+
+
+def test_phases_are_calibrated(capsys: pytest.CaptureFixture[str], run_file: str) -> None:
+    assert main(["noise", "--epsilon", "0.5", "--phases", run_file, "--delta", "1e-5", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    first, second = document["noise_multipliers"]
+    assert (first / second, document["epsilon"]["upper"] <= 0.5) == (pytest.approx(2.0 / 1.5), True)
+    composed = compose([(DPSGD(first, 0.05), 10), (DPSGD(second, 0.1, Hutchinson(16, secret=True)), 5)])
+    assert composed.epsilon(1e-5).upper == document["epsilon"]["upper"] > 0.49
 
 
 def test_a_statement_names_every_phase(capsys: pytest.CaptureFixture[str], run_file: str) -> None:

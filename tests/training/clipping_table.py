@@ -23,6 +23,7 @@ from dprmt.training.clipping._trainable_modules import trainable_modules
 from dprmt.training.norms import ProbeGenerator, cheaper_side
 from dprmt.training.optimizers import DPAdamBC, DPGrape
 from dprmt.training.subspaces import Subspaces
+from tests.training.norms_by_word import by_word
 
 K, S, R, L, SEED, STEP = 2, 1, 4, 3.0, 5, 7
 IDS = [11, "b", 7, 3]
@@ -84,14 +85,10 @@ def make_step(
     subspaces = Subspaces(model, rank=R, seed=seed) if way.trained == "projected" else None
     plan = plan_private(
         model,
-        clipping=way.clipping,
+        norms=by_word(way.clipping, K, S, sharing=way.sharing, seed=SEED),
         clipping_norm=clipping_norm,
         expected_batch_size=L,
-        probes=K,
-        sketch=S if way.clipping == "hutch++" else None,
-        probe_sharing=way.sharing,
         tokens=tokens,
-        probe_generator=ProbeGenerator(SEED),
         subspaces=subspaces,
         **options,
     )

@@ -14,20 +14,20 @@ from opacus.accountants import PRVAccountant, RDPAccountant
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
 from dprmt._validation import ParameterError
+from dprmt.accounting import Hutchinson
 from dprmt.accounting.opacus import register
 from dprmt.training.clipping import register_norm_samplers
-from dprmt.training.norms import Hutchinson
 
 
-def attach(accountant: Any, probes: int, sharing: Any = "batch") -> None:
+def attach(accountant: Any, probes: int, *, secret: bool = False) -> None:
     model = GradSampleModuleFastGradientClipping(torch.nn.Linear(40, 40), max_grad_norm=1.0)
-    register_norm_samplers(model, Hutchinson(probes, sharing), accountant=accountant).remove()
+    register_norm_samplers(model, Hutchinson(probes, secret=secret), accountant=accountant).remove()
 
 
 def test_the_accountant_must_have_been_told_these_probes() -> None:
     attach(register(probes=4, name="link4")(), 4)
-    attach(register(probes=4, name="link4b")(), 4, "sample")  # charged as if probes were revealed: more
-    attach(register(probes=4, probe_sharing="sample", name="link4s")(), 4, "sample")
+    attach(register(probes=4, name="link4b")(), 4, secret=True)  # charged as if probes were revealed: more
+    attach(register(probes=4, probe_sharing="sample", name="link4s")(), 4, secret=True)
     for accountant in (
         register(probes=256, name="link256")(),
         register(probes=None, name="link-exact")(),
@@ -78,10 +78,10 @@ def test_an_engine_that_was_told_other_probes_is_refused_at_its_first_step() -> 
     register(probes=256, name="seen256")
     register(probes=4, name="seen4")
     with pytest.raises(ParameterError, match=r"accountant must be one for the norms.*register\(probes=4"):
-        engine_steps("seen256", 1, Hutchinson(4, "batch"))
-    assert engine_steps("seen4", 3, Hutchinson(4, "batch")) > 10
-    assert engine_steps("seen4", 2, Hutchinson(4, "sample")) > 10  # charged as if probes were revealed
-    assert engine_steps("seen256", 1, Hutchinson(256, "batch"), estimate_all=True) < 20
+        engine_steps("seen256", 1, Hutchinson(4))
+    assert engine_steps("seen4", 3, Hutchinson(4)) > 10
+    assert engine_steps("seen4", 2, Hutchinson(4, secret=True)) > 10  # charged as if probes were revealed
+    assert engine_steps("seen256", 1, Hutchinson(256, rank=1000)) < 20
 
 
 @pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning")
@@ -89,11 +89,11 @@ def test_an_engine_that_was_told_other_probes_is_refused_at_its_first_step() -> 
 def test_opacus_own_accountants_are_refused_for_estimated_norms(accountant: str) -> None:
     """They have no place to ask; that nobody who knows of the norms has counted shows at the second step."""
     with pytest.raises(ParameterError, match=r"accountant must be the engine's.*got 'none that knows of these norms"):
-        engine_steps(accountant, 2, Hutchinson(4, "batch"))
+        engine_steps(accountant, 2, Hutchinson(4))
 
 
 @pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning")
 @pytest.mark.filterwarnings("ignore:Optimal order:UserWarning")
 def test_who_counts_for_himself_says_so_and_exact_norms_are_for_anybody() -> None:
-    assert engine_steps("rdp", 2, Hutchinson(4, "batch"), accountant="mine") > 0
-    assert engine_steps("rdp", 2, Hutchinson(40, "batch")) > 0  # 40 x 40 with 40 probes: exact is cheaper
+    assert engine_steps("rdp", 2, Hutchinson(4), accountant="mine") > 0
+    assert engine_steps("rdp", 2, Hutchinson(40)) > 0  # 40 x 40 with 40 probes: exact is cheaper

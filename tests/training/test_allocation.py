@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dprmt.accounting import DPSGD, calibrate_noise_multiplier
+from dprmt.accounting import DPSGD, RandomAllocation, calibrate_noise_multiplier
 from dprmt.training.harness import Run, read_metrics, read_summary, train
 from dprmt.training.harness._allocation import AllocatedBatches, allocation, epoch_length
 from dprmt.training.harness._checkpoint import load_checkpoint
@@ -124,7 +124,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 SAMPLES, LENGTH, DELTA = 60, 5, 1e-4
-MECHANISM = DPSGD(1.0, sampling="allocation", steps_per_epoch=LENGTH)
+MECHANISM = DPSGD(1.0, RandomAllocation(LENGTH))
 
 
 def colours(folder, steps=12, **changes):
@@ -221,7 +221,7 @@ def test_a_target_is_kept_in_whole_epochs(folder, tmp_path, monkeypatch, batches
         train(recipe, tmp_path / "run", noise_seed=1)
     result = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
     sigma = calibrate_noise_multiplier(3.0, DELTA, sampling="allocation", steps_per_epoch=LENGTH, epochs=3)
-    assert result.epsilon == DPSGD(sigma, sampling="allocation", steps_per_epoch=LENGTH).epsilon(15, DELTA).upper <= 3.0
+    assert result.epsilon == DPSGD(sigma, RandomAllocation(LENGTH)).epsilon(15, DELTA).upper <= 3.0
     assert (result.steps, result.charged) == (11, 15)
 
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from audits import coverage, page
+from audits import coverage, mixing, page
 
 TEXT = page.PAGE.read_text(encoding="utf-8")
 
@@ -16,6 +16,23 @@ def test_the_table_of_layers_is_what_trying_them_gives() -> None:
     found = coverage.coverage()
     assert not any("wrong" in word for words in found.values() for word in words)
     assert page.marked(TEXT, "layers") == coverage.table(found)
+
+
+def test_the_table_of_mixing_is_what_trying_it_gives() -> None:
+    """Every code is refused, and would move the clipped sum by more than C; numbers up to rounding."""
+    found = mixing.mixing()
+    assert all(finding.moved > 1 for finding in found.values())
+    assert all(finding.micro_batch is not None for finding in found.values())
+    rows = [line.split(" | ") for line in page.marked(TEXT, "mixing").splitlines()[2:]]
+    now = [line.split(" | ") for line in mixing.table(found).splitlines()[2:]]
+    for row, expected in zip(rows, now, strict=True):
+        assert (row[0], *row[2:]) == (expected[0], *expected[2:])
+        assert float(row[1].split()[0]) == pytest.approx(float(expected[1].split()[0]), rel=0.1)
+
+
+@pytest.mark.parametrize("code", mixing.right_codes(), ids=lambda code: code.what)
+def test_what_does_not_mix_is_taken(code: mixing.Code) -> None:
+    assert mixing.taken(code)
 
 
 @pytest.mark.parametrize("name", ["games", "bugs", "kills"])

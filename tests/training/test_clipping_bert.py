@@ -42,7 +42,7 @@ def test_whole_gradients_are_those_of_a_literal_loop() -> None:
     step = make_private(
         model,
         torch.optim.SGD(model.parameters(), lr=0.1),
-        clipping="exact",
+        norms="exact",
         clipping_norm=1.0,
         noise_multiplier=0.0,
         expected_batch_size=SIZE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,11 +21,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertForSequenceClassification
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, RandomizedClipping, chi2_mixture_cdf, envelope_cdf
+from dprmt.accounting import DPSGD, Hutchinson, chi2_mixture_cdf, envelope_cdf
 from dprmt.training.clipping import NormSamplers, make_private, register_norm_samplers
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._policy import NormPolicy
-from dprmt.training.norms import Hutchinson, HutchPlusPlus, LayerRecord, ProbeGenerator, ghost_squared_norms
+from dprmt.training.norms import (
+    HutchinsonEstimator,
+    HutchPlusPlusEstimator,
+    LayerRecord,
+    NormRecord,
+    ProbeGenerator,
+    ghost_squared_norms,
+)
+from tests.training.norms_by_word import by_word
 
 T, K, VOCAB = 6, 4, 30
 QUERY = "bert.encoder.layer.0.attention.self.query"
@@ -98,11 +107,18 @@ def ratios(trainable: str, probes: int, count: int, *, batches: int = 1) -> tupl
     λ, norm = spectrum(model, x), sum(float(value.square().sum()) for value in gradients(model, x).values())
     hooks = hooked(model)
     samplers = register_norm_samplers(
-        hooks, Hutchinson(probes, "sample", ProbeGenerator(3)), tokens=T, estimate_all=True, accountant="mine"
+        hooks,
+        HutchinsonEstimator(probes, everything=True, generator=ProbeGenerator(3)),
+        tokens=T,
+        accountant="mine",
     )
     many = x.expand(count // batches, -1)
     values = torch.cat([squared_norms(hooks, samplers, many, step) for step in range(batches)])
     return (values / norm).numpy(), λ
+
+
+def claimed(norms: Any, model: nn.Module, **options: Any) -> NormRecord:
+    return register_norm_samplers(hooked(model), norms, **options).record
 
 
 @pytest.mark.parametrize("trainable", [QUERY, "classifier", "LayerNorm", "word_embeddings", ""])
@@ -142,10 +158,10 @@ def test_the_ratio_never_crosses_the_envelope() -> None:
 
     values, λ = ratios("", K, count, batches=4)
     model = bert()
-    estimate_all = register_norm_samplers(hooked(model), Hutchinson(K), tokens=T, estimate_all=True)
-    assert estimate_all.record.rank is not None
-    assert (λ > 1e-12).sum() <= estimate_all.record.rank
-    assert excess(values, estimate_all.record.rank) < band
+    rank = claimed(HutchinsonEstimator(K, everything=True), model, tokens=T).norms.rank
+    assert rank is not None
+    assert (λ > 1e-12).sum() <= rank
+    assert excess(values, rank) < band
     assert excess(values, None) < band
     values, λ = ratios("classifier", K, count)
     assert (λ > 1e-12).sum() == 1
@@ -153,18 +169,18 @@ def test_the_ratio_never_crosses_the_envelope() -> None:
     assert excess(ratios("classifier", K // 2, count)[0], 1) > band
 
 
-@pytest.mark.parametrize("norms", [Hutchinson, partial(HutchPlusPlus, sketch=1)])
-@pytest.mark.parametrize("estimate_all", [False, True])
-def test_norms_do_not_depend_on_the_micro_batch(norms: type[Any], estimate_all: bool) -> None:
+ESTIMATORS = [
+    HutchinsonEstimator,
+    partial(HutchinsonEstimator, everything=True),
+    partial(HutchPlusPlusEstimator, sketch=1),
+]
+
+
+@pytest.mark.parametrize("norms", ESTIMATORS)
+def test_norms_do_not_depend_on_the_micro_batch(norms: Any) -> None:
     """Every sample alone, B = 1, has the norm that it has in a batch, by its identity."""
-    if estimate_all and norms is not Hutchinson:
-        with pytest.raises(ParameterError, match="estimate_all"):
-            register_norm_samplers(hooked(bert()), norms(K), estimate_all=True)
-        return
     hooks, x = hooked(bert()), tokens(5)
-    samplers = register_norm_samplers(
-        hooks, norms(K, generator=ProbeGenerator(1)), tokens=T, estimate_all=estimate_all, accountant="mine"
-    )
+    samplers = register_norm_samplers(hooks, norms(K, generator=ProbeGenerator(1)), tokens=T, accountant="mine")
     together = squared_norms(hooks, samplers, x)
     changes = []
     for i in range(5):
@@ -172,10 +188,10 @@ def test_norms_do_not_depend_on_the_micro_batch(norms: type[Any], estimate_all: 
         with samplers.at(step=1 + i, samples=[i]):
             total.backward()
             changes.append(abs(float(hooks.get_norm_sample()) ** 2 / float(together[i]) - 1))
-    if norms is Hutchinson:  # this model's gradients are nearly of rank one, for Hutch++ nearly exact
+    if norms is not ESTIMATORS[-1]:  # this model's gradients are nearly of rank one, for Hutch++ nearly exact
         assert min(changes) > 1e-4
     again, y = hooked(bert()), tokens(5)
-    samplers = register_norm_samplers(again, norms(K, generator=ProbeGenerator(1)), tokens=T, estimate_all=estimate_all)
+    samplers = register_norm_samplers(again, norms(K, generator=ProbeGenerator(1)), tokens=T)
     for i in (3, 0, 4, 1, 2):
         total = losses(again, y[i : i + 1]).sum()
         with samplers.at(step=0, samples=[i]):
@@ -185,26 +201,34 @@ def test_norms_do_not_depend_on_the_micro_batch(norms: type[Any], estimate_all: 
 
 def test_the_record_says_what_may_be_claimed() -> None:
     """A finite rank only with everything estimated and bounded; DPSGD where all layers are small."""
-    default = register_norm_samplers(hooked(bert()), Hutchinson(K), tokens=T).record
-    assert default.rank is None
-    assert LayerRecord(QUERY, "hutchinson", K, T) in default.layers
-    assert LayerRecord("bert.embeddings.word_embeddings", "exact") in default.layers
-    assert LayerRecord("classifier", "exact") in default.layers  # 3 <= k
-    everything = register_norm_samplers(hooked(bert()), Hutchinson(K), tokens=T, estimate_all=True).record
-    assert all(layer.method == "hutchinson" for layer in everything.layers)
-    assert everything.rank == sum(layer.rank or 0 for layer in everything.layers)
-    assert LayerRecord("bert.embeddings.LayerNorm.weight", "hutchinson", K, 1) in everything.layers
-    assert LayerRecord("bert.embeddings.word_embeddings", "hutchinson", K, T) in everything.layers
-    assert LayerRecord("bert.embeddings.token_type_embeddings", "hutchinson", K, 2) in everything.layers
-    assert isinstance(everything.mechanism(1.0, 0.1), RandomizedClipping)
-    unbounded = register_norm_samplers(hooked(bert()), Hutchinson(K), estimate_all=True).record
-    assert LayerRecord(QUERY, "hutchinson", K, 16) in unbounded.layers
-    small = register_norm_samplers(hooked(bert("classifier")), Hutchinson(K)).record
-    assert isinstance(small.mechanism(1.0, 0.1), DPSGD)
+    secret = Hutchinson(K, secret=True)
+    default = claimed(HutchinsonEstimator(K), bert(), tokens=T)
+    assert default.norms == secret
+    assert LayerRecord(QUERY, replace(secret, rank=T)) in default.layers
+    assert LayerRecord("bert.embeddings.word_embeddings") in default.layers
+    assert LayerRecord("classifier") in default.layers  # 3 <= k
+    everything = claimed(HutchinsonEstimator(K, everything=True), bert(), tokens=T)
+    assert everything.estimated == list(everything.layers)
+    assert everything.norms == replace(secret, rank=sum(layer.norms.rank for layer in everything.layers))
+    assert everything.mechanism(1.0, 0.1) == DPSGD(1.0, 0.1, everything.norms)
+    ranks = {"LayerNorm.weight": 1, "word_embeddings": T, "token_type_embeddings": 2}
+    for name, rank in ranks.items():
+        assert LayerRecord(f"bert.embeddings.{name}", replace(secret, rank=rank)) in everything.layers
+    unbounded = claimed(HutchinsonEstimator(K, everything=True), bert())
+    assert LayerRecord(QUERY, replace(secret, rank=16)) in unbounded.layers
+    small = claimed(HutchinsonEstimator(K), bert("classifier"))
+    assert small.mechanism(1.0, 0.1) == DPSGD(1.0, 0.1)
+
+
+def test_a_value_with_a_rank_estimates_everything_and_may_not_claim_less() -> None:
+    whole = claimed(HutchinsonEstimator(K, secret=False, everything=True), bert(), tokens=T).norms
+    assert claimed(Hutchinson(K, rank=whole.rank + 5), bert(), tokens=T).norms == whole
+    with pytest.raises(ParameterError, match=f"norms.rank must be at least {whole.rank}"):
+        claimed(Hutchinson(K, rank=whole.rank - 1), bert(), tokens=T)
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")  # of Opacus' loop without the samplers
-@pytest.mark.parametrize("norms", [Hutchinson, HutchPlusPlus])
+@pytest.mark.parametrize("norms", [HutchinsonEstimator, HutchPlusPlusEstimator])
 def test_an_opacus_loop_of_ones_own(norms: type[Any]) -> None:
     """DPLossFastGradientClipping with the samplers: Σ c_i g_i / B with factors at most C/√n̂; others keep theirs."""
     model, x = bert("query"), tokens(4)
@@ -270,8 +294,8 @@ def test_memory_of_a_step(clipping: str, sharing: str) -> None:
     size, length, d, k = 16, 40, 48, 4
     model = nn.Linear(d, d)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    options = {"clipping": clipping, "clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": size}
-    step = make_private(model, optimizer, probes=k, probe_sharing=sharing, **options)
+    options = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": size}
+    step = make_private(model, optimizer, norms=by_word(clipping, k, sharing=sharing), **options)
 
     def losses() -> torch.Tensor:
         return step.model(torch.randn(size, length, d)).square().sum((1, 2))
@@ -310,8 +334,8 @@ def test_lora_in_float32_on_a_bfloat16_model() -> None:
     assert {value.dtype for value in model.parameters()} == {torch.bfloat16, torch.float32}
     optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=1.0)
     options = {"clipping_norm": 1e-4, "noise_multiplier": 0.0, "expected_batch_size": 1}
-    step = make_private(model.train(), optimizer, clipping="hutchinson", probes=K, **options)
-    assert [layer.method for layer in step.record.layers] == ["exact", "exact"]  # 2 <= k
+    step = make_private(model.train(), optimizer, norms=Hutchinson(K, secret=True), **options)
+    assert [layer.is_exact for layer in step.record.layers] == [True, True]  # 2 <= k
     step.accumulate(1e6 * losses(step.model, tokens(1)), samples=[0], step=0)
     norm = math.sqrt(
         sum(float(value.summed_grad.double().square().sum()) for value in optimizer.param_groups[0]["params"])

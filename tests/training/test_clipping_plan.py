@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting import DPSGD, ExactNorms, FlatSpectrum, Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.clipping import make_private, plan_private
-from dprmt.training.norms import LayerRecord, NormEstimator, NormRecord, ProbeGenerator
+from dprmt.training.norms import HutchPlusPlusEstimator, LayerRecord, NormEstimator, NormRecord
+from tests.training.norms_by_word import by_word
 
 COMMON = {"clipping_norm": 1.0, "expected_batch_size": 2.0}
 
@@ -23,17 +23,13 @@ class SignProbes:
     """‖M P‖² with random signs instead of normals: unbiased, but of another law than Hutchinson's with normals."""
 
     width: int = 3
-    probe_sharing: str = "batch"
-    law: str = "unknown"
+    norms: Norms | None = None
 
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
         return min(in_features, out_features) > self.width
 
     def terms(self, tokens: int, in_features: int, out_features: int) -> int:
         return tokens + in_features + out_features
-
-    def layer_record(self, layer: str, in_features: int, out_features: int, **_: Any) -> LayerRecord:
-        return LayerRecord(layer, self.law, self.width if self.law == "hutchinson" else None)
 
     def signs(self, rows: int, layer: str, step: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(hash((layer, step)) % 2**32)
@@ -53,7 +49,7 @@ def test_an_estimator_from_outside_clips_by_its_own_norms() -> None:
     plain, x = copy.deepcopy(net), torch.randn(4, 3, 6, dtype=torch.float64)
     assert isinstance(estimator, NormEstimator)
     private = make_private(
-        net, torch.optim.SGD(net.parameters(), lr=1.0), clipping=estimator, noise_multiplier=0.0, tokens=3, **COMMON
+        net, torch.optim.SGD(net.parameters(), lr=1.0), norms=estimator, noise_multiplier=0.0, tokens=3, **COMMON
     )
     private.accumulate(private.model(x).square().sum((1, 2)), samples=range(4), step=2)
     private.step()
@@ -66,12 +62,12 @@ def test_an_estimator_from_outside_clips_by_its_own_norms() -> None:
 
 
 def test_the_accountant_refuses_a_law_that_it_does_not_know() -> None:
-    plan = plan_private(nn.Linear(6, 5), clipping=SignProbes(), **COMMON)
+    plan = plan_private(nn.Linear(6, 5), norms=SignProbes(), **COMMON)
     with pytest.raises(ParameterError, match="law"):
         plan.record.mechanism(1.0, 0.01)
-    claimed = plan_private(nn.Linear(6, 5), clipping=SignProbes(law="hutchinson"), **COMMON)
-    assert claimed.record.mechanism(1.0, 0.01) == RandomizedClipping(1.0, 0.01, 3, probe_sharing="batch")
-    exact = plan_private(nn.Linear(3, 5), clipping=SignProbes(), **COMMON)  # nothing is worth an estimate
+    claimed = plan_private(nn.Linear(6, 5), norms=SignProbes(norms=Hutchinson(3)), **COMMON)
+    assert claimed.record.mechanism(1.0, 0.01) == DPSGD(1.0, 0.01, Hutchinson(3))
+    exact = plan_private(nn.Linear(3, 5), norms=SignProbes(), **COMMON)  # nothing is worth an estimate
     assert exact.record.mechanism(1.0, 0.01) == DPSGD(1.0, 0.01)
 
 
@@ -83,11 +79,11 @@ def test_plan_then_privatize_is_make_private(clipping: str) -> None:
         torch.manual_seed(0)
         net, x = nn.Sequential(nn.Linear(9, 8), nn.Tanh(), nn.Linear(8, 7)), torch.ones(2, 9)
         sgd = torch.optim.SGD(net.parameters(), lr=1.0)
-        options = {"clipping": clipping, "probes": 3, "probe_generator": ProbeGenerator(1), **COMMON}
+        options = {"norms": by_word(clipping, 3, seed=1), **COMMON}
         noise = torch.Generator().manual_seed(1)
         if planned:
             plan = plan_private(net, **options)
-            sigma = 0.5 if plan.record.probes is None else 0.8
+            sigma = 0.8 if plan.record.estimated else 0.5
             assert plan.noise_variance(sigma) == (sigma / 2) ** 2
             assert not hasattr(net, "autograd_grad_sample_hooks")
             private = plan.privatize(sgd, noise_multiplier=sigma, noise_generator=noise)
@@ -102,7 +98,7 @@ def test_plan_then_privatize_is_make_private(clipping: str) -> None:
 
 def test_a_plan_is_for_the_model_as_it_was() -> None:
     net = nn.Sequential(nn.Linear(9, 8), nn.Linear(8, 7))
-    plan = plan_private(net, clipping="ghost", **COMMON)
+    plan = plan_private(net, norms="ghost", **COMMON)
     net[0].requires_grad_(False)
     with pytest.raises(ParameterError, match="as it was planned"):
         plan.privatize(torch.optim.SGD(net[1].parameters(), lr=1.0), noise_multiplier=1.0)
@@ -115,37 +111,54 @@ def test_a_plan_is_for_the_model_as_it_was() -> None:
 
 def test_the_record_carries_the_smallest_sketch() -> None:
     """None as soon as one estimated layer has no sketch: its law is Hutchinson's. Exact layers do not matter."""
-    first, second = LayerRecord("a", "hutch++", 4, sketch=8), LayerRecord("b", "hutch++", 4, sketch=6)
-    exact, plain = LayerRecord("c", "exact"), LayerRecord("d", "hutchinson", 4)
-    assert NormRecord([first, second, exact], "batch").sketch == 6
-    assert NormRecord([first, plain, exact], "batch").sketch is None
-    assert NormRecord([first, LayerRecord("f", "hutch++", 4, sketch=2)], "batch").sketch is None  # too narrow
-    assert NormRecord([exact], "batch").sketch is None
-    for wrong in ({"method": "hutchinson", "probes": 4, "sketch": 3}, {"method": "hutch++", "probes": 4, "sketch": 0}):
-        with pytest.raises(ParameterError, match="sketch"):
-            LayerRecord("e", **wrong)
-    with pytest.raises(ParameterError, match="probes"):
-        LayerRecord("e", "unknown", 4)
-    with pytest.raises(ParameterError, match="power_iteration"):
-        LayerRecord("e", "hutch++", 4, power_iteration=True)
+    first, second = LayerRecord("a", HutchPlusPlus(4, 8)), LayerRecord("b", HutchPlusPlus(4, 6))
+    exact, plain = LayerRecord("c"), LayerRecord("d", Hutchinson(4))
+    assert NormRecord([first, second, exact]).norms == HutchPlusPlus(4, 6)
+    assert NormRecord([first, plain, exact]).norms == Hutchinson(4)
+    narrow = LayerRecord("f", HutchPlusPlusEstimator(4, 2, secret=False).norms)  # too narrow
+    assert NormRecord([first, narrow]).norms == Hutchinson(4)
+    assert NormRecord([exact]).norms == ExactNorms()
+    with pytest.raises(ParameterError, match="norms"):
+        LayerRecord("e", "hutchinson")
 
 
-def test_the_mechanism_of_hutchpp_claims_what_all_layers_have() -> None:
-    """Smallest sketch, and a power iteration if every layer has it; Hutchinson's law with one layer of that."""
-    iterated = [LayerRecord(name, "hutch++", 4, sketch=s, power_iteration=True) for name, s in (("a", 8), ("b", 6))]
-    one_pass, plain = LayerRecord("c", "hutch++", 4, sketch=9), LayerRecord("d", "hutchinson", 4)
-    cases = [
-        (iterated, 6, True),
-        ([*iterated, LayerRecord("e", "exact")], 6, True),
-        ([*iterated, one_pass], 6, False),
-        ([*iterated, plain], None, False),
+def test_the_mechanism_claims_what_all_layers_have() -> None:
+    """Smallest sketch; a power iteration, a secret, a rank if all have one; Hutchinson's law if one layer has it."""
+    power = {"power_iteration": True}
+    iterated = [LayerRecord(n, HutchPlusPlus(4, w, secret=True, **power)) for n, w in zip("ab", (8, 6), strict=True)]
+    one_pass, known = HutchPlusPlus(4, 9, secret=True), HutchPlusPlus(4, 9, power_iteration=True)
+    plain = LayerRecord("d", Hutchinson(4, secret=True, rank=7))
+    cases: list[tuple[list[LayerRecord], Norms]] = [
+        (iterated, HutchPlusPlus(4, 6, secret=True, **power)),
+        ([*iterated, LayerRecord("e")], HutchPlusPlus(4, 6, secret=True, **power)),
+        ([*iterated, LayerRecord("c", one_pass)], HutchPlusPlus(4, 6, secret=True)),
+        ([*iterated, LayerRecord("c", known)], HutchPlusPlus(4, 6, **power)),
+        ([*iterated, plain], Hutchinson(4, secret=True)),
+        ([plain, LayerRecord("e", Hutchinson(4, secret=True, rank=2))], Hutchinson(4, secret=True, rank=9)),
+        ([plain, LayerRecord("e", Hutchinson(4, rank=2))], Hutchinson(4, rank=9)),
+        ([plain, LayerRecord("e")], Hutchinson(4, secret=True)),
     ]
-    for layers, sketch, power in cases:
-        mechanism = NormRecord(layers, "batch").mechanism(1.0, 0.01)
-        assert (mechanism.probes, mechanism.sketch, mechanism.power_iteration) == (4, sketch, power)
-    envelope = NormRecord(iterated, "batch").mechanism(1.0, 0.01, analysis="envelope")
-    assert (envelope.sketch, envelope.power_iteration) == (None, False)
-    for power in (True, False):
-        options = {"clipping": "hutch++", "probes": 3, "sketch": 4, "power_iteration": power}
-        plan = plan_private(nn.Linear(9, 8), **options, **COMMON)
-        assert plan.record.mechanism(1.0, 0.01).power_iteration == power
+    for layers, norms in cases:
+        assert NormRecord(layers).mechanism(1.0, 0.01) == DPSGD(1.0, 0.01, norms)
+
+
+@pytest.mark.parametrize(
+    "norms", [HutchPlusPlus(3, 4), HutchPlusPlus(3, 4, power_iteration=True, secret=True), Hutchinson(3, rank=8)]
+)
+def test_what_is_done_is_what_a_value_says(norms: Norms) -> None:
+    plan = plan_private(nn.Linear(9, 8), norms=norms, **COMMON)
+    assert plan.record.norms == norms
+
+
+def test_words_have_secret_probes_and_values_say_whether_theirs_are() -> None:
+    for norms, found in {
+        "hutchinson": Hutchinson(32, secret=True, rank=50),
+        "hutch++": HutchPlusPlus(32, 12, power_iteration=True, secret=True),
+        "exact": ExactNorms(),
+        "ghost": ExactNorms(),
+        ExactNorms(): ExactNorms(),
+    }.items():
+        assert plan_private(nn.Linear(60, 50), norms=norms, **COMMON).record.norms == found
+    for wrong in ("none", 32, None, FlatSpectrum(4, 4), Hutchinson(4, analysis="envelope")):
+        with pytest.raises(ParameterError, match=r"^norms must be"):
+            plan_private(nn.Linear(60, 50), norms=wrong, **COMMON)

@@ -14,16 +14,18 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from dprmt._validation import ParameterError
+from dprmt.accounting import Hutchinson, HutchPlusPlus
 from dprmt.training.clipping import ClippedStep, make_private, register_norm_samplers
-from dprmt.training.norms import Hutchinson, LayerRecord, NormRecord
+from dprmt.training.norms import LayerRecord, NormRecord
+from tests.training.norms_by_word import by_word
 
 CLIPPINGS = ["exact", "ghost", "hutchinson", "hutch++"]
-DEFAULTS = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 4.0, "probes": 4}
+DEFAULTS = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 4.0}
 
 
 def private(model: nn.Module, clipping: str = "hutchinson", **options: Any) -> ClippedStep:
     optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=0.1)
-    return make_private(model, optimizer, **(DEFAULTS | {"clipping": clipping} | options))
+    return make_private(model, optimizer, **(DEFAULTS | {"norms": by_word(clipping, 4)} | options))
 
 
 def network(*more: nn.Module) -> nn.Module:
@@ -117,11 +119,11 @@ def test_the_optimizer_has_the_trainable_parameters_and_no_others() -> None:
     cases = [(sgd(every[:-1], lr=1.0), "2.bias"), (sgd([*every, nn.Parameter(torch.ones(3))], lr=1.0), "(3,)")]
     for optimizer, words in [*cases, (wrapped, "DPOptimizer"), ("sgd", "str")]:
         with pytest.raises(ParameterError) as error:
-            make_private(model, optimizer, clipping="exact", **DEFAULTS)
+            make_private(model, optimizer, norms="exact", **DEFAULTS)
         assert error.value.name == "optimizer"
         assert words in str(error.value)
     model[0].weight.requires_grad_(False)
-    make_private(model, sgd(every, lr=1.0), clipping="exact", **DEFAULTS)  # a frozen one is not moved
+    make_private(model, sgd(every, lr=1.0), norms="exact", **DEFAULTS)  # a frozen one is not moved
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS)
@@ -215,23 +217,18 @@ def test_tokens_are_the_largest_possible() -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("clipping", {"clipping": "none"}),
+        ("norms", {"norms": "none"}),
         ("clipping_norm", {"clipping_norm": 0.0}),
         ("noise_multiplier", {"noise_multiplier": -1.0}),
         ("noise_multiplier", {"noise_multiplier": math.nan}),
         ("expected_batch_size", {"expected_batch_size": 0}),
-        ("probes", {"probes": 1}),
-        ("probe_sharing", {"probe_sharing": "layer"}),
         ("tokens", {"tokens": 0}),
-        ("sketch", {"sketch": 4}),
-        ("sketch", {"sketch": 0, "clipping": "hutch++"}),
-        ("estimate_all", {"estimate_all": True, "clipping": "hutch++"}),
         ("distributed", {"distributed": True}),
     ],
 )
 def test_make_private_names_bad_options(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(ParameterError) as error:
-        private(network(), **({"clipping": "hutchinson"} | options))
+        private(network(), "hutchinson", **options)
     assert error.value.name == name
 
 
@@ -239,7 +236,7 @@ def test_no_trainable_parameter() -> None:
     model = frozen()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ParameterError, match="a trainable parameter"):
-        make_private(model, optimizer, clipping="exact", **DEFAULTS)
+        make_private(model, optimizer, norms="exact", **DEFAULTS)
 
 
 def test_registration_names_bad_input() -> None:
@@ -248,7 +245,7 @@ def test_registration_names_bad_input() -> None:
     cases: list[tuple[str, Callable[[], object]]] = [
         ("hooks", lambda: register_norm_samplers(network(), Hutchinson(4))),
         ("hooks", lambda: register_norm_samplers(plain, Hutchinson(4))),
-        ("norms", lambda: register_norm_samplers(hooks, "hutchinson")),
+        ("norms", lambda: register_norm_samplers(hooks, "ghost")),
         ("tokens", lambda: register_norm_samplers(hooks, Hutchinson(4), tokens=0)),
         ("model", lambda: register_norm_samplers(GradSampleModuleFastGradientClipping(tied()), Hutchinson(4))),
     ]
@@ -259,6 +256,8 @@ def test_registration_names_bad_input() -> None:
     samplers = register_norm_samplers(hooks, Hutchinson(4))
     with pytest.raises(ParameterError, match="no norm samplers yet"):
         register_norm_samplers(hooks, Hutchinson(4))
+    samplers.remove()
+    samplers = register_norm_samplers(hooks, Hutchinson(4, secret=True))
     with pytest.raises(ParameterError, match="identities"), samplers.at(step=0):
         pass
     losses = hooks(torch.ones(2, 8, requires_grad=True)).sum(1)
@@ -294,6 +293,6 @@ def test_opacus_own_loop_refuses_a_use_that_no_loss_depends_on() -> None:
 
 
 def test_layers_with_different_probes_are_refused() -> None:
-    records = [LayerRecord("a", "hutchinson", 4), LayerRecord("b", "hutchinson", 8)]
+    records = [LayerRecord("a", Hutchinson(4)), LayerRecord("b", HutchPlusPlus(8, 3))]
     with pytest.raises(ParameterError, match="equally many probes"):
-        NormRecord(records, "sample")
+        NormRecord(records)

@@ -29,6 +29,7 @@ from transformers.pytorch_utils import Conv1D
 
 from dprmt.training.clipping import ClippedStep, make_private
 from dprmt.training.norms import ProbeGenerator, cheaper_side
+from tests.training.norms_by_word import by_word
 
 CLIPPINGS = ["exact", "ghost", "hutchinson", "hutch++"]
 K, S, T, VOCAB = 2, 1, 6, 29
@@ -114,17 +115,14 @@ def losses(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return scale * functional.cross_entropy(output, torch.ones(len(x), dtype=torch.long), reduction="none")
 
 
-def private(model: nn.Module, clipping: str, **options: object) -> ClippedStep:
+def private(model: nn.Module, clipping: str, sharing: str = "sample", **options: object) -> ClippedStep:
     optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=1.0)
     defaults = {
-        "clipping": clipping,
+        "norms": by_word(clipping, K, S, sharing=sharing, seed=SEED),
         "clipping_norm": 1.0,
         "noise_multiplier": 0.0,
         "expected_batch_size": 1.0,
-        "probes": K,
-        "sketch": S if clipping == "hutch++" else None,
         "tokens": T,
-        "probe_generator": ProbeGenerator(SEED),
         "noise_generator": torch.Generator().manual_seed(SEED),
     }
     return make_private(model, optimizer, **(defaults | options))
@@ -227,7 +225,7 @@ def test_a_layer_used_twice_has_one_gradient(clipping: str, sharing: str) -> Non
     ]
     bound = sorted(norms)[2]
     before = trained(model)
-    step = private(model, clipping, clipping_norm=bound, probe_sharing=sharing, tokens=2 * T)
+    step = private(model, clipping, clipping_norm=bound, sharing=sharing, tokens=2 * T)
     step.accumulate(losses(step.model, x), samples=IDS, step=4)
     step.step()
     factors = [min(1.0, (1 - step.rounding) * bound / norm) for norm in norms]
@@ -253,7 +251,7 @@ def test_the_noiseless_sum_is_the_literal_one(name: str, clipping: str, sharing:
         key: sum(min(1.0, bound / norm) * g[key] for g, norm in zip(one_by_one, norms, strict=True)) / 2.5
         for key in one_by_one[0]
     }
-    step = private(model, clipping, clipping_norm=bound, expected_batch_size=2.5, probe_sharing=sharing)
+    step = private(model, clipping, clipping_norm=bound, expected_batch_size=2.5, sharing=sharing)
     before = trained(model)
     for part in (slice(0, 3), slice(3, 5)):
         step.accumulate(losses(step.model, x[part]), samples=IDS[part], step=4)
@@ -280,7 +278,7 @@ def test_every_trainable_parameter_is_in_the_record_once(name: str) -> None:
             and "wte" not in key
             and "wpe" not in key
         } - {"table"}
-        estimated = {layer.layer for layer in record.layers if layer.method != "exact"}
+        estimated = {layer.layer for layer in record.layers if not layer.is_exact}
         assert estimated == (large if clipping.startswith("hutch") else set())
 
 
@@ -294,7 +292,7 @@ def test_splitting_a_logical_batch_differently_changes_nothing(
     results = []
     for parts in ([[0, 1, 2, 3, 4]], [[4, 2], [0], [3, 1]], [[1], [], [4, 3, 2, 0]]):
         model = make_model("mlp", dtype)
-        step = private(model, clipping, probe_sharing=sharing, clipping_norm=2.0)
+        step = private(model, clipping, sharing=sharing, clipping_norm=2.0)
         before = trained(model)
         for part in parts:
             step.accumulate(losses(step.model, x[part]), samples=[IDS[i] for i in part], step=0)
@@ -312,7 +310,7 @@ def test_probes_follow_the_step_and_the_identity(sharing: str, clipping: str) ->
 
     def result(step_number: int, names: list[object]) -> torch.Tensor:
         model = make_model("mlp")
-        step = private(model, clipping, probe_sharing=sharing, clipping_norm=0.1)
+        step = private(model, clipping, sharing=sharing, clipping_norm=0.1)
         before = trained(model)
         step.accumulate(losses(step.model, x), samples=names, step=step_number)
         step.step()

@@ -23,6 +23,7 @@ from tests.training.clipping_table import (
     norms_of,
     released,
 )
+from tests.training.norms_by_word import by_word
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
@@ -43,8 +44,10 @@ def test_what_a_step_releases_is_the_literal_sum(way: Way) -> None:
         expected = sum(c * sample[name] for c, sample in zip(factors, samples, strict=True)) / L
         torch.testing.assert_close(value, expected, rtol=1e-7, atol=1e-9)
     assert all((p != before[name]).any() for name, p in model.named_parameters() if name in before)
-    mechanism = step.record.mechanism(1.0, 0.01)
-    assert getattr(mechanism, "probe_sharing", None) == (None if way.clipping in ("exact", "ghost") else way.sharing)
+    estimated = way.clipping not in ("exact", "ghost")
+    assert getattr(step.record.mechanism(1.0, 0.01).norms, "secret", None) == (
+        way.sharing == "sample" if estimated else None
+    )
     assert step.close() is model
 
 
@@ -71,7 +74,7 @@ def test_two_processes_release_what_one_does(tmp_path: Path) -> None:
 def test_what_does_not_go_together_is_refused_before_the_first_step(sharing: str) -> None:
     way = Way("projected", "hutchinson", sharing, "sgd")
     model = make_model(way)
-    options = {"clipping": "hutchinson", "clipping_norm": 1.0, "expected_batch_size": L, "probe_sharing": sharing}
+    options = {"norms": by_word("hutchinson", sharing=sharing), "clipping_norm": 1.0, "expected_batch_size": L}
     plan = plan_private(model, subspaces=Subspaces(model, rank=2), **options)
     with pytest.raises(ParameterError, match="a DPGrape of the plan's subspaces"):
         plan.privatize(torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0)

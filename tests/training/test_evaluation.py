@@ -261,7 +261,7 @@ def test_what_cannot_be_computed_is_said_and_has_no_number(monkeypatch: pytest.M
     scores, skipped = text_metrics(["a b"], [["a b"]])
     assert scores == {"exact_match": 1.0}
     assert set(skipped) == {"bleu", "nist", "rouge_1", "rouge_l", "meteor", "cider"}
-    assert skipped["bleu"] == "sacrebleu is not installed (pip install 'dprmt[generation]')"
+    assert skipped["bleu"] == "sacrebleu is not installed (pip install '.[generation]' in a checkout of dprmt)"
 
 
 @pytest.mark.parametrize(

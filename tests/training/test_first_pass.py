@@ -14,8 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from dprmt._validation import ParameterError
+from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import make_private, make_private_projected, register_norm_samplers
-from dprmt.training.norms import Hutchinson
+from tests.training.norms_by_word import by_word
 from tests.training.test_planted_bugs import literal_sum
 
 CLIPPINGS = ("exact", "ghost", "hutchinson")
@@ -25,11 +26,10 @@ def private(model: nn.Module, clipping: str, **options: Any) -> Any:
     return make_private(
         model,
         torch.optim.SGD(model.parameters(), lr=1.0),
-        clipping=clipping,  # type: ignore[arg-type]
+        norms=by_word(clipping, 2),
         clipping_norm=1.0,
         noise_multiplier=0.0,
         expected_batch_size=1.0,
-        probes=2,
         **options,
     )
 
@@ -165,7 +165,7 @@ def test_the_first_look_leaves_no_trace_in_the_sum() -> None:
 
 def test_a_forward_pass_inside_the_block_is_told_where_it_belongs() -> None:
     model = GradSampleModuleFastGradientClipping(nn.Linear(40, 40), max_grad_norm=1.0)
-    samplers = register_norm_samplers(model, Hutchinson(probes=8))
+    samplers = register_norm_samplers(model, Hutchinson(8, secret=True))
     with (
         pytest.raises(ParameterError, match=r"before this call or `with samplers\.at"),
         samplers.at(step=0, samples=[1]),

@@ -50,7 +50,7 @@ def private(model: nn.Module, *, norms: str = "exact", **options: Any) -> Clippe
         "lr": 0.01,
         "seed": 5,
         "noise_generator": torch.Generator().manual_seed(2),
-        "clipping": norms,
+        "norms": norms,
     }
     return make_private_projected(model, **(defaults | options))
 
@@ -534,7 +534,7 @@ def tied() -> nn.Module:
         (make_net, {"betas": (0.9, 1.0)}, "betas"),
         (make_net, {"optimizer": "lion"}, "rule"),
         (make_net, {"order": "first"}, "order"),
-        (make_net, {"norms": "none"}, "clipping"),
+        (make_net, {"norms": "none"}, "norms"),
         (make_net, {"projector": "pca"}, "projector"),
         (make_net, {"at_refresh": "forget"}, "at_refresh"),
         (tied, {}, "model"),

@@ -37,7 +37,7 @@ def step_memory(norms: str, tokens: int, **options: object) -> TensorMemory:
         noise_multiplier=1.0,
         expected_batch_size=SIZE,
         lr=0.1,
-        clipping=norms,
+        norms=norms,
         **options,
     )
     with TensorMemory(net.parameters()) as memory:
@@ -104,7 +104,7 @@ def test_embedding_tables_cost_what_is_looked_up(norms: str) -> None:
 
     net, x = network(), torch.randint(0, rows, (SIZE, tokens))
     private = make_private_projected(
-        net, rank=RANK, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=SIZE, lr=0.1, clipping=norms
+        net, rank=RANK, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=SIZE, lr=0.1, norms=norms
     )
     private.accumulate(private.model(x).square().sum((1, 2)), samples=range(SIZE), step=0)  # compared with autograd's
     private.step()
@@ -121,7 +121,7 @@ def test_what_is_kept_per_sample_is_the_formula(tokens: int) -> None:
     for norms, per_layer in {"exact": PROJECTED, "ghost": SIZE * tokens * (RANK + SIDE) * 4}.items():
         net = stack()
         private = make_private_projected(
-            net, rank=RANK, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=SIZE, lr=0.1, clipping=norms
+            net, rank=RANK, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=SIZE, lr=0.1, norms=norms
         )
         x = torch.randn(SIZE, tokens, SIDE)
         private.accumulate(private.model(x).square().sum((1, 2)), samples=range(SIZE), step=0)  # looked at more closely

@@ -80,7 +80,7 @@ def tiny_bert(items: int = 40, seed: int = 0) -> Experiment:
 def settings(**changes: Any) -> Settings:
     """Two steps of an expected 15 of 40 samples."""
     sections: dict[str, Any] = {
-        "privacy": {"noise_multiplier": 0.5, "delta": 1e-5, "clipping": "ghost"},
+        "privacy": {"noise_multiplier": 0.5, "delta": 1e-5, "norms": "ghost"},
         "optimizer": {"name": "adamw", "learning_rate": 1e-3},
         "training": {"batch_size": 15, "steps": 2, "micro_batch_size": 6},
         "denoising": {"method": "paper"},
@@ -94,7 +94,7 @@ def settings(**changes: Any) -> Settings:
 @pytest.mark.parametrize("clipping", ["exact", "ghost"])
 def test_clean_gradients_are_the_clipped_sum_over_the_expected_batch(clipping: Any) -> None:
     """Against per-sample gradients one by one, of the samples that the same generator draws."""
-    experiment, options = tiny_bert(), settings(privacy__clipping_norm=0.7, privacy__clipping=clipping)
+    experiment, options = tiny_bert(), settings(privacy__clipping_norm=0.7, privacy__norms=clipping)
     rate = charged_sample_rate(15, 40)
     (drawn,) = poisson_batches(40, rate, 1, fresh_randomness(0, 1).generator("sampling"))
     trained = {name: p for name, p in experiment.model.named_parameters() if p.requires_grad}

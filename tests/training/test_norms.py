@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +18,10 @@ from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, RandomizedClipping, chi2_mixture_cdf, envelope_cdf
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, chi2_mixture_cdf, envelope_cdf
 from dprmt.training.norms import (
-    Hutchinson,
-    HutchPlusPlus,
+    HutchinsonEstimator,
+    HutchPlusPlusEstimator,
     LayerRecord,
     NormRecord,
     ProbeGenerator,
@@ -31,6 +33,7 @@ from dprmt.training.norms import (
     ghost_squared_norms,
     hutchinson_squared_norms,
     hutchpp_squared_norms,
+    layer_record,
     rounding_margin,
 )
 
@@ -57,9 +60,11 @@ def with_singular_values(values: list[float], d: int, p: int) -> Factors:
     return torch.from_numpy(left[None].copy()), torch.from_numpy(np.array(values)[None, :, None] * right)
 
 
-def ratios(norms: Hutchinson | HutchPlusPlus, a: torch.Tensor, g: torch.Tensor, count: int) -> np.ndarray:
+def ratios(
+    norms: HutchinsonEstimator | HutchPlusPlusEstimator, a: torch.Tensor, g: torch.Tensor, count: int
+) -> np.ndarray:
     """Independent values of X = n̂/n for one sample's gradient: over samples, or over steps if probes are shared."""
-    if norms.probe_sharing == "sample":
+    if norms.secret:
         many = (a.expand(count, -1, -1), g.expand(count, -1, -1))
         estimates = norms.squared_norms(*many, layer="l", step=0, samples=range(count))
     else:
@@ -147,7 +152,7 @@ def test_hutchinson_ratio_has_the_mixture_law(spectrum: str, sharing: str, shape
     a, g = with_singular_values(values, *SHAPES[shape])
     side = "gradients" if shape == "probes on G" else "activations"
     assert cheaper_side(*SHAPES[shape]) == side
-    norms = Hutchinson(K, sharing, ProbeGenerator(11))
+    norms = HutchinsonEstimator(K, secret=sharing == "sample", generator=ProbeGenerator(11))
     weights = np.square(values) / np.square(values).sum()
     assert_law(ratios(norms, a.float(), g.float(), 1500), weights, K)
 
@@ -159,7 +164,11 @@ def test_hutchinson_is_unbiased_with_the_stated_variance(spectrum: str, sharing:
     values = SPECTRA[spectrum]
     weights = np.square(values) / np.square(values).sum()
     count, variance = 3000, 2 / K * np.square(weights).sum()
-    x = ratios(Hutchinson(K, sharing, ProbeGenerator(12)), *with_singular_values(values, 7, 6), count)
+    x = ratios(
+        HutchinsonEstimator(K, secret=sharing == "sample", generator=ProbeGenerator(12)),
+        *with_singular_values(values, 7, 6),
+        count,
+    )
     assert abs(x.mean() - 1) < 4.5 * math.sqrt(variance / count)
     fourth = 12 * 4 / K**3 * (weights**4).sum() + 3 * variance**2  # fourth central moment, by cumulants
     error = math.sqrt((fourth - variance**2) / count)
@@ -218,8 +227,8 @@ def test_hutchpp_equals_the_literal_algorithm(side: str, bias: bool, power: bool
 def test_hutchpp_is_exact_up_to_the_rank_of_its_sketch(sharing: str, rank: int, power: bool) -> None:
     """Rank <= s: no randomness left. Rank s + 1: some."""
     a, g = with_singular_values([0.5**i for i in range(rank)], 9, 8)
-    options = {"probe_sharing": sharing, "generator": ProbeGenerator(0), "power_iteration": power}
-    x = ratios(HutchPlusPlus(K, sketch=3, **options), a, g, 20)
+    options = {"secret": sharing == "sample", "generator": ProbeGenerator(0), "power_iteration": power}
+    x = ratios(HutchPlusPlusEstimator(K, sketch=3, **options), a, g, 20)
     assert (np.abs(x - 1).max() < 1e-10) == (rank <= 3)
 
 
@@ -227,7 +236,7 @@ def test_hutchpp_is_exact_up_to_the_rank_of_its_sketch(sharing: str, rank: int, 
 def test_hutchpp_does_not_depend_on_the_scale(scale: float) -> None:
     """MᵀMS is of the order of M², which float32 would lose at these scales if it were not normalised."""
     a, g = (factor.float() for factor in with_singular_values([1.0, 0.1, 0.01, 0.001], 9, 8))
-    x = ratios(HutchPlusPlus(K, sketch=2, generator=ProbeGenerator(0)), a, scale * g, 50)
+    x = ratios(HutchPlusPlusEstimator(K, sketch=2, generator=ProbeGenerator(0)), a, scale * g, 50)
     assert 1e-7 < np.abs(x - 1).max() < 0.05
 
 
@@ -251,7 +260,7 @@ def test_hutchpp_ratio_is_a_constant_plus_a_mixture(spectrum: str) -> None:
 def test_hutchpp_draws_its_probes_independently_of_its_sketch(sharing: str) -> None:
     """Unbiased within 4.5 standard errors; with the sketch's column space in place of the probes' far too small."""
     a, g = with_singular_values(SPECTRA["flat"], 7, 6)
-    norms = HutchPlusPlus(2, sketch=2, probe_sharing=sharing, generator=ProbeGenerator(14))
+    norms = HutchPlusPlusEstimator(2, sketch=2, secret=sharing == "sample", generator=ProbeGenerator(14))
     x = ratios(norms, a, g, 1500)
     assert abs(x.mean() - 1) < 4.5 * x.std() / math.sqrt(1500) < 0.05
     same = ProbeGenerator(14).shared(step=0, layer="l", rows=6, probes=2, dtype=torch.float64)
@@ -276,14 +285,13 @@ def test_a_sketch_from_the_probes_seed_is_refused(width: int, power: bool) -> No
 
 @pytest.mark.parametrize("power", [False, True])
 def test_a_layer_no_wider_than_sketch_and_probes_is_exact(power: bool) -> None:
-    """At s + k the smaller side is too small, at s + k + 1 it is not; a record of it is refused in one sentence."""
-    norms = HutchPlusPlus(4, sketch=5, power_iteration=power)
+    """At s + k the smaller side is too small, at s + k + 1 it is not."""
+    norms = HutchPlusPlusEstimator(4, sketch=5, power_iteration=power)
     assert not norms.is_cheaper(9, 40)
     assert not norms.is_cheaper(40, 9)
     assert norms.is_cheaper(10, 40)
-    assert norms.layer_record("l", 10, 40).sketch == 5
-    with pytest.raises(ParameterError, match=r"^sketch must be below 9 together with k = 4 in layer 'l'"):
-        norms.layer_record("l", 9, 40)
+    law = HutchPlusPlus(4, 5, power_iteration=power, secret=True)
+    assert layer_record(norms, "l", 10, 40) == LayerRecord("l", law)  # no rank: the head is exact
 
 
 def test_the_basis_is_never_formed_from_coarser_products(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +307,7 @@ def test_the_basis_is_never_formed_from_coarser_products(monkeypatch: pytest.Mon
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        HutchPlusPlus(2, 3, "batch").squared_norms(*factors(1, 5, 9, 8), layer="l", step=0)
+        HutchPlusPlusEstimator(2, 3, secret=False).squared_norms(*factors(1, 5, 9, 8), layer="l", step=0)
         assert (seen, torch.get_float32_matmul_precision()) == (["highest"], "high")
     finally:
         torch.set_float32_matmul_precision(before)
@@ -307,9 +315,9 @@ def test_the_basis_is_never_formed_from_coarser_products(monkeypatch: pytest.Mon
 
 def test_the_sketch_chosen_for_so_many_probes() -> None:
     """About a third of the probes, more without a power iteration, and never one that the accountant cannot credit."""
-    assert [HutchPlusPlus(k).width for k in (2, 8, 32, 100)] == [3, 3, 12, 36]
-    assert [HutchPlusPlus(k, power_iteration=False).width for k in (2, 8, 32, 100)] == [3, 4, 14, 45]
-    assert HutchPlusPlus(32, sketch=1).width == 1
+    assert [HutchPlusPlusEstimator(k).width for k in (2, 8, 32, 100)] == [3, 3, 12, 36]
+    assert [HutchPlusPlusEstimator(k, power_iteration=False).width for k in (2, 8, 32, 100)] == [3, 4, 14, 45]
+    assert HutchPlusPlusEstimator(32, sketch=1).width == 1
 
 
 def test_one_pass_draws_as_many_sketch_rows_as_the_other_side_has() -> None:
@@ -322,7 +330,7 @@ def test_one_pass_draws_as_many_sketch_rows_as_the_other_side_has() -> None:
             return super().shared(**options)
 
     for power in (False, True):
-        norms = HutchPlusPlus(2, 3, "batch", Recording(0), power_iteration=power)
+        norms = HutchPlusPlusEstimator(2, 3, secret=False, generator=Recording(0), power_iteration=power)
         norms.squared_norms(torch.ones(2, 5, 40), torch.ones(2, 5, 4), layer="l", step=0)
     assert heights == [("sketch", 40), ("probes", 4), ("sketch", 4), ("probes", 4)]
 
@@ -331,7 +339,10 @@ def test_hutchpp_varies_less_where_a_few_directions_dominate() -> None:
     a, g = with_singular_values(SPECTRA["decaying"], 7, 6)
     spread = [
         ratios(norms, a, g, 300).std()
-        for norms in (HutchPlusPlus(K, 3, generator=ProbeGenerator(0)), Hutchinson(K, generator=ProbeGenerator(0)))
+        for norms in (
+            HutchPlusPlusEstimator(K, 3, generator=ProbeGenerator(0)),
+            HutchinsonEstimator(K, generator=ProbeGenerator(0)),
+        )
     ]
     assert spread[0] < 0.4 * spread[1]
 
@@ -343,7 +354,7 @@ def test_hutchpp_varies_less_where_a_few_directions_dominate() -> None:
 def test_layers_and_steps_are_independent(sharing: str) -> None:
     """Correlations of estimates of equal gradients stay within 4.5/√N; equal keys give exactly 1."""
     a, g = with_singular_values(SPECTRA["decaying"], 7, 6)
-    norms, count = Hutchinson(K, sharing, ProbeGenerator(15)), 1200
+    norms, count = HutchinsonEstimator(K, secret=sharing == "sample", generator=ProbeGenerator(15)), 1200
     first, second, again = (
         np.array([norms.squared_norms(a, g, layer=layer, step=step, samples=[4]).item() for step in range(count)])
         for layer in ("one", "two", "one")
@@ -356,7 +367,7 @@ def test_layers_and_steps_are_independent(sharing: str) -> None:
 def test_samples_share_probes_in_batch_mode_only() -> None:
     a, g = (factor.expand(50, -1, -1) for factor in with_singular_values(SPECTRA["decaying"], 7, 6))
     spread = {
-        sharing: Hutchinson(K, sharing, ProbeGenerator(0))
+        sharing: HutchinsonEstimator(K, secret=sharing == "sample", generator=ProbeGenerator(0))
         .squared_norms(a, g, layer="l", step=0, samples=range(50))
         .std()
         .item()
@@ -366,15 +377,15 @@ def test_samples_share_probes_in_batch_mode_only() -> None:
     assert spread["sample"] > 0.1
 
 
-@pytest.mark.parametrize("estimator", [Hutchinson, partial(HutchPlusPlus, sketch=2)])
+@pytest.mark.parametrize("estimator", [HutchinsonEstimator, partial(HutchPlusPlusEstimator, sketch=2)])
 @pytest.mark.parametrize("sharing", MODES)
 @pytest.mark.parametrize("split", [[9], [4, 5], [1] * 9, [2, 7]])
 def test_splitting_a_logical_batch_differently_changes_nothing(
-    estimator: Callable[..., Hutchinson | HutchPlusPlus], sharing: str, split: list[int]
+    estimator: Callable[..., HutchinsonEstimator | HutchPlusPlusEstimator], sharing: str, split: list[int]
 ) -> None:
     """Theory §1: any micro-batches in any order give every sample the same estimate; another step does not."""
     a, g = factors(9, 4, 7, 6)
-    norms, names = estimator(K, probe_sharing=sharing, generator=ProbeGenerator(0)), [f"s{i}" for i in range(9)]
+    norms, names = estimator(K, secret=sharing == "sample", generator=ProbeGenerator(0)), [f"s{i}" for i in range(9)]
     whole = norms.squared_norms(a, g, layer="l", step=2, samples=names)
     order = np.random.default_rng(3).permutation(9)
     for part in np.split(order, np.cumsum(split)[:-1]):
@@ -388,7 +399,8 @@ def test_splitting_a_logical_batch_differently_changes_nothing(
 def test_an_empty_micro_batch_has_no_norms(sharing: str) -> None:
     """Poisson sampling may draw nobody."""
     a, g = factors(0, 4, 7, 6)
-    for norms in (Hutchinson(K, sharing), HutchPlusPlus(K, probe_sharing=sharing)):
+    secret = sharing == "sample"
+    for norms in (HutchinsonEstimator(K, secret=secret), HutchPlusPlusEstimator(K, secret=secret)):
         assert norms.squared_norms(a, g, layer="l", step=0, samples=[]).shape == (0,)
     for norm in EXACT:
         assert norm(a, g).shape == (0,)
@@ -458,7 +470,7 @@ def test_the_clipped_sum_equals_a_literal_one() -> None:
     network, x = Network(), factors(8, 3, 5, 1)[0]
     x = x * torch.linspace(0.01, 2, 8, dtype=torch.float64)[:, None, None]
     generator = ProbeGenerator(6)
-    squared = network_norms(Hutchinson(K, "sample", generator), network, x, 5, range(100, 108))
+    squared = network_norms(HutchinsonEstimator(K, generator=generator), network, x, 5, range(100, 108))
     bound = squared.sqrt().median().item()
     clip = clip_factors(squared, bound, rounding=0.0)
     assert 0 < (clip < 1).sum() < 8
@@ -477,7 +489,7 @@ def singular_value_weights(network: Network, x: torch.Tensor) -> np.ndarray:
 
 def network_ratios(sharing: str, x: torch.Tensor, count: int) -> np.ndarray:
     """X of one sample over samples or steps, all layers together."""
-    network, norms = Network(), Hutchinson(K, sharing, ProbeGenerator(16))
+    network, norms = Network(), HutchinsonEstimator(K, secret=sharing == "sample", generator=ProbeGenerator(16))
     truth = sum(exact_squared_norms(a, g, bias=True) for a, g in network.layer_factors(x).values())
     if sharing == "sample":
         estimates = network_norms(norms, network, x.expand(count, -1, -1), 0, range(count))
@@ -503,13 +515,10 @@ def test_a_whole_network_follows_the_law_and_stays_below_the_envelope(sharing: s
     values = network_ratios(sharing, x, count)
     assert_law(values, weights, K)
     band = math.sqrt(math.log(1e4) / (2 * count))
-    rank = NormRecord(
-        [
-            Hutchinson(K, sharing).layer_record("first", 5, 6, bias=True, tokens=3),
-            Hutchinson(K, sharing).layer_record("second", 6, 3, bias=True, tokens=3),
-        ],
-        sharing,
-    ).rank
+    estimator = HutchinsonEstimator(K, secret=sharing == "sample")
+    sizes = {"first": (5, 6), "second": (6, 3)}
+    record = NormRecord([layer_record(estimator, name, *size, bias=True, tokens=3) for name, size in sizes.items()])
+    rank = record.norms.rank
     assert rank == 6 >= (weights > 1e-12).sum()
     for claimed in (None, rank):
         assert crossing(values, K, claimed) < band
@@ -519,7 +528,11 @@ def test_a_whole_network_follows_the_law_and_stays_below_the_envelope(sharing: s
 @pytest.mark.parametrize("sharing", MODES)
 def test_the_envelope_is_reached_by_a_rank_one_gradient(sharing: str) -> None:
     """Within the band of the envelope of rank one for k, above it of the envelope for 2k."""
-    values = ratios(Hutchinson(K, sharing, ProbeGenerator(17)), *with_singular_values([1.0], 7, 6), 2500)
+    values = ratios(
+        HutchinsonEstimator(K, secret=sharing == "sample", generator=ProbeGenerator(17)),
+        *with_singular_values([1.0], 7, 6),
+        2500,
+    )
     band = math.sqrt(math.log(1e4) / (2 * 2500))
     assert crossing(values, K, None) < band < crossing(values, 2 * K, None)
     assert abs(crossing(values, K, 1)) < band
@@ -540,7 +553,9 @@ def test_half_precision_inputs_are_accumulated_in_float32(dtype: torch.dtype, au
         lambda _, g: bias_squared_norms(g),
         lambda a, g: hutchinson_squared_norms(a, g, probes.to(g.dtype if g.dtype == torch.float64 else torch.float32)),
         lambda a, g: hutchpp_squared_norms(a, g, sketch, probes),
-        lambda a, g: Hutchinson(K, "batch", ProbeGenerator(0)).squared_norms(a, g, layer="l", step=0),
+        lambda a, g: HutchinsonEstimator(K, secret=False, generator=ProbeGenerator(0)).squared_norms(
+            a, g, layer="l", step=0
+        ),
     ]
     for call in calls:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
@@ -565,7 +580,7 @@ def test_norms_beyond_the_range_of_half_and_single_precision() -> None:
 
 def test_results_are_detached() -> None:
     a, g = (factor.requires_grad_() for factor in factors(2, 4, 7, 6))
-    assert not Hutchinson(K).squared_norms(a, g, layer="l", step=0, samples=[1, 2]).requires_grad
+    assert not HutchinsonEstimator(K).squared_norms(a, g, layer="l", step=0, samples=[1, 2]).requires_grad
     assert not any(norm(a, g).requires_grad for norm in EXACT)
 
 
@@ -601,7 +616,8 @@ def test_memory_per_sample_is_of_order_k_times_lengths(sharing: str, bias: bool,
     """
     size, tokens, k = 3, 80, 4
     a, g = (factor.float() for factor in factors(size, tokens, d, p))
-    for norms, multiple in ((Hutchinson(k, sharing), 4), (HutchPlusPlus(k, probe_sharing=sharing), 12)):
+    secret = sharing == "sample"
+    for norms, multiple in ((HutchinsonEstimator(k, secret=secret), 4), (HutchPlusPlusEstimator(k, secret=secret), 12)):
         with NewTensors(a, g) as new:
             norms.squared_norms(a, g, layer="l", step=0, samples=range(size), bias=bias)
         assert max(new.sizes()) <= size * k * tokens
@@ -687,60 +703,46 @@ def test_clip_factors_of_strange_norms() -> None:
 
 def test_the_record_claims_a_rank_only_if_every_parameter_is_estimated() -> None:
     """Theory §2: an exact part h is covered by G_∞, not by a finite G_d."""
-    hutchinson = Hutchinson(32)
-    first = hutchinson.layer_record("first", 20, 10, bias=True, tokens=4)
-    second = hutchinson.layer_record("second", 10, 3)
-    assert (first.rank, second.rank) == (4, 3)
-    assert hutchinson.layer_record("long", 20, 10, tokens=40).rank == 10
-    assert hutchinson.layer_record("biased", 3, 10, bias=True).rank == 4
-    estimated = NormRecord([first, second], "sample")
-    assert estimated.rank == 7
-    expected = RandomizedClipping(1.5, 0.1, 32, 7, "envelope", "sample")
-    assert estimated.mechanism(1.5, 0.1, analysis="envelope") == expected
-    for other in (LayerRecord("norm", "exact"), HutchPlusPlus(32).layer_record("third")):
-        mixed = NormRecord([first, other], "batch")
-        assert mixed.rank is None
-        assert mixed.mechanism(1.5, 0.1) == RandomizedClipping(1.5, 0.1, 32, None, "tight", "batch")
-    unknown = NormRecord([first, LayerRecord("conv", "hutchinson", 32)], "sample")
-    assert unknown.rank is None
-    assert NormRecord([LayerRecord("norm", "exact")], "sample").mechanism(1.5, 0.1) == DPSGD(1.5, 0.1)
+    law, estimator = Hutchinson(32, secret=True), HutchinsonEstimator(32)
+
+    def ranked(name: str, *sizes: int, **options: Any) -> int | None:
+        return layer_record(estimator, name, *sizes, **options).norms.rank
+
+    assert ranked("long", 20, 10, tokens=40) == 10
+    assert ranked("biased", 3, 10, bias=True) == 4
+    assert (ranked("first", 20, 10, bias=True, tokens=4), ranked("second", 10, 3)) == (4, 3)
+    first = layer_record(estimator, "first", 20, 10, bias=True, tokens=4)
+    estimated = NormRecord([first, layer_record(estimator, "second", 10, 3)])
+    assert estimated.mechanism(1.5, 0.1) == DPSGD(1.5, 0.1, replace(law, rank=7))
+    sketched = layer_record(HutchPlusPlusEstimator(32), "third", 90, 90)
+    for other in (LayerRecord("norm"), sketched, LayerRecord("conv", law)):
+        assert NormRecord([first, other]).mechanism(1.5, 0.1) == DPSGD(1.5, 0.1, law)
+    assert NormRecord([LayerRecord("norm")]).mechanism(1.5, 0.1) == DPSGD(1.5, 0.1)
+    assert NormRecord([LayerRecord("norm"), LayerRecord("own", None)]).norms is None
 
 
 def test_hutchpp_reports_the_probes_of_its_tail() -> None:
     """X's random part has k degrees of freedom per weight, k the tail's."""
-    assert HutchPlusPlus(5, sketch=40).layer_record("l").probes == 5
+    assert HutchPlusPlusEstimator(5, sketch=40).norms == HutchPlusPlus(5, 40, power_iteration=True, secret=True)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("layers", "named"),
     [
-        (("l", "exact", 8), "probes"),
-        (("l", "exact", None, 3), "rank"),
-        (("l", "hutch++", 8, 3), "rank"),
-        (("l", "hutchinson", 1), "probes"),
-        (("l", "hutchinson"), "probes"),
-        (("l", "hutchinson", 8, 0), "rank"),
-        (("l", "rademacher", 8), "method"),
-        (("", "exact"), "layer"),
+        ([], "layers"),
+        ([LayerRecord("a"), LayerRecord("a")], "layers"),
+        ([LayerRecord("a", Hutchinson(8)), LayerRecord("b", HutchPlusPlus(9, 4))], "layers"),
     ],
 )
-def test_contradictory_layer_records(arguments: tuple[object, ...], named: str) -> None:
+def test_bad_records(layers: list[LayerRecord], named: str) -> None:
     with pytest.raises(ParameterError, match=named):
-        LayerRecord(*arguments)
+        NormRecord(layers)
 
 
-@pytest.mark.parametrize(
-    ("layers", "sharing", "named"),
-    [
-        ([], "sample", "layers"),
-        ([LayerRecord("a", "exact"), LayerRecord("a", "exact")], "sample", "layers"),
-        ([LayerRecord("a", "hutchinson", 8), LayerRecord("b", "hutchinson", 9)], "sample", "layers"),
-        ([LayerRecord("a", "exact")], "layer", "probe_sharing"),
-    ],
-)
-def test_bad_records(layers: list[LayerRecord], sharing: str, named: str) -> None:
-    with pytest.raises(ParameterError, match=named):
-        NormRecord(layers, sharing)
+def test_bad_layer_records() -> None:
+    for arguments, named in ((("", ExactNorms()), "layer"), ((3,), "layer"), (("a", "exact"), "norms")):
+        with pytest.raises(ParameterError, match=named):
+            LayerRecord(*arguments)
 
 
 # Bad input
@@ -770,17 +772,17 @@ A, G, P = torch.ones(2, 3, 5), torch.ones(2, 3, 4), torch.ones(4, K)
         ("tokens", lambda: embedding_squared_norms(-torch.ones(2, 3, dtype=torch.long), G)),
         ("in_features", lambda: cheaper_side(0, 4)),
         ("out_features", lambda: cheaper_side(4, 1.5)),
-        ("probes", lambda: Hutchinson(1)),
-        ("probe_sharing", lambda: Hutchinson(8, "layer")),
-        ("probes", lambda: HutchPlusPlus(1)),
-        ("sketch", lambda: HutchPlusPlus(8, 0)),
-        ("probe_sharing", lambda: HutchPlusPlus(8, probe_sharing="layer")),
-        ("samples", lambda: Hutchinson(8).squared_norms(A, G, layer="l", step=0)),
-        ("samples", lambda: Hutchinson(8).squared_norms(A, G, layer="l", step=0, samples=[1])),
-        ("samples", lambda: HutchPlusPlus(8).squared_norms(A, G, layer="l", step=0, samples=[1, 1])),
-        ("step", lambda: Hutchinson(8, "batch").squared_norms(A, G, layer="l", step=-1)),
-        ("layer", lambda: Hutchinson(8, "batch").squared_norms(A, G, layer="", step=0)),
-        ("tokens", lambda: Hutchinson(8).layer_record("l", 3, 4, tokens=0)),
+        ("probes", lambda: HutchinsonEstimator(1)),
+        ("secret", lambda: HutchinsonEstimator(8, secret="layer")),
+        ("probes", lambda: HutchPlusPlusEstimator(1)),
+        ("sketch", lambda: HutchPlusPlusEstimator(8, 0)),
+        ("secret", lambda: HutchPlusPlusEstimator(8, secret="layer")),
+        ("samples", lambda: HutchinsonEstimator(8).squared_norms(A, G, layer="l", step=0)),
+        ("samples", lambda: HutchinsonEstimator(8).squared_norms(A, G, layer="l", step=0, samples=[1])),
+        ("samples", lambda: HutchPlusPlusEstimator(8).squared_norms(A, G, layer="l", step=0, samples=[1, 1])),
+        ("step", lambda: HutchinsonEstimator(8, secret=False).squared_norms(A, G, layer="l", step=-1)),
+        ("layer", lambda: HutchinsonEstimator(8, secret=False).squared_norms(A, G, layer="", step=0)),
+        ("tokens", lambda: layer_record(HutchinsonEstimator(8), "l", 3, 4, tokens=0)),
         ("squared_norms", lambda: clip_factors(torch.tensor([-1.0]), 1.0)),
         ("squared_norms", lambda: clip_factors(torch.ones(2, 2), 1.0)),
         ("squared_norms", lambda: clip_factors([1.0], 1.0)),

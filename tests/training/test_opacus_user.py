@@ -16,7 +16,7 @@ import torch
 from opacus import PrivacyEngine
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import RandomizedClipping
+from dprmt.accounting import ExactNorms, Hutchinson, HutchPlusPlus
 from dprmt.training.clipping import estimate_norms
 
 PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "opacus_loop.md"
@@ -50,9 +50,8 @@ def test_the_script_with_estimated_norms_steps_once_a_logical_batch_and_tells_it
     accountant = after["engine"].accountant
     assert len(accountant) == sum(steps for *_, steps in before["engine"].accountant.history) == 8
     record = after["samplers"].record
-    assert (record.probes, record.probe_sharing) == (16, "batch")
+    assert record.norms == HutchPlusPlus(16, 7)
     mechanism = record.mechanism(1.2, 1 / 4)
-    assert isinstance(mechanism, RandomizedClipping)
     told = after["engine"].get_epsilon(delta=1e-5)
     assert told == pytest.approx(mechanism.epsilon(8, 1e-5).upper, rel=2e-3)
     assert told > before["engine"].get_epsilon(delta=1e-5)
@@ -75,8 +74,8 @@ def test_what_cannot_be_accounted_for_is_refused() -> None:
         return engine, model, optimizer, loader
 
     for options, changes, named in (
-        ({}, {"clipping": "ghost"}, "clipping must be 'hutchinson' or 'hutch"),
-        ({}, {"probes": 1}, "probes must be"),
+        ({}, {"norms": "ghost"}, "norms must be estimated"),
+        ({}, {"norms": 16}, "norms must be one of"),
         ({"poisson_sampling": False}, {}, "data_loader must be the DPDataLoader"),
         ({"grad_sample_mode": "hooks"}, {}, "optimizer must be the optimizer of make_private"),
     ):
@@ -86,7 +85,5 @@ def test_what_cannot_be_accounted_for_is_refused() -> None:
     engine.accountant.step(noise_multiplier=1.0, sample_rate=0.25)
     with pytest.raises(ParameterError, match="one that has counted no step yet"):
         estimate_norms(engine, *others)
-    small = estimate_norms(
-        *made(), probes=40
-    )  # 40 x 40 with 40 probes: exact is cheaper, Opacus' own accountant is right
-    assert small.record.probes is None
+    small = estimate_norms(*made(), norms=Hutchinson(40))  # 40 x 40: exact is cheaper, Opacus' own accountant is right
+    assert small.record.norms == ExactNorms()

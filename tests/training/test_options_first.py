@@ -17,7 +17,7 @@ from tests.training.tiny_recipe import recipe_in, write_data
 NUMBERS = [
     "data.limit", "data.max_tokens", "evaluation.length_penalty", "model.lora.alpha", "model.lora.rank",
     "optimizer.eps", "optimizer.floor", "optimizer.learning_rate", "optimizer.weight_decay", "privacy.clipping_norm",
-    "privacy.noise_multiplier", "privacy.probes", "denoising.kappa", "training.batch_size", "training.steps",
+    "privacy.noise_multiplier", "privacy.norms.probes", "denoising.kappa", "training.batch_size", "training.steps",
 ]  # fmt: skip
 
 

@@ -17,9 +17,10 @@ pytest.importorskip("torch")
 import torch
 from opacus.utils import uniform_sampler
 
+from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import make_private
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
-from dprmt.training.norms import ProbeGenerator
+from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
 from dprmt.training.recipes import Settings
 
 ONE_HOT = torch.eye(4)
@@ -72,7 +73,7 @@ def test_a_padding_token_counts_in_the_sum_as_it_does_in_the_norm(clipping: str,
     private = make_private(
         model,
         torch.optim.SGD(model.parameters(), lr=1.0),
-        clipping=clipping,  # type: ignore[arg-type]
+        norms=clipping,
         clipping_norm=1.0,
         noise_multiplier=0.0,
         expected_batch_size=1.0,
@@ -133,7 +134,15 @@ def test_no_file_of_a_run_holds_its_secret(tmp_path: Path, monkeypatch: pytest.M
 def test_what_stands_at_the_top_of_the_metrics_is_known(tmp_path: Path) -> None:
     train_task(network(), task(), settings(), tmp_path / "run")
     for entry in read_metrics(tmp_path / "run"):
-        assert set(entry) == {"step", "attempt", "epsilon", "learning_rate", "noisy_gradient_norm", "private"}
+        assert set(entry) == {
+            "private",
+            "step",
+            "attempt",
+            "epsilon",
+            "learning_rate",
+            "noisy_gradient_norm",
+            "telemetry",
+        }
 
 
 def test_processes_of_one_batch_share_the_probes_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,15 +151,12 @@ def test_processes_of_one_batch_share_the_probes_of_rank_0(monkeypatch: pytest.M
     def clipped(seed: bytes | None) -> torch.Tensor:
         model = torch.nn.Linear(40, 40, bias=False)
         torch.nn.init.zeros_(model.weight)
-        options: dict[str, Any] = {"distributed": True}
+        options: dict[str, Any] = {"norms": Hutchinson(2), "distributed": True}
         if seed is not None:
-            options = {"probe_generator": ProbeGenerator(seed)}
+            options = {"norms": HutchinsonEstimator(2, secret=False, generator=ProbeGenerator(seed))}
         private = make_private(
             model,
             torch.optim.SGD(model.parameters(), lr=1.0),
-            clipping="hutchinson",
-            probes=2,
-            probe_sharing="batch",
             clipping_norm=1.0,
             noise_multiplier=0.0,
             expected_batch_size=1.0,
@@ -170,6 +176,7 @@ def test_processes_of_one_batch_share_the_probes_of_rank_0(monkeypatch: pytest.M
         monkeypatch.setattr(distributed, name, lambda *_, **__: None)
     monkeypatch.setattr(distributed, "get_rank", lambda *_: 1)
     monkeypatch.setattr(distributed, "get_world_size", lambda *_: 2)
+    monkeypatch.setattr(distributed, "all_gather_object", lambda *_: None)
     here = clipped(None)
     monkeypatch.setattr(distributed, "is_initialized", lambda: False)
     assert torch.equal(here, clipped(b"of rank 0, thirty-two bytes long"))
@@ -184,7 +191,7 @@ def test_the_sum_is_rounded_after_the_noise_only() -> None:
     private = make_private(
         model,
         torch.optim.SGD(model.parameters(), lr=1.0),
-        clipping="exact",
+        norms="exact",
         clipping_norm=1.0,
         noise_multiplier=std,
         expected_batch_size=1.0,

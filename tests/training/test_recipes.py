@@ -23,6 +23,7 @@ from dprmt.training.recipes import (
     EvaluationRecipe,
     LoraRecipe,
     ModelRecipe,
+    NormsRecipe,
     Recipe,
     builtin_recipes,
     load_recipe,
@@ -48,6 +49,7 @@ def test_the_library_is_complete() -> None:
     wanted |= {"llama-3.2-1b-billsum-4096", "llama-3.2-1b-hotpotqa-4096"}
     wanted |= {"roberta-large-sst2-grape", "gpt2-medium-e2e-adambc"}
     wanted |= {"minilm-docstrings", "roberta-tiny-docstrings", "qwen3-tiny-docstrings"}
+    wanted |= {"minilm-docstrings-hutchpp", "minilm-docstrings-hutchinson"}
     assert set(builtin_recipes()) == wanted
     assert builtin_recipes() == tuple(sorted(wanted))
 
@@ -82,7 +84,7 @@ def test_glue_recipes_have_the_values_of_appendix_j1(size: str, task: str) -> No
     assert (recipe.training.batch_size, recipe.training.steps) == (2000, 400)
     assert (recipe.optimizer.learning_rate, recipe.optimizer.weight_decay) == (5e-4, 0.01)
     assert (recipe.privacy.clipping_norm, recipe.privacy.target_epsilon) == (10.0, 6.7)
-    assert recipe.privacy.delta == (1e-6 if task == "mnli" else 1e-5)
+    assert recipe.privacy.delta == (1e-6 if task in ("mnli", "qqp") else 1e-5)
     assert (recipe.denoising.method, recipe.denoising.kappa, recipe.denoising.norm_correction) == ("paper", 1.02, True)
     assert recipe.data.subset == task
     columns = {"sst2": 1}.get(task, 2)
@@ -115,7 +117,7 @@ def test_only_recipes_that_repeat_a_papers_denoising_have_a_denoiser() -> None:
 @pytest.mark.parametrize(("task", "metric"), [("bbc", "accuracy"), ("billsum", "rouge_1"), ("hotpotqa", "exact_match")])
 def test_the_long_text_recipes_are_randomized_and_untied(task: str, metric: str) -> None:
     recipe = load_recipe(f"llama-3.2-1b-{task}-4096")
-    assert (recipe.privacy.clipping, recipe.privacy.probes, recipe.privacy.probe_sharing) == ("hutchinson", 32, "batch")
+    assert recipe.privacy.norms == NormsRecipe("hutchinson", probes=32, secret=False)
     assert recipe.evaluation.metrics == (metric,)
     assert (recipe.data.max_tokens, recipe.model.finetune, recipe.model.untie) == (4096, "full", True)
 
@@ -137,7 +139,7 @@ def test_delta_is_below_one_over_the_training_items_or_the_recipe_says_so(name: 
     items = next((size for key, size in sizes.items() if key in name), 3_000)
     recipe = load_recipe(name)
     says = "δ is above 1/(training items)" in (LIBRARY / f"{name}.toml").read_text(encoding="utf-8")
-    assert (recipe.privacy.delta * items > 1) == says == (name.endswith(("qnli", "qqp")))
+    assert (recipe.privacy.delta * items > 1) == says == name.endswith("qnli")
     assert recipe.training.batch_size < items
 
 
@@ -157,12 +159,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"privacy.target_epsilon": -1.0}, "privacy.target_epsilon"),
     ({"privacy.target_epsilon": None}, "privacy.target_epsilon"),
     ({"privacy.noise_multiplier": 1.0}, "privacy.target_epsilon"),
-    ({"privacy.clipping": "flat"}, "privacy.clipping"),
-    ({"privacy.probes": 1}, "privacy.probes"),
-    ({"privacy.probes": 32.0}, "privacy.probes"),
-    ({"privacy.sketch": 8}, "privacy.sketch"),
-    ({"privacy.power_iteration": False}, "privacy.power_iteration"),
-    ({"privacy.power_iteration": 1}, "privacy.power_iteration"),
+    ({"privacy.norms": "flat"}, "privacy.norms.kind"),
+    ({"privacy.norms": 3}, "privacy.norms"),
+    ({"privacy.norms.kind": "flat"}, "privacy.norms.kind"),
+    ({"privacy.norms.probes": 32}, "privacy.norms.probes"),
+    ({"privacy.norms.secret": True}, "privacy.norms.secret"),
+    ({"privacy.norms": {"kind": "hutchinson", "probes": 1}}, "privacy.norms.probes"),
+    ({"privacy.norms": {"kind": "hutchinson", "probes": 32.0}}, "privacy.norms.probes"),
+    ({"privacy.norms": {"kind": "hutchinson", "sketch": 8}}, "privacy.norms.sketch"),
+    ({"privacy.norms": {"kind": "hutchinson", "power_iteration": False}}, "privacy.norms.power_iteration"),
+    ({"privacy.norms": {"kind": "hutch++", "power_iteration": 1}}, "privacy.norms.power_iteration"),
+    ({"privacy.clipping": "ghost"}, "privacy.clipping"),
     ({"training.batch_size": 0}, "training.batch_size"),
     ({"training.steps": None}, "training.steps"),
     ({"training.seed": -1}, "training.seed"),

@@ -24,6 +24,7 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 from dprmt._validation import ParameterError
+from dprmt.accounting import Hutchinson
 from dprmt.accounting.opacus import register
 from dprmt.cli import main
 from dprmt.spectra import blend, denoise, denoise_layers
@@ -32,8 +33,8 @@ from dprmt.training.data._rows import Row
 from dprmt.training.data._selection import kept_rows
 from dprmt.training.harness import read_metrics, train
 from dprmt.training.models import byte_tokenizer, load_model, save_adapter
-from dprmt.training.norms import Hutchinson
 from dprmt.training.recipes import LoraRecipe, ModelRecipe
+from tests.training.norms_by_word import by_word
 from tests.training.test_first_pass import SequenceFirst, TiedByHand
 from tests.training.test_planted_bugs import literal_sum
 from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in, write_data
@@ -42,9 +43,9 @@ CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++")
 
 
 def private(model: nn.Module, clipping: str, **options: Any) -> ClippedStep:
-    settings: dict[str, Any] = {"clipping_norm": 1.0, "noise_multiplier": 0.0, "expected_batch_size": 1.0, "probes": 2}
+    settings: dict[str, Any] = {"clipping_norm": 1.0, "noise_multiplier": 0.0, "expected_batch_size": 1.0}
     sgd = torch.optim.SGD(model.parameters(), lr=1.0)
-    return make_private(model, sgd, clipping=clipping, **settings | options)  # type: ignore[arg-type]
+    return make_private(model, sgd, norms=by_word(clipping, 2), **settings | options)
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +249,7 @@ def test_j_options_are_refused_in_one_line_before_anything_runs(
 
 def test_k_a_forward_pass_inside_the_block_is_told_where_it_belongs() -> None:
     model = GradSampleModuleFastGradientClipping(nn.Linear(40, 40), max_grad_norm=1.0)
-    samplers = register_norm_samplers(model, Hutchinson(probes=8))
+    samplers = register_norm_samplers(model, Hutchinson(8, secret=True))
     words = r"before this call or `with samplers\.at"
     with pytest.raises(ParameterError, match=words), samplers.at(step=0, samples=[1]):
         model(torch.ones(1, 40)).sum().backward()

@@ -278,6 +278,22 @@ def test_a_disk_that_is_full_ends_the_run_with_one_line_and_loses_nothing(folder
     assert read_summary(tmp_path / "run")["charged"] == STEPS + 2
 
 
+def test_a_folder_alone_is_enough_to_go_on(folder, tmp_path, monkeypatch, capsys):
+    """`--resume DIR` knows the recipe and every `--set` of the first start."""
+    (tmp_path / "recipe.toml").write_text(recipe_in(folder).to_toml())
+    run = tmp_path / "run"
+    changed = ["--set", "training.checkpoint_every=1", "--set", "privacy.clipping_norm=0.5"]
+    with monkeypatch.context() as patched:
+        stop_before(patched, 2)
+        with pytest.raises(RuntimeError, match="power cut"):
+            main(["train", str(tmp_path / "recipe.toml"), "--out", str(run), *changed])
+    assert main(["train", "--resume", str(run)]) == 0
+    assert read_summary(run)["charged"] == STEPS
+    assert "clipping_norm = 0.5" in (run / "config.toml").read_text()
+    assert main(["train", "--resume", str(run), "--set", "privacy.clipping_norm=2.0"]) == 2
+    assert "must be the recipe the run was started with" in capsys.readouterr().err
+
+
 def test_a_signal_during_the_last_step_is_too_late(folder, tmp_path, monkeypatch):
     """All steps are done then: the run ends as one that nobody asked to stop."""
     real = Run._one_step

@@ -36,7 +36,7 @@ def moved(**options: object) -> torch.Tensor:
     step = make_private(
         model,
         torch.optim.SGD(model.parameters(), lr=1.0),
-        clipping="exact",
+        norms="exact",
         clipping_norm=2.0,
         noise_multiplier=1.5,
         expected_batch_size=3.0,

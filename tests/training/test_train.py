@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus
 from dprmt.cli import main
 from dprmt.training.harness import SilentParameterError, dry_run, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint
@@ -38,7 +38,8 @@ def folder(tmp_path_factory) -> Path:
 
 FULL = {"model.finetune": "full", "model.lora": None}
 # Some layers are wider than eight probes; with this noise the accountant answers quickly.
-ESTIMATED = {"privacy.probes": 8, "privacy.noise_multiplier": 2.0, **FULL}
+ESTIMATED = {"privacy.noise_multiplier": 2.0, **FULL}
+HUTCHINSON = {"kind": "hutchinson", "probes": 8}
 TARGET = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0}
 
 
@@ -78,27 +79,27 @@ def test_run_folder_tells_the_whole_story(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "mechanism"),
+    ("changes", "norms"),
     [
-        ({"privacy.clipping": "ghost", "denoising.method": "paper"}, DPSGD),
-        ({"privacy.clipping": "hutchinson", **ESTIMATED}, RandomizedClipping),
-        ({"privacy.clipping": "hutch++", "privacy.probe_sharing": "batch", **ESTIMATED}, RandomizedClipping),
-        ({"optimizer.name": "adambc", "denoising.method": "paper"}, DPSGD),
-        ({"optimizer.name": "grape", "optimizer.rank": 2, "optimizer.refresh_every": 2, **FULL}, DPSGD),
-        ({"optimizer.name": "gdm", "model.architecture": "roberta", "denoising.method": "operator"}, DPSGD),
+        ({"privacy.norms": "ghost", "denoising.method": "paper"}, ExactNorms()),
+        ({"privacy.norms": HUTCHINSON, **ESTIMATED}, Hutchinson(8, secret=True)),
+        (
+            {"privacy.norms": {"kind": "hutch++", "probes": 8, "secret": False}, **ESTIMATED},
+            HutchPlusPlus(8, 3, power_iteration=True),
+        ),
+        ({"optimizer.name": "adambc", "denoising.method": "paper"}, ExactNorms()),
+        ({"optimizer.name": "grape", "optimizer.rank": 2, "optimizer.refresh_every": 2, **FULL}, ExactNorms()),
+        ({"optimizer.name": "gdm", "model.architecture": "roberta", "denoising.method": "operator"}, ExactNorms()),
     ],
     ids=["ghost-denoised", "hutchinson", "hutch++", "adambc-denoised", "grape", "roberta-gdm"],
 )
-def test_every_way_to_train_charges_what_it_does(folder, tmp_path, changes, mechanism):
+def test_every_way_to_train_charges_what_it_does(folder, tmp_path, changes, norms):
     recipe = recipe_in(folder, **changes).with_changes({"training.steps": 2})
     result = train(recipe, tmp_path / "run")
     run = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert run["step"]["mechanism"] == mechanism.__name__
-    options = {key: value for key, value in run["step"].items() if key != "mechanism"}
-    assert result.epsilon == mechanism(**options).epsilon(2, 1e-4).upper
-    if mechanism is RandomizedClipping:
-        assert options["probes"] == 8
-        assert options["probe_sharing"] == recipe.privacy.probe_sharing
+    charged = DPSGD(1.0 if isinstance(norms, ExactNorms) else 2.0, run["sample_rate"], norms)
+    assert run["step"] == {"mechanism": "DPSGD", **{k: v for k, v in charged.as_dict().items() if k != "kind"}}
+    assert result.epsilon == charged.epsilon(2, 1e-4).upper
     if recipe.denoising.method != "none":
         assert all(0 <= entry["denoised_layers"] <= entry["matrices"] for entry in read_metrics(tmp_path / "run"))
 
@@ -283,7 +284,7 @@ def test_a_parameter_that_does_not_move_stops_the_run(folder, tmp_path):
 
 def test_two_processes_do_what_one_does(folder, tmp_path):
     """Equal seeds, equal effective batch: noise added once, one ledger, the same parameters up to rounding."""
-    recipe = recipe_in(folder, **{"privacy.clipping": "hutchinson", "training.steps": 3, **ESTIMATED})
+    recipe = recipe_in(folder, **{"privacy.norms": HUTCHINSON, "training.steps": 3, **ESTIMATED})
     (tmp_path / "recipe.toml").write_text(recipe.to_toml())
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "dprmt"]
     command += ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "two"), "--noise-seed", "6", "--json"]
@@ -325,7 +326,7 @@ GRAPE = ["--set", "optimizer.name=grape", "--set", "optimizer.rank=2"]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "--recipe must be one of"),
+        (["nonsense"], "RECIPE must be one of"),
         (["RECIPE", "--set", "training.steps"], "--set must be of the form KEY=VALUE"),
         (["RECIPE", "--set", "training.steps=0"], "training.steps must be an integer >= 1, got 0"),
         (
@@ -337,7 +338,7 @@ GRAPE = ["--set", "optimizer.name=grape", "--set", "optimizer.rank=2"]
         (["RECIPE", "--resume"], "--resume must be"),
         (["RECIPE", "--device", "nonsense"], "--device must be a device that computes here"),
         (["RECIPE", "--device", "meta"], "--device must be a device that computes here"),
-        (["FOLDER"], "--recipe must be a readable TOML file"),
+        (["FOLDER"], "RECIPE must be a readable TOML file"),
         (
             ["RECIPE", "--set", "data.train=['nowhere.csv']"],
             "data.train must be a file that is there (--set \"data.train=['FILE']\" names one), got ",

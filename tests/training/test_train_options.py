@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting import ExactNorms, Hutchinson, HutchPlusPlus
 from dprmt.training.denoising import Denoising
 from dprmt.training.harness import load_trained, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint
@@ -21,7 +21,7 @@ from dprmt.training.recipes import Recipe
 from tests.training.tiny_recipe import recipe_in, write_data
 
 FULL = {"model.finetune": "full", "model.lora": None}
-WIDE = {**FULL, "model.config.hidden_size": 48, "privacy.probes": 32}  # layers wider than the probes are many
+WIDE = {**FULL, "model.config.hidden_size": 48}  # layers wider than the probes are many
 GRAPE = {**FULL, "optimizer.name": "grape", "optimizer.rank": 3}
 
 
@@ -60,12 +60,11 @@ def test_the_optimizer_gets_its_options(folder, name, expected):
 
 @pytest.mark.parametrize("clipping", ["exact", "ghost", "hutchinson", "hutch++"])
 def test_grape_clips_as_the_recipe_says(folder, clipping):
-    estimated = {"privacy.clipping": clipping, "privacy.probes": 2, "optimizer.rank": 4}
-    if clipping == "hutch++":
-        estimated["privacy.sketch"] = 1
-    settings = built(recipe_in(folder, **{**GRAPE, **estimated}))
-    methods = {layer.method for layer in settings.private.record.layers}
-    assert methods == ({"exact"} if clipping in ("exact", "ghost") else {"exact", clipping})
+    probes = {"hutchinson": {"probes": 2}, "hutch++": {"probes": 2, "sketch": 1}}.get(clipping, {})
+    changes = {"privacy.norms": {"kind": clipping, **probes}, "optimizer.rank": 4}
+    settings = built(recipe_in(folder, **{**GRAPE, **changes}))
+    layers = settings.private.record.layers
+    assert {layer.is_exact for layer in layers} == ({True, False} if probes else {True})
     assert settings.private.subspaces is not None
 
 
@@ -111,22 +110,19 @@ def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("changes", "mechanism"),
+    ("changes", "norms"),
     [
-        ({"privacy.clipping": "hutchinson", "privacy.probes": 16}, DPSGD),  # LoRA's factors are exact
-        ({"privacy.clipping": "hutch++", **WIDE}, RandomizedClipping),
-        ({"privacy.clipping": "hutchinson", "privacy.probe_sharing": "batch", **WIDE}, RandomizedClipping),
-        ({**GRAPE}, DPSGD),
+        ({"privacy.norms": {"kind": "hutchinson", "probes": 16}}, ExactNorms()),  # LoRA's factors are exact
+        ({"privacy.norms": "hutch++", **WIDE}, HutchPlusPlus(32, 12, power_iteration=True, secret=True)),
+        ({"privacy.norms": {"kind": "hutchinson", "secret": False}, **WIDE}, Hutchinson(32)),
+        ({**GRAPE}, ExactNorms()),
     ],
     ids=["lora-exact", "hutch++", "hutchinson-batch", "grape"],
 )
-def test_the_target_is_met_by_the_mechanism_that_is_charged(folder, changes, mechanism):
+def test_the_target_is_met_by_the_mechanism_that_is_charged(folder, changes, norms):
     target = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 1.0, "training.steps": 4}
     prepared = built(recipe_in(folder, **target, **changes))
-    assert type(prepared.mechanism) is mechanism
-    if isinstance(prepared.mechanism, RandomizedClipping):
-        assert prepared.mechanism.probe_sharing == prepared.settings.privacy.probe_sharing
-        assert (prepared.mechanism.probes, prepared.mechanism.rank) == (32, None)
+    assert prepared.mechanism.norms == norms
     assert 0.99 < prepared.mechanism.epsilon(4, 1e-4).upper <= 1.0
     assert prepared.private.optimizer.noise_multiplier == prepared.mechanism.noise_multiplier
 
@@ -191,12 +187,8 @@ def test_a_generation_run_from_table_to_scores(tmp_path, architecture, dtype):
 @pytest.mark.parametrize(("power", "sketch"), [(True, None), (False, None), (False, 9)])
 def test_one_pass_or_a_power_iteration_is_the_recipes_word(folder, power, sketch):
     """The accountant is told what the layers do: sketch, probes, and whether the sketch was iterated."""
-    chosen = {} if sketch is None else {"privacy.sketch": sketch}
-    changes = {"privacy.clipping": "hutch++", "privacy.power_iteration": power, **chosen, **WIDE}
+    chosen = {} if sketch is None else {"sketch": sketch}
+    changes = {"privacy.norms": {"kind": "hutch++", "power_iteration": power, **chosen}, **WIDE}
     prepared = built(recipe_in(folder, **changes))
-    mechanism = prepared.private.record.mechanism(1.0, 0.01)
-    assert (mechanism.probes, mechanism.sketch, mechanism.power_iteration) == (
-        32,
-        sketch or (12 if power else 14),
-        power,
-    )
+    width = sketch or (12 if power else 14)
+    assert prepared.private.record.norms == HutchPlusPlus(32, width, power_iteration=power, secret=True)

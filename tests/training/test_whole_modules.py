@@ -18,9 +18,10 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
 from dprmt._validation import ParameterError
+from dprmt.accounting import ExactNorms, Hutchinson
 from dprmt.training.clipping import ClippedStep, make_private, make_private_projected, register_norm_samplers
-from dprmt.training.norms import Hutchinson
 from tests.training.clipping_table import L, Way, literal_gradients, make_step, norms_of, released
+from tests.training.norms_by_word import by_word
 
 D = 6
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
@@ -227,9 +228,9 @@ def test_what_a_step_releases_is_the_literal_sum(kind: str, way: Way) -> None:
         expected = sum(c * sample[name] for c, sample in zip(factors, samples, strict=True)) / L
         torch.testing.assert_close(value, expected, rtol=1e-7, atol=1e-9)
     assert any((value != before[name]).any() for name, value in model.named_parameters() if name in before)
-    exact = all(record.method == "exact" for record in step.record.layers)
+    exact = not step.record.estimated
     assert exact == (way.clipping in ("exact", "ghost") or kind == "tied")
-    assert type(step.record.mechanism(1.0, 0.01)).__name__ == ("DPSGD" if exact else "RandomizedClipping")
+    assert (step.record.norms == ExactNorms()) == exact
     parts = list(model.modules())
     assert step.close() is model
     assert not any("forward" in vars(part) for part in parts)
@@ -237,7 +238,7 @@ def test_what_a_step_releases_is_the_literal_sum(kind: str, way: Way) -> None:
 
 def private(model: nn.Module, **options: Any) -> ClippedStep:
     optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=1.0)
-    settings: dict[str, Any] = {"clipping": "exact", "clipping_norm": 1e6, "noise_multiplier": 0.0}
+    settings: dict[str, Any] = {"norms": "exact", "clipping_norm": 1e6, "noise_multiplier": 0.0}
     return make_private(model, optimizer, **settings | {"expected_batch_size": 1.0} | options)
 
 
@@ -436,7 +437,7 @@ def test_without_a_name_they_are_refused_with_the_way_out(case: str, clipping: s
     tokens = torch.ones(4, 3, dtype=torch.long)
 
     def train() -> None:
-        step = private(model, clipping=clipping, probes=2)
+        step = private(model, norms=by_word(clipping, 2))
         step.accumulate(step.model(tokens).sum((1, 2)), samples=range(4), step=0)
 
     with pytest.raises(ParameterError, match=r"in whole=\[\.\.\.\]"):

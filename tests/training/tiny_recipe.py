@@ -55,7 +55,7 @@ def recipe_in(folder: Path, **changes: Any) -> Recipe:
             "target": "colour",
             "max_tokens": 24,
         },
-        "privacy": {"noise_multiplier": 1.0, "delta": 1e-4, "clipping": "exact"},
+        "privacy": {"noise_multiplier": 1.0, "delta": 1e-4, "norms": "exact"},
         "optimizer": {"name": "adam", "learning_rate": 1e-2, "schedule": "linear"},
         "training": {"batch_size": 12, "micro_batch_size": 8, "steps": STEPS},
     }

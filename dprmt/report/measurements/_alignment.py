@@ -90,12 +90,15 @@ class KappaPoint:
         Share of those whose alignment grew; NaN if none passes.
     improvement : float
         Mean over the steps of Improvement(t) of the whole gradient.
+    by_step : tuple of float
+        Improvement(t) of every step.
     """
 
     kappa: float
     passing: float
     improved: float
     improvement: float
+    by_step: tuple[float, ...] = ()
 
 
 def measure_alignment(
@@ -211,11 +214,13 @@ def kappa_sweep(steps: Sequence[AlignmentStep], kappas: Sequence[float] = KAPPAS
 def _at(kappa: float, steps: Sequence[AlignmentStep]) -> KappaPoint:
     matrices = [layer for step in steps for layer in step.layers if layer.top_over_edge is not None]
     passing = [layer for layer in matrices if _passes(layer, kappa)]
+    gains = tuple(_improvement(step, kappa) for step in steps)
     return KappaPoint(
         kappa=kappa,
         passing=len(passing) / len(matrices) if matrices else 0.0,
         improved=float(np.mean([layer.improvement > 0 for layer in passing])) if passing else math.nan,
-        improvement=float(np.mean([_improvement(step, kappa) for step in steps])),
+        improvement=float(np.mean(gains)),
+        by_step=gains,
     )
 
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from dprmt.report.measurements._run import GradientStep
-from dprmt.spectra import bulk_edge, detection_threshold
+from dprmt.spectra import bulk_edge, detection_threshold, kappa_for
 from dprmt.training.denoising import Denoising
 
 
@@ -47,6 +47,18 @@ class LayerSpectra:
     def above_edge(self) -> int:
         """How many noisy singular values are above the bulk edge."""
         return int((self.noisy > bulk_edge(self.shape, self.sigma)).sum())
+
+    @property
+    def called(self) -> bool:
+        """Whether the top noisy singular value is above what noise alone exceeds in 1 % of draws."""
+        return float(self.noisy[0]) > kappa_for(self.shape, 0.01) * bulk_edge(self.shape, self.sigma)
+
+    @property
+    def verdict(self) -> str:
+        """What that makes of it: a signal seen or missed, a false alarm, or nothing."""
+        if self.signal_over_threshold > 1:
+            return "signal, called" if self.called else "signal, not called"
+        return "false alarm" if self.called else "no signal, not called"
 
 
 def layers_along_depth(step: GradientStep, *, count: int = 3, exclude: Sequence[str] = ()) -> list[str]:
@@ -88,7 +100,7 @@ def layers_along_depth(step: GradientStep, *, count: int = 3, exclude: Sequence[
     return [names[place] for place in places]
 
 
-def measure_spectra(step: GradientStep, layers: Sequence[str], *, kappa: float = 1.02) -> list[LayerSpectra]:
+def measure_spectra(step: GradientStep, layers: Sequence[str], *, kappa: float | None = None) -> list[LayerSpectra]:
     """Singular values of some matrices of a gradient.
 
     Parameters
@@ -97,8 +109,8 @@ def measure_spectra(step: GradientStep, layers: Sequence[str], *, kappa: float =
         From `private_gradients`.
     layers : sequence of str
         Names of matrices.
-    kappa : float
-        The gate >= 1 of the denoiser of arXiv:2510.01137v3.
+    kappa : float, optional
+        The gate >= 1 of the denoiser of arXiv:2510.01137v3; by default that of `kappa_for` at 1 %.
 
     Returns
     -------
@@ -126,7 +138,8 @@ def measure_spectra(step: GradientStep, layers: Sequence[str], *, kappa: float =
     ([5.0, 0.0], 1)
     """
     noisy = {name: step.noisy[name].double() for name in layers}
-    denoised, _ = Denoising(kappa=kappa).apply(noisy, step.sigma)
+    options = Denoising(false_alarm=0.01) if kappa is None else Denoising(kappa=kappa)
+    denoised, _ = options.apply(noisy, step.sigma)
     return [_spectra(name, step, noisy, denoised) for name in layers]
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.report.measurements._run import GradientStep
-from dprmt.spectra import bulk_edge, detection_threshold, spike_map, vector_overlaps
+from dprmt.spectra import bulk_edge, detection_threshold, kappa_for, spike_map, vector_overlaps
 
 Floats = NDArray[np.float64]
 
@@ -57,6 +57,11 @@ class Spike:
     def error(self) -> float:
         """Measured mean over predicted top singular value, minus 1."""
         return self.mean / self.predicted - 1
+
+    @property
+    def called(self) -> bool:
+        """Whether the value of one draw is above what noise alone exceeds in 1 % of draws."""
+        return self.single > kappa_for(self.shape, 0.01)
 
 
 def measure_spikes(
@@ -173,15 +178,15 @@ class Agreement:
     passing: float
 
 
-def agreement(spikes: Sequence[Spike], gate: float = 1.02) -> Agreement:
+def agreement(spikes: Sequence[Spike], gate: float | None = None) -> Agreement:
     """Summarise measured against predicted.
 
     Parameters
     ----------
     spikes : sequence of Spike
         At least one, say those above the threshold.
-    gate : float
-        κ, for ``passing``.
+    gate : float, optional
+        κ, for ``passing``; by default that of `kappa_for` at 1 %, by shape.
 
     Returns
     -------
@@ -220,7 +225,7 @@ def agreement(spikes: Sequence[Spike], gate: float = 1.02) -> Agreement:
         overlap_bias=float(differences.mean()),
         overlap_error=_quantile(differences, 0.5),
         overlap_large_error=_quantile(differences, 0.95),
-        passing=float(np.mean([spike.single >= gate for spike in spikes])),
+        passing=float(np.mean([spike.called if gate is None else spike.single >= gate for spike in spikes])),
     )
 
 

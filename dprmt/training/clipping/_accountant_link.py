@@ -8,13 +8,14 @@ step.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from dataclasses import fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.norms import NormRecord
 
 MINE = "mine"
@@ -26,7 +27,7 @@ class AccountantLink:
 
     def __init__(self, record: NormRecord, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._record, self._parameters = record, list(parameters)
-        self._counted = record.probes is None  # any accountant is right for exact norms
+        self._counted = not record.estimated  # any accountant is right for exact norms
         self._first_step: int | None = None
         for parameter in self._parameters:
             setattr(parameter, _ATTRIBUTE, self)
@@ -58,8 +59,10 @@ class AccountantLink:
 
 
 def _needed(record: NormRecord) -> str:
-    options = {"probes": record.probes, "probe_sharing": record.probe_sharing, "sketch": record.sketch}
-    if record.power_iteration:
+    norms = record.norms
+    options = {name: getattr(norms, name, None) for name in ("probes", "sketch")}
+    options["probe_sharing"] = "sample" if getattr(norms, "secret", False) else "batch"
+    if getattr(norms, "power_iteration", False):
         options["power_iteration"] = True
     stated = ", ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
     return f"dprmt.accounting.opacus.register({stated})"
@@ -68,17 +71,22 @@ def _needed(record: NormRecord) -> str:
 def _covers(accountant: Any, record: NormRecord) -> bool:
     configuration = getattr(accountant, "configuration", None)
     if configuration is None:
-        return record.probes is None
-    stated = replace(configuration, sampling="poisson").mechanism(1.0, 0.01)
-    own = record.mechanism(1.0, 0.01, analysis=configuration.analysis)
-    return any(stated == weaker for weaker in _weaker(own))
+        return not record.estimated
+    told = replace(configuration, sampling="poisson").mechanism(1.0, 0.01)
+    norms = told.norms if isinstance(told, DPSGD) else told.as_dpsgd().norms
+    return any(norms == weaker for weaker in _weaker(record.norms))
 
 
-def _weaker(mechanism: Any) -> Iterable[Any]:
-    # More may be charged than needed: no finite rank, probes that are revealed, no sketch.
-    known = {entry.name for entry in fields(mechanism)}
-    less: tuple[dict[str, Any], ...]
-    less = ({"rank": None}, {"rank": None, "probe_sharing": "batch"}, {"sketch": None, "power_iteration": False})
-    for chosen in itertools.product((False, True), repeat=len(less)):
-        options = {key: value for part, use in zip(less, chosen, strict=True) if use for key, value in part.items()}
-        yield replace(mechanism, **{key: value for key, value in options.items() if key in known})
+def _weaker(norms: Norms | None) -> Iterator[Norms]:
+    """All that may be charged for norms: less is known of a rank, a sketch or a secret, or it is the envelope's."""
+    if norms is None:
+        return
+    yield norms
+    if isinstance(norms, HutchPlusPlus):
+        for power, secret in itertools.product({norms.power_iteration, False}, {norms.secret, False}):
+            yield replace(norms, power_iteration=power, secret=secret)
+        norms = Hutchinson(norms.probes, secret=norms.secret)
+    if isinstance(norms, Hutchinson):
+        for rank, secret in itertools.product({norms.rank, None}, {norms.secret, False}):
+            for analysis in ("tight", "envelope"):
+                yield replace(norms, rank=rank, secret=secret, analysis=analysis)

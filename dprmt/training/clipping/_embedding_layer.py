@@ -10,7 +10,7 @@ from torch import nn
 
 from dprmt.training.clipping._optimizer import sum_of
 from dprmt.training.clipping._policy import Measured, NormPolicy, Samples, Use
-from dprmt.training.norms import EmbeddingNormEstimator, LayerRecord, embedding_rows
+from dprmt.training.norms import LayerRecord, embedding_rows, layer_record
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,14 @@ class EmbeddingLayer:
 
     def __init__(self, name: str, module: nn.Embedding, policy: NormPolicy) -> None:
         self.name, self.module, self._tokens = name, module, policy.tokens
-        estimator = policy.estimator if policy.estimate_all else None
-        self._estimator = estimator if isinstance(estimator, EmbeddingNormEstimator) else None
+        self._estimator = policy.everything
 
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
         if self._estimator is None:
-            return [LayerRecord(self.name, "exact")]
+            return [LayerRecord(self.name)]
         rows, columns = self.module.num_embeddings, self.module.embedding_dim
-        return [self._estimator.layer_record(self.name, rows, columns, tokens=self._tokens)]
+        return [layer_record(self._estimator, self.name, rows, columns, tokens=self._tokens)]
 
     def terms(self, tokens: int) -> int:
         """See `Layer`."""

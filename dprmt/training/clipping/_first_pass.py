@@ -75,16 +75,13 @@ class FirstPass:
             return False
         names = {value: name for name, value in self._model._module.named_parameters()}
         before = [getattr(parameter, "summed_grad", None) for parameter in names]
-        for parameter in names:
-            parameter.summed_grad = None
-        ones = torch.ones(len(finite), dtype=torch.float64)
-        for contribution in contributions:
-            contribution.add_to_sums(ones.to(_device_of(self._plain)), slice(None))
-        largest = max((float(plain.double().norm()) for plain in self._plain.values()), default=0.0)
-        found = [value for value, plain in self._plain.items() if _differs(value, plain, largest)]
-        wrong = [names.get(value, "a parameter") for value in found]
-        for parameter, total in zip(names, before, strict=True):
-            parameter.summed_grad = total
+        try:
+            for parameter in names:
+                parameter.summed_grad = None
+            wrong = [names.get(value, "a parameter") for value in self._unlike(contributions, len(finite))]
+        finally:  # what is summed here is not clipped
+            for parameter, total in zip(names, before, strict=True):
+                parameter.summed_grad = total
         self.forget()
         self._compares_sums = False
         if wrong:
@@ -94,6 +91,13 @@ class FirstPass:
             )
             raise ParameterError("model", wrong[0], allowed)
         return len(finite) > 1
+
+    def _unlike(self, contributions: Sequence[Contribution], samples: int) -> list[torch.Tensor]:
+        ones = torch.ones(samples, dtype=torch.float64, device=_device_of(self._plain))
+        for contribution in contributions:
+            contribution.add_to_sums(ones, slice(None))
+        largest = max((float(plain.double().norm()) for plain in self._plain.values()), default=0.0)
+        return [value for value, plain in self._plain.items() if _differs(value, plain, largest)]
 
     def forget(self) -> None:
         """Let go of a forward pass."""

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from dprmt.training.clipping._optimizer import sum_of
 from dprmt.training.clipping._policy import Measured, NormPolicy, Samples, Use
-from dprmt.training.norms import LayerRecord, full_precision, sum_of_squares, token_factors
+from dprmt.training.norms import LayerRecord, full_precision, layer_record, sum_of_squares, token_factors
 
 Gradients = Mapping[nn.Parameter, torch.Tensor]
 GradSampler = Callable[[nn.Module, Sequence[torch.Tensor], torch.Tensor], Gradients]
@@ -62,13 +62,13 @@ class FormedLayer:
     ) -> None:
         self.name, self.module, self._sampler = name, module, sampler
         self._names = {parameter: own for own, parameter in parameters.items() if parameter.requires_grad}
-        self._estimator = policy.estimator if policy.estimate_all else None
+        self._estimator = policy.everything
 
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
         if self._estimator is None:
-            return [LayerRecord(self.name, "exact")]
-        return [self._estimator.layer_record(name, 1, value.numel()) for value, name in self._names.items()]
+            return [LayerRecord(self.name)]
+        return [layer_record(self._estimator, name, 1, value.numel()) for value, name in self._names.items()]
 
     def terms(self, tokens: int) -> int:
         """See `Layer`."""

@@ -12,7 +12,6 @@ from dprmt.training.clipping._formed_layers import FormedLayer, WholeModule, bia
 from dprmt.training.clipping._matrix_layers import LinearLayer, ProjectedLayer
 from dprmt.training.clipping._policy import Layer, NormPolicy
 from dprmt.training.clipping._trainable_modules import MATRICES, is_whole
-from dprmt.training.norms import EmbeddingNormEstimator
 from dprmt.training.subspaces import Subspaces
 
 
@@ -20,9 +19,6 @@ def plan_layers(
     modules: Mapping[str, nn.Module], policy: NormPolicy, subspaces: Subspaces | None = None
 ) -> list[Layer]:
     """How each trainable module's norms are obtained."""
-    if policy.estimate_all and not isinstance(policy.estimator, EmbeddingNormEstimator):
-        allowed = "False unless norms are Hutchinson's or of an estimator that can do embeddings as well"
-        raise ParameterError("estimate_all", True, allowed)
     return [_layer(name, module, policy, subspaces) for name, module in modules.items()]
 
 

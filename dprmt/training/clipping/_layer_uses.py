@@ -25,6 +25,7 @@ class LayerUses:
     ``size``: how many samples there are, by whoever said so first.
 
     ``expected``: whether a backward pass may come now; always, unless it ``needs_step``.
+    ``summing``: whether something of it may be in the sums already.
 
     Position embeddings get a batch axis. Some models look up those of one sample and let the sum broadcast them,
     (1, T, d) to (B, T, d): their gradient would arrive summed over samples. Integers with a first axis of length 1 are
@@ -36,11 +37,14 @@ class LayerUses:
     contributions: list[Contribution]
     size: int | None
     expected: bool
+    summing: bool
 
     def __init__(self, model: nn.Module, layers: Sequence[Layer], *, needs_step: bool) -> None:
         self._trained = {layer: _trainable(layer.module) for layer in layers}
-        self._frozen = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+        self._parameters = dict(model.named_parameters())
+        self._frozen = {name: parameter.requires_grad for name, parameter in self._parameters.items()}
         self._model, self._needs_step, self.batch_size = model, needs_step, 1
+        self._buffers: dict[str, tuple[int, int]] = {}
         self.finish()
         self._handles = [model.register_forward_pre_hook(self._start, with_kwargs=True, prepend=True)]
         for layer in layers:
@@ -60,6 +64,9 @@ class LayerUses:
             if not layer.module.training:
                 found = f"{layer.name} in evaluation mode"
                 raise ParameterError("model", found, "in training mode: call model.train()")
+        if self._buffers and (changed := _versions(self._model).items() ^ self._buffers.items()):
+            found = f"buffer {min(changed)[0]}, which a forward pass changes"
+            raise ParameterError("model", found, "without state of its own, which would hold other samples")
         if not self._forward:
             allowed = "computed by the model since the last micro-batch, before this call or `with samplers.at(...)`"
             raise ParameterError("losses", "no forward pass", allowed)
@@ -75,8 +82,14 @@ class LayerUses:
         size = len(gradients) if self.size is None else self.size
         if len(first) != size or len(gradients) != size:
             shapes = f"{layer.name}: inputs {tuple(first.shape)}, outputs {tuple(gradients.shape)}"
-            allowed = f"the first axis of every trainable layer, here {size}; or name a module around it in whole=[...]"
-            raise ParameterError("samples", shapes, allowed)
+            if len(first) % size == 0:
+                cause = "not samples and tokens in one axis"
+            elif len(first) == len(gradients) == 1:
+                cause = "not what all samples share"
+            else:
+                cause = "not rows that are sent to experts by index"
+            allowed = f"the first axis of every trainable layer, here {size}, {cause}; or name a module around it"
+            raise ParameterError("samples", shapes, f"{allowed} in whole=[...]")
         self.size = size
         self.waiting.setdefault(layer, []).append((inputs, gradients))
         return len(self.waiting[layer]) >= self._forward[layer]
@@ -94,7 +107,7 @@ class LayerUses:
                 parameter.__dict__.pop("_norm_sample", None)
         self._forward: Counter[Layer] = Counter()
         self.waiting, self.squared, self.contributions, self.size = {}, None, [], None
-        self.expected = not self._needs_step
+        self.expected, self.summing, self._buffers = not self._needs_step, False, {}
 
     def remove(self) -> None:
         """Take the hooks away."""
@@ -105,6 +118,14 @@ class LayerUses:
         tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim)
         first = next(tensors, None)
         self.batch_size = 1 if first is None else len(first)
+        self._buffers = _versions(model)
+        if model.training and torch.is_grad_enabled():
+            for name, parameter in model.named_parameters():
+                if self._parameters.get(name) is not parameter:
+                    found = f"{name}, {'replaced' if name in self._parameters else 'added'} since it was made private"
+                    raise ParameterError(
+                        "model", found, "with the parameters it had: change them before, or .data alone"
+                    )
         if model.training and torch.is_grad_enabled() and self._forward:
             raise ParameterError(
                 "model",
@@ -134,6 +155,10 @@ def without_hook_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
         yield
+
+
+def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
+    return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
 
 
 def _refuse_packed(module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -8,9 +8,9 @@ from typing import SupportsIndex
 import torch
 
 from dprmt._validation import ParameterError, check_real
+from dprmt.training.clipping._norms import NormsWanted
 from dprmt.training.clipping._plan import plan_private
-from dprmt.training.clipping._step import ClippedStep
-from dprmt.training.norms import NormEstimator, ProbeGenerator, ProbeSharing
+from dprmt.training.clipping._step import REPLAY, ClippedStep
 from dprmt.training.randomness import SecureRandom
 
 
@@ -18,21 +18,16 @@ def make_private(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    clipping: str | NormEstimator,
+    norms: NormsWanted,
     clipping_norm: float,
     noise_multiplier: float,
     expected_batch_size: float,
-    probes: SupportsIndex = 32,
-    sketch: SupportsIndex | None = None,
-    power_iteration: bool = True,
-    probe_sharing: ProbeSharing = "sample",
     tokens: SupportsIndex | None = None,
-    estimate_all: bool = False,
-    probe_generator: ProbeGenerator | None = None,
     noise_generator: torch.Generator | SecureRandom | None = None,
     secure: bool = False,
     distributed: bool = False,
     whole: Iterable[str] = (),
+    replay: float = REPLAY,
 ) -> ClippedStep:
     """Hooks for per-sample norms, and an optimizer that noises the clipped sum.
 
@@ -43,36 +38,26 @@ def make_private(
         single samples and Opacus' recurrent layers; their inputs and outputs have the sample as first axis. Any other
         module with parameters of its own (torch's attention and recurrent layers, DoRA, a class token) is taken whole:
         its forward pass runs on one sample at a time, each with a view of the parameters, and per-sample gradients of
-        all parameters in it are formed, B times their memory. Its norms are exact unless ``estimate_all``.
+        all parameters in it are formed, B times their memory. Its norms are exact unless everything is estimated.
     optimizer : torch.optim.Optimizer
         Of all the trainable parameters.
-    clipping : {"exact", "ghost", "hutchinson", "hutch++"} or NormEstimator
-        "exact" forms all per-sample gradients (``GradSampleModule``). The others obtain norms within
-        ``GradSampleModuleFastGradientClipping``: exactly, by the cheaper of tokens' Gram matrices and the layer's
-        per-sample gradients, or by estimates in O(k(T + d + p)) memory per sample. An estimator of one's own brings
-        its own ``probes``, ``sketch``, ``probe_sharing`` and ``probe_generator``.
+    norms : str, Norms or NormEstimator
+        How per-sample norms are taken. A word: "exact" forms all per-sample gradients; "ghost", for which
+        ``ExactNorms()`` stands too, obtains the same norms by the cheaper of tokens' Gram matrices and the layer's
+        per-sample gradients; "hutchinson" and "hutch++" estimate them with 32 *secret* probes in O(k(T + d + p)) memory
+        per sample. A value of the accountant's, such as ``Hutchinson(64, secret=True)`` or ``HutchPlusPlus(16, 8)``,
+        whose probes are public unless it says otherwise; with a ``rank`` everything is estimated. Or an estimator,
+        of one's own or `dprmt.training.norms`', which brings its own probes. Layers whose exact norm costs less have
+        exact ones, see :attr:`ClippedStep.record`, and so have embeddings, normalizations and lone biases.
     clipping_norm : float
         C > 0.
     noise_multiplier : float
         σ >= 0.
     expected_batch_size : float
         L > 0: the sampling rate times the size of the data set, over all processes.
-    probes : int
-        k >= 2.
-    sketch : int, optional
-        Width of Hutch++'s sketch; by default as in `HutchPlusPlus`.
-    power_iteration : bool
-        Of Hutch++: a sharper sketch for 3s + k products rather than 2s + k.
-    probe_sharing : {"sample", "batch"}
-        Secret probes of its own for every sample, or one matrix per layer and step.
     tokens : int, optional
         The largest possible T, known without looking at the data: bounds the rank that is claimed, and the
         rounding margin. By default the margin is for sums of 65,000 numbers.
-    estimate_all : bool
-        By default layers with min(d, p) <= k (s + k for Hutch++), embeddings, normalizations and lone biases are
-        exact, which costs less, and no finite rank is claimed. True, for "hutchinson" only, estimates everything.
-    probe_generator : ProbeGenerator, optional
-        A new secret by default.
     noise_generator : torch.Generator, optional
         On the parameters' device. By default a new one with a state from the operating system: the noise does not
         depend on ``torch.manual_seed``. Torch's generators are not cryptographic.
@@ -85,6 +70,9 @@ def make_private(
     whole : iterable of str
         Names of modules to be taken whole although hooks could follow their layers, "" being the model itself: those
         around layers that see samples and tokens in one axis, or a parameter that is used in several places.
+    replay : float
+        Probability with which a sample of a later micro-batch is run alone, where losses are given as a function of
+        the batch; some of the first micro-batch always are. Each costs one more forward pass of the batch.
 
     Returns
     -------
@@ -121,7 +109,8 @@ def make_private(
 
     Not covered: rounding of the additions in the sum itself, relative 2⁻²⁴ (float32) of partial sums, which
     hold other samples too; without ``secure`` the floating-point noise (Mironov 2012) and torch's generator; what the
-    model does between samples beyond what the first micro-batch of two or more shows (`ClippedStep.accumulate`);
+    model does between samples beyond what is looked at (`ClippedStep.accumulate`): gradients of the first micro-batch
+    of two or more, and samples run alone where losses are given as a function of the batch;
     identities that name the data set's samples wrongly, such as positions in a batch; a sample in two processes.
     Rounding in a sample's forward pass may depend on the batch it is in (padding, the shapes of products); it is taken
     to be the sample's own.
@@ -133,33 +122,27 @@ def make_private(
     >>> private = make_private(
     ...     network,
     ...     torch.optim.SGD(network.parameters(), lr=0.1),
-    ...     clipping="hutchinson",
+    ...     norms="hutchinson",
     ...     clipping_norm=1.0,
     ...     noise_multiplier=1.0,
     ...     expected_batch_size=2.5,
-    ...     probes=8,
     ... )
-    >>> private.accumulate(private.model(torch.ones(2, 5, 40)).square().mean((1, 2)), samples=[17, 4], step=0)
-    >>> private.accumulate(private.model(torch.ones(1, 5, 40)).square().mean((1, 2)), samples=[8], step=0)
+    >>> losses = private.accumulate(private.model(torch.ones(2, 5, 40)).square().mean((1, 2)), samples=[17, 4], step=0)
+    >>> losses = private.accumulate(private.model(torch.ones(1, 5, 40)).square().mean((1, 2)), samples=[8], step=0)
     >>> private.step()
-    >>> private.record.mechanism(noise_multiplier=1.0, sample_rate=0.01).probes
-    8
+    >>> private.record.mechanism(noise_multiplier=1.0, sampling=0.01)
+    DPSGD(1.0, Poisson(0.01), norms=Hutchinson(32, secret=True, rank=40))
     """
     check_real("noise_multiplier", noise_multiplier, low=0.0)
     plan = plan_private(
         model,
-        clipping=clipping,
+        norms=norms,
         clipping_norm=clipping_norm,
         expected_batch_size=expected_batch_size,
-        probes=probes,
-        sketch=sketch,
-        power_iteration=power_iteration,
-        probe_sharing=probe_sharing,
         tokens=tokens,
-        estimate_all=estimate_all,
-        probe_generator=probe_generator,
         distributed=distributed,
         whole=whole,
+        replay=replay,
     )
     if secure and noise_generator is not None:
         raise ParameterError("noise_generator", "given", "None with secure=True")

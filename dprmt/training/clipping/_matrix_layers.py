@@ -18,6 +18,7 @@ from dprmt.training.norms import (
     LayerRecord,
     full_precision,
     ghost_squared_norms,
+    layer_record,
     rounding_margin,
     token_factors,
 )
@@ -88,9 +89,9 @@ class FactoredLayer:
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
         if self._estimator is None:
-            return [LayerRecord(self.name, "exact")]
+            return [LayerRecord(self.name)]
         with_bias, tokens = self._bias is not None, self._policy.tokens
-        return [self._estimator.layer_record(self.name, *self._sizes, bias=with_bias, tokens=tokens)]
+        return [layer_record(self._estimator, self.name, *self._sizes, bias=with_bias, tokens=tokens)]
 
     def terms(self, tokens: int) -> int:
         """See `Layer`; norms of what is stored are no sums of products."""

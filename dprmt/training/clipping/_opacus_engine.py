@@ -9,24 +9,24 @@ from opacus.grad_sample import GradSampleHooksFastGradientClipping
 from opacus.optimizers import DPOptimizerFastGradientClipping
 
 from dprmt._validation import ParameterError, check_count
+from dprmt.accounting import Hutchinson, Norms
 from dprmt.accounting.opacus import register
 from dprmt.training.clipping._layer_kinds import plan_layers
-from dprmt.training.clipping._plan import new_estimator
+from dprmt.training.clipping._norms import check_rank, wanted_estimator
 from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.clipping._refusals import check_model
 from dprmt.training.clipping._samplers import NormSamplers
 from dprmt.training.clipping._trainable_modules import is_followed, trainable_modules
-from dprmt.training.norms import NormEstimator, NormRecord, ProbeSharing
+from dprmt.training.norms import NormEstimator, NormRecord
 
 _NAME = "randomized_clipping_of_estimate_norms"
 
 
 def register_norm_samplers(
     hooks: GradSampleHooksFastGradientClipping,
-    norms: NormEstimator,
+    norms: Norms | NormEstimator,
     *,
     tokens: SupportsIndex | None = None,
-    estimate_all: bool = False,
     accountant: Any = None,
 ) -> NormSamplers:
     """Let Opacus' fast gradient clipping estimate norms, for this model only.
@@ -37,14 +37,11 @@ def register_norm_samplers(
     ----------
     hooks : GradSampleModuleFastGradientClipping or GradSampleHooksFastGradientClipping
         Around the model, made with ``use_ghost_clipping=True``. Other models of the process keep Opacus' samplers.
-    norms : NormEstimator
-        The estimator, with its probes.
+    norms : Hutchinson, HutchPlusPlus or NormEstimator
+        A value of `dprmt.accounting`, with probes of a new secret; or an estimator, with its own.
     tokens : int, optional
         The largest possible T, known without looking at the data: bounds the rank and the rounding margin. By
         default the margin is for sums of 65,000 numbers.
-    estimate_all : bool
-        By default layers with min(d, p) <= k (LoRA's), embeddings, normalizations and lone biases are exact, which
-        costs less, and no finite rank is claimed. True estimates everything by Hutchinson.
     accountant : IAccountant or "mine", optional
         The engine's (``PrivacyEngine.accountant``): refused unless it accounts for these very norms, as one of
         ``dprmt.accounting.opacus.register`` with the same probes does. By default it is found when the optimizer
@@ -74,24 +71,25 @@ def register_norm_samplers(
     --------
     >>> import torch
     >>> from opacus.grad_sample import GradSampleModuleFastGradientClipping
-    >>> from dprmt.training.norms import Hutchinson
+    >>> from dprmt.accounting import Hutchinson
     >>> model = GradSampleModuleFastGradientClipping(torch.nn.Linear(40, 40), max_grad_norm=1.0)
-    >>> samplers = register_norm_samplers(model, Hutchinson(probes=8), tokens=5)
+    >>> samplers = register_norm_samplers(model, Hutchinson(8), tokens=5)
     >>> losses = model(torch.ones(2, 5, 40)).sum((1, 2))
-    >>> with samplers.at(step=0, samples=[17, 4]):
+    >>> with samplers.at(step=0):
     ...     losses.mean().backward()
     ...     model.get_clipping_coef().shape
     torch.Size([2])
     >>> samplers.record.layers
-    (LayerRecord(layer='model', method='hutchinson', probes=8, rank=5, sketch=None, power_iteration=False),)
+    (LayerRecord(layer='model', norms=Hutchinson(8, rank=5)),)
     >>> samplers.remove()
     """
     if not isinstance(hooks, GradSampleHooksFastGradientClipping):
         raise ParameterError("hooks", type(hooks).__name__, "Opacus' GradSampleModuleFastGradientClipping")
     if not hooks.use_ghost_clipping or "NORM_SAMPLERS" in hooks.__dict__:
         raise ParameterError("hooks", type(hooks).__name__, "with use_ghost_clipping=True and no norm samplers yet")
-    if not isinstance(norms, NormEstimator):
-        raise ParameterError("norms", type(norms).__name__, "a NormEstimator, such as Hutchinson(probes=32)")
+    estimator = wanted_estimator(norms, None)
+    if estimator is None:
+        raise ParameterError("norms", norms, "estimated, as by Hutchinson(32): Opacus' ghost clipping is exact already")
     largest = None if tokens is None else check_count("tokens", tokens)
     check_model(hooks._module, hooked=True)
     modules = trainable_modules(hooks._module)
@@ -99,10 +97,10 @@ def register_norm_samplers(
         if not is_followed(module):
             allowed = "made of layers that Opacus' hooks can follow: make_private takes others"
             raise ParameterError("model", f"{name}: {type(module).__name__}", allowed)
-    policy = NormPolicy(norms, estimate_all, largest)
-    layers = plan_layers(modules, policy)
-    samplers = NormSamplers(hooks, layers, policy, norms.probe_sharing)
+    policy = NormPolicy(estimator, largest)
+    samplers = NormSamplers(hooks, plan_layers(modules, policy), policy)
     try:
+        check_rank(norms, samplers.record)
         samplers.account_with(accountant)
     except ParameterError:
         samplers.remove()
@@ -116,13 +114,8 @@ def estimate_norms(
     optimizer: DPOptimizerFastGradientClipping,
     data_loader: DPDataLoader,
     *,
-    clipping: str | NormEstimator = "hutchinson",
-    probes: SupportsIndex = 32,
-    sketch: SupportsIndex | None = None,
-    power_iteration: bool = True,
-    probe_sharing: ProbeSharing = "batch",
+    norms: Norms | NormEstimator = Hutchinson(32),
     tokens: SupportsIndex | None = None,
-    estimate_all: bool = False,
 ) -> NormSamplers:
     """Estimate norms in a script that has just called Opacus' ``make_private(..., grad_sample_mode="ghost")``.
 
@@ -136,12 +129,11 @@ def estimate_norms(
         Whose accountant has counted nothing yet.
     model, optimizer, data_loader
         As ``make_private`` gave them, with Poisson sampling.
-    clipping : {"hutchinson", "hutch++"} or NormEstimator
-        As in `make_private`; an estimator of one's own brings the next four.
-    probes, sketch, power_iteration, tokens, estimate_all
+    norms : Hutchinson, HutchPlusPlus or NormEstimator
+        As in `register_norm_samplers`: a value's probes are public unless it says ``secret=True``, which asks for the
+        samples' identities in ``samplers.at(step=..., samples=...)``.
+    tokens : int, optional
         As in `make_private`.
-    probe_sharing : {"batch", "sample"}
-        "sample" asks for the samples' identities in ``samplers.at(step=..., samples=...)``.
 
     Returns
     -------
@@ -176,9 +168,9 @@ def estimate_norms(
     ...         max_grad_norm=1.0,
     ...         grad_sample_mode="ghost",
     ...     )
-    >>> samplers = estimate_norms(engine, model, optimizer, loader, probes=16)
-    >>> samplers.record.mechanism(noise_multiplier=1.0, sample_rate=0.25).probes
-    16
+    >>> samplers = estimate_norms(engine, model, optimizer, loader, norms=Hutchinson(16))
+    >>> samplers.record.norms
+    Hutchinson(16, rank=40)
     """
     if not isinstance(data_loader, DPDataLoader):
         allowed = "the DPDataLoader of make_private(..., poisson_sampling=True)"
@@ -188,9 +180,8 @@ def estimate_norms(
         raise ParameterError("optimizer", type(optimizer).__name__, allowed)
     if len(engine.accountant):
         raise ParameterError("engine", f"{len(engine.accountant)} steps counted", "one that has counted no step yet")
-    norms = new_estimator(clipping, probes, sketch, power_iteration, probe_sharing)
-    samplers = register_norm_samplers(model, norms, tokens=tokens, estimate_all=estimate_all)
-    if samplers.record.probes is not None:
+    samplers = register_norm_samplers(model, norms, tokens=tokens)
+    if samplers.record.estimated:
         engine.accountant = _accountant(samplers.record)
         optimizer.attach_step_hook(engine.accountant.get_optimizer_hook_fn(sample_rate=1 / len(data_loader)))
     samplers.account_with(engine.accountant)
@@ -198,11 +189,7 @@ def estimate_norms(
 
 
 def _accountant(record: NormRecord) -> Any:
-    stated: Any = {
-        "probes": record.probes,
-        "rank": record.rank,
-        "probe_sharing": record.probe_sharing,
-        "sketch": record.sketch,
-        "power_iteration": record.power_iteration,
-    }
-    return register(**stated, name=_NAME)()
+    norms: Any = record.norms
+    stated: Any = {name: getattr(norms, name, None) for name in ("probes", "rank", "sketch")}
+    secret, twice = getattr(norms, "secret", False), getattr(norms, "power_iteration", False)
+    return register(**stated, probe_sharing="sample" if secret else "batch", power_iteration=twice, name=_NAME)()

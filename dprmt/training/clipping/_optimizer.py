@@ -72,6 +72,11 @@ class _NoisySum:
             if getattr(parameter, "summed_grad", None) is None:
                 sum_of(parameter, self.released_shape(parameter))
 
+    def forget(self) -> None:
+        """Let go of the sum, and of what was released of it."""
+        for parameter in self.params:
+            parameter.grad = parameter.summed_grad = parameter.projected_grad = None
+
     def add_noise(self) -> None:
         """Noise in the sum's dtype; what the parameter's dtype rounds away is rounded after the noise."""
         for parameter in self.params:

@@ -11,9 +11,10 @@ from typing import Any, SupportsIndex
 import torch
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
-from dprmt._validation import ParameterError, check_choice, check_count, check_real
+from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._layer_kinds import plan_layers
+from dprmt.training.clipping._norms import NormsWanted, check_rank, forms_gradients, wanted_estimator
 from dprmt.training.clipping._optimizer import (
     Denoiser,
     DistributedNoisySumOptimizer,
@@ -24,18 +25,11 @@ from dprmt.training.clipping._optimizer import (
 from dprmt.training.clipping._policy import Layer, NormPolicy
 from dprmt.training.clipping._refusals import check_model, check_optimizer
 from dprmt.training.clipping._samplers import NormSamplers
-from dprmt.training.clipping._step import ClippedStep
+from dprmt.training.clipping._step import REPLAY, ClippedStep
 from dprmt.training.clipping._trainable_modules import trainable_modules
-from dprmt.training.norms import (
-    DEFAULT_ROUNDING,
-    NormEstimator,
-    NormRecord,
-    ProbeGenerator,
-    ProbeSharing,
-)
+from dprmt.training.norms import DEFAULT_ROUNDING, NormRecord, ProbeGenerator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom, secret_generator
-from dprmt.training.recipes import CLIPPINGS
 from dprmt.training.subspaces import Subspaces
 
 SEED_BYTES = 32
@@ -59,18 +53,21 @@ class ClippingPlan:
         What is clipped and noised in projected coordinates.
     distributed : bool
         Whether a process group shares each logical batch.
+    replay : float
+        How often samples of a later micro-batch are run alone.
 
     Examples
     --------
     Plan, mechanism, σ, private model:
 
-    >>> from dprmt.accounting import calibrate_noise_multiplier
+    >>> from dprmt.accounting import calibrate
     >>> from dprmt.training.clipping import plan_private
     >>> network = torch.nn.Linear(40, 40)
-    >>> plan = plan_private(network, clipping="ghost", clipping_norm=1.0, expected_batch_size=20.0)
-    >>> plan.record.mechanism(noise_multiplier=1.0, sample_rate=0.01)
-    DPSGD(noise_multiplier=1.0, sample_rate=0.01)
-    >>> sigma = calibrate_noise_multiplier(target_epsilon=2.0, delta=1e-5, sample_rate=0.01, steps=100)
+    >>> plan = plan_private(network, norms="ghost", clipping_norm=1.0, expected_batch_size=20.0)
+    >>> run = plan.record.mechanism(noise_multiplier=1.0, sampling=0.01)
+    >>> run
+    DPSGD(1.0, Poisson(0.01))
+    >>> sigma = calibrate(run, steps=100, target_epsilon=2.0, delta=1e-5).noise_multiplier
     >>> private = plan.privatize(torch.optim.SGD(network.parameters(), lr=0.1), noise_multiplier=sigma)
     >>> private.close() is network
     True
@@ -83,6 +80,7 @@ class ClippingPlan:
     policy: NormPolicy
     subspaces: Subspaces | None
     distributed: bool
+    replay: float = REPLAY
 
     def noise_variance(self, noise_multiplier: float) -> float:
         """(σC/L)², the noise's variance in one entry of the gradient: what `DPAdamBC` and `DPGrape` ask for.
@@ -151,12 +149,13 @@ class ClippingPlan:
             _same_start(self.model, optimizer)
         generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
         noisy = self._noisy(optimizer, denoise, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
-        bound, sharing = self.clipping_norm, self.record.probe_sharing
+        bound = self.clipping_norm
         with _without_gradients(layer.module for layer in layers if isinstance(layer, WholeModule)):
             hooks = GradSampleModuleFastGradientClipping(self.model, loss_reduction="sum", max_grad_norm=bound)
         # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
-        return ClippedStep(hooks, noisy, NormSamplers(hooks, layers, self.policy, sharing, floor=floor, keep=True))
+        samplers = NormSamplers(hooks, layers, self.policy, floor=floor, keep=True)
+        return ClippedStep(hooks, noisy, samplers, replay=self.replay)
 
     def _check_subspaces(self, optimizer: torch.optim.Optimizer, denoise: Denoiser | None) -> None:
         if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:
@@ -178,27 +177,24 @@ class ClippingPlan:
 def plan_private(
     model: torch.nn.Module,
     *,
-    clipping: str | NormEstimator,
+    norms: NormsWanted,
     clipping_norm: float,
     expected_batch_size: float,
-    probes: SupportsIndex = 32,
-    sketch: SupportsIndex | None = None,
-    power_iteration: bool = True,
-    probe_sharing: ProbeSharing = "sample",
     tokens: SupportsIndex | None = None,
-    estimate_all: bool = False,
     probe_generator: ProbeGenerator | None = None,
     subspaces: Subspaces | None = None,
     distributed: bool = False,
     whole: Iterable[str] = (),
+    replay: float = REPLAY,
 ) -> ClippingPlan:
     """Decide how norms will be obtained, so that the accountant can be asked for σ before anything is made private.
 
     Parameters
     ----------
-    model, clipping, clipping_norm, expected_batch_size, probes, sketch, power_iteration, probe_sharing, tokens,
-    estimate_all, probe_generator, distributed, whole
+    model, norms, clipping_norm, expected_batch_size, tokens, distributed, whole, replay
         As in :func:`make_private`.
+    probe_generator : ProbeGenerator, optional
+        Of a word's or a value's probes; a new secret by default. An estimator of one's own has its own.
     subspaces : Subspaces, optional
         Of weights whose gradients are clipped and noised in projected coordinates: see `make_private_projected`.
 
@@ -219,66 +215,26 @@ def plan_private(
 
     Examples
     --------
+    >>> from dprmt.accounting import Hutchinson
     >>> plan = plan_private(
-    ...     torch.nn.Linear(40, 40), clipping="hutchinson", clipping_norm=1.0, expected_batch_size=20.0, probes=8
+    ...     torch.nn.Linear(40, 40), norms=Hutchinson(8), clipping_norm=1.0, expected_batch_size=20.0
     ... )
-    >>> plan.record.mechanism(noise_multiplier=1.0, sample_rate=0.01).probes, plan.noise_variance(5.0)
-    (8, 0.0625)
+    >>> plan.record.norms, plan.noise_variance(5.0)
+    (Hutchinson(8, rank=40), 0.0625)
     """
     bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
     size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)
     largest = None if tokens is None else check_count("tokens", tokens)
-    if distributed:
-        _check_process_group()
+    rate = check_real("replay", replay, low=0.0, high=1.0)
+    _check_process_group(distributed)
     generator = _shared_generator() if distributed and probe_generator is None else probe_generator
-    estimator = _estimator(clipping, probes, sketch, power_iteration, probe_sharing, generator)
-    sharing = probe_sharing if estimator is None else estimator.probe_sharing
     names = frozenset(whole)
+    estimator = wanted_estimator(norms, generator)
     check_model(model, whole=names)
-    policy = NormPolicy(estimator, estimate_all, largest, form=clipping == "exact", whole=names)
-    records = [record for layer in _layers(model, policy, subspaces) for record in layer.records()]
-    return ClippingPlan(model, NormRecord(records, sharing), bound, size, policy, subspaces, bool(distributed))
-
-
-def new_estimator(
-    clipping: str | NormEstimator,
-    probes: SupportsIndex,
-    sketch: SupportsIndex | None,
-    power_iteration: bool,
-    probe_sharing: ProbeSharing,
-) -> NormEstimator:
-    """The estimator that a word names, with probes of a new secret."""
-    norms = _estimator(clipping, probes, sketch, power_iteration, probe_sharing, None)
-    if norms is None:
-        raise ParameterError("clipping", clipping, "'hutchinson' or 'hutch++': Opacus' ghost clipping is exact already")
-    return norms
-
-
-def _estimator(
-    clipping: str | NormEstimator,
-    probes: SupportsIndex,
-    sketch: SupportsIndex | None,
-    power_iteration: bool,
-    probe_sharing: ProbeSharing,
-    generator: ProbeGenerator | None,
-) -> NormEstimator | None:
-    if isinstance(clipping, NormEstimator):
-        return clipping
-    word = CLIPPINGS[check_choice("clipping", clipping, tuple(CLIPPINGS))]
-    check_choice("probe_sharing", probe_sharing, ("sample", "batch"))
-    count = check_count("probes", probes, low=2)
-    if sketch is not None and not (word and word.sketches):
-        raise ParameterError("sketch", sketch, f"None for clipping={clipping!r}")
-    if word is None:
-        return None
-    estimator: NormEstimator = word.meaning()(
-        probes=count,
-        probe_sharing=probe_sharing,
-        generator=ProbeGenerator() if generator is None else generator,
-        sketch=None if sketch is None else check_count("sketch", sketch),
-        power_iteration=power_iteration,
-    )
-    return estimator
+    policy = NormPolicy(estimator, largest, form=forms_gradients(norms), whole=names)
+    record = NormRecord([record for layer in _layers(model, policy, subspaces) for record in layer.records()])
+    check_rank(norms, record)
+    return ClippingPlan(model, record, bound, size, policy, subspaces, bool(distributed), rate)
 
 
 def _layers(model: torch.nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> list[Layer]:
@@ -304,9 +260,12 @@ def _shared_generator() -> ProbeGenerator:
     return ProbeGenerator(seed[0])
 
 
-def _check_process_group() -> None:
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+def _check_process_group(distributed: bool) -> None:
+    several = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if distributed and not several:
         raise ParameterError("distributed", True, "False without torch.distributed.init_process_group")
+    if several and not distributed and (size := torch.distributed.get_world_size()) > 1:
+        raise ParameterError("distributed", False, f"True in a process group of {size}, each of which would add noise")
 
 
 def _same_start(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:

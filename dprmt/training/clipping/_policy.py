@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import nn
 
-from dprmt.training.norms import LayerRecord, NormEstimator, SampleId
+from dprmt.training.norms import EmbeddingNormEstimator, LayerRecord, NormEstimator, SampleId
 
 Samples: TypeAlias = Sequence[SampleId] | torch.Tensor | None
 Use: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]
@@ -26,23 +26,26 @@ Use: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]
 class NormPolicy:
     """What is decided for a whole model.
 
-    ``estimate_all``: whether layers whose exact norm is cheaper are estimated too, so that a finite rank may be
-    claimed.
     ``form``: whether per-sample gradients are formed even where Gram matrices are smaller.
     ``whole``: names of modules whose samples are run one by one although hooks could follow their layers.
     """
 
     estimator: NormEstimator | None = None
-    estimate_all: bool = False
     tokens: int | None = None
     form: bool = False
     whole: frozenset[str] = frozenset()
+
+    @property
+    def everything(self) -> EmbeddingNormEstimator | None:
+        """The estimator if layers whose exact norm is cheaper are estimated too, so that a finite rank is claimed."""
+        estimator = self.estimator
+        return estimator if isinstance(estimator, EmbeddingNormEstimator) and estimator.everything else None
 
     def estimates(self, rows: int, columns: int) -> NormEstimator | None:
         """The estimator for a layer of this shape, by the shape alone; None if its norm is to be exact."""
         if self.estimator is None:
             return None
-        return self.estimator if self.estimate_all or self.estimator.is_cheaper(rows, columns) else None
+        return self.estimator if self.everything or self.estimator.is_cheaper(rows, columns) else None
 
 
 class Contribution(Protocol):

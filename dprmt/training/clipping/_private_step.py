@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -35,17 +35,31 @@ class PrivateStep(Protocol):
     def record(self) -> NormRecord:
         """How the norms are obtained: what the accountant is told."""
 
-    def accumulate(self, losses: torch.Tensor, *, samples: Sequence[int | str] | torch.Tensor, step: int) -> None:
+    def accumulate(
+        self,
+        losses: torch.Tensor | Callable[[Any], torch.Tensor],
+        *,
+        samples: Sequence[int | str] | torch.Tensor,
+        step: int,
+        batch: Any = None,
+    ) -> torch.Tensor:
         """Add the clipped gradients of a micro-batch to the sum of the logical step.
 
         Parameters
         ----------
-        losses : Tensor, shape (B,)
-            Each sample's own loss, with its graph, from :attr:`model`.
+        losses : callable, or Tensor of shape (B,)
+            From a batch to each sample's own loss, by :attr:`model`; or these losses, with their graph.
         samples : sequence of int or str, or tensor of integers, shape (B,)
             Identities in the data set, all different within a logical step.
         step : int
             Number of the logical step, the same for all its micro-batches, never used twice in a run.
+        batch : Tensor, list, or mapping or tuple of these
+            What a callable takes: each with one row for each sample.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            The losses, without graph. **Private.**
         """
 
     def step(self) -> None:

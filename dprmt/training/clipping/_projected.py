@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from dprmt._validation import check_choice
+from dprmt.training.clipping._norms import NormsWanted
 from dprmt.training.clipping._optimizer import Denoiser
 from dprmt.training.clipping._plan import plan_private
 from dprmt.training.clipping._refusals import check_model
 from dprmt.training.clipping._step import ClippedStep
-from dprmt.training.norms import NormEstimator, ProbeGenerator, ProbeSharing
+from dprmt.training.norms import ProbeGenerator
 from dprmt.training.optimizers import AtRefresh, DPGrape, Rule
 from dprmt.training.subspaces import Projector, RankRule, Subspaces
 
@@ -36,14 +37,9 @@ def make_private_projected(
     floor: float = 1e-12,
     projector: Projector = "gaussian",
     order: Order = "project-then-privatize",
-    clipping: str | NormEstimator = "exact",
-    probes: SupportsIndex = 32,
-    sketch: SupportsIndex | None = None,
-    power_iteration: bool = True,
-    probe_sharing: ProbeSharing = "sample",
+    norms: NormsWanted = "exact",
     probe_generator: ProbeGenerator | None = None,
     tokens: SupportsIndex | None = None,
-    estimate_all: bool = False,
     at_refresh: AtRefresh = "reset-first",
     denoise: Denoiser | None = None,
     seed: int | None = None,
@@ -84,13 +80,13 @@ def make_private_projected(
         The rule in the projected space.
     projector : {"gaussian", "stiefel", "svd"}
         See :class:`Subspaces`. For "svd" the first step of every F steps forms, clips and releases whole gradients,
-        from which the subspace is taken: its memory is that of DP-Adam if ``clipping`` is "exact".
+        from which the subspace is taken: its memory is that of DP-Adam if ``norms`` are "exact".
     order : {"project-then-privatize", "privatize-then-project"}
         The second is the naive DP-GaLore, an ablation: whole gradients are clipped and noised, and PᵀG̃ is left to
         Adam. Its signal is the same, its noise has m/r times the variance (Gaussian and Stiefel).
-    clipping, probes, sketch, power_iteration, probe_sharing, probe_generator, tokens, estimate_all, distributed, whole
-        As in :func:`make_private`, of the projected gradients. "exact" forms them, r·n numbers for every sample and
-        weight; the others keep factors, T·(r + n) numbers, where these are fewer.
+    norms, probe_generator, tokens, distributed, whole
+        As in :func:`make_private` and :func:`plan_private`, of the projected gradients. "exact" forms them, r·n numbers
+        for every sample and weight; the others keep factors, T·(r + n) numbers, where these are fewer.
     denoise : callable, optional
         ``dprmt.spectra.denoise_layers`` or a ``functools.partial`` of it: applied to the noisy R̄, whose noise is
         independent N(0, (σC/L)²), before the moments.
@@ -118,7 +114,7 @@ def make_private_projected(
     Formal guarantees
     -----------------
     With exact norms and under Poisson sampling with rate q, step t is a subsampled Gaussian mechanism with noise
-    multiplier σ: the accountant composes ``DPSGD(noise_multiplier=σ, sample_rate=q)``. *Proof.*
+    multiplier σ: the accountant composes ``DPSGD(noise_multiplier=σ, sampling=q)``. *Proof.*
     Fix everything that was released before step t and the seed. Then P is fixed, in every layer: random projectors are
     a function of (seed, layer, period), singular vectors one of a released gradient. So is the map f that takes a
     sample x to its projected and unprojected gradients, since the weights are a function of what was released. What is
@@ -144,10 +140,10 @@ def make_private_projected(
     >>> private = make_private_projected(
     ...     layer, rank=8, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=16, lr=1e-3, seed=0
     ... )
-    >>> private.accumulate(private.model(torch.ones(4, 300)).square().sum(1), samples=range(4), step=0)
+    >>> losses = private.accumulate(private.model(torch.ones(4, 300)).square().sum(1), samples=range(4), step=0)
     >>> private.step()
-    >>> private.record.mechanism(noise_multiplier=1.0, sample_rate=0.01)
-    DPSGD(noise_multiplier=1.0, sample_rate=0.01)
+    >>> private.record.mechanism(noise_multiplier=1.0, sampling=0.01)
+    DPSGD(1.0, Poisson(0.01))
     """
     check_choice("order", order, get_args(Order))
     names = frozenset(whole)
@@ -157,15 +153,10 @@ def make_private_projected(
     )
     plan = plan_private(
         model,
-        clipping=clipping,
+        norms=norms,
         clipping_norm=clipping_norm,
         expected_batch_size=expected_batch_size,
-        probes=probes,
-        sketch=sketch,
-        power_iteration=power_iteration,
-        probe_sharing=probe_sharing,
         tokens=tokens,
-        estimate_all=estimate_all,
         probe_generator=probe_generator,
         subspaces=subspaces if order == "project-then-privatize" else None,
         distributed=distributed,

@@ -14,6 +14,21 @@ from torch import nn
 from dprmt._validation import ParameterError
 from dprmt.training.clipping._trainable_modules import is_container, is_whole, module_with, trainable_modules
 
+_SHARDING = {"FullyShardedDataParallel", "FSDPModule"}
+_UNSHARDED = (
+    "without sharded parameters (FSDP, DTensor): norms are taken of whole ones; several processes that hold the model "
+    "each share a batch with distributed=True"
+)
+_ONE_PLACE = (
+    "without trainable parameters in several places: set tie_word_embeddings=False in the configuration, "
+    "freeze the parameter (LoRA does), or name the module around all places in whole=[...]"
+)
+_ONE_TABLE = (
+    "without a trainable table that several embeddings share, as encoder and decoder of T5 do whatever "
+    "tie_word_embeddings says: freeze it (model.shared.requires_grad_(False); LoRA does), or name the module around "
+    "all places in whole=[...]"
+)
+
 
 def check_model(model: nn.Module, *, hooked: bool = False, whole: Collection[str] = ()) -> None:
     """Raise unless every sample's gradient is its own and can be computed."""
@@ -23,12 +38,26 @@ def check_model(model: nn.Module, *, hooked: bool = False, whole: Collection[str
         raise ParameterError("model", type(model).__name__, "a model without Opacus' hooks; remove them first")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ParameterError("model", type(model).__name__, "a model with a trainable parameter")
+    _check_parameters(model)
     modules = trainable_modules(model, whole)
     _check_shared(model, modules, whole)
     for name, module in model.named_modules():
         check_samples_apart(name, module)
     for name, module in modules.items():
         _check_layer(name, module)
+
+
+def _check_parameters(model: nn.Module) -> None:
+    """Of a kind that hooks can follow: whole in every process, and real."""
+    for name, module in model.named_modules():
+        if _SHARDING.intersection(kind.__name__ for kind in type(module).__mro__):
+            raise ParameterError("model", f"{name or 'model'}: {type(module).__name__}", _UNSHARDED)
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "device_mesh"):  # a DTensor, whose module may not be imported
+            raise ParameterError("model", f"{name}: {type(parameter).__name__}", _UNSHARDED)
+        if parameter.requires_grad and parameter.is_complex():
+            allowed = "without trainable complex parameters: hold real and imaginary parts as real ones"
+            raise ParameterError("model", f"{name} of {parameter.dtype}", allowed)
 
 
 def _check_shared(model: nn.Module, modules: Mapping[str, nn.Module], whole: Collection[str]) -> None:
@@ -42,11 +71,8 @@ def _check_shared(model: nn.Module, modules: Mapping[str, nn.Module], whole: Col
     for parameter, shared in names.items():
         inside_one = len(users[parameter]) == 1 and users[parameter] <= apart
         if parameter.requires_grad and len(shared) > 1 and not inside_one:
-            allowed = (
-                "without trainable parameters in several places: set tie_word_embeddings=False in the configuration, "
-                "freeze the parameter (LoRA does), or name the module around all places in whole=[...]"
-            )
-            raise ParameterError("model", " = ".join(shared), allowed)
+            tables = sum(isinstance(model.get_submodule(place.rpartition(".")[0]), nn.Embedding) for place in shared)
+            raise ParameterError("model", " = ".join(shared), _ONE_TABLE if tables > 1 else _ONE_PLACE)
 
 
 def check_samples_apart(name: str, module: nn.Module) -> None:

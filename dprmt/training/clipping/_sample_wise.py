@@ -52,12 +52,13 @@ class SampleWiseForward:
         self._signature, self._body = inspect.signature(module.forward), _Body(module, module.forward)
         self._loops = isinstance(module, nn.RNNBase)
         self._shared: set[str] = set()
+        self.is_apart = True  # else the module runs as it is
         self._compared: set[tuple[str, ...]] = set()
         module.forward = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns, of one sample at a time where it is trained on."""
-        if not (self._module.training and torch.is_grad_enabled()):
+        if not (self.is_apart and self._module.training and torch.is_grad_enabled()):
             return self._forward(*args, **kwargs)
         call = _Call(self._signature.bind(*args, **kwargs), self._refuse)
         size = self._size(call)
@@ -131,7 +132,8 @@ class SampleWiseForward:
             if isinstance(leaf, torch.Tensor):
                 axis = output_axis(self._module, place)
                 if leaf.ndim <= axis or leaf.shape[axis] != 1:
-                    self._refuse(f"an output of shape {tuple(leaf.shape)} for one sample", "one with a sample axis")
+                    allowed = "one with a sample axis, which tokens in one row, or sent to experts by index, have not"
+                    self._refuse(f"an output of shape {tuple(leaf.shape)} for one sample", allowed)
             elif not isinstance(leaf, _PLAIN):
                 self._refuse(f"the output {type(leaf).__name__}", "one of tensors: use_cache=False turns caches off")
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -188,6 +190,9 @@ def checkpointing_by_name() -> Iterator[None]:
     except RuntimeError as error:
         if not re.search("torch.utils.checkpoint|escaped from inside a function being vmapped", str(error)):
             raise
+        if "use_reentrant=True" in str(error):
+            allowed = "of the kind that is not reentrant: use_reentrant=False, else hooks see a layer without its graph"
+            raise ParameterError("model", "reentrant gradient checkpointing", allowed) from error
         allowed = "used on layers that hooks follow, and not around modules that are run one sample at a time"
         raise ParameterError("model", "gradient checkpointing", allowed) from error
 

@@ -33,8 +33,6 @@ class NormSamplers:
         The model's trainable ones.
     policy : NormPolicy
         By which they were chosen.
-    probe_sharing : {"batch", "sample"}
-        Of the estimator; for the record.
     floor : float
         The least rounding margin.
     keep : bool
@@ -53,7 +51,7 @@ class NormSamplers:
     >>> from opacus.optimizers import DPOptimizerFastGradientClipping
     >>> from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
     >>> from dprmt.training.clipping import register_norm_samplers
-    >>> from dprmt.training.norms import Hutchinson
+    >>> from dprmt.training.norms import HutchinsonEstimator
     >>> network = torch.nn.Linear(40, 40)
     >>> model = GradSampleModuleFastGradientClipping(network, max_grad_norm=1.0)
     >>> optimizer = DPOptimizerFastGradientClipping(
@@ -63,13 +61,13 @@ class NormSamplers:
     ...     expected_batch_size=2,
     ... )
     >>> loss = DPLossFastGradientClipping(model, optimizer, torch.nn.CrossEntropyLoss())
-    >>> samplers = register_norm_samplers(model, Hutchinson(probes=8))
+    >>> samplers = register_norm_samplers(model, HutchinsonEstimator(probes=8))
     >>> logits = model(torch.ones(2, 40))
     >>> with samplers.at(step=0, samples=["anna", "ben"]):
     ...     loss(logits, torch.tensor([3, 4])).backward()
     >>> optimizer.step()
-    >>> samplers.record.mechanism(noise_multiplier=1.0, sample_rate=0.01).probes
-    8
+    >>> samplers.record.mechanism(noise_multiplier=1.0, sampling=0.01)
+    DPSGD(1.0, Poisson(0.01), norms=Hutchinson(8, secret=True, rank=40))
     >>> samplers.remove()
     """
 
@@ -78,7 +76,6 @@ class NormSamplers:
         hooks: GradSampleHooksFastGradientClipping,
         layers: Sequence[Layer],
         policy: NormPolicy,
-        probe_sharing: str,
         *,
         floor: float = 0.0,
         keep: bool = False,
@@ -87,7 +84,8 @@ class NormSamplers:
         self._layers = list(layers)
         self._by_module = {layer.module: layer for layer in self._layers}
         records = [record for layer in self._layers for record in layer.records()]
-        self._record = NormRecord(records, probe_sharing)  # type: ignore[arg-type]
+        self._record = NormRecord(records)
+        self._needs_names = bool(getattr(self._record.norms, "secret", False))
         double = all(p.dtype == torch.float64 for p in hooks._module.parameters() if p.requires_grad)
         self._dtype = torch.float64 if double else torch.float32
         self._terms = self._longest_chain(policy)
@@ -101,7 +99,7 @@ class NormSamplers:
         self._link = AccountantLink(self._record, [p for p in hooks._module.parameters() if p.requires_grad])
         if keep:  # by ClippedStep: no engine counts, the caller does, by the record
             self._link.trust()
-        estimated = any(record.method != "exact" for record in records)
+        estimated = bool(self._record.estimated)
         self.uses = LayerUses(hooks._module, self._layers, needs_step=estimated or not keep)
         self._apart = [self._sample_wise(layer) for layer in self._layers if isinstance(layer, WholeModule)]
         hooks.NORM_SAMPLERS = {type(layer.module): self._sample for layer in self._layers}
@@ -131,7 +129,7 @@ class NormSamplers:
         step : int
             Number of the logical step, the same for all its micro-batches.
         samples : sequence of int or str, or tensor of integers, shape (B,)
-            Identities in the data set; needed in sample mode.
+            Identities in the data set; needed for secret probes.
 
         Yields
         ------
@@ -145,7 +143,7 @@ class NormSamplers:
             who knows of these norms has counted an earlier step.
         """
         number = check_count("step", step, low=0)
-        if samples is None and self._record.probe_sharing == "sample" and self._record.probes is not None:
+        if samples is None and self._needs_names:
             raise ParameterError("samples", None, "the identities of all samples of the micro-batch")
         self.uses.check()
         if self.uses.waiting or self.uses.squared is not None:
@@ -158,9 +156,24 @@ class NormSamplers:
         try:
             with without_hook_warning():
                 yield
+        except BaseException:
+            if self._keep and not self.uses.summing:
+                self.log.undo()
+            raise
         finally:
             self._at = None
             self.uses.finish()
+
+    @contextmanager
+    def as_they_are(self) -> Iterator[None]:
+        """Modules that are taken whole run on the batch, as they were given."""
+        try:
+            for forward in self._apart:
+                forward.is_apart = False
+            yield
+        finally:
+            for forward in self._apart:
+                forward.is_apart = True
 
     def forget(self) -> None:
         """Let go of a backward pass, or of a forward pass that is not followed by one."""
@@ -172,7 +185,7 @@ class NormSamplers:
         Returns
         -------
         tuple of Tensor, shape (B,), and list of Contribution
-            (None, []) if no layer was reached. Norms of sample mode are secret.
+            (None, []) if no layer was reached. Norms by secret probes are secret.
         """
         for layer in list(self.uses.waiting):  # a use whose output the losses do not depend on has no gradient
             self._measure(layer)
@@ -280,16 +293,38 @@ class StepLog:
         self.current: int | None = None
         self._begun: set[int] = set()
         self._names: set[bytes] = set()
+        self._before: tuple[int | None, set[bytes]] | None = None
+
+    def check_ranks(self) -> None:
+        """Raise in all processes unless they are at one step, and no sample of it was in two of them."""
+        seen: list[tuple[int | None, set[bytes]]] = [(None, set())] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(seen, (self.current, self._names if self.current is not None else set()))
+        steps = sorted({step for step, _ in seen if step is not None})
+        if len(steps) > 1:
+            raise ParameterError("step", steps, "the same number in all processes: they share its probes")
+        repeated = sum(len(names) for _, names in seen) - len(set().union(*(names for _, names in seen)))
+        if repeated:
+            raise ParameterError("samples", repeated, "in one process only: each would be clipped and added twice")
 
     def enter(self, step: int, samples: Samples) -> None:
         """Note a micro-batch; the first one of another step finishes the present one."""
-        names = [] if samples is None else sample_names(samples)
-        if step != self.current:
-            if step in self._begun:
-                raise ParameterError("step", step, "a number that no earlier step had: its probes would come again")
-            self._begun.add(step)
-            self.current, self._names = step, set()
-        repeated = self._names.intersection(names)
-        if repeated:
-            raise ParameterError("samples", len(repeated), "samples that are not in this logical step yet")
-        self._names.update(names)
+        names = set() if samples is None else set(sample_names(samples))
+        if step != self.current and step in self._begun:
+            raise ParameterError("step", step, "a number that no earlier step had: its probes would come again")
+        known = self._names if step == self.current else set()
+        if known & names:
+            raise ParameterError("samples", len(known & names), "samples that are not in this logical step yet")
+        self._before = (self.current, self._names if step != self.current else names)
+        known |= names
+        self._begun.add(step)
+        self.current, self._names = step, known
+
+    def undo(self) -> None:
+        """Forget the last micro-batch, of which nothing is in the sum: it may be tried again."""
+        assert self._before is not None
+        (current, names), step = self._before, self.current
+        if current == step:
+            self._names -= names
+        else:
+            self._begun -= {step}
+            self.current, self._names = current, names

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import torch
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
@@ -12,12 +12,17 @@ from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from dprmt._validation import ParameterError, check_count
 from dprmt.training.clipping._first_pass import FirstPass
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
+from dprmt.training.clipping._replay import Replay
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._samplers import NormSamplers
 from dprmt.training.norms import NormRecord, SampleId, clip_factors
 from dprmt.training.subspaces import Subspaces
 
 Identities: TypeAlias = Sequence[SampleId] | torch.Tensor
+Losses: TypeAlias = torch.Tensor | Callable[[Any], torch.Tensor]
+
+REPLAY = 0.02
+"""How often a sample of a later micro-batch is run alone, by default."""
 
 
 class ClippedStep:
@@ -35,6 +40,8 @@ class ClippedStep:
         It noises the sums.
     samplers : NormSamplers
         Of the model, keeping what norms are computed from.
+    replay : float
+        Probability with which a sample of a later micro-batch is run alone; see :meth:`accumulate`.
 
     Attributes
     ----------
@@ -59,17 +66,17 @@ class ClippedStep:
     >>> step = make_private(
     ...     network,
     ...     torch.optim.SGD(network.parameters(), lr=1.0),
-    ...     clipping="exact",
+    ...     norms="exact",
     ...     clipping_norm=1.0,
     ...     noise_multiplier=0.0,  # to see the sum: not private
     ...     expected_batch_size=2.0,
     ... )
     >>> inputs = torch.tensor([[30.0, 0.0], [0.0, 0.5]])
-    >>> step.accumulate(step.model(inputs).flatten(), samples=[17, 4], step=0)
+    >>> losses = step.accumulate(step.model(inputs).flatten(), samples=[17, 4], step=0)
     >>> step.step()
     >>> network.weight.detach()
     tensor([[-0.5000, -0.2500]])
-    >>> step.accumulate(step.model(inputs).flatten(), samples=[17, 4], step=0)
+    >>> losses = step.accumulate(step.model(inputs).flatten(), samples=[17, 4], step=0)
     Traceback (most recent call last):
     ...
     dprmt._validation.ParameterError: step must be a number that no earlier step had...
@@ -82,12 +89,16 @@ class ClippedStep:
         model: GradSampleModuleFastGradientClipping,
         optimizer: NoisySumOptimizer | DistributedNoisySumOptimizer,
         samplers: NormSamplers,
+        *,
+        replay: float = REPLAY,
     ) -> None:
+        self._replay = Replay(model, samplers, replay, float(optimizer.max_grad_norm))
         self.model: torch.nn.Module = model
         self.optimizer: torch.optim.Optimizer = optimizer
         self._model, self._samplers = model, samplers
         self._first: FirstPass | None = FirstPass(model, samplers.layers)
         self._handles = [value.register_post_accumulate_grad_hook(self._let_go) for value in optimizer.params]
+        self._moved = frozenset(optimizer.params)
         optimizer.collect = self._collect
 
     @property
@@ -105,26 +116,73 @@ class ClippedStep:
         """The projectors of DP-GRAPE; None where nothing is trained in a subspace."""
         return getattr(self.optimizer.original_optimizer, "subspaces", None)
 
-    def accumulate(self, losses: torch.Tensor, *, samples: Identities, step: SupportsIndex) -> None:
+    @property
+    def replays(self) -> int:
+        """Micro-batches of which samples were run alone; 0 where every loss was given as a tensor."""
+        return self._replay.count
+
+    @property
+    def replayable(self) -> bool:
+        """Whether all losses so far came as a function of the batch, which can be run again."""
+        return self._replay.possible
+
+    def accumulate(
+        self, losses: Losses, *, samples: Identities, step: SupportsIndex, batch: Any = None
+    ) -> torch.Tensor:
         """Add the clipped gradients of a micro-batch to the sum of the logical step.
 
         Parameters
         ----------
-        losses : Tensor, shape (B,)
-            Each sample's own loss, with its graph, from :attr:`model` in training mode; never their mean.
+        losses : callable, or Tensor of shape (B,)
+            From a batch to each sample's own loss: the call of :attr:`model` in training mode, and the loss. Or these
+            losses with their graph, which nobody can run again. Never their mean.
         samples : sequence of int or str, or tensor of integers, shape (B,)
             Identities in the data set, all different within a logical step.
         step : int
             Number of the logical step, >= 0, the same for all its micro-batches, never used twice in a run.
+        batch : Tensor, list, or mapping or tuple of these
+            What a callable takes: each with one row for each sample. Columns at the end that ``attention_mask``
+            leaves out are padding.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            The losses, without graph. **Private.**
 
         Raises
         ------
         ParameterError
             If an argument is out of its range; if a sample was in this logical step already or the step in an
             earlier one, or another one is not finished; if a layer's first axis is not the sample; if T exceeds
-            ``tokens``; in the first micro-batch, if a loss depends on another sample, or a parameter gets a gradient
-            that does not come through its own layer. The sum is as before then.
+            ``tokens``; if parameters or the optimizer's are not those that were made private, or a buffer changes in a
+            forward pass; in the first micro-batch, if a loss depends on another sample, or a parameter gets a gradient
+            that does not come through its own layer; of a callable, at the first micro-batch and at random later ones,
+            if a sample alone, without padding and with the random numbers that were drawn for it, has another loss than
+            in the batch, or gives a trainable layer other inputs or output gradients; where rows are chosen or ordered
+            by what is in them, at every micro-batch, if another order of the samples gives other rows. The sum is as
+            before then, and the samples may come again with a forward pass of their own.
+
+        Notes
+        -----
+        Differences count from 1e-4 on in float32 (1e-2 where its products are shortened, as TF32 does), 1e-7 in float64
+        and 5 % in 16 bits, relative to a loss (or .1 if it is smaller) or the norm of an input; of gradients from a
+        tenth on (a quarter in 16 bits), which rounding may change that much where it switches a unit off.
+
+        A look reads private data and decides one thing, whether the step goes on. That bit, and the name of the layer
+        in the message, depend on the samples looked at and are not covered by ε. For code that mixes no samples it is
+        always the same, up to rounding beyond the tolerance, and says nothing of anybody; for code that does, it says
+        that the code has to change. Nothing of a look reaches the sum, the probes, the noise or the coins.
         """
+        self._check_optimizer()
+        number, current = check_count("step", step, low=0), self._samplers.log.current
+        if current not in (None, number):
+            raise ParameterError("step", number, f"{current} until step() has finished it")
+        if not isinstance(losses, torch.Tensor) and callable(losses):
+            losses = self._computed(losses, batch, len(samples))
+        elif batch is not None:
+            raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
+        else:
+            self._replay.possible = False
         if not isinstance(losses, torch.Tensor) or losses.ndim != 1:
             shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
             raise ParameterError("losses", shape, "a tensor of shape (B,): one loss for each sample, not their mean")
@@ -132,25 +190,59 @@ class ClippedStep:
             raise ParameterError("losses", "no graph", "computed from the model with gradients enabled")
         if len(samples) != len(losses):
             raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
-        number, current = check_count("step", step, low=0), self._samplers.log.current
-        if current not in (None, number):
-            raise ParameterError("step", number, f"{current} until step() has finished it")
         if len(losses) == 0:
-            self._samplers.uses.finish()
-            return
-        with checkpointing_by_name() if self._first is not None else nullcontext():
+            self.discard()
+            return losses.detach()
+        try:
+            with checkpointing_by_name() if self._first is not None else nullcontext():
+                if self._first is not None:
+                    self._first.check_samples(losses)
+                with self._samplers.at(step=number, samples=samples):
+                    losses.sum().backward()
+                    if not self._add():
+                        allowed = "a function of trainable parameters"
+                        raise ParameterError("losses", "no trainable layer reached", allowed)
+        except BaseException:
+            self.discard()
+            raise
+        return losses.detach()
+
+    def _computed(self, losses: Callable[[Any], torch.Tensor], batch: Any, size: int) -> torch.Tensor:
+        try:
+            with checkpointing_by_name() if self._first is not None else nullcontext():
+                self._replay.look(losses, batch, size)
             if self._first is not None:
-                self._first.check_samples(losses)
-            with self._samplers.at(step=number, samples=samples):
-                losses.sum().backward()
-                if not self._add():
-                    raise ParameterError("losses", "no trainable layer reached", "a function of trainable parameters")
+                self._first.forget()
+            return losses(batch)
+        except BaseException:
+            self.discard()
+            raise
 
     def step(self) -> None:
-        """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum."""
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self._samplers.log.current = None
+        """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum.
+
+        The sum is cleared and the step's number used up whatever happens: a step that failed is not tried again with
+        other noise.
+
+        Raises
+        ------
+        ParameterError
+            In all processes of a group, if they are not at one step, or a sample was in two of them.
+        """
+        try:
+            self._check_optimizer()
+            if isinstance(self.optimizer, DistributedNoisySumOptimizer):
+                self._samplers.log.check_ranks()
+            self.optimizer.step()
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+            self._samplers.log.current = None
+
+    def _check_optimizer(self) -> None:
+        later = [value for value in self.optimizer.params if value not in self._moved]
+        if later:
+            allowed = "given the parameters that it had when it was made private: others have no clipped gradients"
+            raise ParameterError("optimizer", f"{len(later)} more, of shape {tuple(later[0].shape)}", allowed)
 
     def discard(self) -> None:
         """Forget a forward pass that is not to be trained on, for instance after an error."""
@@ -167,6 +259,7 @@ class ClippedStep:
             The model as it was given, with its trained weights.
         """
         self.discard()
+        self.optimizer.forget()
         self._samplers.remove()
         self._looked()
         for handle in self._handles:
@@ -197,10 +290,12 @@ class ClippedStep:
         if squared is None:
             return False
         finite = torch.isfinite(squared)
-        if self._first is not None and self._first.check_sums(contributions, finite):
-            self._looked()
+        seen = self._first is not None and self._first.check_sums(contributions, finite)
         factors = clip_factors(squared, self.optimizer.max_grad_norm, rounding=self._samplers.rounding)
         kept = slice(None) if bool(finite.all()) else finite
+        if seen:
+            self._looked()
+        self._samplers.uses.summing = True
         while contributions:
             contributions.pop().add_to_sums(factors[kept], kept)  # freed one by one
         return True

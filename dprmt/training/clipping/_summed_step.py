@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -84,13 +85,13 @@ def plan_sums(model: torch.nn.Module, *, clipping_norm: float, expected_batch_si
     --------
     >>> model = torch.nn.Linear(2, 1, bias=False)
     >>> plan = plan_sums(model, clipping_norm=1.0, expected_batch_size=4.0)
-    >>> type(plan.record.mechanism(noise_multiplier=2.0, sample_rate=0.5)).__name__
-    'DPSGD'
+    >>> plan.record.norms
+    ExactNorms()
     """
     bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
     size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    return SummedPlan(model, NormRecord([LayerRecord(name, "exact") for name in names], "batch"), bound, size)
+    return SummedPlan(model, NormRecord([LayerRecord(name) for name in names]), bound, size)
 
 
 class SummedStep:
@@ -148,15 +149,24 @@ class SummedStep:
         for name, parameter in self._trained.items():
             sum_of(parameter).add_(sums[name])
 
-    def accumulate(self, losses: torch.Tensor, *, samples: Sequence[int | str] | torch.Tensor, step: int) -> None:
+    def accumulate(
+        self,
+        losses: torch.Tensor | Callable[[Any], torch.Tensor],
+        *,
+        samples: Sequence[int | str] | torch.Tensor,
+        step: int,
+        batch: Any = None,
+    ) -> torch.Tensor:
         """Refused: sums are added by :meth:`add`."""
         raise ParameterError("losses", type(losses).__name__, "absent: this step is given sums, by its method add")
 
     def step(self) -> None:
         """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum."""
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            self.optimizer.step()
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
 
     def close(self) -> None:
         """Forget what was added; nothing else was changed."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.forget()

@@ -48,7 +48,12 @@ def module_with(modules: Mapping[str, nn.Module], place: str) -> nn.Module | Non
 
 
 def is_followed(module: nn.Module) -> bool:
-    """Whether inputs and output gradients of the module, which has no parts, tell its per-sample gradients."""
+    """Whether inputs and output gradients of the module, which has no parts, tell its per-sample gradients.
+
+    Those of a convolution do where what it adds around its input is zeros.
+    """
+    if getattr(module, "padding_mode", "zeros") != "zeros":
+        return False
     return (type(module) in FOLLOWED or _is_replayable(module)) and not list(module.buffers())
 
 
@@ -81,8 +86,8 @@ def _is_replayable(module: nn.Module) -> bool:
     """
     if type(module).__module__.startswith("torch.nn") or list(module.children()) or list(module.buffers()):
         return False
-    needed = [a for a in inspect.signature(module.forward).parameters.values() if a.default is a.empty]
-    return len(needed) == 1 and needed[0].kind in (needed[0].POSITIONAL_ONLY, needed[0].POSITIONAL_OR_KEYWORD)
+    taken = list(inspect.signature(module.forward).parameters.values())
+    return len(taken) == 1 and taken[0].kind in (taken[0].POSITIONAL_ONLY, taken[0].POSITIONAL_OR_KEYWORD)
 
 
 def _is_opaque(module: nn.Module) -> bool:

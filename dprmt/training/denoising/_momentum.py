@@ -3,13 +3,11 @@ r"""Denoising the momentum: signals that no single gradient shows.
 The optimizer keeps its own moments, of the noisy gradients, as if there were no denoiser. Only the step of a matrix
 that passes is taken again from where it began, with the denoised momentum ``D(m_t)`` in place of m_t:
 
-==================  =====================================================================
-optimizer           step of a denoised matrix
-==================  =====================================================================
-Adam, AdamW         ``θ_t = (1 - ηλ)θ_{t-1} - η m̂'/(√max(v̂_t, σ²) + ε)``,  λ of AdamW only
-DPAdamBC            ``θ_t = (1 - ηλ)θ_{t-1} - η m̂'/√max(v̂_t - Φ̂_t, γ')``
-SGD with momentum   ``θ_t = θ_{t-1} - η D(b_t)``
-==================  =====================================================================
+| optimizer         | step of a denoised matrix                                                 |
+|-------------------|---------------------------------------------------------------------------|
+| Adam, AdamW       | ``θ_t = (1 - ηλ)θ_{t-1} - η m̂'/(√max(v̂_t, σ²) + ε)``,  λ of AdamW only     |
+| DPAdamBC          | ``θ_t = (1 - ηλ)θ_{t-1} - η m̂'/√max(v̂_t - Φ̂_t, γ')``                       |
+| SGD with momentum | ``θ_t = θ_{t-1} - η D(b_t)``                                              |
 
 with ``m̂' = D(m_t)/(1 - β₁^t)``. The noise of one entry of m_t has the variance ``n_t = β²n_{t-1} + w²σ_t²``, with
 w = 1 - β for Adam and 1 for SGD: exactly, whatever σ_t does. For constant σ there is a closed form,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from dprmt._validation import ParameterError, check_choice
+from dprmt._validation import ParameterError, check_choice, how_to_install
 
 Texts = Sequence[str]
 References = Sequence[Sequence[str]]
@@ -80,7 +80,7 @@ def text_metrics(
 
 def _check_installed(package: str) -> None:
     if package and importlib.util.find_spec(package) is None:
-        raise MetricUnavailableError(f"{package} is not installed (pip install 'dprmt[generation]')")
+        raise MetricUnavailableError(f"{package} is not installed ({how_to_install('generation')})")
 
 
 def _bleu(hypotheses: Texts, references: References) -> float:

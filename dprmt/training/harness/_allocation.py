@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from dprmt.accounting import DPSGD, RandomizedClipping
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.randomness import SecureRandom, allocation, secret_generator
-
-Mechanism = DPSGD | RandomizedClipping
 
 
 def epoch_length(batch_size: float, samples: int) -> int:
     """The number t of steps of an epoch whose batches, of n/t samples on average, are closest to the expected size."""
     return max(1, round(samples / batch_size))
-
-
-def allocated(mechanism: Mechanism, steps_per_epoch: int) -> Mechanism:
-    """The same mechanism, with random allocation instead of Poisson sampling."""
-    return replace(mechanism, sample_rate=0.0, sampling="allocation", steps_per_epoch=steps_per_epoch)
 
 
 @dataclass
@@ -47,7 +39,6 @@ class AllocatedBatches:
     state: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        self._epochs = 0  # drawn by this start
         self._secret = b""
         done = self.charged % self.steps_per_epoch
         if done and self.state is not None and self.state["charged"] == self.charged:
@@ -64,8 +55,8 @@ class AllocatedBatches:
         while True:
             done = self.charged % self.steps_per_epoch
             if not done:
-                self._epochs += 1
-                self._secret = self.randomness.derive(f"allocation of epoch {self._epochs}")
+                epoch = self.charged // self.steps_per_epoch + 1  # of all starts, so that none comes again
+                self._secret = self.randomness.derive(f"allocation of epoch {epoch}")
             generator = SecureRandom(self._secret) if self.randomness.secure else secret_generator("cpu", self._secret)
             yield from allocation(self.samples, self.steps_per_epoch, generator)[done:]
 

@@ -33,7 +33,7 @@ def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
     except SafetensorError as error:
         raise OSError(f"{fresh / _TENSORS}: {error}") from None
     whole = {"state": document, "digest": _digest(fresh / _TENSORS, document)}
-    (fresh / _DOCUMENT).write_text(json.dumps(whole))
+    (fresh / _DOCUMENT).write_text(json.dumps(whole), encoding="utf-8")
     for name in (_TENSORS, _DOCUMENT):
         sync(fresh / name)
     sync(fresh)
@@ -96,7 +96,7 @@ def load_parameters(run: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
 
 
 def _read(folder: Path, device: torch.device | str) -> dict[str, Any]:
-    document = json.loads((folder / _DOCUMENT).read_text())
+    document = json.loads((folder / _DOCUMENT).read_text(encoding="utf-8"))
     if isinstance(document, dict) and document.keys() == {"dict"}:  # of a version without checksums
         former: dict[str, Any] = _decode(document, load_file(folder / _TENSORS, device=str(device)))
         return former

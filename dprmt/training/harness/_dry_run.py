@@ -14,6 +14,7 @@ import torch
 from dprmt._validation import ParameterError
 from dprmt.training.data import TaskData, per_sample_losses
 from dprmt.training.harness._ledger import SpentEpsilon, describe_mechanism
+from dprmt.training.harness._norms_said import epsilon_of_exact_norms, layer_norms, norms_sentence
 from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._recipe_task import load, made_up_batch, prepare_recipe, usable_device
@@ -40,8 +41,12 @@ class DryRun:
         Size of the training set, and the probability of a sample to be in a batch.
     trainable : dict of str to tuple of int
         Shapes of the trainable parameters.
-    clipping : list of dict
+    layers : list of dict
         How each layer's norm is obtained.
+    norms : str
+        The same in a sentence, which says so where all are exact though an estimate was asked for.
+    epsilon_of_exact_norms : float or None
+        What all steps would cost with the same noise and exact norms; None with ``privacy.clip_only``.
     memory : dict of str to int
         Estimated bytes of a step: of the model, the optimizer, activations and per-sample gradients, and in all.
     """
@@ -52,7 +57,9 @@ class DryRun:
     samples: int
     sample_rate: float
     trainable: dict[str, tuple[int, ...]]
-    clipping: list[dict[str, Any]]
+    layers: list[dict[str, Any]]
+    norms: str
+    epsilon_of_exact_norms: float | None
     memory: dict[str, int]
 
 
@@ -120,7 +127,9 @@ def dry_run(
         samples=prepared.task.size,
         sample_rate=mechanism.sample_rate,
         trainable={name: tuple(value.shape) for name, value in prepared.parameters.items()},
-        clipping=[vars(layer) for layer in prepared.private.record.layers],
+        layers=[layer_norms(layer) for layer in prepared.private.record.layers],
+        norms=norms_sentence(recipe.privacy.norms.kind, prepared.private.record),
+        epsilon_of_exact_norms=epsilon_of_exact_norms(mechanism, steps, recipe.privacy.delta, steps),
         memory=estimate_memory(prepared, activations),
     )
 
@@ -131,7 +140,7 @@ def estimate_memory(prepared: Prepared, activations: int) -> dict[str, int]:
     trainable = sum(value.numel() for value in prepared.parameters.values())
     stored = sum(value.numel() * value.element_size() for value in [*model.parameters(), *model.buffers()])
     samples = settings.training.micro_batch_size
-    exact = settings.privacy.clipping == "exact" and settings.optimizer.name != "grape"
+    exact = settings.privacy.norms.kind == "exact" and settings.optimizer.name != "grape"
     parts = {
         "model": stored,
         "optimizer": 16 * trainable,  # sum, gradient and two moments

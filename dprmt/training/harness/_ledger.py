@@ -12,13 +12,12 @@ from typing import Any
 
 from dprmt._files import append_line, read_lines
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, RandomizedClipping
+from dprmt.accounting import DPSGD
 from dprmt.training.harness._clip_only import SENTENCE, ClippingOnly
 
-Mechanism = DPSGD | RandomizedClipping | ClippingOnly
+Mechanism = DPSGD | ClippingOnly
 FILE = "privacy.jsonl"
 _EXACT_FOR = 0.5  # seconds an answer may take before it is no longer asked for at every step
-_OF_ALLOCATION = ("sampling", "steps_per_epoch", "participations")
 _DIGITS = 3  # binary ones that numbers of steps are rounded up to then
 
 
@@ -121,7 +120,5 @@ def describe_mechanism(mechanism: Mechanism) -> dict[str, Any]:
     """The mechanism as a document, for the run's record."""
     if isinstance(mechanism, ClippingOnly):
         return {"mechanism": f"none ({SENTENCE})", "sample_rate": mechanism.sample_rate}
-    fields = vars(mechanism)
-    if mechanism.steps_per_epoch is None:  # as before there was another sampling, for records of then
-        fields = {name: value for name, value in fields.items() if name not in _OF_ALLOCATION}
-    return {"mechanism": type(mechanism).__name__, **fields}
+    document = mechanism.as_dict()
+    return {"mechanism": type(mechanism).__name__, **{key: document[key] for key in document if key != "kind"}}

@@ -111,6 +111,7 @@ class Run:
         self.released = ReleasedGradients(
             prepared.parameters, settings.training.spectra_layers, settings.training.spectra_every
         )
+        prepared.attach_telemetry()
         prepared.attach_denoising(self.released)
         self.scores: dict[str, Any] = {}
         self._scored: int | None = None  # the step after which the scores were taken
@@ -203,15 +204,19 @@ class Run:
         rate *= learning_rate_factor(settings.optimizer.schedule, step, self.total)
         for group in self.prepared.inner_optimizer.param_groups:
             group["lr"] = rate
-        loss = self._accumulate(step, batch)
-        for look in self._hear["measured"]:
-            look(self, step)
-        if self.processes > 1:
-            self.stopped = from_first(self.stopped)
-        if self.stopped:
-            private.optimizer.zero_grad(set_to_none=True)  # the sum, which was neither charged nor used
-            return None
-        epsilon = self._charge(step)
+        charged = False
+        try:
+            loss = self._accumulate(step, batch)
+            for look in self._hear["measured"]:
+                look(self, step)
+            if self.processes > 1:
+                self.stopped = from_first(self.stopped)
+            if self.stopped:
+                return None
+            epsilon, charged = self._charge(step), True
+        finally:
+            if not charged:
+                private.optimizer.zero_grad(set_to_none=True)  # the sum, which was neither charged nor used
         self.released.step = step
         private.step()
         self.done = step
@@ -224,6 +229,7 @@ class Run:
             learning_rate=rate,
             noisy_gradient_norm=self.released.norm,
             denoising=self.released.denoising,
+            telemetry=self.prepared.telemetry.last if self.prepared.telemetry is not None else {},
             seconds=time.perf_counter() - started,
             loss=loss,
             batch_size=len(batch),
@@ -266,6 +272,8 @@ class Run:
         }
         if self.prepared.denoising_memory is not None:
             state["denoising"] = self.prepared.denoising_memory.state_dict()
+        if self.prepared.telemetry is not None:
+            state["telemetry"] = self.prepared.telemetry.state_dict()
         if self._draws is not None and self.done < self.total:
             state["allocation"] = self._draws.for_checkpoint()
         if self._repeatable:
@@ -287,6 +295,8 @@ class Run:
         self.prepared.inner_optimizer.load_state_dict(state["optimizer"])
         if self.prepared.denoising_memory is not None:
             self.prepared.denoising_memory.load_state_dict(state["denoising"])
+        if self.prepared.telemetry is not None and "telemetry" in state:
+            self.prepared.telemetry.load_state_dict(state["telemetry"])
         self._saved_draws = state.get("allocation")
         for name, generator_state in state.get("generators", {}).items() if self._repeatable else ():
             self._generators[name].set_state(generator_state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,6 +73,8 @@ class StepRecord:
         As it was drawn. **Private.**
     evaluation : dict or None
         Scores after the step, if they were taken.
+    telemetry : dict
+        What the run said of itself, see `dprmt.training.telemetry.Telemetry.last`; empty without telemetry.
     """
 
     step: int
@@ -85,6 +87,7 @@ class StepRecord:
     loss: float | None
     batch_size: int
     evaluation: dict[str, Any] | None = None
+    telemetry: dict[str, Any] = field(default_factory=dict)
 
     def entry(self) -> dict[str, Any]:
         """As a line of ``metrics.jsonl``."""
@@ -95,6 +98,7 @@ class StepRecord:
             "learning_rate": self.learning_rate,
             "noisy_gradient_norm": self.noisy_gradient_norm,
             **self.denoising,
+            **({"telemetry": self.telemetry} if self.telemetry else {}),
             "private": {"loss": self.loss, "batch_size": self.batch_size, "seconds": self.seconds},
         }
         return entry if self.evaluation is None else entry | {"evaluation": self.evaluation}

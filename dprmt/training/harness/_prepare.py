@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import calibrate_noise_multiplier
+from dprmt.accounting import Poisson, RandomAllocation, calibrate
 from dprmt.spectra import BlendMemory
 from dprmt.training.clipping import PrivateStep
 from dprmt.training.denoising import Denoising, DenoisingStep
-from dprmt.training.harness._allocation import allocated, epoch_length
+from dprmt.training.harness._allocation import epoch_length
 from dprmt.training.harness._clip_only import ClippingOnly
 from dprmt.training.harness._ledger import Mechanism, whole_epochs
 from dprmt.training.harness._randomness import Randomness
@@ -24,6 +24,7 @@ from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
 from dprmt.training.recipes import OPTIMIZERS, OptimizerRecipe, Settings
 from dprmt.training.subspaces import EnergyShare, RankRule, Subspaces
+from dprmt.training.telemetry import Telemetry
 
 
 @dataclass
@@ -38,12 +39,31 @@ class Prepared:
     noise_generator: torch.Generator
     denoising: DenoisingStep | None = None
     denoising_memory: BlendMemory | None = None  # what the denoiser keeps from step to step, for checkpoints
+    telemetry: Telemetry | None = None
     inner_optimizer: torch.optim.Optimizer = field(init=False)  # the one inside Opacus' one
     parameters: dict[str, torch.nn.Parameter] = field(init=False)  # the trainable ones
 
     def __post_init__(self) -> None:
         self.inner_optimizer = self.private.optimizer.original_optimizer
         self.parameters = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+    def attach_telemetry(self) -> None:
+        """Read what is released, if that is wanted and there is noise; before a denoiser changes it."""
+        wanted, denoised = self.settings.telemetry, self.settings.denoising.method != "none"
+        if not wanted.on or self.settings.privacy.clip_only:
+            return
+        if denoised and OPTIMIZERS[self.settings.optimizer.name].in_subspaces:
+            return  # the noisy gradient is gone when the optimizer's step begins
+        steps = self.settings.training.steps
+        self.telemetry = Telemetry.attach(
+            self.private.optimizer,
+            self.parameters,
+            every=wanted.every or max(1, steps // 50),
+            window=wanted.window,
+            horizon=steps,
+            untouched=not denoised,
+            displacement=wanted.displacement,
+        )
 
     def attach_denoising(self, released: ReleasedGradients) -> None:
         """Put the denoiser between noise and optimizer, if there is one, and the observer before it."""
@@ -71,8 +91,9 @@ class Prepared:
 
     def close(self) -> None:
         """Leave the model without hooks."""
-        if self.denoising is not None:
-            self.denoising.detach()
+        for attached in (self.denoising, self.telemetry):
+            if attached is not None:
+                attached.detach()
         close = getattr(self.private, "close", None)
         if close is not None:
             close()
@@ -89,24 +110,21 @@ def prepare(
     tokens: int | None = None,
 ) -> Prepared:
     """Find the noise multiplier and make the steps private."""
-    rate = sample_rate(settings, task.size)
+    batches = sampling(settings, task.size)
     plan = _plan(model, task, settings, randomness, processes, tokens)
-    sigma = noise_multiplier or find_noise_multiplier(settings, plan.record, rate)
-    mechanism = _mechanism(settings, plan.record, sigma, rate)
+    sigma = noise_multiplier or find_noise_multiplier(settings, plan.record, batches)
+    mechanism = _mechanism(settings, plan.record, sigma, batches)
     inner = _optimizer(model, settings, plan, sigma)
     noise = randomness.generator("noise", next(model.parameters()).device)
     private = plan.privatize(inner, noise_multiplier=sigma, noise_generator=noise)
     return Prepared(model, task, settings, private, mechanism, noise)
 
 
-def _mechanism(settings: Settings, record: NormRecord, sigma: float, rate: float) -> Mechanism:
-    if settings.privacy.clip_only:
-        return ClippingOnly(rate)
-    mechanism = record.mechanism(sigma, rate)
-    return mechanism if settings.privacy.sampling == "poisson" else allocated(mechanism, round(1 / rate))
+def _mechanism(settings: Settings, record: NormRecord, sigma: float, batches: Poisson | RandomAllocation) -> Mechanism:
+    return ClippingOnly(batches.rate) if settings.privacy.clip_only else record.mechanism(sigma, batches)
 
 
-def find_noise_multiplier(settings: Settings, record: NormRecord, rate: float) -> float:
+def find_noise_multiplier(settings: Settings, record: NormRecord, batches: Poisson | RandomAllocation) -> float:
     """The σ that was asked for, or the smallest that keeps the target ε."""
     privacy, steps = settings.privacy, settings.training.steps
     if privacy.clip_only:
@@ -114,24 +132,19 @@ def find_noise_multiplier(settings: Settings, record: NormRecord, rate: float) -
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
     assert privacy.target_epsilon is not None  # there is exactly one of both
-    options: dict[str, Any] = {"sample_rate": rate, "steps": steps}
-    if privacy.sampling == "allocation":
-        length = round(1 / rate)
-        options = {"sampling": "allocation", "steps_per_epoch": length, "steps": whole_epochs(steps, length)}
-    if record.probes is not None:
-        told = ("probes", "rank", "probe_sharing", "sketch", "power_iteration")
-        options |= {name: getattr(record, name) for name in told}
-    return calibrate_noise_multiplier(privacy.target_epsilon, privacy.delta, **options)
+    run, length = record.mechanism(1.0, batches), whole_epochs(steps, batches.steps_per_epoch)
+    found = calibrate(run, steps=length, target_epsilon=privacy.target_epsilon, delta=privacy.delta)
+    return found.noise_multiplier
 
 
-def sample_rate(settings: Settings, size: int) -> float:
-    """Probability of a sample to be in a logical batch: what sampler and accountant are told."""
+def sampling(settings: Settings, size: int) -> Poisson | RandomAllocation:
+    """How samples come into batches: what sampler and accountant are told."""
     if settings.training.batch_size > size:
         allowed = f"at most the size of the training set, {size}"
         raise ParameterError("training.batch_size", settings.training.batch_size, allowed)
     if settings.privacy.sampling == "allocation":
-        return 1 / epoch_length(settings.training.batch_size, size)
-    return charged_sample_rate(settings.training.batch_size, size)
+        return RandomAllocation(epoch_length(settings.training.batch_size, size))
+    return Poisson(charged_sample_rate(settings.training.batch_size, size))
 
 
 def _plan(
@@ -141,16 +154,13 @@ def _plan(
     projected = {} if subspaces is None else {"subspaces": subspaces}  # a task's own plan may not know them
     return task.clipping_plan(
         model,
-        clipping=privacy.clipping,
+        norms=privacy.norms,
         clipping_norm=privacy.clipping_norm,
         expected_batch_size=settings.training.batch_size,
-        probes=privacy.probes,
-        sketch=privacy.sketch,
-        power_iteration=privacy.power_iteration,
-        probe_sharing=privacy.probe_sharing,
         tokens=tokens,
         probe_generator=ProbeGenerator(randomness.derive("probes")),
         distributed=processes > 1,
+        replay=privacy.replay,
         **projected,
     )
 

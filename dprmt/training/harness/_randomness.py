@@ -11,10 +11,12 @@ import torch
 from dprmt._validation import ParameterError, check_count
 from dprmt.training.randomness import SecureRandom, secret_generator
 
+_SECRET_BYTES = 32
+
 
 @dataclass(frozen=True)
 class Randomness:
-    """A secret and what is derived from it; its ``repr`` does not show it.
+    """A secret of 32 bytes and what is derived from it; its ``repr`` does not show it.
 
     Formal guarantees
     -----------------
@@ -28,24 +30,28 @@ class Randomness:
     is_secret: bool
     secure: bool = False
 
+    def __post_init__(self) -> None:
+        if len(self.secret) != _SECRET_BYTES:  # so that secret and purpose are told apart
+            raise ParameterError("secret", "<hidden>", f"{_SECRET_BYTES} bytes")
+
     def __repr__(self) -> str:
         return f"Randomness(is_secret={self.is_secret})"
 
-    def derive(self, purpose: str, size: int = 32) -> bytes:
-        """Bytes for one purpose."""
-        return hashlib.shake_256(self.secret + purpose.encode()).digest(size)
+    def derive(self, purpose: str) -> bytes:
+        """32 bytes for one purpose: nobody asks for one purpose twice."""
+        return hashlib.shake_256(self.secret + purpose.encode()).digest(_SECRET_BYTES)
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator | SecureRandom:
         """A generator for one purpose."""
         if self.secure:
-            return SecureRandom(self.derive(purpose, 32))
+            return SecureRandom(self.derive(purpose))
         return secret_generator(device, self.derive(purpose))
 
 
 def fresh_randomness(noise_seed: int | None, attempt: int, secure: bool = False) -> Randomness:
     """Randomness of one start of a run."""
     if noise_seed is None:
-        drawn = Randomness(secrets.token_bytes(32), True, secure)
+        drawn = Randomness(secrets.token_bytes(_SECRET_BYTES), True, secure)
         if secure:
             drawn.generator("noise")  # says now if the package is missing
         return drawn
@@ -54,4 +60,4 @@ def fresh_randomness(noise_seed: int | None, attempt: int, secure: bool = False)
     if isinstance(noise_seed, bool) or not isinstance(noise_seed, int) or not 0 <= noise_seed < 2**63:
         raise ParameterError("noise_seed", noise_seed, "None or an integer in [0, 2**63)")
     text = f"dprmt run, noise seed {noise_seed}, attempt {check_count('attempt', attempt)}"
-    return Randomness(hashlib.blake2b(text.encode(), digest_size=32).digest(), False)
+    return Randomness(hashlib.blake2b(text.encode(), digest_size=_SECRET_BYTES).digest(), False)

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,9 +48,8 @@ class RecipeTask(Task):
         inputs = self.collate([self.data.train[position] for position in positions])
         samples = inputs.pop("sample_id")
         private.model.train()  # scores leave it in evaluation mode
-        losses = per_sample_losses(private.model, inputs)
-        private.accumulate(losses, samples=samples, step=step)
-        return losses.detach()
+        losses = partial(per_sample_losses, private.model)
+        return private.accumulate(losses, samples=samples, step=step, batch=inputs)
 
     def digest(self) -> str:
         """Of all items in their order."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import tomllib
@@ -12,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from dprmt._files import LEFTOVERS, read_lines, replacing, write_whole
+from dprmt._files import LEFTOVERS, lock, read_lines, replacing, write_whole
 from dprmt._validation import ParameterError
 from dprmt.training.recipes import Settings, recipe_from_dict
 
@@ -74,9 +73,9 @@ class RunFolder:
             write_whole(self.path / CONFIG, self._config)
 
     def _locked(self) -> IO[str]:
-        handle = (self.path / _LOCK).open("w")
+        handle = (self.path / _LOCK).open("w", encoding="utf-8")
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(handle)
         except OSError:
             handle.close()
             raise ParameterError("out", str(self.path), "a folder in which no other process is training") from None
@@ -193,7 +192,7 @@ def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not path.exists():
         raise ParameterError("folder", str(folder), "the folder of a finished run")
     try:
-        summary = json.loads(path.read_text())
+        summary = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         summary = None
     if not isinstance(summary, dict):

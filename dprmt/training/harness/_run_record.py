@@ -13,12 +13,17 @@ from dprmt._validation import ParameterError
 from dprmt.training.harness._clip_only import SENTENCE
 from dprmt.training.harness._run_folder import METRICS, RUN, SUMMARY
 
+NOT_REPLAYED = (
+    "no: losses were not given as a function of the batch, so samples that mix without a gradient were not looked for"
+)
+"""In place of the rate, in a run whose task gives its step tensors or sums."""
+
 
 def read_run(path: Path) -> dict[str, Any]:
     """``run.json``, empty if there is none."""
     file = path / RUN
     try:
-        document: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     except (OSError, ValueError) as error:
         raise ParameterError("resume", str(file), f"given for a run whose record can be read ({error})") from None
     if file.exists() and not _is_record(document):
@@ -39,5 +44,5 @@ def steps_seen(path: Path) -> int:
     """Steps that metrics and summary know of: each of them was charged."""
     steps = len(read_lines(path / METRICS))
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        steps = max(steps, int(json.loads((path / SUMMARY).read_text())["charged"]))
+        steps = max(steps, int(json.loads((path / SUMMARY).read_text(encoding="utf-8"))["charged"]))
     return steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -55,9 +56,8 @@ class Task(ABC):
     ...
     ...     def accumulate(self, private, positions, step):
     ...         x = self.points[list(positions)]
-    ...         losses = (private.model(x) - 2 * x).square().sum(1)
-    ...         private.accumulate(losses, samples=positions, step=step)
-    ...         return losses.detach()
+    ...         losses = lambda x: (private.model(x) - 2 * x).square().sum(1)
+    ...         return private.accumulate(losses, samples=positions, step=step, batch=x)
     >>> Line().pieces([0, 1, 3], 2)
     [[0, 1], [3]]
     """
@@ -145,7 +145,12 @@ class ItemTask(Task):
     collate : callable
         From a list of items to the batch that ``losses`` takes.
     losses : callable
-        From (model, batch) to each sample's own loss, shape (B,), with its graph.
+        From (model, batch) to each sample's own loss, shape (B,), with its graph. Right, of a text: the sum over its
+        own tokens by their number, as `dprmt.training.data.per_sample_losses` has it. Wrong, as other samples' lengths
+        decide: the mean over the padded length, or the sum over the batch's number of tokens
+        (``num_items_in_batch``). Wrong, too: a loss divided by the batch's largest one, a batch's mean taken from the
+        inputs. Everything in the batch has one row for each sample. Samples are run alone now and then, and a loss
+        that differs is refused.
     length : callable or None
         Of an item: micro-batches are then formed of items of similar length.
 
@@ -175,6 +180,5 @@ class ItemTask(Task):
 
     def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
         """See `Task`."""
-        losses = self.losses(private.model, self.collate([self.items[i] for i in positions]))
-        private.accumulate(losses, samples=positions, step=step)
-        return losses.detach()
+        batch = self.collate([self.items[i] for i in positions])
+        return private.accumulate(partial(self.losses, private.model), samples=positions, step=step, batch=batch)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dprmt import __version__
+from dprmt import __version__, _html
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError
 from dprmt.training.harness._clip_only import no_privacy
@@ -21,6 +21,7 @@ from dprmt.training.harness._guard import check_parameters_moved, snapshot
 from dprmt.training.harness._interrupts import Interrupts
 from dprmt.training.harness._ledger import describe_mechanism
 from dprmt.training.harness._loop import Run
+from dprmt.training.harness._norms_said import epsilon_of_exact_norms, norms_sentence
 from dprmt.training.harness._observer import MetricsFile, Observer, SpectraFile
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._processes import from_first, in_first, process_group
@@ -28,7 +29,7 @@ from dprmt.training.harness._progress import ProgressBar
 from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.harness._recipe_task import RecipeTask, load, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder
-from dprmt.training.harness._run_record import read_run, steps_seen
+from dprmt.training.harness._run_record import NOT_REPLAYED, read_run, steps_seen
 from dprmt.training.harness._task import Task
 from dprmt.training.harness._trained import save_trained
 from dprmt.training.recipes import Recipe, Settings
@@ -54,6 +55,10 @@ class TrainingResult:
         Upper bound of ε for all charged steps; infinite with ``privacy.clip_only``.
     evaluation : dict
         Scores after the last step; empty if there is nothing to evaluate on.
+    norms : str
+        How norms were obtained: by what was asked for, or exactly where that costs less.
+    epsilon_of_exact_norms : float or None
+        What ``epsilon`` would be with the same noise and exact norms; None with ``privacy.clip_only``.
     """
 
     folder: Path
@@ -62,6 +67,13 @@ class TrainingResult:
     charged: int
     epsilon: float
     evaluation: dict[str, Any]
+    norms: str
+    epsilon_of_exact_norms: float | None
+
+    def _repr_html_(self) -> str:
+        rows = [[name.replace("_", " "), str(value)] for name, value in vars(self).items() if name != "evaluation"]
+        rows += [[name, f"{value}"] for name, value in self.evaluation.items()]
+        return _html.block(_html.table(["run", ""], rows))
 
 
 def train(
@@ -187,7 +199,10 @@ def train_task(
         What is trained, on its device and in training mode; its layers must be those of
         `dprmt.training.clipping.make_private`, or what the task's own private step takes.
     task : Task
-        On what.
+        On what. Each loss is of one sample alone: of a text, the mean over its own tokens. Means over the batch's
+        tokens (``num_items_in_batch``) or over padding, and anything divided by a statistic of the batch, are refused;
+        where the task's own ``accumulate`` gives losses as a tensor nobody can tell, and ``run.json`` says so
+        (``replay``).
     settings : Settings
         How.
     out, resume, noise_seed, show_progress
@@ -306,26 +321,30 @@ class _FolderRun:
                 write_whole(self._path / RUN, strict_json(document, indent=1) + "\n")
                 spectra = [] if prepared.settings.training.spectra_every is None else [SpectraFile(self._path)]
                 run.observers = [MetricsFile(self._path), *spectra, *observers]
-            self._go_through(run, before)
+            self._go_through(run, before, document)
             if not run.stopped:
                 if run.done:  # else all steps that were charged are lost
                     check_parameters_moved(prepared.model, before)
                 run.evaluate()
                 if self._folder is not None:
-                    self._finished(run, finish, document["noise_is_secret"])
-            return TrainingResult(self._path, not run.stopped, run.done, run.charged, run.epsilon(), run.scores)
+                    self._finished(run, finish, document)
+            spent = (run.epsilon(), run.scores, *_of_norms(run))
+            return TrainingResult(self._path, not run.stopped, run.done, run.charged, *spent)
         finally:
             prepared.close()
 
-    def _go_through(self, run: Run, before: dict[str, torch.Tensor]) -> None:
+    def _go_through(self, run: Run, before: dict[str, torch.Tensor], document: dict[str, Any]) -> None:
         # The first SIGINT or SIGTERM ends the run between two steps.
         looked_at = max(min(_MOVED_AFTER, run.total), run.done + 1)
         with Interrupts() as interrupts, closing(run.steps()) as steps:
             for record in steps:
                 if record.step == looked_at:
                     check_parameters_moved(run.prepared.model, before)
+                    self._say_unless_replayed(run.prepared, document)
                 if interrupts.asked and run.done < run.total:
                     run.stop()
+        if run.done:
+            self._say_unless_replayed(run.prepared, document)
 
     def _described(self, prepared: Prepared) -> dict[str, Any]:
         mechanism, task = prepared.mechanism, prepared.task
@@ -342,8 +361,16 @@ class _FolderRun:
             "labels": None if task.class_names is None else list(task.class_names),
             "processes": self._processes,
             "trainable_parameters": sum(value.numel() for value in prepared.parameters.values()),
+            "replay": self._former.get("replay", prepared.settings.privacy.replay),
             "private": {"data": task.digest()},
         } | no_privacy(mechanism)
+
+    def _say_unless_replayed(self, prepared: Prepared, document: dict[str, Any]) -> None:
+        # Whether losses are a function of the batch is the task's code, which runs first in the first step.
+        if not getattr(prepared.private, "replayable", False) and document["replay"] != NOT_REPLAYED:
+            document["replay"] = NOT_REPLAYED
+            if self._folder is not None:
+                write_whole(self._path / RUN, strict_json(document, indent=1) + "\n")
 
     def _check_same(self, document: dict[str, Any], settings: Settings) -> None:
         # ε of all starts together is computed for one mechanism: it has to be that of every step charged so far.
@@ -367,14 +394,25 @@ class _FolderRun:
             what = f"{run.charged} steps charged, {seen} done" if self._former else "no run.json"
             raise ParameterError("resume", f"{self._path}: {what}", "given for a run whose record is complete")
 
-    def _finished(self, run: Run, finish: Callable[[Run], None], noise_is_secret: bool) -> None:
+    def _finished(self, run: Run, finish: Callable[[Run], None], document: dict[str, Any]) -> None:
         finish(run)
+        norms, exact = _of_norms(run)
         summary = {
             "steps": run.done,
             "charged": run.charged,
             "epsilon": run.epsilon(),
+            "epsilon_of_exact_norms": exact,
             "delta": run.prepared.settings.privacy.delta,
-            "noise_is_secret": noise_is_secret,
+            "norms": norms,
+            "noise_is_secret": document["noise_is_secret"],
+            "replay": document["replay"],
             "evaluation": run.scores,
         } | no_privacy(run.prepared.mechanism)
         write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")
+
+
+def _of_norms(run: Run) -> tuple[str, float | None]:
+    prepared = run.prepared
+    privacy = prepared.settings.privacy
+    norms = norms_sentence(privacy.norms.kind, prepared.private.record)
+    return norms, epsilon_of_exact_norms(prepared.mechanism, run.charged, privacy.delta, run.total)

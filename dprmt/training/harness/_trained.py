@@ -67,7 +67,7 @@ def load_trained(run: str | os.PathLike[str]) -> LoadedModel:
     if not (path / SUMMARY).exists():  # written after the model
         raise ParameterError("run", str(run), "the folder of a finished run")
     recipe = load_recipe(path / CONFIG)
-    labels = json.loads((path / RUN).read_text())["labels"]
+    labels = json.loads((path / RUN).read_text(encoding="utf-8"))["labels"]
     loaded = load_model(recipe.model, labels=None if labels is None else len(labels), seed=recipe.training.seed)
     if isinstance(loaded.model, PeftModel):
         load_adapter(loaded.model, path / MODEL)

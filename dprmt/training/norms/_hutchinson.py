@@ -8,8 +8,8 @@ from typing import Any, SupportsIndex
 
 import torch
 
-from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.training.norms._estimator import ProbeSharing
+from dprmt._validation import ParameterError
+from dprmt.accounting import Hutchinson
 from dprmt.training.norms._exact import embedding_squared_norms
 from dprmt.training.norms._layer_gradient import (
     LayerGradient,
@@ -20,7 +20,6 @@ from dprmt.training.norms._layer_gradient import (
     token_factors,
 )
 from dprmt.training.norms._probes import ProbeGenerator, SampleId, draw_probes
-from dprmt.training.norms._record import LayerRecord
 
 
 def hutchinson_squared_norms(
@@ -88,25 +87,27 @@ def check_probes(name: str, probes: torch.Tensor, layer: LayerGradient) -> None:
 
 
 @dataclass(frozen=True)
-class Hutchinson:
-    """Hutchinson norms of a training run's layers, with probes by step, layer and, in sample mode, sample.
+class HutchinsonEstimator:
+    """Hutchinson norms of a training run's layers, with probes by step, layer and, if they are secret, sample.
 
     Parameters
     ----------
     probes : int
         k >= 2.
-    probe_sharing : {"sample", "batch"}
-        "sample": secret probes of its own for every sample. "batch": one matrix per layer and step.
+    secret : bool
+        True: every sample has secret probes of its own. False: one matrix per layer and step, which may be known.
+    everything : bool
+        By default layers with min(d, p) <= k, embeddings, normalizations and lone biases are exact, which costs less,
+        and no finite rank is claimed. True estimates all of them.
     generator : ProbeGenerator
         The source of probes; a new secret by default.
 
     Formal guarantees
     -----------------
-    The estimate of layer l for sample i is ‖M_{li} P‖²_F with M_{li} the gradient of the layer's weight (and
-    bias), P from the generator, its guarantee included. Hence ‖M_{li}‖² times the X of
-    ``docs/theory/randomized_clipping.md``, §1, up to rounding (see :func:`rounding_margin`): what
-    ``dprmt.accounting.RandomizedClipping`` asks of the norms for this ``probes`` and ``probe_sharing``. In
-    sample mode the caller releases neither norms nor clip factors.
+    The estimate of layer l for sample i is ‖M_{li} P‖²_F with M_{li} the gradient of the layer's weight (and bias), P
+    from the generator, its guarantee included. Hence ‖M_{li}‖² times the X of ``docs/theory/randomized_clipping.md``,
+    §1, up to rounding (see :func:`rounding_margin`): what :attr:`norms`, a `dprmt.accounting.Hutchinson`, asks of
+    training code. Where probes are secret the caller releases neither norms nor clip factors.
 
     Raises
     ------
@@ -115,20 +116,26 @@ class Hutchinson:
 
     Examples
     --------
-    >>> norms = Hutchinson(probes=8)
-    >>> norms.squared_norms(torch.ones(2, 5, 4), torch.ones(2, 5, 3), layer="head", step=0, samples=[17, 4]).shape
+    >>> estimator = HutchinsonEstimator(probes=8)
+    >>> activations, gradients = torch.ones(2, 5, 4), torch.ones(2, 5, 3)
+    >>> estimator.squared_norms(activations, gradients, layer="head", step=0, samples=[17, 4]).shape
     torch.Size([2])
-    >>> norms.layer_record("head", in_features=4, out_features=3)
-    LayerRecord(layer='head', method='hutchinson', probes=8, rank=3, sketch=None, power_iteration=False)
+    >>> estimator.norms
+    Hutchinson(8, secret=True)
     """
 
     probes: int = 32
-    probe_sharing: ProbeSharing = "sample"
-    generator: ProbeGenerator = field(default_factory=ProbeGenerator)
+    secret: bool = field(default=True, kw_only=True)
+    everything: bool = field(default=False, kw_only=True)
+    generator: ProbeGenerator = field(default_factory=ProbeGenerator, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_count("probes", self.probes, low=2)
-        check_choice("probe_sharing", self.probe_sharing, ("batch", "sample"))
+        Hutchinson(self.probes, secret=self.secret)  # checked by it
+
+    @property
+    def norms(self) -> Hutchinson:
+        """The law of the estimates."""
+        return Hutchinson(self.probes, secret=self.secret)
 
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
         """Whether an estimate needs less memory and fewer operations than the exact norm: min(d, p) > k.
@@ -181,7 +188,7 @@ class Hutchinson:
         step : int
             Number of the logical step, the same for all its micro-batches.
         samples : sequence of int or str, or tensor of integers, shape (B,)
-            Identities of the samples in the data set; needed in sample mode.
+            Identities of the samples in the data set; needed for secret probes.
 
         Returns
         -------
@@ -195,7 +202,7 @@ class Hutchinson:
         """
         factors = layer_gradient(activations, gradients, bias, side=None)
         request = {"layer": layer, "step": step, "rows": factors.columns, "probes": self.probes}
-        probes = draw_probes(self.generator, self.probe_sharing, samples, factors.left, **request)
+        probes = draw_probes(self.generator, self.secret, samples, factors.left, **request)
         return sum_of_squares(factors.times(probes))
 
     def embedding_squared_norms(
@@ -229,42 +236,11 @@ class Hutchinson:
         """
         (values,) = token_factors(gradients=gradients)
         request = {"layer": layer, "step": step, "rows": values.shape[-1], "probes": self.probes}
-        probes = draw_probes(self.generator, self.probe_sharing, samples, values, **request)
+        probes = draw_probes(self.generator, self.secret, samples, values, **request)
         with full_precision(values.device):
             return embedding_squared_norms(tokens.reshape(len(values), -1), values @ probes, padding_idx=padding_idx)
 
-    def layer_record(
-        self, layer: str, in_features: int, out_features: int, *, bias: bool = False, tokens: int | None = None
-    ) -> LayerRecord:
-        """What the accountant must know of a layer treated this way.
 
-        Parameters
-        ----------
-        layer : str
-            The layer's name.
-        in_features, out_features : int
-            d and p.
-        bias : bool
-            Whether the layer has a bias.
-        tokens : int, optional
-            The largest possible T, known without looking at the data; a gradient has at most rank T.
-
-        Returns
-        -------
-        LayerRecord
-            With the largest rank that this layer's gradient can have.
-
-        Raises
-        ------
-        ParameterError
-            If a size is not an integer >= 1.
-        """
-        rank = min(check_count("in_features", in_features) + bool(bias), check_count("out_features", out_features))
-        if tokens is not None:
-            rank = min(rank, check_count("tokens", tokens))
-        return LayerRecord(layer, "hutchinson", self.probes, rank)
-
-
-def hutchinson(*, probes: int, probe_sharing: ProbeSharing, generator: ProbeGenerator, **_: Any) -> Hutchinson:
+def hutchinson(*, probes: int, secret: bool, generator: ProbeGenerator, **_: Any) -> HutchinsonEstimator:
     """By its word in a recipe."""
-    return Hutchinson(probes, probe_sharing, generator)
+    return HutchinsonEstimator(probes, secret=secret, generator=generator)

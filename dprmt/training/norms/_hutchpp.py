@@ -10,13 +10,13 @@ from typing import SupportsIndex
 
 import torch
 
-from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.training.norms._estimator import ProbeSharing
+from dprmt._validation import ParameterError, check_count
+from dprmt.accounting import Hutchinson, HutchPlusPlus
 from dprmt.training.norms._hutchinson import check_probes
 from dprmt.training.norms._layer_gradient import LayerGradient, Side, full_precision, layer_gradient, sum_of_squares
 from dprmt.training.norms._probes import ProbeGenerator, SampleId, draw_probes
-from dprmt.training.norms._record import LayerRecord
 
+_NARROWEST = 3  # columns of a sketch that the accountant credits
 _SHARE_WITH_POWER_ITERATION, _SHARE_IN_ONE_PASS = 0.36, 0.45
 _COMPARED, _SAME = 6, 1e-9  # two times six independent normals are that nearly parallel with probability below 1e-20
 
@@ -134,8 +134,8 @@ def _scaled(image: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class HutchPlusPlus:
-    """Hutch++ norms of a training run's layers, with sketch and probes by step, layer and, if wanted, sample.
+class HutchPlusPlusEstimator:
+    """Hutch++ norms of a training run's layers, with sketch and probes by step, layer and, if secret, sample.
 
     Parameters
     ----------
@@ -145,18 +145,17 @@ class HutchPlusPlus:
         s >= 1, width of the sketch. By default 0.36 k with a power iteration and 0.45 k without, at least 3: about the
         split of s and k that `dprmt.accounting.choose_probes` finds best for as many products. Below 3 the accountant
         charges k probes of Hutchinson's.
-    probe_sharing : {"sample", "batch"}
-        "sample": a secret sketch and secret probes of its own for every sample. "batch": one of each per layer
-        and step.
-    generator : ProbeGenerator
-        The source of both; a new secret by default.
     power_iteration : bool
         Whether the head is a basis of MᵀMS (3s + k columns multiplied by M or Mᵀ) rather than of MᵀS (2s + k).
+    secret : bool
+        True: every sample has a secret sketch and secret probes of its own. False: one of each per layer and step.
+    generator : ProbeGenerator
+        The source of both; a new secret by default.
 
     Formal guarantees
     -----------------
-    As for :class:`Hutchinson`, with X = h + (1-h) Σ_i λ_i χ²_i(k)/k given the sketch, which is independent of
-    the probes: covered by the accountant with k = ``probes``, s = ``sketch``, the power iteration as it is, and *no*
+    As for :class:`HutchinsonEstimator`, with X = h + (1-h) Σ_i λ_i χ²_i(k)/k given the sketch, which is independent of
+    the probes: covered by :attr:`norms` with k = ``probes``, s = ``sketch``, the power iteration as it is, and *no*
     finite rank, as part of the norm is exact.
 
     Raises
@@ -166,30 +165,36 @@ class HutchPlusPlus:
 
     Examples
     --------
-    >>> norms = HutchPlusPlus(probes=4, probe_sharing="batch")
-    >>> norms.squared_norms(torch.ones(2, 5, 4), torch.ones(2, 5, 3), layer="head", step=0).round(decimals=3)
+    >>> estimator = HutchPlusPlusEstimator(probes=4, secret=False)
+    >>> estimator.squared_norms(torch.ones(2, 5, 4), torch.ones(2, 5, 3), layer="head", step=0).round(decimals=3)
     tensor([300., 300.], dtype=torch.float64)
-    >>> norms.layer_record("head")
-    LayerRecord(layer='head', method='hutch++', probes=4, rank=None, sketch=3, power_iteration=True)
+    >>> estimator.norms
+    HutchPlusPlus(4, 3, power_iteration=True)
     """
 
     probes: int = 32
     sketch: int | None = None
-    probe_sharing: ProbeSharing = "sample"
-    generator: ProbeGenerator = field(default_factory=ProbeGenerator)
-    power_iteration: bool = True
+    power_iteration: bool = field(default=True, kw_only=True)
+    secret: bool = field(default=True, kw_only=True)
+    generator: ProbeGenerator = field(default_factory=ProbeGenerator, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_count("probes", self.probes, low=2)
         if self.sketch is not None:
             check_count("sketch", self.sketch)
-        check_choice("probe_sharing", self.probe_sharing, ("batch", "sample"))
+        HutchPlusPlus(self.probes, max(self.width, _NARROWEST), secret=self.secret)  # checked by it
+
+    @property
+    def norms(self) -> HutchPlusPlus | Hutchinson:
+        """The law of the estimates: Hutchinson's if the sketch is too narrow to be credited."""
+        if self.width < _NARROWEST:
+            return Hutchinson(self.probes, secret=self.secret)
+        return HutchPlusPlus(self.probes, self.width, power_iteration=self.power_iteration, secret=self.secret)
 
     @property
     def width(self) -> int:
         """s, given or chosen."""
         share = _SHARE_WITH_POWER_ITERATION if self.power_iteration else _SHARE_IN_ONE_PASS
-        return self.sketch or max(3, round(share * self.probes))
+        return self.sketch or max(_NARROWEST, round(share * self.probes))
 
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
         """Whether the layer is large enough to be estimated: min(d, p) > s + k, else its norm is exact.
@@ -217,7 +222,7 @@ class HutchPlusPlus:
         Returns
         -------
         int
-            Twice that of `Hutchinson`: the head's basis is a product of products.
+            Twice that of `HutchinsonEstimator`: the head's basis is a product of products.
         """
         return 2 * (tokens + in_features + out_features + 1)
 
@@ -231,7 +236,7 @@ class HutchPlusPlus:
         samples: Sequence[SampleId] | torch.Tensor | None = None,
         bias: bool = False,
     ) -> torch.Tensor:
-        """Estimates for one layer and one micro-batch. Arguments as in :meth:`Hutchinson.squared_norms`.
+        """Estimates for one layer and one micro-batch. Arguments as in :meth:`HutchinsonEstimator.squared_norms`.
 
         Returns
         -------
@@ -245,50 +250,14 @@ class HutchPlusPlus:
         """
         factors = layer_gradient(activations, gradients, bias, side=None)
         height = factors.columns if self.power_iteration else factors.rows
-        draw = partial(draw_probes, self.generator, self.probe_sharing, samples, factors.left, layer=layer, step=step)
+        draw = partial(draw_probes, self.generator, self.secret, samples, factors.left, layer=layer, step=step)
         sketch = draw(purpose="sketch", rows=height, probes=self.width)
         probes = draw(purpose="probes", rows=factors.columns, probes=self.probes)
         return _estimate(factors, sketch, probes, self.power_iteration)
 
-    def layer_record(
-        self,
-        layer: str,
-        in_features: int | None = None,
-        out_features: int | None = None,
-        *,
-        bias: bool = False,
-        tokens: int | None = None,
-    ) -> LayerRecord:
-        """What the accountant must know of a layer treated this way.
-
-        Parameters
-        ----------
-        layer : str
-            The layer's name.
-        in_features, out_features : int, optional
-            d and p.
-        bias, tokens
-            Not used.
-
-        Returns
-        -------
-        LayerRecord
-            With probes and sketch; without a rank, since the head is exact.
-
-        Raises
-        ------
-        ParameterError
-            If the layer's smaller side is at most s + k: its norm is to be taken exactly.
-        """
-        if in_features is not None and out_features is not None and not self.is_cheaper(in_features, out_features):
-            side = min(in_features, out_features)
-            allowed = f"below {side} together with k = {self.probes} in layer {layer!r}: its exact norm is cheaper"
-            raise ParameterError("sketch", self.width, allowed)
-        return LayerRecord(layer, "hutch++", self.probes, None, self.width, self.power_iteration)
-
 
 def hutchpp(
-    *, probes: int, probe_sharing: ProbeSharing, generator: ProbeGenerator, sketch: int | None, power_iteration: bool
-) -> HutchPlusPlus:
+    *, probes: int, secret: bool, generator: ProbeGenerator, sketch: int | None, power_iteration: bool
+) -> HutchPlusPlusEstimator:
     """By its word in a recipe."""
-    return HutchPlusPlus(probes, sketch, probe_sharing, generator, power_iteration)
+    return HutchPlusPlusEstimator(probes, sketch, power_iteration=power_iteration, secret=secret, generator=generator)

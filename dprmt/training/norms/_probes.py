@@ -47,23 +47,23 @@ class ProbeGenerator:
     seed : bytes or int, optional
         The secret: at most 64 bytes, at least 16, or an integer in [0, 2²⁵⁶). None, the default, draws
         32 bytes from the operating system (`secrets`). Processes that share a logical batch need the same
-        seed in batch mode. A seed that somebody knows is for tests: see below.
+        seed where probes are shared. A seed that somebody knows is for tests: see below.
 
     Formal guarantees
     -----------------
     With a secret seed, and up to the pseudorandomness of BLAKE2b and Philox and a collision of probability
     N²/2¹²⁹ for N matrices, all matrices of different (purpose, step, layer, sample) are independent with
     independent N(0, 1/k) entries, which is what the accountant asks
-    (``dprmt.accounting.RandomizedClipping``). It is for the caller to
+    (``dprmt.accounting.Hutchinson``). It is for the caller to
 
     * number logical steps so that no number comes twice in a run with one seed, and pass the same number for
       all micro-batches of a logical step;
     * give every layer (every parameter matrix) its own name;
-    * in sample mode, name samples by their identity in the data set, never by position in a batch.
+    * for secret probes, name samples by their identity in the data set, never by position in a batch.
 
-    The seed appears in neither ``repr`` nor pickles (pickling is refused). With a public seed, batch mode's
-    guarantee holds only for data and a training run chosen without looking at the probes, and sample mode's
-    guarantee does not hold.
+    The seed appears in neither ``repr`` nor pickles (pickling is refused). With a public seed, the
+    guarantee of shared probes holds only for data and a training run chosen without looking at the probes, and that of
+    secret ones does not hold.
 
     Raises
     ------
@@ -193,14 +193,14 @@ class ProbeGenerator:
 
 def draw_probes(
     generator: ProbeGenerator,
-    probe_sharing: str,
+    secret: bool,
     samples: Sequence[SampleId] | torch.Tensor | None,
     factor: torch.Tensor,
     **request: Any,
 ) -> torch.Tensor:
-    """The matrix or matrices, in either mode, that a micro-batch's factor (B, T, ·) is multiplied by."""
+    """The matrix, or if secret the samples' matrices, that a micro-batch's factor (B, T, ·) is multiplied by."""
     request |= {"dtype": factor.dtype, "device": factor.device}
-    if probe_sharing == "batch":
+    if not secret:
         return generator.shared(**request)
     if samples is None or len(samples) != len(factor):
         raise ParameterError("samples", samples, f"the identities of all {len(factor)} samples of the micro-batch")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import SupportsFloat
 
-from dprmt._validation import ParameterError, check_choice, check_count
-from dprmt.accounting import DPSGD, RandomizedClipping
-
-_NARROWEST = 3  # columns of a sketch that the accountant's bound is for
+from dprmt import _html
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms, Poisson, RandomAllocation
 
 
 @dataclass(frozen=True)
@@ -20,54 +19,35 @@ class LayerRecord:
     ----------
     layer : str
         Its name, by which its probes are drawn.
-    method : {"exact", "hutchinson", "hutch++", "unknown"}
-        The law of the norm; ghost norms are exact. "unknown" is for estimators whose law nobody has written down:
-        there is no ε for them.
-    probes : int or None
-        k >= 2 for "hutchinson" and "hutch++"; None else.
-    rank : int or None
-        The largest possible rank of a sample's gradient, if the whole norm is Hutchinson's.
-    sketch : int or None
-        s >= 1, columns of Hutch++'s sketch; None if nothing is claimed of it.
-    power_iteration : bool
-        Whether Hutch++'s head is a basis of MᵀMS rather than of MᵀS'.
+    norms : Norms or None
+        Its norm's law: ``ExactNorms()``, ghost norms too; ``Hutchinson(…)``, whose ``rank`` is the largest that a
+        sample's gradient of this layer can have; ``HutchPlusPlus(…)``. None for estimators whose law nobody has
+        written down: there is no ε for them.
 
     Raises
     ------
     ParameterError
-        If a value is out of its range or contradicts the method.
+        If a value is of another kind.
 
     Examples
     --------
-    >>> LayerRecord("norm.weight", "exact")
-    LayerRecord(layer='norm.weight', method='exact', probes=None, rank=None, sketch=None, power_iteration=False)
+    >>> LayerRecord("norm.weight")
+    LayerRecord(layer='norm.weight', norms=ExactNorms())
     """
 
     layer: str
-    method: Literal["exact", "hutchinson", "hutch++", "unknown"]
-    probes: int | None = None
-    rank: int | None = None
-    sketch: int | None = None
-    power_iteration: bool = False
+    norms: Norms | None = ExactNorms()
 
     def __post_init__(self) -> None:
         if not isinstance(self.layer, str) or not self.layer:
             raise ParameterError("layer", self.layer, "a name that is not empty")
-        check_choice("method", self.method, ("exact", "hutchinson", "hutch++", "unknown"))
-        if self.method in ("hutchinson", "hutch++"):
-            check_count("probes", self.probes, low=2)  # type: ignore[arg-type]
-        elif self.probes is not None:
-            raise ParameterError("probes", self.probes, f"None for an {self.method} norm")
-        if self.sketch is not None:
-            if self.method != "hutch++":
-                raise ParameterError("sketch", self.sketch, f"None for {self.method}")
-            check_count("sketch", self.sketch)
-        elif self.power_iteration:
-            raise ParameterError("power_iteration", True, "False where no sketch is claimed")
-        if self.rank is not None:
-            if self.method != "hutchinson":
-                raise ParameterError("rank", self.rank, f"None for {self.method}: part of the norm is exact")
-            check_count("rank", self.rank)
+        if not (self.norms is None or isinstance(self.norms, Norms)):
+            raise ParameterError("norms", self.norms, "a value such as Hutchinson(32), or None if its law is unknown")
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the norm is exact."""
+        return isinstance(self.norms, ExactNorms)
 
 
 @dataclass(frozen=True)
@@ -78,19 +58,16 @@ class NormRecord:
     ----------
     layers : sequence of LayerRecord
         One for every group of trainable parameters, each exactly once.
-    probe_sharing : {"batch", "sample"}
-        Which mode ran.
 
     Formal guarantees
     -----------------
-    :meth:`mechanism` claims no more than was done: a finite rank only if every parameter's norm is estimated
-    by Hutchinson and every layer's rank is bounded; a sketch only if every estimated layer has one, and then the
-    smallest; a power iteration only if all have it; probes of "sample" mode only if that mode ran. All
-    estimated layers have the same k: for different ones the tight analysis holds with the smallest (χ²(k)/k
-    falls in the convex order as k grows), but the envelope, with which the accountant may answer instead, is
-    proved for equal k only (``docs/theory/randomized_clipping.md``, E2 to E4). A layer whose law is unknown has no
-    mechanism. The record is as true as what it was given: that the layers are all the trainable parameters is for
-    the caller to check.
+    :attr:`norms` claims no more than was done: a finite rank only if every parameter's norm is estimated by Hutchinson
+    and every layer's rank is bounded; a sketch only if every estimated layer has one, and then the smallest; a power
+    iteration only if all have it; secret probes only if all are. All estimated layers have the same k: for different
+    ones the tight analysis holds with the smallest (χ²(k)/k falls in the convex order as k grows), but the envelope,
+    with which the accountant may answer instead, is proved for equal k only (``docs/theory/randomized_clipping.md``, E2
+    to E4). A layer whose law is unknown has no mechanism. The record is as true as what it was given: that the layers
+    are all the trainable parameters is for the caller to check.
 
     Raises
     ------
@@ -99,98 +76,90 @@ class NormRecord:
 
     Examples
     --------
-    >>> head = LayerRecord("head", "hutchinson", probes=32, rank=10)
-    >>> mechanism = NormRecord([head], "sample").mechanism(noise_multiplier=1.0, sample_rate=0.01)
-    >>> mechanism.probes, mechanism.rank, mechanism.probe_sharing
-    (32, 10, 'sample')
-    >>> NormRecord([head, LayerRecord("norm", "exact")], "batch").rank is None
-    True
+    >>> head = LayerRecord("head", Hutchinson(32, secret=True, rank=10))
+    >>> NormRecord([head]).mechanism(noise_multiplier=1.0, sampling=0.01)
+    DPSGD(1.0, Poisson(0.01), norms=Hutchinson(32, secret=True, rank=10))
+    >>> NormRecord([head, LayerRecord("norm")]).norms
+    Hutchinson(32, secret=True)
     """
 
     layers: Sequence[LayerRecord]
-    probe_sharing: Literal["batch", "sample"]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
-        check_choice("probe_sharing", self.probe_sharing, ("batch", "sample"))
         if not self.layers:
             raise ParameterError("layers", self.layers, "at least one layer")
         names = [record.layer for record in self.layers]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ParameterError("layers", twice, "layers with names that are all different")
-        counts = {record.probes for record in self.layers} - {None}
+        counts = {count for record in self.estimated if (count := _probes(record.norms)) is not None}
         if len(counts) > 1:
-            raise ParameterError("layers", sorted(map(int, filter(None, counts))), "layers with equally many probes")
+            raise ParameterError("layers", sorted(counts), "layers with equally many probes")
+
+    def _repr_html_(self) -> str:
+        rows = [[layer.layer, "unknown" if layer.norms is None else repr(layer.norms)] for layer in self.layers]
+        return _html.block(_html.table(["layer", "norms"], rows))
 
     @property
-    def probes(self) -> int | None:
-        """Number k of the estimated layers; None if all norms are exact."""
-        return next((record.probes for record in self.layers if record.probes is not None), None)
+    def estimated(self) -> list[LayerRecord]:
+        """Layers whose norm is not exact."""
+        return [record for record in self.layers if not record.is_exact]
 
     @property
-    def sketch(self) -> int | None:
-        """The smallest sketch; None if an estimated layer has none, or too narrow a one to be credited: below 3."""
-        widths = [record.sketch or 0 for record in self._estimated]
-        return min(widths) if widths and min(widths) >= _NARROWEST else None
+    def norms(self) -> Norms | None:
+        """What holds for all layers together; None if the law of one is unknown."""
+        values = [record.norms for record in self.estimated]
+        if any(value is None for value in values):
+            return None
+        if not values:
+            return ExactNorms()
+        sketched = [value for value in values if isinstance(value, HutchPlusPlus)]
+        if len(sketched) == len(values):
+            return replace(
+                sketched[0],
+                sketch=min(value.sketch for value in sketched),
+                power_iteration=all(value.power_iteration for value in sketched),
+                secret=all(value.secret for value in sketched),
+            )
+        if all(isinstance(value, (Hutchinson, HutchPlusPlus)) for value in values):
+            return self._without_sketch([value for value in values if isinstance(value, Hutchinson)])
+        if len(set(values)) > 1:
+            raise ParameterError("layers", values, "estimated in one way, or in Hutchinson's and Hutch++'s")
+        return values[0]
 
-    @property
-    def power_iteration(self) -> bool:
-        """Whether a sketch may be claimed that went through one power iteration in every estimated layer."""
-        return self.sketch is not None and all(record.power_iteration for record in self._estimated)
+    def _without_sketch(self, values: Sequence[Hutchinson]) -> Hutchinson:
+        ranks = [value.rank for value in values if value.rank is not None]
+        secret = all(getattr(record.norms, "secret", False) for record in self.estimated)
+        return replace(values[0], secret=secret, rank=sum(ranks) if len(ranks) == len(self.layers) else None)
 
-    @property
-    def _estimated(self) -> list[LayerRecord]:
-        return [record for record in self.layers if record.method != "exact"]
-
-    @property
-    def rank(self) -> int | None:
-        """The finite rank that may be claimed for all layers together, None if there is none."""
-        ranks = [record.rank for record in self.layers if record.rank is not None]
-        return sum(ranks) if len(ranks) == len(self.layers) else None
-
-    def mechanism(
-        self,
-        noise_multiplier: float,
-        sample_rate: float,
-        *,
-        analysis: Literal["tight", "envelope"] = "tight",
-    ) -> RandomizedClipping | DPSGD:
+    def mechanism(self, noise_multiplier: float, sampling: Poisson | RandomAllocation | SupportsFloat) -> DPSGD:
         """The mechanism that the accountant is to compose.
 
         Parameters
         ----------
         noise_multiplier : float
             σ.
-        sample_rate : float
-            q.
-        analysis : {"tight", "envelope"}
-            As in ``dprmt.accounting.RandomizedClipping``.
+        sampling : Poisson, RandomAllocation or float
+            How samples come into batches; a number q stands for ``Poisson(q)``.
 
         Returns
         -------
-        RandomizedClipping or DPSGD
-            ``DPSGD`` if every norm is exact.
+        DPSGD
+            With :attr:`norms`.
 
         Raises
         ------
         ParameterError
             If an argument is out of its range, or the law of a layer's norm is unknown.
         """
-        for record in self.layers:
-            if record.method == "unknown":
-                allowed = "estimated with a law that the accountant knows: there is no ε for this one"
-                raise ParameterError("layers", record.layer, allowed)
-        if self.probes is None:
-            return DPSGD(noise_multiplier, sample_rate)
-        sketched = analysis == "tight"  # the envelope cannot credit a sketch
-        return RandomizedClipping(
-            noise_multiplier,
-            sample_rate,
-            self.probes,
-            self.rank,
-            analysis,
-            self.probe_sharing,
-            sketch=self.sketch if sketched else None,
-            power_iteration=self.power_iteration and sketched,
-        )
+        norms = self.norms
+        if norms is None:
+            unknown = next(record.layer for record in self.layers if record.norms is None)
+            allowed = "estimated with a law that the accountant knows: there is no ε for this one"
+            raise ParameterError("layers", unknown, allowed)
+        return DPSGD(noise_multiplier, sampling, norms)
+
+
+def _probes(norms: Norms | None) -> int | None:
+    return norms.probes if isinstance(norms, (Hutchinson, HutchPlusPlus)) else None

@@ -27,16 +27,14 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """An optimizer for noisy gradients by its name in a recipe.
 
-    ========  =========================  ==================================================
-    name      class                      in the paper on DP-AdamBC
-    ========  =========================  ==================================================
-    gd        ``torch.optim.SGD``        DP-GD (Algorithm 1)
-    gdm       ``torch.optim.SGD``        DP-GDM: momentum μ, no dampening (Algorithm 1)
-    adam      ``torch.optim.Adam``       DP-Adam: ``m̂/(√v̂ + γ)`` (Algorithm 2)
-    adamw     ``torch.optim.AdamW``      DP-Adam with decoupled weight decay
-    adambc    `DPAdamBC`                 DP-AdamBC: ``m̂/√max(v̂ - Φ, γ')`` (Algorithm 2)
-    grape     `DPGrape`                  –
-    ========  =========================  ==================================================
+    | name    | class                   | in the paper on DP-AdamBC                          |
+    |---------|-------------------------|----------------------------------------------------|
+    | gd      | ``torch.optim.SGD``     | DP-GD (Algorithm 1)                                |
+    | gdm     | ``torch.optim.SGD``     | DP-GDM: momentum μ, no dampening (Algorithm 1)     |
+    | adam    | ``torch.optim.Adam``    | DP-Adam: ``m̂/(√v̂ + γ)`` (Algorithm 2)              |
+    | adamw   | ``torch.optim.AdamW``   | DP-Adam with decoupled weight decay                |
+    | adambc  | `DPAdamBC`              | DP-AdamBC: ``m̂/√max(v̂ - Φ, γ')`` (Algorithm 2)     |
+    | grape   | `DPGrape`               | –                                                  |
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, how_to_install
 
 KEY_BYTES = 32
 
@@ -16,7 +16,7 @@ class CipherStream:
         try:
             from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
         except ImportError:
-            raise ParameterError("secure", True, "False, or install it: pip install 'dprmt[secure]'") from None
+            raise ParameterError("secure", True, f"False, or install it: {how_to_install('secure')}") from None
         self.__encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
 
     def read(self, count: int) -> bytes:

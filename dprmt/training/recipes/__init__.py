@@ -4,6 +4,7 @@
 """
 
 from dprmt.training.recipes._evaluation import EvaluationRecipe as EvaluationRecipe
+from dprmt.training.recipes._norms import NormsRecipe as NormsRecipe
 from dprmt.training.recipes._recipe import Recipe as Recipe
 from dprmt.training.recipes._recipe import Settings as Settings
 from dprmt.training.recipes._recipe import builtin_recipes as builtin_recipes
@@ -17,8 +18,9 @@ from dprmt.training.recipes._sections import ModelRecipe as ModelRecipe
 from dprmt.training.recipes._sections import OptimizerRecipe as OptimizerRecipe
 from dprmt.training.recipes._sections import PrivacyRecipe as PrivacyRecipe
 from dprmt.training.recipes._sections import TrainingRecipe as TrainingRecipe
-from dprmt.training.recipes._words import CLIPPINGS as CLIPPINGS
+from dprmt.training.recipes._telemetry import TelemetryRecipe as TelemetryRecipe
 from dprmt.training.recipes._words import DENOISERS as DENOISERS
+from dprmt.training.recipes._words import NORMS as NORMS
 from dprmt.training.recipes._words import OPTIMIZERS as OPTIMIZERS
 from dprmt.training.recipes._words import DenoiserWord as DenoiserWord
 from dprmt.training.recipes._words import EstimatorWord as EstimatorWord
@@ -26,8 +28,8 @@ from dprmt.training.recipes._words import OptimizerWord as OptimizerWord
 from dprmt.training.recipes._words import Word as Word
 
 __all__ = [
-    "CLIPPINGS",
     "DENOISERS",
+    "NORMS",
     "OPTIMIZERS",
     "DataRecipe",
     "DenoiserWord",
@@ -36,11 +38,13 @@ __all__ = [
     "EvaluationRecipe",
     "LoraRecipe",
     "ModelRecipe",
+    "NormsRecipe",
     "OptimizerRecipe",
     "OptimizerWord",
     "PrivacyRecipe",
     "Recipe",
     "Settings",
+    "TelemetryRecipe",
     "TrainingRecipe",
     "Word",
     "builtin_recipes",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field
 from typing import Any
 
-from dprmt._validation import ParameterError, check_choice, check_count, check_real
+from dprmt._validation import ParameterError, check_choice, check_count, check_real, did_you_mean
 
 Check = Callable[[str, Any], Any]
 _LARGEST = 2**32 - 1
@@ -129,12 +129,14 @@ def table(name: str, value: object) -> dict[str, bool | int | float | str]:
     return dict(value)
 
 
-def subsection(kind: type[Any]) -> Check:
-    """A table that becomes a ``kind``, or a ``kind``."""
+def subsection(kind: type[Any], short: str | None = None) -> Check:
+    """A table that becomes a ``kind``, or a ``kind``; or its entry ``short`` alone, where that may be said."""
 
     def check(name: str, value: object) -> Any:
         if isinstance(value, kind):
             return value
+        if short is not None and isinstance(value, str):
+            return read_section(kind, {short: value})
         if not isinstance(value, Mapping):
             raise ParameterError(name, value, "a table")
         return read_section(kind, value)
@@ -149,9 +151,8 @@ def read_section(kind: type[Any], values: Mapping[str, Any]) -> Any:
     entries = {entry.name: entry for entry in dataclasses.fields(kind)}
     for key in values:
         if key not in entries:
-            raise ParameterError(
-                f"{prefix}{key}", values[key], "absent: no such key. The keys are " + ", ".join(entries)
-            )
+            known = f"The keys are {', '.join(entries)}{did_you_mean(key, entries)}"
+            raise ParameterError(f"{prefix}{key}", values[key], f"absent: no such key. {known}")
     for key, entry in entries.items():
         if key not in values and entry.default is MISSING and entry.default_factory is MISSING:
             raise ParameterError(f"{prefix}{key}", None, "given: it has no default")

@@ -24,6 +24,7 @@ from dprmt.training.recipes._sections import (
     PrivacyRecipe,
     TrainingRecipe,
 )
+from dprmt.training.recipes._telemetry import TelemetryRecipe
 from dprmt.training.recipes._words import OPTIMIZERS
 
 _SPLITS = ("train", "validation", "test")
@@ -96,8 +97,8 @@ class Settings(Document):
     ----------
     privacy, optimizer, training
         The required sections; tables become sections.
-    denoising, evaluation
-        With defaults for everything; the denoiser's is none.
+    denoising, evaluation, telemetry
+        With defaults for everything; the denoiser's is none, telemetry is on.
 
     Raises
     ------
@@ -121,6 +122,7 @@ class Settings(Document):
     training: TrainingRecipe = checked(subsection(TrainingRecipe))
     denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), default_factory=DenoisingRecipe)
     evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), default_factory=EvaluationRecipe)
+    telemetry: TelemetryRecipe = checked(subsection(TelemetryRecipe), default_factory=TelemetryRecipe)
 
     def check_together(self) -> None:
         """No denoiser of momenta that are not kept, or of noise that is not there."""
@@ -145,7 +147,7 @@ class Recipe(Document):
         What the run is called.
     model, data, privacy, optimizer, training
         The required sections.
-    denoising, evaluation
+    denoising, evaluation, telemetry
         The sections with defaults for everything.
 
     Raises
@@ -174,6 +176,7 @@ class Recipe(Document):
     training: TrainingRecipe = checked(subsection(TrainingRecipe))
     denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), default_factory=DenoisingRecipe)
     evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), default_factory=EvaluationRecipe)
+    telemetry: TelemetryRecipe = checked(subsection(TelemetryRecipe), default_factory=TelemetryRecipe)
 
     def check_together(self) -> None:
         """What concerns several sections."""
@@ -185,7 +188,7 @@ class Recipe(Document):
     @property
     def settings(self) -> Settings:
         """All but name, model and data."""
-        return Settings(self.privacy, self.optimizer, self.training, self.denoising, self.evaluation)
+        return Settings(self.privacy, self.optimizer, self.training, self.denoising, self.evaluation, self.telemetry)
 
 
 def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:

@@ -24,7 +24,8 @@ from dprmt.training.recipes._fields import (
     texts,
     word,
 )
-from dprmt.training.recipes._words import CLIPPINGS, DENOISERS, OPTIMIZERS
+from dprmt.training.recipes._norms import NormsRecipe
+from dprmt.training.recipes._words import DENOISERS, OPTIMIZERS
 
 HEADS = ("*classifier.*", "*score.*", "*lm_head.*")
 """Names of the parameters of output layers, as patterns."""
@@ -208,25 +209,18 @@ class PrivacyRecipe(Section):
         ε > 0 that the noise is calibrated to, or σ > 0; exactly one is given, and none with ``clip_only``.
     clip_only : bool
         **No privacy**: gradients are clipped and no noise is added, to compare with. No ε is stated then.
-    clipping : {"exact", "ghost", "hutchinson", "hutch++"}
-        How per-sample norms are obtained.
+    norms : NormsRecipe
+        How per-sample norms are taken; a word is its kind.
     clipping_norm : float
         C > 0.
-    probes : int
-        k >= 2 Gaussian probes per layer, for the randomized clippings.
-    sketch : int or None
-        Width of Hutch++'s sketch, >= 1; only with ``"hutch++"``. By default about the best split of as many products
-        between sketch and probes (see ``dprmt probes``).
-    power_iteration : bool
-        Whether Hutch++'s sketch goes through one power iteration (3s + k products) or one pass (2s + k); false only
-        with ``"hutch++"``.
-    probe_sharing : {"sample", "batch"}
-        Independent secret probes for every sample, or one matrix per layer and step.
     sampling : {"poisson", "allocation"}
         Batches by independent coins at rate batch_size/n, or by random allocation: in every epoch of t = n/batch_size
         (rounded) steps each item takes part once, in a step drawn for it alone; batches then hold n/t items on average.
     secure : bool
         Noise and coins from a cipher, noise as sums of normals (needs the extra ``secure``).
+    replay : float
+        In [0, 1]: how often samples of a later micro-batch are run alone, to see that none depends on others; some of
+        the first one always are.
 
     Raises
     ------
@@ -240,14 +234,11 @@ class PrivacyRecipe(Section):
     target_epsilon: float | None = checked(optional(_POSITIVE), None)
     noise_multiplier: float | None = checked(optional(_POSITIVE), None)
     clip_only: bool = checked(flag, False)
-    clipping: str = checked(word(CLIPPINGS), "exact")
+    norms: NormsRecipe = checked(subsection(NormsRecipe, short="kind"), NormsRecipe())
     clipping_norm: float = checked(_POSITIVE, 1.0)
-    probes: int = checked(count(2), 32)
-    sketch: int | None = checked(optional(count()), None)
-    power_iteration: bool = checked(flag, True)
-    probe_sharing: str = checked(choice("sample", "batch"), "sample")
     sampling: str = checked(choice("poisson", "allocation"), "poisson")
     secure: bool = checked(flag, False)
+    replay: float = checked(real(0.0, 1.0), 0.02)
 
     def check_together(self) -> None:
         """Exactly one of ε and σ."""
@@ -259,15 +250,6 @@ class PrivacyRecipe(Section):
                 raise ParameterError("privacy.clip_only", True, "false with privacy.secure or random allocation")
         elif (self.target_epsilon is None) == (self.noise_multiplier is None):
             raise ParameterError("privacy.target_epsilon", given, "given, or privacy.noise_multiplier: exactly one")
-        chosen, sketched = (
-            CLIPPINGS[self.clipping],
-            [name for name, word in CLIPPINGS.items() if word and word.sketches],
-        )
-        allowed = f"absent unless privacy.clipping is {' or '.join(map(repr, sketched))}"
-        if self.sketch is not None and not (chosen and chosen.sketches):
-            raise ParameterError("privacy.sketch", self.sketch, allowed)
-        if not self.power_iteration and not (chosen and chosen.sketches):
-            raise ParameterError("privacy.power_iteration", False, allowed)
 
 
 @dataclass(frozen=True)

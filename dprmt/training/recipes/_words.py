@@ -87,36 +87,36 @@ class DenoiserWord(Word):
 
 @dataclass(frozen=True)
 class EstimatorWord(Word):
-    """A norm estimator: a function of ``probes``, ``probe_sharing``, ``generator``, ``sketch``, ``power_iteration``.
+    """A norm estimator: a function of ``probes``, ``secret`` and ``generator``, given by keyword.
 
-    All are given by keyword; it returns a `dprmt.training.norms.NormEstimator`.
+    It returns a `dprmt.training.norms.NormEstimator`.
 
     Parameters
     ----------
     place : str
         As for `Word`.
     sketches : bool
-        Whether it reads ``sketch`` and ``power_iteration``, which recipes of others may not give.
+        Whether it takes ``sketch`` and ``power_iteration`` as well, which recipes of others may not give.
 
     Examples
     --------
-    >>> [name for name, word in CLIPPINGS.items() if word is not None]
+    >>> [name for name, word in NORMS.items() if word is not None]
     ['hutchinson', 'hutch++']
     """
 
     sketches: bool = False
 
 
-_NORMS, _OPTIMIZERS = "dprmt.training.norms", "dprmt.training.optimizers"
+_ESTIMATORS, _OPTIMIZERS = "dprmt.training.norms", "dprmt.training.optimizers"
 _METHODS = "dprmt.training.denoising._methods"
 
-CLIPPINGS = {
+NORMS = {
     "exact": None,
     "ghost": None,
-    "hutchinson": EstimatorWord(f"{_NORMS}._hutchinson:hutchinson"),
-    "hutch++": EstimatorWord(f"{_NORMS}._hutchpp:hutchpp", sketches=True),
+    "hutchinson": EstimatorWord(f"{_ESTIMATORS}._hutchinson:hutchinson"),
+    "hutch++": EstimatorWord(f"{_ESTIMATORS}._hutchpp:hutchpp", sketches=True),
 }
-"""``privacy.clipping``; None where norms are exact."""
+"""``privacy.norms.kind``; None where norms are exact."""
 
 OPTIMIZERS = {
     "gd": OptimizerWord(f"{_OPTIMIZERS}._torch:gd"),

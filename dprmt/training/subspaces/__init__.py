@@ -3,13 +3,11 @@
 A weight with gradient G (m × n, the longer side first) has a projector P (m × r) for F steps; what is clipped, noised
 and given to the optimizer is PᵀG (r × n). Numbers stored per sample, T tokens:
 
-===========================================  =================  ==========================
-what                                         per sample         moments
-===========================================  =================  ==========================
-whole gradients (DP-Adam)                    m·n                2·m·n
-projected, formed (``clipping="exact"``)     r·n                2·r·n
-projected, as factors (ghost, estimates)     T·(r + n)          2·r·n
-===========================================  =================  ==========================
+| what                                     | per sample | moments |
+|------------------------------------------|------------|---------|
+| whole gradients (DP-Adam)                | m·n        | 2·m·n   |
+| projected, formed (``clipping="exact"``) | r·n        | 2·r·n   |
+| projected, as factors (ghost, estimates) | T·(r + n)  | 2·r·n   |
 """
 
 import dprmt.training._needs_train  # noqa: F401

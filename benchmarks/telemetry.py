@@ -1,0 +1,112 @@
+"""``python -m benchmarks.telemetry``: what telemetry costs a private step, in CPU time and in memory.
+
+Steps with and without it alternate within one run, so that a busy machine slows both. Full readings are spread over the
+steps between them. Memory is what telemetry keeps between two steps, over that of the gradient.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dprmt.training.clipping import make_private
+from dprmt.training.telemetry import Telemetry
+
+EVERY, ROUNDS = 20, 2
+
+
+def main() -> None:
+    """Print a line for every model."""
+    torch.set_num_threads(1)
+    print(f"{'model':44s} {'step':>9s} {'telemetry':>10s} {'share':>7s} {'memory':>8s}")
+    for name, make in MODELS.items():
+        plain, extra, memory = cost(*make())
+        print(f"{name:44s} {plain:6.1f} ms {extra:7.2f} ms {100 * extra / plain:5.1f} % {memory:6.2f} ×")
+
+
+def cost(model: torch.nn.Module, inputs: torch.Tensor, optimizer: torch.optim.Optimizer) -> tuple[float, float, float]:
+    """Milliseconds of a step without telemetry, what telemetry adds, and its memory in gradients."""
+    step = make_private(
+        model, optimizer, norms="exact", clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=len(inputs)
+    )
+    telemetry = Telemetry.attach(step.optimizer, dict(model.named_parameters()), every=EVERY)
+    spent, added = [0.0], [0.0]
+    for method in ("_look", "_look_at_the_update"):
+        setattr(telemetry, method, _timed(getattr(telemetry, method), added))
+    for number in range(1 + EVERY * ROUNDS):
+        started = time.process_time()
+        losses = torch.nn.functional.cross_entropy(
+            step.model(inputs), torch.zeros(len(inputs), dtype=torch.long), reduction="none"
+        )
+        step.accumulate(losses, samples=range(len(inputs)), step=number)
+        step.step()
+        if number == 0:
+            added[0] = 0.0
+        else:
+            spent[0] += time.process_time() - started
+    steps = EVERY * ROUNDS
+    size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    return 1e3 * (spent[0] - added[0]) / steps, 1e3 * added[0] / steps, _kept(telemetry.state_dict()) / size
+
+
+def _timed(function: Callable[[], None], total: list[float]) -> Callable[[], None]:
+    def timed() -> None:
+        started = time.process_time()
+        function()
+        total[0] += time.process_time() - started
+
+    return timed
+
+
+def _kept(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    return sum(map(_kept, value.values())) if isinstance(value, dict) else 0
+
+
+def _perceptron(batch: int) -> tuple[torch.nn.Module, torch.Tensor, torch.optim.Optimizer]:
+    model = torch.nn.Sequential(torch.nn.Linear(784, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+    return model, torch.randn(batch, 784), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def _logistic(batch: int) -> tuple[torch.nn.Module, torch.Tensor, torch.optim.Optimizer]:
+    model = torch.nn.Linear(784, 10)
+    return model, torch.randn(batch, 784), torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+class _Encoder(torch.nn.Module):
+    """Frozen layers of the size of MiniLM's, the last feed-forward matrices and a head trained."""
+
+    def __init__(self, trained: int) -> None:
+        super().__init__()
+        layer = torch.nn.TransformerEncoderLayer(384, 12, 1536, dropout=0.0, batch_first=True)
+        self.body = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+        self.body.requires_grad_(False)
+        for block in list(self.body.layers)[6 - trained :]:
+            block.linear2.requires_grad_(True)
+        self.head = torch.nn.Linear(384, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(inputs).mean(1))
+
+
+def _encoder(batch: int, trained: int) -> tuple[torch.nn.Module, torch.Tensor, torch.optim.Optimizer]:
+    model = _Encoder(trained)
+    chosen = [p for p in model.parameters() if p.requires_grad]
+    return model, torch.randn(batch, 24, 384), torch.optim.AdamW(chosen, lr=1e-3)
+
+
+MODELS: dict[str, Callable[[], tuple[torch.nn.Module, torch.Tensor, torch.optim.Optimizer]]] = {
+    "784-10, Adam, batch 400": lambda: _logistic(400),
+    "784-128-10, momentum, batch 400": lambda: _perceptron(400),
+    "784-128-10, momentum, batch 2,000": lambda: _perceptron(2000),
+    "encoder, last matrix, AdamW, batch 64": lambda: _encoder(64, 1),
+    "encoder, six matrices, AdamW, batch 64": lambda: _encoder(64, 6),
+}
+
+
+if __name__ == "__main__":
+    main()

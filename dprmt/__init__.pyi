@@ -1,0 +1,11 @@
+# For type checkers: the rooms that __getattr__ imports when they are first named.
+from dprmt import accounting as accounting
+from dprmt import cli as cli
+from dprmt import plots as plots
+from dprmt import report as report
+from dprmt import spectra as spectra
+from dprmt import training as training
+
+__version__: str
+
+def show_versions() -> None: ...

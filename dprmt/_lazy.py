@@ -1,0 +1,30 @@
+"""Sub-packages that are imported when they are first named: ``import dprmt; dprmt.accounting``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from types import ModuleType
+
+
+def on_demand(package: str, names: Iterable[str]) -> tuple[Callable[[str], ModuleType], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package that imports none of these sub-packages itself.
+
+    Examples
+    --------
+    >>> get, listed = on_demand("email", ["message"])
+    >>> get("message").__name__, listed()
+    ('email.message', ['message'])
+    >>> get("massage")
+    Traceback (most recent call last):
+    ...
+    AttributeError: module 'email' has no attribute 'massage'
+    """
+    rooms = sorted(names)
+
+    def get(name: str) -> ModuleType:
+        if name not in rooms:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+        return import_module(f"{package}.{name}")
+
+    return get, rooms.copy

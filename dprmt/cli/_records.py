@@ -1,0 +1,86 @@
+"""Answers that ``--json`` printed, read back: every one is a complete record of its run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dprmt._validation import ParameterError, check_count
+from dprmt.accounting import (
+    DPSGD,
+    Release,
+    neighbours_from_dict,
+    norms_from_dict,
+    release_from_dict,
+    sampling_from_dict,
+)
+from dprmt.cli._options import Option
+
+_FORM = "a file with what --json printed, or - for standard input"
+
+
+def _record(name: str, text: str) -> dict[str, Any]:
+    try:
+        content = sys.stdin.read() if text == "-" else Path(text).read_text(encoding="utf-8")
+        record = json.loads(content)
+    except (OSError, ValueError) as error:
+        raise ParameterError(name, text, f"{_FORM} ({str(error).splitlines()[0]})") from None
+    if not isinstance(record, dict) or not ({"mechanism", "phases"} & set(record)):
+        raise ParameterError(name, text, f"{_FORM}, of a run: one with a mechanism and steps, or with phases")
+    return record
+
+
+FROM_JSON = Option(
+    "--from-json",
+    _record,
+    "a run that --json printed before, in place of the run's options; what else it states need not be given again",
+    metavar="FILE",
+)
+
+
+def phases_of(record: Mapping[str, Any]) -> tuple[tuple[DPSGD, int], ...]:
+    """Its mechanisms and numbers of steps."""
+    stated = record.get("phases", [record])
+    try:
+        return tuple((_mechanism(phase["mechanism"]), check_count("steps", phase["steps"])) for phase in stated)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _incomplete(error) from None
+
+
+def releases_of(record: Mapping[str, Any]) -> tuple[Release, ...]:
+    """What is released beside it."""
+    try:
+        return tuple(release_from_dict(release) for release in record.get("also", ()))
+    except (TypeError, ValueError) as error:
+        raise _incomplete(error) from None
+
+
+def stated(record: Mapping[str, Any], option: Option) -> str | None:
+    """A number that the record states under an option's name, or as its target, as the option's text."""
+    for name in (option.dest, f"target_{option.dest}"):
+        value = record.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return repr(value)
+    return None
+
+
+def _mechanism(record: Mapping[str, Any]) -> DPSGD:
+    parts = dict(record)
+    if parts.pop("kind", None) != "dpsgd":
+        raise ParameterError("from_json", record.get("kind"), "of a run of DP-SGD: one whose mechanism is 'dpsgd'")
+    made = DPSGD(
+        parts.pop("noise_multiplier"),
+        sampling_from_dict(parts.pop("sampling")),
+        norms_from_dict(parts.pop("norms")),
+        neighbours_from_dict(parts.pop("neighbours")),
+    )
+    if parts:
+        raise ParameterError("from_json", sorted(parts), "of a run this version knows all keys of")
+    return made
+
+
+def _incomplete(error: Exception) -> ParameterError:
+    return ParameterError("from_json", f"a record without {error}", _FORM)

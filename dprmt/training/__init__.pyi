@@ -1,0 +1,13 @@
+# For type checkers: the rooms that __getattr__ imports when they are first named.
+from dprmt.training import clipping as clipping
+from dprmt.training import data as data
+from dprmt.training import denoising as denoising
+from dprmt.training import evaluation as evaluation
+from dprmt.training import harness as harness
+from dprmt.training import models as models
+from dprmt.training import norms as norms
+from dprmt.training import optimizers as optimizers
+from dprmt.training import randomness as randomness
+from dprmt.training import recipes as recipes
+from dprmt.training import subspaces as subspaces
+from dprmt.training import telemetry as telemetry

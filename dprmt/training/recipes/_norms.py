@@ -1,0 +1,65 @@
+"""How per-sample norms are taken, in a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dprmt._validation import ParameterError
+from dprmt.training.recipes._fields import Section, checked, count, flag, optional, word
+from dprmt.training.recipes._words import NORMS
+
+
+@dataclass(frozen=True)
+class NormsRecipe(Section):
+    """How per-sample norms are taken.
+
+    Attributes
+    ----------
+    kind : {"exact", "ghost", "hutchinson", "hutch++"}
+        Exact norms of gradients that are formed, or by the cheaper of them and tokens' Gram matrices; or estimates.
+    probes : int or None
+        k >= 2 Gaussian probes per layer, of estimates; 32 by default.
+    sketch : int or None
+        Width of Hutch++'s sketch, >= 1; only of ``"hutch++"``. By default about the best split of as many products
+        between sketch and probes (see ``dprmt probes``).
+    power_iteration : bool or None
+        Whether Hutch++'s sketch goes through one power iteration (3s + k products), as by default, or one pass
+        (2s + k); only of ``"hutch++"``.
+    secret : bool or None
+        Of estimates: independent secret probes for every sample, as by default, or one matrix per layer and step, which
+        may become public.
+
+    Raises
+    ------
+    ParameterError
+        If a value is of the wrong type or outside its range, or not for this kind; it names ``privacy.norms.key``.
+
+    Examples
+    --------
+    >>> NormsRecipe("hutchinson").secret, NormsRecipe("ghost").probes
+    (True, None)
+    """
+
+    section = "privacy.norms"
+    kind: str = checked(word(NORMS), "exact")
+    probes: int | None = checked(optional(count(2)), None)
+    sketch: int | None = checked(optional(count()), None)
+    power_iteration: bool | None = checked(optional(flag), None)
+    secret: bool | None = checked(optional(flag), None)
+
+    def check_together(self) -> None:
+        """Nothing is said of probes and sketches that there are not; defaults are written out where there are."""
+        chosen, estimating = NORMS[self.kind], [name for name, word in NORMS.items() if word]
+        sketching = [name for name, word in NORMS.items() if word and word.sketches]
+        self._take(bool(chosen), estimating, probes=32, secret=True)
+        self._take(bool(chosen and chosen.sketches), sketching, sketch=None, power_iteration=True)
+
+    def _take(self, is_asked: bool, kinds: list[str], **defaults: Any) -> None:
+        for key, default in defaults.items():
+            value = getattr(self, key)
+            if is_asked and value is None:
+                object.__setattr__(self, key, default)
+            elif not is_asked and value is not None:
+                allowed = f"absent unless privacy.norms.kind is {' or '.join(map(repr, kinds))}"
+                raise ParameterError(f"privacy.norms.{key}", value, allowed)

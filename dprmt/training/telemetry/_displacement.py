@@ -1,0 +1,81 @@
+"""Where a run started, how far it is from there, and what stands out of the noise in between."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dprmt.spectra import DisplacementNoise, displacement_spectrum
+
+_SHORTEST, _LONGEST = 2, 4096  # shorter sides of the matrices whose spectra are taken
+
+
+class Displacement:
+    """``x_t - x_0`` of parameters. x_0 lies in a mapped file, not in memory."""
+
+    def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
+        self._parameters = dict(parameters)
+        self._start = {name: _outside_memory(p.detach()) for name, p in self._parameters.items()}
+        self.noise: DisplacementNoise | None = DisplacementNoise()
+
+    def along(self, noisy: Mapping[str, torch.Tensor], sigma: float) -> float:
+        """The z of the slope back to x_0 (T2): > 0 where the objective still falls along all that was done."""
+        inner = squared = 0.0
+        for name, gradient in noisy.items():
+            back = -self._of(name)
+            inner += float((back * gradient.detach()).sum(dtype=torch.float64))
+            squared += float(back.square().sum(dtype=torch.float64))
+        return inner / (sigma * math.sqrt(squared)) if squared > 0 else math.nan
+
+    def spectra(self) -> dict[str, dict[str, float]]:
+        """Spikes of every matrix, their share, and the largest singular value over the edge of the noise."""
+        sigma = None if self.noise is None else self.noise.sigma
+        found = {}
+        for name, p in self._parameters.items():
+            if p.ndim == 2 and _SHORTEST <= min(p.shape) <= _LONGEST:
+                moved = self._of(name)
+                if bool(torch.isfinite(moved).all()):
+                    seen = displacement_spectrum(moved, sigma)
+                    found[name] = {"spikes": seen.spikes, "share": seen.share, "top_over_edge": seen.top_over_edge}
+        return found
+
+    def count(self, step: tuple[float, float] | None, sigma: float) -> None:
+        """Count the noise of a step, of a rate and a momentum; None if its noise is not white."""
+        if step is None or self.noise is None:
+            self.noise = None
+        else:
+            self.noise.add(step[0], sigma, momentum=step[1])
+
+    def state_dict(self) -> dict[str, Any]:
+        """For checkpoints: what x_0 cannot give again."""
+        return {"noise": None if self.noise is None else self.noise.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.noise = None if state["noise"] is None else DisplacementNoise(state["noise"])
+
+    def _of(self, name: str) -> torch.Tensor:
+        p = self._parameters[name].detach()
+        return p.float() - self._start[name].to(p.device).float()
+
+
+def _outside_memory(values: torch.Tensor) -> torch.Tensor:
+    # On pages of a file that has no name any more: the system may drop them from memory whenever it likes.
+    try:
+        handle, path = tempfile.mkstemp()
+    except OSError:
+        return values.clone()
+    try:
+        os.posix_fallocate(handle, 0, max(values.numel(), 1) * values.element_size())
+        kept = torch.from_file(path, shared=True, size=values.numel(), dtype=values.dtype).view(values.shape)
+    except (OSError, RuntimeError, AttributeError):  # no room, or no such call on this system
+        return values.clone()
+    finally:
+        os.close(handle)
+        os.unlink(path)
+    return kept.copy_(values.cpu())

@@ -1,0 +1,379 @@
+"""The hook: what a run says of itself, from what it releases anyway."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from opacus.optimizers import DPOptimizer
+
+from dprmt._validation import ParameterError, check_count, check_real
+from dprmt.spectra import Estimate
+from dprmt.training.denoising import gradient_noise_std
+from dprmt.training.telemetry._displacement import Displacement
+from dprmt.training.telemetry._history import ROWS, History
+from dprmt.training.telemetry._optimizers import Response, has_known_response, last_update, memory_of, white_noise_step
+
+NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
+
+
+class Telemetry:
+    """Looks at every noisy gradient that an optimizer takes, and at how parameters move: post-processing alone.
+
+    By a hook before the optimizer's step and one after it, which change nothing. :attr:`last` then holds a
+    reading: at every step ``z``, at every ``every``-th step all of it. What the keys mean is in :attr:`last`.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        Whose ``.grad`` is the noisy gradient when its step begins; for an Opacus optimizer see `attach`.
+    named_parameters : mapping, or iterable of (str, Tensor)
+        Names for all parameters of the optimizer; others are ignored.
+    sigma : float or callable
+        Standard deviation σ_DP·C/L > 0 of the noise in one entry of ``.grad``, with L the *expected* batch size; or a
+        function without arguments that gives it, asked at every step. Steps without noise are not looked at.
+    every : int
+        Steps between full readings, >= 1.
+    window : int
+        Steps that a full reading looks back, >= 2; at least ``every`` is sensible.
+    horizon : int
+        About how many steps the run will have, >= 1: it decides when the band around the objective is narrowest.
+    untouched : bool
+        Whether the optimizer takes the gradient as it was released. False where something in between changes it, such
+        as a denoiser: then only energies, slopes and displacements are read.
+    displacement : bool
+        Whether the displacement from where the parameters are now is looked at, at full readings.
+
+    Attributes
+    ----------
+    last : dict
+        Of the last step; empty before the first. By key:
+
+        ``z``
+            Slope along the last update, in units of its noise (T2): above 0 where the objective still falls along it.
+        ``z_window``
+            The same over the window, standard normal where the objective neither falls nor rises.
+        ``signal``
+            Share of the signal in the squared norm of the released gradient, over the window, by parameter and ``"*"``
+            for all, each with ``value``, ``low`` and ``high`` (T1).
+        ``rate_factor``, ``best_rate``
+            By which factor the window's updates were too short, each for itself, and that times the learning rate (T3).
+        ``curvature``
+            ``UᵀHU/‖U‖²`` along the window's updates (T3).
+        ``change``
+            Of the objective since the third step, or of the clipped gradients' work along the updates (T4).
+        ``z_displacement``
+            Slope from here back to the start: above 0 where the objective still falls along all that was done (T2).
+        ``displacement``
+            Of every matrix: ``spikes``, their ``share`` of its squared norm, ``top_over_edge`` (T5).
+
+    Raises
+    ------
+    ParameterError
+        If a parameter of the optimizer has no name or comes twice, or a number is out of range.
+
+    Formal guarantees
+    -----------------
+    Post-processing: a function of the released gradients, of parameters that are functions of them, and of public
+    numbers; the (ε, δ) of the run covers it. It reads ``.grad`` (``projected_grad`` of DP-GRAPE), the parameters and
+    the optimizer's state when the optimizer's step begins and ends, and nothing else of a parameter. The intervals, at
+    95 % each, are those of `dprmt.spectra`; ``change`` holds at all steps at once.
+
+    References
+    ----------
+    ``docs/theory/telemetry.md``.
+
+    Examples
+    --------
+    f(x) = ½‖x‖² at a rate that is too low:
+
+    >>> x = torch.nn.Parameter(torch.ones(1000))
+    >>> optimizer = torch.optim.SGD([x], lr=0.05)
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> telemetry = Telemetry(optimizer, {"x": x}, sigma=0.5, every=10)
+    >>> for _ in range(40):
+    ...     x.grad = x.detach() + 0.5 * torch.randn(1000, generator=generator)
+    ...     optimizer.step()
+    >>> found = telemetry.last
+    >>> found["z_window"] > 2, round(found["signal"]["*"]["value"], 1), round(found["rate_factor"]["low"])
+    (True, 0.2, 3)
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: NamedParameters,
+        sigma: float | Callable[[], float],
+        *,
+        every: int = 20,
+        window: int = 20,
+        horizon: int = 1000,
+        untouched: bool = True,
+        displacement: bool = True,
+    ) -> None:
+        self._optimizer = optimizer
+        self._groups = _named_groups(optimizer, named_parameters)
+        self._sigma = sigma if callable(sigma) else partial(check_real, "sigma", sigma, low=0.0)
+        self._sigma()
+        self._every, self._step = check_count("every", every), 0
+        self._updates: dict[str, torch.Tensor] = {}
+        self._pending: NDArray[np.float64] | None = None  # of the last update, whose next gradient is not there yet
+        self._noisy: dict[str, torch.Tensor] = {}
+        self._now = 0.0  # σ of the step under way
+        self._known = untouched and has_known_response(optimizer)
+        self.last: dict[str, Any] = {}
+        parameters = {name: p for name, (p, _) in self._groups.items()}
+        self._displacement = Displacement(parameters) if displacement else None
+        sizes = [p.numel() for p in parameters.values()]
+        self._history = History(
+            list(parameters),
+            sizes,
+            check_count("window", window, low=2),
+            check_count("horizon", horizon),
+            memory_of(optimizer) if self._known else 0.0,
+        )
+        self._handles = [optimizer.register_step_pre_hook(lambda *_: self._before())]
+        self._handles.append(optimizer.register_step_post_hook(lambda *_: self._after()))
+
+    @classmethod
+    def attach(cls, dp_optimizer: DPOptimizer, named_parameters: NamedParameters, **options: Any) -> Telemetry:
+        """Telemetry of an Opacus optimizer, or of ``make_private(...).optimizer``.
+
+        Parameters
+        ----------
+        dp_optimizer : opacus.optimizers.DPOptimizer
+            As ``PrivacyEngine.make_private`` returns it. σ is read off it at every step.
+        named_parameters : mapping, or iterable of (str, Tensor)
+            As for the class.
+        **options
+            As for the class, by name. Attach it before a denoiser, so that it sees what was released, and say
+            ``untouched=False``.
+
+        Returns
+        -------
+        Telemetry
+            Undone by `detach`.
+
+        Raises
+        ------
+        ParameterError
+            As for the class or `dprmt.training.denoising.gradient_noise_std`.
+
+        Examples
+        --------
+        >>> weights = torch.nn.Parameter(torch.zeros(4, 3))
+        >>> inner = torch.optim.SGD([weights], lr=0.1)
+        >>> private = DPOptimizer(inner, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
+        >>> telemetry = Telemetry.attach(private, {"weights": weights}, every=1)
+        >>> for _ in range(3):
+        ...     weights.grad_sample = torch.zeros(0, 4, 3)  # Poisson sampling drew nobody: pure noise
+        ...     private.step()
+        ...     private.zero_grad()
+        >>> sorted(telemetry.last)
+        ['best_rate', 'curvature', 'displacement', 'rate_factor', 'signal', 'z', 'z_displacement', 'z_window']
+        """
+        gradient_noise_std(dp_optimizer)  # refuses what it does not know
+        return cls(
+            dp_optimizer.original_optimizer, named_parameters, partial(gradient_noise_std, dp_optimizer), **options
+        )
+
+    def detach(self) -> None:
+        """Undo it; without effect if it was undone."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs, so that a run in pieces reads like the run in one.
+
+        Returns
+        -------
+        dict
+            Tensors, numbers and dicts of such, of released values: the last update, and sums.
+        """
+        return {
+            "step": self._step,
+            "updates": dict(self._updates),
+            "pending": None if self._pending is None else torch.tensor(self._pending),
+            "history": self._history.state_dict(),
+            "displacement": None if self._displacement is None else self._displacement.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a checkpoint was made.
+
+        Parameters
+        ----------
+        state : mapping
+            What `state_dict` gave, of telemetry of the same parameters.
+
+        Raises
+        ------
+        ParameterError
+            If it is that of other parameters.
+        """
+        if not state["updates"].keys() <= self._groups.keys():
+            raise ParameterError("state", sorted(state["updates"]), f"of the parameters {sorted(self._groups)}")
+        self._step = int(state["step"])
+        self._updates = {name: u.to(self._groups[name][0].device).clone() for name, u in state["updates"].items()}
+        self._pending = None if state["pending"] is None else state["pending"].numpy().copy()
+        self._history.load_state_dict(state["history"])
+        if self._displacement is not None and state["displacement"] is not None:
+            self._displacement.load_state_dict(state["displacement"])
+
+    def _before(self) -> None:
+        # The noisy gradient is there, and the parameters are where the last update led.
+        with torch.no_grad():
+            self._look()
+
+    def _look(self) -> None:
+        self._now = check_real("sigma", self._sigma(), low=0.0)
+        self._step += 1
+        self.last = {}
+        released = {name: _released(p) for name, (p, _) in self._groups.items()}
+        self._noisy = {name: g for name, g in released.items() if g is not None}
+        if self._now == 0 or len(self._noisy) < len(self._groups):
+            self._updates, self._pending, self._noisy = {}, None, {}
+            return
+        whole = all(g.shape == self._groups[name][0].shape for name, g in self._noisy.items())
+        self._look_back(whole)
+        self._history.add_energy(_numbers([_dot(g, g) for g in self._noisy.values()]), self._now)
+        if self._step % self._every == 0:
+            self.last["signal"] = {name: _plain(e) for name, e in self._history.signal_share(by_layer=True).items()}
+            if whole and self._displacement is not None:
+                self.last["z_displacement"] = self._displacement.along(self._noisy, self._now)
+        if whole and self._known:
+            return
+        self._noisy = {}
+        if not whole:
+            self._updates = {}
+            return
+        for name, (p, _) in self._groups.items():  # the places, until the next gradient
+            self._updates[name] = self._updates[name].copy_(p) if name in self._updates else p.detach().clone()
+
+    def _look_back(self, whole: bool) -> None:
+        # Along the last update, with the gradient that it led to.
+        if not self._updates or not whole:
+            return
+        if not self._known:
+            for name, (p, _) in self._groups.items():
+                torch.sub(p, self._updates[name], out=self._updates[name])
+        after = _numbers([_dot(g, self._updates[name]) for name, g in self._noisy.items()])
+        if self._pending is not None:
+            rows = self._pending
+            squares = rows[ROWS.index("squared_update")]
+            rows[ROWS.index("after")], rows[ROWS.index("variance_after")] = after, self._now**2 * squares
+            squared = float(squares.sum())
+            self._history.add_record(rows)
+        else:
+            squared = float(_numbers([_dot(u, u) for u in self._updates.values()]).sum())
+        if squared > 0:
+            self.last["z"] = -float(after.sum()) / (self._now * math.sqrt(squared))
+            self._history.zs.append(self.last["z"])
+        self._pending = None
+
+    def _after(self) -> None:
+        # The optimizer has moved.
+        with torch.no_grad():
+            self._look_at_the_update()
+
+    def _look_at_the_update(self) -> None:
+        if self._known and self._noisy:
+            self._pending = self._taken()
+            if self._displacement is not None:
+                self._displacement.count(white_noise_step(self._optimizer.param_groups[0]), self._now)
+        elif self._displacement is not None:
+            self._displacement.count(None, self._now)
+        self._noisy = {}
+        if self._step % self._every == 0 and self._now > 0:
+            self._read()
+
+    def _taken(self) -> NDArray[np.float64]:
+        s, products, responses = self._now, [], []
+        for name, g in self._noisy.items():
+            p, group = self._groups[name]
+            update, response = last_update(self._optimizer, p, group(), g)
+            former = self._updates.get(name)
+            self._updates[name] = update
+            products += [_dot(g, update), _dot(update, update)]
+            products.append(torch.zeros_like(products[-1]) if former is None else _dot(update, former))
+            responses.append(response)
+        inner, squared, link = _numbers(products).reshape(-1, 3).T
+        total, squares, largest = _response_sums(responses, [g.numel() for g in self._noisy.values()])
+        found = {
+            "before": inner,
+            "noise_before": s**2 * total,
+            "variance_before": s**2 * squared,
+            "squared_response": s**4 * squares,
+            "largest_response": s**2 * largest,
+            "link": s**2 * link,
+            "squared_update": squared,
+        }
+        return np.stack([found.get(row, np.zeros_like(inner)) for row in ROWS])
+
+    def _read(self) -> None:
+        # The full reading.
+        if self._history.zs:
+            self.last["z_window"] = self._history.mean_z()
+        for name, found in self._history.rate().items():
+            self.last[name] = _plain(found)
+            if name == "rate_factor":
+                self.last["best_rate"] = _plain(found.scaled(float(self._optimizer.param_groups[0]["lr"])))
+        change = self._history.change()
+        if change is not None:
+            self.last["change"] = _plain(change)
+        if self._displacement is not None:
+            self.last["displacement"] = self._displacement.spectra()
+
+
+def _named_groups(
+    optimizer: torch.optim.Optimizer, named_parameters: NamedParameters
+) -> dict[str, tuple[torch.Tensor, Callable[[], Mapping[str, Any]]]]:
+    # Parameters by name, each with a function that gives its group: loading a state replaces the groups.
+    pairs = list(named_parameters.items() if isinstance(named_parameters, Mapping) else named_parameters)
+    names = {id(p): name for name, p in pairs}
+    if len(names) < len(pairs) or len(set(names.values())) < len(pairs):
+        raise ParameterError("named_parameters", [name for name, _ in pairs], "names and parameters all different")
+    found: dict[str, tuple[torch.Tensor, Callable[[], Mapping[str, Any]]]] = {}
+    for place, group in enumerate(optimizer.param_groups):
+        for p in group["params"]:
+            if id(p) not in names:
+                raise ParameterError("named_parameters", f"no name for shape {tuple(p.shape)}", "names for all")
+            found[names[id(p)]] = (p, partial(optimizer.param_groups.__getitem__, place))
+    return found
+
+
+def _released(p: torch.Tensor) -> torch.Tensor | None:
+    # DP-GRAPE releases the gradient of a projected weight in its subspace, and no other.
+    projected: torch.Tensor | None = getattr(p, "projected_grad", None)
+    return p.grad if projected is None else projected
+
+
+def _dot(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    if first.dtype.itemsize < 4 or first.dtype != second.dtype:
+        first, second = first.float(), second.float()
+    return torch.dot(first.reshape(-1), second.reshape(-1))
+
+
+def _numbers(values: list[torch.Tensor]) -> NDArray[np.float64]:
+    return np.asarray(torch.stack([value.double() for value in values]).cpu().numpy())
+
+
+def _response_sums(responses: list[Response], sizes: list[int]) -> NDArray[np.float64]:
+    # ΣD, ΣD² and max|D| of every parameter: of one number for all entries, or of one an entry.
+    if all(isinstance(D, float) for D in responses):
+        rates, d = np.array(responses, dtype=np.float64), np.array(sizes)
+        return np.stack([rates * d, rates**2 * d, abs(rates)])
+    sums = []
+    for D in map(torch.as_tensor, responses):
+        low, high = D.aminmax()
+        sums += [D.sum(), _dot(D, D), torch.maximum(high, -low)]
+    return _numbers(sums).reshape(-1, 3).T
+
+
+def _plain(found: Estimate) -> dict[str, float]:
+    return {"value": float(found.value), "low": float(found.low), "high": float(found.high)}

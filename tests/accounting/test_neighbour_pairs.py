@@ -1,0 +1,190 @@
+"""Pairs of replaced samples and of several at once against literal sums, and curves composed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.special import ndtr
+from scipy.stats import binom
+
+from dprmt.accounting._cells import LossCells
+from dprmt.accounting._clipping_step import ClippingStep
+from dprmt.accounting._coin_mixtures import CoinMixture
+from dprmt.accounting._composed_curves import Lines, changed_at_once, lines_of
+from dprmt.accounting._neighbours import Group, Neighbours, ReplaceOne
+from dprmt.accounting._rank_one_law import RankOneLaw
+from dprmt.accounting._related_step import related
+
+Array = NDArray[np.float64]
+Q_FIRST = 2000 / 67349
+LOSSES = np.array([0.0, 0.01, 0.05, 0.2, 1.0, 3.0])
+
+
+def half_line_curve(power: Array, level: Array, losses: Array) -> Array:
+    """sup_t P(x > t) - e^l Q(x > t)."""
+    return np.array([np.max(power - math.exp(loss) * level) for loss in losses])
+
+
+def mixture(size: int, q: float, sigma: float, t: Array, sign: float) -> Array:
+    """P(x > t) of Σ Bin(m, q)(j) N(±j/σ, 1)."""
+    j = np.arange(size + 1)
+    value: Array = ndtr(sign * j / sigma - t[:, None]) @ binom.pmf(j, size, q)
+    return value
+
+
+def curve_above(cells: LossCells, nodes: Array, at: Array) -> Array:
+    """δ of the cells with every outcome at the upper end of its cell."""
+    return np.array([cells.p_above + float(cells.p @ np.maximum(-np.expm1(loss - nodes[1:]), 0.0)) for loss in at])
+
+
+def curve_below(cells: LossCells, at: Array) -> Array:
+    """δ if outcomes of a cell are one: (p - e^l q)₊, whatever their losses."""
+    p, q = np.append(cells.p, cells.p_above), np.append(cells.q, cells.q_above)
+    return np.array([float(np.maximum(p - math.exp(loss) * q, 0.0).sum()) for loss in at])
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("is_replacement", [False, True])
+@pytest.mark.parametrize(("sigma", "q"), [(1.0, 0.03), (0.5, 0.2), (3.0, 0.001), (2.0, 1.0)])
+def test_cells_of_coin_mixtures_hold_the_literal_curve(size: int, is_replacement: bool, sigma: float, q: float) -> None:
+    """(N1), (N4): from both sides, within the mesh."""
+    t = np.linspace(-12.0, 12.0 + size / sigma, 200_001)
+    level = mixture(size, q, sigma, t, -1.0) if is_replacement else ndtr(-t)
+    exact = half_line_curve(mixture(size, q, sigma, t, 1.0), level, LOSSES)
+    nodes = np.arange(-4000, 20001) * 2e-3
+    cells = CoinMixture(sigma, q, size, is_replacement).cells(nodes)
+    above, below = curve_above(cells, nodes, LOSSES), curve_below(cells, LOSSES)
+    assert np.all(above >= exact * (1 - 1e-9) - 1e-13)
+    assert np.all(below <= exact * (1 + 1e-6) + 1e-13)
+    assert np.all(above - below <= 3e-3 * np.maximum(1.0 - exact, exact))
+    assert float(cells.p.sum()) + cells.p_below + cells.p_above == pytest.approx(1.0, abs=1e-12)
+    assert float(cells.q.sum()) + cells.q_below + cells.q_above == pytest.approx(1.0, abs=1e-12)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    angle=st.floats(0.0, math.pi),
+    lengths=st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)),
+    q=st.floats(0.01, 1.0),
+    loss=st.floats(-1.0, 1.0),
+)
+def test_opposite_gradients_of_full_length_are_the_worst(
+    angle: float, lengths: tuple[float, float], q: float, loss: float
+) -> None:
+    """(N1): E_γ of any two gradients in a plane, summed over a grid, is at most that of the pair."""
+    axis = np.arange(-8.0, 8.0, 0.04)
+    x, y = np.meshgrid(axis, axis)
+    base = np.exp(-(x**2 + y**2) / 2) * 0.04**2 / (2 * math.pi)
+
+    def tilted(length: float, direction: float) -> Array:
+        along = math.cos(direction) * x + math.sin(direction) * y
+        return np.asarray(1.0 - q + q * np.exp(length * along - length**2 / 2))
+
+    def divergence(u: float, v: float, between: float) -> float:
+        return float((np.maximum(tilted(u, 0.0) - math.exp(loss) * tilted(v, between), 0.0) * base).sum())
+
+    assert divergence(*lengths, angle) <= divergence(1.0, 1.0, math.pi) + 1e-4 * q
+    if angle < 3.0:
+        assert divergence(1.0, 1.0, angle) < divergence(1.0, 1.0, math.pi)
+
+
+def spectrum(draw: np.random.Generator, size: int) -> Array:
+    weights = draw.dirichlet(np.full(size, 0.3))
+    return np.asarray(weights)
+
+
+@pytest.mark.parametrize(("sigma", "q", "probes"), [(1.0, Q_FIRST, 32), (2.0, 0.01, 16), (0.7, 0.2, 32)])
+def test_public_probes_hold_under_couplings_that_spectra_make(sigma: float, q: float, probes: int) -> None:
+    """(N3): E h_γ(Z, Z') of drawn pairs of spectra under shared probes is at most the bound; equal ones come near."""
+    step = related(ClippingStep(sigma, q, RankOneLaw(probes)), ReplaceOne())
+    pair, _ = step.pairs(160, 1e-9)
+    nodes = np.arange(-3000, 6001) * 1e-3
+    bound = curve_above(pair.cells(nodes), nodes, LOSSES[:5])
+    draw = np.random.default_rng(5)
+    closest = np.zeros(5)
+    for trial in range(12):
+        chi = draw.chisquare(probes, (4000, 4)) / probes
+        first = spectrum(draw, 4) if trial % 3 else np.eye(4)[0]
+        second = first if trial % 2 else spectrum(draw, 4)
+        a, b = (1.0 / (sigma * np.sqrt(chi @ weights)) for weights in (first, second))
+        t = np.linspace(-8.0, 12.0, 300)[:, None]
+        for place, loss in enumerate(LOSSES[:5]):
+            gamma = math.exp(loss)
+            power = (1 - q) * ndtr(-t) + q * ndtr(a[:500] - t)
+            level = (1 - q) * ndtr(-t) + q * ndtr(-b[:500] - t)
+            each = np.max(power - gamma * level, axis=0)
+            error = float(each.std()) / math.sqrt(each.size)
+            assert each.mean() <= bound[place] + 4 * error
+            closest[place] = max(closest[place], float(each.mean()) / bound[place])
+    assert np.all(closest[:3] > 0.8)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "q", "probes", "width"), [(1.0, Q_FIRST, 32, 0.02), (2.0, 0.01, 4, 0.06), (0.6, 0.3, 16, 0.02)]
+)
+def test_secret_probes_hold_for_two_spectra(sigma: float, q: float, probes: int, width: float) -> None:
+    """(N2): power and level of half-lines for drawn spectra; a rank-one law for both lies between both ends."""
+    step = related(ClippingStep(sigma, q, RankOneLaw(probes), secret=True), ReplaceOne())
+    above, under = step.pairs(160, 1e-9)
+    nodes = np.arange(-4000, 8001) * 1e-3
+    bound = curve_above(above.cells(nodes), nodes, LOSSES)
+    lower = curve_below(under.cells(nodes), LOSSES)
+    draw = np.random.default_rng(7)
+    t = np.linspace(-10.0, 14.0, 4001)
+    for trial in range(8):
+        curves = []
+        for sign in (1.0, -1.0):
+            weights = spectrum(draw, 4) if trial else np.eye(4)[0]
+            z = 1.0 / (sigma * np.sqrt(draw.chisquare(probes, (4000, 4)) / probes @ weights))
+            curves.append((1 - q) * ndtr(-t) + q * ndtr(sign * z[:, None] - t).mean(axis=0))
+        found = half_line_curve(curves[0], curves[1], LOSSES)
+        assert np.all(found <= bound * 1.03 + 4e-3 * q)  # 4,000 draws
+        if trial == 0:
+            assert np.all(lower[:5] <= found[:5] * 1.03 + 4e-3 * q)
+    assert np.all(lower <= bound * (1 + 1e-9))
+    assert np.all(bound[:4] - lower[:4] <= width * bound[:4])
+
+
+def gdp_delta(epsilon: Array, mu: float) -> Array:
+    value: Array = ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu)
+    return value
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_composed_curves_of_gaussian_mechanisms_are_those_of_the_sum(size: int) -> None:
+    """(N6): b_μ∘b_ν = b_{μ+ν}; never below it, and close."""
+    epsilon = np.linspace(0.0, 14.0, 401)
+    one = lines_of(epsilon, gdp_delta(epsilon, 0.6), gdp_delta(epsilon, 0.6))
+    many, replaced = changed_at_once(one, one, size, False), changed_at_once(one, one, size, True)
+    for lines, mu in ((many, 0.6 * size), (replaced, 1.2 * size)):
+        at = np.linspace(0.0, 8.0, 33)
+        exact = gdp_delta(at, mu)
+        assert np.all(lines.at(at) >= exact * (1 - 1e-9))
+        assert np.all(lines.at(at) <= exact * 1.05 + 1e-6)
+        found = lines.epsilon_at(1e-3)
+        assert float(gdp_delta(np.array([found]), mu)[0]) <= 1e-3
+        assert float(gdp_delta(np.array([found * 0.98 - 0.01]), mu)[0]) > 1e-3
+
+
+def test_lines_between_points_lie_above_the_curve() -> None:
+    epsilon = np.linspace(0.0, 6.0, 7)
+    lines = lines_of(epsilon, gdp_delta(epsilon, 1.0), gdp_delta(epsilon, 1.0))
+    at = np.linspace(-5.9, 5.9, 119)
+    negative = 1.0 - np.exp(at) + np.exp(at) * gdp_delta(-at, 1.0)
+    exact = np.where(at < 0.0, negative, gdp_delta(at, 1.0))
+    assert np.all(lines.at(at) >= exact * (1 - 1e-12))
+    assert Lines(epsilon, gdp_delta(epsilon, 1.0)).epsilon_at(1e-300) == math.inf
+
+
+@pytest.mark.parametrize("neighbours", [ReplaceOne(), Group(3), Group(2, ReplaceOne())])
+def test_what_the_inversion_misses_is_charged_above_only(neighbours: Neighbours) -> None:
+    """(C7): a threshold that is off moves mass; from above that counts, from below merging makes it harmless."""
+    above, under = related(ClippingStep(1.0, 0.1), neighbours).pairs(40, 1e-9)
+    assert isinstance(above, CoinMixture)
+    assert under == replace(above, is_charged=False)

@@ -1,0 +1,138 @@
+"""The words of a run, norms and sampling: checked, comparable, hashable, picklable, printed as typed, replaceable."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dprmt.accounting
+from dprmt._validation import ParameterError
+from dprmt.accounting import (
+    DPSGD,
+    ExactNorms,
+    FlatSpectrum,
+    Hutchinson,
+    HutchPlusPlus,
+    Poisson,
+    RandomAllocation,
+    compose,
+    norms_from_dict,
+    sampling_from_dict,
+)
+
+PROBES, FLAGS = st.integers(2, 100), st.booleans()
+NORMS = st.one_of(
+    st.just(ExactNorms()),
+    st.builds(
+        Hutchinson,
+        PROBES,
+        secret=FLAGS,
+        rank=st.none() | st.integers(1, 9),
+        analysis=st.sampled_from(["tight", "envelope"]),
+    ),
+    st.builds(HutchPlusPlus, PROBES, st.integers(3, 99), power_iteration=FLAGS, secret=FLAGS),
+)
+SAMPLINGS = st.one_of(
+    st.builds(Poisson, st.floats(1e-9, 1.0)),
+    st.builds(RandomAllocation, st.integers(9, 99), participations=st.integers(1, 9)),
+)
+MECHANISMS = st.builds(DPSGD, st.floats(1e-3, 1e6), SAMPLINGS, NORMS)
+
+
+@given(st.one_of(NORMS, SAMPLINGS, MECHANISMS))
+def test_a_value_survives_what_values_survive(value: Any) -> None:
+    typed = eval(repr(value), vars(dprmt.accounting))
+    same = (typed, pickle.loads(pickle.dumps(value)), copy.deepcopy(value), replace(value))
+    assert all(other == value and hash(other) == hash(value) for other in same)
+    assert len({value, *same}) == 1
+    with pytest.raises(FrozenInstanceError):
+        value.probes = 3
+
+
+@given(NORMS, SAMPLINGS)
+def test_a_value_is_read_back_from_json(norms: Any, sampling: Any) -> None:
+    assert norms_from_dict(json.loads(json.dumps(norms.as_dict()))) == norms
+    assert sampling_from_dict(json.loads(json.dumps(sampling.as_dict()))) == sampling
+    whole = DPSGD(1.0, sampling, norms).as_dict()
+    assert (whole["norms"], whole["sampling"]) == (norms.as_dict(), sampling.as_dict())
+
+
+def test_values_print_as_one_would_type_them() -> None:
+    assert repr(DPSGD(1, 0.01)) == "DPSGD(1.0, Poisson(0.01))"
+    assert repr(DPSGD(1, 1, Hutchinson(np.int64(32)))) == "DPSGD(1.0, Poisson(1.0), norms=Hutchinson(32))"
+    assert repr(Hutchinson(8, secret=True, rank=4)) == "Hutchinson(8, secret=True, rank=4)"
+    assert repr(HutchPlusPlus(8, sketch=3)) == "HutchPlusPlus(8, 3)"
+    assert repr(RandomAllocation(9, 2)) == "RandomAllocation(9, participations=2)"
+
+
+def test_a_plain_number_is_poisson_sampling() -> None:
+    assert DPSGD(1.0, 0.5) == DPSGD(1.0, Poisson(0.5)) != DPSGD(1.0, RandomAllocation(2))
+    assert DPSGD(1.0, np.float32(0.5)).sampling == Poisson(0.5)
+
+
+def test_probes_are_public_unless_said_otherwise() -> None:
+    public, secret = (DPSGD(1.0, 0.1, norms).epsilon(10, 1e-5) for norms in (Hutchinson(8), Hutchinson(8, secret=True)))
+    assert Hutchinson(8) == Hutchinson(8, secret=False)
+    assert public.lower > secret.upper
+
+
+def test_compositions_compare_too() -> None:
+    """In any order of phases; pickled, and printed as typed."""
+    phases = [(DPSGD(1.0, 0.1), 3), (DPSGD(2.0, RandomAllocation(4), Hutchinson(8)), 8)]
+    run = compose(phases)
+    same = (compose(phases[::-1]), pickle.loads(pickle.dumps(run)), eval(repr(run), vars(dprmt.accounting)))
+    assert all(other == run and hash(other) == hash(run) for other in same)
+    assert run != compose(phases[:1])
+    assert run != phases
+
+
+def test_a_length_of_an_epoch_is_replaced() -> None:
+    mechanism = DPSGD(1.0, RandomAllocation(100))
+    shorter = replace(mechanism, sampling=replace(mechanism.sampling, steps_per_epoch=50))
+    assert shorter == DPSGD(1.0, RandomAllocation(50))
+    assert shorter.sampling.rate == 1 / 50
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Hutchinson(1), r"probes must be an integer in \[2, 100000\], got 1"),
+        (lambda: Hutchinson(8, rank=0), "rank must be an integer >= 1, got 0"),
+        (lambda: Hutchinson(8, secret="no"), "secret must be True or False, got 'no'"),
+        (lambda: Hutchinson(8, analysis="loose"), "analysis must be one of 'tight', 'envelope', got 'loose'"),
+        (lambda: HutchPlusPlus(8, 2), r"sketch must be an integer in \[3, 10000\], got 2"),
+        (lambda: HutchPlusPlus(8, 3, power_iteration=1), "power_iteration must be True or False, got 1"),
+        (lambda: FlatSpectrum(10**4, 10**4), "sketch must be an integer in"),
+        (lambda: Poisson(0.0), r"rate must be a finite number in \[1e-09, 1\], got 0.0"),
+        (lambda: RandomAllocation(0), r"steps_per_epoch must be an integer in \[1, 10000000\], got 0"),
+        (lambda: RandomAllocation(3, 4), r"participations must be an integer in \[1, 3\], got 4"),
+        (lambda: DPSGD(1.0, 1.5), r"sampling must be Poisson\(rate\) with a rate in \[1e-9, 1\].*, got 1.5"),
+        (lambda: DPSGD(1.0, Hutchinson(8)), r"sampling must be Poisson.*, got Hutchinson\(8\)"),
+        (lambda: DPSGD(1.0, 0.03, 32), r"norms must be ExactNorms\(\), Hutchinson\(probes\) or .*, got 32"),
+        (lambda: DPSGD(0.0, 0.1), "noise_multiplier must be .*, got 0.0"),
+        (lambda: DPSGD(1.0, 0.1).trade_off(100), r"alpha must be given: false positive rates in \[0, 1\], got None"),
+        (lambda: norms_from_dict({"kind": "sketchy"}), "norms.kind must be one of 'exact', 'hutchinson', 'hutch"),
+        (lambda: norms_from_dict({"kind": "exact", "probes": 3}), "norms.probes must be left out .*, got 3"),
+        (lambda: norms_from_dict({"kind": "hutch++", "probes": 3}), "norms.sketch must be given where norms is 'hut"),
+        (lambda: sampling_from_dict({"kind": "poisson"}), "sampling.rate must be given where sampling is 'poisson'"),
+    ],
+)
+def test_bad_values_are_named(call: Any, message: str) -> None:
+    with pytest.raises(ParameterError, match=f"^{message}"):
+        call()
+
+
+def test_what_is_missing_is_named_by_python() -> None:
+    """Not a default that is out of range."""
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'sampling'"):
+        DPSGD(1.0)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'probes'"):
+        Hutchinson()  # type: ignore[call-arg]

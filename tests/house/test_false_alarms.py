@@ -1,0 +1,93 @@
+"""How often noise alone is called a spike: by the command, by `denoise`, and what was stored of 20,000 matrices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.false_alarms import RESULTS, SHAPES, called
+from dprmt.cli import main
+from dprmt.spectra import denoise, false_alarm_rate, kappa_for, spike_map_inverse
+
+
+def spectrum(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> str:
+    assert main(["spectrum", str(path), "--sigma", "1", *options]) == 0
+    return capsys.readouterr().out
+
+
+def noise_file(folder: Path, number: int, seed: int) -> Path:
+    rng = np.random.default_rng(seed)
+    arrays = {f"{shape}.{i}": rng.standard_normal(shape) for shape in SHAPES for i in range(number)}
+    np.savez(folder / "noise.npz", **arrays)
+    return folder / "noise.npz"
+
+
+def test_noise_is_called_as_often_as_stated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of 2,000 noise matrices of five shapes at most 1.3 % are called; above the edge are ten times that."""
+    path = noise_file(tmp_path, 400, seed=0)
+    matrices = json.loads(spectrum(capsys, path, "--json"))["matrices"]
+    assert len(matrices) == 2000
+    found = sum(bool(matrix["spikes"]) for matrix in matrices)
+    assert 8 <= found <= 26
+    over_the_edge = sum(matrix["singular_values"][0] > matrix["bulk_edge"] for matrix in matrices)
+    assert over_the_edge > 5 * found
+    loose = json.loads(spectrum(capsys, path, "--json", "--false-alarm", "0.05"))["matrices"]
+    assert 70 <= sum(bool(matrix["spikes"]) for matrix in loose) <= 130
+
+
+def test_the_rate_and_what_is_to_be_expected_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = spectrum(capsys, noise_file(tmp_path, 40, seed=1))
+    assert "noise alone would give 2 on average (false alarm rate 1 %)" in out
+    assert "noise ends" not in out
+    strict = spectrum(capsys, noise_file(tmp_path, 40, seed=1), "--false-alarm", "1e-6")
+    assert "0 of 200 matrices have a value above the gate" in strict
+    assert "Nothing here can be told from noise." in strict
+
+
+def test_a_rate_above_that_of_the_edge_is_not_claimed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((16, 768)))
+    (matrix,) = json.loads(spectrum(capsys, tmp_path / "x.npy", "--json", "--false-alarm", "0.9"))["matrices"]
+    assert matrix["gate"] == matrix["bulk_edge"]
+    assert matrix["false_alarm"] == false_alarm_rate((16, 768), 1.0) < 0.2
+
+
+def test_a_signal_above_the_gate_is_called(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A signal 1.5 times what would reach the gate by itself is called in every shape, and its size is found."""
+    rng = np.random.default_rng(3)
+    for shape in SHAPES:
+        gate = kappa_for(shape, 0.01) * (shape[0] ** 0.5 + shape[1] ** 0.5)
+        signal = 1.5 * spike_map_inverse(gate, shape, 1.0)
+        left, right = (vector / np.linalg.norm(vector) for vector in map(rng.standard_normal, shape))
+        np.save(tmp_path / "x.npy", signal * np.outer(left, right) + rng.standard_normal(shape))
+        (matrix,) = json.loads(spectrum(capsys, tmp_path / "x.npy", "--json"))["matrices"]
+        assert len(matrix["spikes"]) == 1
+        assert matrix["spikes"][0]["signal"] == pytest.approx(signal, rel=0.25)
+
+
+def test_the_default_of_denoise_leaves_noise_alone() -> None:
+    """8 × 384, where κ = 1.02 fires twice as often: by default in 1 % of draws."""
+    shape, draws = (8, 384), 4000
+    noise = np.random.default_rng(7).standard_normal((draws, *shape))
+    found = denoise(noise, 1.0)
+    fired = int((found != noise).any((1, 2)).sum())
+    paper = int((denoise(noise, 1.0, 1.02) != noise).any((1, 2)).sum())
+    assert 20 <= fired <= 62  # 40 expected, 3.5 standard deviations
+    assert paper > 1.4 * fired
+
+
+def test_what_was_stored_is_at_most_what_is_promised() -> None:
+    stored = json.loads(RESULTS.read_text())
+    assert sum(row["matrices"] for row in stored["shapes"]) >= 2000
+    assert sum(row["called"] for row in stored["shapes"]) <= 0.013 * sum(row["matrices"] for row in stored["shapes"])
+    first = stored["shapes"][0]
+    assert called(tuple(first["shape"]), 50, stored["seed"]) <= 5
+
+
+@pytest.mark.slow
+def test_what_was_stored_is_found_again() -> None:
+    stored = json.loads(RESULTS.read_text())
+    for row in stored["shapes"]:
+        assert called(tuple(row["shape"]), row["matrices"], stored["seed"]) == row["called"]

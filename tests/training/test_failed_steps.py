@@ -1,0 +1,630 @@
+"""A step that failed or was stopped leaves nothing behind: failures, held against all that a step can change."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("opacus")
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import ExactNorms
+from dprmt.training.clipping import ClippedStep, make_private, make_private_projected, plan_sums
+from dprmt.training.clipping._formed_layers import PerSampleGradients
+from dprmt.training.clipping._matrix_layers import Factors, LinearLayer, ProjectedLayer
+from dprmt.training.clipping._samplers import StepLog
+from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
+from dprmt.training.recipes import Settings
+from tests.training.norms_by_word import by_word
+
+STEP = 3
+LATER, EARLIER = [[0, 1], [2, 3], [4, 5, 6]], [[7, 8], [9, 10]]
+INPUTS = torch.randn(11, 3, 6, generator=torch.Generator().manual_seed(1))
+
+
+class PowerCut(BaseException):
+    """Not an error that anybody catches, such as KeyboardInterrupt."""
+
+
+class Net(nn.Module):
+    """Two layers with a place between them where a backward pass can fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(6, 9), nn.LayerNorm(9), nn.Linear(9, 5)
+        self.fails = False
+        self.mixes = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.norm(self.up(x)))
+        if self.mixes:
+            hidden = hidden - hidden.mean(0)
+        if self.fails:
+            hidden = hidden * 1.0
+            hidden.register_hook(self._fail)
+        return self.down(hidden)
+
+    def _fail(self, gradient: torch.Tensor) -> None:
+        raise PowerCut
+
+
+def clipped() -> ClippedStep:
+    torch.manual_seed(0)
+    model = Net()
+    return make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        norms=by_word("hutchinson", 2),
+        clipping_norm=0.5,
+        noise_multiplier=1.0,
+        expected_batch_size=4.0,
+        tokens=3,
+        noise_generator=torch.Generator().manual_seed(5),
+    )
+
+
+def exact() -> ClippedStep:
+    torch.manual_seed(0)
+    model = Net()
+    return make_private(
+        model,
+        torch.optim.Adam(model.parameters(), lr=0.1),
+        norms="exact",
+        clipping_norm=0.5,
+        noise_multiplier=1.0,
+        expected_batch_size=4.0,
+        tokens=3,
+        noise_generator=torch.Generator().manual_seed(5),
+    )
+
+
+def projected() -> ClippedStep:
+    torch.manual_seed(0)
+    return make_private_projected(
+        Net(),
+        rank=3,
+        clipping_norm=0.5,
+        noise_multiplier=1.0,
+        expected_batch_size=4.0,
+        tokens=3,
+        lr=0.1,
+        projector="svd",
+        refresh_every=2,
+        seed=0,
+        noise_generator=torch.Generator().manual_seed(5),
+    )
+
+
+MAKERS = {"hutchinson": clipped, "exact": exact, "projected": projected}
+
+
+def network(step: ClippedStep) -> Net:
+    return step.model._module  # type: ignore[no-any-return]
+
+
+def accumulate(step: ClippedStep, samples: list[int], number: int = STEP) -> None:
+    step.accumulate(step.model(INPUTS[samples]).square().mean((1, 2)), samples=samples, step=number)
+
+
+def copied(value: Any) -> Any:
+    return None if value is None else value.detach().clone()
+
+
+def state(step: ClippedStep) -> dict[str, Any]:
+    """All that a micro-batch or a step can change, but for the numbers of steps that are used up."""
+    found: dict[str, Any] = {}
+    for name, p in network(step).named_parameters():
+        found[name] = copied(p)
+        for kept in ("grad", "summed_grad", "projected_grad", "grad_sample"):
+            found[f"{name}: {kept}"] = copied(getattr(p, kept, None))
+    inner, samplers = step.optimizer.original_optimizer, step._samplers  # type: ignore[attr-defined]
+    found["inner"] = copy.deepcopy(inner.state_dict())
+    found["noise"] = step.optimizer.generator.get_state()  # type: ignore[attr-defined]
+    uses = samplers.uses
+    found["waiting"] = (dict(uses.waiting), uses.squared, list(uses.contributions), uses.size, dict(uses._forward))
+    found["summing"] = (uses.summing, samplers._at)
+    found["stored"] = [name for name, m in network(step).named_modules() if getattr(m, "activations", None)]
+    if step._first is not None:
+        found["first"] = (list(step._first._outputs), dict(step._first._plain))
+    return found
+
+
+def log(step: ClippedStep) -> tuple[Any, ...]:
+    """Steps and samples that count as used."""
+    kept = step._samplers.log
+    return kept.current, frozenset(kept._begun), frozenset(kept._names) if kept.current is not None else None
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+def assert_same(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert before.keys() == after.keys()
+    assert [name for name in before if not same(before[name], after[name])] == []
+
+
+# ------------------------------------------------------------------------------------- within a micro-batch
+
+
+@contextmanager
+def raising(place: Any, name: str, after: int) -> Iterator[None]:
+    """A method that raises when it has been called so often."""
+    real, count = getattr(place, name), itertools.count()
+
+    def method(*args: Any, **options: Any) -> Any:
+        if next(count) == after:
+            raise PowerCut
+        return real(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place, name, method)
+        yield
+
+
+def in_the_backward_pass(step: ClippedStep, samples: list[int]) -> None:
+    network(step).fails = True
+    try:
+        accumulate(step, samples)
+    finally:
+        network(step).fails = False
+
+
+def in_a_layer_s_norm(step: ClippedStep, samples: list[int]) -> None:
+    kind = ProjectedLayer if step.subspaces is not None else LinearLayer
+    with raising(kind, "measure", 1):
+        accumulate(step, samples)
+
+
+def in_the_clip_factors(step: ClippedStep, samples: list[int]) -> None:
+    from dprmt.training.clipping import _step
+
+    with raising(_step, "clip_factors", 0):
+        accumulate(step, samples)
+
+
+def of_a_loss_that_is_no_function_of_the_model(step: ClippedStep, samples: list[int]) -> None:
+    step.model(INPUTS[samples])
+    losses = (INPUTS[samples].requires_grad_() * 2.0).sum((1, 2))
+    with pytest.raises(ParameterError, match="no trainable layer"):
+        step.accumulate(losses, samples=samples, step=STEP)
+    raise PowerCut
+
+
+def of_a_hook_that_raises(step: ClippedStep, samples: list[int]) -> None:
+    handle = network(step).up.weight.register_post_accumulate_grad_hook(lambda p: 1 / 0)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            accumulate(step, samples)
+    finally:
+        handle.remove()
+    raise PowerCut
+
+
+FAILURES: list[Callable[[ClippedStep, list[int]], None]] = [
+    in_the_backward_pass,
+    in_a_layer_s_norm,
+    in_the_clip_factors,
+    of_a_loss_that_is_no_function_of_the_model,
+    of_a_hook_that_raises,
+]
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda value: value.__name__)
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_micro_batch_that_failed_is_as_if_it_had_never_been(
+    maker: str, failure: Callable[[ClippedStep, list[int]], None], before: int
+) -> None:
+    """At any micro-batch of a step, the first included; and again with the very samples and number."""
+    step, undisturbed = MAKERS[maker](), MAKERS[maker]()
+    if not isinstance(step.record.norms, ExactNorms):
+        undisturbed._samplers._policy.estimator.__dict__["generator"] = step._samplers._policy.estimator.generator
+    for piece in LATER[:before]:
+        accumulate(step, piece)
+    known, used = state(step), log(step)
+    for _ in range(2):
+        with pytest.raises(PowerCut):
+            failure(step, LATER[before])
+        assert_same(known, state(step))
+        assert log(step) == used
+    for piece in LATER[before:]:
+        accumulate(step, piece)
+    for piece in LATER:
+        accumulate(undisturbed, piece)
+    one, other = state(step), state(undisturbed)
+    assert_same(
+        {name: value for name, value in one.items() if "summed_grad" in name},
+        {name: value for name, value in other.items() if "summed_grad" in name},
+    )
+    step.step()
+    undisturbed.step()
+    assert_same(state(step), state(undisturbed))
+
+
+REFUSALS: dict[str, tuple[str, Callable[[ClippedStep], None]]] = {
+    "a sample of the micro-batch before the last": ("samples", lambda step: accumulate(step, [4, LATER[0][1]])),
+    "a sample twice": ("samples", lambda step: accumulate(step, [5, 5])),
+    "a sample of the last micro-batch": ("samples", lambda step: accumulate(step, [6, LATER[1][0]])),
+    "another step": ("step", lambda step: accumulate(step, [4], STEP + 1)),
+    "an earlier step": ("step", lambda step: accumulate(step, [4], STEP - 1)),
+    "more tokens": (
+        "tokens",
+        lambda step: step.accumulate(step.model(INPUTS[:1].repeat(1, 2, 1)).mean((1, 2)), samples=[4], step=STEP),
+    ),
+    "a mean": ("losses", lambda step: step.accumulate(step.model(INPUTS[:2]).mean(), samples=[4, 5], step=STEP)),
+    "names too few": (
+        "samples",
+        lambda step: step.accumulate(step.model(INPUTS[:2]).mean((1, 2)), samples=[4], step=STEP),
+    ),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("maker", MAKERS)
+def test_what_is_refused_changes_nothing(maker: str, refusal: str) -> None:
+    step = MAKERS[maker]()
+    accumulate(step, EARLIER[0], STEP - 1)
+    step.step()
+    for piece in LATER[:2]:
+        accumulate(step, piece)
+    known, used = state(step), log(step)
+    name, refused = REFUSALS[refusal]
+    with pytest.raises(ParameterError, match=f"^{name}"):
+        refused(step)
+    step.discard()
+    assert_same(known, state(step))
+    assert log(step) == used
+    accumulate(step, LATER[2])
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_what_the_first_look_refuses_or_fails_at_leaves_no_sum(maker: str) -> None:
+    """Neither samples that mix nor a parameter used elsewhere nor a failure while plain sums are compared."""
+    step = MAKERS[maker]()
+    known, used = state(step), log(step)
+    network(step).mixes = True
+    with pytest.raises(ParameterError, match="samples"):
+        accumulate(step, LATER[0])
+    step.discard()
+    assert_same(known, state(step))
+    network(step).mixes = False
+    weight = network(step).norm.weight
+    losses = step.model(INPUTS[LATER[0]]).square().mean((1, 2)) + weight.square().sum()
+    with pytest.raises(ParameterError, match="its own layer"):
+        step.accumulate(losses, samples=LATER[0], step=STEP)
+    assert all(p.grad is None and getattr(p, "summed_grad", None) is None for p in network(step).parameters())
+    assert log(step) == used
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1, 0.02])
+@pytest.mark.parametrize("name", ["up.weight", "norm.bias", "down.weight"])
+def test_a_small_second_use_of_a_parameter_is_refused(name: str, share: float) -> None:
+    """Its gradient from elsewhere is a few per cent of the one through its layer."""
+    plain = Net()
+    step = exact()
+    plain.load_state_dict(network(step).state_dict())
+    plain(INPUTS[:2]).square().mean((1, 2)).sum().backward()
+    length = float(plain.get_parameter(name).grad.norm())
+    value = network(step).get_parameter(name)
+    elsewhere = share * length * value.sum() / value.numel() ** 0.5  # of a gradient of norm share · length
+    losses = step.model(INPUTS[:2]).square().mean((1, 2)) + elsewhere / 2
+    with pytest.raises(ParameterError, match=name):
+        step.accumulate(losses, samples=[0, 1], step=STEP)
+
+
+@pytest.mark.parametrize("before", [[], [[0]]])
+@pytest.mark.parametrize("call", range(3))
+@pytest.mark.parametrize("maker", MAKERS)
+def test_plain_sums_of_the_first_look_are_never_left(maker: str, call: int, before: list[list[int]]) -> None:
+    """They are not clipped: whatever ends the comparison, the clipped sums are back in their place."""
+    step = MAKERS[maker]()
+    for piece in before:
+        accumulate(step, piece)
+    known = state(step)
+    from dprmt.training.clipping import _first_pass
+
+    with raising(_first_pass, "_differs", call), pytest.raises(PowerCut):
+        accumulate(step, LATER[1])
+    assert_same(known, state(step))
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda value: value.__name__)
+def test_the_first_look_is_not_over_because_a_batch_failed_or_was_empty(
+    failure: Callable[[ClippedStep, list[int]], None],
+) -> None:
+    """What was kept of the failed batch, of another size, does not make the next one pass unseen."""
+    for number in (0, 1):
+        step = clipped()
+        if number:
+            with pytest.raises(PowerCut):
+                failure(step, LATER[0])
+        else:
+            step.accumulate(step.model(INPUTS[:0]).mean((1, 2)), samples=[], step=STEP)
+        network(step).mixes = True
+        with pytest.raises(ParameterError, match="samples"):
+            accumulate(step, LATER[2])
+
+
+@pytest.mark.parametrize(
+    ("maker", "place", "call"),
+    [
+        ("hutchinson", Factors, 0),
+        ("hutchinson", Factors, 1),
+        ("hutchinson", PerSampleGradients, 0),
+        ("projected", PerSampleGradients, 0),
+        ("projected", PerSampleGradients, 2),
+    ],
+)
+def test_a_sample_that_may_be_in_the_sum_does_not_come_again(maker: str, place: Any, call: int) -> None:
+    """A failure between two layers' sums: each sample has moved the sum by at most C, and a second time is refused."""
+    step = MAKERS[maker]()
+    accumulate(step, LATER[0])
+    accumulate(step, LATER[1])
+    known = {name: copied(p.summed_grad) for name, p in network(step).named_parameters()}
+    with raising(place, "add_to_sums", call), pytest.raises(PowerCut):
+        accumulate(step, LATER[2])
+    moved = sum(float((p.summed_grad - known[name]).square().sum()) for name, p in network(step).named_parameters())
+    assert moved**0.5 <= len(LATER[2]) * 0.5 * (4.0 if maker == "hutchinson" else 1.0)  # of estimated norms: 4 is rare
+    with pytest.raises(ParameterError, match="samples"):
+        accumulate(step, LATER[2])
+    step.discard()
+    accumulate(step, [7])
+
+
+# ------------------------------------------------------------------------------------------- of a whole step
+
+
+@contextmanager
+def failing_noise(step: ClippedStep) -> Iterator[None]:
+    with raising(type(step.optimizer), "_noisy_sum", 2):
+        yield
+
+
+@contextmanager
+def failing_release(step: ClippedStep) -> Iterator[None]:
+    with raising(type(step.optimizer), "scale_grad", 0):
+        yield
+
+
+@contextmanager
+def failing_look(step: ClippedStep) -> Iterator[None]:
+    """As of a denoiser that refuses what it is given."""
+    inner = step.optimizer.original_optimizer  # type: ignore[attr-defined]
+
+    def refuse(*_: object) -> None:
+        raise PowerCut
+
+    handle = inner.register_step_pre_hook(refuse)
+    yield
+    handle.remove()
+
+
+@pytest.mark.parametrize("failure", [failing_noise, failing_release, failing_look], ids=lambda value: value.__name__)
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_step_that_failed_is_over(maker: str, failure: Callable[[ClippedStep], Any]) -> None:
+    """Parameters and moments as before, no sum, no gradient; its number is used up, and the next step is its own."""
+    step = MAKERS[maker]()
+    for number, piece in enumerate(EARLIER):
+        accumulate(step, piece, number)
+        step.step()
+    known = state(step)
+    accumulate(step, LATER[0])
+    with failure(step), pytest.raises(PowerCut):
+        step.step()
+    after = state(step)
+    for drawn in ("noise", "inner") if step.subspaces is not None else ("noise",):  # σ is written down before
+        known.pop(drawn)
+        after.pop(drawn)
+    assert_same(known, after)
+    assert log(step)[0] is None
+    with pytest.raises(ParameterError, match="step"):
+        accumulate(step, LATER[0])
+    step.discard()
+    accumulate(step, LATER[1], STEP + 1)
+    alone = {name: copied(p.summed_grad) for name, p in network(step).named_parameters()}
+    assert all(value is not None for value in alone.values())
+    norm = sum(float(value.square().sum()) for value in alone.values()) ** 0.5
+    assert norm <= len(LATER[1]) * 0.5 * (1.0 if maker != "hutchinson" else 4.0)
+    step.step()
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_closed_step_leaves_no_sum_to_the_next_one(maker: str) -> None:
+    """Nor does one that was never closed."""
+    step = MAKERS[maker]()
+    accumulate(step, LATER[0])
+    model = step.close()
+    assert all(getattr(p, "summed_grad", None) is None and p.grad is None for p in model.parameters())
+    for p in model.parameters():
+        p.summed_grad = torch.ones_like(p)  # type: ignore[attr-defined]
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    options = {"norms": "exact", "clipping_norm": 0.5, "noise_multiplier": 0.0, "expected_batch_size": 4.0}
+    again = make_private(model, inner, **options)  # type: ignore[arg-type]
+    weights = copied(model.up.weight)
+    again.step()
+    assert torch.equal(weights, model.up.weight)
+
+
+def test_sums_of_one_s_own_are_gone_after_a_step_that_failed() -> None:
+    model = nn.Linear(3, 2)
+    plan = plan_sums(model, clipping_norm=1.0, expected_batch_size=4.0)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = plan.privatize(inner, noise_multiplier=1.0, noise_generator=torch.Generator())
+    step.add({name: torch.ones_like(p) for name, p in model.named_parameters()})
+    with raising(type(step.optimizer), "scale_grad", 0), pytest.raises(PowerCut):
+        step.step()
+    assert all(p.grad is None and p.summed_grad is None for p in model.parameters())
+
+
+# -------------------------------------------------------------------------------------- which samples came
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 5), max_size=3), st.booleans()), max_size=12))
+def test_the_log_knows_all_samples_of_a_step_and_all_steps(calls: list[tuple[int, list[int], bool]]) -> None:
+    """Against a list of all that was entered: refused where a sample or a finished step comes again, else entered."""
+    kept, entered, current = StepLog(), [], None
+    for step, samples, undone in calls:
+        former = [names for number, names in entered if number == step]
+        comes_again = bool(former) and step != current
+        twice = len(set(samples)) < len(samples) or (step == current and any(set(samples) & set(n) for n in former))
+        if comes_again or twice:
+            with pytest.raises(ParameterError):
+                kept.enter(step, samples)
+            continue
+        kept.enter(step, samples)
+        if undone:
+            kept.undo()
+        else:
+            entered.append((step, samples))
+            current = step
+        assert kept.current == current
+
+
+# ------------------------------------------------------------------------------------------------ of a run
+
+
+class Ends(Observer):
+    """Stops the run, or dies, at some moment of a step."""
+
+    def __init__(self, moment: str, dies: bool, at: int = 2) -> None:
+        self._dies, self._at = dies, at
+        setattr(self, moment, self._end)
+
+    def _end(self, run: Any, step: Any) -> None:
+        if step == self._at:
+            if self._dies:
+                raise PowerCut
+            run.stop()
+
+    def measured(self, run: Any, step: int) -> None:
+        """Present in the class, as a moment that is listened to."""
+
+    def before_step(self, run: Any, step: int) -> None:
+        """Present in the class, as a moment that is listened to."""
+
+
+def losses(model: nn.Module, labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(100.0 * model(torch.eye(4)[labels]), labels, reduction="none")
+
+
+def settings(**changes: Any) -> Settings:
+    return Settings(
+        privacy={"noise_multiplier": 1.0, "delta": 1e-5, "norms": "exact"} | changes.pop("privacy", {}),
+        optimizer={"name": "adam", "learning_rate": 0.1, **changes.pop("optimizer", {})},
+        training={"batch_size": 6, "steps": 4, "checkpoint_every": 1} | changes.pop("training", {}),
+        **changes,
+    )
+
+
+def task() -> ItemTask:
+    return ItemTask([0, 1, 2] * 10, torch.tensor, losses)
+
+
+def left(model: nn.Module) -> list[Any]:
+    return [getattr(p, kept, None) for p in model.parameters() for kept in ("grad", "summed_grad", "projected_grad")]
+
+
+RUNS = {
+    "adam": {},
+    "grape": {"optimizer": {"name": "grape", "rank": 2}},
+    "allocation": {"privacy": {"sampling": "allocation"}},
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("moment", ["before_step", "measured"])
+def test_a_run_that_ends_within_a_step_leaves_it_uncharged_and_unsummed(
+    moment: str, dies: bool, kind: str, tmp_path: Path
+) -> None:
+    """Parameters, moments and ledger are those after the step before, while the run's model still has its hooks."""
+    torch.manual_seed(0)
+    changed = copy.deepcopy(RUNS[kind])
+    with run_in_memory(nn.Linear(4, 3), task(), settings(**changed), noise_seed=3) as run:
+        run.observers = [Ends(moment, dies)]
+        steps = run.steps()
+        next(steps)
+        weights = {name: copied(p) for name, p in run.prepared.parameters.items()}
+        moments, charged = copy.deepcopy(run.prepared.inner_optimizer.state_dict()), run.charged
+        noise = run.prepared.noise_generator.get_state()
+        if dies:
+            with pytest.raises(PowerCut):
+                next(steps)
+        else:
+            assert list(steps) == []
+        assert left(run.prepared.model) == [None] * len(left(run.prepared.model))
+        assert (run.done, run.charged) == (1, charged)
+        assert_same(weights, dict(run.prepared.parameters))
+        now = run.prepared.inner_optimizer.state_dict()
+        assert same(moments["state"], now["state"])
+        assert torch.equal(noise, run.prepared.noise_generator.get_state())
+
+
+@pytest.mark.parametrize("place", ["charge", "step"])
+def test_a_disk_or_an_optimizer_that_fails_leaves_no_sum(place: str, tmp_path: Path) -> None:
+    """A charge that could not be written is followed by no noise; a step that failed was charged."""
+    from dprmt.training.harness import _ledger, _loop
+
+    model = nn.Linear(4, 3)
+    where = (_ledger, "append_line") if place == "charge" else (_loop.ReleasedGradients, "look")
+    with raising(*where, 1), pytest.raises(PowerCut):
+        train_task(model, task(), settings(), tmp_path / "run", noise_seed=3)
+    assert left(model) == [None] * 6
+    result = train_task(nn.Linear(4, 3), task(), settings(), tmp_path / "run", noise_seed=3, resume=True)
+    lost = {"charge": 0, "step": 1}[place]
+    assert (result.steps, result.charged) == (4, 4 + lost)
+    # ε of every line is that of the charges, not of the step's number.
+    from dprmt.accounting import DPSGD
+
+    run = [entry["epsilon"] for entry in read_metrics(tmp_path / "run")]
+    mechanism = DPSGD(1.0, run_rate(tmp_path / "run"))
+    expected = [mechanism.epsilon(charged, 1e-5).upper for charged in range(1, 5 + lost)]
+    assert run == ([*expected[:1], *expected[2:]] if lost else expected)
+    assert result.epsilon == expected[-1]
+
+
+def run_rate(run: Path) -> float:
+    import json
+
+    return float(json.loads((run / "run.json").read_text())["sample_rate"])
+
+
+@pytest.mark.parametrize("steps", [3, 5])
+def test_steps_that_are_asked_for_again_do_not_repeat_an_epoch_s_draws(steps: int) -> None:
+    """A loop that was left and entered again, in the middle of an epoch or at its end, has new draws."""
+    drawn: list[tuple[int, ...]] = []
+
+    class Batches(ItemTask):
+        def pieces(self, batch: Any, largest: int) -> Any:
+            drawn.append(tuple(batch))
+            return super().pieces(batch, largest)
+
+    chosen = settings(privacy={"sampling": "allocation"}, training={"batch_size": 6, "steps": 20})
+    with run_in_memory(nn.Linear(4, 3), Batches(list(task().items), torch.tensor, losses), chosen, noise_seed=3) as run:
+        for record in run.steps():
+            if record.step == steps:
+                break
+        for record in run.steps():
+            if record.step == steps + 5:
+                break
+        assert sorted(itertools.chain.from_iterable(drawn[steps:])) == list(range(30))
+        assert not set(drawn[:steps]) & set(drawn[steps:])
+        assert run.charged == 10

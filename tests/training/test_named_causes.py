@@ -1,0 +1,244 @@
+"""What cannot be made private, or no longer is what was made private: refused with its own cause, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from audits.mixing import TopTwo
+from dprmt._validation import ParameterError
+from dprmt.training.clipping import ClippedStep, make_private
+
+SIZE, WIDTH = 4, 8
+
+
+def private(model: nn.Module, **options: Any) -> ClippedStep:
+    trained = [value for value in model.parameters() if value.requires_grad]
+    settings: dict[str, Any] = {"norms": "ghost", "clipping_norm": 1.0, "noise_multiplier": 0.0} | options
+    return make_private(model, torch.optim.SGD(trained, lr=1.0), expected_batch_size=1.0, **settings)
+
+
+def accumulate(step: ClippedStep, x: torch.Tensor, *, as_function: bool = False) -> None:
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        return step.model(x).view(len(x), -1).square().sum(1)
+
+    if as_function:
+        step.accumulate(losses, samples=range(len(x)), step=0, batch=x)
+    else:
+        step.accumulate(losses(x), samples=range(len(x)), step=0)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["DTensor", "fully_shard", "FullyShardedDataParallel"])
+def test_sharded_parameters(group: None, kind: str) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    mesh, model = init_device_mesh("cpu", (1,)), nn.Sequential(nn.Linear(WIDTH, WIDTH))
+    if kind == "DTensor":
+        for name, value in list(model[0].named_parameters()):
+            setattr(model[0], name, nn.Parameter(distribute_tensor(value.detach(), mesh, [Shard(0)])))
+    elif kind == "fully_shard":
+        fully_shard(model, mesh=mesh)
+    else:
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    with pytest.raises(ParameterError, match=r"without sharded parameters \(FSDP, DTensor\)"):
+        private(model)
+
+
+class Checkpointed(nn.Module):
+    """A layer whose forward pass is run again in the backward pass."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.reentrant = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1), reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.last, self.first(x), use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("as_function", [True, False])
+def test_checkpointing_is_of_the_kind_that_is_not_reentrant(as_function: bool) -> None:
+    x = torch.randn(SIZE, WIDTH)
+    accumulate(private(Checkpointed(False)), x, as_function=as_function)
+    with pytest.raises(ParameterError, match=r"use_reentrant=False.*'reentrant gradient checkpointing'"):
+        accumulate(private(Checkpointed(True)), x, as_function=as_function)
+
+
+class Padded(nn.Module):
+    """A convolution that adds something else than zeros."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(2, 3, 3, padding=1, padding_mode=mode), nn.Linear(3 * 25, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.conv(x).flatten(1))
+
+
+@pytest.mark.parametrize("mode", ["zeros", "circular", "reflect", "replicate"])
+def test_a_convolution_of_any_padding_gets_its_own_gradients(mode: str) -> None:
+    """Others than zeros are taken whole; the sum is the literal one of clipped gradients."""
+    torch.manual_seed(0)
+    model, x = Padded(mode).double(), torch.randn(SIZE, 2, 5, 5, dtype=torch.float64)
+    expected = [torch.zeros_like(value) for value in model.parameters()]
+    for row in x:
+        gradients = torch.autograd.grad(model(row[None]).square().sum(), list(model.parameters()))
+        factor = min(1.0, 1.0 / float(torch.cat([value.flatten() for value in gradients]).norm()))
+        expected = [total + factor * value for total, value in zip(expected, gradients, strict=True)]
+    step = private(model)
+    accumulate(step, x, as_function=True)
+    sums = [value.summed_grad for value in step.optimizer.params]
+    assert all(torch.allclose(one, two, rtol=1e-6) for one, two in zip(sums, expected, strict=True))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_table_that_encoder_and_decoder_share(tied: bool) -> None:
+    """No option of the configuration parts them; freezing does."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    model = T5ForConditionalGeneration(T5Config(vocab_size=20, tie_word_embeddings=tied, **sizes)).train()
+    with pytest.raises(ParameterError, match=r"several embeddings share.*model\.shared\.requires_grad_\(False\)"):
+        private(model)
+    model.shared.requires_grad_(False)
+    private(model).close()
+
+
+@pytest.mark.parametrize("as_function", [True, False])
+def test_rows_that_are_sent_to_experts(as_function: bool) -> None:
+    torch.manual_seed(0)
+    step = private(TopTwo(4).train())
+    with pytest.raises(ParameterError, match=r"not rows that are sent to experts by index.*'experts\.\d: inputs"):
+        accumulate(step, torch.randn(SIZE, WIDTH), as_function=as_function)
+
+
+def test_a_layer_of_what_all_samples_share() -> None:
+    """Such as a table of relative positions."""
+
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(x + self.table(torch.ones(1, WIDTH)))
+
+    with pytest.raises(ParameterError, match=r"not what all samples share.*'table: inputs \(1, 8\)"):
+        accumulate(private(Shared()), torch.randn(SIZE, WIDTH))
+
+
+def test_an_embedding_of_more_than_its_words_is_taken_whole() -> None:
+    """OPT's and BART's positions: a subclass that is also told, as integers, how many words came before."""
+
+    class Positions(nn.Embedding):
+        def forward(self, words: torch.Tensor, before: int = 0) -> torch.Tensor:
+            return super().forward(words + before)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.positions, self.head = Positions(9, WIDTH), nn.Linear(WIDTH, 1)
+
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            return self.head(self.positions(words, 2))
+
+    torch.manual_seed(0)
+    model, words = Model().double(), torch.randint(0, 7, (SIZE, 3))
+    expected = torch.zeros_like(model.positions.weight)
+    for row in words:
+        gradients = torch.autograd.grad(model(row[None]).flatten(1).square().sum(), list(model.parameters()))
+        factor = min(1.0, 1.0 / float(torch.cat([value.flatten() for value in gradients]).norm()))
+        expected += factor * gradients[0]
+    step = private(model)
+    step.accumulate(
+        lambda batch: step.model(batch).flatten(1).square().sum(1), samples=range(SIZE), step=0, batch=words
+    )
+    assert torch.allclose(model.positions.weight.summed_grad, expected, rtol=1e-6)
+
+
+def test_tokens_that_are_sent_to_experts_inside_a_module_taken_whole() -> None:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+    model = MixtralForCausalLM(MixtralConfig(vocab_size=20, num_hidden_layers=1, num_local_experts=4, **sizes)).train()
+    step = private(model)
+    with pytest.raises(ParameterError, match=r"sent to experts by index.*MixtralExperts"):
+        step.model(input_ids=torch.randint(20, (SIZE, 5)))
+
+
+@pytest.mark.parametrize("to", ["the private optimizer", "the one inside"])
+def test_a_parameter_that_the_optimizer_gets_later(to: str) -> None:
+    step = private(nn.Linear(WIDTH, 1))
+    optimizer = step.optimizer if to == "the private optimizer" else step.optimizer.original_optimizer
+    accumulate(step, torch.randn(SIZE, WIDTH))
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
+    for act in (lambda: accumulate(step, torch.randn(SIZE, WIDTH)), step.step):
+        with pytest.raises(ParameterError, match="optimizer must be given the parameters that it had"):
+            act()
+
+
+def test_a_parameter_that_was_replaced_or_added() -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, 1))
+    step = private(model)
+    model[0].weight = nn.Parameter(torch.zeros(1, WIDTH))
+    with pytest.raises(ParameterError, match=r"'0\.weight, replaced since it was made private'"):
+        accumulate(step, torch.randn(SIZE, WIDTH))
+    model = nn.Sequential(nn.Linear(WIDTH, 1))
+    step = private(model)
+    model.append(nn.Linear(1, 1))
+    with pytest.raises(ParameterError, match=r"'1\.weight, added since it was made private'"):
+        accumulate(step, torch.randn(SIZE, WIDTH))
+
+
+def test_values_of_a_parameter_may_be_set() -> None:
+    model = nn.Linear(WIDTH, 1)
+    step = private(model)
+    model.weight.data = torch.zeros(1, WIDTH)
+    accumulate(step, torch.randn(SIZE, WIDTH))
+
+
+def test_complex_parameters() -> None:
+    class Complex(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.head = nn.Linear(WIDTH, 1, dtype=torch.complex64), nn.Linear(1, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.inner(x.to(torch.complex64)).abs())
+
+    model = Complex()
+    with pytest.raises(
+        ParameterError, match=r"without trainable complex parameters.*'inner\.weight of torch\.complex64'"
+    ):
+        private(model)
+    model.inner.requires_grad_(False)
+    accumulate(private(model), torch.randn(SIZE, WIDTH), as_function=True)
+
+
+def test_tables_that_a_function_looks_rows_up_in_are_no_routes() -> None:
+    """A data set in memory, as long as a multiple of the batch: nothing is run at every micro-batch for that."""
+    step, table = private(nn.Linear(WIDTH, 1), replay=0.0), torch.randn(8 * SIZE, WIDTH)
+    for number in range(3):
+        drawn = torch.arange(SIZE) + SIZE * number
+        step.accumulate(lambda rows: step.model(table[rows]).flatten(), samples=drawn, step=number, batch=drawn)
+        step.step()
+    assert step.replays == 1

@@ -1,0 +1,69 @@
+"""A plan and a summary say how norms were obtained, and what exact ones would have cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dprmt.accounting import DPSGD, HutchPlusPlus
+from dprmt.cli import main
+from dprmt.training.harness import dry_run, read_summary, train
+from dprmt.training.norms import LayerRecord, NormRecord
+from tests.training.tiny_recipe import recipe_in, write_data
+
+WIDE = {
+    "model.lora.also_train": ["value"],
+    "model.lora.targets": ["query"],
+    "model.config.hidden_size": 32,
+    "privacy.norms": {"kind": "hutch++", "probes": 4, "sketch": 3},
+}
+
+
+def test_a_plan_says_that_adapters_get_exact_norms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_data(tmp_path)
+    recipe = recipe_in(tmp_path).with_changes({"privacy.norms": "hutch++"})
+    assert dry_run(recipe).norms.startswith("exact in all 5 layers, though hutch++ was asked for")
+    (tmp_path / "colours.toml").write_text(recipe.to_toml())
+    assert main(["train", str(tmp_path / "colours.toml"), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "norms: exact in all 5 layers, though hutch++ was asked for" in shown
+    assert "with exact norms" not in shown  # they are what it has
+
+
+def test_a_summary_has_the_price_of_exact_norms_beside_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_data(tmp_path)
+    recipe = recipe_in(tmp_path).with_changes(WIDE)
+    result = train(recipe, tmp_path / "run")
+    summary = read_summary(tmp_path / "run")
+    assert summary["norms"] == result.norms
+    assert result.norms.startswith("hutch++ (4 secret probes, a sketch of 3) in 1 of ")
+    privacy, rate = recipe.privacy, recipe.training.batch_size / 60
+    assert privacy.noise_multiplier is not None
+    exact = DPSGD(privacy.noise_multiplier, rate).epsilon(recipe.training.steps, privacy.delta)
+    assert summary["epsilon_of_exact_norms"] == result.epsilon_of_exact_norms
+    assert exact.lower <= summary["epsilon_of_exact_norms"] <= 1.001 * exact.upper
+    assert summary["epsilon"] > 1.001 * summary["epsilon_of_exact_norms"]
+    (tmp_path / "colours.toml").write_text(recipe.to_toml())
+    assert main(["train", str(tmp_path / "colours.toml"), "--dry-run"]) == 0
+    assert "with exact norms and the same noise: ε ≤ " in capsys.readouterr().out
+
+
+def test_without_noise_there_is_no_price(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    recipe = recipe_in(tmp_path, privacy={"delta": 1e-4, "clip_only": True})
+    assert train(recipe, tmp_path / "run").epsilon_of_exact_norms is None
+    assert read_summary(tmp_path / "run")["epsilon_of_exact_norms"] is None
+
+
+def test_a_notebook_shows_records_and_results(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    recipe = recipe_in(tmp_path).with_changes({"training.steps": 1})
+    shown = train(recipe, tmp_path / "run")._repr_html_()
+    assert "exact in all 5 layers" in shown
+    assert "accuracy" in shown
+    record = NormRecord([LayerRecord("a<b", HutchPlusPlus(4, 3, secret=True)), LayerRecord("head")])
+    assert record._repr_html_().count("<tr>") == 3
+    assert "a&lt;b" in record._repr_html_()

@@ -1,0 +1,97 @@
+"""What processes of one logical batch must agree on: refused in all of them before anything is released."""
+
+from __future__ import annotations
+
+import multiprocessing
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import Hutchinson
+from dprmt.training.clipping import make_private
+
+
+def one_step(rank: int, *, distributed: bool = True, step: int = 0, samples: tuple[int, ...] = (0, 1)) -> None:
+    """A logical step of this process."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(40, 30)
+    private = make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        norms=Hutchinson(4),
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        expected_batch_size=4.0,
+        distributed=distributed,
+    )
+    before = model.weight.detach().clone()
+    try:
+        if samples:
+            x = torch.ones(len(samples), 40)
+            private.accumulate(private.model(x).square().mean(1), samples=samples, step=step)
+        private.step()
+    except ParameterError:
+        assert torch.equal(model.weight.detach(), before)
+        raise
+
+
+def agrees(rank: int) -> None:
+    one_step(rank, samples=((0, 1), (2, 3))[rank])
+
+
+def one_without_samples(rank: int) -> None:
+    one_step(rank, samples=((0, 1), ())[rank])
+
+
+def other_steps(rank: int) -> None:
+    one_step(rank, step=rank, samples=((0, 1), (2, 3))[rank])
+
+
+def the_same_sample(rank: int) -> None:
+    one_step(rank, samples=((0, 1), (1, 2))[rank])
+
+
+def each_by_itself(rank: int) -> None:
+    one_step(rank, distributed=False)
+
+
+def outcome(rank: int, store: str, run: Callable[[int], None], said: Any) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    try:
+        run(rank)
+        said.put("done")
+    except ParameterError as error:
+        said.put(str(error))
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (agrees, "done"),
+        (one_without_samples, "done"),
+        (other_steps, "step must be the same number in all processes"),
+        (the_same_sample, "samples must be in one process only"),
+        (each_by_itself, "distributed must be True in a process group of 2"),
+    ],
+)
+def test_processes_agree_or_all_refuse(tmp_path: Path, run: Callable[[int], None], expected: str) -> None:
+    context = multiprocessing.get_context("fork")
+    said = context.Queue()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside idle threads
+        both = [context.Process(target=outcome, args=(rank, str(tmp_path / "store"), run, said)) for rank in (0, 1)]
+        for process in both:
+            process.start()
+    words = [said.get(timeout=60) for _ in both]
+    for process in both:
+        process.join(60)
+    assert all(word.startswith(expected) for word in words), words

@@ -1,0 +1,721 @@
+"""Samples that mix where no gradient shows it: refused by name; what does not mix goes on, dropout and padding too."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import UserDict, namedtuple
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from audits import looking
+from dprmt._validation import ParameterError
+from dprmt.training.clipping import ClippedStep, make_private, plan_private
+from dprmt.training.clipping._replay_rows import BatchRows, Window
+from dprmt.training.data import per_sample_losses
+from dprmt.training.harness import ItemTask, train_task
+from dprmt.training.recipes import Settings
+
+SIZE, WIDTH, TOKENS, WORDS = 6, 5, 7, 11
+
+
+def private(model: nn.Module, **options: Any) -> ClippedStep:
+    trained = [value for value in model.parameters() if value.requires_grad]
+    settings: dict[str, Any] = {"norms": "ghost", "clipping_norm": 1.0, "noise_multiplier": 0.0} | options
+    return make_private(model, torch.optim.SGD(trained, lr=0.0), expected_batch_size=4.0, **settings)
+
+
+class Standardized(nn.Module):
+    """A batch statistic before the first trainable layer; under no_grad, between two."""
+
+    def __init__(self, between: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.between = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1), between
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.between:
+            x = self.first(x)
+            with torch.no_grad():
+                mean = x.mean(0)
+            x = x - mean
+        else:
+            x = self.first((x - x.mean(0)) / x.std(0))
+        return self.last(x).flatten()
+
+
+class WrongAxis(nn.Module):
+    """A frozen encoder that takes samples for a sequence, with a trained head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.RNN(WIDTH, WIDTH)
+        self.encoder.requires_grad_(False)
+        self.head = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(x)[0]).flatten()
+
+
+class RunningMean(nn.Module):
+    """What earlier samples were is in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, 1)
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.head(x - self.mean)
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return out.flatten()
+
+
+class StatisticOfWhole(nn.Module):
+    """A module that is run sample by sample gets a batch statistic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(WIDTH, 1, batch_first=True), nn.Linear(WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x[:, None] - x.mean(0).detach()
+        return self.head(self.attention(x, x, x, need_weights=False)[0]).flatten()
+
+
+class Sorted(nn.Module):
+    """Rows by length inside the model, and never put back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x[x.norm(dim=1).argsort(stable=True)]).flatten()
+
+
+class Experts(nn.Module):
+    """Each sample by the expert that its sign names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, 1) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = (x[:, 0] > 0).long()
+        out = torch.zeros(len(x))
+        for number, expert in enumerate(self.experts):
+            mine = chosen == number
+            if mine.any():
+                out = out.index_put((mine.nonzero()[:, 0],), expert(x[mine]).flatten())
+        return out
+
+
+class Language(nn.Module):
+    """Words to logits, every position by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.dropout(self.words(words)))
+
+
+def per_token(step: ClippedStep, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    logits, targets = step.model(batch["input_ids"]), batch["input_ids"]
+    loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+    return loss.view_as(targets) * batch["attention_mask"]
+
+
+def texts(lengths: list[int]) -> dict[str, torch.Tensor]:
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    return {"input_ids": torch.randint(1, WORDS, mask.shape) * mask, "attention_mask": mask}
+
+
+def rows() -> torch.Tensor:
+    x = torch.randn(SIZE, WIDTH)
+    return x[x.norm(dim=1).argsort()]  # in order of length: sorting changes nothing in the first micro-batch
+
+
+def plain(step: ClippedStep, x: torch.Tensor) -> torch.Tensor:
+    return (step.model(x) - 1.0) ** 2
+
+
+def over_the_largest(step: ClippedStep, x: torch.Tensor) -> torch.Tensor:
+    losses = plain(step, x)
+    return losses / losses.detach().max()
+
+
+def over_padding(step: ClippedStep, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return per_token(step, batch).mean(1)
+
+
+def over_all_tokens(step: ClippedStep, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return per_token(step, batch).sum(1) / batch["attention_mask"].sum()
+
+
+def over_own_tokens(step: ClippedStep, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return per_token(step, batch).sum(1) / batch["attention_mask"].sum(1)
+
+
+class Single(nn.Module):
+    """One layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x).flatten()
+
+
+MIXING: dict[str, tuple[Callable[[], nn.Module], Callable[..., torch.Tensor], str]] = {
+    "mean over the padded length": (Language, over_padding, "losses must be"),
+    "over the batch's number of tokens": (Language, over_all_tokens, "losses must be"),
+    "standardized by the batch": (lambda: Standardized(False), plain, "inputs of first"),
+    "centred under no_grad": (lambda: Standardized(True), plain, "inputs of last"),
+    "a frozen encoder over the wrong axis": (WrongAxis, plain, "inputs of head"),
+    "over the detached maximum": (Single, over_the_largest, "losses must be"),
+    "a running mean in a buffer": (RunningMean, plain, "buffer mean"),
+    "a statistic as input of a module run sample by sample": (StatisticOfWhole, plain, "inputs of attention"),
+    "rows sorted inside, in order at first": (Sorted, plain, "inputs of head"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:std:UserWarning")  # of one sample
+@pytest.mark.parametrize("name", MIXING)
+def test_mixing_is_refused_at_the_first_micro_batch(name: str) -> None:
+    torch.manual_seed(3)
+    build, losses, said = MIXING[name]
+    step = private(build().train())
+    batch = texts([3, 7, 5, 6]) if build is Language else rows()
+    size = len(batch["input_ids"]) if isinstance(batch, dict) else len(batch)
+    with pytest.raises(ParameterError, match=said):
+        step.accumulate(partial(losses, step), samples=range(size), step=0, batch=batch)
+    assert all(getattr(value, "summed_grad", None) is None for value in step.optimizer.params)
+
+
+@pytest.mark.parametrize("sizes", [(4, 0), (3, 1)])
+def test_experts_that_some_samples_reach_are_refused(sizes: tuple[int, int]) -> None:
+    """One expert takes all of the first micro-batch; in the second each takes a part."""
+    torch.manual_seed(0)
+    step = private(Experts().train())
+    x = torch.randn(4, WIDTH).abs()
+    x[sizes[0] :, 0] *= -1
+
+    def go(batch: torch.Tensor, names: list[int]) -> None:
+        step.accumulate(partial(plain, step), samples=names, step=0, batch=batch)
+
+    if sizes[1]:
+        with pytest.raises(ParameterError, match="experts"):
+            go(x, [0, 1, 2, 3])
+        return
+    go(x, [0, 1, 2, 3])
+    other = x * torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None]
+    with pytest.raises(ParameterError, match="experts"):
+        go(other, [4, 5, 6, 7])
+
+
+def test_a_later_micro_batch_shows_what_the_first_hid() -> None:
+    """Samples that mix from some step on: seen at a rate of 1, not at a rate of 0."""
+    for rate in (1.0, 0.0):
+        torch.manual_seed(1)
+        step = private(Single().train(), replay=rate)
+        step.accumulate(partial(plain, step), samples=range(SIZE), step=0, batch=rows())
+        mixed = partial(over_the_largest, step)
+        if rate:
+            with pytest.raises(ParameterError, match="depends on other samples"):
+                step.accumulate(mixed, samples=range(SIZE, 2 * SIZE), step=0, batch=rows())
+        else:
+            step.accumulate(mixed, samples=range(SIZE, 2 * SIZE), step=0, batch=rows())
+            assert step.replays == 1
+
+
+def test_a_rate_is_kept() -> None:
+    """Of 400 micro-batches after the first about a tenth, and not a twentieth nor a fifth."""
+    step = private(Single().train(), replay=0.1)
+    x = torch.randn(2, WIDTH)
+    for number in range(401):
+        step.accumulate(partial(plain, step), samples=[2 * number, 2 * number + 1], step=0, batch=x)
+    assert 20 < step.replays - 1 < 68  # five standard deviations of 40
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_right_losses_go_on_with_dropout_and_padding(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    step = private(Language().to(dtype).train(), replay=1.0)
+    for number in range(3):
+        batch = texts([3, 7, 1, 6])
+        found = step.accumulate(partial(over_own_tokens, step), samples=range(4), step=number, batch=batch)
+        assert found.shape == (4,)
+        assert not found.requires_grad
+        step.step()
+    assert step.replays == 3
+
+
+def test_looking_changes_nothing() -> None:
+    """The same sums and the same random numbers with and without, dropout included."""
+    sums = []
+    for rate in (1.0, 0.0):
+        torch.manual_seed(0)
+        step = private(Language().train(), replay=rate)
+        for number in range(2):
+            torch.manual_seed(7)
+            batch = texts([3, 7, 1, 6])
+            samples = range(4 * number, 4 * number + 4)
+            step.accumulate(partial(over_own_tokens, step), samples=samples, step=0, batch=batch)
+        sums.append(([value.summed_grad.clone() for value in step.optimizer.params], torch.rand(1)))
+    assert all(torch.equal(a, b) for a, b in zip(sums[0][0], sums[1][0], strict=True))
+    assert torch.equal(sums[0][1], sums[1][1])
+
+
+def test_a_batch_of_one_shows_nothing_and_the_next_is_looked_at() -> None:
+    step = private(Single().train(), replay=0.0)
+    step.accumulate(partial(over_the_largest, step), samples=[0], step=0, batch=rows()[:1])
+    assert step.replays == 0
+    with pytest.raises(ParameterError, match="depends on other samples"):
+        step.accumulate(partial(over_the_largest, step), samples=range(1, 7), step=0, batch=rows())
+
+
+def test_losses_given_as_a_tensor_are_not_run_again() -> None:
+    """And the step says so."""
+    step = private(Single().train(), replay=1.0)
+    step.accumulate(over_the_largest(step, rows()), samples=range(SIZE), step=0)
+    assert step.replays == 0
+    with pytest.raises(ParameterError, match="batch must be left out"):
+        step.accumulate(plain(step, rows()), samples=range(SIZE, 2 * SIZE), step=0, batch=rows())
+
+
+@pytest.mark.parametrize(
+    "shared", [3, 2.5, torch.tensor(3.0), torch.ones(2), [1, 2]], ids=["int", "float", "tensor", "vector", "list"]
+)
+def test_what_samples_share_does_not_belong_into_the_batch(shared: Any) -> None:
+    """Such as the batch's number of tokens, which would be the same for a sample alone."""
+    step = private(Single().train())
+    batch = {"x": rows(), "tokens": shared}
+    with pytest.raises(ParameterError, match="what all share belongs into the function, got 'tokens"):
+        step.accumulate(lambda part: plain(step, part["x"]), samples=range(SIZE), step=0, batch=batch)
+
+
+def test_small_differences_of_a_batch_are_rounding_and_larger_ones_are_not() -> None:
+    """The stated tolerance in float32, 1e-4 of a loss, from both sides."""
+    for share, refused in ((2e-5, False), (5e-4, True)):
+        step = private(Single().train())
+        x = rows()
+
+        def losses(part: torch.Tensor, share: float = share, step: ClippedStep = step) -> torch.Tensor:
+            return plain(step, part) * (1.0 + share * (len(part) > 1))
+
+        if refused:
+            with pytest.raises(ParameterError, match="depends on other samples"):
+                step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
+        else:
+            step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
+
+
+def test_a_task_says_whether_its_losses_can_be_run_again(tmp_path: Path) -> None:
+    """``run.json`` and ``summary.json`` have the rate, or that there is none; a recipe's rate is the step's default."""
+    classes, seen = torch.arange(30) % 3, []
+
+    def losses(model: nn.Module, drawn: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(model(torch.eye(4)[drawn % 4]), classes[drawn], reduction="none")
+
+    class Given(ItemTask):
+        def accumulate(self, private: Any, positions: Any, step: int) -> torch.Tensor:
+            found = self.losses(private.model, torch.tensor(positions))
+            return private.accumulate(found, samples=positions, step=step)
+
+    settings = Settings(
+        privacy={"noise_multiplier": 1.0, "delta": 1e-5, "replay": 0.25},
+        optimizer={"name": "adam", "learning_rate": 0.1},
+        training={"batch_size": 10, "steps": 3},
+    )
+    for kind in (ItemTask, Given):
+        folder = tmp_path / kind.__name__
+        train_task(nn.Linear(4, 3), kind(range(30), torch.tensor, losses), settings, folder, noise_seed=1)
+        files = [json.loads((folder / name).read_text())["replay"] for name in ("run.json", "summary.json")]
+        assert files[0] == files[1]
+        seen.append(files[0])
+    assert seen[0] == 0.25
+    assert seen[1].startswith("no: losses were not given as a function of the batch")
+    assert (
+        Settings(
+            privacy={"noise_multiplier": 1.0, "delta": 1e-5},
+            optimizer={"name": "adam", "learning_rate": 0.1},
+            training={"batch_size": 10, "steps": 3},
+        ).privacy.replay
+        == plan_private(nn.Linear(2, 2), norms="ghost", clipping_norm=1.0, expected_batch_size=2.0).replay
+    )
+
+
+class Noisy(nn.Module):
+    """Draws in every way that models do, in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+        self.dropouts = nn.Sequential(nn.Dropout(0.3), nn.AlphaDropout(0.2), nn.FeatureAlphaDropout(0.2))
+        self.channels, self.own = nn.Dropout1d(0.4), torch.Generator().manual_seed(5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.dropouts(self.first(x)) + torch.randn_like(x)
+        x = self.channels(x[:, :, None])[..., 0] * torch.bernoulli(torch.sigmoid(x))
+        x = x + torch.normal(x, 0.1) * torch.rand(len(x), 1, generator=self.own)
+        x = x * torch.empty(len(x), 1).uniform_(0.5, 1.5) + torch.randint(0, 3, x.shape)
+        x = x * torch.empty_like(x).bernoulli_(0.5 + 0 * x)
+        if random.random() < 0.5 and np.random.rand() < 0.5:  # noqa: NPY002  (layers that are left out)
+            x = x * 2
+        return self.last(x).flatten()
+
+
+def test_a_sample_alone_gets_the_numbers_that_were_drawn_for_it() -> None:
+    """Dropout of every kind, noise, coins; global generators and the model's own are afterwards as they were."""
+    torch.manual_seed(0)
+    model = Noisy().train()
+    step = private(model, replay=1.0)
+    for number in range(6):
+        states = [model.own.get_state(), torch.get_rng_state()]
+        others = (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+        step._replay.look(partial(plain, step), rows(), SIZE)
+        assert (random.getstate(), np.random.get_state()[1].tolist()) == others  # noqa: NPY002
+        torch.set_rng_state(states[1])  # of rows()
+        step.accumulate(partial(plain, step), samples=range(SIZE), step=number, batch=rows())
+        step.step()
+    assert step.replays == 12
+
+
+def test_looking_leaves_every_generator_as_it_was() -> None:
+    step, x = private(Noisy().train(), replay=1.0), rows()
+    own = step.model._module.own
+    before = [own.get_state(), torch.get_rng_state()]
+    step._replay.look(partial(plain, step), x, SIZE)
+    assert all(
+        torch.equal(one, other) for one, other in zip(before, [own.get_state(), torch.get_rng_state()], strict=True)
+    )
+
+
+def test_chances_that_depend_on_the_batch_are_refused() -> None:
+    """The numbers are as in the batch, what they are compared with is not."""
+    step = private(Single().train())
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        return plain(step, x * torch.bernoulli(torch.sigmoid(4 * (x - x.mean(0)))))
+
+    with pytest.raises(ParameterError, match="inputs of head that depend on other samples"):
+        step.accumulate(losses, samples=range(SIZE), step=0, batch=rows())
+
+
+@pytest.mark.parametrize("told", ["attention_mask", "padding_idx", "padding_idx of a tuple"])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_is_told_by_a_mask_or_an_index_on_either_side(told: str, side: str) -> None:
+    for wrong in (True, False):
+        torch.manual_seed(0)
+        model = Language().train()
+        if told != "attention_mask":
+            model.words.padding_idx = 0
+        step, batch = private(model, replay=1.0), texts([3, 7, 5, 6])
+        if side == "left":
+            batch = {name: value.flip(1) for name, value in batch.items()}
+        ids = batch["input_ids"]
+
+        def losses(part: Any, step: ClippedStep = step, wrong: bool = wrong) -> torch.Tensor:
+            words = part["input_ids"] if isinstance(part, dict) else part[0]
+            found = per_token(step, {"input_ids": words, "attention_mask": words != 0})
+            return found.mean(1) if wrong else found.sum(1) / (words != 0).sum(1)
+
+        given = {"attention_mask": batch, "padding_idx": {"input_ids": ids}}.get(told, (ids, torch.ones(4)))
+        if wrong:
+            with pytest.raises(ParameterError, match="not over padding"):
+                step.accumulate(losses, samples=range(4), step=0, batch=given)
+        else:
+            step.accumulate(losses, samples=range(4), step=0, batch=given)
+
+
+def test_a_model_of_one_length_keeps_its_padding_and_others_may_not() -> None:
+    """What fails without padding is run with it; in batches of other widths it could hide a loss over the padding."""
+    step = private(Language().train(), replay=1.0)
+
+    def losses(batch: dict[str, torch.Tensor], width: list[int]) -> torch.Tensor:
+        if batch["input_ids"].shape[1] != width[0]:
+            raise ValueError("another length")
+        return over_padding(step, batch)
+
+    step.accumulate(partial(losses, width=[7]), samples=range(4), step=0, batch=texts([3, 7, 1, 6]))
+    with pytest.raises(ParameterError, match="fails for a sample without its padding"):
+        step.accumulate(partial(losses, width=[6]), samples=range(4, 8), step=0, batch=texts([3, 5, 1, 6]))
+
+
+def test_a_function_that_fails_for_one_sample_is_refused_by_name() -> None:
+    step = private(Single().train())
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        assert_several = x[1]
+        return plain(step, x) + 0 * assert_several.sum()
+
+    with pytest.raises(ParameterError, match="fails for a sample alone"):
+        step.accumulate(losses, samples=range(SIZE), step=0, batch=rows())
+
+
+class Dictionary(UserDict[str, torch.Tensor]):
+    """Entries are attributes too, as tokenizers give them."""
+
+    def __getattr__(self, name: str) -> torch.Tensor:
+        if name == "data":
+            raise AttributeError(name)
+        return self.data[name]
+
+
+def test_batches_as_loaders_and_tokenizers_make_them() -> None:
+    """Lists of tensors, named tuples, nested ones, arrays, words for all; a dictionary keeps its attributes."""
+    x, named = rows(), namedtuple("named", ["x", "kind"])
+    batches: list[tuple[Any, Callable[[Any], torch.Tensor]]] = [
+        ([x, torch.ones(SIZE)], lambda part: part[0]),
+        (named(x, "kind"), lambda part: part.x),
+        ({"deep": ({"x": x}, None)}, lambda part: part["deep"][0]["x"]),
+        (x.numpy(), torch.as_tensor),
+        (list(x.tolist()), torch.tensor),
+        (Dictionary(x=x), lambda part: part.x),
+    ]
+    for batch, get in batches:
+        for mixes in (False, True):
+            step = private(Single().train())
+
+            def losses(part: Any, step: ClippedStep = step, get: Any = get, mixes: bool = mixes) -> torch.Tensor:
+                return (over_the_largest if mixes else plain)(step, get(part))
+
+            if mixes:
+                with pytest.raises(ParameterError, match="depends on other samples"):
+                    step.accumulate(losses, samples=range(SIZE), step=0, batch=batch)
+            else:
+                step.accumulate(losses, samples=range(SIZE), step=0, batch=batch)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, 1e-7), (torch.float32, 1e-4), (torch.bfloat16, 0.05), (torch.float16, 0.05)],
+)
+@pytest.mark.parametrize("where", ["losses", "inputs"])
+def test_stated_tolerances_from_both_sides(dtype: torch.dtype, tolerance: float, where: str) -> None:
+    """A fifth of it passes as rounding; ten times as much is refused."""
+    for share, refused in ((0.2 * tolerance, False), (10 * tolerance, True)):
+        torch.manual_seed(0)
+        step, x = private(Single().to(dtype).train()), rows().to(dtype)
+
+        def losses(part: torch.Tensor, step: ClippedStep = step, share: float = share) -> torch.Tensor:
+            factor = 1.0 + share * (len(part) > 1)
+            if where == "inputs":
+                return plain(step, part * factor)
+            return plain(step, part).double() * factor
+
+        if refused:
+            with pytest.raises(ParameterError, match="on other samples"):
+                step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
+        else:
+            step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fused_attention_and_deep_models_are_taken(dtype: torch.dtype) -> None:
+    """Twelve layers with fused attention, padding and dropout: rounding alone, far from the tolerance."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 12, "num_attention_heads": 4}
+    config = LlamaConfig(vocab_size=WORDS, attention_dropout=0.1, tie_word_embeddings=False, **sizes)
+    config._attn_implementation = "sdpa"
+    torch.manual_seed(0)
+    step = private(LlamaForCausalLM(config).to(dtype).train(), replay=1.0)
+
+    def losses(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return per_sample_losses(step.model, batch)
+
+    for number in range(4):
+        batch = texts([3, 7, 4, 6])
+        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        step.accumulate(losses, samples=range(4), step=number, batch=batch)
+        step.step()
+    assert step.replays == 4
+
+
+def test_losses_that_are_nearly_zero_are_not_refused_for_their_rounding() -> None:
+    """Where a sample is fitted, a loss of 1e-6 is known to a few per cent only: logits round, not losses."""
+    torch.manual_seed(0)
+    step = private(nn.Linear(WIDTH, 3).train(), replay=1.0)
+    with torch.no_grad():
+        step.model._module.weight.mul_(40.0)
+    x = 2 * torch.randn(40, WIDTH)
+    with torch.no_grad():
+        y = step.model(x).argmax(1)
+
+    def losses(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return functional.cross_entropy(step.model(batch[0] * (1 + 1e-7 * len(batch[0]))), batch[1], reduction="none")
+
+    for number in range(10):
+        found = step.accumulate(losses, samples=range(40), step=number, batch=(x, y))
+        step.step()
+    assert float(found.median()) < 1e-5
+
+
+def test_one_sample_is_not_run_twice() -> None:
+    calls = []
+    step = private(Single().train(), replay=1.0)
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        calls.append(len(x))
+        return plain(step, x)
+
+    for number in range(3):
+        step.accumulate(losses, samples=[number], step=0, batch=rows()[:1])
+    assert calls == [1, 1, 1]
+
+
+@pytest.mark.parametrize("size", [1, SIZE])
+def test_buffers_that_move_are_refused_in_given_losses_too(size: int) -> None:
+    """In every micro-batch, and of one sample: it would be kept for others."""
+    step = private(RunningMean().train(), replay=0.0)
+    with pytest.raises(ParameterError, match="buffer mean, which a forward pass changes"):
+        step.accumulate(plain(step, rows()[:size]), samples=range(size), step=0)
+
+
+class SharedStatistic(nn.Module):
+    """The batch's mean goes into a module that is run sample by sample, as one row for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed = Scaled()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.mixed(x, x.mean(0).detach()[None])
+
+
+class Scaled(nn.Module):
+    """A parameter beside a layer, and two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.head = nn.Parameter(torch.ones(WIDTH)), nn.Linear(WIDTH, 1)
+
+    def forward(self, x: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
+        return self.head((x - centre) * self.scale).flatten()
+
+
+def test_what_all_samples_share_is_looked_at_too() -> None:
+    step = private(SharedStatistic().train())
+    with pytest.raises(ParameterError, match="inputs of mixed that depend on other samples"):
+        step.accumulate(partial(plain, step), samples=range(SIZE), step=0, batch=rows())
+
+
+def test_random_routes_and_orders_are_looked_at_in_every_micro_batch() -> None:
+    """Not at the rate: a model that indexes its rows is run in two orders each time, one that does not is not."""
+    for model, every in ((Sorted(), True), (Single(), False)):
+        step, x = private(model.train(), replay=0.0), rows().flip(0)
+        same = x[:1].expand(SIZE, WIDTH).clone()
+        for number in range(3):
+            step.accumulate(partial(plain, step), samples=range(SIZE), step=number, batch=same)
+            step.step()
+        assert step.replays == (3 if every else 1)
+
+
+def written(widths: tuple[int, int]) -> dict[str, torch.Tensor]:
+    """Texts with labels of their own lengths, as padded for an encoder and a decoder."""
+    batch = texts([3, widths[0], 2, 5])
+    left_out = torch.arange(widths[1]) >= torch.tensor([5, 2, widths[1], 3])[:, None]
+    batch["labels"] = torch.randint(1, WORDS, (4, widths[1])).masked_fill(left_out, -100)
+    return batch
+
+
+@pytest.mark.parametrize("widths", [(7, 7), (7, 6), (6, 8)])
+@pytest.mark.parametrize("wrong", [True, False])
+def test_texts_that_are_read_and_written_have_columns_of_their_own(widths: tuple[int, int], wrong: bool) -> None:
+    """A mean over the padded length of the labels shows, whatever the inputs' length; over one's own does not."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    model = T5ForConditionalGeneration(T5Config(vocab_size=WORDS, decoder_start_token_id=0, **sizes)).train()
+    for name, value in model.named_parameters():
+        value.requires_grad_(name.endswith(("q.weight", "wi.weight")))
+    step = private(model, replay=1.0)
+
+    def losses(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        logits, labels = step.model(**batch).logits, batch["labels"]
+        found = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+        return found.mean(1) if wrong else found.sum(1) / (labels != -100).sum(1)
+
+    if wrong:
+        with pytest.raises(ParameterError, match="not over padding"):
+            step.accumulate(losses, samples=range(4), step=0, batch=written(widths))
+        return
+    for number in range(3):
+        step.accumulate(losses, samples=range(4), step=number, batch=written(widths))
+        step.step()
+    assert step.replays == 3
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_dropout_of_samples_and_tokens_in_one_axis(wrong: bool) -> None:
+    """As in feed-forward parts that are not trained and take (B·T, d); numbers are those of the sample's own tokens."""
+
+    class Flattened(Language):
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            x = self.words(words)
+            return self.head(self.dropout(x.flatten(0, 1)).view_as(x))
+
+    torch.manual_seed(0)
+    step = private(Flattened().train(), replay=1.0)
+    losses = partial(over_padding if wrong else over_own_tokens, step)
+    batch = {name: value.flip(1) for name, value in texts([3, 7, 1, 6]).items()}
+    if wrong:
+        with pytest.raises(ParameterError, match="not over padding"):
+            step.accumulate(losses, samples=range(4), step=0, batch=batch)
+    else:
+        step.accumulate(losses, samples=range(4), step=0, batch=batch)
+
+
+@pytest.mark.parametrize("targets", ["labels", "decoder_attention_mask", "labels alone", "labels of padding"])
+def test_columns_of_a_text_to_be_written(targets: str) -> None:
+    batch = written((7, 7))
+    if targets == "decoder_attention_mask":
+        batch["decoder_attention_mask"] = (batch.pop("labels") != -100).long()
+    elif targets == "labels alone":
+        batch = {"features": torch.randn(4, 3, 2), "labels": batch["labels"]}
+    elif targets == "labels of padding":
+        batch["labels"] = batch["labels"].clamp_min(0)
+    rows = BatchRows(batch, 4, padding=[0], translates=True)
+    window = rows.window(0)
+    alone = rows.alone(0, window)
+    assert window.target == Window(0, 5, 7)
+    assert alone["decoder_attention_mask" if targets.startswith("decoder") else "labels"].shape == (1, 5)
+    assert window.widths == ((7,) if targets == "labels alone" else (7, 7))
+    if targets != "labels alone":
+        assert alone["input_ids"].shape == (1, 3)
+
+
+def test_labels_of_the_text_that_is_read_are_cut_with_it() -> None:
+    """Whatever stands in the labels' padding: a loss over it has to show."""
+    batch = texts([3, 7, 5, 6])
+    batch["labels"] = batch["input_ids"]
+    rows = BatchRows(batch, 4)
+    assert rows.window(0).target is None
+    assert rows.alone(0, rows.window(0))["labels"].shape == (1, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("architecture", looking.ARCHITECTURES, ids=lambda each: each.name)
+def test_right_code_on_published_architectures_is_far_from_the_tolerance(
+    architecture: looking.Architecture, dtype: torch.dtype
+) -> None:
+    """In float32 by a factor of fifty."""
+    found = looking.find(architecture, dtype)
+    assert found.values < (0.02 if dtype == torch.float32 else 0.5)
+    assert found.gradients < (0.02 if dtype == torch.float32 else 0.5)

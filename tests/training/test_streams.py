@@ -1,0 +1,364 @@
+"""Every random stream: a secret of 256 bits, a key of its own by purpose, and nothing that is public in it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("opacus")
+
+import torch
+from torch import nn
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import Hutchinson
+from dprmt.training.clipping import make_private, make_private_projected, plan_private
+from dprmt.training.harness import ItemTask, Observer, run_in_memory
+from dprmt.training.harness._randomness import Randomness, fresh_randomness
+from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
+from dprmt.training.randomness import SecureRandom, secret_generator
+from dprmt.training.recipes import Settings
+
+BITS = 256
+BASE = hashlib.sha256(b"a secret").digest()
+
+
+def flipped(bit: int) -> bytes:
+    """The base secret with one other bit."""
+    return (int.from_bytes(BASE, "big") ^ 1 << bit).to_bytes(BITS // 8, "big")
+
+
+def first_numbers(stream: Any) -> bytes:
+    """What tells one stream from another."""
+    if isinstance(stream, torch.Generator):
+        drawn = torch.randint(2**62, (4,), generator=stream)
+    elif isinstance(stream, ProbeGenerator):
+        drawn = stream.shared(step=0, layer="layer", rows=2, probes=2, dtype=torch.float64)
+    else:
+        drawn = stream.integers(4, 2**62)
+    return bytes(drawn.numpy().tobytes())
+
+
+# ------------------------------------------------------------------------------------------------ by default
+
+
+def linear() -> nn.Linear:
+    return nn.Linear(3, 2)
+
+
+def private(**options: Any) -> Any:
+    model = linear()
+    given = {"norms": "exact", "clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 2.0} | options
+    return make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), **given).optimizer.generator
+
+
+def projected() -> Any:
+    options = {"rank": 2, "clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 2.0, "lr": 0.1}
+    return make_private_projected(linear(), seed=0, **options).optimizer.generator  # type: ignore[arg-type]
+
+
+def planned(**options: Any) -> Any:
+    given = {"norms": Hutchinson(2), "clipping_norm": 1.0, "expected_batch_size": 2.0} | options
+    return plan_private(linear(), **given).policy.estimator.generator  # type: ignore[union-attr]
+
+
+DEFAULTS: dict[str, Callable[[], Any]] = {
+    "secret_generator": lambda: secret_generator("cpu"),
+    "SecureRandom": SecureRandom,
+    "ProbeGenerator": ProbeGenerator,
+    "HutchinsonEstimator": lambda: HutchinsonEstimator(2).generator,
+    "HutchPlusPlusEstimator": lambda: HutchPlusPlusEstimator(2, 2).generator,
+    "make_private, noise": private,
+    "make_private, secure noise": lambda: private(secure=True),
+    "make_private_projected, noise": projected,
+    "plan_private, probes": planned,
+    "plan_private, probes of Hutch++": lambda: planned(norms="hutch++"),
+    "plan_private, probes of several processes": lambda: planned(distributed=True),
+    "a run, noise": lambda: fresh_randomness(None, 1).generator("noise"),
+    "a run, coins": lambda: fresh_randomness(None, 1).generator("sampling"),
+    "a run, secure noise": lambda: fresh_randomness(None, 1, True).generator("noise"),
+}
+
+
+@pytest.fixture
+def in_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process group of one, as far as the probes' secret is concerned."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda *_: 1)
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", lambda box, src: None)
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+@pytest.mark.usefixtures("in_a_group")
+def test_every_default_is_a_function_of_256_bits_of_the_operating_system(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the operating system's bytes held still the stream is; any one of 256 bits of them changes it."""
+    make = DEFAULTS[name]
+    assert first_numbers(make()) != first_numbers(make())
+    asked: list[int] = []
+    secret = BASE
+
+    def token_bytes(count: int | None = None) -> bytes:
+        asked.append(32 if count is None else count)
+        return secret
+
+    monkeypatch.setattr(secrets, "token_bytes", token_bytes)
+    torch.manual_seed(0)
+    still = first_numbers(make())
+    torch.manual_seed(1)
+    assert first_numbers(make()) == still
+    assert min(asked) >= BITS // 8
+    seen = {still}
+    for bit in range(BITS):
+        secret = flipped(bit)
+        seen.add(first_numbers(make()))
+    assert len(seen) == BITS + 1
+
+
+# --------------------------------------------------------------------------------------- of a run, by purpose
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_key_has_256_bits_of_the_secret_and_a_stream_all_of_its_key(secure: bool) -> None:
+    """Every byte of a key takes most values over secrets: no step between holds fewer bits."""
+    for purpose in ("noise", "sampling", "probes", "allocation of epoch 1"):
+        keys = [Randomness(flipped(bit), True, secure).derive(purpose) for bit in range(BITS)]
+        keys += [Randomness(hashlib.sha256(bytes([i])).digest(), True, secure).derive(purpose) for i in range(BITS)]
+        assert {len(key) for key in keys} == {BITS // 8}
+        assert len(set(keys)) == 2 * BITS
+        assert all(len({key[place] for key in keys}) > 180 for place in range(BITS // 8))  # of 256: 221 on average
+    streams = {
+        first_numbers(SecureRandom(k) if secure else secret_generator("cpu", k)) for k in map(flipped, range(BITS))
+    }
+    assert len(streams) == BITS
+
+
+def test_a_secret_of_fewer_bits_is_refused() -> None:
+    for short in (b"", b"16 bits, written", bytes(31)):
+        with pytest.raises(ParameterError, match="secret"):
+            Randomness(short, True)
+
+
+class Made(NamedTuple):
+    """A stream that was made: of which kind, and from which key."""
+
+    kind: str
+    key: Any
+
+
+@contextmanager
+def recorded() -> Iterator[list[Made]]:
+    """Whatever any module of the package makes a stream with."""
+    made: list[Made] = []
+
+    class Probes(ProbeGenerator):
+        def __init__(self, seed: Any = None) -> None:
+            super().__init__(seed)
+            made.append(Made("probes", seed))
+
+    class Secure(SecureRandom):
+        def __init__(self, key: Any = None) -> None:
+            super().__init__(key)
+            made.append(Made("cipher", key))
+
+    def generator(device: Any, secret: Any = None) -> torch.Generator:
+        made.append(Made("torch", secret))
+        return secret_generator(device, secret)
+
+    recording = {ProbeGenerator: Probes, SecureRandom: Secure, secret_generator: generator}
+    with pytest.MonkeyPatch.context() as patch:
+        for module in [value for name, value in sys.modules.items() if name.startswith("dprmt.training.")]:
+            for real, mine in recording.items():
+                if module.__dict__.get(real.__name__) is real:
+                    patch.setattr(module, real.__name__, mine)
+        yield made
+
+
+class Watching(Observer):
+    """Clipped sums, step by step."""
+
+    def __init__(self) -> None:
+        self.sums: list[bytes] = []
+
+    def measured(self, run: Any, step: int) -> None:
+        totals = [getattr(p, "summed_grad", None) for p in run.prepared.parameters.values()]
+        self._clean = [torch.zeros(1) if total is None else total.clone() for total in totals]
+        self.sums.append(b"".join(total.numpy().tobytes() for total in self._clean))
+
+    def noise(self, parameters: Any) -> bytes:
+        """Of the last step."""
+        return b"".join(
+            (p.grad * SIZE - clean).numpy().tobytes() for p, clean in zip(parameters, self._clean, strict=True)
+        )
+
+
+class Seen(NamedTuple):
+    """What one run drew."""
+
+    made: list[Made]
+    noise: list[bytes]
+    batches: list[tuple[int, ...]]
+    sums: list[bytes]
+    one_stream: bool
+
+
+ONE_HOT, SIZE = torch.eye(40), 10
+
+
+def losses(model: nn.Module, labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(model(ONE_HOT[labels]), labels, reduction="none")
+
+
+class Batches(ItemTask):
+    """Knows what was drawn."""
+
+    def pieces(self, batch: Any, largest: int) -> Any:
+        self.drawn = [*getattr(self, "drawn", []), tuple(batch)]
+        return super().pieces(batch, largest)
+
+
+def run(secret: bytes, *, seed: int = 4, world: int = 0, **privacy: Any) -> Seen:
+    """Six steps, on zeros at a learning rate of nothing: what differs between runs is what was drawn."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 40))
+    torch.manual_seed(world)
+    settings = Settings(
+        privacy={"noise_multiplier": 1.0, "delta": 1e-5} | privacy,
+        optimizer={"name": "gd", "learning_rate": 1e-30},
+        training={"batch_size": SIZE, "steps": 6, "seed": seed},
+    )
+    task, watching = Batches(list(range(40)), torch.tensor, losses), Watching()
+    noise: list[bytes] = []
+    with recorded() as made:
+        randomness = Randomness(secret, False, bool(privacy.get("secure")))
+        with run_in_memory(model, task, settings, randomness=randomness, observers=[watching]) as going:
+            inner, parameters = going.prepared.inner_optimizer, going.prepared.parameters.values()
+            inner.register_step_pre_hook(lambda *_: noise.append(watching.noise(parameters)))
+            for _ in going.steps():
+                pass
+            one_stream = going._generators["noise"] is going._generators["sampling"]
+    return Seen(made, noise, task.drawn, watching.sums, one_stream)
+
+
+WAYS = [
+    {"sampling": sampling, "secure": secure, "norms": {"kind": kind, "probes": 2, "secret": secret}}
+    for sampling, secure, (kind, secret) in itertools.product(
+        ("poisson", "allocation"), (False, True), (("hutchinson", True), ("hutch++", False))
+    )
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["-".join(map(str, way.values())) for way in WAYS])
+def test_the_streams_of_a_run_have_keys_of_their_own_from_its_secret(way: dict[str, Any]) -> None:
+    """Noise, coins or allocations, and probes: no key twice, none moved by a public seed, all by the secret."""
+    one, again = run(BASE, **way), run(BASE, **way, seed=5, world=1)
+    other = run(flipped(0), **way)
+    keys = [stream.key for stream in one.made]
+    assert {"probes", "cipher" if way["secure"] else "torch"} == {stream.kind for stream in one.made}
+    assert len(keys) >= 3
+    assert all(isinstance(key, bytes) and len(key) == BITS // 8 for key in keys)
+    assert len(set(keys)) == len(keys), "two purposes have one key"
+    assert not one.one_stream, "noise and coins from one stream"
+    assert {BASE, flipped(0)}.isdisjoint(keys)
+    assert one.made == again.made, "a stream that depends on something public"
+    assert set(keys).isdisjoint(stream.key for stream in other.made)
+    # And so does what was drawn: the batches, the noise, and the probes in the clipped sums.
+    assert (one.batches, one.noise, one.sums) == (again.batches, again.noise, again.sums)
+    assert one.batches != other.batches
+    assert not set(one.noise) & set(other.noise)
+    assert len(set(one.noise)) == len(one.noise) == 6
+    same_batches = run_with_batches(one.batches, flipped(0), way)
+    assert not set(one.sums) & set(same_batches)
+
+
+def run_with_batches(batches: list[tuple[int, ...]], secret: bytes, way: dict[str, Any]) -> list[bytes]:
+    """Clipped sums with another secret's probes, for the same batches."""
+    from dprmt.training.harness import _loop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_loop.Run, "_batches", lambda self: iter([list(batch) for batch in batches]))
+        return run(secret, **way).sums
+
+
+def test_a_resumed_allocation_s_draws_are_of_its_own_start() -> None:
+    """Two starts have different secrets; epochs within a start different purposes."""
+    randomness = [Randomness(BASE, True), Randomness(flipped(0), True)]
+    keys = [one.derive(f"allocation of epoch {epoch}") for one in randomness for epoch in range(1, 20)]
+    assert len(set(keys)) == len(keys)
+
+
+# ------------------------------------------------------------------------- probes, by layer, step and sample
+
+
+class Drawn(ProbeGenerator):
+    """Keeps every matrix that somebody was given."""
+
+    __slots__ = ("matrices",)
+
+    def __init__(self, seed: bytes) -> None:
+        super().__init__(seed)
+        self.matrices: list[torch.Tensor] = []
+
+    def _matrices(self, *args: Any) -> torch.Tensor:
+        drawn = super()._matrices(*args)
+        self.matrices += list(drawn)
+        return drawn
+
+
+class Twice(nn.Module):
+    """Two of every kind whose norms are estimated, of the same sizes, so that equal keys give equal probes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.types = nn.Embedding(9, 8), nn.Embedding(9, 8)
+        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.first, self.second = nn.LayerNorm(8), nn.LayerNorm(8)
+        self.left, self.right = nn.Conv1d(8, 8, 1), nn.Conv1d(8, 8, 1)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.words(tokens) + self.types(tokens.flip(1))
+        hidden = self.second(self.down(torch.tanh(self.up(self.first(hidden)))))
+        return self.right(torch.tanh(self.left(hidden.transpose(1, 2))))
+
+
+@pytest.mark.parametrize("sharing", ["sample", "batch"])
+@pytest.mark.parametrize("clipping", ["hutchinson", "hutch++"])
+def test_every_layer_step_and_sample_has_probes_of_its_own(clipping: str, sharing: str) -> None:
+    """As many different matrices as there are layers, steps and samples; the same for all micro-batches of a step."""
+    torch.manual_seed(0)
+    model, generator = Twice(), Drawn(BASE)
+    options: dict[str, Any] = {"secret": sharing == "sample", "generator": generator}
+    step = make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.0),
+        norms=HutchPlusPlusEstimator(2, 2, **options)
+        if clipping == "hutch++"
+        else HutchinsonEstimator(2, everything=True, **options),
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        expected_batch_size=4.0,
+    )
+    steps, pieces = 3, ([0, 1, 2], [3, 4])
+    tokens = torch.randint(9, (5, 4), generator=torch.Generator().manual_seed(1))
+    for number in range(steps):
+        for piece in pieces:
+            losses = step.model(tokens[piece]).square().mean((1, 2))
+            step.accumulate(losses, samples=piece, step=number)
+        step.step()
+    estimated = step.record.estimated
+    assert len(estimated) == (2 if clipping == "hutch++" else 12)
+    purposes = 2 if clipping == "hutch++" else 1
+    keys = len(estimated) * steps * purposes * (5 if sharing == "sample" else 1)
+    # Equal matrices are one draw; widths differ between purposes, never the first row's first entries.
+    different = {tuple(matrix[:4, :2].double().flatten().tolist()) for matrix in generator.matrices}
+    assert len(different) == keys
+    uses = keys if sharing == "sample" else keys * len(pieces)
+    assert len(generator.matrices) == uses
