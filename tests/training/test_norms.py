@@ -721,6 +721,23 @@ def test_the_record_claims_a_rank_only_if_every_parameter_is_estimated() -> None
     assert NormRecord([LayerRecord("norm"), LayerRecord("own", None)]).norms is None
 
 
+@pytest.mark.parametrize(
+    ("layers", "charged"),
+    [
+        ([Hutchinson(8, rank=3), Hutchinson(4, rank=2)], Hutchinson(4)),
+        ([Hutchinson(4, rank=3), Hutchinson(4, rank=2)], Hutchinson(4, rank=5)),
+        ([HutchPlusPlus(9, 4), Hutchinson(16, secret=True)], Hutchinson(9)),
+        ([Hutchinson(3, secret=True, rank=1), HutchPlusPlus(9, 4, secret=True)], Hutchinson(3, secret=True)),
+        ([HutchPlusPlus(9, 4), HutchPlusPlus(5, 8, power_iteration=True)], HutchPlusPlus(5, 4)),
+    ],
+)
+def test_of_layers_with_different_probes_the_smallest_number_is_charged(layers: list[Any], charged: Any) -> None:
+    """(T3), (E5); a rank is claimed for equal k only."""
+    for order in (layers, layers[::-1]):
+        record = NormRecord([LayerRecord(f"{place}", norms) for place, norms in enumerate(order)])
+        assert record.mechanism(1.5, 0.1) == DPSGD(1.5, 0.1, charged)
+
+
 def test_hutchpp_reports_the_probes_of_its_tail() -> None:
     """X's random part has k degrees of freedom per weight, k the tail's."""
     assert HutchPlusPlusEstimator(5, sketch=40).norms == HutchPlusPlus(5, 40, power_iteration=True, secret=True)
@@ -731,7 +748,6 @@ def test_hutchpp_reports_the_probes_of_its_tail() -> None:
     [
         ([], "layers"),
         ([LayerRecord("a"), LayerRecord("a")], "layers"),
-        ([LayerRecord("a", Hutchinson(8)), LayerRecord("b", HutchPlusPlus(9, 4))], "layers"),
     ],
 )
 def test_bad_records(layers: list[LayerRecord], named: str) -> None:

@@ -61,18 +61,17 @@ class NormRecord:
 
     Formal guarantees
     -----------------
-    :attr:`norms` claims no more than was done: a finite rank only if every parameter's norm is estimated by Hutchinson
-    and every layer's rank is bounded; a sketch only if every estimated layer has one, and then the smallest; a power
-    iteration only if all have it; secret probes only if all are. All estimated layers have the same k: for different
-    ones the tight analysis holds with the smallest (χ²(k)/k falls in the convex order as k grows), but the envelope,
-    with which the accountant may answer instead, is proved for equal k only (``docs/theory/randomized_clipping.md``, E2
-    to E4). A layer whose law is unknown has no mechanism. The record is as true as what it was given: that the layers
-    are all the trainable parameters is for the caller to check.
+    :attr:`norms` claims no more than was done: of layers with different k the smallest, for the tight analysis and for
+    the envelope of every rank (``docs/theory/randomized_clipping.md``, T3 and E5); a finite rank only if every
+    parameter's norm is estimated by Hutchinson with the same k, for which alone that envelope is proved (E2), and every
+    layer's rank is bounded; a sketch only if every estimated layer has one, and then the smallest; a power iteration
+    only if all have it; secret probes only if all are. A layer whose law is unknown has no mechanism. The record is as
+    true as what it was given: that the layers are all the trainable parameters is for the caller to check.
 
     Raises
     ------
     ParameterError
-        If there is no layer, a name comes twice (two layers would share a probe), or k differs.
+        If there is no layer, or a name comes twice (two layers would share a probe).
 
     Examples
     --------
@@ -81,6 +80,8 @@ class NormRecord:
     DPSGD(1.0, Poisson(0.01), norms=Hutchinson(32, secret=True, rank=10))
     >>> NormRecord([head, LayerRecord("norm")]).norms
     Hutchinson(32, secret=True)
+    >>> NormRecord([head, LayerRecord("embedding", Hutchinson(8, secret=True, rank=100))]).norms
+    Hutchinson(8, secret=True)
     """
 
     layers: Sequence[LayerRecord]
@@ -93,9 +94,6 @@ class NormRecord:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ParameterError("layers", twice, "layers with names that are all different")
-        counts = {count for record in self.estimated if (count := _probes(record.norms)) is not None}
-        if len(counts) > 1:
-            raise ParameterError("layers", sorted(counts), "layers with equally many probes")
 
     def _repr_html_(self) -> str:
         rows = [[layer.layer, "unknown" if layer.norms is None else repr(layer.norms)] for layer in self.layers]
@@ -118,20 +116,28 @@ class NormRecord:
         if len(sketched) == len(values):
             return replace(
                 sketched[0],
+                probes=min(value.probes for value in sketched),
                 sketch=min(value.sketch for value in sketched),
                 power_iteration=all(value.power_iteration for value in sketched),
                 secret=all(value.secret for value in sketched),
             )
-        if all(isinstance(value, (Hutchinson, HutchPlusPlus)) for value in values):
-            return self._without_sketch([value for value in values if isinstance(value, Hutchinson)])
+        with_probes = [value for value in values if isinstance(value, (Hutchinson, HutchPlusPlus))]
+        if len(with_probes) == len(values):
+            return self._without_sketch(with_probes)
         if len(set(values)) > 1:
             raise ParameterError("layers", values, "estimated in one way, or in Hutchinson's and Hutch++'s")
         return values[0]
 
-    def _without_sketch(self, values: Sequence[Hutchinson]) -> Hutchinson:
-        ranks = [value.rank for value in values if value.rank is not None]
-        secret = all(getattr(record.norms, "secret", False) for record in self.estimated)
-        return replace(values[0], secret=secret, rank=sum(ranks) if len(ranks) == len(self.layers) else None)
+    def _without_sketch(self, values: Sequence[Hutchinson | HutchPlusPlus]) -> Hutchinson:
+        plain = [value for value in values if isinstance(value, Hutchinson)]
+        ranks = [value.rank for value in plain if value.rank is not None]
+        is_ranked = len(ranks) == len(self.layers) and len({value.probes for value in plain}) == 1
+        return replace(
+            plain[0],
+            probes=min(value.probes for value in values),
+            secret=all(value.secret for value in values),
+            rank=sum(ranks) if is_ranked else None,
+        )
 
     def mechanism(self, noise_multiplier: float, sampling: Poisson | RandomAllocation | SupportsFloat) -> DPSGD:
         """The mechanism that the accountant is to compose.
@@ -159,7 +165,3 @@ class NormRecord:
             allowed = "estimated with a law that the accountant knows: there is no ε for this one"
             raise ParameterError("layers", unknown, allowed)
         return DPSGD(noise_multiplier, sampling, norms)
-
-
-def _probes(norms: Norms | None) -> int | None:
-    return norms.probes if isinstance(norms, (Hutchinson, HutchPlusPlus)) else None
