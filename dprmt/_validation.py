@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import SupportsIndex
@@ -77,7 +77,7 @@ def check_count(name: str, value: SupportsIndex, *, low: int = 1, high: int | No
     return number
 
 
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+def check_choice(name: str, value: str, choices: Collection[str]) -> str:
     """Return ``value`` if it is one of ``choices``, or raise."""
     if value not in choices:
         raise ParameterError(

@@ -30,7 +30,7 @@ def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> No
         own = {"power_iteration": norms.power_iteration, "secret": norms.secret}
         return HutchPlusPlusEstimator(norms.probes, norms.sketch, generator=generator, **own)
     if isinstance(norms, str):
-        norms = NormsRecipe(kind=check_choice("norms", norms, tuple(NORMS)))
+        norms = NormsRecipe(kind=check_choice("norms", norms, NORMS))
     if not isinstance(norms, NormsRecipe):
         words = ", ".join(map(repr, NORMS))
         raise ParameterError("norms", norms, f"one of {words}, a value such as Hutchinson(32), or a NormEstimator")

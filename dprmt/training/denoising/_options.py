@@ -99,7 +99,7 @@ class Denoising:
     spectra: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        check_choice("method", self.method, tuple(DENOISERS))
+        check_choice("method", self.method, DENOISERS)
         check_choice("on", self.on, get_args(Target))
         check_real("kappa", self.kappa, low=1.0)
         if self.false_alarm is not None:

@@ -12,6 +12,7 @@ from dprmt._files import read_lines
 from dprmt._validation import ParameterError
 from dprmt.training.harness._clip_only import SENTENCE
 from dprmt.training.harness._run_folder import METRICS, RUN, SUMMARY
+from dprmt.training.recipes import DENOISERS, NORMS, OPTIMIZERS, Settings
 
 NOT_REPLAYED = (
     "no: losses were not given as a function of the batch, so samples that mix without a gradient were not looked for"
@@ -38,6 +39,17 @@ def _is_record(document: Any) -> bool:
     if document.get("privacy") == SENTENCE:
         return type(starts) is int and starts > 0 and sigma == 0
     return type(starts) is int and starts > 0 and isinstance(sigma, int | float) and 0 < sigma < math.inf
+
+
+def other_packages(settings: Settings) -> dict[str, dict[str, str]]:
+    """Which installed packages the recipe's words are of, where they are not this one's."""
+    asked = {
+        "privacy.norms.kind": NORMS.source(settings.privacy.norms.kind),
+        "optimizer.name": OPTIMIZERS.source(settings.optimizer.name),
+        "denoising.method": DENOISERS.source(settings.denoising.method),
+    }
+    found = {key: package for key, package in asked.items() if package is not None}
+    return {"other_packages": found} if found else {}
 
 
 def steps_seen(path: Path) -> int:

@@ -29,7 +29,7 @@ from dprmt.training.harness._progress import ProgressBar
 from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.harness._recipe_task import RecipeTask, load, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder
-from dprmt.training.harness._run_record import NOT_REPLAYED, read_run, steps_seen
+from dprmt.training.harness._run_record import NOT_REPLAYED, other_packages, read_run, steps_seen
 from dprmt.training.harness._task import Task
 from dprmt.training.harness._trained import save_trained
 from dprmt.training.recipes import Recipe, Settings
@@ -363,7 +363,7 @@ class _FolderRun:
             "trainable_parameters": sum(value.numel() for value in prepared.parameters.values()),
             "replay": self._former.get("replay", prepared.settings.privacy.replay),
             "private": {"data": task.digest()},
-        } | no_privacy(mechanism)
+        } | {**no_privacy(mechanism), **other_packages(prepared.settings)}
 
     def _say_unless_replayed(self, prepared: Prepared, document: dict[str, Any]) -> None:
         # Whether losses are a function of the batch is the task's code, which runs first in the first step.

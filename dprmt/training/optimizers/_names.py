@@ -87,7 +87,7 @@ def make_optimizer(
     >>> type(make_optimizer("adambc", [weights], lr=0.1, noise_variance=1e-4, floor=1e-6)).__name__
     'DPAdamBC'
     """
-    word: str = check_choice("name", name, tuple(OPTIMIZERS))
+    word: str = check_choice("name", name, OPTIMIZERS)
     optimizer: torch.optim.Optimizer = OPTIMIZERS[word].meaning()(
         params,
         lr=check_real("lr", lr, low=0.0),

@@ -67,8 +67,15 @@ def choice(*choices: str) -> Check:
 
 
 def word(table: Mapping[str, object]) -> Check:
-    """One of the words of a table, as it is when it is asked for."""
-    return lambda name, value: choice(*table)(name, value)
+    """One of the words of a table, as it is when it is asked for; one that cannot be had is refused by the table."""
+
+    def check(name: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise ParameterError(name, value, "a string")
+        table[check_choice(name, value, table)]
+        return value
+
+    return check
 
 
 def optional(check: Check) -> Check:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from dprmt._validation import ParameterError
 from dprmt.training.recipes._fields import Section, checked, count, flag, optional, word
-from dprmt.training.recipes._words import NORMS
+from dprmt.training.recipes._words import NORMS, EstimatorWord
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,24 @@ class NormsRecipe(Section):
 
     def check_together(self) -> None:
         """Nothing is said of probes and sketches that there are not; defaults are written out where there are."""
-        chosen, estimating = NORMS[self.kind], [name for name, word in NORMS.items() if word]
-        sketching = [name for name, word in NORMS.items() if word and word.sketches]
-        self._take(bool(chosen), estimating, probes=32, secret=True)
-        self._take(bool(chosen and chosen.sketches), sketching, sketch=None, power_iteration=True)
+        self._take(_estimates, probes=32, secret=True)
+        self._take(_sketches, sketch=None, power_iteration=True)
 
-    def _take(self, is_asked: bool, kinds: list[str], **defaults: Any) -> None:
+    def _take(self, asks: Callable[[EstimatorWord | None], bool], **defaults: Any) -> None:
+        is_asked = asks(NORMS[self.kind])
         for key, default in defaults.items():
             value = getattr(self, key)
             if is_asked and value is None:
                 object.__setattr__(self, key, default)
             elif not is_asked and value is not None:
-                allowed = f"absent unless privacy.norms.kind is {' or '.join(map(repr, kinds))}"
+                kinds = " or ".join(repr(name) for name, word in NORMS.items() if asks(word))
+                allowed = f"absent unless privacy.norms.kind is {kinds}"
                 raise ParameterError(f"privacy.norms.{key}", value, allowed)
+
+
+def _estimates(word: EstimatorWord | None) -> bool:
+    return word is not None
+
+
+def _sketches(word: EstimatorWord | None) -> bool:
+    return word is not None and word.sketches

@@ -129,8 +129,8 @@ class Settings(Document):
         denoising = self.denoising
         if denoising.method == "none":
             return
-        kept = tuple(name for name, word in OPTIMIZERS.items() if word.keeps_momentum)
-        if denoising.on == "momentum" and self.optimizer.name not in kept:
+        if denoising.on == "momentum" and not OPTIMIZERS[self.optimizer.name].keeps_momentum:
+            kept = tuple(name for name, word in OPTIMIZERS.items() if word.keeps_momentum)
             raise ParameterError("denoising.on", denoising.on, f"'gradient' unless optimizer.name is one of {kept}")
         if self.privacy.clip_only:
             allowed = "'none' with privacy.clip_only: there is no noise"

@@ -1,4 +1,4 @@
-"""Words of a recipe that stand for something in the library: the tables to add a line to.
+"""Words of a recipe that stand for something in the library, or in another package that says so in its metadata.
 
 Recipes are read without torch, so a word only says where its meaning is, and a run imports it.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from typing import Any
+
+from dprmt.training.recipes._tables import Words
 
 
 @dataclass(frozen=True)
@@ -110,27 +112,39 @@ class EstimatorWord(Word):
 _ESTIMATORS, _OPTIMIZERS = "dprmt.training.norms", "dprmt.training.optimizers"
 _METHODS = "dprmt.training.denoising._methods"
 
-NORMS = {
-    "exact": None,
-    "ghost": None,
-    "hutchinson": EstimatorWord(f"{_ESTIMATORS}._hutchinson:hutchinson"),
-    "hutch++": EstimatorWord(f"{_ESTIMATORS}._hutchpp:hutchpp", sketches=True),
-}
-"""``privacy.norms.kind``; None where norms are exact."""
+NORMS: Words[EstimatorWord | None] = Words(
+    "dprmt.norms",
+    EstimatorWord,
+    {
+        "exact": None,
+        "ghost": None,
+        "hutchinson": EstimatorWord(f"{_ESTIMATORS}._hutchinson:hutchinson"),
+        "hutch++": EstimatorWord(f"{_ESTIMATORS}._hutchpp:hutchpp", sketches=True),
+    },
+)
+"""``privacy.norms.kind``; None where norms are exact. Entry points ``dprmt.norms`` are `EstimatorWord`."""
 
-OPTIMIZERS = {
-    "gd": OptimizerWord(f"{_OPTIMIZERS}._torch:gd"),
-    "gdm": OptimizerWord(f"{_OPTIMIZERS}._torch:gdm", keeps_momentum=True),
-    "adam": OptimizerWord(f"{_OPTIMIZERS}._torch:adam", keeps_momentum=True),
-    "adamw": OptimizerWord(f"{_OPTIMIZERS}._torch:adamw", keeps_momentum=True),
-    "adambc": OptimizerWord(f"{_OPTIMIZERS}._adambc:adambc", keeps_momentum=True),
-    "grape": OptimizerWord(f"{_OPTIMIZERS}._grape:grape", in_subspaces=True),
-}
-"""``optimizer.name``."""
+OPTIMIZERS: Words[OptimizerWord] = Words(
+    "dprmt.optimizers",
+    OptimizerWord,
+    {
+        "gd": OptimizerWord(f"{_OPTIMIZERS}._torch:gd"),
+        "gdm": OptimizerWord(f"{_OPTIMIZERS}._torch:gdm", keeps_momentum=True),
+        "adam": OptimizerWord(f"{_OPTIMIZERS}._torch:adam", keeps_momentum=True),
+        "adamw": OptimizerWord(f"{_OPTIMIZERS}._torch:adamw", keeps_momentum=True),
+        "adambc": OptimizerWord(f"{_OPTIMIZERS}._adambc:adambc", keeps_momentum=True),
+        "grape": OptimizerWord(f"{_OPTIMIZERS}._grape:grape", in_subspaces=True),
+    },
+)
+"""``optimizer.name``. Entry points ``dprmt.optimizers`` are `OptimizerWord`."""
 
-DENOISERS = {
-    "none": DenoiserWord(f"{_METHODS}:nothing"),
-    "paper": DenoiserWord(f"{_METHODS}:paper"),
-    "blend": DenoiserWord(f"{_METHODS}:blend", remembers=True),
-}
-"""``denoising.method``."""
+DENOISERS: Words[DenoiserWord] = Words(
+    "dprmt.denoisers",
+    DenoiserWord,
+    {
+        "none": DenoiserWord(f"{_METHODS}:nothing"),
+        "paper": DenoiserWord(f"{_METHODS}:paper"),
+        "blend": DenoiserWord(f"{_METHODS}:blend", remembers=True),
+    },
+)
+"""``denoising.method``. Entry points ``dprmt.denoisers`` are `DenoiserWord`."""
