@@ -15,7 +15,6 @@ import pytest
 
 from tests.house.import_graph import ROOT
 
-
 SECTIONS = ["Claims affected", "Added", "Changed", "Fixed"]
 
 
