@@ -14,14 +14,7 @@ Entry = TypeVar("Entry")
 class Words(MutableMapping[str, Entry], Generic[Entry]):
     """Words by name: own lines, which nothing from outside replaces, and others, loaded when they are asked for.
 
-    Parameters
-    ----------
-    group : str
-        Of entry points, whose names are words and whose objects are ``kind``.
-    kind : type
-        What an entry point has to give.
-    own : dict
-        The lines of this package.
+    ``group`` is that of the entry points, whose names are words and whose objects are of ``kind``.
     """
 
     def __init__(self, group: str, kind: type[object], own: dict[str, Entry]) -> None:
