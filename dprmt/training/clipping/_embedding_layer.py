@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dprmt.training.clipping._optimizer import sum_of
-from dprmt.training.clipping._policy import Measured, NormPolicy, Samples, Use
+from dprmt.training.clipping._policy import Measured, NormPolicy, Rows, Samples, Use
 from dprmt.training.norms import LayerRecord, embedding_rows, layer_record
 
 
@@ -52,7 +52,7 @@ class EmbeddingLayer:
         """See `Layer`."""
         return 1 if self._estimator is None else self._estimator.terms(tokens, 1, self.module.embedding_dim)
 
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
         """See `Layer`."""
         (tokens, *_), gradients = uses[0]
         padding = self.module.padding_idx

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from dprmt.training.clipping._optimizer import sum_of
-from dprmt.training.clipping._policy import Measured, NormPolicy, Samples, Use
+from dprmt.training.clipping._policy import Measured, NormPolicy, Rows, Samples, Use
 from dprmt.training.norms import LayerRecord, full_precision, layer_record, sum_of_squares, token_factors
 
 Gradients = Mapping[nn.Parameter, torch.Tensor]
@@ -74,12 +74,14 @@ class FormedLayer:
         """See `Layer`."""
         return max(1 if self._estimator is None else self._estimator.terms(1, 1, p.numel()) for p in self._names)
 
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
         """See `Layer`."""
         totals: dict[nn.Parameter, torch.Tensor] = {}
         for inputs, gradients in uses:
             for parameter, value in self._sampler(self.module, list(inputs), gradients).items():
                 totals[parameter] = value if parameter not in totals else totals[parameter] + value
+        if units is not None:
+            totals = {parameter: units.summed(value) for parameter, value in totals.items()}
         formed = PerSampleGradients(totals)
         squared = formed.squared_norms() if self._estimator is None else self._estimates(totals, step, samples)
         return squared, [formed]

@@ -64,7 +64,7 @@ class LayerUses:
             if not layer.module.training:
                 found = f"{layer.name} in evaluation mode"
                 raise ParameterError("model", found, "in training mode: call model.train()")
-        if self._buffers and (changed := _versions(self._model).items() ^ self._buffers.items()):
+        if self._buffers and (changed := buffer_versions(self._model).items() ^ self._buffers.items()):
             found = f"buffer {min(changed)[0]}, which a forward pass changes"
             raise ParameterError("model", found, "without state of its own, which would hold other samples")
         if not self._forward:
@@ -118,7 +118,7 @@ class LayerUses:
         tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim)
         first = next(tensors, None)
         self.batch_size = 1 if first is None else len(first)
-        self._buffers = _versions(model)
+        self._buffers = buffer_versions(model)
         if model.training and torch.is_grad_enabled():
             for name, parameter in model.named_parameters():
                 if self._parameters.get(name) is not parameter:
@@ -157,7 +157,7 @@ def without_hook_warning() -> Iterator[None]:
         yield
 
 
-def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
+def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
     return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
 
 

@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from dprmt.training.clipping._formed_layers import FormedLayer, PerSampleGradients, bias_alone
 from dprmt.training.clipping._optimizer import sum_of
-from dprmt.training.clipping._policy import Measured, NormPolicy, Samples, Use
+from dprmt.training.clipping._policy import Measured, NormPolicy, Rows, Samples, Use
 from dprmt.training.norms import (
     UNIT_ROUNDOFF,
     LayerRecord,
@@ -99,7 +99,7 @@ class FactoredLayer:
             return self._estimator.terms(tokens, *self._sizes)
         return 1 if self._policy.form else tokens + sum(self._sizes) + 1
 
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
         """Estimated, of gradients that are formed, or by Gram matrices of tokens."""
         (a, *_), g = uses[0]
         factors, bias = Factors(self.module.weight, self._bias, self._inputs_first, a, g), self._bias is not None
@@ -151,7 +151,7 @@ class ProjectedLayer(FactoredLayer):
         """See `Layer`."""
         return max(super().terms(tokens), 1 if self._bias_layer is None else self._bias_layer.terms(tokens))
 
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
         """See `Layer`."""
         self._subspaces.check_shapes(self.module.weight)
         inputs, gradients = uses[0]

@@ -23,11 +23,13 @@ from dprmt.training.clipping._optimizer import (
     ProjectedSumOptimizer,
 )
 from dprmt.training.clipping._policy import Layer, NormPolicy
-from dprmt.training.clipping._refusals import check_model, check_optimizer
+from dprmt.training.clipping._refusals import check_any_model, check_model, check_optimizer
 from dprmt.training.clipping._samplers import NormSamplers
 from dprmt.training.clipping._step import REPLAY, ClippedStep
 from dprmt.training.clipping._trainable_modules import trainable_modules
-from dprmt.training.norms import DEFAULT_ROUNDING, NormRecord, ProbeGenerator
+from dprmt.training.clipping._unit_regime import Regime, choose_regime
+from dprmt.training.clipping._unit_step import UnitStep
+from dprmt.training.norms import DEFAULT_ROUNDING, LayerRecord, NormRecord, ProbeGenerator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom, secret_generator
 from dprmt.training.subspaces import Subspaces
@@ -55,6 +57,12 @@ class ClippingPlan:
         Whether a process group shares each logical batch.
     replay : float
         How often samples of a later micro-batch are run alone.
+    regime : {"rows", "together", "alone"}
+        Whether rows are samples, or units of several rows: clipped side by side, or run one at a time.
+    reason : str
+        Why, in a sentence.
+    rows_per_unit : int or None
+        How many rows a unit may have in a logical step.
 
     Examples
     --------
@@ -81,6 +89,9 @@ class ClippingPlan:
     subspaces: Subspaces | None
     distributed: bool
     replay: float = REPLAY
+    regime: Regime = "rows"
+    reason: str = "every row is a sample"
+    rows_per_unit: int | None = None
 
     def noise_variance(self, noise_multiplier: float) -> float:
         """(σC/L)², the noise's variance in one entry of the gradient: what `DPAdamBC` and `DPGrape` ask for.
@@ -111,8 +122,8 @@ class ClippingPlan:
         noise_generator: torch.Generator | SecureRandom | None = None,
         secure_mode: bool = False,
         denoise: Denoiser | None = None,
-    ) -> ClippedStep:
-        """Put hooks on the model and noise before the optimizer.
+    ) -> ClippedStep | UnitStep:
+        """Put hooks on the model, unless units are run one at a time, and noise before the optimizer.
 
         Parameters
         ----------
@@ -130,7 +141,7 @@ class ClippingPlan:
 
         Returns
         -------
-        ClippedStep
+        ClippedStep or UnitStep
             As from :func:`make_private`, with its guarantee; its record is this plan's.
 
         Raises
@@ -139,9 +150,12 @@ class ClippingPlan:
             If an argument is out of its range, or the model is not as it was when the plan was made.
         """
         noise = check_real("noise_multiplier", noise_multiplier, low=0.0)
-        check_model(self.model, whole=self.policy.whole)
+        if self.regime != "alone":
+            check_model(self.model, whole=self.policy.whole)
         check_optimizer(self.model, optimizer)
         self._check_subspaces(optimizer, denoise)
+        if self.regime == "alone":
+            return self._alone(optimizer, denoise, noise, noise_generator, secure_mode)
         layers = _layers(self.model, self.policy, self.subspaces)
         if [record for layer in layers for record in layer.records()] != list(self.record.layers):
             raise ParameterError("model", type(self.model).__name__, "as it was planned: trainable layers have changed")
@@ -155,7 +169,24 @@ class ClippingPlan:
         # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
         samplers = NormSamplers(hooks, layers, self.policy, floor=floor, keep=True)
-        return ClippedStep(hooks, noisy, samplers, replay=self.replay)
+        most = self.rows_per_unit if self.regime == "together" else None
+        return ClippedStep(hooks, noisy, samplers, replay=self.replay, most_rows=most)
+
+    def _alone(
+        self,
+        optimizer: torch.optim.Optimizer,
+        denoise: Denoiser | None,
+        noise: float,
+        noise_generator: torch.Generator | SecureRandom | None,
+        secure_mode: bool,
+    ) -> UnitStep:
+        if [record.layer for record in self.record.layers] != _trained_names(self.model):
+            raise ParameterError("model", type(self.model).__name__, "as it was planned: trainable layers have changed")
+        if self.distributed:
+            _same_start(self.model, optimizer)
+        generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
+        noisy = self._noisy(optimizer, denoise, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
+        return UnitStep(self.model, noisy, self.record, most_rows=self.rows_per_unit, projected=self.subspaces)
 
     def _check_subspaces(self, optimizer: torch.optim.Optimizer, denoise: Denoiser | None) -> None:
         if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:
@@ -186,12 +217,18 @@ def plan_private(
     distributed: bool = False,
     whole: Iterable[str] = (),
     replay: float = REPLAY,
+    units: bool = False,
+    rows_per_unit: SupportsIndex | None = None,
+    micro_batch_size: SupportsIndex | None = None,
+    unit_regime: str = "auto",
 ) -> ClippingPlan:
     """Decide how norms will be obtained, so that the accountant can be asked for σ before anything is made private.
 
     Parameters
     ----------
     model, norms, clipping_norm, expected_batch_size, tokens, distributed, whole, replay
+        As in :func:`make_private`.
+    units, rows_per_unit, micro_batch_size, unit_regime
         As in :func:`make_private`.
     probe_generator : ProbeGenerator, optional
         Of a word's or a value's probes; a new secret by default. An estimator of one's own has its own.
@@ -228,13 +265,28 @@ def plan_private(
     rate = check_real("replay", replay, low=0.0, high=1.0)
     _check_process_group(distributed)
     generator = _shared_generator() if distributed and probe_generator is None else probe_generator
-    names = frozenset(whole)
+    names, sizes = frozenset(whole), {"rows_per_unit": rows_per_unit, "micro_batch_size": micro_batch_size}
+    rows, micro = (None if value is None else check_count(name, value) for name, value in sizes.items())
     estimator = wanted_estimator(norms, generator)
+    regime: tuple[Regime, str, int | None] = ("rows", ClippingPlan.reason, None)
+    if units or rows is not None:
+        regime = (*choose_regime(unit_regime, rows, micro, largest), rows)
+    if regime[0] == "alone":
+        check_any_model(model)
+        policy = NormPolicy(None, None)
+        record = NormRecord([LayerRecord(name) for name in _trained_names(model)])
+        return ClippingPlan(model, record, bound, size, policy, subspaces, bool(distributed), rate, *regime)
     check_model(model, whole=names)
+    if largest is not None and rows is not None:
+        largest *= rows  # a unit's gradient has the rank, and the rounding, of all its rows' tokens
     policy = NormPolicy(estimator, largest, form=forms_gradients(norms), whole=names)
     record = NormRecord([record for layer in _layers(model, policy, subspaces) for record in layer.records()])
     check_rank(norms, record)
-    return ClippingPlan(model, record, bound, size, policy, subspaces, bool(distributed), rate)
+    return ClippingPlan(model, record, bound, size, policy, subspaces, bool(distributed), rate, *regime)
+
+
+def _trained_names(model: torch.nn.Module) -> list[str]:
+    return [name for name, value in model.named_parameters() if value.requires_grad]
 
 
 def _layers(model: torch.nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> list[Layer]:

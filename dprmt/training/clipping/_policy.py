@@ -61,6 +61,13 @@ class Contribution(Protocol):
 Measured: TypeAlias = tuple[torch.Tensor, list[Contribution]]
 
 
+class Rows(Protocol):
+    """Which rows make up each sample."""
+
+    def summed(self, gradients: torch.Tensor) -> torch.Tensor:
+        """Gradients that were formed of rows as those of samples."""
+
+
 class Layer(Protocol):
     """A module with trainable parameters: how its gradients are normed, and summed once clip factors are known.
 
@@ -79,10 +86,11 @@ class Layer(Protocol):
     def terms(self, tokens: int) -> int:
         """The longest chain of additions, see ``rounding_margin``, at T tokens: more of these, no fewer additions."""
 
-    def measure(self, uses: Sequence[Use], step: int, samples: Samples) -> Measured:
+    def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
         """Squared norms, shape (B,) and float64, and what their weighted sum can be formed from.
 
         ``uses``: of a layer with tokens one only, see `joined`.
+        ``units``: where several rows are one of the samples, and the layer has no tokens: whose gradients to add.
         """
 
 

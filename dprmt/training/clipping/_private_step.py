@@ -42,6 +42,7 @@ class PrivateStep(Protocol):
         samples: Sequence[int | str] | torch.Tensor,
         step: int,
         batch: Any = None,
+        units: Sequence[int | str] | torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Add the clipped gradients of a micro-batch to the sum of the logical step.
 
@@ -55,6 +56,8 @@ class PrivateStep(Protocol):
             Number of the logical step, the same for all its micro-batches, never used twice in a run.
         batch : Tensor, list, or mapping or tuple of these
             What a callable takes: each with one row for each sample.
+        units : sequence of int or str, or tensor of integers, shape (B,), optional
+            Whose rows they are, where all rows of one are a sample together.
 
         Returns
         -------

@@ -174,10 +174,12 @@ def make_private_projected(
         floor=floor,
         at_refresh=at_refresh,
     )
-    return plan.privatize(
+    step = plan.privatize(
         inner,
         noise_multiplier=noise_multiplier,
         noise_generator=noise_generator,
         secure_mode=secure_mode,
         denoise=denoise,
     )
+    assert isinstance(step, ClippedStep)  # rows are samples
+    return step

@@ -30,6 +30,17 @@ _ONE_TABLE = (
 )
 
 
+def check_any_model(model: nn.Module) -> None:
+    """Raise unless gradients of the model can be taken and clipped whole: what is run one unit at a time needs."""
+    if not isinstance(model, nn.Module):
+        raise ParameterError("model", type(model).__name__, "a torch.nn.Module")
+    if isinstance(model, AbstractGradSampleModule) or hasattr(model, "autograd_grad_sample_hooks"):
+        raise ParameterError("model", type(model).__name__, "a model without Opacus' hooks; remove them first")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ParameterError("model", type(model).__name__, "a model with a trainable parameter")
+    _check_parameters(model)
+
+
 def check_model(model: nn.Module, *, hooked: bool = False, whole: Collection[str] = ()) -> None:
     """Raise unless every sample's gradient is its own and can be computed."""
     if not isinstance(model, nn.Module):

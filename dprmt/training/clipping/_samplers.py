@@ -17,6 +17,7 @@ from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._layer_uses import LayerUses, without_hook_warning
 from dprmt.training.clipping._policy import Contribution, Layer, NormPolicy, Samples, joined
 from dprmt.training.clipping._sample_wise import SampleWiseForward
+from dprmt.training.clipping._unit_rows import UnitRows
 from dprmt.training.norms import UNIT_ROUNDOFF, NormRecord, clip_factors, rounding_margin, sample_names
 
 UNKNOWN_TOKENS = 65_000  # additions per entry that the default margin, 2⁻¹³ in float32, is for
@@ -95,6 +96,7 @@ class NormSamplers:
             for products in UNIT_ROUNDOFF
         }
         self._at: tuple[int, Samples] | None = None
+        self._units: UnitRows | None = None
         self.log = StepLog()
         self._link = AccountantLink(self._record, [p for p in hooks._module.parameters() if p.requires_grad])
         if keep:  # by ClippedStep: no engine counts, the caller does, by the record
@@ -121,7 +123,7 @@ class NormSamplers:
         return self._margins[torch.get_float32_matmul_precision()]
 
     @contextmanager
-    def at(self, *, step: SupportsIndex, samples: Samples = None) -> Iterator[None]:
+    def at(self, *, step: SupportsIndex, samples: Samples = None, units: UnitRows | None = None) -> Iterator[None]:
         """Say which logical step, and whose samples, the backward pass inside the ``with`` block is for.
 
         Parameters
@@ -130,6 +132,8 @@ class NormSamplers:
             Number of the logical step, the same for all its micro-batches.
         samples : sequence of int or str, or tensor of integers, shape (B,)
             Identities in the data set; needed for secret probes.
+        units : UnitRows, optional
+            Which rows are one sample, of :meth:`ClippedStep.accumulate`: then these have the norms, and the identities.
 
         Yields
         ------
@@ -143,6 +147,10 @@ class NormSamplers:
             who knows of these norms has counted an earlier step.
         """
         number = check_count("step", step, low=0)
+        size = None if samples is None else len(samples)
+        if units is not None and samples is not None:
+            sample_names(samples)
+            samples = list(units.names)
         if samples is None and self._needs_names:
             raise ParameterError("samples", None, "the identities of all samples of the micro-batch")
         self.uses.check()
@@ -150,9 +158,9 @@ class NormSamplers:
             raise ParameterError("losses", "a second backward pass", "given after what an earlier one left is summed")
         if not self._keep:
             self._link.starts(number)
-        self.log.enter(number, samples)
+        self.log.enter(number, samples, "samples" if units is None else "units")
         self._at, self.uses.expected = (number, samples), True
-        self.uses.size = None if samples is None else len(samples)
+        self.uses.size, self._units = size, units
         try:
             with without_hook_warning():
                 yield
@@ -161,7 +169,7 @@ class NormSamplers:
                 self.log.undo()
             raise
         finally:
-            self._at = None
+            self._at = self._units = None
             self.uses.finish()
 
     @contextmanager
@@ -249,14 +257,18 @@ class NormSamplers:
         return SampleWiseForward(layer.name, layer.module, lambda: self.uses.batch_size, take)
 
     def _measure(self, layer: Layer) -> torch.Tensor:
-        uses = self.uses.waiting.pop(layer)
+        uses, units = self.uses.waiting.pop(layer), self._units
         tokens = sum(max(math.prod(g.shape[1:-1]), 1) if layer.per_token else 1 for _, g in uses)
+        if units is not None and layer.per_token:
+            tokens *= units.most
         if tokens > self._most_tokens[layer]:
             self._check_tokens(layer, tokens)
             self._most_tokens[layer] = tokens
         if layer.per_token and len(uses) > 1:
             uses = [joined(uses)]
-        squared, contributions = layer.measure(uses, *(self._at or (0, None)))
+        if units is not None and layer.per_token:
+            uses, units = [units.joined(uses[0])], None
+        squared, contributions = layer.measure(uses, *(self._at or (0, None)), units)
         total = self.uses.squared
         self.uses.squared = squared if total is None else total + squared.to(total.device)
         if self._keep:
@@ -306,14 +318,17 @@ class StepLog:
         if repeated:
             raise ParameterError("samples", repeated, "in one process only: each would be clipped and added twice")
 
-    def enter(self, step: int, samples: Samples) -> None:
+    def enter(self, step: int, samples: Samples, kind: str = "samples") -> None:
         """Note a micro-batch; the first one of another step finishes the present one."""
         names = set() if samples is None else set(sample_names(samples))
         if step != self.current and step in self._begun:
             raise ParameterError("step", step, "a number that no earlier step had: its probes would come again")
         known = self._names if step == self.current else set()
         if known & names:
-            raise ParameterError("samples", len(known & names), "samples that are not in this logical step yet")
+            allowed = f"{kind} that are not in this logical step yet"
+            if kind == "units":
+                allowed += ": all rows of one in one micro-batch, or plan to run units alone"
+            raise ParameterError(kind, len(known & names), allowed)
         self._before = (self.current, self._names if step != self.current else names)
         known |= names
         self._begun.add(step)

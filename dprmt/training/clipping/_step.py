@@ -15,6 +15,7 @@ from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, Noi
 from dprmt.training.clipping._replay import Replay
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._samplers import NormSamplers
+from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, clip_factors
 from dprmt.training.subspaces import Subspaces
 
@@ -42,6 +43,8 @@ class ClippedStep:
         Of the model, keeping what norms are computed from.
     replay : float
         Probability with which a sample of a later micro-batch is run alone; see :meth:`accumulate`.
+    most_rows : int or None
+        How many rows a unit may have in a logical step.
 
     Attributes
     ----------
@@ -91,7 +94,9 @@ class ClippedStep:
         samplers: NormSamplers,
         *,
         replay: float = REPLAY,
+        most_rows: int | None = None,
     ) -> None:
+        self._most_rows, self._has_units = most_rows, most_rows is not None
         self._replay = Replay(model, samplers, replay, float(optimizer.max_grad_norm))
         self.model: torch.nn.Module = model
         self.optimizer: torch.optim.Optimizer = optimizer
@@ -127,7 +132,13 @@ class ClippedStep:
         return self._replay.possible
 
     def accumulate(
-        self, losses: Losses, *, samples: Identities, step: SupportsIndex, batch: Any = None
+        self,
+        losses: Losses,
+        *,
+        samples: Identities,
+        step: SupportsIndex,
+        batch: Any = None,
+        units: Identities | None = None,
     ) -> torch.Tensor:
         """Add the clipped gradients of a micro-batch to the sum of the logical step.
 
@@ -143,6 +154,11 @@ class ClippedStep:
         batch : Tensor, list, or mapping or tuple of these
             What a callable takes: each with one row for each sample. Columns at the end that ``attention_mask``
             leaves out are padding.
+        units : sequence of int or str, or tensor of integers, shape (B,), optional
+            Of every row, whose it is: all rows of one, in this one micro-batch, are then a sample, with the gradient of
+            their losses' sum (for a mean, divide the losses), one norm, and probes of its own; ``samples`` tell rows
+            apart. The model and the losses still take each row by itself. Needs ``rows_per_unit`` where ``tokens`` was
+            given.
 
         Returns
         -------
@@ -193,11 +209,12 @@ class ClippedStep:
         if len(losses) == 0:
             self.discard()
             return losses.detach()
+        whose = None if units is None and not self._has_units else self._units_of(units, len(losses))
         try:
             with checkpointing_by_name() if self._first is not None else nullcontext():
                 if self._first is not None:
                     self._first.check_samples(losses)
-                with self._samplers.at(step=number, samples=samples):
+                with self._samplers.at(step=number, samples=samples, units=whose):
                     losses.sum().backward()
                     if not self._add():
                         allowed = "a function of trainable parameters"
@@ -206,6 +223,19 @@ class ClippedStep:
             self.discard()
             raise
         return losses.detach()
+
+    def _units_of(self, units: Identities | None, rows: int) -> UnitRows:
+        try:
+            if units is None:
+                raise ParameterError("units", None, "given for all rows of a run, or for none")
+            whose, self._has_units, most = unit_rows(units, rows), True, self._most_rows
+            if most is not None and whose.most > most:
+                allowed = f"of units with at most rows_per_unit = {most} rows in a logical step"
+                raise ParameterError("units", f"one with {whose.most} rows", allowed)
+        except BaseException:
+            self.discard()
+            raise
+        return whose
 
     def _computed(self, losses: Callable[[Any], torch.Tensor], batch: Any, size: int) -> torch.Tensor:
         try:
@@ -290,7 +320,9 @@ class ClippedStep:
         if squared is None:
             return False
         finite = torch.isfinite(squared)
-        seen = self._first is not None and self._first.check_sums(contributions, finite)
+        # One row cannot show whether rows mix.
+        several = (self._samplers.uses.size or len(finite)) > 1
+        seen = self._first is not None and self._first.check_sums(contributions, finite) and several
         factors = clip_factors(squared, self.optimizer.max_grad_norm, rounding=self._samplers.rounding)
         kept = slice(None) if bool(finite.all()) else finite
         if seen:

@@ -156,6 +156,7 @@ class SummedStep:
         samples: Sequence[int | str] | torch.Tensor,
         step: int,
         batch: Any = None,
+        units: Sequence[int | str] | torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Refused: sums are added by :meth:`add`."""
         raise ParameterError("losses", type(losses).__name__, "absent: this step is given sums, by its method add")

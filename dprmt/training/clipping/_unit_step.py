@@ -1,0 +1,316 @@
+"""A private step of units that are run one at a time: what plain accumulation leaves is a unit's own gradient.
+
+No hooks, no per-sample machinery, the memory of one gradient: any module works. Norms are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsIndex
+
+import torch
+
+from dprmt._validation import ParameterError, check_count
+from dprmt.training.clipping._layer_uses import buffer_versions
+from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
+from dprmt.training.clipping._replay_rows import BatchRows
+from dprmt.training.clipping._samplers import StepLog
+from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
+from dprmt.training.norms import NormRecord, SampleId, clip_factors, full_precision, rounding_margin, sample_names
+from dprmt.training.subspaces import Subspaces
+
+
+class UnitStep:
+    """A ``PrivateStep`` over units, such as persons, each run alone; made by a plan with ``rows_per_unit``.
+
+    A unit's rows go through the model without any other's, in as many forward passes as are given; the sum of their
+    gradients is held, its norm taken of what is there, clipped, and added when the next unit begins or the logical step
+    ends. So a unit may be cut by the borders of micro-batches, as long as its rows come one after the other.
+
+    Parameters
+    ----------
+    model : Module
+        Any, without hooks.
+    optimizer : NoisySumOptimizer or DistributedNoisySumOptimizer
+        It noises the sums.
+    record : NormRecord
+        All norms are exact.
+    most_rows : int or None
+        How many rows a unit may have in a logical step.
+    projected : Subspaces or None
+        Of weights whose gradients are clipped in projected coordinates.
+
+    Attributes
+    ----------
+    model : Module
+        The model to call.
+    optimizer : Optimizer
+        The Opacus optimizer; its ``original_optimizer`` is the one that was given.
+    replayable : bool
+        Whether all losses so far came as a function of the batch, so that every unit was run alone.
+
+    Formal guarantees
+    -----------------
+    :meth:`step` gives the optimizer (Σ_u c_u g_u + σC·N(0, I))/L, g_u the sum of the gradients of unit u's losses as
+    accumulation in the parameters' dtype leaves it, c_u = min(1, (1-ρ)C/‖g_u‖), and a unit left out where ‖g_u‖ is not
+    finite: one unit, all its rows, changes the sum by at most C. Where losses are a function of the batch, no unit's
+    forward pass holds rows of another, and a forward pass that changes a buffer is refused; losses given as a tensor
+    are taken to be computed from rows of their unit alone. A unit counts once in a logical step, and no step number
+    serves twice. Losses, norms, clip factors and how many rows a unit has are private. Not covered is what
+    `make_private` names: rounding in the sum, torch's generator, units that are named wrongly.
+
+    Examples
+    --------
+    Anna has two rows, of gradients 30 and ½, Ben one:
+
+    >>> from dprmt.training.clipping import make_private
+    >>> network = torch.nn.Linear(2, 1, bias=False)
+    >>> _ = torch.nn.init.zeros_(network.weight)
+    >>> step = make_private(
+    ...     network,
+    ...     torch.optim.SGD(network.parameters(), lr=1.0),
+    ...     norms="exact",
+    ...     clipping_norm=1.0,
+    ...     noise_multiplier=0.0,  # to see the sum: not private
+    ...     expected_batch_size=2.0,
+    ...     rows_per_unit=8,
+    ... )
+    >>> inputs = torch.tensor([[30.0, 0.0], [0.0, 0.5], [0.0, 0.5]])
+    >>> losses = step.accumulate(
+    ...     lambda batch: step.model(batch).flatten(),
+    ...     samples=[17, 4, 8],
+    ...     units=["anna", "ben", "anna"],
+    ...     step=0,
+    ...     batch=inputs,
+    ... )
+    >>> step.step()
+    >>> network.weight.detach()
+    tensor([[-0.4999, -0.2583]])
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: NoisySumOptimizer | DistributedNoisySumOptimizer,
+        record: NormRecord,
+        *,
+        most_rows: int | None = None,
+        projected: Subspaces | None = None,
+    ) -> None:
+        self.model, self.record = model, record
+        self._projected = projected
+        self.optimizer: torch.optim.Optimizer = optimizer
+        self.replayable, self._most_rows = True, most_rows
+        self._trained = [value for value in model.parameters() if value.requires_grad]
+        self._moved = frozenset(optimizer.params)
+        self._log = StepLog()
+        self._unit: SampleId | None = None
+        self._rows: list[SampleId] = []  # of the unit that is held
+        self._held: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._buffers = buffer_versions(model)
+        self._handles = [model.register_forward_pre_hook(self._note_buffers, prepend=True)]
+        self.count = 0
+
+    @property
+    def rounding(self) -> float:
+        """ρ of ``clip_factors``: norms are of what is stored."""
+        double = all(value.dtype == torch.float64 for value in self._trained)
+        return rounding_margin(1, dtype=torch.float64 if double else torch.float32)
+
+    @property
+    def subspaces(self) -> Subspaces | None:
+        """The projectors of DP-GRAPE; None where nothing is trained in a subspace."""
+        return getattr(self.optimizer.original_optimizer, "subspaces", None)
+
+    @property
+    def replays(self) -> int:
+        """Forward passes, each of rows of one unit, that were made of losses given as a function of the batch."""
+        return self.count
+
+    def accumulate(
+        self,
+        losses: torch.Tensor | Callable[[Any], torch.Tensor],
+        *,
+        samples: Sequence[SampleId] | torch.Tensor,
+        step: SupportsIndex,
+        batch: Any = None,
+        units: Sequence[SampleId] | torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Add gradients of some rows to those of their units.
+
+        Parameters
+        ----------
+        losses : callable, or Tensor of shape (B,)
+            From a batch to each row's own loss; it is called for one unit's rows at a time. Or these losses with their
+            graph, of one unit alone. A unit's gradient is that of their sum: for a mean, divide them.
+        samples : sequence of int or str, or tensor of integers, shape (B,)
+            Identities of the rows, all different within a unit.
+        step : int
+            Number of the logical step, >= 0, never used twice in a run.
+        batch : Tensor, list, or mapping or tuple of these
+            What a callable takes: each with one entry for each row.
+        units : sequence of int or str, or tensor of integers, shape (B,)
+            Whose rows they are. The last unit of a call may go on in the next call.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            The losses, without graph. **Private.**
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range; if a unit was finished in this logical step or has more rows than
+            allowed; if a forward pass changes a buffer. What was held of the unit that failed is dropped then, units
+            before it stay in the sum.
+        """
+        if units is None:
+            raise ParameterError("units", None, "given: this step was planned for units of several rows")
+        self._check_optimizer()
+        number, names = check_count("step", step, low=0), _plain(samples)
+        if self._log.current not in (None, number):
+            raise ParameterError("step", number, f"{self._log.current} until step() has finished it")
+        rows = unit_rows(units, len(names))
+        sample_names(names)
+        runs = self._runs(losses, batch, rows)
+        found: list[tuple[list[int], torch.Tensor]] = []
+        for unit, own, run in zip(rows.names, rows.rows, runs, strict=True):
+            try:
+                self._begin(unit, [names[row] for row in own], number)
+                found.append((own, self._backward(run(), len(own))))
+            except BaseException:
+                self._drop()
+                raise
+        result = torch.cat([values for _, values in found]) if found else torch.zeros(0)
+        order = [row for own, _ in found for row in own]
+        return result[torch.tensor(order, device=result.device).argsort()] if order else result
+
+    def step(self) -> None:
+        """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum.
+
+        Raises
+        ------
+        ParameterError
+            In all processes of a group, if they are not at one step, or a unit was in two of them.
+        """
+        try:
+            self._check_optimizer()
+            self._finish_unit()
+            if isinstance(self.optimizer, DistributedNoisySumOptimizer):
+                self._log.check_ranks()
+            self.optimizer.step()
+        finally:
+            self.discard()
+            self.optimizer.zero_grad(set_to_none=True)
+            self._log.current = None
+
+    def discard(self) -> None:
+        """Forget the rows of the unit that is held; what was added of others stays."""
+        if self._unit is not None:
+            self._drop()
+
+    def close(self) -> torch.nn.Module:
+        """Forget everything that was added.
+
+        Returns
+        -------
+        torch.nn.Module
+            The model as it was given, with its trained weights.
+        """
+        self.discard()
+        self.optimizer.forget()
+        while self._handles:
+            self._handles.pop().remove()
+        return self.model
+
+    def _runs(
+        self, losses: torch.Tensor | Callable[[Any], torch.Tensor], batch: Any, rows: UnitRows
+    ) -> list[Callable[[], torch.Tensor]]:
+        if not isinstance(losses, torch.Tensor) and callable(losses):
+            if not rows.owners:
+                return []
+            apart, function = BatchRows(batch, len(rows.owners)), losses
+            self.count += len(rows.names)
+            return [lambda own=own: function(apart.reordered(own)) for own in rows.rows]  # type: ignore[misc]
+        if batch is not None:
+            raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
+        if len(rows.names) > 1:
+            allowed = "one at a time where losses are given as a tensor; or give a function of the batch"
+            raise ParameterError("units", f"{len(rows.names)} of them", allowed)
+        self.replayable = False
+        return [lambda: losses] * len(rows.names)
+
+    def _begin(self, unit: SampleId, samples: list[SampleId], number: int) -> None:
+        if unit != self._unit:
+            self._finish_unit()
+            self._log.enter(number, [unit], "units")
+            self._unit = unit
+        self._rows += samples
+        sample_names(self._rows)
+        if self._most_rows is not None and len(self._rows) > self._most_rows:
+            allowed = f"of units with at most rows_per_unit = {self._most_rows} rows in a logical step"
+            raise ParameterError("units", f"one with {len(self._rows)} rows", allowed)
+
+    def _backward(self, losses: torch.Tensor, rows: int) -> torch.Tensor:
+        if not isinstance(losses, torch.Tensor) or losses.shape != (rows,):
+            shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+            raise ParameterError("losses", shape, f"of shape ({rows},): one for each row of the unit, not their mean")
+        if not losses.requires_grad:
+            raise ParameterError("losses", "no graph", "computed from the model with gradients enabled")
+        if changed := buffer_versions(self.model).items() ^ self._buffers.items():
+            found = f"buffer {min(changed)[0]}, which a forward pass changes"
+            raise ParameterError("model", found, "without state of its own, which would hold other units")
+        for parameter in self._trained:  # what somebody left there would be added to
+            parameter.grad = self._held.get(parameter)
+        losses.sum().backward()
+        for parameter in self._trained:
+            if parameter.grad is not None:
+                self._held[parameter] = parameter.grad
+            parameter.grad = None
+        return losses.detach()
+
+    def _finish_unit(self) -> None:
+        if self._unit is None:
+            return
+        gradients = {parameter: self._as_summed(parameter, value) for parameter, value in self._held.items()}
+        squared = sum((value.double().square().sum().cpu() for value in gradients.values()), torch.zeros(()).double())
+        if bool(squared.isfinite()):
+            factor = clip_factors(squared[None], self.optimizer.max_grad_norm, rounding=self.rounding)[0]
+            for parameter, value in gradients.items():
+                total = sum_of(parameter, value.shape)
+                total.add_(value.to(total.dtype), alpha=float(factor))
+        self._held, self._unit, self._rows = {}, None, []
+
+    def _as_summed(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
+        subspaces = self._projected
+        matrix = None if subspaces is None else subspaces.layer(parameter)
+        if subspaces is None or matrix is None:
+            return gradient
+        subspaces.check_shapes(parameter)
+        whole, projector = matrix.orient(gradient), subspaces.projector(parameter)
+        if projector is None:
+            return whole
+        dtype = torch.promote_types(whole.dtype, torch.float32)
+        with full_precision(whole.device):
+            return projector.to(dtype).mT @ whole.to(dtype)
+
+    def _drop(self) -> None:
+        # Nothing of the unit is in the sum: its rows may come again.
+        for parameter in self._trained:
+            parameter.grad = None
+        if self._unit is not None:
+            self._log.undo()
+        self._held, self._unit, self._rows = {}, None, []
+
+    def _check_optimizer(self) -> None:
+        later = [value for value in self.optimizer.params if value not in self._moved]
+        if later:
+            allowed = "given the parameters that it had when it was made private: others have no clipped gradients"
+            raise ParameterError("optimizer", f"{len(later)} more, of shape {tuple(later[0].shape)}", allowed)
+
+    def _note_buffers(self, model: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        self._buffers = buffer_versions(model)
+
+
+def _plain(samples: Sequence[SampleId] | torch.Tensor) -> list[SampleId]:
+    return samples.tolist() if isinstance(samples, torch.Tensor) else list(samples)

@@ -1,0 +1,407 @@
+"""Units of several rows, such as persons: every way to clip against a literal loop over units."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import ExactNorms, Hutchinson
+from dprmt.training.clipping import UnitStep, make_private, plan_private
+from dprmt.training.clipping._unit_regime import TOKENS_ALONE
+from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
+from tests.training.clipping_table import (
+    CLIPPINGS,
+    SEED,
+    STEP,
+    L,
+    Way,
+    data,
+    literal_gradients,
+    literal_squared_norm,
+    losses,
+    make_model,
+    make_step,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
+
+ROWS = ["r0", "r1", "r2", "r3"]
+UNITS = ["anna", 7, "anna", 7]
+WAYS = [
+    Way(trained, clipping, sharing, "sgd")
+    for trained, clipping, sharing in itertools.product(("full", "lora", "projected"), CLIPPINGS, ("batch", "sample"))
+    if sharing == "sample" or clipping in ("hutchinson", "hutch++")
+]
+
+
+def released_of(
+    step: object, model: nn.Module, units: Sequence[object], parts: Sequence[Sequence[int]], *, function: bool = True
+) -> dict[str, torch.Tensor]:
+    """What a step gives the inner optimizer after micro-batches of the rows in ``parts``."""
+    found: dict[str, torch.Tensor] = {}
+
+    def look(*_: object) -> None:
+        for name, p in model.named_parameters():
+            if p.requires_grad:
+                projected = getattr(p, "projected_grad", None)
+                found[name] = (p.grad if projected is None else projected).detach().clone()
+
+    handle = step.optimizer.original_optimizer.register_step_pre_hook(look)
+    for part in parts:
+        rows = list(part)
+        batch, given = data()[rows], {"samples": [ROWS[i] for i in rows], "units": [units[i] for i in rows]}
+        if function:
+            step.accumulate(lambda tokens: losses(step.model, tokens), batch=batch, step=STEP, **given)
+        else:
+            step.accumulate(losses(step.model, batch), step=STEP, **given)
+    step.step()
+    handle.remove()
+    return found
+
+
+def summed(gradients: Sequence[dict[str, torch.Tensor]], units: Sequence[object]) -> dict[object, dict]:
+    """Gradients of rows as those of their units."""
+    result: dict[object, dict] = {}
+    for unit, row in zip(units, gradients, strict=True):
+        so_far = result.setdefault(unit, {})
+        for name, value in row.items():
+            so_far[name] = so_far.get(name, 0) + value
+    return result
+
+
+class Literal:
+    """The loop over units, made before there are hooks on the model; C clips some units only."""
+
+    def __init__(self, way: Way, model: nn.Module, units: Sequence[object]) -> None:
+        self.gradients = summed(literal_gradients(way, model), units)
+        self.norms = {
+            unit: math.sqrt(literal_squared_norm(way, model, gradients, unit))
+            for unit, gradients in self.gradients.items()
+        }
+        self.bound = math.sqrt(min(self.norms.values()) * max(self.norms.values()))
+
+    def released(self, rounding: float) -> dict[str, torch.Tensor]:
+        """Σ_u min(1, (1-ρ)C/√n̂_u) g_u / L."""
+        factors = {unit: min(1.0, (1 - rounding) * self.bound / norm) for unit, norm in self.norms.items()}
+        assert min(factors.values()) < 0.999 < max(factors.values())
+        names = next(iter(self.gradients.values()))
+        return {name: sum(factors[u] * g[name] for u, g in self.gradients.items()) / L for name in names}
+
+
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+def test_side_by_side_is_the_literal_loop_over_units(way: Way) -> None:
+    """Σ_u min(1, (1-ρ)C/√n̂_u) g_u / L, g_u the sum over a unit's rows, n̂_u by probes keyed by the unit."""
+    options = {"rows_per_unit": 3, "unit_regime": "together"}
+    for units, parts in (
+        (UNITS, [[0, 1, 2, 3]]),  # two units, interleaved
+        (["anna", 7, 7, 7], [[0], [1, 2, 3]]),  # of one and of three rows, in micro-batches of their own
+        (["anna", 7, 7, 8], [[0, 1, 2], [3]]),  # padded with a row of zeros
+    ):
+        model = make_model(way)
+        literal = Literal(way, model, units)
+        step = make_step(way, model, literal.bound, **options)
+        expected = literal.released(step.rounding)
+        found = released_of(step, model, units, parts)
+        assert found.keys() == expected.keys()
+        for name, value in found.items():
+            torch.testing.assert_close(value, expected[name], rtol=1e-7, atol=1e-9)
+        assert step.replays >= 1  # rows were run alone, each by itself
+
+
+@pytest.mark.parametrize("trained", ["full", "lora", "projected"])
+def test_one_at_a_time_is_the_literal_loop_over_units(trained: str) -> None:
+    """Whatever norms were asked for they are exact, and a unit may be cut by the borders of micro-batches."""
+    way = Way(trained, "exact", "sample", "sgd")
+    options = {"rows_per_unit": 3, "unit_regime": "alone"}
+    for units, parts, function in (
+        (UNITS, [[0, 1, 2, 3]], True),
+        (["anna", 7, 7, 7], [[0], [1], [2, 3]], True),  # held over
+        (["anna", 7, 7, 7], [[0], [1], [2, 3]], False),  # losses as tensors
+        (["anna", "anna", 7, 8], [[0], [1, 2], [3]], True),  # the first goes on in a micro-batch with another
+    ):
+        model = make_model(way)
+        literal = Literal(way, model, units)
+        step = make_step(way._replace(clipping="hutchinson"), model, literal.bound, **options)
+        expected = literal.released(step.rounding)
+        found = released_of(step, model, units, parts, function=function)
+        assert found.keys() == expected.keys()
+        for name, value in found.items():
+            torch.testing.assert_close(value, expected[name], rtol=1e-7, atol=1e-9)
+        assert isinstance(step, UnitStep)
+        assert step.record.norms == ExactNorms()
+        assert step.replayable is function
+        assert step.close() is model
+
+
+class Attention(nn.Module):
+    """Torch's attention, which is taken whole, and a token of the class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(1, 1, 6))
+        self.inside = nn.MultiheadAttention(6, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([self.first.expand(len(x), -1, -1), x], 1)
+        return self.inside(x, x, x, need_weights=False)[0]
+
+
+class Twice(nn.Module):
+    """One layer in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.tanh(self.layer(x)))
+
+
+def lone_bias() -> nn.Module:
+    layers = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    layers[2].weight.requires_grad_(False)
+    return layers
+
+
+KINDS: dict[str, Callable[[], nn.Module]] = {
+    "linear of one token": lambda: nn.Sequential(nn.Flatten(), nn.Linear(24, 7)),
+    "Conv1D": lambda: nn.Sequential(Conv1D(7, 6), nn.GELU(), Conv1D(3, 7)),
+    "convolution": lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv2d(1, 3, 2), nn.GroupNorm(3, 3)),
+    "normalizations": lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 4), nn.RMSNorm(4)),
+    "lone bias": lone_bias,
+    "attention": Attention,
+    "layer in two places": Twice,
+}
+
+
+@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_layers(kind: str, everything: bool) -> None:
+    """Norms of units, exact or with everything estimated: in both, what is added is clipped to C by the law's X."""
+    torch.manual_seed(3)
+    model = KINDS[kind]().double().train()
+    plain, x, whose = copy.deepcopy(model), torch.randn(5, 4, 6).double(), ["a", "b", "a", "c", "a"]
+    x[2] *= 5.0
+
+    def values(net: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return net(batch).square().flatten(1).sum(1)
+
+    gradients = []
+    for row in x:
+        plain.zero_grad()
+        values(plain, row[None]).sum().backward()
+        gradients.append({n: p.grad.clone() for n, p in plain.named_parameters() if p.requires_grad})
+    units = summed(gradients, whose)
+    exact = {u: math.sqrt(sum(float(v.square().sum()) for v in g.values())) for u, g in units.items()}
+    bound = sorted(exact.values())[1]
+    estimator = HutchinsonEstimator(400, everything=True, generator=ProbeGenerator(SEED)) if everything else "ghost"
+    step = make_private(
+        model,
+        torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1.0),
+        norms=estimator,
+        clipping_norm=bound,
+        noise_multiplier=0.0,
+        expected_batch_size=1.0,
+        rows_per_unit=3,
+        unit_regime="together",
+    )
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    step.accumulate(lambda b: values(step.model, b), samples=range(5), units=whose, step=0, batch=x)
+    step.step()
+    expected = {
+        name: sum(min(1.0, (1 - step.rounding) * bound / exact[u]) * g[name] for u, g in units.items())
+        for name in gradients[0]
+    }
+    # With 400 probes an estimated norm is within a fifth of the exact one, at 5 standard deviations of rank one.
+    close = {"rtol": 0.2, "atol": 0.2 * bound} if everything else {"rtol": 1e-6, "atol": 1e-8 * bound}
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            torch.testing.assert_close(before[name] - p, expected[name], **close)
+    assert (step.record.norms == ExactNorms()) is not everything
+
+
+def test_probes_are_the_unit_s_whatever_its_rows_are_called() -> None:
+    way = Way("full", "hutchinson", "sample", "sgd")
+    outcomes = []
+    for rows in (["x", "y", "z", "w"], [1, 2, 3, 4]):
+        model = make_model(way)
+        step = make_step(way, model, 1.0, rows_per_unit=2, unit_regime="together")
+        step.accumulate(losses(step.model, data()), samples=rows, units=UNITS, step=STEP)
+        step.step()
+        outcomes.append({name: p.detach().clone() for name, p in model.named_parameters()})
+    for name, value in outcomes[0].items():
+        assert torch.equal(value, outcomes[1][name])
+
+
+def test_the_rank_that_is_claimed_is_that_of_all_rows() -> None:
+    """A unit's gradient has the rank of all its tokens: with T = 2 a row of rank 2, three rows of rank 6."""
+    model = nn.Linear(40, 40, bias=False)
+    estimator = HutchinsonEstimator(8, everything=True)
+    ranks = [
+        plan_private(
+            model,
+            norms=estimator,
+            clipping_norm=1.0,
+            expected_batch_size=1.0,
+            tokens=2,
+            rows_per_unit=rows,
+            unit_regime="auto" if rows is None else "together",
+        ).record.norms
+        for rows in (None, 3)
+    ]
+    assert ranks == [Hutchinson(8, secret=True, rank=2), Hutchinson(8, secret=True, rank=6)]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("regime", ["together", "alone"])
+def test_a_unit_with_a_row_that_is_not_finite_is_left_out_whole(regime: str, bad: float) -> None:
+    model = nn.Linear(3, 1, bias=False)
+    step = _private(model, rows_per_unit=2, unit_regime=regime)
+    x = torch.ones(3, 3)
+    x[1] = bad
+    before = model.weight.detach().clone()
+
+    def values(batch: torch.Tensor) -> torch.Tensor:
+        return step.model(batch).flatten()
+
+    if regime == "together":
+        step.accumulate(values(x), samples=[0, 1, 2], units=["a", "a", "b"], step=0)
+    else:
+        step.accumulate(values, samples=[0, 1, 2], units=["a", "a", "b"], step=0, batch=x)
+    step.step()
+    torch.testing.assert_close(before - model.weight, (1 - step.rounding) * torch.ones(1, 3) / math.sqrt(3))
+
+
+def test_any_module_runs_alone_but_none_with_a_state() -> None:
+    """Batch statistics of one unit's rows are its own; running ones hold other units."""
+    x = torch.randn(4, 3)
+
+    def run(model: nn.Module) -> None:
+        step = _private(model, rows_per_unit=2, unit_regime="alone")
+        step.accumulate(
+            lambda b: step.model(b).flatten(), samples=range(4), units=["a", "b", "a", "b"], step=0, batch=x
+        )
+        step.step()
+
+    run(nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 1)))
+    with pytest.raises(ParameterError, match=r"buffer 0\.num_batches_tracked, which a forward pass changes"):
+        run(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)))
+    shared = nn.Linear(3, 3)
+    run(nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(3, 1)))
+
+
+def test_regimes_are_chosen_from_public_sizes() -> None:
+    def reason(**options: object) -> tuple[str, str]:
+        plan = plan_private(nn.Linear(3, 1), norms="ghost", clipping_norm=1.0, expected_batch_size=1.0, **options)
+        return plan.regime, plan.reason
+
+    assert reason() == ("rows", "every row is a sample")
+    assert reason(units=True)[0] == "alone"  # nobody knows how many rows
+    assert reason(rows_per_unit=4)[0] == "together"
+    assert reason(rows_per_unit=4, micro_batch_size=8)[0] == "together"
+    assert reason(rows_per_unit=5, micro_batch_size=8) == (
+        "alone",
+        "units are run one at a time: one of 5 rows fills a micro-batch",
+    )
+    assert "exceed a micro-batch of 8" in reason(rows_per_unit=9, micro_batch_size=8)[1]
+    assert reason(rows_per_unit=2, tokens=TOKENS_ALONE // 2, micro_batch_size=64)[0] == "alone"
+    assert reason(rows_per_unit=2, tokens=TOKENS_ALONE // 2 - 1, micro_batch_size=64)[0] == "together"
+
+
+def _private(model: nn.Module, *, most: float = 1.0, **options: object) -> object:
+    return make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        norms="exact",
+        clipping_norm=most,
+        noise_multiplier=0.0,
+        expected_batch_size=1.0,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("regime", ["together", "alone"])
+def test_bad_units_are_refused_by_name_and_the_sum_stays(regime: str) -> None:
+    model = nn.Linear(3, 1, bias=False)
+    step = _private(model, rows_per_unit=2, unit_regime=regime)
+    x = torch.ones(3, 3)
+
+    def add(rows: Sequence[object], units: object, batch: torch.Tensor = x) -> None:
+        step.accumulate(lambda b: step.model(b).flatten(), samples=rows, units=units, step=0, batch=batch)
+
+    for units, message in (
+        (None, "units must be given"),
+        (["a", "b"], "units must be the units of all 3 rows"),
+        ("abc", "units must be the units of all 3 rows"),
+        (["a", "b", 1.5], "integers or strings, got 1.5"),
+        (["a", "b", True], "integers or strings, got True"),
+        (["a", "a", "a"], "units must be of units with at most rows_per_unit = 2 rows in a logical step"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            add([0, 1, 2], units)
+    with pytest.raises(ParameterError, match="samples must be identities that are all different"):
+        add([0, 0, 1], ["a", "a", "b"])
+    add([0, 1], ["a", "a"], x[:2])
+    add([2], ["b"], x[:1])
+    with pytest.raises(ParameterError, match="units must be units that are not in this logical step yet"):
+        add([3], ["a"], x[:1])
+    before = model.weight.detach().clone()
+    step.step()
+    torch.testing.assert_close(before - model.weight, 2 * (1 - step.rounding) * torch.ones(1, 3) / math.sqrt(3))
+    with pytest.raises(ParameterError, match="step must be a number that no earlier step had"):
+        add([0], ["a"], x[:1])
+
+
+def test_rows_without_units_are_refused_once_there_are_units() -> None:
+    """A person's rows beside her unit would count twice."""
+    model = nn.Linear(3, 1)
+    step = _private(model)
+    step.accumulate(step.model(torch.ones(2, 3)).flatten(), samples=[0, 1], units=["a", "a"], step=0)
+    with pytest.raises(ParameterError, match="units must be given for all rows of a run, or for none"):
+        step.accumulate(step.model(torch.ones(1, 3)).flatten(), samples=[2], step=0)
+
+
+def test_losses_as_a_tensor_are_of_one_unit() -> None:
+    step = _private(nn.Linear(3, 1), units=True)
+    with pytest.raises(ParameterError, match="units must be one at a time where losses are given as a tensor"):
+        step.accumulate(step.model(torch.ones(2, 3)).flatten(), samples=[0, 1], units=["a", "b"], step=0)
+
+
+def test_what_fails_within_a_unit_is_dropped_whole() -> None:
+    """Its first rows too: they may come again."""
+    model = nn.Linear(3, 1, bias=False)
+    step = _private(model, units=True)
+    row = torch.ones(1, 3)
+
+    def add(function: Callable[[torch.Tensor], torch.Tensor], sample: int) -> None:
+        step.accumulate(function, samples=[sample], units=["a"], step=0, batch=row)
+
+    add(lambda b: step.model(b).flatten(), 0)
+    with pytest.raises(ParameterError, match="losses must be of shape"):
+        add(lambda b: step.model(b).sum(), 1)
+    before = model.weight.detach().clone()
+    add(lambda b: 0.1 * step.model(b).flatten(), 0)
+    step.step()
+    torch.testing.assert_close(before - model.weight, 0.1 * row)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows_per_unit": 0}, "rows_per_unit must be an integer >= 1"),
+        ({"units": True, "unit_regime": "together"}, "rows_per_unit must be given with unit_regime='together'"),
+        ({"rows_per_unit": 9, "micro_batch_size": 8, "unit_regime": "together"}, "micro_batch_size must be at least"),
+        ({"rows_per_unit": 2, "unit_regime": "both"}, "unit_regime must be one of"),
+    ],
+)
+def test_plans_that_cannot_be(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        _private(nn.Linear(3, 1), **options)
