@@ -20,6 +20,9 @@ from dprmt.spectra._block_cosine import block_cosine as block_cosine
 from dprmt.spectra._denoise import denoise as denoise
 from dprmt.spectra._denoise import denoise_layers as denoise_layers
 from dprmt.spectra._denoiser import LayerDenoiser as LayerDenoiser
+from dprmt.spectra._direction_gain import direction_gain as direction_gain
+from dprmt.spectra._direction_gain import filter_gain as filter_gain
+from dprmt.spectra._direction_gain import largest_direction_gain as largest_direction_gain
 from dprmt.spectra._directional_slope import DirectionalSlope as DirectionalSlope
 from dprmt.spectra._directional_slope import directional_slope as directional_slope
 from dprmt.spectra._displacement import DisplacementNoise as DisplacementNoise
@@ -33,7 +36,7 @@ from dprmt.spectra._layers import LayerReport as LayerReport
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur as MarchenkoPastur
 from dprmt.spectra._momentum_noise import momentum_noise_scale as momentum_noise_scale
 from dprmt.spectra._noise_gain import NoiseGain as NoiseGain
-from dprmt.spectra._noise_gain import noise_gain_bound as noise_gain_bound
+from dprmt.spectra._noise_gain import noise_gain as noise_gain
 from dprmt.spectra._noise_level import estimate_sigma as estimate_sigma
 from dprmt.spectra._noisy_spectrum import NoisySpectrum as NoisySpectrum
 from dprmt.spectra._noisy_spectrum import Spike as Spike
@@ -92,17 +95,20 @@ __all__ = [
     "denoise",
     "denoise_layers",
     "detection_threshold",
+    "direction_gain",
     "directional_slope",
     "displacement_spectrum",
     "estimate_sigma",
     "false_alarm_rate",
+    "filter_gain",
     "hard_threshold",
     "improvement",
     "kappa_for",
+    "largest_direction_gain",
     "layer_improvements",
     "layer_products",
     "momentum_noise_scale",
-    "noise_gain_bound",
+    "noise_gain",
     "noisy_spectrum",
     "objective_change",
     "predicted_spectrum",

@@ -1,4 +1,4 @@
-r"""How much there is to gain from removing noise: the curvature that noise meets, over the curvature of the signal.
+r"""What removing all noise gains in one step: the curvature that noise meets, over the curvature of the signal.
 
 **One step.** On a quadratic loss with gradient g and Hessian H, a step -αs along ``s = g + ξ``, ξ ~ N(0, σ²I), has the
 expected decrease ``α‖g‖² - ½α²(gᵀHg + σ² tr H)``. Its best rate is ``α* = ‖g‖²/(gᵀHg + σ² tr H)``, and the decrease
@@ -11,8 +11,10 @@ At the same rate ``α = tα*`` for both, t in (0, 1], the ratio is ``(2 - t/(1 +
 than 2: what else a clean gradient could give is a longer step, which a larger rate gives as well. Only beyond α* is the
 ratio unbounded, and there a smaller rate would do.
 
-A denoiser aims at g, so it gains at most that. (A direction *better* than g, such as ``H⁻¹g``, is another matter: that
-is preconditioning. With a fixed preconditioner P the same holds of the steps Ps, with PHP in place of H.)
+So much can be gained by *estimating g*: it bounds every map of the released gradient whose mean is along g, and no
+others. A map whose mean has another direction v may gain more, by the factor of `direction_gain`; for a fixed g and H
+the most is that of `largest_direction_gain`. Proofs: docs/theory/when_denoising_helps.md, Theorems 1 and 2. (With a
+fixed preconditioner P the same holds of the steps Ps, with PHP in place of H.)
 
 **Trace from samples.** For H positive semidefinite, the mean T̂ of k independent ``zᵀHz`` with z ~ N(0, I) estimates
 ``tr H`` without bias. By ``∏(1 + 2θλ_i) >= 1 + 2θΣλ_i`` its lower tail is no heavier, as far as Chernoff's bound sees,
@@ -42,7 +44,7 @@ _NEGATIVE = 1e-8  # curvature below zero, relative to the largest seen, that pas
 
 @dataclass(frozen=True)
 class NoiseGain:
-    """What removing all noise from a gradient could gain in one step on a quadratic loss.
+    """What removing all noise from a gradient gains in one step on a quadratic loss: no bound on other directions.
 
     Attributes
     ----------
@@ -121,7 +123,7 @@ class NoiseGain:
         return cls(rho, rho / share, trace, along)
 
 
-def noise_gain_bound(
+def noise_gain(
     gradient: Array,
     hessian: Array | Callable[[Array], Array] | Any,
     sigma: float,
@@ -131,10 +133,12 @@ def noise_gain_bound(
     seed: int = 0,
     failure: float = 0.05,
 ) -> NoiseGain:
-    """What removing all noise could gain: ``ρ = σ² tr H / gᵀHg``, exact from a matrix, estimated from products.
+    """What removing all noise gains: ``ρ = σ² tr H / gᵀHg``, exact from a matrix, estimated from products.
 
-    Where ρ is small there is next to nothing to gain from a denoiser that a learning rate would not give, however
-    small the cosine of the noisy gradient with the clean one. Compute it on public or made-up data before a run.
+    Where ρ is small, a better estimate of g gains next to nothing that a learning rate would not give, however small
+    the cosine of the noisy gradient with the clean one. It is no bound on maps whose mean is not along g: a denoiser
+    that drops weak directions of large curvature preconditions, and can gain many times ``1 + ρ``
+    (`direction_gain`, `largest_direction_gain`). Compute it on public or made-up data before a run.
 
     Parameters
     ----------
@@ -168,15 +172,15 @@ def noise_gain_bound(
 
     References
     ----------
-    Hutchinson (1990) for the trace; the derivations are at the head of ``dprmt/spectra/_noise_gain.py``.
+    Hutchinson (1990) for the trace; docs/theory/when_denoising_helps.md, Eq. (2) and Theorem 1.
 
     Examples
     --------
     >>> import numpy as np
     >>> g, curvature = np.array([3.0, 1.0, 1.0, 1.0]), np.diag([1.0, 0.1, 0.1, 0.1])
-    >>> round(noise_gain_bound(g, curvature, sigma=1.0).gain, 4)  # noise is mostly where there is little curvature
+    >>> round(noise_gain(g, curvature, sigma=1.0).gain, 4)  # noise is mostly where there is little curvature
     1.1398
-    >>> noise_gain_bound(g, lambda v: curvature @ v, sigma=1.0).upper > 0.139
+    >>> noise_gain(g, lambda v: curvature @ v, sigma=1.0).upper > 0.139
     True
     """
     g = _flat_gradient(gradient)
@@ -203,9 +207,9 @@ def _least_share(samples: int, failure: float) -> float:
     return float(-scipy.special.lambertw(-math.exp(2 * math.log(failure) / samples - 1)).real)
 
 
-def _curvature(along: float, rounding: float) -> float:
+def _curvature(along: float, rounding: float, *, of: str = "gradient") -> float:
     if along <= rounding:
-        raise ParameterError("hessian", along, "of positive curvature along the gradient; gᵀHg")
+        raise ParameterError("hessian", along, f"of positive curvature along the {of}; vᵀHv")
     return along
 
 

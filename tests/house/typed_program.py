@@ -21,7 +21,7 @@ from dprmt.spectra import (
     hard_threshold,
     kappa_for,
     momentum_noise_scale,
-    noise_gain_bound,
+    noise_gain,
     shrink,
     spike_map,
     spike_map_inverse,
@@ -54,6 +54,6 @@ assert_type(layers, dict[str, Floats])
 assert_type(report["w"].spikes, int)
 single = matrix.astype(np.float32)
 assert_type(denoise(single, 1.0), NDArray[np.float32])
-assert_type(noise_gain_bound(values, np.eye(2), 1.0), NoiseGain)
+assert_type(noise_gain(values, np.eye(2), 1.0), NoiseGain)
 anything: Any = matrix
 denoise(anything, 1.0)

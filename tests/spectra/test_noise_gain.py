@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt._validation import ParameterError
-from dprmt.spectra import NoiseGain, noise_gain_bound
+from dprmt.spectra import NoiseGain, noise_gain
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -38,7 +38,7 @@ def best(decrease, scale):
 def test_gain_is_the_ratio_of_the_best_decreases(seed, sigma):
     """Max over α without noise = (1 + ρ) max over α with noise; at one rate up to the best, at most (1+2ρ)/(1+ρ)."""
     _, g, H = problem(seed)
-    found = noise_gain_bound(g, H, sigma)
+    found = noise_gain(g, H, sigma)
     clean, noisy = expected_decrease(g, H, 0.0), expected_decrease(g, H, sigma)
     (_, without), (rate, with_noise) = (best(f, 4 * (g @ g) / (g @ H @ g)) for f in (clean, noisy))
     rate = (g @ g) / (g @ H @ g + sigma**2 * np.trace(H))
@@ -68,7 +68,7 @@ def test_preconditioner_is_the_curvature_php(seed, as_operator):
     p = rng.uniform(0.1, 3, len(g))
     hessian = (lambda v: H @ v) if as_operator else H
     whole = (lambda v: p * (H @ (p * v))) if as_operator else np.diag(p) @ H @ np.diag(p)
-    one, other = noise_gain_bound(g, hessian, 0.3, preconditioner=p), noise_gain_bound(g, whole, 0.3)
+    one, other = noise_gain(g, hessian, 0.3, preconditioner=p), noise_gain(g, whole, 0.3)
     assert (one.rho, one.upper) == pytest.approx((other.rho, other.upper), rel=1e-9)
 
 
@@ -76,15 +76,15 @@ def test_preconditioner_is_the_curvature_php(seed, as_operator):
 def test_products_libraries_and_shapes_agree(seed):
     """A callable, a linear operator and torch, and a gradient with two axes: the same vectors, the same answer."""
     _, g, H = problem(seed, 6)
-    expected = noise_gain_bound(g, lambda v: H @ v, 0.5)
+    expected = noise_gain(g, lambda v: H @ v, 0.5)
     others = [
-        noise_gain_bound(g, scipy.sparse.linalg.aslinearoperator(H), 0.5),
-        noise_gain_bound(g.reshape(2, 3), lambda v: (H @ v.ravel()).reshape(2, 3), 0.5),
-        noise_gain_bound(torch.from_numpy(g), lambda v: torch.from_numpy(H) @ v, 0.5),
+        noise_gain(g, scipy.sparse.linalg.aslinearoperator(H), 0.5),
+        noise_gain(g.reshape(2, 3), lambda v: (H @ v.ravel()).reshape(2, 3), 0.5),
+        noise_gain(torch.from_numpy(g), lambda v: torch.from_numpy(H) @ v, 0.5),
     ]
     for other in others:
         assert (other.rho, other.upper) == pytest.approx((expected.rho, expected.upper), rel=1e-9)
-    exact, tensor = noise_gain_bound(g, H, 0.5), noise_gain_bound(torch.from_numpy(g), torch.from_numpy(H), 0.5)
+    exact, tensor = noise_gain(g, H, 0.5), noise_gain(torch.from_numpy(g), torch.from_numpy(H), 0.5)
     assert tensor.rho == pytest.approx(exact.rho, rel=1e-12)
     assert expected.along_gradient == pytest.approx(exact.along_gradient, rel=1e-9)
 
@@ -106,7 +106,7 @@ def test_upper_limit_covers_the_trace(probes, rank):
 
 def test_estimate_is_unbiased():
     _, g, H = problem(11, 20)
-    found = [noise_gain_bound(g, lambda v: H @ v, 1.0, probes=1, seed=seed).trace for seed in range(3000)]
+    found = [noise_gain(g, lambda v: H @ v, 1.0, probes=1, seed=seed).trace for seed in range(3000)]
     error = np.std(found) / len(found) ** 0.5
     assert abs(np.mean(found) - np.trace(H)) < 4 * error
     assert abs(np.mean(found) - 1.1 * np.trace(H)) > 4 * error
@@ -136,7 +136,7 @@ G = np.array([1.0, 2.0])
 def test_bad_input_names_argument_value_and_range(changes, message):
     arguments = {"gradient": G, "hessian": np.eye(2), "sigma": 1.0} | changes
     with pytest.raises(ParameterError, match=message):
-        noise_gain_bound(**arguments)
+        noise_gain(**arguments)
 
 
 def test_samples_must_be_there_and_not_negative():

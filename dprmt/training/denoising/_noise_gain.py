@@ -1,4 +1,4 @@
-"""Whether a model has anything to gain from denoising: ρ of every parameter, from a few backward passes."""
+"""What removing the noise from a model's gradients would gain: ρ of every parameter, from a few backward passes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def layer_noise_gains(
     seed: int = 0,
     failure: float = 0.05,
 ) -> dict[str, NoiseGain]:
-    """What removing all noise could gain in one step, by parameter and for all of them, at a cross-entropy loss.
+    """What removing all noise gains in one step, by parameter and for all of them, at a cross-entropy loss.
+
+    The most that *estimating* the gradient gains; no bound on maps that aim elsewhere (`dprmt.spectra.noise_gain`).
 
     H is the Gauss–Newton matrix ``(1/n) Σ JᵢᵀSᵢJᵢ`` of the mean loss, ``S = diag(p) - ppᵀ = LLᵀ``. A backward pass
     from ``Lε/√n`` with ε ~ N(0, I) gives ``AᵀA = H`` the sample ``‖Aᵀε‖²`` of the traces of all diagonal blocks at
@@ -63,7 +65,7 @@ def layer_noise_gains(
 
     References
     ----------
-    `dprmt.spectra.noise_gain_bound`.
+    docs/theory/when_denoising_helps.md, Eq. (2) and Theorem 1.
 
     Examples
     --------
