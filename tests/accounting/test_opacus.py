@@ -90,8 +90,8 @@ def test_history_is_merged_and_counted() -> None:
     assert len(accountant) == 6
     own = compose([(DPSGD(2.0, 0.05, Hutchinson(32)), 4), (DPSGD(1.5, 0.05, Hutchinson(32)), 2)]).epsilon(DELTA)
     bounds = accountant.get_bounds(DELTA, probes=32)
-    assert tuple(bounds) == pytest.approx(tuple(own), rel=1e-12)  # phases come in another order
-    assert accountant.get_epsilon(DELTA, probes=32) == own.upper
+    assert tuple(bounds) == pytest.approx(tuple(own), rel=1e-12)  # sums are rounded as arrays lie in memory
+    assert accountant.get_epsilon(DELTA, probes=32) == pytest.approx(own.upper, rel=1e-12)
 
 
 STEPS = st.lists(st.tuples(st.sampled_from([0.5, 1.0]), st.sampled_from([0.01, 0.5, 1.0])), min_size=1, max_size=8)
