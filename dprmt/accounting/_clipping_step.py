@@ -17,6 +17,7 @@ from dprmt.accounting._norm_ratio import Focus, NormRatioBins, Steep
 from dprmt.accounting._revealed_pair import RevealedPair
 from dprmt.accounting._secret_lower_pair import SecretLowerPair
 from dprmt.accounting._secret_pair import SecretUpperPair
+from dprmt.accounting._secret_smaller_lower_pair import SmallerLowerPair
 from dprmt.accounting._secret_smaller_pair import smaller_of
 from dprmt.accounting._tight_pair import TightPair
 
@@ -81,7 +82,7 @@ class ClippingStep:
 
     def _is_steep(self, deciding: float) -> bool:
         """Whether a tail of large shifts decides for secret probes, whose law an envelope bounds."""
-        if not self.secret or self.law.envelope is None:
+        if not self.secret or self._ordered is None:
             return False
         x = self.law.left_tail.lower_quantile(min(deciding, 0.1))
         steep = _STEEP_SHIFT_OF_FEW if self.has_few_probes else _STEEP_SHIFT
@@ -104,15 +105,30 @@ class ClippingStep:
 
     def _secret_pairs(self, bins: int, below: float) -> tuple[StepPair, StepPair]:
         law = self.norm_ratio(bins, below)
-        lower = SecretLowerPair(law, self.noise_multiplier, self.sample_rate)
         if self.law.is_stochastic:
-            return self._by_law(law, below), lower
-        deciding = below / self.tail_share
-        if self.law.envelope is None or not self._is_steep(deciding):
+            return self._by_law(law, below), self._below(law)
+        ordered, deciding = self._ordered, below / self.tail_share
+        lower: StepPair = self._below(law)
+        if ordered is None:
             return self._by_majorant(law), lower
-        envelope = replace(self, law=self.law.envelope).norm_ratio(bins, below)
+        is_steep = self._is_steep(deciding)
+        if self.law.envelope is not None and not is_steep:
+            return self._by_majorant(law), lower
+        other = replace(self, law=ordered).norm_ratio(bins, below)
+        if self.law.envelope is None:  # neither law is attained
+            lower = SmallerLowerPair(self._below(law), self._below(other))
+            if not is_steep:
+                return self._by_majorant(law), lower
         wide = self.norm_ratio(bins, 1e-4 * below) if self.tail_share >= 1e-3 else law  # it is charged many times
-        return smaller_of(self._by_majorant(wide), self._by_law(envelope, below), min(deciding, 0.1)), lower
+        return smaller_of(self._by_majorant(wide), self._by_law(other, below), min(deciding, 0.1)), lower
+
+    @property
+    def _ordered(self) -> NormLaw | None:
+        """A law in the stochastic order whose tail may decide for secret probes: (C9), (C10)."""
+        return self.law.ordered(self.noise_multiplier)
+
+    def _below(self, law: NormRatioBins) -> SecretLowerPair:
+        return SecretLowerPair(law, self.noise_multiplier, self.sample_rate)
 
     def _by_majorant(self, law: NormRatioBins) -> SecretUpperPair:
         """(C3)."""

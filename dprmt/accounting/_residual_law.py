@@ -39,6 +39,11 @@ class ResidualLaw(NormLaw):
         """See :class:`NormLaw`: two directions at least share what is left."""
         return 2 * self.probes
 
+    @property
+    def envelope(self) -> ResidualLaw:
+        """See :class:`NormLaw`."""
+        return self
+
     def bins(self, number: int, tail: float, focus: Focus | Steep | None = None) -> NormRatioBins:
         """See :class:`NormLaw`."""
         return _bins(self.left_tail, tail, number, focus)

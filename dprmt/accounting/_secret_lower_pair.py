@@ -68,21 +68,14 @@ class SecretLowerPair:
     def _points(self) -> _Points:
         return _Points.of(self.bins, self._shift)
 
+    def thresholds(self, nodes: Array) -> Array:
+        """Where outcomes are told apart; any will do."""
+        return self.guide.thresholds(nodes)[0]
+
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes, after merging outcomes between thresholds."""
-        q = self.sample_rate
-        t, _ = self.guide.thresholds(nodes)
-        t = np.unique(t[np.isfinite(t)])
-        value, rest = self.curve(t)
-        value, rest = np.concatenate([[1.0], value, [0.0]]), np.concatenate([[0.0], rest, [1.0]])
-        step = np.where(value[:-1] < 0.5, -np.diff(value), np.diff(rest))
-        ends = np.concatenate([[-np.inf], t, [np.inf]])
-        absent = interval_masses(ends)
-        present = (1.0 - q) * absent + q * step
-        far = int(np.searchsorted(ends, _FAR))
-        p_masses, q_masses, ratio = merged(present[:far], absent[:far])
-        _merge_far(p_masses, q_masses, ratio, present[far:], _log_masses(ends[far:]))
-        return by_node(nodes, np.array(p_masses), np.array(q_masses), np.array(ratio))
+        t = finite(self.thresholds(nodes))
+        return cells_of_curve(nodes, t, *self.curve(t), self.sample_rate)
 
 
 @dataclass(frozen=True)
@@ -160,6 +153,24 @@ class _Points:
         left = ndtr(sign * (self.at_left[some] - t[:, None]))
         result: Array = value + (share * one + (1.0 - share) * left) @ self.mass[some]
         return result
+
+
+def finite(thresholds: Array) -> Array:
+    """Increasing ones."""
+    return np.unique(thresholds[np.isfinite(thresholds)])
+
+
+def cells_of_curve(nodes: Array, t: Array, value: Array, rest: Array, sample_rate: float) -> LossCells:
+    """Masses between loss nodes of the pair whose curve joins the points at thresholds ``t``; ``rest`` is 1 - value."""
+    value, rest = np.concatenate([[1.0], value, [0.0]]), np.concatenate([[0.0], rest, [1.0]])
+    step = np.where(value[:-1] < 0.5, -np.diff(value), np.diff(rest))
+    ends = np.concatenate([[-np.inf], t, [np.inf]])
+    absent = interval_masses(ends)
+    present = (1.0 - sample_rate) * absent + sample_rate * step
+    far = int(np.searchsorted(ends, _FAR))
+    p_masses, q_masses, ratio = merged(present[:far], absent[:far])
+    _merge_far(p_masses, q_masses, ratio, present[far:], _log_masses(ends[far:]))
+    return by_node(nodes, np.array(p_masses), np.array(q_masses), np.array(ratio))
 
 
 def _log_masses(points: Array) -> Array:

@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.integrate import quad
-from scipy.stats import beta, chi2
+from scipy.integrate import quad, trapezoid
+from scipy.special import beta as beta_function
+from scipy.stats import beta, chi2, norm
 
 from dprmt.accounting import DPSGD, FlatSpectrum, HutchPlusPlus
 from dprmt.accounting._chi2_mixture import chi2_mixture_cdf
+from dprmt.accounting._clipping_step import ClippingStep
 from dprmt.accounting._gamma_mixture import GammaMixture
+from dprmt.accounting._secret_smaller_lower_pair import SmallerLowerPair
+from dprmt.accounting._secret_smaller_pair import SmallerPair
 from dprmt.accounting._sketch_law import probe_copies
 from dprmt.accounting._sketch_order import ResidualOrder, _partial_mean, _two_gammas, largest_shares
+from dprmt.accounting._sketched_law import SketchedLaw
 
 
 def cdf_of(shares: np.ndarray, probes: int, x: float) -> float:
@@ -124,3 +129,88 @@ def test_delta_and_epsilon_choose_alike() -> None:
     assert back.upper <= 1.1 * delta
     many = mechanism.delta(steps, [0.5 * epsilon.upper, epsilon.upper])
     assert many.upper[1] >= back.upper * (1 - 1e-3)  # (H4) alone: valid, and larger
+
+
+def by_steps(x: np.ndarray, cdf: np.ndarray, t: float, sigma: float) -> float:
+    """E Φ(μ - t) under a law on (0, 1], from its distribution function at increasing points, the last one 1."""
+    height = norm.cdf(x**-0.5 / sigma - t)
+    return float(height[-1] - np.diff(height) @ (cdf[1:] + cdf[:-1]) / 2)
+
+
+def by_one_over_equal_ones(large: float, sketch: int, probes: int, t: float, sigma: float) -> float:
+    """E Φ(μ - t) where one value over ``sketch`` equal ones is sketched in one pass, as :func:`attained`."""
+    small = (1.0 - large) / sketch
+    angle = np.geomspace(1e-6, np.pi / 2, 600)  # 1 - t of :func:`attained` is its sine squared
+    share = 1.0 / (np.cos(angle) ** 2 / large + np.sin(angle) ** 2 / small)
+    weight = 2.0 / beta_function(sketch / 2, 0.5) * np.sin(angle) ** (sketch - 1)
+    v = np.linspace(-30.0, np.log(40.0), 400)  # log of χ²(k)/k
+    mass = chi2.pdf(probes * np.exp(v), probes) * probes * np.exp(v) * (v[1] - v[0])
+    x = 1.0 - share[:, None] + share[:, None] * np.exp(v)
+    return float(trapezoid(norm.cdf(x**-0.5 / sigma - t) @ mass * weight, angle))
+
+
+@pytest.mark.parametrize(("probes", "sketch", "sigma"), [(4, 4, 1.77), (3, 6, 0.8)])
+def test_secret_probes_are_charged_the_smaller_curve(probes: int, sketch: int, sigma: float) -> None:
+    """(C10): above what one gradient attains and above what is charged from below, which is nearly as much."""
+    step = ClippingStep(sigma, 0.01, SketchedLaw(probes, sketch), secret=True)
+    upper, lower = step.pairs(320, 1e-13)
+    assert isinstance(upper, SmallerPair)
+    assert isinstance(lower, SmallerLowerPair)
+    jumps = 1.0 - 2.0 * np.array(largest_shares(sketch, False)[0]) / probes
+    x = np.sort(np.concatenate([np.geomspace(1e-5, 1.0, 6001), *(jumps * (1 + side) for side in (0.0, 1e-12))]))
+    cdf = ResidualOrder(probes, sketch, power_iteration=False).cdf(x)
+    seen = set()
+    for t in (-0.5, 1.5, 3.0, 5.0, 8.0, 25.0):
+        place = int(np.searchsorted([after for _, after in upper.switches], t))
+        charged = float(upper.stretches[place].capped_curve(np.array([t]), upper.last)[0][0])
+        below, beside = (float(value[0]) for value in lower.curve(np.array([t])))
+        exact = by_steps(x, cdf, t, sigma)
+        assert below <= exact * (1 + 1e-6)
+        assert below == pytest.approx(1.0 - beside, rel=1e-9, abs=1e-13)
+        assert below <= charged
+        for large in (0.3, 0.95):
+            assert by_one_over_equal_ones(large, sketch, probes, t, sigma) <= charged * (1 + 1e-7)
+        seen.add(upper.stretches[place].is_law)
+        if upper.stretches[place].is_law:
+            assert exact * (1 - 1e-5) <= charged <= (1.003 if exact > 1e-8 else 1.1) * exact + 1.1e-11
+        assert charged <= (1.02 if charged > 1e-8 else 1.2) * below + 1.1e-11  # what is cut off
+    assert seen == {True, False}
+
+
+SECRET = [  # σ, q, k, s, T, δ, and the upper bound that (H4) alone used to give
+    (1.77, 0.00648, 4, 4, 9416, 2.3e-8, 2535.0),
+    (1.0, 0.01, 3, 3, 2000, 1e-6, 45700.0),
+    (1.2, 0.02, 8, 3, 1000, 1e-6, 4.436),
+    (0.7, 0.005, 8, 8, 5000, 1e-8, 13.27),
+    (3.0, 0.05, 5, 5, 10000, 1e-6, 10.38),
+    pytest.param(0.8, 0.002, 3, 8, 20000, 1e-7, 2524.0, marks=pytest.mark.slow),
+    pytest.param(2.5, 0.03, 5, 4, 3000, 1e-9, 639.5, marks=pytest.mark.slow),
+    pytest.param(1.0, 0.001, 6, 6, 50000, 1e-7, 37.50, marks=pytest.mark.slow),
+    pytest.param(0.6, 0.01, 4, 8, 400, 1e-5, 9.890, marks=pytest.mark.slow),
+    pytest.param(1.5, 0.1, 7, 3, 300, 1e-7, 25.07, marks=pytest.mark.slow),
+    pytest.param(2.0, 0.004, 3, 6, 8000, 1e-8, 16270.0, marks=pytest.mark.slow),
+    pytest.param(0.9, 0.0003, 6, 3, 100000, 1e-10, 4003.0, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("sigma", "rate", "probes", "sketch", "steps", "delta", "before"), SECRET)
+def test_secret_short_sketches_are_narrow(sigma, rate, probes, sketch, steps, delta, before) -> None:
+    """They used to be up to 90 % wide: below the old answer, above what is attained, and within a thousandth."""
+    found = DPSGD(sigma, rate, HutchPlusPlus(probes, sketch, secret=True)).epsilon(steps, delta)
+    attained = DPSGD(sigma, rate, FlatSpectrum(probes, sketch, secret=True)).epsilon(steps, delta)
+    assert attained.lower <= found.upper < 0.96 * before
+    assert found.upper - found.lower <= 1e-3 * found.upper
+
+
+def test_questions_about_secret_sketches_agree() -> None:
+    """One law answers all of them: ε, δ at it, many δ, both directions, the whole curve."""
+    mechanism, steps, delta = DPSGD(1.2, 0.02, HutchPlusPlus(8, 3, secret=True)), 1000, 1e-6
+    found = mechanism.epsilon(steps, delta)
+    back = mechanism.delta(steps, found.upper)
+    assert back.lower <= delta
+    assert back.upper >= 0.97 * delta
+    many = mechanism.delta(steps, [1.0, found.upper])
+    assert many.upper[-1] == pytest.approx(delta, rel=0.03)
+    assert np.all(many.lower <= many.upper)
+    public = DPSGD(1.2, 0.02, HutchPlusPlus(8, 3)).epsilon(steps, delta)
+    assert found.upper <= public.upper
