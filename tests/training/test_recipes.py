@@ -49,7 +49,7 @@ def test_the_library_is_complete() -> None:
     wanted |= {"llama-3.2-1b-billsum-4096", "llama-3.2-1b-hotpotqa-4096"}
     wanted |= {"roberta-large-sst2-grape", "gpt2-medium-e2e-adambc"}
     wanted |= {"minilm-docstrings", "roberta-tiny-docstrings", "qwen3-tiny-docstrings"}
-    wanted |= {"minilm-docstrings-hutchpp", "minilm-docstrings-hutchinson"}
+    wanted |= {"minilm-docstrings-hutchpp", "minilm-docstrings-hutchinson", "minilm-docstrings-persons"}
     assert set(builtin_recipes()) == wanted
     assert builtin_recipes() == tuple(sorted(wanted))
 

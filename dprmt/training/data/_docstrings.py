@@ -39,11 +39,12 @@ _TESTS = frozenset(("test", "tests", "idle_test"))
 
 
 class Docstring(NamedTuple):
-    """A text, the package it is from, and the split it belongs to."""
+    """A text, the package it is from, the split it belongs to, and the first module that has it."""
 
     text: str
     package: str
     split: str
+    module: str
 
 
 @cache
@@ -73,11 +74,13 @@ def docstrings() -> tuple[Docstring, ...]:
     False
     """
     owners: dict[str, set[str]] = {}
+    modules: dict[str, str] = {}
     for package, sources in PACKAGES.items():
-        for text in {text for source in sources for text in _texts(source)}:
+        for module, text in ((module, text) for source in sources for module, text in _texts(source)):
             owners.setdefault(text, set()).add(package)
+            modules[text] = min(module, modules.get(text, module))
     single = sorted((min(packages), text) for text, packages in owners.items() if len(packages) == 1)
-    kept = [Docstring(text, package, split_of(text)) for package, text in single]
+    kept = [Docstring(text, package, split_of(text), modules[text]) for package, text in single]
     counts = {package: sum(sample.package == package for sample in kept) for package in PACKAGES}
     return tuple(sample for sample in kept if counts[sample.package] >= LEAST_SAMPLES)
 
@@ -112,9 +115,15 @@ def library_files(source: str) -> Iterator[Path]:
             yield file
 
 
-def _texts(source: str) -> Iterator[str]:
+def module_of(file: Path) -> str:
+    """A file's name in the library, such as ``asyncio/events``."""
+    return file.relative_to(sysconfig.get_paths()["stdlib"]).with_suffix("").as_posix()
+
+
+def _texts(source: str) -> Iterator[tuple[str, str]]:
     for file in library_files(source):
-        yield from _docstrings_of(file)
+        for text in _docstrings_of(file):
+            yield module_of(file), text
 
 
 def _docstrings_of(file: Path) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +11,8 @@ import datasets
 
 from dprmt._validation import ParameterError
 from dprmt.training.data._dart import as_references, as_text, read_dart_xml
-from dprmt.training.data._docstrings import docstrings
-from dprmt.training.data._summaries import summaries
+from dprmt.training.data._docstrings import Docstring, docstrings
+from dprmt.training.data._summaries import Summary, summaries
 from dprmt.training.recipes import DataRecipe
 
 SPLITS = ("train", "validation", "test")
@@ -31,6 +32,7 @@ class Row(NamedTuple):
     inputs: tuple[str, ...]
     target: Any  # a label, or the target texts
     part: str  # the split or file it is from
+    unit: int | str | None = None  # whose it is, if the recipe says where that stands
 
 
 class Rows(NamedTuple):
@@ -70,42 +72,63 @@ def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
     ...     file = ("films.csv",)
     ...     table = DataRecipe("files", train=file, validation=file, inputs=("text",), target="label")
     ...     read_rows(table, "classification", Path(folder)).splits["train"]
-    [Row(inputs=('a fine film',), target='good', part='films')]
+    [Row(inputs=('a fine film',), target='good', part='films', unit=None)]
     """
     if data.source == "docstrings":
-        return _built_in_rows(task)
+        return _built_in_rows(task, data.unit is not None)
     splits, names = {}, None
     for split in SPLITS:
         rows: list[Row] = []
         for part in getattr(data, split):
             table, found = _table(data, split, part, base_folder)
             names = names or found
-            rows += _rows_of(table, data, task, Path(part).stem if data.source == "files" else part)
+            unit = data.unit if split == "train" else None
+            rows += _rows_of(table, data, task, Path(part).stem if data.source == "files" else part, unit)
         if getattr(data, split) and not rows:
             raise ParameterError(f"data.{split}", getattr(data, split), "a split with rows")
         splits[split] = rows
     return Rows(splits, names)
 
 
-def _built_in_rows(task: str) -> Rows:
+def _built_in_rows(task: str, has_units: bool) -> Rows:
     names = None
+
+    def unit(sample: Docstring | Summary) -> str | None:
+        return sample.module if has_units and sample.split == "train" else None
+
     if task == "classification":
         names = tuple(sorted({sample.package for sample in docstrings()}))
-        rows = [Row((sample.text,), names.index(sample.package), sample.split) for sample in docstrings()]
+        rows = [Row((one.text,), names.index(one.package), one.split, unit(one)) for one in docstrings()]
     else:
-        rows = [Row((sample.source,), sample.summary, sample.split) for sample in summaries()]
+        rows = [Row((one.source,), one.summary, one.split, unit(one)) for one in summaries()]
     return Rows({split: [row for row in rows if row.part == split] for split in SPLITS}, names)
 
 
-def _rows_of(table: Any, data: DataRecipe, task: str, part: str) -> list[Row]:
+def _rows_of(table: Any, data: DataRecipe, task: str, part: str, unit: str | None) -> list[Row]:
     columns = table.column_names if isinstance(table, datasets.Dataset) else sorted(table[0])
-    for key, column in (*(("data.inputs", name) for name in data.inputs), ("data.target", data.target)):
+    wanted = [*(("data.inputs", name) for name in data.inputs), ("data.target", data.target)]
+    for key, column in wanted if unit is None else [*wanted, ("data.unit", unit)]:
         if column not in columns:
             raise ParameterError(key, column, "one of the columns " + ", ".join(columns))
+    units = [None] * len(table) if unit is None else _units(unit, [row[unit] for row in table])
+    rows = [(tuple(as_text(row[name]) for name in data.inputs), row[data.target]) for row in table]
     if task == "classification":
-        return [Row(tuple(as_text(row[name]) for name in data.inputs), row[data.target], part) for row in table]
-    rows = [(tuple(as_text(row[name]) for name in data.inputs), as_references(row[data.target])) for row in table]
-    return [Row(inputs, reference, part) for inputs, references in rows for reference in references]
+        return [Row(inputs, label, part, whose) for (inputs, label), whose in zip(rows, units, strict=True)]
+    return [
+        Row(inputs, reference, part, whose)
+        for (inputs, target), whose in zip(rows, units, strict=True)
+        for reference in as_references(target)
+    ]
+
+
+def _units(column: str, values: Sequence[Any]) -> list[int | str]:
+    """Whose the rows are: a row of nobody could not be protected with anybody."""
+    holes = sum(value is None or value == "" or value != value for value in values)
+    if holes:
+        raise ParameterError("data.unit", column, f"a column without holes: {holes} of {len(values)} rows have none")
+    if odd := [value for value in values if isinstance(value, bool) or not isinstance(value, (int, str))]:
+        raise ParameterError("data.unit", column, f"a column of integers or strings, not of {type(odd[0]).__name__}")
+    return [*values]
 
 
 def _table(data: DataRecipe, split: str, part: str, base_folder: Path | None) -> tuple[Any, tuple[str, ...] | None]:

@@ -8,18 +8,19 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from dprmt.training.data._docstrings import PACKAGES, library_files, split_of
+from dprmt.training.data._docstrings import PACKAGES, library_files, module_of, split_of
 
 _LEAST_LETTERS = 10
 _LONGEST = 600  # characters of source
 
 
 class Summary(NamedTuple):
-    """A function and what it says of itself."""
+    """A function and what it says of itself, and the first module that has it."""
 
     source: str
     summary: str
     split: str
+    module: str
 
 
 @cache
@@ -39,12 +40,14 @@ def summaries() -> tuple[Summary, ...]:
     False
     """
     found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for sources in PACKAGES.values():
         for source in sources:
             for file in library_files(source):
                 for text, summary in _functions_of(file):
                     found.setdefault(text, summary)
-    return tuple(Summary(text, found[text], split_of(text)) for text in sorted(found))
+                    modules.setdefault(text, module_of(file))
+    return tuple(Summary(text, found[text], split_of(text), modules[text]) for text in sorted(found))
 
 
 def _functions_of(file: Path) -> Iterator[tuple[str, str]]:

@@ -177,7 +177,8 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
     Formal guarantees
     -----------------
     The unit of privacy of a run on these data is one item of ``train``: one row of a table, and for generation
-    one pair of input and reference. Someone who contributed several items is protected as a group. The number of
+    one pair of input and reference. Someone who contributed several items is protected as a group; with ``data.unit``
+    the unit is all items with one value of that column, and their number takes that of items. The number of
     training items kept, from which the sampling rate and the expected batch size are computed, the names of the
     labels and the describing numbers are treated as public: two neighbouring tables are compared under the numbers
     of one of them.
@@ -223,6 +224,9 @@ def load_data(data: DataRecipe, tokenizer: Any, task: str, *, base_folder: str |
     full = sum(len(item["input_ids"]) == data.max_tokens for item in splits["train"])
     summary = {"source": data.source, "subset": data.subset, "train_items_at_limit": full}
     summary["unit_of_privacy"] = _ONE_OF_KEPT if data.limit is not None else _ONE_ITEM
+    if data.unit is not None:
+        summary["unit_of_privacy"] = f"all items of the training split that have one value of {data.unit!r}"
+        summary["units"] = len({row.unit for row in splits["train"].rows})
     if data.source == "docstrings":
         summary["python"] = python_version()
     return TaskData(

@@ -128,7 +128,7 @@ def dry_run(
         sample_rate=mechanism.sample_rate,
         trainable={name: tuple(value.shape) for name, value in prepared.parameters.items()},
         layers=[layer_norms(layer) for layer in prepared.private.record.layers],
-        norms=norms_sentence(recipe.privacy.norms.kind, prepared.private.record),
+        norms=norms_sentence(recipe.privacy.norms.kind, prepared.private.record, prepared.units),
         epsilon_of_exact_norms=epsilon_of_exact_norms(mechanism, steps, recipe.privacy.delta, steps),
         memory=estimate_memory(prepared, activations),
     )

@@ -11,8 +11,10 @@ from dprmt.training.norms import LayerRecord, NormRecord
 from dprmt.training.recipes import NORMS
 
 
-def norms_sentence(asked: str, record: NormRecord) -> str:
+def norms_sentence(asked: str, record: NormRecord, units: str | None = None) -> str:
     """How many layers' norms were estimated; where none was though it had been asked for, that ε is that of exact ones.
+
+    ``units``: how units of several rows are clipped, if there are any.
 
     Examples
     --------
@@ -23,6 +25,9 @@ def norms_sentence(asked: str, record: NormRecord) -> str:
     >>> norms_sentence("hutch++", NormRecord([dense, *layers]))
     'hutch++ (32 secret probes, a sketch of 12) in 1 of 3 layers, exact in the others, where that costs less'
     """
+    if units is not None:
+        alone = "one at a time" in units
+        return f"{units}; norms exact" if alone else f"{units}; norms {norms_sentence(asked, record)}"
     estimated, many = record.estimated, len(record.layers)
     if not estimated:
         every = f"exact in all {many} layers" if many > 1 else "exact in the only layer"

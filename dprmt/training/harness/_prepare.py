@@ -37,6 +37,7 @@ class Prepared:
     private: PrivateStep
     mechanism: Mechanism  # one step, at the rate of the coins that are thrown
     noise_generator: torch.Generator
+    units: str | None = None  # how units of several rows are clipped, and why
     denoising: DenoisingStep | None = None
     denoising_memory: BlendMemory | None = None  # what the denoiser keeps from step to step, for checkpoints
     telemetry: Telemetry | None = None
@@ -117,7 +118,8 @@ def prepare(
     inner = _optimizer(model, settings, plan, sigma)
     noise = randomness.generator("noise", next(model.parameters()).device)
     private = plan.privatize(inner, noise_multiplier=sigma, noise_generator=noise)
-    return Prepared(model, task, settings, private, mechanism, noise)
+    units = getattr(plan, "reason", None) if getattr(plan, "regime", "rows") != "rows" else None
+    return Prepared(model, task, settings, private, mechanism, noise, units)
 
 
 def _mechanism(settings: Settings, record: NormRecord, sigma: float, batches: Poisson | RandomAllocation) -> Mechanism:

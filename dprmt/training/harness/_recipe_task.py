@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,15 +13,18 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping import PrivateStep
+from dprmt.training.clipping import PrivateStep, plan_private
 from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generation_loss
 from dprmt.training.harness._guard import check_gradients_arrive
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._randomness import Randomness
-from dprmt.training.harness._task import Task
+from dprmt.training.harness._task import Plan, Task
+from dprmt.training.harness._units import UnitTable, unit_table
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
 from dprmt.training.recipes import EvaluationRecipe, Recipe
+
+_SHARE = "share_of_unit"
 
 
 @dataclass
@@ -35,9 +38,12 @@ class RecipeTask(Task):
 
     def __post_init__(self) -> None:
         self.size = len(self.data.train)
-        self.class_names = self.data.labels
+        self.class_names, self.unit = self.data.labels, self.data.summary["unit_of_privacy"]
         # Texts of similar length go together, so that little of a micro-batch is padding.
-        self.length_at = lambda position: len(self.data.train[position]["input_ids"])
+        self.length_at = self._length
+
+    def _length(self, position: int) -> int:
+        return len(self.data.train[position]["input_ids"])
 
     def collate(self, items: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """A micro-batch on the device of the model, ``sample_id`` included."""
@@ -52,10 +58,11 @@ class RecipeTask(Task):
         return private.accumulate(losses, samples=samples, step=step, batch=inputs)
 
     def digest(self) -> str:
-        """Of all items in their order."""
+        """Of all items in their order, and whose they are."""
         digest = hashlib.blake2b(digest_size=16)
-        for item in self.data.train:
-            digest.update(json.dumps(item, sort_keys=True).encode() + b"\n")
+        for item, row in zip(self.data.train, self.data.train.rows, strict=True):
+            whose = {} if row.unit is None else {"unit": row.unit}
+            digest.update(json.dumps(item | whose, sort_keys=True).encode() + b"\n")
         return digest.hexdigest()
 
     def score(self) -> dict[str, Any]:
@@ -72,6 +79,60 @@ class RecipeTask(Task):
         return {"loss": generation_loss(model, self.data, **sizes), **result.scores, **skipped}
 
 
+class RecipeUnitsTask(RecipeTask):
+    """The same where all rows of a unit are one sample."""
+
+    def __init__(self, table: UnitTable, recipe: Recipe, *data: Any) -> None:
+        super().__init__(*data)
+        self._table, self._data, self._regime = table, recipe.data, "alone"
+        self._largest = recipe.training.micro_batch_size
+        self.size, self.length_at = len(table.names), None
+
+    def clipping_plan(self, model: torch.nn.Module, **options: Any) -> Plan:
+        """See `Task`; what is chosen is chosen from the recipe alone."""
+        options |= {"rows_per_unit": self._data.rows_per_unit, "micro_batch_size": self._largest}
+        plan = plan_private(model, units=True, unit_regime=self._data.unit_regime, **options)
+        self._regime = plan.regime
+        return plan
+
+    def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
+        """Units as many as fit side by side, or each alone."""
+        return [[unit] for unit in batch] if self._regime == "alone" else self._table.pieces(batch, largest)
+
+    def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
+        """See `Task`; positions are those of units."""
+        private.model.train()
+        rows = [(row, unit) for unit in positions for row in self._table.drawn(unit, step)]
+        if self._regime == "alone":
+            rows.sort(key=lambda row: self._length(row[0]))
+        size = self._largest if self._regime == "alone" else len(rows)
+        found = [self._accumulate(private, rows[start : start + size], step) for start in range(0, len(rows), size)]
+        return torch.cat(found)
+
+    def _accumulate(self, private: PrivateStep, rows: Sequence[tuple[int, int]], step: int) -> torch.Tensor:
+        inputs = self.collate([self.data.train[row] for row, _ in rows])
+        samples, table = inputs.pop("sample_id"), self._table
+        shares = [1.0 / table.count(unit) if table.averages else 1.0 for _, unit in rows]
+        inputs[_SHARE] = torch.tensor(shares, device=self.device)
+        names = [table.names[unit] for _, unit in rows]
+        losses = partial(_shares_of_losses, private.model)
+        return private.accumulate(losses, samples=samples, units=names, step=step, batch=inputs)
+
+
+def _shares_of_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    others = {name: value for name, value in batch.items() if name != _SHARE}
+    return batch[_SHARE] * per_sample_losses(model, others)
+
+
+def _task(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> RecipeTask:
+    if recipe.data.unit is None:
+        return RecipeTask(loaded, data, recipe.evaluation, device)
+    averages = recipe.data.unit_gradient == "mean"
+    units = [row.unit for row in data.train.rows if row.unit is not None]
+    table = unit_table(units, most=recipe.data.rows_per_unit, averages=averages, seed=recipe.training.seed)
+    return RecipeUnitsTask(table, recipe, loaded, data, recipe.evaluation, device)
+
+
 def prepare_recipe(
     recipe: Recipe,
     loaded: LoadedModel,
@@ -85,7 +146,7 @@ def prepare_recipe(
     check_gradients_arrive(loaded.model, lambda: _made_up_losses(loaded, data, device))
     return prepare(
         loaded.model,
-        RecipeTask(loaded, data, recipe.evaluation, device),
+        _task(recipe, loaded, data, device),
         recipe.settings,
         randomness,
         tokens=recipe.data.max_tokens,

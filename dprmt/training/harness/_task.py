@@ -46,6 +46,8 @@ class Task(ABC):
         Names of the classes, for the record of a run.
     length_at : callable or None
         Of a position, for micro-batches of samples of similar length.
+    unit : str
+        What a sample is, for the record of a run.
 
     Examples
     --------
@@ -65,6 +67,7 @@ class Task(ABC):
     size: int
     class_names: tuple[str, ...] | None = None
     length_at: Callable[[int], int] | None = None
+    unit: str = "one sample of the training set"
 
     @abstractmethod
     def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:

@@ -358,6 +358,7 @@ class _FolderRun:
             "noise_is_secret": self._randomness.is_secret and bool(self._former.get("noise_is_secret", True)),
             "secure": self._randomness.secure,
             "samples": task.size,
+            "unit_of_privacy": task.unit,
             "labels": None if task.class_names is None else list(task.class_names),
             "processes": self._processes,
             "trainable_parameters": sum(value.numel() for value in prepared.parameters.values()),
@@ -414,5 +415,5 @@ class _FolderRun:
 def _of_norms(run: Run) -> tuple[str, float | None]:
     prepared = run.prepared
     privacy = prepared.settings.privacy
-    norms = norms_sentence(privacy.norms.kind, prepared.private.record)
+    norms = norms_sentence(privacy.norms.kind, prepared.private.record, prepared.units)
     return norms, epsilon_of_exact_norms(prepared.mechanism, run.charged, privacy.delta, run.total)

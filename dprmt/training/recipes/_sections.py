@@ -136,7 +136,7 @@ class ModelRecipe(Section):
 
 @dataclass(frozen=True)
 class DataRecipe(Section):
-    """Texts with labels or target texts. The unit of privacy is one item of the training split.
+    """Texts with labels or target texts. The unit of privacy is one item of the training split, or ``unit`` says whose.
 
     Attributes
     ----------
@@ -158,6 +158,15 @@ class DataRecipe(Section):
         In (0, 1]: about this part of the training items, every item kept or not by a digest of itself alone.
     limit : int or None
         At most so many training items, those with the smallest digests.
+    unit : str or None
+        The column that says whose a row is, of the training table; ``"module"`` of the docstrings. All rows of one are
+        then one sample: drawn together, summed, clipped together. ``training.batch_size`` counts units.
+    rows_per_unit : int or None
+        At most so many rows of a unit are used in a step, drawn anew for each step; by default all of them.
+    unit_gradient : {"sum", "mean"}
+        Over a unit's rows that were drawn.
+    unit_regime : {"auto", "together", "alone"}
+        See `dprmt.training.clipping.make_private`.
 
     Raises
     ------
@@ -167,7 +176,8 @@ class DataRecipe(Section):
     Formal guarantees
     -----------------
     The unit of privacy is that of `dprmt.training.data.load_data`: with ``fraction`` still an item of the table, with
-    ``limit`` one of the items kept. Neither makes a run more private: the sampling rate is that of the items kept.
+    ``limit`` one of the items kept, with ``unit`` all items of one. None makes a run more private: the sampling rate is
+    that of what is kept.
     """
 
     section = "data"
@@ -182,9 +192,14 @@ class DataRecipe(Section):
     max_tokens: int = checked(count(4), 128)
     fraction: float | None = checked(optional(real(0.0, 1.0, low_open=True)), None)
     limit: int | None = checked(optional(count()), None)
+    unit: str | None = checked(optional(text), None)
+    rows_per_unit: int | None = checked(optional(count()), None)
+    unit_gradient: str = checked(choice("sum", "mean"), "sum")
+    unit_regime: str = checked(choice("auto", "together", "alone"), "auto")
 
     def check_together(self) -> None:
         """Everything but the docstrings needs splits and columns."""
+        self._check_units()
         if self.source == "docstrings":
             for key in ("subset", "revision", "train", "validation", "test", "inputs", "target"):
                 if getattr(self, key):
@@ -195,6 +210,22 @@ class DataRecipe(Section):
                 raise ParameterError(f"data.{key}", getattr(self, key), f"given with data.source = {self.source!r}")
         if len(self.inputs) > 2:
             raise ParameterError("data.inputs", self.inputs, "one or two columns")
+
+    def _check_units(self) -> None:
+        if self.unit is None:
+            for key, default in (("rows_per_unit", None), ("unit_gradient", "sum"), ("unit_regime", "auto")):
+                if getattr(self, key) != default:
+                    raise ParameterError(f"data.{key}", getattr(self, key), "absent without data.unit")
+            return
+        if self.limit is not None:
+            allowed = (
+                "absent with data.unit: where one unit leaves, rows of others would enter (data.fraction does not)"
+            )
+            raise ParameterError("data.limit", self.limit, allowed)
+        if self.source == "docstrings" and self.unit != "module":
+            raise ParameterError("data.unit", self.unit, "'module' with data.source = 'docstrings'")
+        if self.unit_regime == "together" and self.rows_per_unit is None:
+            raise ParameterError("data.rows_per_unit", None, "given with data.unit_regime = 'together'")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,161 @@
+"""Recipes whose unit of privacy is a person with several rows."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from dprmt._validation import ParameterError
+from dprmt.training.data import load_data, per_sample_losses
+from dprmt.training.harness import dry_run, train
+from dprmt.training.harness._randomness import fresh_randomness
+from dprmt.training.harness._recipe_task import load, prepare_recipe
+from dprmt.training.harness._units import UnitTable, unit_table
+from dprmt.training.models import byte_tokenizer
+from dprmt.training.recipes import DataRecipe, Recipe, builtin_recipes, load_recipe
+from tests.training.tiny_recipe import recipe_in
+
+TEXTS = [("a fine film", "good", "ann"), ("a dull film", "bad", "ben"), ("fine", "good", "ann"), ("dull", "bad", "cy")]
+
+
+def table(folder: Path, rows: list[tuple[str, str, object]] = TEXTS, head: str = "text,label,who") -> DataRecipe:
+    file = folder / "films.csv"
+    file.write_text(head + "\n" + "".join(f"{text},{label},{who}\n" for text, label, who in rows))
+    where = {"train": (str(file),), "validation": (str(file),)}
+    return DataRecipe("files", **where, inputs=("text",), target="label", unit="who", max_tokens=24)
+
+
+def recipe_of(folder: Path, **changes: object) -> Recipe:
+    data = {key: value for key, value in vars(table(folder)).items() if value not in (None, ())}
+    still = {f"model.config.{kind}_dropout_prob": 0.0 for kind in ("hidden", "attention_probs")}
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in (data | changes).items()}
+    return recipe_in(folder).with_changes(still | {f"data.{key}": value for key, value in values.items()})
+
+
+def test_rows_know_whose_they_are(tmp_path: Path) -> None:
+    data = load_data(table(tmp_path), byte_tokenizer(), "classification")
+    assert [row.unit for row in data.train.rows] == ["ann", "ben", "ann", "cy"]
+    assert [row.unit for row in data.validation.rows] == [None] * 4
+    described = data.describe()
+    assert described["units"] == 3
+    assert described["unit_of_privacy"] == "all items of the training split that have one value of 'who'"
+
+
+def test_every_docstring_is_of_one_module() -> None:
+    recipe = load_recipe("minilm-docstrings-persons")
+    assert "minilm-docstrings-persons" in builtin_recipes()
+    for task in ("classification", "generation"):
+        rows = load_data(recipe.data, byte_tokenizer(), task).train.rows
+        modules = {row.unit for row in rows}
+        assert 50 < len(modules) < len(rows) / 5
+        assert "asyncio/events" in modules
+
+
+@pytest.mark.parametrize(
+    ("rows", "head", "message"),
+    [
+        (
+            [("a", "x", "ann"), ("b", "y", "")],
+            "text,label,who",
+            "data.unit must be a column without holes: 1 of 2 rows",
+        ),
+        ([("a", "x", "1.5"), ("b", "y", "2.5")], "text,label,who", "integers or strings, not of float, got 'who'"),
+        ([("a", "x", "ann"), ("b", "y", "ben")], "text,label,name", "data.unit must be one of the columns"),
+    ],
+)
+def test_bad_columns_are_refused_in_a_sentence(tmp_path: Path, rows: list, head: str, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        load_data(table(tmp_path, rows, head), byte_tokenizer(), "classification")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"limit": 3}, "data.limit must be absent with data.unit"),
+        ({"rows_per_unit": 0}, "data.rows_per_unit must be"),
+        ({"unit_gradient": "median"}, "data.unit_gradient must be one of 'sum', 'mean'"),
+        ({"unit": None, "rows_per_unit": 2}, "data.rows_per_unit must be absent without data.unit"),
+        ({"unit_regime": "together"}, "data.rows_per_unit must be given"),
+        ({"source": "docstrings", "unit": "author"}, "data.unit must be 'module'"),
+    ],
+)
+def test_what_a_recipe_cannot_say(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        DataRecipe(**({"source": "docstrings", "unit": "module"} | changes))
+
+
+def test_at_most_so_many_rows_are_drawn_by_unit_and_step_alone() -> None:
+    found = unit_table(["a", "b", "a", "a", "a", "b"], most=2, seed=1)
+    assert found.rows == ((0, 2, 3, 4), (1, 5))
+    draws = [found.drawn(0, step) for step in range(200)]
+    assert all(len(set(rows)) == 2 and set(rows) <= {0, 2, 3, 4} for rows in draws)
+    assert found.drawn(1, 7) == [1, 5]
+    counts = [sum(row in rows for rows in draws) for row in (0, 2, 3, 4)]  # 100 ± 7 each
+    assert all(65 < count < 135 for count in counts)
+    assert unit_table(["a"] * 4, most=2, seed=1).drawn(0, 3) != unit_table(["a"] * 4, most=2, seed=2).drawn(0, 3)
+
+
+def test_pieces_hold_whole_units() -> None:
+    found = UnitTable(("a", "b", "c", "d"), ((0, 1, 2), (3,), (4, 5), (6,)))
+    assert found.pieces([0, 1, 2, 3], 4) == [[1, 3], [2], [0]]
+    assert found.pieces([0, 1, 2, 3], 6) == [[1, 3, 2], [0]]
+    assert found.pieces([], 4) == []
+
+
+@pytest.mark.parametrize("regime", ["together", "alone"])
+@pytest.mark.parametrize("gradient", ["sum", "mean"])
+def test_a_step_is_that_of_persons(tmp_path: Path, regime: str, gradient: str) -> None:
+    """Σ_u min(1, (1-ρ)C/‖g_u‖) g_u over the persons drawn, g_u the sum or mean over a person's rows."""
+    recipe = recipe_of(tmp_path, unit_gradient=gradient, unit_regime=regime, rows_per_unit=2)
+    recipe = recipe.with_changes(
+        {"training.batch_size": 2, "training.micro_batch_size": 2, "privacy.clipping_norm": 0.1}
+    )
+    loaded, data = load(recipe)
+    prepared = prepare_recipe(recipe, loaded, data, torch.device("cpu"), fresh_randomness(1, 1))
+    task, private = prepared.task, prepared.private
+    assert task.size == 3
+    trained = list(prepared.parameters.values())
+    plain = load(recipe)[0].model.train()  # the same weights, without hooks
+    literal = [p for p in plain.parameters() if p.requires_grad]
+    persons = [[0, 2], [1], [3]]
+    expected = [torch.zeros_like(p) for p in trained]
+    for rows in persons:
+        own = [torch.zeros_like(p) for p in trained]
+        for row in rows:
+            inputs = task.collate([data.train[row]])
+            inputs.pop("sample_id")
+            found = torch.autograd.grad(per_sample_losses(plain, inputs).sum(), literal, allow_unused=True)
+            own = [a if b is None else a + b for a, b in zip(own, found, strict=True)]
+        own = [value / (len(rows) if gradient == "mean" else 1) for value in own]
+        norm = math.sqrt(sum(float(value.double().square().sum()) for value in own))
+        factor = min(1.0, (1 - private.rounding) * 0.1 / norm)
+        expected = [a + factor * b for a, b in zip(expected, own, strict=True)]
+    for piece in task.pieces([0, 1, 2], 2):
+        task.accumulate(private, piece, 0)
+    if regime == "alone":
+        private._finish_unit()
+    for p, value in zip(trained, expected, strict=True):
+        torch.testing.assert_close(p.summed_grad, value, rtol=1e-3, atol=1e-5)
+    prepared.close()
+
+
+def test_a_run_says_what_its_unit_is(tmp_path: Path) -> None:
+    """One run in a folder: its record, its summary, and ε, which is that of three persons drawn at rate 2/3."""
+    recipe = recipe_of(tmp_path, rows_per_unit=2).with_changes({"training.batch_size": 2, "training.steps": 2})
+    planned = dry_run(recipe)
+    assert planned.samples == 3
+    assert planned.norms.startswith("units are")
+    result = train(recipe, tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["unit_of_privacy"] == "all items of the training split that have one value of 'who'"
+    assert record["samples"] == 3
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["epsilon"] == result.epsilon == planned.epsilon_after[2]
+    assert summary["epsilon_of_exact_norms"] <= summary["epsilon"]
+    table(tmp_path, [(*TEXTS[0][:2], "ben"), *TEXTS[1:]])  # the same texts, the same number of persons
+    with pytest.raises(ParameterError, match="other training items"):
+        train(recipe, tmp_path / "run", resume=True)
