@@ -19,10 +19,10 @@ import numpy as np
 
 from benchmarks.accounting import DELTA, RATE, SIGMA, STEPS, cpu_seconds
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting._loss_grid import graded_indices
-from dprmt.accounting._revealed_pair import RevealedPair, log_shift_ratio
-from dprmt.accounting._secret_lower_pair import SecretLowerPair
-from dprmt.accounting._secret_pair import SecretUpperPair
+from dprmt.accounting.basics._loss_grid import graded_indices
+from dprmt.accounting.pairs._revealed_pair import RevealedPair, log_shift_ratio
+from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
+from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 
 
 def masses(ratio: Any, shift: Any, mass: Any, absent: Any, present: Any) -> None:

@@ -115,8 +115,8 @@ def chi2_nodes(probes: int) -> tuple[np.ndarray, np.ndarray]:
 
 def unsplit(question: Question) -> PrivacyBounds:
     """The coarsest bounds of the engine, all on one mesh."""
-    from dprmt.accounting import _engine
-    from dprmt.accounting._questions import EpsilonAtDelta
+    from dprmt.accounting.composition import _solve as _engine
+    from dprmt.accounting.composition._question import EpsilonAtDelta
 
     keep = _engine.plan_split
     _engine.plan_split = lambda *arguments: None  # type: ignore[assignment]

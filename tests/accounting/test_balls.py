@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dprmt.accounting import DPSGD, FlatSpectrum, Hutchinson, HutchPlusPlus, PrivacyBounds, compose
-from dprmt.accounting._sketch_law import probe_copies
+from dprmt.accounting.laws._probe_copies import probe_copies
 from tests.accounting.oracles import sketch_order
 
 STORED = json.loads((Path(__file__).parent / "oracles" / "balls.json").read_text())

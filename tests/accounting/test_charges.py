@@ -17,27 +17,30 @@ import pytest
 from scipy import fft
 from scipy.special import ndtr
 
-from dprmt.accounting import (
-    DPSGD,
-    Poisson,
-    _composition,
-    _discretization,
-    _engine,
-    _few_frequencies,
-    gdp_epsilon,
-    gdp_trade_off,
+from dprmt.accounting import DPSGD, Poisson, gdp_epsilon, gdp_trade_off
+from dprmt.accounting.basics import Side
+from dprmt.accounting.composition import _composed_loss as _composition
+from dprmt.accounting.composition import _few_frequencies
+from dprmt.accounting.composition import _solve as _engine
+from dprmt.accounting.composition._composed_loss import (
+    ComposedLoss,
+    chernoff,
+    composed,
+    tilt_for_delta,
+    tilt_for_epsilon,
+    window,
 )
-from dprmt.accounting._allocation import AllocationEpoch
-from dprmt.accounting._cells import LossCells
-from dprmt.accounting._composition import ComposedLoss, chernoff, composed, tilt_for_delta, tilt_for_epsilon, window
-from dprmt.accounting._discretization import LossPMF
-from dprmt.accounting._few_frequencies import FewFrequencies
-from dprmt.accounting._jump_split import SplitCurve
-from dprmt.accounting._one_step import OneStepCurve
-from dprmt.accounting._questions import Curve, DeltaAtEpsilon, Side
-from dprmt.accounting._revealed_pair import RevealedPair
-from dprmt.accounting._smooth_curve import SmoothCurve
-from dprmt.accounting._solve import DeltaCurve
+from dprmt.accounting.composition._delta_curve import DeltaCurve
+from dprmt.accounting.composition._few_frequencies import FewFrequencies
+from dprmt.accounting.composition._one_step_curve import OneStepCurve
+from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon
+from dprmt.accounting.composition._smooth_curve import SmoothCurve
+from dprmt.accounting.composition._split_curve import SplitCurve
+from dprmt.accounting.pairs import _discretization
+from dprmt.accounting.pairs._allocation_epoch import AllocationEpoch
+from dprmt.accounting.pairs._cells import LossCells
+from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.pairs._revealed_pair import RevealedPair
 
 EPS = float(np.finfo(np.float64).eps)
 SIGNS = pytest.mark.parametrize("sign", [-1.0, 1.0])

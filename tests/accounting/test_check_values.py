@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson, calibrate
-from dprmt.accounting._gamma_mixture import GammaMixture
-from dprmt.accounting._nonconvex_slack import tangent_excess
+from dprmt.accounting.laws._gamma_mixture import GammaMixture
+from dprmt.accounting.pairs._nonconvex_slack import tangent_excess
 
 DELTA = 1e-5
 TABLE = {"sample_rate": 2000 / 67349, "steps": 400}

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammainc, ndtr
 
-from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms, _common_bins, compose
-from dprmt.accounting._common_bins import pairs_of_steps
-from dprmt.accounting._revealed_pair import RevealedPair
-from dprmt.accounting._tight_pair import TightPair
+from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms, compose
+from dprmt.accounting.pairs import _common_grid as _common_bins
+from dprmt.accounting.pairs._common_grid import pairs_of_steps
+from dprmt.accounting.pairs._revealed_pair import RevealedPair
+from dprmt.accounting.pairs._tight_pair import TightPair
 
 TAIL = 1e-10
 

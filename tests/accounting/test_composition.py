@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprmt.accounting._composition import (
+from dprmt.accounting.composition._composed_loss import (
     chernoff,
     composed,
     log_kappa,
@@ -21,9 +21,9 @@ from dprmt.accounting._composition import (
     tilt_for_epsilon,
     window,
 )
-from dprmt.accounting._discretization import LossPMF
-from dprmt.accounting._questions import DeltaAtEpsilon, EpsilonAtDelta
-from dprmt.accounting._solve import DeltaCurve
+from dprmt.accounting.composition._delta_curve import DeltaCurve
+from dprmt.accounting.composition._question import DeltaAtEpsilon, EpsilonAtDelta
+from dprmt.accounting.pairs._discretization import LossPMF
 
 MESH = 0.125
 

@@ -13,10 +13,10 @@ from scipy.special import log_ndtr, ndtr
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, PrivacyCurve, RandomAllocation, compose
-from dprmt.accounting._discretization import LossPMF
-from dprmt.accounting._engine import InconsistentBoundsError
-from dprmt.accounting._few_frequencies import FewFrequencies, TooManyFrequenciesError
-from dprmt.accounting._step_counts import Brackets, one_by_one
+from dprmt.accounting.composition._few_frequencies import FewFrequencies, TooManyFrequenciesError
+from dprmt.accounting.composition._solve import InconsistentBoundsError
+from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.questions._step_counts import Brackets, one_by_one
 
 # ----------------------------------------------------------------------------------------- closed forms
 

@@ -11,10 +11,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from dprmt.accounting._cells import LossCells
-from dprmt.accounting._discretization import LossPMF, cut_above, drops, from_above, from_below
-from dprmt.accounting._gaussian_cells import interval_masses
-from dprmt.accounting._loss_grid import graded_indices
+from dprmt.accounting.basics._loss_grid import graded_indices
+from dprmt.accounting.pairs._cells import LossCells
+from dprmt.accounting.pairs._discretization import LossPMF, cut_above, drops, from_above, from_below
+from dprmt.accounting.pairs._gaussian_cells import interval_masses
 
 EPS = np.finfo(np.float64).eps
 

@@ -14,8 +14,8 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import gammainc, roots_jacobi
 
 from dprmt._validation import ParameterError
-from dprmt.accounting._chi2_mixture import chi2_mixture_cdf
-from dprmt.accounting._envelope import (
+from dprmt.accounting.laws._chi2_mixture import chi2_mixture_cdf
+from dprmt.accounting.laws._envelope import (
     ENVELOPE_MARGIN,
     LARGEST_DOF,
     envelope_cdf,

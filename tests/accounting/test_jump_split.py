@@ -9,15 +9,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dprmt.accounting import _jump_split
-from dprmt.accounting._composition import chernoff, composed, composed_powers, log_mgf, window, window_of
-from dprmt.accounting._discretization import LossPMF, keep_at_last
-from dprmt.accounting._discretization import from_above as dots_from_above
-from dprmt.accounting._jump_split import SplitCurve
-from dprmt.accounting._light_steps import _tilts, light_curves
-from dprmt.accounting._one_step import OneStepCurve
-from dprmt.accounting._revealed_pair import RevealedPair
-from dprmt.accounting._solve import discounted_suffix_sums
+from dprmt.accounting.composition import _split_curve as _jump_split
+from dprmt.accounting.composition._composed_loss import chernoff, composed, composed_powers, log_mgf, window, window_of
+from dprmt.accounting.composition._delta_curve import discounted_suffix_sums
+from dprmt.accounting.composition._one_step_curve import OneStepCurve
+from dprmt.accounting.composition._small_losses import _tilts, light_curves
+from dprmt.accounting.composition._split_curve import SplitCurve
+from dprmt.accounting.pairs._discretization import LossPMF, keep_at_last
+from dprmt.accounting.pairs._discretization import from_above as dots_from_above
+from dprmt.accounting.pairs._revealed_pair import RevealedPair
 
 MESH, STRIDE, CUT = 0.03, 7, 4
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from dprmt.accounting import DPSGD, Hutchinson, _engine, _many_phases, compose
-from dprmt.accounting._discretization import LossPMF
-from dprmt.accounting._many_phases import (
+from dprmt.accounting import DPSGD, Hutchinson, compose
+from dprmt.accounting.composition import _many_phases
+from dprmt.accounting.composition import _solve as _engine
+from dprmt.accounting.composition._many_phases import (
     Meshing,
     cells_of_many,
     discrete_variation,
@@ -21,9 +22,10 @@ from dprmt.accounting._many_phases import (
     most_variation,
     rough_laws,
 )
-from dprmt.accounting._questions import DeltaAtEpsilon
-from dprmt.accounting._revealed_pair import RevealedPair
-from dprmt.accounting._step_law import directed_range
+from dprmt.accounting.composition._question import DeltaAtEpsilon
+from dprmt.accounting.composition._step_law import directed_range
+from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.pairs._revealed_pair import RevealedPair
 
 EPSILONS = np.concatenate([-np.geomspace(1e-3, 2.0, 15), [0.0], np.geomspace(1e-3, 6.0, 30)])
 TAIL = 1e-11

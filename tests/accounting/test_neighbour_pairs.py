@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from dprmt.accounting._cells import LossCells
-from dprmt.accounting._clipping_step import ClippingStep
-from dprmt.accounting._coin_mixtures import CoinMixture
-from dprmt.accounting._composed_curves import Lines, changed_at_once, lines_of
-from dprmt.accounting._neighbours import Group, Neighbours, ReplaceOne
-from dprmt.accounting._rank_one_law import RankOneLaw
-from dprmt.accounting._related_step import related
+from dprmt.accounting.laws._rank_one_law import RankOneLaw
+from dprmt.accounting.pairs._cells import LossCells
+from dprmt.accounting.pairs._clipping_step import ClippingStep
+from dprmt.accounting.pairs._coin_mixtures import CoinMixture
+from dprmt.accounting.pairs._neighbours import Group, Neighbours, ReplaceOne
+from dprmt.accounting.pairs._related_step import related
+from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
 
 Array = NDArray[np.float64]
 Q_FIRST = 2000 / 67349

@@ -63,7 +63,7 @@ def test_importing_registers_an_accountant_that_refuses_to_guess(default_name: s
 
 
 def test_registering_the_module_s_name_again_by_import_leaves_what_is_registered(default_name: str) -> None:
-    from dprmt.accounting import _opacus
+    from dprmt.accounting.opacus import _accountant as _opacus
 
     configured = register(probes=8)
     _opacus.register_unconfigured()

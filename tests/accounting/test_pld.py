@@ -13,18 +13,19 @@ from numpy.testing import assert_allclose
 from scipy.stats import norm
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, Hutchinson, _revealed_pair, _shifted_normals, compose
-from dprmt.accounting._cells import LossCells
-from dprmt.accounting._charged_cells import charged_cells
-from dprmt.accounting._discretization import LossPMF
-from dprmt.accounting._revealed_pair import RevealedPair
+from dprmt.accounting import DPSGD, Hutchinson, compose
+from dprmt.accounting.pairs import _revealed_pair, _shifted_normals
+from dprmt.accounting.pairs._cells import LossCells
+from dprmt.accounting.pairs._charged_cells import charged_cells
+from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.pairs._revealed_pair import RevealedPair
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pytest.importorskip("dp_accounting.pld")
 
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution  # noqa: E402
 
-from dprmt.accounting import _pld  # noqa: E402
+from dprmt.accounting.interop import pld as _pld  # noqa: E402
 
 RATE = 2000 / 67349
 EXACT = DPSGD(1.0, RATE)

@@ -9,12 +9,18 @@ from hypothesis import strategies as st
 from scipy.special import comb, ndtr
 from scipy.stats import binom
 
-from dprmt.accounting import _ratio_sum
-from dprmt.accounting._allocation import EpochPair
-from dprmt.accounting._clipping_step import ClippingStep
-from dprmt.accounting._power_convolution import GridMeasure, GridWindow, power_convolution, sum_on_grid
-from dprmt.accounting._ratio_law import RatioLaw, merged, never_less_private, never_more_private, ratio_cells
-from dprmt.accounting._ratio_sum import sum_from_above, sum_from_below
+from dprmt.accounting.pairs import _likelihood_ratio_sum as _ratio_sum
+from dprmt.accounting.pairs._allocation_epoch import EpochPair
+from dprmt.accounting.pairs._clipping_step import ClippingStep
+from dprmt.accounting.pairs._likelihood_ratio import (
+    RatioLaw,
+    merged,
+    never_less_private,
+    never_more_private,
+    ratio_cells,
+)
+from dprmt.accounting.pairs._likelihood_ratio_sum import sum_from_above, sum_from_below
+from dprmt.accounting.pairs._power_convolution import GridMeasure, GridWindow, power_convolution, sum_on_grid
 
 
 def put(strike, shift):

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammainc, ndtr
 
-from dprmt.accounting import _shifted_normals
-from dprmt.accounting._clipping_step import ClippingStep
-from dprmt.accounting._envelope_law import EnvelopeLaw
-from dprmt.accounting._norm_ratio import NormRatioBins
-from dprmt.accounting._rank_one_law import RankOneLaw
-from dprmt.accounting._secret_lower_pair import SecretLowerPair, _log_masses
-from dprmt.accounting._secret_pair import SecretUpperPair
-from dprmt.accounting._secret_smaller_pair import SmallerPair
+from dprmt.accounting.laws._envelope_law import EnvelopeLaw
+from dprmt.accounting.laws._norm_ratio_bins import NormRatioBins
+from dprmt.accounting.laws._rank_one_law import RankOneLaw
+from dprmt.accounting.pairs import _shifted_normals
+from dprmt.accounting.pairs._clipping_step import ClippingStep
+from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair, _log_masses
+from dprmt.accounting.pairs._secret_smaller_pair import SmallerPair
+from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 
 SIGMA, TAIL = 2.0, 1e-9
 THRESHOLDS = np.concatenate([np.linspace(-8.0, 8.0, 33), np.geomspace(9.0, 300.0, 12)])

@@ -17,21 +17,12 @@ from audits.sketch.exact import attained_hinge, charged_hinge, left_over, single
 from audits.sketch.rounding import missed
 from audits.sketch.spectra import families
 from dprmt._validation import ParameterError
-from dprmt.accounting import (
-    DPSGD,
-    ExactNorms,
-    FlatSpectrum,
-    Hutchinson,
-    HutchPlusPlus,
-    Norms,
-    _compose,
-    _sketched_law,
-    calibrate,
-    compose,
-)
-from dprmt.accounting._sketch_bounds import ROUNDING
-from dprmt.accounting._sketch_law import probe_copies
-from dprmt.accounting._sketch_order import largest_shares
+from dprmt.accounting import DPSGD, ExactNorms, FlatSpectrum, Hutchinson, HutchPlusPlus, Norms, calibrate, compose
+from dprmt.accounting.laws import _sketched_law
+from dprmt.accounting.laws._probe_copies import probe_copies
+from dprmt.accounting.laws._residual_order import largest_shares
+from dprmt.accounting.laws._residual_tail import ROUNDING
+from dprmt.accounting.mechanisms import _composition as _compose
 from dprmt.training.norms import hutchpp_squared_norms
 from tests.accounting.oracles.sketch_order import two_gammas
 

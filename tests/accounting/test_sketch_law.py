@@ -13,11 +13,11 @@ from scipy import integrate, stats
 from scipy.optimize import brentq
 from scipy.special import gammainc
 
-from dprmt.accounting import _sketch_bounds
-from dprmt.accounting._ratio_tail import hinge_bound, tangent_bound
-from dprmt.accounting._sketch_bounds import residual_tail
-from dprmt.accounting._sketch_comparison import SHIFTS, expected_majorants
-from dprmt.accounting._sketch_law import probe_copies
+from dprmt.accounting.laws import _residual_tail as _sketch_bounds
+from dprmt.accounting.laws._comparison_bound import SHIFTS, expected_majorants
+from dprmt.accounting.laws._hinge_bound import hinge_bound, tangent_bound
+from dprmt.accounting.laws._probe_copies import probe_copies
+from dprmt.accounting.laws._residual_tail import residual_tail
 
 # ------------------------------------------------------------------------------------------ bounds of a ratio's tail
 

@@ -11,14 +11,14 @@ from scipy.special import beta as beta_function
 from scipy.stats import beta, chi2, norm
 
 from dprmt.accounting import DPSGD, FlatSpectrum, HutchPlusPlus
-from dprmt.accounting._chi2_mixture import chi2_mixture_cdf
-from dprmt.accounting._clipping_step import ClippingStep
-from dprmt.accounting._gamma_mixture import GammaMixture
-from dprmt.accounting._secret_smaller_lower_pair import SmallerLowerPair
-from dprmt.accounting._secret_smaller_pair import SmallerPair
-from dprmt.accounting._sketch_law import probe_copies
-from dprmt.accounting._sketch_order import ResidualOrder, _partial_mean, _two_gammas, largest_shares
-from dprmt.accounting._sketched_law import SketchedLaw
+from dprmt.accounting.laws._chi2_mixture import chi2_mixture_cdf
+from dprmt.accounting.laws._gamma_mixture import GammaMixture
+from dprmt.accounting.laws._probe_copies import probe_copies
+from dprmt.accounting.laws._residual_order import ResidualOrder, _partial_mean, _two_gammas, largest_shares
+from dprmt.accounting.laws._sketched_law import SketchedLaw
+from dprmt.accounting.pairs._clipping_step import ClippingStep
+from dprmt.accounting.pairs._secret_smaller_lower_pair import SmallerLowerPair
+from dprmt.accounting.pairs._secret_smaller_pair import SmallerPair
 
 
 def cdf_of(shares: np.ndarray, probes: int, x: float) -> float:

@@ -10,12 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprmt.accounting._composition import Window, composed, log_kappa, log_mgf, tilt_for_delta, tilt_for_epsilon, window
-from dprmt.accounting._discretization import LossPMF
-from dprmt.accounting._few_frequencies import FewFrequencies
-from dprmt.accounting._questions import Side
-from dprmt.accounting._smooth_curve import SmoothCurve, smooth_curve
-from dprmt.accounting._solve import DeltaCurve
+from dprmt.accounting.basics import Side
+from dprmt.accounting.composition._composed_loss import (
+    Window,
+    composed,
+    log_kappa,
+    log_mgf,
+    tilt_for_delta,
+    tilt_for_epsilon,
+    window,
+)
+from dprmt.accounting.composition._delta_curve import DeltaCurve
+from dprmt.accounting.composition._few_frequencies import FewFrequencies
+from dprmt.accounting.composition._smooth_curve import SmoothCurve, smooth_curve
+from dprmt.accounting.pairs._discretization import LossPMF
 
 from .test_composition import exact_delta, exact_infinite, exact_law, pmf, steps
 

@@ -17,12 +17,12 @@ from scipy.special import ndtr
 from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting._discretization import from_above
-from dprmt.accounting._loss_grid import graded_indices
-from dprmt.accounting._norm_ratio import NormRatioBins
-from dprmt.accounting._revealed_pair import RevealedPair
-from dprmt.accounting._step_law import Lattice, discretize_step
-from dprmt.accounting._tight_pair import TightPair, inflection_shift, keep_the_envelope, majorant_excess
+from dprmt.accounting.basics._loss_grid import graded_indices
+from dprmt.accounting.composition._step_law import Lattice, discretize_step
+from dprmt.accounting.laws._norm_ratio_bins import NormRatioBins
+from dprmt.accounting.pairs._discretization import from_above
+from dprmt.accounting.pairs._revealed_pair import RevealedPair
+from dprmt.accounting.pairs._tight_pair import TightPair, inflection_shift, keep_the_envelope, majorant_excess
 
 
 def hockey_stick(epsilon: float, x):

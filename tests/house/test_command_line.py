@@ -85,7 +85,7 @@ def test_an_answer_loads_no_other_room() -> None:
         check=True,
     )
     loaded = done.stdout.splitlines()[-1]
-    assert "dprmt.accounting._engine" in loaded
+    assert "dprmt.accounting.composition._solve" in loaded
     for room in ("dprmt.spectra", "dprmt.training", "dprmt.report", "dprmt.plots", "dprmt.cli._spectrum"):
         assert f"'{room}'" not in loaded
 

@@ -27,3 +27,16 @@ def test_an_equation_is_where_the_map_says(published: str, says: str, file: str,
     if label is not None:  # the file cites what the page promises
         number = label.group().replace("–", "-").rstrip(",")
         assert number in text.replace("–", "-")
+
+
+def test_every_file_of_accounting_is_on_the_map_once() -> None:
+    """In its folder, and nothing stands there that is no file."""
+    drawn = re.search(r"^## From a mechanism to a number\n.*?```\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+    assert drawn is not None
+    folders = dict(re.findall(r"^(\w+)/(.*?)(?=^\w+/|\Z)", drawn[1], re.MULTILINE | re.DOTALL))
+    root = ROOT / "dprmt" / "accounting"
+    assert set(folders) == {path.parent.name for path in root.glob("*/__init__.py")}
+    for folder, text in folders.items():
+        files = {path.stem for path in (root / folder).glob("*.py")} - {"__init__"}
+        named = re.findall(r"(?<!\w)(?:_[a-z]\w*|pld|prv)(?![\w-])", text)
+        assert sorted(named) == sorted(files), folder

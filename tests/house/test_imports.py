@@ -30,9 +30,9 @@ IMPORTS = {name: imported_names(text) for name, text in SOURCES.items()}
 TABLE = rooms_table((ROOT / "docs" / "design.md").read_text(encoding="utf-8"))
 LOOSE = {"__init__.py", "__main__.py", "_files.py", "_html.py", "_lazy.py", "_validation.py", "_versions.py"}
 BEHIND_ONE_FILE = {
-    "prv_accountant": "dprmt.accounting._prv",
-    "dp_accounting": "dprmt.accounting._pld",
-    "opacus.accountants": "dprmt.accounting._opacus",
+    "prv_accountant": "dprmt.accounting.interop.prv",
+    "dp_accounting": "dprmt.accounting.interop.pld",
+    "opacus.accountants": "dprmt.accounting.opacus._accountant",
 }
 LONGEST = 450
 
@@ -58,6 +58,14 @@ def test_rooms_import_what_the_table_says(room: str) -> None:
     used = {used.partition(".")[0] for name in mine for used in IMPORTS[name]}
     assert used_rooms - rooms == set()
     assert used - packages - {"dprmt"} - sys.stdlib_module_names == set()
+
+
+def test_the_folders_of_accounting_are_its_own() -> None:
+    """Others ask ``dprmt.accounting``, or ``dprmt.accounting.opacus``; the folder itself holds nothing else."""
+    inner = {room for room in TABLE if room.startswith("accounting.")} - {"accounting.opacus"}
+    outside = [room for room in TABLE if not room.startswith("accounting")]
+    assert [(room, TABLE[room][0] & inner) for room in outside if TABLE[room][0] & inner] == []
+    assert [path.name for path in (ROOT / "dprmt" / "accounting").glob("*.py")] == ["__init__.py"]
 
 
 def test_the_table_points_downward_only() -> None:
@@ -106,6 +114,7 @@ def test_the_rules_see_what_breaks_them() -> None:
     assert not is_private_to_another("a.y.w", "a.y._z")
     assert not is_private_to_another("a.y", "a._files.write")
     assert room_of("dprmt.training.norms._probes") == "training.norms"
+    assert (room_of("dprmt.accounting"), room_of("dprmt.accounting.laws._law")) == ("accounting", "accounting.laws")
     assert room_of("dprmt._files") == room_of("dprmt.__main__") == ""
     table = "| `dprmt.a` | holds | – | `numpy` |\n| `dprmt.b.c` | holds | `a` | `numpy`, `scipy` |\n"
     assert rooms_table(table) == {"a": (set(), {"numpy"}), "b.c": ({"a"}, {"numpy", "scipy"})}
@@ -191,7 +200,7 @@ def test_a_missing_extra_is_named(arguments: tuple[str, ...], words: str, tmp_pa
 
 @pytest.mark.parametrize(("call", "package"), [("to_prv", "prv_accountant"), ("to_pld", "dp_accounting")])
 def test_another_accountant_that_is_missing_is_named(call: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = f"dprmt.accounting._{call[3:]}"
+    ours = f"dprmt.accounting.interop.{call[3:]}"
     for name in [name for name in sys.modules if name in (package, ours) or name.startswith(f"{package}.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)

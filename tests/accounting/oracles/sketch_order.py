@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import gammainc, gammaln, ndtr
 
-from dprmt.accounting._sketch_order import largest_shares
-from dprmt.accounting._types import Array
+from dprmt.accounting.basics._types import Array
+from dprmt.accounting.laws._residual_order import largest_shares
 
 NODE, WEIGHT = np.polynomial.legendre.leggauss(160)
 

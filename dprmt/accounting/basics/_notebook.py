@@ -1,0 +1,68 @@
+"""What answers and runs show of themselves in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from decimal import ROUND_CEILING, ROUND_FLOOR
+from typing import Any
+
+import numpy as np
+
+from dprmt import _html
+from dprmt.accounting.basics._outward import outward
+
+_ROWS = 6  # of a table beside a picture
+
+
+def bounds_html(bounds: Any) -> str:
+    """The sentence, and the numbers in full."""
+    numbers = [[name, f"{value:.6g}"] for name, value in zip(("lower", "estimate", "upper"), bounds, strict=True)]
+    return _html.block(_html.sentence(str(bounds)), _html.table(["", _symbol(bounds)], numbers))
+
+
+def curve_html(curve: Any) -> str:
+    """A picture of the upper bounds, and some rows."""
+    symbol, over = ("ε", "steps") if curve.at_delta is not None else ("δ", "ε")
+    at = "" if curve.at_delta is None else f" at δ = {curve.at_delta:g}"
+    picture = _html.picture({"upper": (curve.at.tolist(), curve.upper.tolist())}, title=f"{symbol} against {over}")
+    rows = [[f"{curve.at[i]:g}", str(curve[i])] for i in _spread(len(curve))]
+    said = f"{len(curve)} certified bounds on {symbol}{at}, upper ones drawn"
+    return _html.block(_html.sentence(said), picture, _html.table([over, f"{symbol} in"], rows))
+
+
+def band_html(band: Any) -> str:
+    """A picture of the lower bound, which is the safe one, and some rows."""
+    alpha, lower = np.ravel(band.alpha), np.ravel(band.lower)
+    order = np.argsort(alpha)
+    picture = _html.picture({"lower": (alpha[order].tolist(), lower[order].tolist())}, title="β against α")
+    upper = np.ravel(band.upper)
+    rows = [
+        [f"{alpha[i]:g}", outward(lower[i], ROUND_FLOOR), outward(upper[i], ROUND_CEILING)]
+        for i in order[_spread(alpha.size)]
+    ]
+    said = "Smallest false negative rate β of any test with false positive rate α: certified from below"
+    return _html.block(_html.sentence(said), picture, _html.table(["α", "β ≥", "β ≤"], rows))
+
+
+def value_html(value: Any) -> str:
+    """A value that describes a run: its parts by name."""
+    rows = [[field.name.replace("_", " "), repr(getattr(value, field.name))] for field in fields(value)]
+    return _html.block(_html.table([type(value).__name__, ""], rows))
+
+
+def phases_html(phases: Sequence[tuple[Any, int]]) -> str:
+    """Phases of a composition and their steps."""
+    rows = [[repr(mechanism), str(steps)] for mechanism, steps in phases]
+    return _html.block(_html.table(["phase", "steps"], rows))
+
+
+def _symbol(bounds: Any) -> str:
+    if bounds.at_delta is not None:
+        return "ε"
+    return "δ" if bounds.at_epsilon is not None else ""
+
+
+def _spread(count: int) -> list[int]:
+    # Places that are spread evenly, the last one among them.
+    return sorted({round((place + 1) * count / _ROWS) - 1 for place in range(_ROWS)} - {-1}) if count else []

@@ -1,0 +1,53 @@
+"""From steps to certified bounds: discrete losses, tilted transforms, refinement until the interval is narrow."""
+
+from __future__ import annotations
+
+from dprmt.accounting.composition._composed_loss import (
+    ComposedLoss,
+    composed_powers,
+    log_kappa,
+    tilt_for_delta,
+    window_of,
+)
+from dprmt.accounting.composition._delta_curve import DeltaCurve
+from dprmt.accounting.composition._few_frequencies import FewFrequencies, TooManyFrequenciesError
+from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon, EpsilonAtDelta, Question
+from dprmt.accounting.composition._solve import (
+    InconsistentBoundsError,
+    Progress,
+    improve,
+    intersection,
+    interval,
+    level_curves,
+    levels,
+    loss_drift,
+    solve,
+    step_laws,
+    whole_loss,
+)
+
+__all__ = [
+    "ComposedLoss",
+    "Curve",
+    "DeltaAtEpsilon",
+    "DeltaCurve",
+    "EpsilonAtDelta",
+    "FewFrequencies",
+    "InconsistentBoundsError",
+    "Progress",
+    "Question",
+    "TooManyFrequenciesError",
+    "composed_powers",
+    "improve",
+    "intersection",
+    "interval",
+    "level_curves",
+    "levels",
+    "log_kappa",
+    "loss_drift",
+    "solve",
+    "step_laws",
+    "tilt_for_delta",
+    "whole_loss",
+    "window_of",
+]

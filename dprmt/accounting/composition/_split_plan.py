@@ -1,0 +1,164 @@
+"""When to split a step's loss into many small ones and rare jumps, where to cut, and on which meshes (J1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dprmt.accounting.basics import Array, Direction, Side, resolvable
+from dprmt.accounting.composition._composed_loss import log_kappa, log_mgf, tilt_for_delta
+from dprmt.accounting.composition._one_step_curve import discounted_sums
+from dprmt.accounting.composition._small_losses import WindowTooLongError, mean_ratio
+from dprmt.accounting.composition._split_curve import SplitCurve
+from dprmt.accounting.composition._step_law import Lattice, discretize_step, lattice
+from dprmt.accounting.pairs import LossPMF, StepPair
+
+_EXPECTED_JUMPS = 0.5
+_JUMP_NODES, _MOST_JUMP_NODES = 256, 1024
+_WIDE_JUMP_MESH = 2.0  # losses so far apart are resolved to first order only
+_JUMP_MESH = 0.1  # in units of the scale that an unsplit mesh would be chosen from
+_MAX_COARSENINGS = 8
+_LIGHT_MESH, _WIDEST_LIGHT_MESH = 0.1, 1.0  # in standard deviations of one light step's loss
+_LIGHT_SHARE = 1 / 30  # of the answer; where less of it is due to light steps, their mesh may be wider
+_LIGHT_BULK, _LIGHT_DEVIATIONS = 5.0, 6.0
+_LUMP = 2.0  # standard deviations of one light step's loss; if log(1 - q) is so near, it gets a node
+_MOVED = 0.5  # at most, of the reach: such a node moves all jumps by T times as much
+_FINE_ENOUGH = 0.4
+_IN_VAIN = 11.0  # e^{11} of 2e-10, the mass outside of an FFT's window, is charged beside δ
+_MISJUDGED = 2.0  # how far Chernoff's bound lies above what jumps and light steps make likely, where a tail decides
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """Where a step's loss is cut.
+
+    Attributes
+    ----------
+    cut : float
+        Losses above it are jumps.
+    light_scale : float
+        Standard deviation of one light step's loss, as the answer feels it.
+    light_mesh : float
+        The light losses' mesh at the coarsest level, in units of ``light_scale``.
+    reach : float
+        The largest loss of interest, of one step or of all.
+    jump_nodes : int
+        How many nodes the jumps' mesh has at the coarsest level.
+    needed : bool
+        Whether one mesh for both would hardly resolve the light part, or one tilt for both lie far from what decides.
+    """
+
+    cut: float
+    light_scale: float
+    light_mesh: float
+    reach: float
+    jump_nodes: int
+    needed: bool
+
+
+def plan_split(
+    rough: LossPMF, steps: int, small: float, near: float, tilt: float, scale: float, below: float
+) -> SplitPlan | None:
+    """How to split, from a rough law of one step.
+
+    ``near``: Chernoff's bound on the answer; ``below`` one that may be known from elsewhere.
+    ``scale``: the scale of one step's loss from which an unsplit mesh would be chosen.
+    """
+    losses = rough.losses
+    above = np.append(np.cumsum(rough.mass[::-1])[::-1][1:], 0.0)
+    cut = int(np.argmax((steps * above <= _EXPECTED_JUMPS) & (losses > 0)))
+    if steps * above[cut] > _EXPECTED_JUMPS or losses[cut] <= 0.0 or above[cut] <= 0.0:
+        return None
+    light = LossPMF(rough.index[: cut + 1], rough.mass[: cut + 1], rough.mesh, 0.0)
+    light_scale, light_epsilon = _light(light, steps, small)
+    jumps = _largest_useful(losses, rough.mass, small / steps)
+    likely = jumps + light_epsilon
+    misjudged = near > _MISJUDGED * likely + 1.0 or tilt * (near - likely) > _IN_VAIN
+    needed = light_scale < _FINE_ENOUGH * scale or misjudged
+    if near > 3 * likely:  # Chernoff's bound misjudges a heavy tail
+        near = 2 * likely
+    reach = min(near, below, steps * float(losses[-1])) + min(
+        8.0, 12.0 / tilt
+    )  # beyond it losses count by 1 - e^{ε - l} ≈ 1, or are too rare
+    if not 0.0 < losses[cut] < reach:
+        return None
+    nodes = int(min(max(reach / (_JUMP_MESH * scale), _JUMP_NODES), _MOST_JUMP_NODES))
+    if reach / nodes > _WIDE_JUMP_MESH:
+        nodes *= 2
+    light_size = max(light_epsilon, 3.0 * math.sqrt(steps) * light_scale)
+    mesh = _LIGHT_MESH * math.sqrt(_LIGHT_SHARE * likely / light_size)
+    mesh = min(max(mesh, _LIGHT_MESH), _WIDEST_LIGHT_MESH)
+    return SplitPlan(float(losses[cut]), light_scale, mesh, reach, nodes, needed)
+
+
+def one_step_scale(rough: LossPMF, small: float) -> float:
+    """The loss at which one step's δ is about ``small``, or where most of it lies."""
+    deviation = math.sqrt(float(rough.mass @ rough.losses**2) / max(float(rough.mass.sum()), 1e-300))
+    found = _largest_useful(rough.losses, rough.mass, small)
+    return max(found if found > 1e-3 * deviation else deviation, 4 * rough.mesh)
+
+
+def _light(light: LossPMF, steps: int, small: float) -> tuple[float, float]:
+    """The standard deviation of one light step's loss, tilted or not, and Chernoff's bound on ε of all of them."""
+    phases = [(light, steps)]
+    tilt = tilt_for_delta(phases, small)
+    log_total = steps * math.log(float(light.mass.sum()))
+    cumulant = float(log_mgf(phases, np.array([tilt]))[0])
+    variance = max(2 * (cumulant - log_total) / (tilt * (1 + tilt) * steps), 0.0)
+    epsilon = (cumulant + float(log_kappa(np.array(tilt))) - math.log(small)) / tilt
+    plain = float(light.mass @ light.losses**2) / float(light.mass.sum())
+    return max(math.sqrt(max(variance, plain)), 4 * light.mesh), max(epsilon, 0.0)
+
+
+def _largest_useful(losses: Array, mass: Array, small: float) -> float:
+    """An ε at which one step's δ is about ``small``."""
+    delta = np.cumsum(mass[::-1])[::-1] - discounted_sums(mass, losses)
+    enough = np.flatnonzero((losses > 0) & (delta <= small))
+    return float(losses[enough[0]]) if enough.size else float(losses[-1])
+
+
+def split_curve(
+    pair: StepPair,
+    steps: int,
+    ends: tuple[float, float],
+    direction: Direction,
+    side: Side,
+    plan: SplitPlan,
+    level: float,
+    small: float,
+) -> SplitCurve | None:
+    """Discretize on the plan's two meshes, the light one coarser if its FFT would be too long, and compose."""
+    mesh = resolvable(plan.light_mesh * 2.0**-level * plan.light_scale, 2.0 * plan.reach)
+    within = min(_LUMP * plan.light_scale, _MOVED * plan.reach / steps)
+    for _ in range(_MAX_COARSENINGS):
+        grid = lattice(pair, ends, direction, side, mesh, within=max(within, 5 * mesh), stretched=True)
+        if grid.offset + mesh > plan.cut:  # then log(1 - q) is a jump, not what nearly every step loses
+            grid = Lattice(mesh)
+        index, cut, stride = _two_meshes(grid, steps, ends[0], plan, level)
+        pmf = discretize_step(pair, index, grid, direction, side, to_infinity=True)
+        light = pmf.index <= cut
+        if not 0.0 < mean_ratio(LossPMF(pmf.index[light], pmf.mass[light], pmf.mesh, 0.0)) < math.inf:
+            return None
+        try:
+            return SplitCurve(pmf, steps, cut, stride, side, small, grid.offset)
+        except WindowTooLongError as error:
+            mesh *= 1.2 * error.factor
+    return None
+
+
+def _two_meshes(
+    grid: Lattice, steps: int, low: float, plan: SplitPlan, level: float
+) -> tuple[NDArray[np.int64], int, int]:
+    """Indices of all nodes, the last one of the light part, and the jumps' mesh in units of the light one's."""
+    mesh = grid.mesh
+    stride = max(round(plan.reach / (plan.jump_nodes * 2.0**level) / mesh), 1)
+    cut = math.ceil((plan.cut - grid.offset) / mesh)
+    first = cut // stride + 1
+    # Light steps lose no less than T log(1 - q), hardly ever less than some deviations: so far jumps make up for it.
+    lost = min(max(-steps * grid.offset, 0.0), _LIGHT_DEVIATIONS * math.sqrt(steps) * plan.light_scale + plan.cut)
+    last = max(math.ceil((plan.reach + lost) / (stride * mesh)), first + 1)
+    light = grid.covering((low, plan.cut), _LIGHT_BULK * plan.light_scale)
+    return np.concatenate([light[light < cut], [cut], np.arange(first, last + 1) * stride]), cut, stride

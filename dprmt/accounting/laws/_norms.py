@@ -1,0 +1,319 @@
+"""How per-sample norms are taken: values that say which law the squared-norm ratio has, and who may see the probes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from dprmt._validation import ParameterError, check_choice, check_count
+from dprmt.accounting.basics import Value, value_from_dict
+from dprmt.accounting.laws._envelope_law import EnvelopeLaw
+from dprmt.accounting.laws._exact_law import ExactLaw
+from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF
+from dprmt.accounting.laws._half_exact_law import HalfExactLaw
+from dprmt.accounting.laws._law import NormLaw
+from dprmt.accounting.laws._rank_one_law import RankOneLaw
+from dprmt.accounting.laws._sketched_law import SketchedLaw
+
+Analysis = Literal["tight", "envelope"]
+
+
+class Norms(Value):
+    """How per-sample norms are taken; one of :class:`ExactNorms`, :class:`Hutchinson`, :class:`HutchPlusPlus`.
+
+    Examples
+    --------
+    >>> isinstance(Hutchinson(32), Norms)
+    True
+    """
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether probes are nobody's but the training code's."""
+        return bool(getattr(self, "secret", False))
+
+    def law(self) -> NormLaw:
+        """The law of the squared-norm ratio that is charged.
+
+        Returns
+        -------
+        NormLaw
+            What pairs are made of.
+        """
+        raise NotImplementedError
+
+    def alternatives(self) -> tuple[Norms, ...]:
+        """Other values that are true of the same run; their bounds hold too, and are at times the smaller ones.
+
+        Returns
+        -------
+        tuple of Norms
+            Empty where nothing is gained.
+        """
+        return ()
+
+
+@dataclass(frozen=True, repr=False)
+class ExactNorms(Norms):
+    """Exact per-sample norms: those of the gradients themselves, or ghost norms.
+
+    Formal guarantees
+    -----------------
+    For training whose every parameter's norm is exact, up to a rounding margin of its own.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> DPSGD(1.0, 0.01) == DPSGD(1.0, 0.01, ExactNorms())
+    True
+    """
+
+    kind: ClassVar[str] = "exact"
+
+    def law(self) -> NormLaw:
+        """See :meth:`Norms.law`."""
+        return ExactLaw()
+
+
+@dataclass(frozen=True, repr=False)
+class Hutchinson(Norms):
+    """Norms estimated by Hutchinson's estimator with Gaussian probes: randomized clipping.
+
+    Parameters
+    ----------
+    probes : int
+        k, number of Gaussian probe vectors per layer; in [2, 1e5].
+    secret : bool
+        False, the weaker assumption: probes are public, one matrix per layer and step. True: every sample has probes
+        of its own, which nobody sees.
+    rank : int or None
+        d, an upper bound on the number of nonzero singular values of all layers together; may be given only if
+        *every* parameter's norm is estimated. Used by ``analysis="envelope"``; ``None`` claims nothing.
+    analysis : {"tight", "envelope"}
+        "tight": every spectrum is compared with a rank-one gradient (§4 and §5 of the theory). "envelope": with the
+        stochastic order's envelope of all spectra (§2), the published analysis.
+
+    Formal guarantees
+    -----------------
+    The bounds of :class:`DPSGD` with these norms hold for training in which the norm of layer l is ‖A_lᵀ(G_l P_l)‖_F,
+    where
+
+    * the entries of P_l are independent N(0, 1/k), fresh at each step and independent between layers; layers
+      whose norm is exact are added as they are, and then ``rank`` stays ``None``;
+    * ``secret=False``: all micro-batches of one logical step use the same P_l. Nothing about it needs to be kept
+      secret;
+    * ``secret=True``: every sample has its own probes, independent of everything else, drawn afresh at each step from a
+      cryptographically strong or secretly seeded generator keyed by the sample's identity and the step, never by its
+      position in a batch; they are used for that sample's norm only, never logged, stored or released, and neither are
+      the norms or clip factors.
+
+    ``lower`` bounds the worst case of the stated analysis from below: for "tight" that is the mechanism itself (a
+    rank-one gradient attains it), for "envelope" the envelope.
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+
+    References
+    ----------
+    ``docs/theory/randomized_clipping.md``, §4 and §5; the envelope: §2.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> public = DPSGD(2.0, 0.03, Hutchinson(32)).epsilon(steps=400, delta=1e-5)
+    >>> 1.34 < public.lower < public.upper < 1.36
+    True
+    >>> DPSGD(2.0, 0.03, Hutchinson(32, secret=True)).epsilon(400, 1e-5).upper < public.lower
+    True
+    """
+
+    kind: ClassVar[str] = "hutchinson"
+
+    probes: int
+    secret: bool = field(default=False, kw_only=True)
+    rank: int | None = field(default=None, kw_only=True)
+    analysis: Analysis = field(default="tight", kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._keep(probes=_checked_probes(self.probes), secret=_checked_flag("secret", self.secret))
+        if self.rank is not None:
+            self._keep(rank=check_count("rank", self.rank, low=1))
+        check_choice("analysis", self.analysis, ("tight", "envelope"))
+
+    def law(self) -> NormLaw:
+        """See :meth:`Norms.law`."""
+        return RankOneLaw(self.probes) if self.analysis == "tight" else EnvelopeLaw(self.probes, self.rank)
+
+    def alternatives(self) -> tuple[Norms, ...]:
+        """See :meth:`Norms.alternatives`: the envelope with its rank, and probes as if they were public."""
+        public = replace(self, secret=False)
+        if self.analysis == "tight" and self.rank is None:  # (M2), (C9) know the envelope
+            return (public,) if self.secret else ()
+        return tuple(other for other in (replace(self, analysis="envelope"), public) if other != self)
+
+
+@dataclass(frozen=True, repr=False)
+class HutchPlusPlus(Norms):
+    """Norms estimated by Hutch++: exact on a sketch's range, by Gaussian probes on the rest.
+
+    Parameters
+    ----------
+    probes : int
+        k, number of Gaussian probe vectors per layer; in [2, 1e5]. Of layers that differ the smallest counts.
+    sketch : int
+        s, columns of the Gaussian sketch, in [3, 1e4]. Of layers that differ the smallest counts; where a layer has
+        none, the norms are :class:`Hutchinson`'s.
+    power_iteration : bool
+        Whether each layer's head is a basis of MᵀMS (3s + k products) rather than of MᵀS' (2s + k). The ε
+        without the claim holds for both.
+    secret : bool
+        As in :class:`Hutchinson`, of probes and sketch.
+
+    Formal guarantees
+    -----------------
+    As for :class:`Hutchinson`, with Hutch++'s head and tail in place of ‖A_lᵀ(G_l P_l)‖_F. The sketch is Gaussian,
+    independent of the probes, fresh at each step and independent between layers like them; the probes are applied to
+    what the head leaves, M(I - QQᵀ). The bound holds for every spectrum (§9 of the theory), so nothing is asked of the
+    gradients. ``lower`` bounds the law that is charged, which no gradient need attain: see :class:`FlatSpectrum`.
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+
+    References
+    ----------
+    ``docs/theory/randomized_clipping.md``, §9.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> DPSGD(2.0, 0.03, HutchPlusPlus(32, 32)).epsilon(steps=400, delta=1e-5).upper < 1.29
+    True
+    """
+
+    kind: ClassVar[str] = "hutch++"
+
+    probes: int
+    sketch: int
+    power_iteration: bool = field(default=False, kw_only=True)
+    secret: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._keep(probes=_checked_probes(self.probes), sketch=_checked_sketch(self.sketch))
+        self._keep(power_iteration=_checked_flag("power_iteration", self.power_iteration))
+        self._keep(secret=_checked_flag("secret", self.secret))
+
+    def law(self) -> NormLaw:
+        """See :meth:`Norms.law`."""
+        return SketchedLaw(self.probes, self.sketch, self.power_iteration)
+
+    def alternatives(self) -> tuple[Norms, ...]:
+        """See :meth:`Norms.alternatives`: the envelope, which holds for every head, and probes as if public."""
+        envelope = Hutchinson(self.probes, secret=self.secret, analysis="envelope")
+        return (envelope, replace(self, secret=False)) if self.secret else (envelope,)
+
+
+@dataclass(frozen=True, repr=False)
+class FlatSpectrum(Norms):
+    """Hutch++ on a gradient of one layer with 2s equal singular values: a real case, to hold an upper bound against.
+
+    Parameters
+    ----------
+    probes, sketch, secret
+        As in :class:`HutchPlusPlus`; the sketch may be of either kind.
+
+    Formal guarantees
+    -----------------
+    ``lower`` bounds what this gradient attains from below, so that no analysis that holds for every spectrum can answer
+    less. ``upper`` is *no* privacy guarantee: it bounds the same gradient, and others may attain more. Whatever the
+    sketch, the head holds half of the norm and s equal shares are estimated: X = ½ + ½ χ²(sk)/(sk).
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+
+    References
+    ----------
+    ``docs/theory/randomized_clipping.md``, §9.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> attained = DPSGD(2.0, 0.03, FlatSpectrum(16, 16)).epsilon(400, 1e-5)
+    >>> charged = DPSGD(2.0, 0.03, HutchPlusPlus(16, 16)).epsilon(400, 1e-5)
+    >>> 0.97 * charged.upper < attained.lower < charged.upper
+    True
+    """
+
+    kind: ClassVar[str] = "flat spectrum"
+
+    probes: int
+    sketch: int
+    secret: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._keep(probes=_checked_probes(self.probes), sketch=_checked_sketch(self.sketch))
+        self._keep(secret=_checked_flag("secret", self.secret))
+        check_count("sketch", self.sketch, high=LARGEST_DOF // self.probes)
+
+    def law(self) -> NormLaw:
+        """See :meth:`Norms.law`."""
+        return HalfExactLaw(self.probes, self.sketch)
+
+
+_KINDS = (ExactNorms, Hutchinson, HutchPlusPlus)
+
+
+def checked_norms(norms: Norms) -> Norms:
+    """The value, or an error that names those there are."""
+    if not isinstance(norms, Norms):
+        raise ParameterError("norms", norms, "ExactNorms(), Hutchinson(probes) or HutchPlusPlus(probes, sketch)")
+    return norms
+
+
+def norms_from_dict(record: Mapping[str, Any]) -> Norms:
+    """The value that :meth:`Value.as_dict` described.
+
+    Parameters
+    ----------
+    record : mapping
+        ``kind``, one of "exact", "hutchinson" and "hutch++", and the value's fields; left out they are the defaults.
+
+    Returns
+    -------
+    Norms
+        The value, checked.
+
+    Raises
+    ------
+    ParameterError
+        If the kind is none of these, a field is not one of the value's, or a field lies outside its range.
+
+    Examples
+    --------
+    >>> norms_from_dict({"kind": "hutchinson", "probes": 32, "secret": True})
+    Hutchinson(32, secret=True)
+    """
+    value: Norms = value_from_dict("norms", _KINDS, record)
+    return value
+
+
+def _checked_probes(probes: int) -> int:
+    return check_count("probes", probes, low=2, high=10**5)
+
+
+def _checked_sketch(sketch: int) -> int:
+    return check_count("sketch", sketch, low=3, high=10**4)
+
+
+def _checked_flag(name: str, value: bool) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise ParameterError(name, value, "True or False")
+    return bool(value)

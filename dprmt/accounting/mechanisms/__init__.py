@@ -1,0 +1,50 @@
+"""What users describe and ask: mechanisms, how samples come into batches, sequences, calibration."""
+
+from __future__ import annotations
+
+from dprmt.accounting.mechanisms._calibrate import calibrate
+from dprmt.accounting.mechanisms._choose_probes import ProbeChoice, choose_probes
+from dprmt.accounting.mechanisms._composition import Composition, compose
+from dprmt.accounting.mechanisms._dpsgd import DPSGD
+from dprmt.accounting.mechanisms._earlier import (
+    ProbeSharing,
+    RandomizedClipping,
+    calibrate_noise_multiplier,
+    check_clipping,
+    check_sketch,
+)
+from dprmt.accounting.mechanisms._gaussian_dp import clt_mu, gdp_epsilon, gdp_trade_off
+from dprmt.accounting.mechanisms._releases import (
+    ApproximateRelease,
+    GaussianRelease,
+    LaplaceRelease,
+    Release,
+    release_from_dict,
+)
+from dprmt.accounting.mechanisms._sampling import Poisson, RandomAllocation, Sampling, sampling_from_dict
+
+__all__ = [
+    "DPSGD",
+    "ApproximateRelease",
+    "Composition",
+    "GaussianRelease",
+    "LaplaceRelease",
+    "Poisson",
+    "ProbeChoice",
+    "ProbeSharing",
+    "RandomAllocation",
+    "RandomizedClipping",
+    "Release",
+    "Sampling",
+    "calibrate",
+    "calibrate_noise_multiplier",
+    "check_clipping",
+    "check_sketch",
+    "choose_probes",
+    "clt_mu",
+    "compose",
+    "gdp_epsilon",
+    "gdp_trade_off",
+    "release_from_dict",
+    "sampling_from_dict",
+]

@@ -1,0 +1,222 @@
+"""The least noise that meets a privacy target, always on the private side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast, overload
+
+from dprmt._validation import ParameterError, check_real
+from dprmt.accounting.mechanisms._composition import Composition, compose
+from dprmt.accounting.mechanisms._dpsgd import DPSGD
+
+_SMALLEST, _LARGEST = 1e-2, 1e6
+_COARSE = 0.05  # tolerance of the answers of a first search
+_MOST_ROUGH, _NEAR = 8, 0.03
+
+
+@overload
+def calibrate(
+    run: DPSGD,
+    *,
+    target_epsilon: float,
+    delta: float,
+    steps: int | None = ...,
+    epochs: int | None = ...,
+    tolerance: float = ...,
+) -> DPSGD: ...
+
+
+@overload
+def calibrate(run: Composition, *, target_epsilon: float, delta: float, tolerance: float = ...) -> Composition: ...
+
+
+def calibrate(
+    run: DPSGD | Composition,
+    *,
+    target_epsilon: float,
+    delta: float,
+    steps: int | None = None,
+    epochs: int | None = None,
+    tolerance: float = 2e-4,
+) -> DPSGD | Composition:
+    """The same run with the least noise for a target (ε, δ): a root search that ends on the private side.
+
+    Parameters
+    ----------
+    run : DPSGD or Composition
+        A mechanism, whose length is given beside it, or phases with theirs. The noise multipliers that it has are where
+        nothing but their ratios counts: those of phases keep theirs.
+    target_epsilon : float
+        Wanted ε, > 0.
+    delta : float
+        In [1e-290, 1).
+    steps, epochs : int or None
+        Length of a mechanism's run, as in :meth:`DPSGD.epsilon`.
+    tolerance : float
+        Largest relative excess of the noise multipliers over the smallest found sufficient.
+
+    Returns
+    -------
+    DPSGD or Composition
+        What was given, with noise multipliers whose certified upper bound on ε is at most ``target_epsilon``.
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range, or the target is out of reach of noise multipliers in
+        [0.01, 1e6].
+
+    Formal guarantees
+    -----------------
+    ``epsilon(..., delta).upper <= target_epsilon`` holds for what is returned, by evaluation there.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import RandomAllocation
+    >>> mechanism = calibrate(DPSGD(1.0, 0.01), steps=1000, target_epsilon=2.0, delta=1e-5)
+    >>> mechanism.epsilon(1000, 1e-5).upper <= 2.0
+    True
+    >>> shuffled = calibrate(DPSGD(1.0, RandomAllocation(100)), epochs=10, target_epsilon=2.0, delta=1e-5)
+    >>> shuffled.noise_multiplier < mechanism.noise_multiplier
+    True
+    >>> schedule = compose([(DPSGD(2.0, 0.01), 500), (DPSGD(1.0, 0.01), 500)])
+    >>> (loud, _), (quiet, _) = calibrate(schedule, target_epsilon=2.0, delta=1e-5).phases
+    >>> loud.noise_multiplier / quiet.noise_multiplier
+    2.0
+    """
+    target = check_real("target_epsilon", target_epsilon, low=0.0, low_open=True)
+    delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
+    check_real("tolerance", tolerance, low=1e-6, high=1.0)
+    if isinstance(run, Composition):
+        if steps is not None or epochs is not None:
+            raise ParameterError("steps", steps or epochs, "left out of a composition, whose phases have theirs")
+        for mechanism, _ in run.phases:
+            if not isinstance(mechanism, DPSGD):
+                raise ParameterError("run", mechanism, "a composition whose phases are all DPSGD")
+        return _calibrated(run, target, delta, tolerance)
+    if not isinstance(run, DPSGD):
+        raise ParameterError("run", run, "a DPSGD with steps or epochs beside it, or a composition of such")
+    whole = compose([(run, run.sampling.run_length(steps, epochs))])
+    ((mechanism, _),) = _calibrated(whole, target, delta, tolerance).phases
+    return cast("DPSGD", mechanism)
+
+
+def _calibrated(run: Composition, target: float, delta: float, tolerance: float) -> Composition:
+    phases: list[tuple[Any, int]] = list(run.phases)
+    least = min(mechanism.noise_multiplier for mechanism, _ in phases)
+
+    def at(noise_multiplier: float) -> Composition:
+        return Composition(
+            [
+                (replace(mechanism, noise_multiplier=mechanism.noise_multiplier / least * noise_multiplier), steps)
+                for mechanism, steps in phases
+            ]
+        )
+
+    def epsilon(noise_multiplier: float, within: float = 1e-3) -> float:
+        return at(noise_multiplier).epsilon(delta, tolerance=within).upper
+
+    search = _Search(target, tolerance)
+    strength = sum(
+        steps * (mechanism.sampling.rate * least / mechanism.noise_multiplier) ** 2 for mechanism, steps in phases
+    )
+    near = search.approach(lambda sigma: epsilon(sigma, _COARSE), _gaussian_guess(target, delta, strength))
+    return at(search.smallest_sufficient(epsilon, near))
+
+
+def _gaussian_guess(target: float, delta: float, strength: float) -> float:
+    """The noise multiplier by the central limit theorem and Chernoff's bound, for many steps: only where to start.
+
+    ``strength``: Σ T q² over the phases, of each in units of its noise over the least one's.
+    """
+    log = -math.log(delta)
+    shift = math.sqrt(2 * (target + log)) - math.sqrt(2 * log)
+    guess = 1.0 / math.sqrt(math.log1p(shift**2 / strength))
+    return min(max(guess, 0.1), _LARGEST / 10)
+
+
+class _Search:
+    """The smallest noise multiplier that suffices, up to a relative ``tolerance``."""
+
+    def __init__(self, target: float, tolerance: float) -> None:
+        self.target, self.tolerance = target, tolerance
+        self.slope = 1.0  # -d log ε / d log σ
+        self.low = self.high = 0.0  # 0: not known yet
+        self.at_low = self.at_high = math.nan
+
+    def approach(self, epsilon: Callable[[float], float], at: float) -> float:
+        """A noise multiplier that nearly meets the target, by a few steps of the secant method; promises nothing."""
+        value = epsilon(at)
+        for _ in range(_MOST_ROUGH):
+            before, value_before = at, value
+            at = min(max(self._root(at, value), _SMALLEST), _LARGEST)
+            if abs(at / before - 1.0) < _NEAR:
+                break
+            value = epsilon(at)
+            self._learn(before, value_before, at, value)
+        return at
+
+    def smallest_sufficient(self, epsilon: Callable[[float], float], start: float) -> float:
+        """Bracket it, then shrink the bracket in log σ by safeguarded regula falsi in log ε."""
+        self._bracket(epsilon, start)
+        for iteration in range(60):
+            if self.high / self.low <= 1.0 + self.tolerance:
+                break
+            self._ask(epsilon, self._inside(bisect=iteration % 3 == 2))
+        return self.high
+
+    def _bracket(self, epsilon: Callable[[float], float], at: float) -> None:
+        """From a start to where the slope leads; then a little past that, ever farther, to the other side."""
+        margin = self.tolerance / 3
+        value = self._ask(epsilon, at)
+        while not (self.low and self.high):
+            root = self._root(at, value)
+            before, value_before = at, value
+            at = root * (1.0 + margin) if not self.high else min(root, self.high) * (1.0 - min(margin, 0.5))
+            if not self.high and at <= self.low:
+                at = self.low * (1.0 + margin)
+            self._check_range(at)
+            value = self._ask(epsilon, at)
+            self._learn(before, value_before, at, value)
+            margin *= 4.0
+
+    def _ask(self, epsilon: Callable[[float], float], at: float) -> float:
+        value = epsilon(at)
+        if value <= self.target:
+            self.high, self.at_high = at, value
+        else:
+            self.low, self.at_low = at, value
+        return value
+
+    def _root(self, at: float, value: float) -> float:
+        """Where the slope leads from a point, at most to a quarter or four times of it."""
+        if not math.isfinite(value):
+            return 4.0 * at
+        if value <= 0.0:
+            return at / 4.0
+        share = math.log(value / self.target) / self.slope
+        return at * math.exp(min(max(share, -math.log(4.0)), math.log(4.0)))
+
+    def _learn(self, before: float, value_before: float, at: float, value: float) -> None:
+        """The slope between two points far enough apart."""
+        if math.isfinite(value_before) and value_before > 0.0 < value < math.inf and abs(at / before - 1.0) > 1e-3:
+            self.slope = min(max(math.log(value_before / value) / math.log(at / before), 0.3), 5.0)
+
+    def _check_range(self, at: float) -> None:
+        if at > _LARGEST and not self.high:
+            raise ParameterError("target_epsilon", self.target, f"reachable with a noise multiplier <= {_LARGEST:g}")
+        if at < _SMALLEST and not self.low:
+            allowed = f"so small that it needs a noise multiplier >= {_SMALLEST}"
+            raise ParameterError("target_epsilon", self.target, allowed)
+
+    def _inside(self, bisect: bool) -> float:
+        """A point inside the bracket, a little to the private side of the interpolated root."""
+        low, high = self.low, self.high
+        if bisect or not (math.isfinite(self.at_low) and self.at_high > 0):
+            return math.sqrt(low * high)
+        share = math.log(self.at_low / self.target) / math.log(self.at_low / self.at_high)
+        guess = low * (high / low) ** share * (1.0 + self.tolerance / 3)
+        margin = 1.0 + self.tolerance / 4
+        return min(max(guess, low * margin), high / margin)

@@ -1,0 +1,182 @@
+"""The mechanisms whose privacy cost is computed: DP-SGD with exact norms and with randomized clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, NoReturn, SupportsFloat
+
+from dprmt._validation import check_real
+from dprmt.accounting.basics import NoRenyiDivergenceError, Value
+from dprmt.accounting.laws import ExactNorms, Norms, checked_norms
+from dprmt.accounting.mechanisms._mechanism import Mechanism
+from dprmt.accounting.mechanisms._sampling import Poisson, Sampling, checked_sampling
+from dprmt.accounting.pairs import AnyStep, ClippingStep, Neighbours, ZeroOut, checked_neighbours, has_pairs, related
+
+ProbeSharing = Literal["batch", "sample"]
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class DPSGD(Value, Mechanism):
+    """DP-SGD: clipped per-sample gradients, summed over randomly drawn batches, with Gaussian noise.
+
+    Three values that know nothing of each other describe a step. With exact norms and Poisson sampling it is the
+    Poisson-subsampled Gaussian mechanism; with estimated norms it is *randomized clipping*.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        σ, standard deviation of the noise in units of the clipping norm; in [1e-3, 1e6].
+    sampling : Poisson, RandomAllocation or float
+        How samples come into batches; a number q stands for ``Poisson(q)``.
+    norms : ExactNorms, Hutchinson or HutchPlusPlus
+        How per-sample norms are taken. Estimates come with public probes unless ``secret=True``.
+    neighbours : ZeroOut, AddRemove, ReplaceOne or Group
+        Whose privacy: which data sets are told apart. Rate, divisor and number of steps are the same for both.
+
+    Formal guarantees
+    -----------------
+    Every ``upper`` bounds the privacy of adaptive composition for ``neighbours`` (``docs/theory/neighbours.md``; the
+    larger of both directions), provided batches are drawn as ``sampling`` says (a shuffle that is cut into batches of a
+    fixed size is neither, and not covered), each sample's contribution is clipped to norm C by its norm, taken as
+    ``norms`` says and under what that value asks of the training code, Gaussian noise of standard deviation σC is added
+    to the sum, and anything else, the normalisation by the *expected* batch size included, is post-processing.
+    Discretization, truncation and rounding are charged to it (``docs/theory/randomized_clipping.md``, §6; for random
+    allocation ``docs/theory/random_allocation.md``).
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import Hutchinson, RandomAllocation
+    >>> bounds = DPSGD(noise_multiplier=1.0, sampling=0.01).epsilon(steps=1000, delta=1e-5)
+    >>> 1.82 < bounds.lower < bounds.upper < 1.83
+    True
+    >>> shuffled = DPSGD(1.0, RandomAllocation(steps_per_epoch=100))
+    >>> shuffled.epsilon(epochs=10, delta=1e-5).upper < 1.75
+    True
+    >>> DPSGD(2.0, 0.03, norms=Hutchinson(probes=32))
+    DPSGD(2.0, Poisson(0.03), norms=Hutchinson(32))
+    """
+
+    kind: ClassVar[str] = "dpsgd"
+
+    noise_multiplier: float
+    sampling: Sampling
+    norms: Norms = field(default=ExactNorms())
+    neighbours: Neighbours = field(default=ZeroOut())
+
+    def __init__(
+        self,
+        noise_multiplier: float,
+        sampling: Sampling | SupportsFloat,
+        norms: Norms = ExactNorms(),
+        neighbours: Neighbours = ZeroOut(),
+    ) -> None:
+        self._keep(
+            noise_multiplier=check_noise(noise_multiplier),
+            sampling=checked_sampling(sampling),
+            norms=checked_norms(norms),
+            neighbours=checked_neighbours(neighbours),
+        )
+
+    @property
+    def sample_rate(self) -> float:
+        """q, the probability with which a sample enters a given batch."""
+        return self.sampling.rate
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Length of an epoch; None where there are no epochs."""
+        return self.sampling.steps_per_epoch
+
+    def batches(self) -> Sampling:
+        """How samples come into batches.
+
+        Returns
+        -------
+        Poisson or RandomAllocation
+            The value.
+        """
+        return self.sampling
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a pair of one step is known for ``neighbours``; else bounds are composed of curves (N6)."""
+        return self._has_pairs(self.norms)
+
+    def step(self) -> AnyStep:
+        """One step under the chosen analysis.
+
+        Returns
+        -------
+        ClippingStep or RelatedStep
+            The step as ``neighbours`` see it; where it has no pair for them, of a sample that is present or without a
+            gradient.
+        """
+        return self._step(self.norms)
+
+    def fallback_steps(self) -> tuple[AnyStep, ...]:
+        """One step under each of the analyses that are valid too, and at times tighter.
+
+        Returns
+        -------
+        tuple of ClippingStep or RelatedStep
+            By :meth:`Norms.alternatives`.
+        """
+        others = [norms for norms in self.norms.alternatives() if self._has_pairs(norms) or not self.has_pairs]
+        return tuple(self._step(norms) for norms in others)
+
+    def of_one_sample(self) -> DPSGD:
+        """The same mechanism for :class:`ZeroOut`.
+
+        Returns
+        -------
+        DPSGD
+            With the other values as they are.
+        """
+        return replace(self, neighbours=ZeroOut())
+
+    def _step(self, norms: Norms) -> AnyStep:
+        step = self._own_step(norms)
+        return related(step, self.neighbours) if self._has_pairs(norms) else step
+
+    def _own_step(self, norms: Norms) -> ClippingStep:
+        return ClippingStep(self.noise_multiplier, self.sampling.step_rate, norms.law(), norms.is_secret)
+
+    def _has_pairs(self, norms: Norms) -> bool:
+        is_poisson = isinstance(self.sampling, Poisson)
+        return has_pairs(self._own_step(norms), self.neighbours, is_poisson)
+
+    def rdp(self, orders: float | Sequence[float]) -> NoReturn:
+        """Refuse: no Rényi divergence is finite with estimated norms, and none is computed here with exact ones.
+
+        Raises
+        ------
+        NoRenyiDivergenceError
+            With estimated norms. P(Z > z) falls like z^{-k}, so E exp(cZ²) is infinite for every c > 0.
+        NotImplementedError
+            With exact norms.
+        """
+        del orders
+        if isinstance(self.norms, ExactNorms):
+            raise NotImplementedError("ask epsilon() or delta(), which compose exactly; dp-accounting has RDP")
+        raise NoRenyiDivergenceError(
+            f"DP-SGD with {self.norms!r} has no finite Rényi divergence of any order > 1: its sensitivity Z has a "
+            "polynomial tail, P(Z > z) ~ z^-k with k probes, so E exp(c Z^2) is infinite; "
+            "use epsilon(), delta() or to_pld() instead of RDP or moments accounting"
+        )
+
+
+def check_noise_and_rate(noise_multiplier: float, sample_rate: float) -> None:
+    """Raise unless σ and q are in range."""
+    check_noise(noise_multiplier)
+    check_real("sample_rate", sample_rate, low=1e-9, high=1.0)
+
+
+def check_noise(noise_multiplier: float) -> float:
+    """σ, or an error unless it is in range."""
+    return check_real("noise_multiplier", noise_multiplier, low=1e-3, high=1e6)

@@ -1,0 +1,353 @@
+"""What every mechanism can be asked; see :class:`Composition` for sequences of mechanisms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dprmt._validation import ParameterError, check_real, needing
+from dprmt.accounting.basics import Direction, PrivacyBounds
+from dprmt.accounting.composition import Question
+from dprmt.accounting.mechanisms._composition import Composition, compose, solved
+from dprmt.accounting.mechanisms._sampling import Sampling
+from dprmt.accounting.pairs import AllocationEpoch, AnyStep, Neighbours, Schedule, ZeroOut
+from dprmt.accounting.questions import Counts, Numbers, PrivacyCurve, checked_counts, epsilon_curve
+
+if TYPE_CHECKING:
+    from dprmt.accounting.interop.pld import PrivacyLossDistribution
+    from dprmt.accounting.interop.prv import UpperLoss
+    from dprmt.accounting.questions import TradeOff
+
+
+class Mechanism:
+    """The questions every mechanism answers; see :class:`Composition` for sequences of mechanisms."""
+
+    def batches(self) -> Sampling:
+        """How samples come into batches."""
+        raise NotImplementedError
+
+    neighbours: Neighbours = ZeroOut()
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a pair of one step is known for ``neighbours``."""
+        return True
+
+    def step(self) -> AnyStep:
+        """One step under the chosen analysis."""
+        raise NotImplementedError
+
+    def fallback_steps(self) -> tuple[AnyStep, ...]:
+        """One step under analyses that are valid as well and may be tighter where the first one is not."""
+        return ()
+
+    def of_one_sample(self) -> Mechanism:
+        """The same for one sample that is present, or without a gradient."""
+        return self
+
+    def schedule(self, step: AnyStep, steps: int) -> Schedule:
+        """What is composed for so many steps, each like ``step``: steps, or epochs of random allocation."""
+        return self.batches().schedule(step, steps)
+
+    def check_steps(self, steps: int) -> int:
+        """Refuse part of an epoch of random allocation."""
+        return self.batches().run_length(steps, None)
+
+    @overload
+    def epsilon(
+        self, steps: int | None = ..., delta: float | None = ..., *, epochs: int | None = ..., tolerance: float = ...
+    ) -> PrivacyBounds: ...
+
+    @overload
+    def epsilon(
+        self, steps: Counts, delta: float | None = ..., *, epochs: None = ..., tolerance: float = ...
+    ) -> PrivacyCurve: ...
+
+    @overload
+    def epsilon(
+        self, steps: None = ..., delta: float | None = ..., *, epochs: Counts, tolerance: float = ...
+    ) -> PrivacyCurve: ...
+
+    def epsilon(
+        self,
+        steps: int | Counts | None = None,
+        delta: float | None = None,
+        *,
+        epochs: int | Counts | None = None,
+        tolerance: float = 1e-3,
+    ) -> PrivacyBounds | PrivacyCurve:
+        """ε of ``steps`` steps at ``delta``, the larger of both adjacency directions.
+
+        Parameters
+        ----------
+        steps : int, sequence of int or None
+            Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``. Of many numbers, ε
+            after each costs a small part of what single questions would (F4).
+        delta : float
+            In [1e-290, 1).
+        epochs : int, sequence of int or None
+            For random allocation, instead of ``steps``.
+        tolerance : float
+            Wanted width of the interval, absolute for ε ≤ 1 and relative beyond.
+
+        Returns
+        -------
+        PrivacyBounds or PrivacyCurve
+            With the deciding direction's name; ``upper`` may be ∞ where no finite ε could be certified. The latter,
+            in the order of what was asked, for a sequence.
+
+        Raises
+        ------
+        ParameterError
+            If an argument lies outside its range.
+        """
+        delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
+        length: Any = steps if epochs is None else epochs
+        if np.ndim(length):
+            return self._epsilon_curve(steps, epochs, delta, tolerance)
+        return self._run(cast("int | None", steps), cast("int | None", epochs)).epsilon(delta, tolerance=tolerance)
+
+    def epsilon_by_direction(
+        self,
+        steps: int | None = None,
+        delta: float | None = None,
+        *,
+        epochs: int | None = None,
+        tolerance: float = 1e-3,
+    ) -> dict[Direction, PrivacyBounds]:
+        """ε for removing and for adding one sample. Arguments as in :meth:`epsilon`.
+
+        Returns
+        -------
+        dict
+            Keys ``"remove"`` and ``"add"``.
+        """
+        delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
+        return self._run(steps, epochs).epsilon_by_direction(delta, tolerance=tolerance)
+
+    @overload
+    def delta(
+        self, steps: int | None = ..., epsilon: float | None = ..., *, epochs: int | None = ..., tolerance: float = ...
+    ) -> PrivacyBounds: ...
+
+    @overload
+    def delta(
+        self, steps: int | None = ..., *, epsilon: Numbers, epochs: int | None = ..., tolerance: float = ...
+    ) -> PrivacyCurve: ...
+
+    @overload
+    def delta(
+        self, steps: int | None, epsilon: Numbers, *, epochs: int | None = ..., tolerance: float = ...
+    ) -> PrivacyCurve: ...
+
+    def delta(
+        self,
+        steps: int | None = None,
+        epsilon: float | Numbers | None = None,
+        *,
+        epochs: int | None = None,
+        tolerance: float = 1e-2,
+    ) -> PrivacyBounds | PrivacyCurve:
+        """δ of ``steps`` steps at ``epsilon``, the larger of both adjacency directions.
+
+        Parameters
+        ----------
+        steps : int or None
+            Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``.
+        epsilon : float or sequence of float
+            In [0, 1e17]. Of many numbers, δ at each costs a small part of what single questions would.
+        epochs : int or None
+            For random allocation, instead of ``steps``.
+        tolerance : float
+            Wanted relative width of the interval.
+
+        Returns
+        -------
+        PrivacyBounds or PrivacyCurve
+            With the deciding direction's name; the latter, in the order of what was asked, for a sequence.
+        """
+        run = self._run(steps, epochs)
+        return run.delta(cast("float", epsilon), tolerance=tolerance)
+
+    def trade_off(
+        self, steps: int | None = None, alpha: ArrayLike | None = None, *, epochs: int | None = None
+    ) -> TradeOff:
+        """The trade-off function α ↦ β of ``steps`` steps: the smaller of both adjacency directions.
+
+        Parameters
+        ----------
+        steps : int or None
+            Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``.
+        alpha : array_like
+            False positive rates in [0, 1].
+        epochs : int or None
+            For random allocation, instead of ``steps``.
+
+        Returns
+        -------
+        TradeOff
+            Bounds on the smallest false negative rate; the safe side is the lower one.
+
+        Raises
+        ------
+        ParameterError
+            If an argument is missing or lies outside its range.
+        """
+        if alpha is None:
+            raise ParameterError("alpha", None, "given: false positive rates in [0, 1]")
+        return self._run(steps, epochs).trade_off(alpha)
+
+    def advantage(self, steps: int | None = None, *, epochs: int | None = None) -> PrivacyBounds:
+        """The most by which an attacker's true positive rate can exceed the false positive rate.
+
+        Returns
+        -------
+        PrivacyBounds
+            See :meth:`Composition.advantage`.
+        """
+        return self._run(steps, epochs).advantage()
+
+    def true_positive_rate(
+        self, steps: int | None = None, false_positive_rate: float = 0.01, *, epochs: int | None = None
+    ) -> PrivacyBounds:
+        """The largest true positive rate of an attacker with this false positive rate.
+
+        Returns
+        -------
+        PrivacyBounds
+            See :meth:`Composition.true_positive_rate`.
+        """
+        return self._run(steps, epochs).true_positive_rate(false_positive_rate)
+
+    def bayes_risk(self, steps: int | None = None, prior: float = 0.5, *, epochs: int | None = None) -> PrivacyBounds:
+        """The least probability of error of an attacker who believes in one neighbour with probability ``prior``.
+
+        Returns
+        -------
+        PrivacyBounds
+            See :meth:`Composition.bayes_risk`; the safe side is the lower one.
+        """
+        return self._run(steps, epochs).bayes_risk(prior)
+
+    def gdp_mu(
+        self, steps: int | None = None, *, epochs: int | None = None, least_delta: float = 1e-10
+    ) -> PrivacyBounds:
+        """The smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > ``least_delta``.
+
+        Returns
+        -------
+        PrivacyBounds
+            See :meth:`Composition.gdp_mu`.
+        """
+        return self._run(steps, epochs).gdp_mu(least_delta=least_delta)
+
+    def _epsilon_curve(self, steps: Any, epochs: Any, delta: float, tolerance: float) -> PrivacyCurve:
+        length = self.batches().steps_per_epoch
+        schedule = self._schedule_after if self.has_pairs else None
+        if epochs is None:
+            counts = checked_counts("steps", steps, length or 1)
+            return epsilon_curve(schedule, self._solved_after, counts, delta, tolerance)
+        self.batches().run_length(steps, 1)  # refuses both, or epochs of Poisson sampling
+        counts = checked_counts("epochs", epochs, high=10**9 // (length or 1))
+        return epsilon_curve(schedule, self._solved_after, counts * (length or 1), delta, tolerance, at=counts)
+
+    def _schedule_after(self, steps: int) -> Schedule:
+        return self.schedule(self.step(), steps)
+
+    def _solved_after(self, steps: int, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
+        return solved(compose([(self, steps)]), question, direction, tolerance)
+
+    def _run(self, steps: int | None, epochs: int | None) -> Composition:
+        return compose([(self, self.batches().run_length(steps, epochs))])
+
+    def _unit(self) -> AnyStep | AllocationEpoch:
+        """One step, or one epoch of random allocation: what other packages' accountants compose."""
+        if not self.has_pairs:
+            raise ParameterError("neighbours", self.neighbours, "a relation for which one step has a pair")
+        return self.batches().unit(self.step())
+
+    def to_prv(
+        self,
+        direction: Direction = "remove",
+        *,
+        largest_loss: float | None = None,
+        tail: float = 1e-12,
+        bins: int = 128,
+    ) -> UpperLoss:
+        """One step, or epoch of random allocation, as a privacy random variable of prv-accountant (extra ``interop``).
+
+        Parameters
+        ----------
+        direction : {"remove", "add"}
+            Adjacency direction: compose each and take the larger ε.
+        largest_loss : float or None
+            Losses above it are charged to ``pm_inf``; choose prv-accountant's ``eps_max`` larger. ``None`` takes the
+            smallest that charges about ``tail``.
+        tail : float
+            Mass that may be cut off, per step, where the laws of sensitivity and loss end.
+        bins : int
+            Number of bins for the law of the sensitivity.
+
+        Returns
+        -------
+        prv_accountant.PrivacyRandomVariable
+            One step.
+
+        Formal guarantees
+        -----------------
+        It dominates the step in its direction; see ``dprmt.accounting.interop.prv`` for prv-accountant's limits.
+
+        Examples
+        --------
+        >>> from dprmt.accounting import DPSGD
+        >>> prv = DPSGD(1.0, 0.03).to_prv()
+        >>> bool(0 < prv.pm_inf < 2e-12)
+        True
+        """
+        with needing("interop"):
+            from dprmt.accounting.interop.prv import to_prv
+
+        return to_prv(self._unit(), direction, largest_loss=largest_loss, tail=tail, bins=bins)
+
+    def to_pld(
+        self,
+        discretization: float = 1e-4,
+        *,
+        largest_loss: float | None = None,
+        tail: float = 1e-12,
+        bins: int = 128,
+    ) -> PrivacyLossDistribution:
+        """One step, or epoch of random allocation, as a distribution of dp-accounting (extra ``interop``).
+
+        Parameters
+        ----------
+        discretization : float
+            Spacing of the losses; equal to that of whatever the result is composed with.
+        largest_loss : float or None
+            Losses above it are charged to the infinite mass. ``None`` takes the smallest that charges about ``tail``.
+        tail : float
+            Mass that may be cut off, per step, where the laws of sensitivity and loss end.
+        bins : int
+            Number of bins for the law of the sensitivity.
+
+        Returns
+        -------
+        dp_accounting.pld.privacy_loss_distribution.PrivacyLossDistribution
+            One step, both directions, pessimistic.
+
+        Formal guarantees
+        -----------------
+        Both directions dominate the step, up to rounding; see ``dprmt.accounting.interop.pld.to_pld``.
+
+        Examples
+        --------
+        >>> from dprmt.accounting import DPSGD
+        >>> DPSGD(1.0, 0.03).to_pld(1e-3).self_compose(400).get_epsilon_for_delta(1e-5) < 3.86
+        True
+        """
+        with needing("interop"):
+            from dprmt.accounting.interop.pld import to_pld
+
+        return to_pld(self._unit(), discretization, largest_loss=largest_loss, tail=tail, bins=bins)

@@ -1,0 +1,290 @@
+"""What is released beside training: a noisy number, or the answer of a mechanism that is private by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dprmt._validation import check_count, check_real
+from dprmt.accounting.basics import Array, Value, value_from_dict
+from dprmt.accounting.pairs import AtomicPair, ClippingStep, LossCells, Schedule, Step, StepPair
+
+_MOST_TIMES = 10**9
+_LARGEST_EPSILON = 300.0
+_DISCLOSED, _LEAST_REACH = 40.0, 1e-3
+
+
+class Release(Value):
+    """Something that is released beside training, under the same neighbours; see :func:`compose`.
+
+    Examples
+    --------
+    >>> isinstance(LaplaceRelease(2.0), Release)
+    True
+    """
+
+    neighbours: ClassVar[None] = None
+    """Its numbers are in units of what neighbours can change, whoever they are."""
+    has_pairs: ClassVar[bool] = True
+
+    def step(self) -> Step:
+        """One release, as the engine composes it.
+
+        Returns
+        -------
+        Step
+            Its pair.
+        """
+        raise NotImplementedError
+
+    def fallback_steps(self) -> tuple[Step, ...]:
+        """No other analysis is needed.
+
+        Returns
+        -------
+        tuple
+            Empty.
+        """
+        return ()
+
+    def schedule(self, step: Step, steps: int) -> Schedule:
+        """So many releases.
+
+        Returns
+        -------
+        list of (step, count)
+            Of equal releases.
+        """
+        return [(step, steps)]
+
+    def of_one_sample(self) -> Release:
+        """The same.
+
+        Returns
+        -------
+        Release
+            Itself.
+        """
+        return self
+
+    def check_steps(self, steps: int) -> int:
+        """Raise unless a number of releases is in range.
+
+        Returns
+        -------
+        int
+            The number.
+        """
+        return check_count("steps", steps, high=_MOST_TIMES)
+
+
+@dataclass(frozen=True, repr=False)
+class GaussianRelease(Release):
+    """A number, or a vector, with Gaussian noise.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Standard deviation of the noise over the most that neighbours can change the vector by, in Euclidean norm; in
+        [1e-3, 1e6].
+
+    Formal guarantees
+    -----------------
+    A step of DP-SGD at rate 1 with exact norms: tight for every ε.
+
+    Raises
+    ------
+    ParameterError
+        If the noise multiplier lies outside its range.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD, compose
+    >>> bounds = compose([(DPSGD(1.0, 0.01), 1000), GaussianRelease(4.0)]).epsilon(1e-5)
+    >>> 2.08 < bounds.lower < bounds.upper < 2.09
+    True
+    """
+
+    kind: ClassVar[str] = "gaussian"
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        self._keep(noise_multiplier=check_real("noise_multiplier", self.noise_multiplier, low=1e-3, high=1e6))
+
+    def step(self) -> Step:
+        """See :meth:`Release.step`."""
+        return ClippingStep(self.noise_multiplier, 1.0)
+
+
+@dataclass(frozen=True, repr=False)
+class LaplaceRelease(Release):
+    """A number with Laplace noise.
+
+    Parameters
+    ----------
+    scale : float
+        Scale b of the noise over the most that neighbours can change the number by; in [1/300, 1e6]. Alone it is
+        (1/b)-private.
+
+    Formal guarantees
+    -----------------
+    Tight for every ε: densities e^{-|x|/b} and e^{-|x-1|/b} are composed, not the (1/b, 0) they imply. For one number;
+    of a vector each coordinate with noise of its own is a release.
+
+    Raises
+    ------
+    ParameterError
+        If the scale lies outside its range.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import compose
+    >>> compose([LaplaceRelease(2.0)]).delta(0.5).upper < 1e-9
+    True
+    >>> round(compose([LaplaceRelease(2.0)]).delta(0.25).estimate, 3)  # 1 - e^{(0.25 - 0.5)/2}
+    0.118
+    """
+
+    kind: ClassVar[str] = "laplace"
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        self._keep(scale=check_real("scale", self.scale, low=1.0 / _LARGEST_EPSILON, high=1e6))
+
+    def step(self) -> Step:
+        """See :meth:`Release.step`."""
+        pair = LaplacePair(self.scale)
+        return _ReleaseStep(pair, pair)
+
+
+@dataclass(frozen=True, repr=False)
+class ApproximateRelease(Release):
+    """The answer of any mechanism of which only its (ε, δ) is known.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        In [0, 300] and [0, 1).
+
+    Formal guarantees
+    -----------------
+    Randomized response that discloses everything with probability δ dominates every (ε, δ)-private mechanism (Kairouz,
+    Oh & Viswanath 2015, arXiv:1311.0776v4, Theorem 3.3). ``lower`` bounds this one from below.
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import compose
+    >>> bounds = compose([(ApproximateRelease(0.1, 1e-8), 30)]).epsilon(1e-5)
+    >>> 2.1 < bounds.lower < bounds.upper < 2.2  # 3.0 if they were added
+    True
+    """
+
+    kind: ClassVar[str] = "approximate"
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        self._keep(
+            epsilon=check_real("epsilon", self.epsilon, low=0.0, high=_LARGEST_EPSILON),
+            delta=check_real("delta", self.delta, low=0.0, high=1.0, high_open=True),
+        )
+
+    def step(self) -> Step:
+        """See :meth:`Release.step`."""
+        more = 1.0 / (1.0 + math.exp(-self.epsilon))
+        losses, p = np.array([-self.epsilon, self.epsilon]), np.array([math.exp(-self.epsilon) * more, more])
+        if self.epsilon == 0.0:
+            losses, p = np.zeros(1), np.ones(1)
+        p *= 1.0 - self.delta
+        above = AtomicPair(losses, p, self.delta, reach=_DISCLOSED if self.delta else _LEAST_REACH)
+        if self.delta == 0.0:
+            return _ReleaseStep(above, above)
+        # From below a disclosure is believed but for a chance of e^{-D}: a finite loss.
+        disclosed = self.delta * np.array([math.exp(-_DISCLOSED), -math.expm1(-_DISCLOSED)])
+        ends = np.array([-_DISCLOSED, _DISCLOSED])
+        below = AtomicPair(np.insert(ends, 1, losses), np.insert(disclosed, 1, p), 0.0)
+        return _ReleaseStep(above, below)
+
+
+@dataclass(frozen=True)
+class LaplacePair:
+    """e^{-|x|/b}/2b against e^{-|x-1|/b}/2b: the loss is 1/b left of 0, -1/b right of 1, linear between (N7)."""
+
+    scale: float
+    slack: float = 0.0
+
+    def loss_range(self, tail: float) -> tuple[float, float]:
+        """All losses."""
+        del tail
+        return -1.0 / self.scale, 1.0 / self.scale
+
+    def cells(self, nodes: Array) -> LossCells:
+        """Masses between increasing loss nodes."""
+        most = 1.0 / self.scale
+        at = np.clip(nodes, -most, most)
+        # P(L ≤ l) = e^{-(most - l)/2}/2 and Q(L ≤ l) = 1 - e^{-(most + l)/2}/2 for l inside, and 1 from ``most`` on.
+        below = np.where(nodes >= most, 1.0, np.where(nodes < -most, 0.0, np.exp(-(most - at) / 2) / 2))
+        above = np.where(nodes >= most, 0.0, np.where(nodes < -most, 1.0, np.exp(-(most + at) / 2) / 2))
+        return LossCells(
+            p=np.diff(below),
+            q=-np.diff(above),
+            p_below=float(below[0]),
+            q_below=float(1.0 - above[0]),
+            p_above=float(1.0 - below[-1]),
+            q_above=float(above[-1]),
+        )
+
+
+def release_from_dict(record: Mapping[str, Any]) -> Release:
+    """The value that ``as_dict`` described.
+
+    Parameters
+    ----------
+    record : mapping
+        ``kind``, one of "gaussian", "laplace" and "approximate", and the value's fields.
+
+    Returns
+    -------
+    GaussianRelease, LaplaceRelease or ApproximateRelease
+        The value, checked.
+
+    Raises
+    ------
+    ParameterError
+        If the kind is none of these, a field is not one of the value's, or a field lies outside its range.
+
+    Examples
+    --------
+    >>> release_from_dict(GaussianRelease(2.0).as_dict())
+    GaussianRelease(2.0)
+    """
+    made: Release = value_from_dict("release", (GaussianRelease, LaplaceRelease, ApproximateRelease), record)
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class _ReleaseStep:
+    """One release as the engine composes it."""
+
+    above: StepPair
+    below: StepPair
+    tail_share: float = 1e-4
+    is_exact: bool = True
+    steps: int = 1
+
+    def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
+        """See :class:`dprmt.accounting.pairs._schedule.Step`."""
+        del bins, tail
+        return self.above, self.below

@@ -1,0 +1,234 @@
+"""How samples come into batches: values that say with which probability, and what the engine composes then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, SupportsFloat, TypeAlias
+
+from dprmt._validation import ParameterError, check_count, check_real
+from dprmt.accounting.basics import Value, value_from_dict
+from dprmt.accounting.pairs import AllocationEpoch, AnyStep, ClippingStep, Schedule
+
+_MOST_STEPS = 10**9
+
+
+@dataclass(frozen=True, repr=False)
+class Poisson(Value):
+    """Poisson sampling: every sample enters every batch by a coin of its own.
+
+    Parameters
+    ----------
+    rate : float
+        q, the probability of entering a batch; in [1e-9, 1].
+
+    Raises
+    ------
+    ParameterError
+        If the rate lies outside its range.
+
+    Examples
+    --------
+    >>> Poisson(0.01)
+    Poisson(0.01)
+    """
+
+    kind: ClassVar[str] = "poisson"
+    steps_per_epoch: ClassVar[None] = None
+    """There are no epochs."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        self._keep(rate=check_real("rate", self.rate, low=1e-9, high=1.0))
+
+    @property
+    def step_rate(self) -> float:
+        """The sample rate of the step that the engine sees."""
+        return self.rate
+
+    def schedule(self, step: AnyStep, steps: int) -> Schedule:
+        """What the engine composes for a number of steps.
+
+        Returns
+        -------
+        list of (step, count)
+            Of equal steps.
+        """
+        return [(step, steps)]
+
+    def unit(self, step: AnyStep) -> AnyStep:
+        """What another package's accountant composes.
+
+        Returns
+        -------
+        ClippingStep or RelatedStep
+            One step.
+        """
+        return step
+
+    def run_length(self, steps: int | None, epochs: int | None) -> int:
+        """The number of steps of a run.
+
+        Returns
+        -------
+        int
+            ``steps``, checked.
+
+        Raises
+        ------
+        ParameterError
+            If steps are missing or out of range, or epochs are given.
+        """
+        if epochs is not None:
+            raise ParameterError("epochs", epochs, "left out of Poisson sampling, which has none; give steps")
+        if steps is None:
+            raise ParameterError("steps", steps, f"an integer in [1, {_MOST_STEPS}]")
+        return check_count("steps", steps, high=_MOST_STEPS)
+
+
+@dataclass(frozen=True, repr=False)
+class RandomAllocation(Value):
+    """Random allocation: in every epoch each sample takes part in exactly one step, chosen uniformly.
+
+    Independently of the other samples and of other epochs.
+
+    Parameters
+    ----------
+    steps_per_epoch : int
+        t, number of steps of an epoch; in [1, 1e7].
+    participations : int
+        r in [1, t]: the epoch is cut into r blocks of steps, as equal as can be, and each sample takes part once in
+        each block.
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+
+    Examples
+    --------
+    >>> RandomAllocation(100), RandomAllocation(100, participations=2).rate
+    (RandomAllocation(100), 0.02)
+    """
+
+    kind: ClassVar[str] = "allocation"
+
+    steps_per_epoch: int
+    participations: int = 1
+
+    def __post_init__(self) -> None:
+        steps = check_count("steps_per_epoch", self.steps_per_epoch, high=10**7)
+        self._keep(steps_per_epoch=steps, participations=check_count("participations", self.participations, high=steps))
+
+    @property
+    def rate(self) -> float:
+        """The probability of entering a given batch, r/t."""
+        return self.participations / self.steps_per_epoch
+
+    @property
+    def step_rate(self) -> float:
+        """1: the epoch does the sampling, not the step."""
+        return 1.0
+
+    def schedule(self, step: AnyStep, steps: int) -> Schedule:
+        """What the engine composes for a number of steps: blocks of ⌊t/r⌋ or ⌈t/r⌉ of them (R1').
+
+        Returns
+        -------
+        list of (epoch, count)
+            A sample has a step of its own in every block.
+        """
+        epochs = steps // self.steps_per_epoch
+        short, longer = divmod(self.steps_per_epoch, self.participations)
+        blocks = {short: self.participations - longer, short + 1: longer}
+        return [(_block(step, length), epochs * count) for length, count in blocks.items() if count]
+
+    def unit(self, step: AnyStep) -> AnyStep | AllocationEpoch:
+        """What another package's accountant composes.
+
+        Returns
+        -------
+        AllocationEpoch or ClippingStep
+            One epoch.
+
+        Raises
+        ------
+        ParameterError
+            Unless there is one participation: else the epoch is several different blocks.
+        """
+        check_count("participations", self.participations, high=1)
+        return _block(step, self.steps_per_epoch)
+
+    def run_length(self, steps: int | None, epochs: int | None) -> int:
+        """The number of steps of a run.
+
+        Returns
+        -------
+        int
+            A multiple of ``steps_per_epoch``.
+
+        Raises
+        ------
+        ParameterError
+            If not exactly one of both is given, or it is out of range, or steps are not whole epochs.
+        """
+        if epochs is not None:
+            if steps is not None:
+                raise ParameterError("epochs", epochs, "left out where a number of steps is given")
+            return check_count("epochs", epochs, high=_MOST_STEPS // self.steps_per_epoch) * self.steps_per_epoch
+        if steps is None:
+            raise ParameterError("steps", steps, "given, or epochs")
+        if check_count("steps", steps, high=_MOST_STEPS) % self.steps_per_epoch:
+            allowed = f"whole epochs of random allocation, a multiple of steps_per_epoch = {self.steps_per_epoch}"
+            raise ParameterError("steps", steps, allowed)
+        return int(steps)
+
+
+Sampling: TypeAlias = Poisson | RandomAllocation
+_KINDS = (Poisson, RandomAllocation)
+
+
+def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
+    """The value; a plain number stands for Poisson sampling at this rate."""
+    if isinstance(sampling, _KINDS):
+        return sampling
+    try:
+        return Poisson(sampling)  # type: ignore[arg-type]  # checked there
+    except ParameterError:
+        allowed = "Poisson(rate) with a rate in [1e-9, 1], that rate alone, or RandomAllocation(steps_per_epoch)"
+        raise ParameterError("sampling", sampling, allowed) from None
+
+
+def sampling_from_dict(record: Mapping[str, Any]) -> Sampling:
+    """The value that :meth:`Value.as_dict` described.
+
+    Parameters
+    ----------
+    record : mapping
+        ``kind``, "poisson" or "allocation", and the value's fields.
+
+    Returns
+    -------
+    Poisson or RandomAllocation
+        The value, checked.
+
+    Raises
+    ------
+    ParameterError
+        If the kind is neither, a field is not one of the value's, or a field lies outside its range.
+
+    Examples
+    --------
+    >>> sampling_from_dict({"kind": "allocation", "steps_per_epoch": 100})
+    RandomAllocation(100)
+    """
+    value: Sampling = value_from_dict("sampling", _KINDS, record)
+    return value
+
+
+def _block(step: AnyStep, length: int) -> AnyStep | AllocationEpoch:
+    if length == 1:
+        return step
+    assert isinstance(step, ClippingStep)  # for other relations curves are composed
+    return AllocationEpoch(step, length)

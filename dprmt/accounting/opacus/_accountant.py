@@ -1,0 +1,425 @@
+"""Privacy accounting of randomized clipping inside Opacus (version 1.5.4 and later)."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
+
+from opacus.accountants import IAccountant, register_accountant
+
+from dprmt._validation import ParameterError, check_choice, check_count, check_real
+from dprmt.accounting.basics import PrivacyBounds
+from dprmt.accounting.laws import Analysis
+from dprmt.accounting.mechanisms import (
+    DPSGD,
+    Poisson,
+    ProbeSharing,
+    RandomAllocation,
+    RandomizedClipping,
+    check_clipping,
+    check_sketch,
+    compose,
+)
+
+NAME = "randomized_clipping"
+
+_BUILT_IN = ("rdp", "gdp", "prv")
+_SMALLEST_NOISE, _LARGEST_NOISE = 1e-3, 1e6
+
+
+@dataclass(frozen=True)
+class ClippingConfiguration:
+    """How norms are computed; what the accountant has to be told and Opacus cannot tell it.
+
+    Parameters
+    ----------
+    probes : int or None
+        k, number of probes per layer; ``None`` if every norm is exact.
+    rank, analysis, probe_sharing, sketch, power_iteration
+        As in :class:`dprmt.accounting.RandomizedClipping`.
+    sampling : {"poisson", "allocation"}
+        "allocation": batches are those of random allocation, and Opacus' sample rate is 1 / steps of an epoch.
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range.
+    """
+
+    probes: int | None
+    rank: int | None = None
+    analysis: Analysis = "tight"
+    probe_sharing: ProbeSharing = "batch"
+    sketch: int | None = None
+    power_iteration: bool = False
+    sampling: str = "poisson"
+
+    def __post_init__(self) -> None:
+        check_choice("sampling", self.sampling, ("poisson", "allocation"))
+        check_clipping(2 if self.probes is None else self.probes, self.rank, self.analysis, self.probe_sharing)
+        check_sketch(self.sketch, self.power_iteration, self.probes, self.rank, self.analysis)
+
+    def mechanism(self, noise_multiplier: float, sample_rate: float) -> DPSGD | RandomizedClipping:
+        """The mechanism of one step.
+
+        Parameters
+        ----------
+        noise_multiplier, sample_rate : float
+            σ and q.
+
+        Returns
+        -------
+        DPSGD or RandomizedClipping
+            The mechanism.
+        """
+        if self.probes is None:
+            allocated = self.sampling == "allocation"
+            batches = RandomAllocation(_epoch_length(sample_rate)) if allocated else Poisson(sample_rate)
+            return DPSGD(noise_multiplier, batches)
+        words: dict[str, Any] = {"sample_rate": sample_rate}
+        if self.sampling == "allocation":
+            words = {"sampling": "allocation", "steps_per_epoch": _epoch_length(sample_rate)}
+        return RandomizedClipping(
+            noise_multiplier,
+            **words,
+            probes=self.probes,
+            rank=self.rank,
+            analysis=self.analysis,
+            probe_sharing=self.probe_sharing,
+            sketch=self.sketch,
+            power_iteration=self.power_iteration,
+        )
+
+    def charged(self, history: list[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
+        """The history with the epoch under way counted as a whole, for random allocation.
+
+        Parameters
+        ----------
+        history : list of (noise_multiplier, sample_rate, steps)
+            As recorded.
+
+        Returns
+        -------
+        list of (noise_multiplier, sample_rate, steps)
+            What is composed.
+
+        Raises
+        ------
+        ParameterError
+            If noise or rate changed within an epoch of random allocation: no bound is known for that.
+        """
+        if self.sampling == "poisson":
+            return history
+        *earlier, (sigma, rate, steps) = history
+        for _, early_rate, taken in earlier:
+            if taken % _epoch_length(early_rate):
+                raise ParameterError("steps", taken, "whole epochs wherever noise or rate of random allocation changes")
+        length = _epoch_length(rate)
+        return [*earlier, (sigma, rate, -(-steps // length) * length)]
+
+
+class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
+    """An Opacus accountant for norms that are estimated with Gaussian probes.
+
+    Opacus creates accountants by name and without arguments, so the number of probes is stated beforehand with
+    :func:`register`, or in each call of :meth:`get_epsilon`. There is no default: accounting for more probes than were
+    used would report too small an ε, so an accountant that was told nothing refuses to answer.
+
+    Formal guarantees
+    -----------------
+    :meth:`get_epsilon` returns the certified upper bound of :class:`dprmt.accounting.RandomizedClipping` (of
+    :class:`dprmt.accounting.DPSGD` for ``probes=None``) for the recorded history, both adjacency directions, under what
+    those classes ask of the training code. Of Opacus this asks in particular:
+
+    * ``poisson_sampling=True``, ``clipping="flat"``. The rate is then 1 / len(data_loader), and Opacus refuses to
+      accumulate gradients over several batches;
+    * *virtual steps* (``BatchMemoryManager``) are recorded as one step at the rate of the logical batch, as they
+      should be; all physical batches of one logical step have to use the same probes (``probe_sharing="batch"``);
+    * random allocation (``sampling="allocation"``) needs a data loader that draws so, with t batches an epoch, and
+      ``poisson_sampling=False``, no batch accumulated with another. A shuffling loader does *not* draw so. Every epoch
+      that was begun is charged as a whole; interrupted epochs are not to be drawn anew under the same accountant;
+    * otherwise without Poisson sampling Opacus records n accumulated batches as one step at rate n·q. Nothing is
+      certified then. Nor would it be for n independent Poisson draws, where a sample may take part more than once;
+    * ``make_private_with_epsilon`` calibrates for int(epochs / q) steps, which rounding can make one less than are
+      taken (75 batches, 3 epochs: 224 instead of 225). What counts is :meth:`get_epsilon` after training;
+    * clipping by exact norms, as Opacus does by itself, may be accounted for as randomized clipping: the answer is then
+      larger than it need be.
+
+    Attributes
+    ----------
+    configuration : ClippingConfiguration or None
+        What :func:`register` was told; of the class.
+    history : list of (noise_multiplier, sample_rate, steps)
+        As in Opacus' own accountants.
+
+    Examples
+    --------
+    >>> accountant = RandomizedClippingAccountant()
+    >>> for _ in range(400):
+    ...     accountant.step(noise_multiplier=2.0, sample_rate=0.03)
+    >>> accountant.get_epsilon(1e-5, probes=32) < 1.37
+    True
+    >>> accountant.get_epsilon(1e-5)
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: probes must be stated before ε can be computed, ...
+    """
+
+    configuration: ClassVar[ClippingConfiguration | None] = None
+    _name: ClassVar[str] = NAME
+
+    def __init__(self) -> None:
+        self.history: list[tuple[float, float, int]] = []
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Record one optimization step.
+
+        Parameters
+        ----------
+        noise_multiplier : float
+            σ ≥ 0.
+        sample_rate : float
+            q in [1e-9, 1].
+
+        Raises
+        ------
+        ParameterError
+            If an argument lies outside its range, for instance q after accumulating too many batches.
+        """
+        noise_multiplier, sample_rate, _ = _checked_entry((noise_multiplier, sample_rate, 1))
+        if self.history and self.history[-1][:2] == (noise_multiplier, sample_rate):
+            self.history[-1] = (noise_multiplier, sample_rate, self.history[-1][2] + 1)
+        else:
+            self.history.append((noise_multiplier, sample_rate, 1))
+
+    def get_epsilon(self, delta: float, *, tolerance: float = 1e-3, **stated: Any) -> float:
+        """The certified upper bound on ε spent so far.
+
+        Parameters
+        ----------
+        delta : float
+            In (0, 1).
+        tolerance : float
+            As in ``RandomizedClipping.epsilon``.
+        **stated
+            ``probes``, ``rank``, ``analysis``, ``probe_sharing``, ``sketch``, ``power_iteration``, ``sampling``:
+            replace what was registered, for this call. Opacus hands on what ``make_private_with_epsilon`` gets; any
+            other name is an error, not ignored.
+
+        Returns
+        -------
+        float
+            ∞ where no finite ε can be certified, in particular without noise.
+
+        Raises
+        ------
+        ParameterError
+            If the number of probes was not stated, or an argument or an entry of the history is out of range.
+        """
+        return self.get_bounds(delta, tolerance=tolerance, **stated).upper
+
+    def get_bounds(self, delta: float, *, tolerance: float = 1e-3, **stated: Any) -> PrivacyBounds:
+        """Bounds on ε spent so far; arguments and errors as in :meth:`get_epsilon`.
+
+        Returns
+        -------
+        PrivacyBounds
+            Zeros before the first step.
+        """
+        configuration = self._configured(stated)
+        check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
+        history = [_checked_entry(entry) for entry in self.history]
+        if not history:
+            return PrivacyBounds(0.0, 0.0, 0.0)
+        if any(noise_multiplier < _SMALLEST_NOISE for noise_multiplier, _, _ in history):
+            return PrivacyBounds(0.0, math.inf, math.inf)
+        history = configuration.charged(history)
+        phases = [(configuration.mechanism(min(sigma, _LARGEST_NOISE), rate), steps) for sigma, rate, steps in history]
+        return compose(phases).epsilon(delta, tolerance=tolerance)
+
+    def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
+        """What Opacus has the optimizer call before every step: count it, if this accountant knows of its norms.
+
+        Parameters
+        ----------
+        sample_rate : float
+            q of a batch.
+
+        Returns
+        -------
+        callable
+            Of the optimizer. Raises `ParameterError` if norms of its parameters are estimated otherwise than stated
+            here, which `dprmt.training.clipping.register_norm_samplers` notes on them; nothing has moved then.
+        """
+        count = super().get_optimizer_hook_fn(sample_rate)
+
+        def check_and_count(optimizer: Any) -> None:
+            for link in {p.accountant_link for p in optimizer.params if hasattr(p, "accountant_link")}:
+                link.check(self)
+            count(optimizer)
+
+        return check_and_count
+
+    def __len__(self) -> int:
+        """Number of optimization steps taken so far."""
+        return sum(steps for _, _, steps in self.history)
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """The name under which Opacus creates this accountant.
+
+        Returns
+        -------
+        str
+            ``"randomized_clipping"`` unless registered under another name.
+        """
+        return cls._name
+
+    def state_dict(self, destination: Any = None) -> Any:
+        """Opacus' state, and the configuration.
+
+        Parameters
+        ----------
+        destination : dict or None
+            Filled in place if given.
+
+        Returns
+        -------
+        dict
+            Keys ``"history"``, ``"mechanism"``, ``"configuration"``.
+        """
+        state = super().state_dict(destination)
+        state["configuration"] = None if self.configuration is None else asdict(self.configuration)
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a state, if its steps were taken under the same configuration.
+
+        Parameters
+        ----------
+        state_dict : dict
+            From :meth:`state_dict`.
+
+        Raises
+        ------
+        ParameterError
+            If configurations differ, or an entry of the history is out of range.
+        ValueError
+            If the state is not one of this mechanism (by Opacus).
+        """
+        if state_dict and state_dict.get("mechanism") == self.mechanism():
+            self._check_same_configuration(state_dict)
+        previous = self.history
+        super().load_state_dict(state_dict)
+        loaded, self.history = self.history, previous
+        self.history = [_checked_entry(entry) for entry in loaded]
+
+    def _configured(self, stated: dict[str, Any]) -> ClippingConfiguration:
+        if self.configuration is not None:
+            return replace(self.configuration, **stated)
+        if "probes" not in stated:
+            allowed = (
+                "stated before ε can be computed, by dprmt.accounting.opacus.register(probes=...) before the "
+                "PrivacyEngine is made, or by get_epsilon(delta, probes=...); probes=None means exact norms"
+            )
+            raise ParameterError("probes", "nothing", allowed)
+        return ClippingConfiguration(**stated)
+
+    def _check_same_configuration(self, state_dict: Mapping[str, Any]) -> None:
+        here = None if self.configuration is None else asdict(self.configuration)
+        there = state_dict.get("configuration", "missing")
+        if isinstance(there, dict):
+            # States that were saved before there were sketches, or another sampling.
+            there = {"sketch": None, "power_iteration": False, "sampling": "poisson", **there}
+        if here != there:
+            allowed = (
+                f"that of this accountant, {here!r}: steps taken under another one cannot be accounted for together "
+                "(dprmt.accounting.opacus.register sets the configuration of accountants made afterwards)"
+            )
+            raise ParameterError("state_dict['configuration']", there, allowed)
+
+
+def register(
+    probes: int | None,
+    *,
+    rank: int | None = None,
+    analysis: Analysis = "tight",
+    probe_sharing: ProbeSharing = "batch",
+    sketch: int | None = None,
+    power_iteration: bool = False,
+    sampling: str = "poisson",
+    name: str = NAME,
+) -> type[RandomizedClippingAccountant]:
+    """State how norms are computed, and register an Opacus accountant for it.
+
+    Parameters
+    ----------
+    probes : int or None
+        k, number of Gaussian probes per layer; ``None`` if every norm is exact.
+    rank, analysis, probe_sharing, sketch, power_iteration
+        As in :class:`dprmt.accounting.RandomizedClipping`.
+    sampling : {"poisson", "allocation"}
+        As in :class:`ClippingConfiguration`.
+    name : str
+        What ``PrivacyEngine(accountant=...)`` calls it. Registering a name again replaces it for engines made
+        afterwards, *and* for the calibration in ``make_private_with_epsilon`` of engines made before: use different
+        names for different configurations in one process.
+
+    Returns
+    -------
+    type
+        The accountant class, also for use without Opacus' registry.
+
+    Raises
+    ------
+    ParameterError
+        If an argument lies outside its range, or ``name`` is one of Opacus' own.
+
+    Formal guarantees
+    -----------------
+    Those of :class:`RandomizedClippingAccountant`, for training that uses this many probes in each layer, at each
+    step, and meets the conditions of the chosen options.
+
+    Examples
+    --------
+    >>> from opacus.accountants import create_accountant
+    >>> _ = register(probes=32, name="rc32")
+    >>> accountant = create_accountant("rc32")
+    >>> accountant.step(noise_multiplier=2.0, sample_rate=0.03)
+    >>> accountant.get_epsilon(delta=1e-5) < 0.13
+    True
+    """
+    if not isinstance(name, str) or not name or name in _BUILT_IN:
+        raise ParameterError("name", name, f"a non-empty string, none of {', '.join(map(repr, _BUILT_IN))}")
+    configuration = ClippingConfiguration(probes, rank, analysis, probe_sharing, sketch, power_iteration, sampling)
+    members = {"configuration": configuration, "_name": name, "__doc__": RandomizedClippingAccountant.__doc__}
+    accountant = type("RandomizedClippingAccountant", (RandomizedClippingAccountant,), members)
+    register_accountant(name, accountant, force=True)
+    return accountant
+
+
+def register_unconfigured() -> None:
+    """Register the accountant that was told nothing, unless the name is taken already."""
+    with contextlib.suppress(ValueError):
+        register_accountant(NAME, RandomizedClippingAccountant)
+
+
+def _epoch_length(sample_rate: float) -> int:
+    """The t of which Opacus' sample rate is the inverse."""
+    length = round(1.0 / sample_rate)
+    if abs(length * sample_rate - 1.0) > 1e-9:
+        raise ParameterError("sample_rate", sample_rate, "1 / (steps of an epoch) for random allocation")
+    return length
+
+
+def _checked_entry(entry: Any) -> tuple[float, float, int]:
+    """An entry of the history with numbers in range."""
+    noise_multiplier, sample_rate, steps = entry
+    return (
+        check_real("noise_multiplier", noise_multiplier, low=0.0),
+        check_real("sample_rate", sample_rate, low=1e-9, high=1.0),
+        check_count("steps", steps),
+    )

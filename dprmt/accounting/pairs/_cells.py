@@ -1,0 +1,76 @@
+"""What every per-step pair must offer: the probability of each interval of its privacy loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dprmt.accounting.basics import Array
+
+
+@dataclass(frozen=True)
+class LossCells:
+    """Masses of the privacy loss L = log(dP/dQ) between consecutive nodes.
+
+    Attributes
+    ----------
+    p, q : ndarray, shape (n - 1,)
+        P and Q of {l_i < L ≤ l_{i+1}} for the n nodes.
+    p_below, q_below, p_above, q_above : float
+        The same outside the nodes; points where Q (or P) vanishes count as above (or below).
+    """
+
+    p: Array
+    q: Array
+    p_below: float
+    q_below: float
+    p_above: float
+    q_above: float
+
+    def mirrored(self) -> LossCells:
+        """The cells of the exchanged pair (Q, P) on the negated, reversed nodes."""
+        return LossCells(
+            p=self.q[::-1],
+            q=self.p[::-1],
+            p_below=self.q_above,
+            q_below=self.p_above,
+            p_above=self.q_below,
+            q_above=self.p_below,
+        )
+
+
+@dataclass(frozen=True)
+class CellRows:
+    """Cells of several laws on the same nodes.
+
+    Attributes
+    ----------
+    p, q : ndarray, shape (m, n - 1)
+        As in :class:`LossCells`, one law in each row.
+    p_below, q_below, p_above, q_above : ndarray, shape (m,)
+        The same outside the nodes.
+    """
+
+    p: Array
+    q: Array
+    p_below: Array
+    q_below: Array
+    p_above: Array
+    q_above: Array
+
+
+class StepPair(Protocol):
+    """A pair (P, Q) of one step: P when the sample may take part, Q when it is absent."""
+
+    @property
+    def slack(self) -> float:
+        """Probability to be charged to an infinite loss, once per step, in either direction."""
+        ...
+
+    def loss_range(self, tail: float) -> tuple[float, float]:
+        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
+        ...
+
+    def cells(self, nodes: Array) -> LossCells:
+        """Masses between increasing loss nodes."""
+        ...

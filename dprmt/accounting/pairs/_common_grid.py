@@ -1,0 +1,140 @@
+r"""One grid of sensitivities for many steps that differ in their noise alone: (B5) of the theory, §3.
+
+With V = σ²X the shift is V^{-1/2}, whatever σ, and h_ε is convex in V beyond 1/12 for every ε. So steps with the same
+law of X can have their laws of V on the same nodes, and the normal law is then taken at each of them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from dprmt.accounting.basics import Array
+from dprmt.accounting.laws import GammaMixture, curvature, right_share
+from dprmt.accounting.pairs._cells import StepPair
+from dprmt.accounting.pairs._clipping_step import ClippingStep
+from dprmt.accounting.pairs._discretization import pulled_in
+from dprmt.accounting.pairs._revealed_pair import RevealedPair
+
+_FEWEST = 4
+_FINER = 2.0  # than the bins of a single step, in logarithms: the normal law is no longer what costs
+_CONVEX_FROM = 1.0 / 12.0
+_CONCAVE_SHARE = 100.0  # of the mass that may be cut off: so much may move right by a bin, from below
+_NEGLIGIBLE = 1e-9  # at the right end, where there is least sensitivity
+
+
+class Step(Protocol):
+    """What offers its pairs by itself."""
+
+    def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
+        """See :class:`dprmt.accounting.pairs._schedule.Step`."""
+        ...
+
+
+def pairs_of_steps(steps: Sequence[Step], bins: int, tail: float) -> list[tuple[StepPair, StepPair]]:
+    """The pairs of each step, on common bins where several are alike."""
+    found: dict[ClippingStep, tuple[StepPair, StepPair]] = {}
+    for family in _families(steps, tail):
+        if len(family) >= _FEWEST:
+            found |= zip(family, _on_common_bins(family, round(_FINER * bins), tail), strict=True)
+    return [
+        found[step] if isinstance(step, ClippingStep) and step in found else step.pairs(bins, tail) for step in steps
+    ]
+
+
+def _families(steps: Sequence[Step], tail: float) -> list[list[ClippingStep]]:
+    """Steps that differ in their noise alone, and of which hardly any sensitivity is so large that h_ε is concave."""
+    families: dict[ClippingStep, list[ClippingStep]] = {}
+    for step in steps:
+        if isinstance(step, ClippingStep) and _may_share(step):
+            families.setdefault(replace(step, noise_multiplier=1.0), []).append(step)
+    return [
+        [step for step, mass in zip(family, _concave_mass(family), strict=True) if mass <= _CONCAVE_SHARE * tail]
+        for family in families.values()
+    ]
+
+
+def _may_share(step: ClippingStep) -> bool:
+    return step.law.convex_mixture is not None and not step.has_few_probes and not step.secret
+
+
+def _mixture(step: ClippingStep) -> GammaMixture:
+    law = step.law.convex_mixture
+    assert law is not None  # else it may not share
+    return law
+
+
+def _concave_mass(family: Sequence[ClippingStep]) -> Array:
+    at = np.array([step.convex_from for step in family])
+    return family[0].sample_rate * _mixture(family[0]).cdf(at)
+
+
+def _on_common_bins(family: Sequence[ClippingStep], bins: int, tail: float) -> list[tuple[StepPair, StepPair]]:
+    first, law = family[0], _mixture(family[0])
+    ends = law.lower_quantile(min(tail / first.sample_rate, 1e-3)), law.upper_quantile(_NEGLIGIBLE)
+    variance = np.array([step.noise_multiplier for step in family]) ** 2
+    edges = _edges(ends, variance, bins)
+    reach = _reach(edges, ends, variance)
+    mass, mean, below, beyond = _binned(law, variance, edges, reach)
+    upper, lower = _spread(edges, mass, mean), _pulled_in(edges, mass, mean)
+    for row, (start, stop) in enumerate(reach):  # what lies beyond a law's own bins goes to the safe side of it
+        upper[row, stop] += beyond[row]
+        lower[row, start] += below[row]
+    shift, q = edges**-0.5, first.sample_rate
+    return [
+        (
+            step.dominating(RevealedPair(shift[above > 0], above[above > 0], q, rest), tail),
+            RevealedPair(shift[under > 0], under[under > 0], q),
+        )
+        for step, above, under, rest in zip(family, upper, lower, below.tolist(), strict=True)
+    ]
+
+
+def _edges(ends: tuple[float, float], variance: Array, bins: int) -> Array:
+    """In equal ratios, over what any of the laws of V reaches."""
+    low, high = np.log(ends[0] * variance.min()), np.log(ends[1] * variance.max())
+    number = int(np.ceil((high - low) / np.log(ends[1] / ends[0]) * bins)) + 1
+    return np.exp(np.linspace(low, high, number + 1))
+
+
+def _reach(edges: Array, ends: tuple[float, float], variance: Array) -> list[tuple[int, int]]:
+    """Of each law, the last edge with no more below than may be cut off, and the first with next to nothing beyond."""
+    first = np.searchsorted(edges, ends[0] * variance, side="right") - 1
+    last = np.searchsorted(edges, ends[1] * variance)
+    return list(zip(np.maximum(first, 0).tolist(), np.minimum(last, edges.size - 1).tolist(), strict=True))
+
+
+def _binned(
+    law: GammaMixture, variance: Array, edges: Array, reach: Sequence[tuple[int, int]]
+) -> tuple[Array, Array, Array, Array]:
+    """Masses and means of V between the edges, one law in each row, and the masses below and beyond each law's bins."""
+    mass, mean = np.zeros((2, variance.size, edges.size - 1))
+    below, beyond = np.zeros((2, variance.size))
+    for row, (v, (start, stop)) in enumerate(zip(variance.tolist(), reach, strict=True)):
+        x = edges[start : stop + 1] / v
+        own, moment = law.between(x)
+        mass[row, start:stop] = own
+        mean[row, start:stop] = v * moment / np.where(own > 0, own, 1.0)
+        below[row], beyond[row] = law.cdf(x[:1])[0], 1.0 - law.cdf(x[-1:])[0]
+    return mass, np.clip(mean, edges[:-1], edges[1:]), below, beyond
+
+
+def _spread(edges: Array, mass: Array, mean: Array) -> Array:
+    """Masses at the edges, never more private (B4)."""
+    to_right = mass * right_share(edges[:-1], edges[1:], mean, curvature(edges[:-1], _CONVEX_FROM))
+    atoms = np.zeros((mass.shape[0], edges.size))
+    atoms[:, :-1] += mass - to_right
+    atoms[:, 1:] += to_right
+    return atoms
+
+
+def _pulled_in(edges: Array, mass: Array, mean: Array) -> Array:
+    """Masses at the edges, never less private (B5): where h_ε may be concave all goes to the right end of a bin."""
+    convex = edges[:-1] >= _CONVEX_FROM
+    inner, width = np.where(convex, mass, 0.0), np.diff(edges)
+    atoms = pulled_in(width, inner, (mean - edges[:-1]) / width, np.zeros((mass.shape[0], edges.size)))
+    atoms[:, 1:] += mass - inner
+    return atoms

@@ -1,0 +1,216 @@
+r"""Second-order discretization of a privacy loss, from above and from below.
+
+With u = e^{-L} = dQ/dP, every δ is U(s) = E_P (s - u)_+ up to a factor, U is convex, and pointwise order of
+U survives composition (Lemma 1 of ``docs/theory/randomized_clipping.md``). *Above*: interpolate U between
+nodes ("connect the dots", Doroshenko et al. 2022, arXiv:2207.04380v1, Algorithm 1). *Below*: lower that
+interpolation by what it can exceed U inside a cell, and take the convex minorant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dprmt.accounting.basics import Array, Side, UnsoundLawError, isotonic_regression
+from dprmt.accounting.pairs._cells import CellRows, LossCells
+
+_WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
+_SPARE = 0.5  # of a height: dropping all of it would leave nothing at larger losses
+_NO_GAP = 1e-9  # of the largest one: a cell whose mean is a node, but for rounding
+_MOST_DRIFT = 1e-12  # of E u, by which rounding may move mass to the wrong side
+_LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
+
+
+@dataclass(frozen=True)
+class LossPMF:
+    """A discrete privacy loss on integer multiples of a mesh.
+
+    Attributes
+    ----------
+    index : ndarray of int64, shape (n,)
+        Increasing; the losses are ``index * mesh``.
+    mass : ndarray, shape (n,)
+        P-probabilities; their sum may be below 1.
+    mesh : float
+        Spacing of the underlying grid.
+    infinite : float
+        Probability of an infinite loss.
+    """
+
+    index: NDArray[np.int64]
+    mass: Array
+    mesh: float
+    infinite: float
+
+    @property
+    def losses(self) -> Array:
+        """The support."""
+        return self.index * self.mesh
+
+
+def from_above(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0) -> LossPMF:
+    """A discrete loss that is never more private than the cells, whose nodes are ``index * mesh + offset``.
+
+    Returns: finite part by connecting the dots; all mass above the nodes is charged to infinity.
+    """
+    return LossPMF(index, mass_from_above(index * mesh + offset, cells), mesh, cells.p_above)
+
+
+def mass_from_above(losses: Array, cells: LossCells | CellRows) -> Array:
+    """The finite part of :func:`from_above`; one law, or one in each row."""
+    mass = connect_the_dots(losses, cells)
+    mass[..., 0] += cells.p_below
+    return mass
+
+
+def keep_at_last(pmf: LossPMF, cells: LossCells, offset: float = 0.0) -> LossPMF:
+    """Of what :func:`from_above` charges to infinity, the share that the cell from the last node to ∞ leaves there."""
+    loss = float(pmf.losses[-1]) + offset
+    if loss >= _LARGE_LOSS or cells.q_above <= 0.0:
+        return pmf
+    kept = float(min(cells.q_above * np.exp(loss), cells.p_above))
+    mass = np.append(pmf.mass[:-1], pmf.mass[-1] + kept)
+    return LossPMF(pmf.index, mass, pmf.mesh, max(pmf.infinite - kept, 0.0))
+
+
+def cut_above(pmf: LossPMF, loss: float) -> LossPMF:
+    """Never more private: larger losses count as infinite."""
+    kept = max(int(np.searchsorted(pmf.losses, loss, side="right")), 1)
+    return LossPMF(pmf.index[:kept], pmf.mass[:kept], pmf.mesh, pmf.infinite + float(pmf.mass[kept:].sum()))
+
+
+def connect_the_dots(losses: Array, cells: LossCells | CellRows) -> Array:
+    """Masses at the nodes that keep each cell's P- and Q-mass; where rounding forbids, the cell moves up."""
+    return _dots(cells.p, _left_share(losses, cells, "upper"))
+
+
+def from_below(index: NDArray[np.int64], mesh: float, cells: LossCells, offset: float = 0.0) -> LossPMF:
+    """A discrete loss that is never less private than the cells, whose nodes are ``index * mesh + offset``.
+
+    Returns: mass above the nodes is moved down to the last one; mass below the nodes, or at losses below -400, is
+    dropped.
+    """
+    losses = index * mesh + offset
+    first = min(int(np.searchsorted(losses, -_LARGE_LOSS)), index.size - 2)
+    index, losses = index[first:], losses[first:]
+    cells = LossCells(cells.p[first:], cells.q[first:], 0.0, 0.0, cells.p_above, cells.q_above)
+    return LossPMF(index, mass_from_below(losses, cells), mesh, 0.0)
+
+
+def mass_from_below(losses: Array, cells: LossCells | CellRows) -> Array:
+    """What :func:`from_below` leaves at losses of at least -400; one law, or one in each row."""
+    share = _left_share(losses, cells, "lower")
+    share[..., np.diff(losses) > _WIDE_CELL] = 1.0
+    beyond = np.zeros(share.shape[:-1] + losses.shape)
+    beyond[..., -1] = cells.p_above
+    # In increasing s = e^{-loss}; segment i joins nodes i and i + 1.
+    width = np.maximum(np.diff(np.exp(-np.maximum(losses, -_LARGE_LOSS)[::-1])), 1e-220)
+    return pulled_in(width, cells.p[..., ::-1], share[..., ::-1], beyond[..., ::-1])[..., ::-1]
+
+
+def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array:
+    """Masses at nodes of a law whose U(s) = E(s - u)₊ is nowhere larger: (D2), in increasing u.
+
+    ``width``, ``mass``, ``share``: of each cell, the latter of its right node in the law that keeps mass and mean.
+    ``at_nodes``: mass that lies at the nodes. All but the widths may be rows, one for each law.
+    """
+    dots = at_nodes + _dots(mass[..., ::-1], share[..., ::-1])[..., ::-1]
+    slope = _pulled_down_slopes(dots, width, mass, share)
+    steps = np.concatenate([np.zeros_like(dots[..., :1]), slope, dots.sum(axis=-1, keepdims=True)], axis=-1)
+    return np.maximum(np.diff(steps), 0.0)
+
+
+def _left_share(losses: Array, cells: LossCells | CellRows, side: Side) -> Array:
+    """Share of each cell's P-mass that goes to its left node so that P- and Q-mass are both kept."""
+    step = np.diff(losses)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        u_ratio = np.exp(np.log(cells.q) - np.log(cells.p) + losses[:-1])
+        share = 1.0 - (1.0 - u_ratio) / -np.expm1(-step)
+    resolved = (losses[1:] < _LARGE_LOSS) & np.isfinite(share)
+    beyond = np.where(resolved, share - 1.0 if side == "lower" else -share, 0.0)
+    _check_drift(np.clip(beyond, 0.0, 1.0), losses, cells)  # next to no P-mass may have any mean, by rounding
+    return np.clip(np.where(resolved, share, float(side == "lower")), 0.0, 1.0)
+
+
+def _check_drift(beyond: Array, losses: Array, cells: LossCells | CellRows) -> None:
+    """Refuse cells whose mean lies beyond their nodes, where keeping them between these moves E u to the wrong side.
+
+    ``beyond``: by how much, in units of each cell's width in u.
+    """
+    if not beyond.any():
+        return
+    width = np.exp(-np.maximum(losses[:-1], -_LARGE_LOSS)) * -np.expm1(-np.diff(losses))
+    drift = (cells.p * width * beyond).sum(axis=-1)
+    allowed = _MOST_DRIFT * (cells.q.sum(axis=-1) + cells.q_below)
+    if np.any(drift > allowed):
+        raise UnsoundLawError(
+            f"a discrete loss moves E u by {float(np.max(drift)):.3g} to the wrong side: please report this"
+        )
+
+
+def _dots(mass: Array, left_share: Array) -> Array:
+    left = mass * left_share
+    dots = np.zeros((*mass.shape[:-1], mass.shape[-1] + 1))
+    dots[..., :-1] += left
+    dots[..., 1:] += mass - left
+    return dots
+
+
+def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) -> Array:
+    """Slopes of a convex, piecewise linear V ≤ U with kinks at the nodes only, in increasing s."""
+    # V is the interpolation of U minus a drop at each node, made convex by weighted isotonic regression of its
+    # slopes, which are kept between 0 and the total mass. Equation (D2).
+    total = dots.sum(axis=-1, keepdims=True)
+    chord_slope = np.cumsum(dots, axis=-1)[..., :-1]
+    height = _after_zero(np.cumsum(chord_slope * width, axis=-1))
+    drop = drops(mass * width, share, height)
+    slope = chord_slope - np.diff(drop) / width
+    convex = slope.reshape(-1, width.size)
+    for row in np.flatnonzero((np.diff(convex) < 0.0).any(axis=-1)):
+        convex[row] = isotonic_regression(convex[row], width)
+    return np.clip(slope, 0.0, total)
+
+
+def _after_zero(values: Array) -> Array:
+    return np.concatenate([np.zeros_like(values[..., :1]), values], axis=-1)
+
+
+def _before_zero(values: Array) -> Array:
+    return np.concatenate([values, np.zeros_like(values[..., :1])], axis=-1)
+
+
+def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
+    """How far V lies below U at each node, so that it lies below U in every cell (D2).
+
+    Returns: for n cells with ``moment`` = mass · width and ``share`` of the right node; with U's ``height`` at the
+    nodes, the last of them is spared where that is possible.
+    """
+    # Inside a cell of mass p and width w, U lies above the curve with all of p at the cell's mean of u
+    # (Jensen), whose kink is p·r(1-r)·w below the chord, r being the share of the right node. It is enough that
+    # r·(right drop) + (1-r)·(left drop) reaches that gap. Each node takes the larger gap of its two cells, but at
+    # most half its height over U's tangents from either side, beyond which V would not be convex. What then lacks
+    # goes to the right node, whose height over the tangent from the left always suffices, unless the left node
+    # alone has room on both sides.
+    gap = moment * share * (1.0 - share)
+    over_left, over_right = _after_zero(moment * (1.0 - share)), _before_zero(moment * share)
+    room = np.minimum(over_left, over_right)
+    base = np.maximum(_before_zero(gap), _after_zero(gap))
+    base = np.minimum(base, 0.5 * room)
+    lack = np.maximum(gap - share * base[..., 1:] - (1.0 - share) * base[..., :-1], 0.0)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        right = np.where(lack > 0, base[..., 1:] + lack / share, 0.0)
+        left = np.where(lack > 0, base[..., :-1] + lack / (1.0 - share), 0.0)
+    to_left = (left <= room[..., :-1]) & ((right > room[..., 1:]) | (room[..., :-1] > room[..., 1:]))
+    # A drop at the end of the law changes its mean of u, to first order; one inside only narrows the law. With a
+    # node at the commonest loss the last cell lies beside it.
+    if height is not None:
+        to_left |= left <= _NO_GAP * height[..., :-1]  # its mean is its left node, but for rounding
+        seen = (gap > 0.0) & (gap > _NO_GAP * np.max(gap, axis=-1, keepdims=True))
+        end = gap.shape[-1] - 1 - np.argmax(seen[..., ::-1], axis=-1)[..., None]
+        at_end = [np.take_along_axis(values, end, -1) for values in (to_left, seen, left, height)]
+        spared = at_end[0] | (at_end[1] & (at_end[2] <= _SPARE * at_end[3]))
+        np.put_along_axis(to_left, end, spared, -1)
+    right, left = np.where(to_left, 0.0, right), np.where(to_left, left, 0.0)
+    return np.maximum(base, np.maximum(_after_zero(right), _before_zero(left)))

@@ -1,0 +1,95 @@
+"""One step as a neighbouring relation sees it: the pairs that the engine composes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+
+from dprmt.accounting.pairs._cells import StepPair
+from dprmt.accounting.pairs._clipping_step import ClippingStep
+from dprmt.accounting.pairs._coin_mixtures import CoinMixture
+from dprmt.accounting.pairs._neighbours import Neighbours, group_size, is_replacement
+from dprmt.accounting.pairs._revealed_replacement import AtomicPair, EqualReplacement, replaced_by_potentials
+from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
+from dprmt.accounting.pairs._secret_replacement import SecretReplacement, SecretReplacementBelow
+from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
+
+_FEW_BINS, _MANY_BINS, _BINS_OF_THE_LAW = 64, 160, 0.75  # of what grows with their third power
+_TIMES_AS_MANY, _MOST_BINS_BELOW = 8, 1280  # errors from below are of first order
+
+
+@dataclass(frozen=True)
+class RelatedStep:
+    """One step for several samples that change at once, or for one that is replaced."""
+
+    step: ClippingStep
+    size: int
+    is_replacement: bool
+
+    @property
+    def tail_share(self) -> float:
+        """See :class:`dprmt.accounting.pairs._schedule.Step`."""
+        return self.step.tail_share
+
+    @property
+    def is_exact(self) -> bool:
+        """See :class:`dprmt.accounting.pairs._schedule.Step`."""
+        return self.step.is_exact
+
+    @property
+    def steps(self) -> int:
+        """One."""
+        return 1
+
+    def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
+        """See :class:`dprmt.accounting.pairs._schedule.Step`."""
+        step = self.step
+        if step.is_exact:
+            above = CoinMixture(step.noise_multiplier, step.sample_rate, self.size, self.is_replacement)
+            return above, replace(above, is_charged=False)
+        below = tail / step.sample_rate
+        if step.secret:
+            law = step.norm_ratio(bins, below)
+            x, mass = law.spread(0.0)
+            shift = 1.0 / (step.noise_multiplier * np.sqrt(x))
+            one = SecretUpperPair(shift, mass, step.sample_rate, law.below)
+            under = SecretLowerPair(law, step.noise_multiplier, step.sample_rate)
+            return SecretReplacement(one), SecretReplacementBelow(under)
+        return _by_potentials(step, _FEW_BINS if bins <= _FEW_BINS else _MANY_BINS, below), self._equal(bins, below)
+
+    def _equal(self, bins: int, below: float) -> EqualReplacement:
+        law = self.step.norm_ratio(min(_TIMES_AS_MANY * bins, _MOST_BINS_BELOW), below)
+        x, mass = np.append(law.left[:1], law.right), np.append(law.below, law.mass)
+        return EqualReplacement(1.0 / (self.step.noise_multiplier * np.sqrt(x)), mass, self.step.sample_rate)
+
+    def upper_with_slack(self, bins: int, tail: float) -> StepPair:
+        """A pair that is never more private than the step, whatever losses are asked for."""
+        return self.pairs(bins, tail)[0]
+
+
+AnyStep: TypeAlias = ClippingStep | RelatedStep
+
+
+def has_pairs(step: ClippingStep, neighbours: Neighbours, is_poisson: bool) -> bool:
+    """Whether one step's pairs are known, so that they can be composed: else curves are (N6)."""
+    if group_size(neighbours) == 1 and not is_replacement(neighbours):
+        return True
+    if not is_poisson:
+        return False
+    return step.is_exact or (group_size(neighbours) == 1 and step.law.convex_mixture is not None)
+
+
+def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
+    """The step as the relation sees it."""
+    size, replaced = group_size(neighbours), is_replacement(neighbours)
+    return step if size == 1 and not replaced else RelatedStep(step, size, replaced)
+
+
+@lru_cache(maxsize=64)
+def _by_potentials(step: ClippingStep, bins: int, below: float) -> AtomicPair:
+    law = step.norm_ratio(round(_BINS_OF_THE_LAW * bins), below)
+    x, mass = law.spread(0.0)
+    return replaced_by_potentials(x, mass, law.below, step.noise_multiplier, step.sample_rate, bins, below)

@@ -1,0 +1,83 @@
+"""Answers for relations without a pair: certified curves of one change, composed (N6)."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from dprmt.accounting.basics import Array, Direction, PrivacyBounds
+from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Question, interval, solve
+from dprmt.accounting.pairs import Neighbours, Schedule, Step, group_size, is_replacement
+from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
+from dprmt.accounting.questions._delta_curve_solver import DeltaCurveSolver
+
+_POINTS = 401
+_TOLERANCE = 1e-2  # of each δ
+_NEGLIGIBLE = 1e-2  # share of δ
+_LEAST = 1e-250
+_FLOOR = 1e-30
+
+_OTHER: dict[Direction, Direction] = {"remove": "add", "add": "remove"}
+
+
+def bounds_by_curves(
+    schedule: Schedule, question: Question, direction: Direction, neighbours: Neighbours, tolerance: float
+) -> PrivacyBounds:
+    """Bounds from the curves of one sample that is present, or without a gradient.
+
+    Returns: the upper one by (N6); the lower one is that of the one sample.
+    """
+    one = {side: solve(schedule, question, side, tolerance) for side in (direction, _OTHER[direction])}
+    lower = one[direction].lower
+    if is_replacement(neighbours):
+        lower = max(bounds.lower for bounds in one.values())
+    upper = _upper(tuple(schedule), question, direction, neighbours, max(bounds.upper for bounds in one.values()))
+    return interval(lower, max(upper, lower), direction, question, tolerance)
+
+
+def lines_by_curves(schedule: Schedule, direction: Direction, neighbours: Neighbours, largest: float) -> Lines:
+    """All lines of the relation, from curves up to ``largest`` ε."""
+    return _related(tuple(schedule), direction, neighbours, largest, _FLOOR)
+
+
+def _upper(
+    schedule: tuple[tuple[Step, int], ...], question: Question, direction: Direction, neighbours: Neighbours, one: float
+) -> float:
+    if isinstance(question, DeltaAtEpsilon):
+        lines = _related(schedule, direction, neighbours, max(question.epsilon, 1.0), _FLOOR)
+        return min(float(lines.at(np.array([question.epsilon]))[0]), 1.0)
+    times = group_size(neighbours) * (2 if is_replacement(neighbours) else 1)
+    if not math.isfinite(one):
+        return math.inf
+    least = max(_NEGLIGIBLE * question.delta * math.exp(-min((times - 1) * one, 600.0)), _LEAST)
+    ends = [solve(schedule, EpsilonAtDelta(least), side, 1e-2).upper for side in _OTHER]
+    if not math.isfinite(max(ends)):
+        return math.inf
+    return _related(schedule, direction, neighbours, max(ends), least).epsilon_at(question.delta)
+
+
+@lru_cache(maxsize=16)
+def _related(
+    schedule: tuple[tuple[Step, int], ...], direction: Direction, neighbours: Neighbours, largest: float, least: float
+) -> Lines:
+    epsilon, curves = _curves(schedule, largest, least)
+    lines = {side: lines_of(epsilon, curves[side], curves[_OTHER[side]]) for side in _OTHER}
+    size, replaced = group_size(neighbours), is_replacement(neighbours)
+    if replaced:  # the same either way round
+        direction = "remove"
+    return changed_at_once(lines[direction], lines[_OTHER[direction]], size, replaced)
+
+
+@lru_cache(maxsize=16)
+def _curves(
+    schedule: tuple[tuple[Step, int], ...], largest: float, least: float
+) -> tuple[Array, dict[Direction, Array]]:
+    epsilon = np.linspace(0.0, max(largest, 1e-3), _POINTS)
+    floor = [least] * _POINTS
+    curves = {}
+    for side in _OTHER:
+        found = DeltaCurveSolver(schedule, epsilon.tolist(), side, _TOLERANCE, floor).solve()
+        curves[side] = np.array([bounds.upper for bounds in found])
+    return epsilon, curves

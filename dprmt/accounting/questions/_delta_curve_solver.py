@@ -1,0 +1,78 @@
+"""δ at each of many ε: every composed loss is asked about all of them, not only about the one it is made for."""
+
+from __future__ import annotations
+
+import math
+
+from dprmt.accounting.basics import Direction, PrivacyBounds, Side
+from dprmt.accounting.composition import Curve, DeltaAtEpsilon, intersection, interval, level_curves, levels, loss_drift
+from dprmt.accounting.pairs import Schedule
+
+_SPLIT_BEYOND = 6.0  # as in the engine: widths, in units of the tolerance, that another level alone will not mend
+_WORSE = 3.0  # than where the loss was made for: far enough from there to have one of its own
+_FEW = 8
+_LEAST_STEP, _SAFELY = 0.25, 1.1
+_SIDES: tuple[Side, Side] = ("upper", "lower")
+
+
+class DeltaCurveSolver:
+    """Bounds on δ at increasing ε, for one adjacency direction.
+
+    ``floor``: what δ has to exceed at each of them to be of interest.
+    """
+
+    def __init__(
+        self, schedule: Schedule, epsilons: list[float], direction: Direction, tolerance: float, floor: list[float]
+    ) -> None:
+        self.floor = floor
+        # The other direction most often decides at small ε only, if at all.
+        self.parts = 8 if any(floor) else 2
+        self.schedule, self.direction, self.tolerance = schedule, direction, tolerance
+        self.questions = [DeltaAtEpsilon(epsilon) for epsilon in epsilons]
+        self.found = [interval(0.0, math.inf, direction, question, tolerance) for question in self.questions]
+
+    def solve(self) -> list[PrivacyBounds]:
+        """Level by level, as far as this goes; the next one is no finer than what is wide still needs."""
+        level, *_, last = levels(self.schedule, self.questions[0], self.tolerance)
+        while True:
+            before = [self._width(place) for place in range(len(self.found))]
+            self._refine(self._wide(range(len(self.found))), level)
+            wide = self._wide(range(len(self.found)))
+            if level >= last or not any(self._width(place) < 0.8 * before[place] for place in wide):
+                return self.found
+            worst = max(self._width(place) for place in wide)
+            level = min(level + min(max(math.log(_SAFELY * worst, 4), _LEAST_STEP), 1.0), last)
+
+    def _refine(self, wide: list[int], level: float) -> None:
+        """Make a loss for the middle of what is wide, ask it all, and go on with what is far from there."""
+        if not wide:
+            return
+        middle = wide[len(wide) // self.parts]
+        self.parts = 2
+        self._ask(middle, wide, level)
+        far = [place for place in self._wide(wide) if self._width(place) > _WORSE * self._width(middle)]
+        self._refine([place for place in far if place < middle], level)
+        self._refine([place for place in far if place > middle], level)
+
+    def _ask(self, middle: int, places: list[int], level: float) -> None:
+        question = self.questions[middle]
+        if math.isfinite(self.found[middle].upper):
+            question = question.sharpened(self.found[middle])
+        split = level > 1.0 and self._width(middle) > _SPLIT_BEYOND
+        curves = level_curves(self.schedule, question, self.direction, level, split, len(places) > _FEW)
+        drift = loss_drift(self.schedule)
+        made: dict[Side, Curve] = {} if curves is None else {side: curves(side) for side in _SIDES}
+        for place in places:
+            answer: dict[Side, float] = {"upper": 0.0, "lower": 0.0}
+            answer |= {side: self.questions[place].read(curve, side, drift) for side, curve in made.items()}
+            self.found[place] = intersection(self.found[place], answer, self.questions[place], self.tolerance)
+
+    def _wide(self, places: range | list[int]) -> list[int]:
+        return [at for at in places if not self.found[at].is_narrow and self.found[at].upper > self.floor[at]]
+
+    def _width(self, place: int) -> float:
+        """In units of the tolerance."""
+        bounds = self.found[place]
+        if not math.isfinite(bounds.upper):
+            return math.inf
+        return (bounds.upper - bounds.lower) / max(self.tolerance * bounds.upper, 1e-320)

@@ -1,0 +1,122 @@
+"""What a composed run lets an attacker do, in numbers that people can read: from its whole curve, with both ends."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from scipy.special import log_ndtr, ndtr
+
+from dprmt._validation import check_real
+from dprmt.accounting.basics import Array, PrivacyBounds
+from dprmt.accounting.questions._privacy_curve import Numbers, PrivacyCurve
+
+if TYPE_CHECKING:
+    from dprmt.accounting.questions._trade_off import TradeOff
+
+_POINTS = 201
+_HALVINGS = 60
+_LARGEST_MU = 1e6
+
+
+class Run(Protocol):
+    """A composition."""
+
+    def epsilon(self, delta: float, *, tolerance: float = ...) -> PrivacyBounds:
+        """ε at a δ."""
+        ...
+
+    def delta_at(self, epsilon: Numbers) -> PrivacyCurve:
+        """δ at several ε."""
+        ...
+
+    def trade_off(self, alpha: list[float]) -> TradeOff:
+        """The trade-off function."""
+        ...
+
+
+def advantage(run: Run) -> PrivacyBounds:
+    """The most by which a true positive rate can exceed the false positive rate: δ at ε = 0."""
+    curve = run.delta_at([0.0])
+    return PrivacyBounds(float(curve.lower[0]), float(curve.estimate[0]), float(curve.upper[0]))
+
+
+def true_positive_rate(run: Run, false_positive_rate: float) -> PrivacyBounds:
+    """1 - β at α."""
+    alpha = check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0)
+    band = run.trade_off([alpha])
+    return PrivacyBounds(1.0 - float(band.upper[0]), 1.0 - float(band.estimate[0]), 1.0 - float(band.lower[0]))
+
+
+def bayes_risk(run: Run, prior: float) -> PrivacyBounds:
+    """Min over tests of π·β + (1-π)·α = min(π, 1-π)·(1 - δ(|log((1-π)/π)|)): the larger of both directions decides."""
+    prior = check_real("prior", prior, low=0.0, high=1.0)
+    least = min(prior, 1.0 - prior)
+    if least == 0.0:
+        return PrivacyBounds(0.0, 0.0, 0.0)
+    curve = run.delta_at([abs(math.log1p(-prior) - math.log(prior))])
+    upper, estimate, lower = (least * (1.0 - float(end[0])) for end in (curve.lower, curve.estimate, curve.upper))
+    return PrivacyBounds(lower, estimate, upper)
+
+
+def gdp_mu(run: Run, least_delta: float) -> PrivacyBounds:
+    """The smallest μ with δ(ε) ≤ δ_μ(ε) wherever δ(ε) > ``least_delta``."""
+    least_delta = check_real("least_delta", least_delta, low=1e-200, high=1.0, low_open=True, high_open=True)
+    last = run.epsilon(least_delta).upper
+    if not math.isfinite(last):
+        return PrivacyBounds(0.0, math.inf, math.inf, is_narrow=False)
+    epsilon = np.linspace(0.0, max(last, 1e-6), _POINTS)
+    curve = run.delta_at(epsilon.tolist())
+    seen = curve.lower > least_delta
+    lower = float(np.max(_mu_of(epsilon[seen], curve.lower[seen]), initial=0.0))
+    upper = max(_mu_of_chords(epsilon, np.maximum(curve.upper, least_delta)), lower)
+    return PrivacyBounds(lower, (lower + upper) / 2, upper, is_narrow=upper - lower <= 0.01 * upper)
+
+
+def _delta_of(mu: Array, epsilon: Array) -> Array:
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        across = epsilon / mu
+        value: Array = ndtr(mu / 2 - across) - np.exp(epsilon + _log_tail(mu / 2 + across))
+    return np.where(mu > 0.0, value, 0.0)
+
+
+def _log_tail(x: Array) -> Array:
+    value: Array = log_ndtr(-x)
+    return value
+
+
+def _mu_of(epsilon: Array, delta: Array) -> Array:
+    """At most the μ whose curve passes through each point."""
+    low, high = np.zeros(epsilon.size), np.full(epsilon.size, _LARGEST_MU)
+    for _ in range(_HALVINGS):
+        middle = np.where(low > 0.0, np.sqrt(np.maximum(low, 1e-12) * high), high * 1e-3)
+        below = _delta_of(middle, epsilon) <= delta
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return low
+
+
+def _mu_of_chords(epsilon: Array, delta: Array) -> float:
+    """A μ whose curve lies above all chords of δ in e^ε, cell by cell.
+
+    A convex curve falls short of its chord by at most (Δγ)²/8 times its largest second derivative there, which is
+    φ(μ/2 + ε/μ)/(μγ); so much is asked for at both ends.
+    """
+
+    def is_above(mu: float) -> bool:
+        own = _delta_of(np.full(epsilon.size, mu), epsilon)
+        log_density = -((mu / 2 + epsilon / mu) ** 2) / 2 - math.log(2 * math.pi) / 2
+        with np.errstate(over="ignore"):
+            width = np.expm1(np.diff(epsilon))  # of γ, in units of the left end
+            bend = width**2 / 8 * np.exp(log_density[:-1] + epsilon[:-1]) / mu
+        return bool(np.all(np.minimum(own[:-1] - delta[:-1], own[1:] - delta[1:]) >= bend * (1.0 + 1e-9)))
+
+    low, high = 0.0, 1e-6
+    while not is_above(high):
+        low, high = high, 4.0 * high
+        if high > _LARGEST_MU:
+            return math.inf
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_above(middle) else (middle, high)
+    return high

@@ -1,0 +1,211 @@
+"""ε after each of many numbers of equal steps: one discretization and one transform for a block of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dprmt.accounting.basics import Array, Direction, PrivacyBounds
+from dprmt.accounting.composition import (
+    DeltaCurve,
+    EpsilonAtDelta,
+    FewFrequencies,
+    InconsistentBoundsError,
+    TooManyFrequenciesError,
+    composed_powers,
+    levels,
+    log_kappa,
+    loss_drift,
+    step_laws,
+    tilt_for_delta,
+    window_of,
+)
+from dprmt.accounting.pairs import LossPMF, Step
+
+_BLOCK = 2.0  # largest number of steps of a block, over the smallest: one tilt serves them all
+_MOST_POINTS = 2**20  # of an inverse transform that has to be made for single numbers of steps
+_TRANSFORMS = 33  # at most, before it is seen what they leave open
+_LEAST_GAIN = 0.8  # of a level's width in the one before it, beyond which another level is not tried
+_WIDER = 1.5  # than its neighbours' intervals, where those are wide: nothing narrower is to be had
+
+
+@dataclass
+class Brackets:
+    """Bounds on ε at increasing numbers of steps; ε grows with them, so each bound serves its neighbours.
+
+    ``counts``: integers; ``floor``: a bound that the answer has to exceed to be of interest.
+    """
+
+    counts: NDArray[np.int64]
+    tolerance: float
+    floor: Array
+
+    def __post_init__(self) -> None:
+        self.lower, self.upper = np.zeros(self.counts.size), np.full(self.counts.size, np.inf)
+
+    def add(self, where: NDArray[np.int64], lower: Array, upper: Array) -> None:
+        """Take over bounds, and what they say of other numbers of steps."""
+        self.lower[where] = np.maximum(self.lower[where], lower)
+        self.upper[where] = np.minimum(self.upper[where], upper)
+        self.lower = np.maximum.accumulate(self.lower)
+        self.upper = np.minimum.accumulate(self.upper[::-1])[::-1]
+        if np.any(self.lower > self.upper * (1.0 + 1e-9) + 1e-300):
+            raise InconsistentBoundsError("bounds after different numbers of steps contradict each other: report this")
+
+    def width(self) -> Array:
+        """In units of the tolerance."""
+        with np.errstate(invalid="ignore"):
+            value: Array = (self.upper - self.lower) / (self.tolerance * np.maximum(1.0, self.upper))
+        return np.where(np.isfinite(self.upper), value, np.inf)
+
+    def open(self) -> NDArray[np.int64]:
+        """Where they are wider than asked, and could decide."""
+        return np.flatnonzero((self.width() > 1.0) & (self.upper > self.floor))
+
+
+def by_blocks(step: Step, brackets: Brackets, delta: float, direction: Direction) -> None:
+    """Narrow brackets block by block, as far as this goes."""
+    tail = step.tail_share * delta / int(brackets.counts[-1])
+    for block in _blocks(brackets.counts, brackets.open()):
+        _refine_block(_BlockQuestion(step, delta, direction, tail), brackets, block)
+
+
+def _blocks(counts: NDArray[np.int64], todo: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    while todo.size:
+        here = counts[todo] * _BLOCK >= counts[todo[-1]]
+        yield todo[here]
+        todo = todo[~here]
+
+
+@dataclass(frozen=True)
+class _BlockQuestion:
+    """What is asked of every block: ``tail`` is the mass that may be cut off per step."""
+
+    step: Step
+    delta: float
+    direction: Direction
+    tail: float
+
+
+@dataclass(frozen=True)
+class _Laws:
+    """A step's discrete losses from above and from below, and a bound on its total variation."""
+
+    upper: LossPMF
+    lower: LossPMF
+    variation: float
+
+
+def _refine_block(question: _BlockQuestion, brackets: Brackets, block: NDArray[np.int64]) -> None:
+    """Halve the mesh until the block's ends are narrow, or gain too little; only then solve all of it."""
+    most = int(brackets.counts[block[-1]])
+    for level in levels([(question.step, 1)], EpsilonAtDelta(question.delta), brackets.tolerance):
+        ends = np.unique(block[[0, -1]])
+        laws = _laws(question, most, level)
+        before = brackets.width()[ends]
+        if not _solve_block(question, laws, brackets, ends):
+            return
+        after = brackets.width()[ends]
+        if np.any((after > 1.0) & (after < _LEAST_GAIN * before)):
+            continue
+        block = _solve_all(question, laws, brackets, block)
+        if not block.size or np.any(after > 1.0):
+            return
+
+
+def _laws(question: _BlockQuestion, most: int, level: float) -> _Laws:
+    asked = EpsilonAtDelta(question.delta)
+    laws, variation = step_laws(question.step, most, asked, question.direction, level, question.tail)
+    return _Laws(laws["upper"], laws["lower"], variation)
+
+
+def _solve_all(
+    question: _BlockQuestion, laws: _Laws, brackets: Brackets, block: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Solve a block, in several rounds if one leaves some out; what stays open."""
+    block = np.intersect1d(block, brackets.open())
+    while block.size and _solve_block(question, laws, brackets, block):
+        rest = np.intersect1d(block, brackets.open())
+        if rest.size > 0.9 * block.size:
+            return rest
+        block = rest
+    return block
+
+
+def _solve_block(question: _BlockQuestion, laws: _Laws, brackets: Brackets, block: NDArray[np.int64]) -> bool:
+    """Whether this could be done."""
+    counts, delta = brackets.counts[block], question.delta
+    drift = loss_drift([(question.step, 1)]) * counts
+    upper = _bounds_of(laws.upper, counts, delta, upper=True)
+    lower = _bounds_of(laws.lower, counts, delta, upper=False)
+    if upper is None or lower is None:
+        return False
+    trivial = laws.variation * counts <= delta * (1.0 - 1e-9)  # even δ(0) is no larger
+    upper = np.where(trivial, 0.0, np.where(upper > 0, upper + drift, upper))
+    brackets.add(block, np.where(trivial, 0.0, np.maximum(lower - drift, 0.0)), upper)
+    return True
+
+
+def _bounds_of(law: LossPMF, counts: NDArray[np.int64], delta: float, upper: bool) -> Array | None:
+    if not law.mass.any():
+        return None
+    tilt = tilt_for_delta([(law, round(math.sqrt(float(counts[0]) * float(counts[-1]))))], delta)
+    try:
+        return FewFrequencies(law, counts.astype(np.float64), tilt).epsilon_bound(delta, upper)
+    except TooManyFrequenciesError:
+        return _bounds_by_transform(law, counts, delta, upper, tilt)
+
+
+def _bounds_by_transform(
+    law: LossPMF, counts: NDArray[np.int64], delta: float, upper: bool, tilt: float
+) -> Array | None:
+    """The same by an inverse transform each, for evenly spread ones of many; the others get trivial bounds."""
+    first, size = window_of(law, int(counts[0]), int(counts[-1]), tilt)
+    if size > _MOST_POINTS:
+        return None
+    places = np.unique(np.linspace(0, counts.size - 1, _TRANSFORMS).round().astype(np.int64))
+    found = np.full(counts.size, np.inf if upper else 0.0)
+    losses = composed_powers(law, counts[places].tolist(), tilt, first, size)
+    for place in places:
+        count = int(counts[place])
+        infinite = -math.expm1(count * math.log1p(-law.infinite)) if law.infinite < 1.0 else 1.0
+        loss = replace(losses[count], infinite=infinite)
+        kappa = float(log_kappa(np.asarray(tilt)))
+        curve = DeltaCurve(loss, max((loss.log_scale + kappa - math.log(delta)) / tilt, 0.0))
+        found[place] = curve.epsilon_above(delta) if upper else curve.epsilon_below(delta)
+    return found
+
+
+def one_by_one(brackets: Brackets, ask: Callable[[int], PrivacyBounds]) -> None:
+    """Ask at single places, in the middle of what is open, until the rest follows from these."""
+    asked = np.zeros(brackets.counts.size, dtype=bool)
+    while True:
+        todo = _worth_asking(brackets, asked)
+        if not todo.size:
+            return
+        ends = np.flatnonzero(np.diff(todo) > 1)
+        runs = np.split(todo, ends + 1)
+        for run in runs:
+            at = int(run[-1]) if not np.any(asked) else int(run[run.size // 2])
+            asked[at] = True
+            answer = ask(at)
+            brackets.add(np.array([at]), np.array([answer.lower]), np.array([answer.upper]))
+
+
+def _worth_asking(brackets: Brackets, asked: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Open ones, unless no wider than those asked on either side of them."""
+    todo = brackets.open()
+    todo = todo[~asked[todo]]
+    known = np.flatnonzero(asked)
+    if not known.size or not todo.size:
+        return todo
+    width = brackets.width()
+    right = np.minimum(np.searchsorted(known, todo), known.size - 1)
+    left = np.maximum(right - 1, 0)
+    near = np.maximum(width[known[left]], width[known[right]])
+    between = (known[left] < todo) & (todo < known[right])
+    return todo[~(between & (width[todo] <= _WIDER * near))]

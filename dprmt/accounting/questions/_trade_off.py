@@ -1,0 +1,98 @@
+"""Trade-off functions: the smallest false negative rate of any test at a given false positive rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dprmt._validation import ParameterError
+from dprmt.accounting.basics import Array, Direction, band_html
+from dprmt.accounting.composition import ComposedLoss, EpsilonAtDelta, loss_drift, solve, whole_loss
+from dprmt.accounting.pairs import Neighbours, Schedule
+from dprmt.accounting.questions._by_curves import lines_by_curves
+
+_LEVEL = 0.5  # refinement of the discretization
+_DIRECTIONS: tuple[Direction, Direction] = ("remove", "add")
+_LEAST_DELTA = 1e-9
+_ESTIMATE_AT = 0.33  # of the way from lower to upper: the upper side errs about twice as much
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """A certified band around the trade-off function.
+
+    Attributes
+    ----------
+    alpha : ndarray
+        False positive rates.
+    lower, estimate, upper : ndarray, shape of ``alpha``
+        Bounds on, and a guess of, the smallest false negative rate β. ``lower`` is the safe side.
+    """
+
+    alpha: Array
+    lower: Array
+    estimate: Array
+    upper: Array
+
+    def _repr_html_(self) -> str:
+        return band_html(self)
+
+
+def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
+    """The smaller of both directions' trade-off functions of a composition.
+
+    Notes
+    -----
+    f(α) = sup_ε (1 - δ(ε) - e^ε α) over all real ε: Dong, Roth & Su 2022 (arXiv:1905.02383v3), Proposition 6.
+    """
+    alpha = np.asarray(alpha, dtype=np.float64)
+    if not np.all((alpha >= 0) & (alpha <= 1)):
+        raise ParameterError("alpha", alpha.tolist(), "numbers in [0, 1]")
+    drift = loss_drift(schedule)
+    bands = [whole_loss(schedule, direction, _LEVEL) for direction in _DIRECTIONS]
+    lower = np.min([_beta(band["upper"], alpha, drift, safe=True) for band in bands], axis=0)
+    upper = np.min([_beta(band["lower"], alpha, drift, safe=False) for band in bands], axis=0)
+    upper = np.maximum(np.minimum(upper, 1.0 - alpha), lower)
+    return TradeOff(alpha, lower, lower + _ESTIMATE_AT * (upper - lower), upper)
+
+
+def trade_off_by_curves(schedule: Schedule, alpha: ArrayLike, neighbours: Neighbours) -> TradeOff:
+    """The same for a relation without a pair, from curves of one sample composed (N6).
+
+    Returns: the upper side is that of the one sample.
+    """
+    one = trade_off(schedule, alpha)
+    best = np.zeros(one.alpha.shape)
+    ends = [solve(schedule, EpsilonAtDelta(_LEAST_DELTA), side, 1e-2).upper for side in _DIRECTIONS]
+    if np.all(np.isfinite(ends)):
+        each = [lines_by_curves(schedule, side, neighbours, max(ends)) for side in _DIRECTIONS]
+        with np.errstate(over="ignore"):
+            powers = [np.min(lines.delta + np.exp(lines.epsilon) * one.alpha[..., None], axis=-1) for lines in each]
+        best = np.clip(1.0 - np.max(powers, axis=0), 0.0, 1.0)
+    lower = np.minimum(best, one.upper)
+    return TradeOff(one.alpha, lower, lower + _ESTIMATE_AT * (one.upper - lower), one.upper)
+
+
+def _beta(loss: ComposedLoss, alpha: Array, drift: float, safe: bool) -> Array:
+    """Sup over grid points of 1 - δ(l) - e^l α; the maximizer has Q-mass α above it."""
+    # For ``safe`` any grid point would do, and errors are subtracted; else the supremum is needed over all real
+    # l, which is attained on the grid (or at l → -∞) because δ is linear in e^l between grid points.
+    p = loss.mass * np.exp(loss.log_scale)
+    with np.errstate(over="ignore", under="ignore"):
+        q_above = np.cumsum((p * np.exp(-np.maximum(loss.losses, -700.0)))[::-1])[::-1]
+        weight = np.exp(np.minimum(loss.losses, 700.0))
+    p_above = np.cumsum(p[::-1])[::-1]
+    error = loss.error * np.exp(loss.log_scale) + 1e-12 + drift
+    place = np.searchsorted(-q_above, -alpha.ravel(), side="left")
+    best = np.full(alpha.size, 1.0 - float(p.sum()) - loss.infinite)
+    for shift in (-1, 0, 1):
+        j = np.clip(place + shift, 0, p.size - 1)
+        after = np.minimum(j + 1, p.size - 1)
+        inside = j + 1 < p.size
+        delta = np.where(inside, p_above[after] - weight[j] * q_above[after], 0.0) + loss.infinite
+        best = np.maximum(best, 1.0 - delta - weight[j] * alpha.ravel())
+    best = best - error if safe else best + error
+    result: Array = np.clip(best, 0.0, 1.0).reshape(alpha.shape)
+    return result
