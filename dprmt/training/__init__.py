@@ -2,8 +2,8 @@
 
 from dprmt._lazy import on_demand as _on_demand
 
-_ROOMS = ("clipping", "data", "denoising", "evaluation", "harness", "models", "norms", "optimizers", "randomness")
-__getattr__, _rooms = _on_demand(__name__, (*_ROOMS, "recipes", "subspaces", "telemetry"))
+_ROOMS = ("clipping", "data", "denoising", "evaluation", "harness", "hugging_face", "models", "norms", "optimizers")
+__getattr__, _rooms = _on_demand(__name__, (*_ROOMS, "randomness", "recipes", "subspaces", "telemetry"))
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@ from dprmt.training import data as data
 from dprmt.training import denoising as denoising
 from dprmt.training import evaluation as evaluation
 from dprmt.training import harness as harness
+from dprmt.training import hugging_face as hugging_face
 from dprmt.training import models as models
 from dprmt.training import norms as norms
 from dprmt.training import optimizers as optimizers

@@ -21,6 +21,7 @@ ROOMS = (
     "dprmt.training.denoising",
     "dprmt.training.evaluation",
     "dprmt.training.harness",
+    "dprmt.training.hugging_face",
     "dprmt.training.models",
     "dprmt.training.norms",
     "dprmt.training.optimizers",
