@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dprmt.accounting import DPSGD
 from dprmt.cli import main
 from dprmt.cli._main import build_parser
 from tests.house.import_graph import ROOT
@@ -25,7 +26,7 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def test_there_are_pages_and_each_is_in_the_site() -> None:
-    assert len(PAGES) == 9
+    assert len(PAGES) == 10
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert [page.name for page in PAGES if f"how_to/{page.name}" not in nav] == []
 
@@ -34,10 +35,16 @@ def test_there_are_pages_and_each_is_in_the_site() -> None:
 def test_programs_run(path: Path) -> None:
     namespace: dict[str, object] = {"__name__": "page"}
     assert blocks(path, "python")
+    if "import lightning" in path.read_text(encoding="utf-8"):
+        pytest.importorskip("lightning")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="torch")  # of gloo's, on machines with odd networks
+        warnings.filterwarnings("ignore", module="torch|lightning")  # gloo on machines with odd networks; few workers
         for block in blocks(path, "python"):
             exec(compile(block, path.name, "exec"), namespace)
+    if path.stem == "lightning_module":  # every step was private and charged
+        module: Any = namespace["module"]
+        assert module.charged == 20
+        assert module.epsilon() == DPSGD(1.2, module.batches.rate, module.private.record.norms).epsilon(20, 1e-5).upper
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
