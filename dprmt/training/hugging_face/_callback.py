@@ -225,8 +225,10 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
             self.noise_multiplier = found.noise_multiplier
         self._mechanism = plan.record.mechanism(self.noise_multiplier, Poisson(self._batches.rate))
         noise = SecureRandom() if self._secure else None
-        self._private = plan.privatize(inside, noise_multiplier=self.noise_multiplier, noise_generator=noise)
-        self._optimizer = trainer.optimizer = PrivateOptimizer(self._private, self._charge)
+        private = plan.privatize(inside, noise_multiplier=self.noise_multiplier, noise_generator=noise)
+        assert isinstance(private, ClippedStep)  # no units were asked for
+        self._private = private
+        self._optimizer = trainer.optimizer = PrivateOptimizer(private, self._charge)
         self._items = _columns(trainer)
         return self._optimizer
 
