@@ -14,18 +14,17 @@ class KnownProbes(Step):
     ----------
     noise_multiplier, rate : float
         σ and q.
-    ratio : NormRatio
-    rank_one : bool
-        Whether ``ratio`` has the law of a gradient of rank one: only then ``tails`` are those of a mechanism, and
+    charged, attained : NormRatio
+        X of a law that no gradient exceeds in convex functions, and of some gradient; where they are the same one,
         min(X, 1) is stochastically below all (V5).
     """
 
-    def __init__(self, noise_multiplier: float, rate: float, ratio: NormRatio, rank_one: bool) -> None:
-        self._sigma, self._rate, self._rank_one = arb(noise_multiplier), arb(rate), rank_one
+    def __init__(self, noise_multiplier: float, rate: float, charged: NormRatio, attained: NormRatio) -> None:
+        self._sigma, self._rate, self._ordered = arb(noise_multiplier), arb(rate), charged is attained
         self.least = (1 - self._rate).log() if rate < 1 else None
-        self._lost, spread = ratio.spread(self._bend)
+        self._lost, spread = charged.spread(self._bend)
         self._above = [(mass, x, 1 / (self._sigma * x.sqrt())) for mass, x in spread]
-        self._below = [(mass, 1 / (self._sigma * x.sqrt())) for mass, x in ratio.pulled(self._bend)]
+        self._below = [(mass, 1 / (self._sigma * x.sqrt())) for mass, x in attained.pulled(self._bend)]
 
     def removed(self, s: arb) -> arb:
         """δ, by the unsampled curve at κ = 1 + (s - 1)/q."""
@@ -57,4 +56,4 @@ class KnownProbes(Step):
             value = self._height(epsilon, mu)
             tight += mass * value.max(top + slope * (end - x))  # the tangent where it is above
             ordered += mass * (value if x < 1 else at_one)
-        return tight.upper().min(ordered.upper()) if self._rank_one else tight.upper()
+        return tight.upper().min(ordered.upper()) if self._ordered else tight.upper()

@@ -11,16 +11,16 @@ from dprmt_verify._balls import ONE, ZERO
 
 
 class Bin(NamedTuple):
-    """X between two numbers: its probability, and its mean there."""
+    """X between two numbers: its mean there, and the probability."""
 
     left: arb
     right: arb
-    mass: arb
     mean: arb
+    mass: arb
 
 
 class NormRatio:
-    """X with law Σ π_j Γ(jk/2)/(jk/2) in bins from 0 on; beyond the last one lies ``rest`` of the probability.
+    """X = h + (1 - h)·Y, Y with law Σ π_j Γ(jk/2)/(jk/2), in bins; beyond the last lies ``rest`` of the probability.
 
     Parameters
     ----------
@@ -31,15 +31,20 @@ class NormRatio:
     cut : float
         So much may lie in the first bin and beyond the last one.
     fineness : float
-        Bins next to X = 1, in units of the standard deviation of log X.
+        Bins next to Y = 1, in units of the standard deviation of log Y.
+    exact : float
+        h, a dyadic number.
     """
 
-    def __init__(self, probes: int, copies: Mapping[int, arb], cut: float, fineness: float) -> None:
+    def __init__(self, probes: int, copies: Mapping[int, arb], cut: float, fineness: float, exact: float = 0.0) -> None:
         scale = math.sqrt(2 / (probes * max(copies)))
 
         def below(x: arb, moment: int) -> arb:
             parts = ((weight, arb(probes * j) / 2) for j, weight in copies.items())
             return sum((weight * (shape * x).gamma_lower(shape + moment, 1) for weight, shape in parts), ZERO)
+
+        def part(y: arb) -> arb:
+            return exact + (1 - exact) * y
 
         edges = {0: ONE}
         for sign in (1, -1):
@@ -51,7 +56,7 @@ class NormRatio:
         ends = [(ZERO, ZERO, ZERO), *((edges[i], below(edges[i], 0), below(edges[i], 1)) for i in sorted(edges))]
         self.rest = 1 - ends[-1][1]
         self.bins = [
-            Bin(left, right, high - low, (after - before) / (high - low))
+            Bin(part(left), part(right), part((after - before) / (high - low)), high - low)
             for (left, low, before), (right, high, after) in pairwise(ends)
         ]
 

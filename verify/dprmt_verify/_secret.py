@@ -14,18 +14,19 @@ class SecretProbes(Gaussians):
     ----------
     noise_multiplier, rate : float
         σ and q.
-    ratio : NormRatio
+    charged, attained : NormRatio
+        X of a law that no gradient exceeds in convex functions, and of some gradient.
     """
 
-    def __init__(self, noise_multiplier: float, rate: float, ratio: NormRatio) -> None:
+    def __init__(self, noise_multiplier: float, rate: float, charged: NormRatio, attained: NormRatio) -> None:
         def shift(x: arb) -> arb:
             return 1 / (noise_multiplier * x.sqrt())
 
-        lost, atoms = ratio.spread(lambda left: ZERO)
+        lost, atoms = charged.spread(lambda left: ZERO)
         super().__init__(1 - arb(rate), [(mass * rate, shift(x)) for mass, x in atoms])
         self._last = self.moving[0][1] + 40  # of thresholds; beyond, P is at most Φ(-40) and what is lost
         self._lost = rate * lost * _tangent(_turn(self._last), ZERO) + normal_above(arb(40))
-        self._bins = [(bin.mass * rate, shift(bin.left), shift(bin.mean), shift(bin.right)) for bin in ratio.bins[1:]]
+        self._bins = [(x.mass * rate, shift(x.left), shift(x.mean), shift(x.right)) for x in attained.bins[1:]]
         self._plain = Gaussians(self.still, [(mass, mean) for mass, _, mean, _ in self._bins])
         self._cap, probe = arb(-64), arb(64)
         for step in (arb(2) ** -i for i in range(-6, 20)):
@@ -42,7 +43,7 @@ class SecretProbes(Gaussians):
         return self.above(x) + self._lost - s * normal_above(x)
 
     def half_line(self, s: arb) -> tuple[arb, arb]:
-        """P at least, for a gradient of rank one, and Q of the rest."""
+        """P at least, for the attained ratio, and Q of the rest."""
         x = self._plain.threshold(s).mid()
         turn, above = _turn(x), self.still * normal_above(x)
         for mass, left, mean, right in self._bins:

@@ -10,6 +10,7 @@ from dprmt_verify._known import KnownProbes
 from dprmt_verify._norm_ratio import NormRatio
 from dprmt_verify._run import Phase
 from dprmt_verify._secret import SecretProbes
+from dprmt_verify._sketch import copies
 from dprmt_verify._table import Direction, Step
 
 BOTH: tuple[Direction, ...] = ("remove", "add")
@@ -22,8 +23,13 @@ _KEYS = {
     "gaussian": "noise_multiplier",
     "poisson": "rate",
     "hutchinson": "probes secret rank analysis",
+    "hutch++": "probes sketch power_iteration secret",
+    "flat spectrum": "probes sketch secret",
     "group": "size of",
 }
+
+
+_ESTIMATED = ("hutchinson", "hutch++", "flat spectrum")
 
 
 class NotCoveredError(ValueError):
@@ -31,12 +37,15 @@ class NotCoveredError(ValueError):
 
 
 class Claim(NamedTuple):
-    """One end: that ε, the largest of these directions, is at most or at least ``value``; maybe beyond this program."""
+    """One end: that ε, the largest of these directions, is at most or at least ``value``.
+
+    ``attained``: False of a lower end that may be about a law that no gradient has, which can only be proved.
+    """
 
     end: Literal["upper", "lower"]
     value: float
     directions: tuple[Direction, ...]
-    covered: bool
+    attained: bool
 
     def __str__(self) -> str:
         whose = "" if len(self.directions) == 2 else f" to {self.directions[0]}"
@@ -59,10 +68,10 @@ def read_statement(text: str) -> Statement:
         run = _object({"phase": {"kind": "statement"} | dict(part)}, "phase", "", "statement")
         mechanism = _object(run, "mechanism", "", "dpsgd", "gaussian")
         relation = _relation(mechanism if "neighbours" in mechanism else document)
-        norms = _object(mechanism, "norms", "exact", "exact", "hutchinson")
+        norms = _object(mechanism, "norms", "exact", "exact", *_ESTIMATED)
         phases.append(_phase(mechanism, norms, _number(run, "steps", 1, 10**9, int), *relation))
         neighbours.add(relation)
-        attained &= "envelope" not in (norms.get("analysis"), document.get("analysis"))
+        attained &= norms["kind"] != "hutch++" and "envelope" not in (norms.get("analysis"), document.get("analysis"))
     if len(neighbours) != 1:
         raise NotCoveredError("neighbours that differ between phases, or no phase at all")
     claims = _claims(document, _WAYS[neighbours.pop()[0]], attained)
@@ -87,12 +96,18 @@ def _phase(mechanism: Any, norms: Any, steps: int, neighbours: str, group: int) 
         group = group if mechanism["kind"] == "dpsgd" else 1
         return Phase(1 if rate == 1 else steps, lambda cut, cells: exact(sigma, rate, group, steps, is_mirrored))
     probes, secret = _number(norms, "probes", 2, 10**5, int), norms.get("secret", False)
+    sketch = _number(norms, "sketch", 3, 10**4, int) if norms["kind"] != "hutchinson" else 0
     if is_mirrored or group > 1:
         raise NotCoveredError("estimated norms are covered for one sample, present or not")
 
     def build(cut: float, cells: int) -> Step:
-        ratio = NormRatio(probes, {1: ONE}, cut, 1 / cells)
-        return SecretProbes(sigma, rate, ratio) if secret else KnownProbes(sigma, rate, ratio, True)
+        if sketch:
+            charged = attained = NormRatio(probes * sketch, {1: ONE}, cut, 1 / cells, exact=0.5)
+        else:
+            charged = attained = NormRatio(probes, {1: ONE}, cut, 1 / cells)
+        if norms["kind"] == "hutch++":
+            charged = NormRatio(probes, copies(sketch, norms.get("power_iteration") is True), cut, 1 / cells)
+        return (SecretProbes if secret else KnownProbes)(sigma, rate, charged, attained)
 
     return Phase(steps, build)
 

@@ -43,7 +43,7 @@ def verify(statement: Statement, seconds: float = 60.0, cells: int = 10) -> list
     list of Verdict
     """
     start = time.process_time()
-    verdicts = {claim: Verdict(claim, "not settled" if claim.covered else "not covered") for claim in statement.claims}
+    verdicts = {claim: Verdict(claim, "not settled") for claim in statement.claims}
     while left := [claim for claim, verdict in verdicts.items() if verdict.word == "not settled"]:
         began = time.process_time()
         largest = max(abs(claim.value) for claim in left)
@@ -62,7 +62,8 @@ def _judged(run: Run, delta: float, claim: Claim) -> Verdict:
     at_least, _ = _switch(lambda epsilon: not any(run.below(way, epsilon) > delta for way in claim.directions), high)
     upper, value = claim.end == "upper", claim.value
     proved, refuted = (at_most <= value, value < at_least) if upper else (value <= at_least, at_most < value)
-    return Verdict(claim, "proved" if proved else "refuted" if refuted else "not settled", at_least, at_most)
+    word: Word = "proved" if proved else "refuted" if refuted else "not settled"
+    return Verdict(claim, word if proved or claim.attained else "not covered", at_least, at_most)
 
 
 def _switch(holds: Callable[[float], bool], high: float) -> tuple[float, float]:

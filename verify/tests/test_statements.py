@@ -143,4 +143,4 @@ def code_lines(path: Path) -> int:
 
 
 def test_it_is_small_enough_to_be_read_in_an_evening() -> None:
-    assert sum(code_lines(path) for path in PACKAGE.glob("*.py")) <= 600
+    assert sum(code_lines(path) for path in PACKAGE.glob("*.py")) <= 720
