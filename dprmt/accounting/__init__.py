@@ -18,6 +18,7 @@ from dprmt.accounting.laws import norms_from_dict as norms_from_dict
 from dprmt.accounting.mechanisms import DPSGD as DPSGD
 from dprmt.accounting.mechanisms import ApproximateRelease as ApproximateRelease
 from dprmt.accounting.mechanisms import Composition as Composition
+from dprmt.accounting.mechanisms import FixedOrder as FixedOrder
 from dprmt.accounting.mechanisms import GaussianRelease as GaussianRelease
 from dprmt.accounting.mechanisms import LaplaceRelease as LaplaceRelease
 from dprmt.accounting.mechanisms import Poisson as Poisson
@@ -50,6 +51,7 @@ __all__ = [
     "ApproximateRelease",
     "Composition",
     "ExactNorms",
+    "FixedOrder",
     "FlatSpectrum",
     "GaussianRelease",
     "Group",

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, Composition, Group, Neighbours, RandomAllocation, Release, calibrate, compose
+from dprmt.accounting import (
+    DPSGD,
+    Composition,
+    FixedOrder,
+    Group,
+    Neighbours,
+    RandomAllocation,
+    Release,
+    calibrate,
+    compose,
+)
 from dprmt.cli._neighbours_options import ALSO, NEIGHBOURS, neighbours_of
 from dprmt.cli._norms_options import NORMS, analysis_of, norms_label, norms_of
 from dprmt.cli._options import Option, read_options, real
@@ -171,6 +181,7 @@ def _relation(neighbours: Neighbours) -> str:
 
 
 def _label(mechanism: DPSGD) -> str:
-    sampled = ", random allocation" if isinstance(mechanism.sampling, RandomAllocation) else ""
+    words = {RandomAllocation: ", random allocation", FixedOrder: ", fixed order"}
+    sampled = words.get(type(mechanism.sampling), "")
     by_curves = "" if mechanism.has_pairs else ", composed curves"
     return f"{norms_label(mechanism.norms)}{sampled}{by_curves}"

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.accounting import Poisson, RandomAllocation, Sampling
+from dprmt.accounting import FixedOrder, Poisson, RandomAllocation, Sampling
 from dprmt.cli._options import Option, choice, count, real, rounded_up, share
 
 _MOST_STEPS = 10**9
@@ -20,7 +20,12 @@ POISSON = (
 )
 SAMPLING = (
     *POISSON,
-    Option("--sampling", choice("poisson", "allocation"), "poisson (default), or allocation: once in every epoch"),
+    Option(
+        "--sampling",
+        choice("poisson", "allocation", "fixed-order"),
+        "poisson (default), allocation: once in every epoch, in a random step, or fixed-order: a loader that shuffles"
+        " and cuts; --epochs says how often",
+    ),
     Option("--steps-per-epoch", count(high=10**7), "t of random allocation, an integer in [1, 1e7]", metavar="T"),
     Option(
         "--participations",
@@ -37,7 +42,8 @@ what the answer means:
   --group ask about others. The larger of both directions counts. It holds if every batch is drawn by
   Poisson sampling (each example enters with probability q, by coins of its own) or, where --sampling says so, by
   random allocation (each example in one step of every epoch, drawn anew and uniformly); if gradients are clipped as
-  said; and if sums are divided by the expected batch size. Batches from a shuffled order are not answered here.
+  said; and if sums are divided by the expected batch size. Batches from a shuffled or any other order are answered by
+  --sampling fixed-order, without credit for the shuffle.
 """
 
 
@@ -45,6 +51,8 @@ def batches_of(values: dict[str, Any]) -> tuple[Sampling, int]:
     """How samples come into batches, as the library's value, and the number of steps; however the two were given."""
     if values.get("sampling") == "allocation":
         return _allocated(values)
+    if values.get("sampling") == "fixed-order":
+        return _in_order(values)
     _leave_out(values, ("steps_per_epoch", "participations"), "--sampling is poisson")
     rate = _exact_rate(values)
     return Poisson(rounded_up(rate)), _steps(values, rate)
@@ -54,6 +62,8 @@ def sampling_sentence(sampling: Sampling, steps: int) -> str:
     """To follow "DP-SGD"."""
     if isinstance(sampling, Poisson):
         return f"for T = {steps} steps on batches by Poisson sampling at rate q = {sampling.rate:.6g}"
+    if isinstance(sampling, FixedOrder):
+        return f"for {steps} epochs in a fixed order (every example in one batch of each, none drawn)"
     blocks, per_epoch = sampling.participations, sampling.steps_per_epoch
     where = "one step of each" if blocks == 1 else f"one step of each of an epoch's {blocks} blocks"
     epochs = f"for {steps // per_epoch} epochs of {per_epoch} steps"
@@ -64,8 +74,16 @@ def _allocated(values: dict[str, Any]) -> tuple[RandomAllocation, int]:
     _leave_out(values, ("sample_rate", "steps", "examples", "batch_size"), "--sampling is allocation")
     _need(values, ("steps_per_epoch", "epochs"), "--sampling is allocation")
     sampling = RandomAllocation(values["steps_per_epoch"], values["participations"] or 1)
-    epochs = _whole(values["epochs"])
+    epochs = _whole(values["epochs"], "allocation")
     return sampling, sampling.run_length(None, epochs)
+
+
+def _in_order(values: dict[str, Any]) -> tuple[FixedOrder, int]:
+    beside = ("sample_rate", "steps", "examples", "batch_size", "steps_per_epoch", "participations")
+    _leave_out(values, beside, "--sampling is fixed-order, whatever the batches are")
+    _need(values, ("epochs",), "--sampling is fixed-order")
+    sampling = FixedOrder()
+    return sampling, sampling.run_length(None, _whole(values["epochs"], "fixed-order"))
 
 
 def _leave_out(values: dict[str, Any], names: tuple[str, ...], where: str) -> None:
@@ -80,9 +98,9 @@ def _need(values: dict[str, Any], names: tuple[str, ...], where: str) -> None:
             raise ParameterError(name, None, f"given where {where}")
 
 
-def _whole(epochs: float) -> int:
+def _whole(epochs: float, sampling: str) -> int:
     if not epochs.is_integer():
-        raise ParameterError("epochs", epochs, "an integer where --sampling is allocation")
+        raise ParameterError("epochs", epochs, f"an integer where --sampling is {sampling}")
     return int(epochs)
 
 

@@ -21,12 +21,13 @@ from dprmt.accounting.mechanisms._releases import (
     Release,
     release_from_dict,
 )
-from dprmt.accounting.mechanisms._sampling import Poisson, RandomAllocation, Sampling, sampling_from_dict
+from dprmt.accounting.mechanisms._sampling import FixedOrder, Poisson, RandomAllocation, Sampling, sampling_from_dict
 
 __all__ = [
     "DPSGD",
     "ApproximateRelease",
     "Composition",
+    "FixedOrder",
     "GaussianRelease",
     "LaplaceRelease",
     "Poisson",

@@ -6,12 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NoReturn, SupportsFloat
 
-from dprmt._validation import check_real
+from dprmt._validation import ParameterError, check_real
 from dprmt.accounting.basics import NoRenyiDivergenceError, Value
 from dprmt.accounting.laws import ExactNorms, Norms, checked_norms
 from dprmt.accounting.mechanisms._mechanism import Mechanism
-from dprmt.accounting.mechanisms._sampling import Poisson, Sampling, checked_sampling
-from dprmt.accounting.pairs import AnyStep, ClippingStep, Neighbours, ZeroOut, checked_neighbours, has_pairs, related
+from dprmt.accounting.mechanisms._sampling import FixedOrder, Poisson, Sampling, checked_sampling
+from dprmt.accounting.pairs import (
+    AddRemove,
+    AnyStep,
+    ClippingStep,
+    Group,
+    Neighbours,
+    ZeroOut,
+    checked_neighbours,
+    group_size,
+    has_pairs,
+    related,
+)
 
 ProbeSharing = Literal["batch", "sample"]
 
@@ -27,7 +38,7 @@ class DPSGD(Value, Mechanism):
     ----------
     noise_multiplier : float
         σ, standard deviation of the noise in units of the clipping norm; in [1e-3, 1e6].
-    sampling : Poisson, RandomAllocation or float
+    sampling : Poisson, RandomAllocation, FixedOrder or float
         How samples come into batches; a number q stands for ``Poisson(q)``.
     norms : ExactNorms, Hutchinson or HutchPlusPlus
         How per-sample norms are taken. Estimates come with public probes unless ``secret=True``.
@@ -38,9 +49,9 @@ class DPSGD(Value, Mechanism):
     -----------------
     Every ``upper`` bounds the privacy of adaptive composition for ``neighbours`` (``docs/theory/neighbours.md``; the
     larger of both directions), provided batches are drawn as ``sampling`` says (a shuffle that is cut into batches of a
-    fixed size is neither, and not covered), each sample's contribution is clipped to norm C by its norm, taken as
-    ``norms`` says and under what that value asks of the training code, Gaussian noise of standard deviation σC is added
-    to the sum, and anything else, the normalisation by the *expected* batch size included, is post-processing.
+    fixed size is :class:`FixedOrder`, and nothing better), each sample's contribution is clipped to norm C by its norm,
+    taken as ``norms`` says and under what that value asks of the training code, Gaussian noise of standard deviation σC
+    is added to the sum, and anything else, the normalisation by the *expected* batch size included, is post-processing.
     Discretization, truncation and rounding are charged to it (``docs/theory/randomized_clipping.md``, §6; for random
     allocation ``docs/theory/random_allocation.md``).
 
@@ -82,6 +93,12 @@ class DPSGD(Value, Mechanism):
             norms=checked_norms(norms),
             neighbours=checked_neighbours(neighbours),
         )
+        related_to = self.neighbours.of if isinstance(self.neighbours, Group) else self.neighbours
+        if isinstance(self.sampling, FixedOrder) and isinstance(related_to, AddRemove):
+            allowed = (
+                "ZeroOut() or ReplaceOne() in a fixed order: where a sample is removed others change their batches"
+            )
+            raise ParameterError("neighbours", self.neighbours, allowed)
 
     @property
     def sample_rate(self) -> float:
@@ -98,7 +115,7 @@ class DPSGD(Value, Mechanism):
 
         Returns
         -------
-        Poisson or RandomAllocation
+        Poisson, RandomAllocation or FixedOrder
             The value.
         """
         return self.sampling
@@ -148,8 +165,10 @@ class DPSGD(Value, Mechanism):
         return ClippingStep(self.noise_multiplier, self.sampling.step_rate, norms.law(), norms.is_secret)
 
     def _has_pairs(self, norms: Norms) -> bool:
-        is_poisson = isinstance(self.sampling, Poisson)
-        return has_pairs(self._own_step(norms), self.neighbours, is_poisson)
+        step, is_poisson = self._own_step(norms), isinstance(self.sampling, Poisson)
+        if isinstance(self.sampling, FixedOrder):
+            is_poisson = group_size(self.neighbours) == 1  # several may be in one batch, or in several
+        return has_pairs(step, self.neighbours, is_poisson)
 
     def rdp(self, orders: float | Sequence[float]) -> NoReturn:
         """Refuse: no Rényi divergence is finite with estimated norms, and none is computed here with exact ones.

@@ -185,8 +185,78 @@ class RandomAllocation(Value):
         return int(steps)
 
 
-Sampling: TypeAlias = Poisson | RandomAllocation
-_KINDS = (Poisson, RandomAllocation)
+@dataclass(frozen=True, repr=False)
+class FixedOrder(Value):
+    """No sampling: in an epoch every sample is in at most one batch, in any order chosen without looking at the data.
+
+    A loader that shuffles and cuts, sorted files, a stream. An epoch is one step without sampling for the accountant,
+    whatever the batches are, and ``steps`` count epochs.
+
+    Formal guarantees
+    -----------------
+    (N5, ``docs/theory/neighbours.md``) Who is in which batch must not depend on anybody's data, and not on who is
+    there: for `AddRemove`, where everybody after a removed sample moves up, there is no claim. Nothing better is proved
+    for a shuffle.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD
+    >>> bounds = DPSGD(4.0, FixedOrder()).epsilon(epochs=3, delta=1e-5)
+    >>> f"{bounds.upper:.3f}"
+    '1.698'
+    """
+
+    kind: ClassVar[str] = "fixed-order"
+    steps_per_epoch: ClassVar[int] = 1
+    """What the accountant calls a step is an epoch."""
+    rate: ClassVar[float] = 1.0
+    """Nobody is left to chance."""
+    step_rate: ClassVar[float] = 1.0
+    """The sample rate of the step that the engine sees."""
+
+    def schedule(self, step: AnyStep, steps: int) -> Schedule:
+        """What the engine composes for a number of epochs.
+
+        Returns
+        -------
+        list of (step, count)
+            One step without sampling each.
+        """
+        return [(step, steps)]
+
+    def unit(self, step: AnyStep) -> AnyStep:
+        """What another package's accountant composes.
+
+        Returns
+        -------
+        ClippingStep or RelatedStep
+            One epoch.
+        """
+        return step
+
+    def run_length(self, steps: int | None, epochs: int | None) -> int:
+        """The number of epochs of a run.
+
+        Returns
+        -------
+        int
+            ``epochs``, or ``steps``, which count them.
+
+        Raises
+        ------
+        ParameterError
+            If not exactly one of both is given, or it is out of range.
+        """
+        if epochs is not None and steps is not None:
+            raise ParameterError("epochs", epochs, "left out where a number of steps is given")
+        name, value = ("epochs", epochs) if steps is None else ("steps", steps)
+        if value is None:
+            raise ParameterError("epochs", None, f"an integer in [1, {_MOST_STEPS}]")
+        return check_count(name, value, high=_MOST_STEPS)
+
+
+Sampling: TypeAlias = Poisson | RandomAllocation | FixedOrder
+_KINDS = (Poisson, RandomAllocation, FixedOrder)
 
 
 def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
@@ -196,7 +266,10 @@ def checked_sampling(sampling: Sampling | SupportsFloat) -> Sampling:
     try:
         return Poisson(sampling)  # type: ignore[arg-type]  # checked there
     except ParameterError:
-        allowed = "Poisson(rate) with a rate in [1e-9, 1], that rate alone, or RandomAllocation(steps_per_epoch)"
+        allowed = (
+            "Poisson(rate) with a rate in [1e-9, 1], that rate alone, RandomAllocation(steps_per_epoch), or "
+            "FixedOrder() for a loader that shuffles and cuts"
+        )
         raise ParameterError("sampling", sampling, allowed) from None
 
 
@@ -206,17 +279,17 @@ def sampling_from_dict(record: Mapping[str, Any]) -> Sampling:
     Parameters
     ----------
     record : mapping
-        ``kind``, "poisson" or "allocation", and the value's fields.
+        ``kind``, "poisson", "allocation" or "fixed-order", and the value's fields.
 
     Returns
     -------
-    Poisson or RandomAllocation
+    Poisson, RandomAllocation or FixedOrder
         The value, checked.
 
     Raises
     ------
     ParameterError
-        If the kind is neither, a field is not one of the value's, or a field lies outside its range.
+        If the kind is none of these, a field is not one of the value's, or a field lies outside its range.
 
     Examples
     --------

@@ -173,7 +173,7 @@ def estimate_norms(
     Hutchinson(16, rank=40)
     """
     if not isinstance(data_loader, DPDataLoader):
-        allowed = "the DPDataLoader of make_private(..., poisson_sampling=True)"
+        allowed = "the DPDataLoader of make_private(..., poisson_sampling=True); what shuffles and cuts is FixedOrder()"
         raise ParameterError("data_loader", type(data_loader).__name__, allowed)
     if not isinstance(optimizer, DPOptimizerFastGradientClipping):
         allowed = 'the optimizer of make_private(..., grad_sample_mode="ghost")'

@@ -1,0 +1,135 @@
+"""What may be claimed for loaders that shuffle and cut (N5)."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.optimize import brentq
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import (
+    DPSGD,
+    AddRemove,
+    ExactNorms,
+    FixedOrder,
+    Group,
+    Hutchinson,
+    Poisson,
+    ReplaceOne,
+    calibrate,
+    compose,
+)
+from dprmt.cli import main
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """ε of μ-GDP, in closed form (Balle and Wang 2018, Theorem 8)."""
+
+    def excess(epsilon: float) -> float:
+        tail = math.exp(epsilon + stats.norm.logcdf(-epsilon / mu - mu / 2))
+        return stats.norm.cdf(mu / 2 - epsilon / mu) - tail - delta
+
+    return brentq(excess, 0.0, 500.0, xtol=1e-12)
+
+
+@pytest.mark.parametrize(("sigma", "epochs"), [(1.0, 1), (4.0, 3), (2.0, 10), (0.5, 1)])
+def test_exact_norms_are_gaussian_with_one_step_an_epoch(sigma: float, epochs: int) -> None:
+    """√E/σ-GDP; replacement doubles μ: inside the bounds, which are narrow."""
+    mu = math.sqrt(epochs) / sigma
+    for neighbours, factor in ((None, 1.0), (ReplaceOne(), 2.0)):
+        run = DPSGD(sigma, FixedOrder(), *([ExactNorms(), neighbours] if neighbours else []))
+        bounds = run.epsilon(epochs=epochs, delta=1e-5)
+        assert bounds.lower <= gaussian_epsilon(factor * mu, 1e-5) <= bounds.upper
+        assert bounds.is_narrow
+
+
+@settings(max_examples=8)
+@given(
+    sigma=st.floats(0.4, 5.0),
+    rate=st.floats(0.01, 1.0),
+    steps=st.integers(1, 20),
+    delta=st.floats(1e-8, 1e-2),
+    norms=st.sampled_from([ExactNorms(), Hutchinson(16), Hutchinson(16, secret=True)]),
+)
+def test_as_many_steps_of_poisson_sampling_cost_no_more(
+    sigma: float, rate: float, steps: int, delta: float, norms: ExactNorms | Hutchinson
+) -> None:
+    """A step at q = 1 dominates one at any q, so E epochs dominate E steps: no lower end exceeds the upper one."""
+    order = DPSGD(sigma, FixedOrder(), norms).epsilon(epochs=steps, delta=delta)
+    drawn = DPSGD(sigma, Poisson(rate), norms).epsilon(steps, delta)
+    assert drawn.lower <= order.upper
+    if rate == 1.0:
+        assert order.lower <= drawn.upper
+
+
+def test_but_poisson_epochs_may_cost_more_than_those_of_a_fixed_order() -> None:
+    """With little noise sampling amplifies the wrong way round: an epoch of 1/q steps at σ = ½, q = 1/10."""
+    order = DPSGD(0.5, FixedOrder()).epsilon(epochs=1, delta=1e-5)
+    drawn = DPSGD(0.5, 0.1).epsilon(10, 1e-5)
+    assert order.upper < 10.0 < 12.2 < drawn.lower
+    less = DPSGD(1.0, 0.1).epsilon(10, 1e-5)
+    assert less.upper < 2.9 < 4.3 < DPSGD(1.0, FixedOrder()).epsilon(epochs=1, delta=1e-5).lower
+
+
+def test_a_group_may_share_a_batch() -> None:
+    """Two samples of a person in one batch shift it by 2/σ, which no claim for groups may miss."""
+    bounds = DPSGD(2.0, FixedOrder(), neighbours=Group(2)).epsilon(epochs=1, delta=1e-5)
+    assert bounds.upper >= gaussian_epsilon(1.0, 1e-5) - 1e-6
+    assert bounds.upper <= 1.01 * gaussian_epsilon(1.0, 1e-5)  # composed curves are tight for Gaussian runs
+
+
+def test_steps_are_epochs_in_all_questions() -> None:
+    run = DPSGD(2.0, FixedOrder())
+    three = run.epsilon(epochs=3, delta=1e-5)
+    assert run.epsilon(3, 1e-5) == three
+    assert compose([(run, 3)]).epsilon(delta=1e-5).upper == pytest.approx(three.upper, rel=1e-3)
+    curve = run.epsilon(epochs=[1, 3], delta=1e-5)
+    assert curve.lower[1] <= three.upper
+    assert three.lower <= curve.upper[1]
+    found = calibrate(run, epochs=3, target_epsilon=2.0, delta=1e-5)
+    assert found.epsilon(epochs=3, delta=1e-5).upper <= 2.0
+    assert found.noise_multiplier == pytest.approx(3.44, rel=0.01)
+
+
+@pytest.mark.parametrize("neighbours", [AddRemove(), Group(2, AddRemove())])
+def test_a_removed_sample_moves_others_up(neighbours: AddRemove | Group) -> None:
+    with pytest.raises(ParameterError, match=r"neighbours must be ZeroOut\(\) or ReplaceOne\(\) in a fixed order"):
+        DPSGD(1.0, FixedOrder(), neighbours=neighbours)
+
+
+def test_lengths_that_are_none() -> None:
+    run = DPSGD(1.0, FixedOrder())
+    for options, message in (
+        ({}, "epochs must be an integer"),
+        ({"steps": 2, "epochs": 2}, "epochs must be left out"),
+        ({"epochs": 0}, "epochs must be an integer"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            run.epsilon(delta=1e-5, **options)
+    with pytest.raises(ParameterError, match=r"FixedOrder\(\) for a loader that shuffles and cuts"):
+        DPSGD(1.0, "shuffle")
+
+
+def test_the_command_line_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["epsilon", "--noise-multiplier", "1", "--sampling", "fixed-order", "--delta", "1e-5"]
+    assert main([*words, "--epochs", "1"]) == 0
+    assert "4.37" in capsys.readouterr().out
+    assert main([*words, "--epochs", "1", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["mechanism"]["sampling"] == {"kind": "fixed-order"}
+    assert record["epochs"] == 1
+    for more, message in (
+        ([], "--epochs"),
+        (["--epochs", "1.5"], "an integer where --sampling is fixed-order"),
+        (["--epochs", "1", "--sample-rate", "0.1"], "left out where --sampling is fixed-order"),
+        (["--epochs", "1", "--neighbours", "add-remove"], "in a fixed order"),
+    ):
+        assert main([*words, *more]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
