@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paper_figures.denoising._results import ROLES, ahead, difference
+from paper_figures.denoising._results import ROLES, difference, reading
+from paper_figures.denoising._studies import METHODS
 from paper_figures.studies import MetricCurve, null_speedups, speedups
 
 BEGIN, END = "<!-- from here on written by python -m paper_figures study denoising page -->", "<!-- up to here -->"
@@ -58,21 +59,26 @@ def with_tables(
 
 
 def verdict(results: Mapping[str, Any]) -> str:
-    """Whether a denoiser beat tuned Adam, in a sentence."""
+    """What each study can say of denoisers beside tuned Adam, and what it cannot."""
     complete = {name: study for name, study in results.items() if _seeds(study)}
     if not complete:
-        return (
-            "**Not done:** no setting of the study has two seeds of all methods yet, so no setting is known in which a"
-            " denoiser beats tuned Adam at equal ε by more than two standard errors."
-        )
-    winners = [f"{_NAMES[role]} on {name}" for name, study in complete.items() for role in ahead(study)]
-    where = ", ".join(f"{name} ({_seeds(study)} seeds)" for name, study in complete.items())
-    if not winners:
-        return (
-            f"**No denoiser of the study beats tuned Adam at equal ε** by more than two paired standard errors in mean"
-            f" validation loss: {where}."
-        )
-    return f"**Ahead of tuned Adam at equal ε** by more than two paired standard errors: {', '.join(winners)}."
+        return "**Not done:** no setting of the study has two seeds of all methods yet, so nothing is known of any."
+    lines = [_said(name, study) for name, study in complete.items()]
+    return (
+        "**What these runs can say**: mean validation loss beside tuned Adam at equal ε, by Student's 95 % intervals"
+        " over paired seeds. *Not compared*: in the run that was watched the denoiser replaced no matrix, so that it"
+        " was Adam. No margin within which two methods count as equal was set beforehand, so none is called equal.\n\n"
+        + "\n".join(lines)
+    )
+
+
+def _said(name: str, study: Mapping[str, Any]) -> str:
+    found: dict[str, list[str]] = {}
+    for role in list(METHODS)[1:]:
+        found.setdefault(reading(study, role), []).append(_NAMES[role])
+    words = "; ".join(f"*{word}*: {', '.join(names)}" for word, names in found.items())
+    null = f" Adam against itself: *{reading(study, 'null')}*." if "null" in study["rows"] else ""
+    return f"- {name} ({_seeds(study)} seeds): {words}.{null}"
 
 
 def study_table(name: str, study: Mapping[str, Any]) -> str:

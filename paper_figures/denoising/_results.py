@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from paper_figures._verdict import Interval, mean_interval
 from paper_figures.denoising._order import (
     TUNING_SEED,
     chosen_rate,
@@ -22,6 +23,7 @@ from paper_figures.denoising._order import (
 )
 from paper_figures.denoising._studies import METHODS, STUDIES, Study
 
+Reading = Literal["better", "worse", "cannot tell", "not compared"]
 ROLES = ("none", "null", *list(METHODS)[1:], "longer steps")
 
 
@@ -107,11 +109,14 @@ class Difference:
         Its standard error, nan for one seed.
     seeds : int
         How many.
+    interval : Interval
+        Student's, at 95 %: two standard errors would miss in 18 % of three seeds, and in 12 % of five.
     """
 
     mean: float
     error: float
     seeds: int
+    interval: Interval
 
     @property
     def errors(self) -> float:
@@ -146,13 +151,27 @@ def difference(study: Mapping[str, Any], role: str, score: str, *, against: str 
     one, other = (dict(zip(study["rows"][r]["seeds"], study["rows"][r][score], strict=True)) for r in (role, against))
     gains = np.array([one[seed] - other[seed] for seed in one if seed in other])
     error = float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else math.nan
-    return Difference(float(gains.mean()), error, len(gains))
+    return Difference(float(gains.mean()), error, len(gains), mean_interval(gains))
 
 
-def ahead(study: Mapping[str, Any], score: str = "mean_loss") -> Sequence[str]:
-    """Denoisers whose loss is below tuned Adam's by more than two paired standard errors, and Adam's null is not."""
-    found = []
-    for role in list(METHODS)[1:]:
-        if role in study["rows"] and difference(study, role, score).errors < -2:
-            found.append(role)
-    return found
+def reading(study: Mapping[str, Any], role: str, score: str = "mean_loss") -> Reading:
+    """What a method's difference to tuned Adam allows to say, by Student's 95 % interval; of a loss, less is better.
+
+    Parameters
+    ----------
+    study : mapping
+        One of `results`.
+    role : str
+        A row of it.
+    score : str
+        Which loss.
+
+    Returns
+    -------
+    str
+        "better", "worse" or "cannot tell"; "not compared" if in the run that was watched the method replaced nothing.
+    """
+    if (study["replaced"] or {}).get(role) == 0:
+        return "not compared"
+    interval = difference(study, role, score).interval
+    return "better" if interval.high < 0 else "worse" if interval.low > 0 else "cannot tell"

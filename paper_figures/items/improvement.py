@@ -33,8 +33,9 @@ DIFFERS = {
 REASONS = (
     Reason(
         "open",
-        "model, matrices of 16 rows, and where training starts; the batches of 2,000 of the long scale, `python -m"
-        " paper_figures run improvement --scale long`, test the size of the batch alone.",
+        "model, matrices of 16 rows, where training starts, and, at small scale, batches; not told apart. Of the"
+        " batches of 2,000 that the long scale has, `python -m paper_figures run improvement --scale long`, no result"
+        " is stored.",
     ),
 )
 

@@ -32,7 +32,7 @@ from paper_figures.denoising import (  # noqa: E402
 from paper_figures.denoising._last_decoder import LastDecoder, states  # noqa: E402
 from paper_figures.denoising._last_layer import features, padded  # noqa: E402
 from paper_figures.denoising._page import BEGIN, END, study_table, verdict  # noqa: E402
-from paper_figures.denoising._results import ROLES, ahead  # noqa: E402
+from paper_figures.denoising._results import ROLES, reading  # noqa: E402
 from paper_figures.denoising._stored import kept  # noqa: E402
 from paper_figures.denoising._tasks import LastDecoderTask, LastLayerTask, WholeTask  # noqa: E402
 from paper_figures.denoising._trainer import InnerProducts, Trainer  # noqa: E402
@@ -95,7 +95,9 @@ def test_differences_are_paired(tmp_path: Path) -> None:
     assert paper.error == pytest.approx(gains.std(ddof=1) / math.sqrt(2))
     assert paper.seeds == 2
     assert difference(study, "blend", "final_accuracy").mean == pytest.approx(-0.0115)
-    assert ahead(study) == ["paper"]
+    assert [reading(study, role) for role in ("paper", "blend", "momentum gate")] == ["better", "worse", "cannot tell"]
+    assert (paper.interval.low, paper.interval.high) == pytest.approx((-0.23 - 0.127062, -0.23 + 0.127062), abs=1e-5)
+    assert reading(study | {"replaced": {"paper": 0.0}}, "paper") == "not compared"
     assert difference(study, "none", "mean_loss").errors == 0
 
 
@@ -107,10 +109,10 @@ def test_a_study_that_was_stopped_says_how_far_it_is(tmp_path: Path) -> None:
     assert "rows" in found["minilm-docstrings"]
     assert "Not done" in verdict(found)
     run_all(tmp_path / "minilm-docstrings", {"paper": 0.2})
-    assert "Ahead of tuned Adam" in verdict(results(tmp_path))
-    assert "the paper's denoiser on minilm-docstrings" in verdict(results(tmp_path))
+    assert "*better*: the paper's denoiser;" in verdict(results(tmp_path))
+    assert "Adam against itself: *cannot tell*" in verdict(results(tmp_path))
     run_all(tmp_path / "minilm-docstrings", {"paper": -0.2})
-    assert "No denoiser of the study beats tuned Adam" in verdict(results(tmp_path))
+    assert "*worse*: the paper's denoiser;" in verdict(results(tmp_path))
 
 
 def test_the_page_is_what_the_stored_results_say() -> None:
