@@ -25,6 +25,7 @@ def noise_file(folder: Path, number: int, seed: int) -> Path:
     return folder / "noise.npz"
 
 
+@pytest.mark.slow
 def test_noise_is_called_as_often_as_stated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Of 2,000 noise matrices of five shapes at most 1.3 % are called; above the edge are ten times that."""
     path = noise_file(tmp_path, 400, seed=0)
