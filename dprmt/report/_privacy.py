@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dprmt.accounting import DPSGD, Hutchinson, PrivacyBounds, calibrate
+from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds, calibrate
 from dprmt.report._page import Picture, Section, Table
 
 
@@ -25,16 +25,23 @@ class Run:
     curve_probes: int = 32
 
 
-_ANALYSES: dict[str, dict[str, Any]] = {
-    "published": {"analysis": "envelope"},
-    "tight": {},
-    "tight, secret probes": {"secret": True},
-}
 _HEADINGS = {
     "published": "public probes, published analysis",
     "tight": "public probes, tight",
     "tight, secret probes": "secret probes, tight",
+    "Hutch++, secret probes": "Hutch++ of as many products, secret",
 }
+
+
+def _norms(label: str, products: int) -> Norms:
+    # A quarter of the products' columns in the sketch, which takes two products each: near the best split.
+    made = {
+        "published": lambda: Hutchinson(products, analysis="envelope"),
+        "tight": lambda: Hutchinson(products),
+        "tight, secret probes": lambda: Hutchinson(products, secret=True),
+        "Hutch++, secret probes": lambda: HutchPlusPlus(products - 2 * (products // 4), products // 4, secret=True),
+    }
+    return made[label]()
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class Row:
 
 def work(run: Run) -> int:
     """How often ``advance`` is called by the two functions below."""
-    return 1 + 2 * len(run.probes) * len(_ANALYSES) + (1 + len(_ANALYSES)) * len(run.curve_steps)
+    return 1 + 2 * len(run.probes) * len(_HEADINGS) + (1 + len(_HEADINGS)) * len(run.curve_steps)
 
 
 def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[Row]:
@@ -58,8 +65,8 @@ def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[R
     rows = [Row(None, {"exact": exact}, {})]
     for probes in run.probes:
         epsilon, extra = {}, {}
-        for label, options in _ANALYSES.items():
-            mechanism = DPSGD(run.noise_multiplier, run.sample_rate, Hutchinson(probes, **options))
+        for label in _HEADINGS:
+            mechanism = DPSGD(run.noise_multiplier, run.sample_rate, _norms(label, probes))
             epsilon[label] = mechanism.epsilon(run.steps, run.delta)
             advance()
             found = calibrate(mechanism, steps=run.steps, target_epsilon=exact.upper, delta=run.delta)
@@ -72,10 +79,15 @@ def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[R
 def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict[str, list[PrivacyBounds]]:
     """ε along the run for exact norms and each analysis."""
     mechanisms = {"exact norms": DPSGD(run.noise_multiplier, run.sample_rate)}
-    names = {"published": "envelope (published)", "tight": "tight", "tight, secret probes": "tight, secret probes"}
-    for label, options in _ANALYSES.items():
-        norms = Hutchinson(run.curve_probes, **options)
-        mechanisms[f"{run.curve_probes} probes, {names[label]}"] = DPSGD(run.noise_multiplier, run.sample_rate, norms)
+    names = {
+        "published": "probes, envelope (published)",
+        "tight": "probes, tight",
+        "tight, secret probes": "probes, tight, secret probes",
+        "Hutch++, secret probes": "products of Hutch++, secret probes",
+    }
+    for label, name in names.items():
+        norms = _norms(label, run.curve_probes)
+        mechanisms[f"{run.curve_probes} {name}"] = DPSGD(run.noise_multiplier, run.sample_rate, norms)
     curves: dict[str, list[PrivacyBounds]] = {}
     for name, chosen in mechanisms.items():
         curves[name] = []
@@ -88,25 +100,25 @@ def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict
 def privacy_table(run: Run, rows: list[Row]) -> Table:
     """The rows as a table: certified upper bounds, and how far they are above that of exact norms."""
     exact = rows[0].epsilon["exact"].upper
-    cells = [["exact norms", *[_three_decimals(exact)] * len(_ANALYSES)]]
+    cells = [["exact norms", *[_three_decimals(exact)] * len(_HEADINGS)]]
     for row in rows[1:]:
         values = [
             f"{_three_decimals(row.epsilon[label].upper)} ({100 * (row.epsilon[label].upper / exact - 1):+.1f} %)"
-            for label in _ANALYSES
+            for label in _HEADINGS
         ]
         cells.append([f"{row.probes} probes", *values])
     caption = f"{_setting(run)} ε: certified upper bound; in brackets, how far it is above that of exact norms."
-    return Table(caption, ["clipping", *(f"ε, {_HEADINGS[label]}" for label in _ANALYSES)], cells)
+    return Table(caption, ["clipping", *(f"ε, {_HEADINGS[label]}" for label in _HEADINGS)], cells)
 
 
 def noise_table(run: Run, rows: list[Row]) -> Table:
     """What more noise than exact norms need makes up for random ones."""
     cells = [
-        [f"{row.probes} probes", *(f"+{100 * row.extra_noise[label]:.1f} %" for label in _ANALYSES)] for row in rows[1:]
+        [f"{row.probes} probes", *(f"+{100 * row.extra_noise[label]:.1f} %" for label in _HEADINGS)] for row in rows[1:]
     ]
     exact = _three_decimals(rows[0].epsilon["exact"].upper)
     caption = f"How much larger σ has to be for the ε = {exact} of exact norms. Same setting."
-    return Table(caption, ["clipping", *(f"σ, {_HEADINGS[label]}" for label in _ANALYSES)], cells)
+    return Table(caption, ["clipping", *(f"σ, {_HEADINGS[label]}" for label in _HEADINGS)], cells)
 
 
 def _setting(run: Run) -> str:
@@ -148,18 +160,19 @@ def privacy_sentence(run: Run, rows: list[Row]) -> str:
     """What the table says, in words."""
     exact = rows[0].epsilon["exact"].upper
     row = rows[-1] if len(rows) < 3 else rows[2]
-    over = {label: row.epsilon[label].upper / exact - 1 for label in _ANALYSES}
-    published, tight, secret = (f"{100 * value:.1f} %" for value in over.values())
-    if not 0 < over["tight, secret probes"] < over["tight"] <= over["published"]:
+    over = {label: row.epsilon[label].upper / exact - 1 for label in _HEADINGS}
+    published, tight, secret, sketched = (f"{100 * over[label]:.1f} %" for label in _HEADINGS)
+    prices = [over[label] for label in _HEADINGS]
+    if not (prices[0] >= prices[1] > prices[2] > prices[3] > 0):
         return (
             f"Unexpected order: with {row.probes} probes the published analysis adds {published} to the ε of exact"
-            f" norms, the tight one {tight}, and secret probes for every sample {secret}."
+            f" norms, the tight one {tight}, secret probes for every sample {secret}, and Hutch++ of as many products"
+            f" {sketched}."
         )
-    share = over["tight, secret probes"] / over["published"]
     return (
         f"With {row.probes} probes the published analysis adds {published} to the ε = {_three_decimals(exact)} of exact"
         f" norms and the tight one {tight}; secret probes for every sample bring this down to {secret},"
-        f" {100 * share:.0f} % of the published price."
+        f" {100 * prices[2] / prices[0]:.0f} % of the published price, and Hutch++ of as many products to {sketched}."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import cache
 
-from dprmt.accounting import DPSGD, PrivacyBounds
+from dprmt.accounting import DPSGD, HutchPlusPlus, PrivacyBounds
 from dprmt.report._privacy import (
     Row,
     Run,
@@ -33,6 +33,9 @@ def test_rows_hold_certified_numbers_in_the_expected_order() -> None:
     upper = {label: bounds.upper for label, bounds in row.epsilon.items()}
     assert exact.epsilon["exact"] == DPSGD(1.0, 0.05).epsilon(20, 1e-5)
     assert upper["published"] >= upper["tight"] > upper["tight, secret probes"] > exact.epsilon["exact"].upper
+    assert upper["tight, secret probes"] > upper["Hutch++, secret probes"] > exact.epsilon["exact"].upper
+    assert upper["Hutch++, secret probes"] == DPSGD(1.0, 0.05, HutchPlusPlus(8, 4, secret=True)).epsilon(20, 1e-5).upper
+    assert row.extra_noise["tight, secret probes"] > row.extra_noise["Hutch++, secret probes"] > 0
     assert row.extra_noise["published"] > row.extra_noise["tight, secret probes"] > 0
     section = privacy_section(SMALL, [exact, row], privacy_curves(SMALL, lambda: calls.append(None)))
     assert reported + len(calls) == work(SMALL)
@@ -55,6 +58,8 @@ def test_sentence_changes_when_the_order_is_not_the_expected_one() -> None:
     over = rows[1].epsilon["tight"].upper / rows[0].epsilon["exact"].upper - 1
     assert f"tight one {100 * over:.1f} %" in sentence
     assert "Unexpected" not in sentence
+    sketched = rows[1].epsilon["Hutch++, secret probes"].upper / rows[0].epsilon["exact"].upper - 1
+    assert f"Hutch++ of as many products to {100 * sketched:.1f} %" in sentence
     worse = {**rows[1].epsilon, "tight, secret probes": PrivacyBounds(9.0, 9.0, 9.0)}
     changed = [rows[0], dataclasses.replace(rows[1], epsilon=worse)]
     assert privacy_sentence(SMALL, changed).startswith("Unexpected order")
