@@ -34,14 +34,12 @@ _HEADINGS = {
 
 
 def _norms(label: str, products: int) -> Norms:
-    # A quarter of the products' columns in the sketch, which takes two products each: near the best split.
-    made = {
-        "published": lambda: Hutchinson(products, analysis="envelope"),
-        "tight": lambda: Hutchinson(products),
-        "tight, secret probes": lambda: Hutchinson(products, secret=True),
-        "Hutch++, secret probes": lambda: HutchPlusPlus(products - 2 * (products // 4), products // 4, secret=True),
-    }
-    return made[label]()
+    # A sketch of a quarter, whose columns take two products each, is near the best split.
+    if label == "Hutch++, secret probes":
+        return HutchPlusPlus(products - 2 * (products // 4), products // 4, secret=True)
+    if label == "published":
+        return Hutchinson(products, analysis="envelope")
+    return Hutchinson(products, secret=label == "tight, secret probes")
 
 
 @dataclass(frozen=True)
