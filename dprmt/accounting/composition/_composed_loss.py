@@ -160,6 +160,11 @@ def chernoff(pmf: LossPMF, steps: int, tilt: float) -> tuple[float, float]:
     return log_scale + float(log_kappa(np.array(tilt))), float(infinite)
 
 
+def log_chernoff(phases: Phases, tilt: float) -> float:
+    """Log c with δ(ε) ≲ c·e^{-tilt·ε} of finite losses: as :func:`chernoff`, rounding not charged."""
+    return float(log_mgf(phases, np.array([tilt]))[0]) + float(log_kappa(np.array(tilt)))
+
+
 @dataclass(frozen=True)
 class Window:
     """FFT window and what it leaves out.

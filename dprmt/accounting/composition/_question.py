@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +12,8 @@ from dprmt.accounting.basics import PrivacyBounds, Side
 from dprmt.accounting.composition._composed_loss import Phases, log_kappa, log_mgf, tilt_for_delta, tilt_for_epsilon
 
 _ROUNDING = 1e-12
+LEAST_DELTA = 1e-290
+"""Smaller ones are told from 0 no further."""
 
 
 class Curve(Protocol):
@@ -79,6 +81,11 @@ class EpsilonAtDelta:
         return self
 
     @property
+    def least(self) -> float:
+        """No smaller answer is told from 0."""
+        return 0.0
+
+    @property
     def easy_tolerance(self) -> float:
         """A tolerance that is most often met by the first meshes."""
         return 1e-3
@@ -132,6 +139,11 @@ class DeltaAtEpsilon:
         return DeltaAtEpsilon(self.epsilon + shift, self.small)
 
     @property
+    def least(self) -> float:
+        """No smaller answer is told from 0."""
+        return LEAST_DELTA
+
+    @property
     def easy_tolerance(self) -> float:
         """See :class:`EpsilonAtDelta`: δ falls by some factor e^{10} where ε grows by 1."""
         return 1e-2
@@ -142,7 +154,11 @@ class DeltaAtEpsilon:
 
     def sharpened(self, found: PrivacyBounds) -> DeltaAtEpsilon:
         """The question with a better guess of the answer's size, so that truncation becomes negligible."""
-        return DeltaAtEpsilon(self.epsilon, max(min(self.small, max(found.lower, self.small * 1e-40)), 1e-290))
+        return self.sized(min(self.small, max(found.lower, self.small * 1e-40)))
+
+    def sized(self, small: float) -> DeltaAtEpsilon:
+        """The question with another guess of the answer's size."""
+        return replace(self, small=max(small, LEAST_DELTA))
 
 
 @dataclass(frozen=True)

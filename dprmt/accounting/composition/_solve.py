@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from dprmt.accounting.composition._composed_loss import (
     Window,
     chernoff,
     composed,
+    log_chernoff,
     moved,
     some_of,
     step_scale,
@@ -22,15 +23,23 @@ from dprmt.accounting.composition._composed_loss import (
 from dprmt.accounting.composition._delta_curve import DeltaCurve
 from dprmt.accounting.composition._many_phases import (
     Meshing,
+    Revealed,
     discrete_variation,
     discretized,
     most_variation,
     rough_laws,
 )
 from dprmt.accounting.composition._one_step_curve import OneStepCurve
-from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon, EpsilonAtDelta, Question, WholeCurve
+from dprmt.accounting.composition._question import (
+    LEAST_DELTA,
+    Curve,
+    DeltaAtEpsilon,
+    EpsilonAtDelta,
+    Question,
+    WholeCurve,
+)
 from dprmt.accounting.composition._smooth_curve import smooth_curve
-from dprmt.accounting.composition._split_plan import SplitPlan, one_step_scale, plan_split, split_curve
+from dprmt.accounting.composition._split_plan import SplitPlan, one_step_delta, one_step_scale, plan_split, split_curve
 from dprmt.accounting.composition._step_law import Lattice, directed_range, discretize_step, lattice
 from dprmt.accounting.pairs import LossPMF, Schedule, Step, StepPair, cut_above, pairs_of_steps
 
@@ -38,6 +47,7 @@ _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
 _MUCH_COARSER = 2.0
 _LARGE_DELTA = 0.01
+_MOST_GUESSES, _FAR_SMALLER, _OVERSHOOT = 10, 1e-2, 1e-2  # of δ's size; what Chernoff's bound may be too large by
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _MESH, _BINS = 0.04, 160  # at level 0; meshes in units of the scale of a step's loss
 _BULK, _LUMP = 5.0, 2.0  # in the same units: nodes are equidistant so far out; log(1 - q) gets one if it is so near
@@ -50,6 +60,7 @@ _SPLIT_BEYOND = 6.0
 _SLOW, _LEAST_GAIN = 0.8, 0.95  # left of a width: then jumps are split off; two such levels in a row are the last
 _NO_BETTER = 0.9999
 _FAR_OUT = 1e6
+_TAILS, _A_LITTLE_MORE = (1e-20, 1e-200), 1.0 + 1e-6
 _TO_SPARE = 0.2  # of a level, where less than one is needed
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
 _WIDE_ESTIMATE_AT = 0.95  # where the interval stays wide, the lower side is most often what falls short
@@ -81,6 +92,7 @@ def solve(
     ``tolerance``: wanted width of the interval, in units of ``question.unit``.
     Returns: always valid; as narrow as asked unless refinement stopped helping, see ``is_narrow``.
     """
+    question = sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
     progress = progress or Progress()
     stalled, split = 0, False
@@ -99,6 +111,37 @@ def solve(
         split = split or left > _SLOW or not _is_within(best.lower, best.upper, question, _SPLIT_BEYOND * tolerance)
         question = question.sharpened(best)
     return best
+
+
+def sized(schedule: Schedule, question: Question, direction: Direction) -> Question:
+    """The question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
+
+    Truncation, mesh and tilt are then right at once: a search from a wrong size does not get there (§6, (F5)).
+    """
+    if not isinstance(question, DeltaAtEpsilon):
+        return question
+    given, found, total = question.small, question, sum(count for _, count in schedule)
+    for _ in range(_MOST_GUESSES):
+        tail = _tail(schedule, found.small)
+        pairs, _ = _pairs(schedule, tail, _LOWEST)
+        if not all(_is_plain(pair, step) for (pair, _), (step, _) in zip(pairs, schedule, strict=True)):
+            return question
+        rough = _ground(pairs, found, direction, tail).laws
+        tilt = found.tilt(rough)
+        log_guess = log_chernoff(rough, tilt) - tilt * found.epsilon + math.log(_OVERSHOOT)
+        guess = math.exp(min(max(log_guess, math.log(LEAST_DELTA)), 0.0))
+        if guess >= given and found.small < given:  # so heavy a tail that one step decides
+            guess = total * one_step_delta(rough[0][0], found.epsilon) if len(rough) == 1 else given
+            return found.sized(guess) if guess < _FAR_SMALLER * given else question
+        if guess >= _FAR_SMALLER * found.small:
+            return found.sized(min(guess, given)) if found.small < given else question
+        found = found.sized(max(guess, found.small**2))  # farther losses, not yet seen, may make it larger
+    return found
+
+
+def _is_plain(pair: StepPair, step: Step) -> bool:
+    """Whether less truncation only makes the pair sharper: of secret probes, charges grow with what is kept."""
+    return (step.is_exact and step.steps == 1) or isinstance(pair, Revealed)
 
 
 def improve(
@@ -153,7 +196,7 @@ def _share_of_a_level(found: PrivacyBounds, question: Question, tolerance: float
 
 
 def _is_within(lower: float, upper: float, question: Question, tolerance: float) -> bool:
-    return math.isfinite(upper) and upper - lower <= tolerance * question.unit(upper)
+    return math.isfinite(upper) and (upper - lower <= tolerance * question.unit(upper) or upper <= question.least)
 
 
 def intersection(
@@ -182,12 +225,30 @@ def _solve_at_level(
             return {"upper": at_most}
     curves = _curves(both, ground, question, direction, level, split)
     answer: dict[Side, float] = {"upper": question.read(curves("upper"), "upper", drift)}
+    if isinstance(question, DeltaAtEpsilon) and ground.rough is not None:
+        bound = question.at_most(*chernoff(*ground.rough, ground.tilt), ground.tilt, drift)
+        answer["upper"] = min(answer["upper"], bound)
+    if answer["upper"] < question.least:
+        answer["upper"] = least_upper(schedule, question, direction)
     if answer["upper"] > enough:
         answer["lower"] = question.read(curves("lower"), "lower", drift)
         if direction == "add":  # there losses are bounded, most often, and rounding may put mass beyond
             farthest = sum(steps * max(ends[1], 0.0) for (_, steps), ends in zip(schedule, ground.ranges, strict=True))
             answer["lower"] = question.within(answer["lower"], farthest)
     return answer
+
+
+def least_upper(schedule: Schedule, question: Question, direction: Direction) -> float:
+    """What a δ that floating point hardly holds is at most: 0 only where all losses are bounded by less than ε."""
+    if not isinstance(question, DeltaAtEpsilon):
+        return 0.0
+    pairs, _ = _pairs(schedule, _tail(schedule, question.small), _LOWEST)
+    ranges = [[directed_range(pair, tail, direction)[1] for tail in _TAILS] for pair, _ in pairs]
+    if all(math.isclose(*tops, rel_tol=1e-12) for tops in ranges):  # however little is cut off
+        most = sum(steps * max(*tops, 0.0) for (_, steps), tops in zip(pairs, ranges, strict=True))
+        if question.epsilon > most * _A_LITTLE_MORE:
+            return 0.0
+    return question.least
 
 
 def level_curves(
@@ -247,7 +308,8 @@ class _Ground:
     """What both sides of one level share.
 
     Ranges of losses, the tilt at which to compose, the scale of a step's loss, a bound on the total variation of all
-    steps, an ε that is large enough, and if all steps are equal a rough law from above and their number.
+    steps, an ε that is large enough, and if all steps are equal a rough law from above and their number; such laws of
+    some of the steps.
     """
 
     ranges: list[tuple[float, float]]
@@ -256,6 +318,7 @@ class _Ground:
     total_variation: float
     near: float
     rough: tuple[LossPMF, int] | None
+    laws: Sequence[tuple[LossPMF, int]]
 
 
 def _ground(
@@ -275,7 +338,7 @@ def _ground(
         each = zip(pairs, ranges, strict=True)
         variation = sum(steps * most_variation(pair, ends, direction, mesh) for (pair, steps), ends in each)
     if isinstance(question, WholeCurve):
-        return _Ground(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None)
+        return _Ground(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None, rough)
     near = question.around(rough, tilt)
     if len(pairs) > 1:
         reach = _FAR * max(near, 0.0) + _FARTHER
@@ -283,12 +346,12 @@ def _ground(
             ranges = [(low, min(high, reach)) for low, high in ranges]
             rough = [(cut_above(law, reach), steps) for law, steps in rough]
             tilt = question.tilt(rough)
-        return _Ground(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None)
+        return _Ground(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None, rough)
     scale = step_scale(rough, tilt)
     law, steps = rough[0]
     if steps == 1:
         scale = _scale_of_one(law, question, near)
-    return _Ground(ranges, tilt, scale, variation, near, rough[0])
+    return _Ground(ranges, tilt, scale, variation, near, rough[0], rough)
 
 
 def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:

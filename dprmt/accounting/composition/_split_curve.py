@@ -65,7 +65,7 @@ class SplitCurve:
         rest = LossPMF(pmf.index[light], pmf.mass[light], pmf.mesh, 0.0)
         jump = _dense(pmf.index[~light] // stride, rounded(pmf.mass[~light], side))
         kept, leaves = float(rest.mass.sum()), float(jump.sum())
-        most, self.charged = _jumps_to_count(steps, kept, leaves, small)
+        most, self.charged = jumps_to_count(steps, kept, leaves, small)
         jumps = _jumps(jump, steps, most, stride, rest.mesh, side)
         self._compose(rest, jumps, [_stand_in(steps, j, most, side) for j in range(most + 1)], small)
         self.infinite = 0.0
@@ -173,7 +173,7 @@ def _dense(index: Array, mass: Array) -> Array:
     return np.bincount(index, weights=mass) if index.size else np.zeros(1)
 
 
-def _jumps_to_count(steps: int, kept: float, leaves: float, small: float) -> tuple[int, float]:
+def jumps_to_count(steps: int, kept: float, leaves: float, small: float) -> tuple[int, float]:
     """The largest number of jumps that is followed up, and a bound on the probability of more."""
     most = min(steps, _MOST_JUMPS)
     if leaves <= 0.0:

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.accounting.basics import Array, Direction, Side, resolvable
-from dprmt.accounting.composition._composed_loss import log_kappa, log_mgf, tilt_for_delta
+from dprmt.accounting.composition._composed_loss import log_chernoff, log_kappa, log_mgf, tilt_for_delta
 from dprmt.accounting.composition._one_step_curve import discounted_sums
 from dprmt.accounting.composition._small_losses import WindowTooLongError, mean_ratio
-from dprmt.accounting.composition._split_curve import SplitCurve
+from dprmt.accounting.composition._split_curve import SplitCurve, jumps_to_count
 from dprmt.accounting.composition._step_law import Lattice, discretize_step, lattice
 from dprmt.accounting.pairs import LossPMF, StepPair
 
@@ -28,6 +28,9 @@ _LUMP = 2.0  # standard deviations of one light step's loss; if log(1 - q) is so
 _MOVED = 0.5  # at most, of the reach: such a node moves all jumps by T times as much
 _FINE_ENOUGH = 0.4
 _IN_VAIN = 11.0  # e^{11} of 2e-10, the mass outside of an FFT's window, is charged beside δ
+_TOO_MANY = 6.0  # jumps among the steps that decide: one mesh resolves these better
+_SHARP = 20.0  # Chernoff's bound exceeds δ by e^{5} or so where it shows what decides
+_UNCOUNTED = 1e-3  # of δ, at most, is left to more jumps than are ever counted
 _MISJUDGED = 2.0  # how far Chernoff's bound lies above what jumps and light steps make likely, where a tail decides
 
 
@@ -72,6 +75,8 @@ def plan_split(
     cut = int(np.argmax((steps * above <= _EXPECTED_JUMPS) & (losses > 0)))
     if steps * above[cut] > _EXPECTED_JUMPS or losses[cut] <= 0.0 or above[cut] <= 0.0:
         return None
+    if not _are_rare(rough, steps, cut, small, near, tilt):
+        return None
     light = LossPMF(rough.index[: cut + 1], rough.mass[: cut + 1], rough.mesh, 0.0)
     light_scale, light_epsilon = _light(light, steps, small)
     jumps = _largest_useful(losses, rough.mass, small / steps)
@@ -94,11 +99,31 @@ def plan_split(
     return SplitPlan(float(losses[cut]), light_scale, mesh, reach, nodes, needed)
 
 
+def _are_rare(rough: LossPMF, steps: int, cut: int, small: float, near: float, tilt: float) -> bool:
+    """Whether few losses above a node are met where δ is decided, too: else they cannot be told apart one by one."""
+    leaves = float(rough.mass[cut + 1 :].sum())
+    if jumps_to_count(steps, float(rough.mass[: cut + 1].sum()), leaves, small)[1] > _UNCOUNTED * small:
+        return False
+    phases = [(rough, steps)]
+    if log_chernoff(phases, tilt) - tilt * near > math.log(small) + _SHARP:
+        return True  # a tail so heavy that no tilt shows what decides
+    with np.errstate(divide="ignore"):
+        exponent = np.log(rough.mass) + tilt * rough.losses
+    tilted = np.exp(exponent - exponent.max())
+    return steps * float(tilted[cut + 1 :].sum() / tilted.sum()) <= _TOO_MANY
+
+
 def one_step_scale(rough: LossPMF, small: float) -> float:
     """The loss at which one step's δ is about ``small``, or where most of it lies."""
     deviation = math.sqrt(float(rough.mass @ rough.losses**2) / max(float(rough.mass.sum()), 1e-300))
     found = _largest_useful(rough.losses, rough.mass, small)
     return max(found if found > 1e-3 * deviation else deviation, 4 * rough.mesh)
+
+
+def one_step_delta(law: LossPMF, epsilon: float) -> float:
+    """δ(ε) of one step."""
+    beyond = law.losses > epsilon
+    return float(law.mass[beyond] @ -np.expm1(epsilon - law.losses[beyond])) + law.infinite
 
 
 def _light(light: LossPMF, steps: int, small: float) -> tuple[float, float]:

@@ -159,7 +159,7 @@ class Composition:
         epsilon : float or sequence of float
             In [0, 1e17].
         tolerance : float
-            Wanted relative width of the interval.
+            Wanted relative width of the interval; δ below 1e-290 is told from 0 no further.
 
         Returns
         -------

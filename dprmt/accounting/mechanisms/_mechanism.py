@@ -161,7 +161,7 @@ class Mechanism:
         epochs : int or None
             For random allocation, instead of ``steps``.
         tolerance : float
-            Wanted relative width of the interval.
+            Wanted relative width of the interval; δ below 1e-290 is told from 0 no further.
 
         Returns
         -------

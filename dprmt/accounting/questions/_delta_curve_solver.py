@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 
 from dprmt.accounting.basics import Direction, PrivacyBounds, Side
-from dprmt.accounting.composition import Curve, DeltaAtEpsilon, intersection, interval, level_curves, levels, loss_drift
+from dprmt.accounting.composition import (
+    Curve,
+    DeltaAtEpsilon,
+    intersection,
+    interval,
+    least_upper,
+    level_curves,
+    levels,
+    loss_drift,
+)
 from dprmt.accounting.pairs import Schedule
 
 _SPLIT_BEYOND = 6.0  # as in the engine: widths, in units of the tolerance, that another level alone will not mend
@@ -65,6 +74,8 @@ class DeltaCurveSolver:
         for place in places:
             answer: dict[Side, float] = {"upper": 0.0, "lower": 0.0}
             answer |= {side: self.questions[place].read(curve, side, drift) for side, curve in made.items()}
+            if made and answer["upper"] < self.questions[place].least:
+                answer["upper"] = least_upper(self.schedule, self.questions[place], self.direction)
             self.found[place] = intersection(self.found[place], answer, self.questions[place], self.tolerance)
 
     def _wide(self, places: range | list[int]) -> list[int]:

@@ -1,0 +1,89 @@
+"""δ far below every truncation: right at once where floating point holds it, and never 0 where it is not."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+from dprmt.accounting import DPSGD, Hutchinson, LaplaceRelease, compose
+
+from .oracles.inversion import chernoff, log_delta
+
+LEAST = 1e-290
+GONE = [(100, 800.0), (800, 100.0), (800, 1e17), (100, 1e17)]
+FAINT = [
+    (1.0, 0.01, 800, 15.0),
+    (1.0, 0.01, 800, 30.0),
+    (1.0, 0.01, 800, 60.0),
+    (1.0, 0.5, 10, 40.0),
+    (2.0, 0.9, 1000, 500.0),
+    (4.0, 0.01, 10**5, 20.0),
+    (0.5, 0.01, 200, 60.0),
+]
+
+
+@pytest.mark.parametrize(("steps", "epsilon"), GONE)
+def test_what_floating_point_does_not_hold_is_answered_at_once(steps, epsilon):
+    start = time.process_time()
+    run = DPSGD(1.0, 0.01)
+    bounds = run.delta(steps, epsilon)
+    assert time.process_time() - start < 1.0
+    assert (bounds.lower, bounds.upper) == (0.0, LEAST)
+    assert bounds.is_narrow
+    if epsilon < 1e3:  # what is answered lies above the truth, and that below what is answered
+        assert chernoff(1.0, 0.01, steps, epsilon, "remove")[1] < math.log(LEAST)
+    else:
+        added = compose([(run, steps)]).delta_by_direction(epsilon)["add"]
+        assert (added.lower, added.upper) == (0.0, 0.0)  # no loss exceeds T log(1/(1 - q))
+
+
+@pytest.mark.parametrize(("sigma", "rate", "steps", "epsilon"), FAINT)
+def test_faint_deltas_are_held_on_both_sides(sigma, rate, steps, epsilon):
+    start = time.process_time()
+    bounds = compose([(DPSGD(sigma, rate), steps)]).delta_by_direction(epsilon)["remove"]
+    assert time.process_time() - start < 1.0
+    truth = log_delta(sigma, rate, steps, epsilon, "remove")
+    assert math.log(bounds.lower) <= truth + 1e-6
+    assert truth <= math.log(bounds.upper) + 1e-6
+    assert bounds.is_narrow
+    assert bounds.upper <= 1.011 * bounds.lower
+
+
+def test_a_gaussian_by_its_closed_form():
+    """Without sampling T steps are one of sensitivity √T/σ."""
+    mp.mp.dps = 60
+    shift, epsilon = mp.sqrt(30), mp.mpf(140)
+    exact = mp.ncdf(shift / 2 - epsilon / shift) - mp.e**epsilon * mp.ncdf(-shift / 2 - epsilon / shift)
+    bounds = DPSGD(1.0, 1.0).delta(30, 140.0)
+    assert bounds.lower <= exact <= bounds.upper <= 1.011 * bounds.lower
+    assert abs(log_delta(1.0, 1.0, 30, 140.0, "remove") - float(mp.log(exact))) < 1e-7  # so the oracle may be believed
+
+
+def test_one_huge_loss_is_no_smaller_than_one_step():
+    """Few probes: the tail is a power's, δ(10⁵) is that of the one step whose norm was missed, to some per cent."""
+    bounds = DPSGD(1.0, 0.01, Hutchinson(32)).delta(800, 1e5)
+    one = DPSGD(1.0, 0.01, Hutchinson(32)).delta(1, 1e5)
+    assert bounds.is_narrow
+    assert 800 * one.lower * 0.99 <= bounds.lower <= bounds.upper <= 800 * one.upper * 1.2
+
+
+def test_bounded_losses_leave_exactly_nothing():
+    assert compose([LaplaceRelease(1.0)]).delta(20.0).upper == 0.0
+    both = compose([(DPSGD(1.0, 0.01), 100), (DPSGD(2.0, 0.01), 100)])
+    assert both.delta_by_direction(300.0)["add"].upper == 0.0
+    assert both.delta_by_direction(300.0)["remove"].upper == LEAST
+
+
+def test_a_curve_and_its_points_agree():
+    run = compose([(DPSGD(1.0, 0.01), 100), (DPSGD(2.0, 0.01), 100)])
+    epsilons = [1.0, 20.0, 300.0, 1e17]
+    curve = run.delta(epsilons)
+    for at, epsilon in enumerate(epsilons):
+        point = run.delta(epsilon)
+        assert max(point.lower, curve.lower[at]) <= min(point.upper, curve.upper[at])
+    assert np.all(curve.upper >= LEAST)
+    assert np.all(curve.is_narrow)
