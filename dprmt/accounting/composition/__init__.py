@@ -10,6 +10,7 @@ from dprmt.accounting.composition._composed_loss import (
     window_of,
 )
 from dprmt.accounting.composition._delta_curve import DeltaCurve
+from dprmt.accounting.composition._delta_size import least_upper
 from dprmt.accounting.composition._few_frequencies import FewFrequencies, TooManyFrequenciesError
 from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon, EpsilonAtDelta, Question
 from dprmt.accounting.composition._solve import (
@@ -18,7 +19,6 @@ from dprmt.accounting.composition._solve import (
     improve,
     intersection,
     interval,
-    least_upper,
     level_curves,
     levels,
     loss_drift,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,24 +14,19 @@ from dprmt.accounting.composition._composed_loss import (
     Window,
     chernoff,
     composed,
-    log_chernoff,
     moved,
     some_of,
-    step_scale,
     window,
 )
 from dprmt.accounting.composition._delta_curve import DeltaCurve
+from dprmt.accounting.composition._delta_size import least_upper, reachable, sized
+from dprmt.accounting.composition._ground import LOWEST, Ground, Pairs, bins_at, ground_of, pairs_at, tail_per_step
 from dprmt.accounting.composition._many_phases import (
     Meshing,
-    Revealed,
-    discrete_variation,
     discretized,
-    most_variation,
-    rough_laws,
 )
 from dprmt.accounting.composition._one_step_curve import OneStepCurve
 from dprmt.accounting.composition._question import (
-    LEAST_DELTA,
     Curve,
     DeltaAtEpsilon,
     EpsilonAtDelta,
@@ -39,28 +34,22 @@ from dprmt.accounting.composition._question import (
     WholeCurve,
 )
 from dprmt.accounting.composition._smooth_curve import smooth_curve
-from dprmt.accounting.composition._split_plan import SplitPlan, one_step_delta, one_step_scale, plan_split, split_curve
-from dprmt.accounting.composition._step_law import Lattice, directed_range, discretize_step, lattice
-from dprmt.accounting.pairs import LossPMF, Schedule, Step, StepPair, cut_above, pairs_of_steps
+from dprmt.accounting.composition._split_plan import SplitPlan, plan_split, split_curve
+from dprmt.accounting.composition._step_law import Lattice, discretize_step, lattice
+from dprmt.accounting.pairs import LossPMF, Schedule, Step, StepPair
 
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
 _MUCH_COARSER = 2.0
-_LARGE_DELTA = 0.01
-_MOST_GUESSES, _FAR_SMALLER, _OVERSHOOT = 10, 1e-2, 1e-2  # of δ's size; what Chernoff's bound may be too large by
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
-_MESH, _BINS = 0.04, 160  # at level 0; meshes in units of the scale of a step's loss
+_MESH = 0.04  # at level 0, in units of the scale of a step's loss
 _BULK, _LUMP = 5.0, 2.0  # in the same units: nodes are equidistant so far out; log(1 - q) gets one if it is so near
-_ROUGHLY, _LESS_ROUGHLY = 1.125, 1.05  # growth of nodes where many questions, or laws, let one be off; and of one
-_FAR, _FARTHER = 1.5, 60.0  # of several phases' losses, as far as one has to tell them from infinite ones
-_LOWEST, _HIGHEST_FIRST = -2.0, 1.0
+_HIGHEST_FIRST = 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_LEVEL_OF_A_LAW = 2
 _SPLIT_BEYOND = 6.0
 _SLOW, _LEAST_GAIN = 0.8, 0.95  # left of a width: then jumps are split off; two such levels in a row are the last
 _NO_BETTER = 0.9999
-_FAR_OUT = 1e6
-_TAILS, _A_LITTLE_MORE = (1e-20, 1e-200), 1.0 + 1e-6
 _TO_SPARE = 0.2  # of a level, where less than one is needed
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
 _WIDE_ESTIMATE_AT = 0.95  # where the interval stays wide, the lower side is most often what falls short
@@ -68,9 +57,6 @@ _WIDE_ESTIMATE_AT = 0.95  # where the interval stays wide, the lower side is mos
 
 class InconsistentBoundsError(RuntimeError):
     """Two certified bounds contradict each other: an error of this package, never of its user."""
-
-
-Pairs = list[tuple[StepPair, int]]
 
 
 @dataclass
@@ -113,37 +99,6 @@ def solve(
     return best
 
 
-def sized(schedule: Schedule, question: Question, direction: Direction) -> Question:
-    """The question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
-
-    Truncation, mesh and tilt are then right at once: a search from a wrong size does not get there (§6, (F5)).
-    """
-    if not isinstance(question, DeltaAtEpsilon):
-        return question
-    given, found, total = question.small, question, sum(count for _, count in schedule)
-    for _ in range(_MOST_GUESSES):
-        tail = _tail(schedule, found.small)
-        pairs, _ = _pairs(schedule, tail, _LOWEST)
-        if not all(_is_plain(pair, step) for (pair, _), (step, _) in zip(pairs, schedule, strict=True)):
-            return question
-        rough = _ground(pairs, found, direction, tail).laws
-        tilt = found.tilt(rough)
-        log_guess = log_chernoff(rough, tilt) - tilt * found.epsilon + math.log(_OVERSHOOT)
-        guess = math.exp(min(max(log_guess, math.log(LEAST_DELTA)), 0.0))
-        if guess >= given and found.small < given:  # so heavy a tail that one step decides
-            guess = total * one_step_delta(rough[0][0], found.epsilon) if len(rough) == 1 else given
-            return found.sized(guess) if guess < _FAR_SMALLER * given else question
-        if guess >= _FAR_SMALLER * found.small:
-            return found.sized(min(guess, given)) if found.small < given else question
-        found = found.sized(max(guess, found.small**2))  # farther losses, not yet seen, may make it larger
-    return found
-
-
-def _is_plain(pair: StepPair, step: Step) -> bool:
-    """Whether less truncation only makes the pair sharper: of secret probes, charges grow with what is kept."""
-    return (step.is_exact and step.steps == 1) or isinstance(pair, Revealed)
-
-
 def improve(
     bounds: PrivacyBounds, schedule: Schedule, question: Question, tolerance: float, progress: Progress
 ) -> PrivacyBounds:
@@ -166,7 +121,7 @@ def improve(
 def levels(schedule: Schedule, question: Question, tolerance: float) -> list[float]:
     """How often meshes and bins are halved: at first as much as the tolerance most often takes, then more."""
     first = math.log(question.easy_tolerance / tolerance, 4)  # widths are of second order
-    first = min(max(first, _LOWEST), _HIGHEST_FIRST)
+    first = min(max(first, LOWEST), _HIGHEST_FIRST)
     last = _MAX_LEVEL if all(step.is_exact for step, _ in schedule) else _MAX_LEVEL_OF_A_LAW
     return [first + more for more in range(math.ceil(last - first) + 1)]
 
@@ -238,19 +193,6 @@ def _solve_at_level(
     return answer
 
 
-def least_upper(schedule: Schedule, question: Question, direction: Direction) -> float:
-    """What a δ that floating point hardly holds is at most: 0 only where all losses are bounded by less than ε."""
-    if not isinstance(question, DeltaAtEpsilon):
-        return 0.0
-    pairs, _ = _pairs(schedule, _tail(schedule, question.small), _LOWEST)
-    ranges = [[directed_range(pair, tail, direction)[1] for tail in _TAILS] for pair, _ in pairs]
-    if all(math.isclose(*tops, rel_tol=1e-12) for tops in ranges):  # however little is cut off
-        most = sum(steps * max(*tops, 0.0) for (_, steps), tops in zip(pairs, ranges, strict=True))
-        if question.epsilon > most * _A_LITTLE_MORE:
-            return 0.0
-    return question.least
-
-
 def level_curves(
     schedule: Schedule, question: Question, direction: Direction, level: float, split: bool, many: bool = False
 ) -> Callable[[Side], Curve] | None:
@@ -258,34 +200,24 @@ def level_curves(
 
     ``many``: whether a curve will be asked so often that the whole of it had better be made.
     """
-    question = _reachable(schedule, question, direction)
+    question = reachable(schedule, question, direction)
     both, ground = _shared(schedule, question, direction, level, many)
     if question.is_trivial(ground.total_variation):
         return None
     return _curves(both, ground, question, direction, level, split, many)
 
 
-def _reachable(schedule: Schedule, question: Question, direction: Direction) -> Question:
-    """The question, or one about the largest sum of losses where it asks far beyond."""
-    if not isinstance(question, DeltaAtEpsilon) or question.epsilon < _FAR_OUT:
-        return question
-    tail = _tail(schedule, question.small)
-    upper, _ = _pairs(schedule, tail, _LOWEST)
-    most = sum(steps * directed_range(pair, tail, direction)[1] for pair, steps in upper)
-    return replace(question, epsilon=min(question.epsilon, max(most, _FAR_OUT)))
-
-
 def _shared(
     schedule: Schedule, question: Question, direction: Direction, level: float, many: bool = False
-) -> tuple[dict[Side, Pairs], _Ground]:
-    tail = _tail(schedule, question.small)
-    upper, lower = _pairs(schedule, tail, level)
-    return {"upper": upper, "lower": lower}, _ground(upper, question, direction, tail, many)
+) -> tuple[dict[Side, Pairs], Ground]:
+    tail = tail_per_step(schedule, question.small)
+    upper, lower = pairs_at(schedule, tail, level)
+    return {"upper": upper, "lower": lower}, ground_of(upper, question, direction, tail, many)
 
 
 def _curves(
     both: dict[Side, Pairs],
-    ground: _Ground,
+    ground: Ground,
     question: Question,
     direction: Direction,
     level: float,
@@ -296,75 +228,16 @@ def _curves(
     return lambda side: _curve(both[side], ground, plan, question, direction, side, level, split, many)
 
 
-def _plan(law: LossPMF, steps: int, ground: _Ground, question: Question) -> SplitPlan | None:
+def _plan(law: LossPMF, steps: int, ground: Ground, question: Question) -> SplitPlan | None:
     if steps == 1:
         return None
     below = question.below if isinstance(question, EpsilonAtDelta) else ground.near
     return plan_split(law, steps, question.small, ground.near, ground.tilt, ground.scale, below)
 
 
-@dataclass(frozen=True)
-class _Ground:
-    """What both sides of one level share.
-
-    Ranges of losses, the tilt at which to compose, the scale of a step's loss, a bound on the total variation of all
-    steps, an ε that is large enough, and if all steps are equal a rough law from above and their number; such laws of
-    some of the steps.
-    """
-
-    ranges: list[tuple[float, float]]
-    tilt: float
-    scale: float
-    total_variation: float
-    near: float
-    rough: tuple[LossPMF, int] | None
-    laws: Sequence[tuple[LossPMF, int]]
-
-
-def _ground(
-    pairs: Pairs, question: Question | WholeCurve, direction: Direction, tail: float, many: bool = False
-) -> _Ground:
-    ranges = [directed_range(pair, tail, direction) for pair, _ in pairs]
-    farthest = max(max(abs(end) for end in ends) for ends in ranges)
-    mesh = max(1e-9 * min(farthest, 1e3), 1e-18 * farthest)
-    growth = _ROUGHLY if many or len(pairs) > 1 else _LESS_ROUGHLY
-    chosen = some_of([((pair, ends), steps) for (pair, steps), ends in zip(pairs, ranges, strict=True)])
-    their_ranges = [ends for (_, ends), _ in chosen]
-    rough = rough_laws([(pair, steps) for (pair, _), steps in chosen], their_ranges, direction, mesh, growth)
-    tilt = question.tilt(rough)
-    if len(rough) == len(pairs):
-        variation = sum(steps * discrete_variation(law) for law, steps in rough)
-    else:
-        each = zip(pairs, ranges, strict=True)
-        variation = sum(steps * most_variation(pair, ends, direction, mesh) for (pair, steps), ends in each)
-    if isinstance(question, WholeCurve):
-        return _Ground(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None, rough)
-    near = question.around(rough, tilt)
-    if len(pairs) > 1:
-        reach = _FAR * max(near, 0.0) + _FARTHER
-        if any(end > reach for _, end in ranges):
-            ranges = [(low, min(high, reach)) for low, high in ranges]
-            rough = [(cut_above(law, reach), steps) for law, steps in rough]
-            tilt = question.tilt(rough)
-        return _Ground(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None, rough)
-    scale = step_scale(rough, tilt)
-    law, steps = rough[0]
-    if steps == 1:
-        scale = _scale_of_one(law, question, near)
-    return _Ground(ranges, tilt, scale, variation, near, rough[0], rough)
-
-
-def _scale_of_one(law: LossPMF, question: Question, near: float) -> float:
-    """Where a single step is decided: the loss asked about, if that is it, else where δ is about as asked."""
-    scale = one_step_scale(law, question.small)
-    if isinstance(question, DeltaAtEpsilon):
-        return min(scale, max(near, one_step_scale(law, max(question.small, _LARGE_DELTA))))
-    return scale
-
-
 def _curve(
     pairs: Pairs,
-    ground: _Ground,
+    ground: Ground,
     plan: SplitPlan | None,
     question: Question,
     direction: Direction,
@@ -392,7 +265,7 @@ def _curve(
     return DeltaCurve(_composed(phases), around)
 
 
-def _one_step(pair: StepPair, ground: _Ground, direction: Direction, side: Side, level: float) -> OneStepCurve:
+def _one_step(pair: StepPair, ground: Ground, direction: Direction, side: Side, level: float) -> OneStepCurve:
     mesh = resolvable(0.005 * 2.0**-level * ground.scale, ground.ranges[0][1])
     index = graded_indices(*ground.ranges[0], mesh, ground.scale)
     return OneStepCurve(discretize_step(pair, index, Lattice(mesh), direction, side, to_infinity=True), side)
@@ -406,28 +279,12 @@ def loss_drift(schedule: Schedule) -> float:
 def whole_loss(schedule: Schedule, direction: Direction, level: float) -> dict[Side, ComposedLoss]:
     """The composed loss without tilt, from above and from below."""
     question = WholeCurve()
-    tail = _tail(schedule, question.small)
-    upper, lower = _pairs(schedule, tail, level)
-    ground = _ground(upper, question, direction, tail)
+    tail = tail_per_step(schedule, question.small)
+    upper, lower = pairs_at(schedule, tail, level)
+    ground = ground_of(upper, question, direction, tail)
     both: dict[Side, Pairs] = {"upper": upper, "lower": lower}
     found = {side: _on_one_mesh(pairs, ground, question, direction, side, level) for side, pairs in both.items()}
     return {side: _nothing_known(side) if phases is None else _composed(phases) for side, phases in found.items()}
-
-
-def _tail(schedule: Schedule, small: float) -> float:
-    """Mass that may be cut off per step."""
-    share = max(step.tail_share for step, _ in schedule)
-    return share * small / sum(count for _, count in schedule)
-
-
-def _pairs(schedule: Schedule, tail: float, level: float) -> tuple[Pairs, Pairs]:
-    of_steps = pairs_of_steps([step for step, _ in schedule], _bins(level), tail)
-    both = [(pair, count) for pair, (_, count) in zip(of_steps, schedule, strict=True)]
-    return [(pair[0], count) for pair, count in both], [(pair[1], count) for pair, count in both]
-
-
-def _bins(level: float) -> int:
-    return round(_BINS * 2.0**level)
 
 
 def step_laws(
@@ -438,8 +295,8 @@ def step_laws(
     ``tail``: mass that may be cut off per step.
     Returns: the laws, and a bound on the total variation of one step.
     """
-    upper, lower = step.pairs(_bins(level), tail)
-    ground = _ground([(upper, count)], question, direction, tail)
+    upper, lower = step.pairs(bins_at(level), tail)
+    ground = ground_of([(upper, count)], question, direction, tail)
     mesh = resolvable(_MESH * 2.0**-level * ground.scale, max(high for _, high in ground.ranges))
     sides: dict[Side, StepPair] = {"upper": upper, "lower": lower}
     laws: dict[Side, LossPMF] = {}
@@ -462,7 +319,7 @@ class _Phases:
 
 
 def _on_one_mesh(
-    pairs: Pairs, ground: _Ground, question: Question | WholeCurve, direction: Direction, side: Side, level: float
+    pairs: Pairs, ground: Ground, question: Question | WholeCurve, direction: Direction, side: Side, level: float
 ) -> _Phases | None:
     """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing."""
     mesh = finest = resolvable(_MESH * 2.0**-level * ground.scale, max(high for _, high in ground.ranges))
