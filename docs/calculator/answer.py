@@ -11,7 +11,7 @@ import json
 import math
 from typing import Any
 
-from dprmt.accounting import DPSGD, norms_from_dict, sampling_from_dict
+from dprmt.accounting import DPSGD, neighbours_from_dict, norms_from_dict, sampling_from_dict
 from dprmt.cli import main
 
 _POINTS = 24  # of the curve
@@ -20,14 +20,17 @@ _POINTS = 24  # of the curve
 def command(question: dict[str, Any]) -> list[str]:
     """The words after ``dprmt`` that a question stands for; the page shows the same (``page.js``)."""
     words = ["epsilon"]
-    for name in ("noise_multiplier", "sample_rate", "steps", "delta"):
+    batches = (
+        ("sample_rate", "steps") if question["sampling"] == "poisson" else ("sampling", "steps_per_epoch", "epochs")
+    )
+    for name in ("noise_multiplier", *batches, "delta"):
         words += [f"--{name.replace('_', '-')}", str(question[name])]
     if question["norms"] != "exact":
         words += ["--probes", str(question["probes"])]
         words += ["--sketch", str(question["sketch"])] if question["norms"] == "hutch++" else []
         words += ["--secret-probes"] if question["secret"] else []
-    if question["neighbours"]:
-        words += ["--neighbours", question["neighbours"]]
+    words += ["--neighbours", question["neighbours"]]
+    words += ["--group", str(question["group"])] if str(question["group"]) != "1" else []
     return words
 
 
@@ -46,11 +49,13 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 def _curve(record: dict[str, Any]) -> dict[str, list[Any]]:
     stated = record["mechanism"]
     sampling, norms = sampling_from_dict(stated["sampling"]), norms_from_dict(stated["norms"])
-    run = DPSGD(stated["noise_multiplier"], sampling, norms)
-    last = record["steps"]
+    run = DPSGD(stated["noise_multiplier"], sampling, norms, neighbours_from_dict(stated["neighbours"]))
+    unit = "epochs" if "epochs" in record else "steps"
+    last = record[unit]
     counts = sorted({max(1, round(last * place / _POINTS)) for place in range(1, _POINTS + 1)})
-    upper = run.epsilon(counts, record["delta"]).upper
-    return {"steps": counts, "upper": [float(value) if math.isfinite(value) else None for value in upper]}
+    upper = run.epsilon(**{unit: counts}, delta=record["delta"]).upper
+    finite = [float(value) if math.isfinite(value) else None for value in upper]
+    return {"unit": unit, "steps": counts, "upper": finite}
 
 
 def answer_json(question: str) -> str:

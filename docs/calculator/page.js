@@ -3,32 +3,36 @@
   const form = document.getElementById("epsilon-of-a-run");
   if (!form) return;
   const says = (name) => form.querySelector(`[data-says="${name}"]`);
-  const LOGARITHMIC = { noise_multiplier: 3, sample_rate: 4, steps: 0, delta: 2, probes: 0, sketch: 0 };
+  const LOGARITHMIC = { noise_multiplier: 3, sample_rate: 4, steps: 0, steps_per_epoch: 0, epochs: 0, delta: 2, probes: 0, sketch: 0, group: 0 };
+  const CHOSEN = ["norms", "sampling", "secret", "neighbours"];
   let worker = null, busy = false, waiting = null, id = 0;
 
   const spelled = (name, value) =>
     name in LOGARITHMIC && LOGARITHMIC[name] === 0 ? String(Math.round(value)) : Number(value).toPrecision(LOGARITHMIC[name] || 3).replace(/\.?0+$|\.?0+(?=e)/, "");
 
   function question() {
-    const asked = { norms: form.norms.value, secret: form.secret.checked, neighbours: form.neighbours ? form.neighbours.value : "" };
+    const asked = { norms: form.norms.value, sampling: form.sampling.value, secret: form.secret.checked, neighbours: form.neighbours.value };
     for (const name of Object.keys(LOGARITHMIC)) asked[name] = form[name].value;
     return asked;
   }
 
   function command(asked) {
-    const words = ["dprmt epsilon"];
-    for (const name of ["noise_multiplier", "sample_rate", "steps", "delta"]) words.push(`--${name.replace("_", "-")} ${asked[name]}`);
+    const words = ["dprmt epsilon", `--noise-multiplier ${asked.noise_multiplier}`];
+    if (asked.sampling === "poisson") words.push(`--sample-rate ${asked.sample_rate} --steps ${asked.steps}`);
+    else words.push(`--sampling allocation --steps-per-epoch ${asked.steps_per_epoch} --epochs ${asked.epochs}`);
+    words.push(`--delta ${asked.delta}`);
     if (asked.norms !== "exact") words.push(`--probes ${asked.probes}`);
     if (asked.norms === "hutch++") words.push(`--sketch ${asked.sketch}`);
     if (asked.norms !== "exact" && asked.secret) words.push("--secret-probes");
-    if (asked.neighbours) words.push(`--neighbours ${asked.neighbours}`);
+    words.push(`--neighbours ${asked.neighbours}`);
+    if (asked.group !== "1") words.push(`--group ${asked.group}`);
     return words.join(" ");
   }
 
   function ask() {
     const asked = question();
     says("command").textContent = command(asked);
-    form.dataset.norms = asked.norms;
+    Object.assign(form.dataset, { norms: asked.norms, sampling: asked.sampling });
     const query = new URLSearchParams(Object.entries(asked).map(([name, value]) => [name, String(value)]));
     history.replaceState(null, "", `?${query}`);
     if (!worker || form.dataset.state === "failed") return;
@@ -51,7 +55,7 @@
     says("curve").innerHTML = drawn(answer.curve);
   }
 
-  function drawn({ steps, upper }) {
+  function drawn({ unit, steps, upper }) {
     const points = steps.map((count, place) => [count, upper[place]]).filter(([, value]) => value !== null);
     if (!points.length) return "";
     const [width, height, margin] = [480, 220, 40];
@@ -60,10 +64,10 @@
     const y = (value) => height - 24 - (value / most) * (height - 44);
     const line = [[0, 0], ...points].map(([count, value]) => `${x(count).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
     const text = (a, b, anchor, words) => `<text x="${a}" y="${b}" text-anchor="${anchor}">${words}</text>`;
-    return `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="ε against steps">
+    return `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="ε against ${unit}">
       <path d="M${margin} 8V${height - 24}H${width - 4}" fill="none" stroke="currentColor" stroke-opacity=".5"/>
       <polyline points="${line}" fill="none" stroke="var(--md-accent-fg-color, #0072b2)" stroke-width="2"/>
-      ${text(margin, height - 8, "start", "0")}${text(width - 8, height - 8, "end", `${last} steps`)}
+      ${text(margin, height - 8, "start", "0")}${text(width - 8, height - 8, "end", `${last} ${unit}`)}
       ${text(margin - 4, height - 24, "end", "0")}${text(margin - 4, y(most) + 4, "end", most.toPrecision(3))}</svg>`;
   }
 
@@ -96,8 +100,8 @@
     else form[name].value = value;
   }
   Object.keys(LOGARITHMIC).forEach(coupled);
-  for (const name of ["norms", "secret", "neighbours"]) if (form[name]) form[name].addEventListener("change", ask);
-  form.dataset.norms = form.norms.value;
+  for (const name of CHOSEN) form[name].addEventListener("change", ask);
+  Object.assign(form.dataset, { norms: form.norms.value, sampling: form.sampling.value });
   says("command").textContent = command(question());
   form.addEventListener("submit", (event) => event.preventDefault());
   worker = new Worker(new URL("worker.js", document.currentScript.src), { type: "module" });

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms
+from dprmt.accounting import DPSGD, AddRemove, Group, Hutchinson, HutchPlusPlus, RandomAllocation, ReplaceOne
 from tests.house import browser
 from tests.house.import_graph import ROOT
 
@@ -28,7 +28,8 @@ RUN = {
     "probes": "32",
     "sketch": "16",
 }
-SETTINGS = RUN | {"norms": "exact", "secret": True, "neighbours": ""}
+SETTINGS = RUN | {"norms": "exact", "sampling": "poisson", "secret": True, "neighbours": "zero-out", "group": "1"}
+SETTINGS |= {"steps_per_epoch": "34", "epochs": "12"}
 STAND_IN = """
 onmessage = async ({ data }) => {
   const asked = await fetch("/answer", { method: "POST", body: JSON.stringify(data.question) });
@@ -51,24 +52,40 @@ ANSWER = module(FOLDER / "answer.py")
 
 
 @pytest.mark.parametrize(
-    ("words", "norms"),
+    ("words", "run"),
     [
-        ({"norms": "exact"}, ExactNorms()),
-        ({"norms": "hutchinson"}, Hutchinson(32, secret=True)),
-        ({"norms": "hutchinson", "secret": False}, Hutchinson(32)),
-        ({"norms": "hutch++"}, HutchPlusPlus(32, 16, secret=True)),
+        ({"norms": "exact"}, DPSGD(1.0, 0.0297)),
+        ({"norms": "hutchinson"}, DPSGD(1.0, 0.0297, Hutchinson(32, secret=True))),
+        ({"norms": "hutchinson", "secret": False}, DPSGD(1.0, 0.0297, Hutchinson(32))),
+        ({"norms": "hutch++"}, DPSGD(1.0, 0.0297, HutchPlusPlus(32, 16, secret=True))),
+        ({"neighbours": "add-remove"}, DPSGD(1.0, 0.0297, neighbours=AddRemove())),
+        ({"neighbours": "replace-one"}, DPSGD(1.0, 0.0297, neighbours=ReplaceOne())),
+        ({"group": "3"}, DPSGD(1.0, 0.0297, neighbours=Group(3))),
+        ({"sampling": "allocation"}, DPSGD(1.0, RandomAllocation(34))),
+        (
+            {"sampling": "allocation", "norms": "hutchinson"},
+            DPSGD(1.0, RandomAllocation(34), Hutchinson(32, secret=True)),
+        ),
     ],
 )
-def test_answers_are_the_librarys(words: dict[str, Any], norms: Norms) -> None:
-    found = ANSWER.answer(SETTINGS | words)
-    bounds = DPSGD(1.0, 0.0297, norms).epsilon(400, 1e-5)
+def test_answers_are_the_librarys(words: dict[str, Any], run: DPSGD) -> None:
+    """The bounds, and a curve of the same run that ends at them."""
+    asked = SETTINGS | words
+    found = ANSWER.answer(asked)
+    unit, last = ("epochs", 12) if asked["sampling"] == "allocation" else ("steps", 400)
+    bounds = run.epsilon(**{unit: last}, delta=1e-5)
     stated = found["record"]["epsilon"]
     assert (stated["lower"], stated["upper"]) == (bounds.lower, bounds.upper)
     assert f"ε ≤ {bounds:.3f}" in found["record"]["statement"] or "ε ≤" in found["record"]["statement"]
-    assert found["curve"]["steps"][-1] == 400
+    assert (found["curve"]["unit"], found["curve"]["steps"][-1]) == (unit, last)
     assert found["curve"]["upper"] == sorted(found["curve"]["upper"])
     assert found["curve"]["upper"][-1] == pytest.approx(bounds.upper, rel=2e-3)
-    assert json.loads(ANSWER.answer_json(json.dumps(SETTINGS | words))) == found
+    assert json.loads(ANSWER.answer_json(json.dumps(asked))) == found
+
+
+def test_words_that_do_not_go_together_are_refused_in_the_commands_words() -> None:
+    found = ANSWER.answer(SETTINGS | {"neighbours": "replace-one", "group": "2"})
+    assert "--group must be left out where --neighbours is replace-one" in found["error"]
 
 
 def test_what_the_command_refuses_is_refused_in_its_words() -> None:
@@ -120,6 +137,12 @@ def files(changed: dict[str, bytes], runtime: Path | None = None) -> Callable[[s
     return find
 
 
+def chosen(page: browser.Page, name: str, value: str) -> None:
+    """As if somebody had."""
+    page.value(f"document.forms[0].{name}.value = {value!r}")
+    page.value(f"document.forms[0].{name}.dispatchEvent(new Event('change'))")
+
+
 needs_browser = pytest.mark.skipif(browser.installed() is None, reason="no Chromium is installed")
 
 
@@ -143,13 +166,20 @@ def test_the_page_in_a_browser_shows_what_python_answers(tmp_path: Path) -> None
         page.wait(f"{state} === 'answered' && {said.format('command')}.includes('--noise-multiplier 2 ')")
         assert float(page.value(said.format("epsilon")).removeprefix("ε ≤ ")) < upper
         assert "noise_multiplier=2" in page.value("location.search")
-        page.value(
-            "document.forms[0].norms.value = 'hutch++'; document.forms[0].norms.dispatchEvent(new Event('change'))"
-        )
+        chosen(page, "norms", "hutch++")
         page.wait(f"{state} === 'answered' && {said.format('command')}.includes('--sketch 16 --secret-probes')")
-        page.value(
-            "document.forms[0].sample_rate.value = 3; document.forms[0].sample_rate.dispatchEvent(new Event('change'))"
+        before = float(page.value(said.format("epsilon")).removeprefix("ε ≤ "))
+        chosen(page, "neighbours", "replace-one")
+        page.wait(f"{state} === 'answered' && {said.format('command')}.includes('--neighbours replace-one')")
+        assert float(page.value(said.format("epsilon")).removeprefix("ε ≤ ")) > before
+        assert "replac" in page.value(said.format("statement"))
+        chosen(page, "sampling", "allocation")
+        page.wait(f"{state} === 'answered' && {said.format('command')}.includes('--steps-per-epoch 34 --epochs 12')")
+        assert page.value(
+            "document.forms[0].sample_rate.offsetParent === null && !!document.forms[0].epochs.offsetParent"
         )
+        chosen(page, "sampling", "poisson")
+        chosen(page, "sample_rate", "3")
         page.wait(f"{state} === 'refused'")
         assert "--sample-rate must be" in page.value(said.format("error"))
         page.go(f"{address}/page.html?norms=hutchinson&secret=false&steps=100", width=390, height=844, dark=True)

@@ -11,26 +11,35 @@ import pytest
 
 from dprmt.cli import build_parser, main
 
+A_TRAINER = """
+sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=50, num_labels=2, **sizes))
+texts = [{"input_ids": [1 + i % 7, 2, 3 + i % 5], "labels": i % 2} for i in range(280)]
+how = {"max_steps": 1, "max_grad_norm": 0, "per_device_train_batch_size": 64, "report_to": []}
+arguments = transformers.TrainingArguments(folder, use_cpu=True, save_strategy="no", **how)
+trainer = transformers.Trainer(model=model, args=arguments, train_dataset=texts)
+"""
 README = Path(__file__).parents[2] / "README.md"
 
 
 TEXT = README.read_text(encoding="utf-8")
 
 
-def test_training_example_runs() -> None:
-    """On a model whose layer is wide enough for an estimate, with the names that a user brings."""
-    torch = pytest.importorskip("torch")
-    clipping = pytest.importorskip("dprmt.training.clipping")
+@pytest.mark.filterwarnings("ignore::FutureWarning:transformers")
+def test_training_example_runs(tmp_path: Path) -> None:
+    """With a Trainer that a user brings, whose model has a layer wide enough for an estimate."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("dprmt.training.clipping")
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     (script,) = [block for block in blocks if ">>>" not in block]
-    model = torch.nn.Linear(64, 48)
-    names: dict[str, Any] = {"make_private": clipping.make_private, "model": model, "ids": range(8), "step": 0}
-    names |= {"optimizer": torch.optim.Adam(model.parameters(), lr=1e-3), "batch": torch.randn(8, 5, 64)}
-    names["losses"] = lambda batch: names["private"].model(batch).square().mean((1, 2))
-    before = model.weight.detach().clone()
+    names: dict[str, Any] = {"transformers": transformers, "folder": str(tmp_path)}
+    exec(compile(A_TRAINER, "trainer", "exec"), names)
+    before = {name: value.clone() for name, value in names["model"].named_parameters()}
     exec(compile(script, "README.md", "exec"), names)
-    assert not torch.equal(before, model.weight)
-    assert 0 < names["epsilon"].lower <= names["epsilon"].upper < 2
+    assert not any(value.equal(before[name]) for name, value in names["model"].named_parameters())
+    assert names["privacy"].charged == 1
+    assert 3.5 < names["privacy"].epsilon() <= 3.8
+    assert names["privacy"].mechanism.norms.probes == 32
 
 
 def test_commands_parse_and_one_setting_has_one_answer(capsys: pytest.CaptureFixture[str]) -> None:
