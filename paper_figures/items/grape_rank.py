@@ -1,4 +1,4 @@
-"""Accuracy and memory of DP-GRAPE against the rank, 8 … 128, and with a rank that adapts (EnergyShare)."""
+"""Accuracy and memory of DP-GRAPE against the rank, 8 … 128."""
 
 from __future__ import annotations
 
@@ -20,18 +20,11 @@ SEEDS = {"small": (0, 1, 2, 3, 4), "long": tuple(range(10))}
 RATES = {"small": (6e-3, 2e-2, 6e-2), "long": (3e-3, 6e-3, 1e-2, 2e-2, 3e-2, 6e-2)}
 TUNED_ON = {"small": (1000,), "long": (1000, 1001, 1002)}
 """Seeds that are not reported; of several the mean decides."""
-EPSILON, BATCH, STEPS, SHARE = 2.0, 140, 100, 0.9
+EPSILON, BATCH, STEPS = 2.0, 140, 100
 SHAPES = ((64, 256), (256, 128), (128, 10))  # of the perceptron's weights
 METHODS: dict[str, dict[str, Any]] = {
     "DP-Adam": {"name": "adam"},
     **{f"r = {rank}": {"name": "grape", "rank": rank, "refresh_every": 25} for rank in RANKS},
-    f"adaptive, {SHARE:g} of the energy": {
-        "name": "grape",
-        "rank": 128,
-        "refresh_every": 25,
-        "projector": "svd",
-        "energy_share": SHARE,
-    },
 }
 
 

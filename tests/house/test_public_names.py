@@ -141,7 +141,7 @@ PRIVACY_CLAIMS = {
         "clip_factors",
     ),
     "dprmt.training.optimizers": ("DPAdamBC", "DPGrape", "make_optimizer"),
-    "dprmt.training.subspaces": ("EnergyShare", "Subspaces"),
+    "dprmt.training.subspaces": ("Subspaces",),
     "dprmt.training.recipes": ("DataRecipe",),
     "dprmt.report": ("write_report",),
     "paper_figures.studies": ("read_records", "train_privately"),

@@ -11,7 +11,7 @@ from torch import nn
 
 from dprmt._validation import ParameterError
 from dprmt.training.optimizers import DPAdamBC, DPGrape
-from dprmt.training.subspaces import EnergyShare, Subspaces
+from dprmt.training.subspaces import Subspaces
 from tests.training.grape_reference import LiteralAdam
 
 M, N, R = 10, 4, 3
@@ -164,17 +164,6 @@ def test_closures_and_zero_grad() -> None:
     optimizer.zero_grad()
     assert layer.weight.projected_grad is None
     assert layer.weight.grad is None
-
-
-def test_an_adaptive_rank_starts_the_moments_anew() -> None:
-    layer = nn.Linear(N, M, bias=False, dtype=torch.float64)
-    optimizer = grape(layer, projector="svd", rank=EnergyShare(0.9, at_most=4), refresh_every=1)
-    for rank in (1, 3):
-        u, v = (torch.linalg.qr(torch.randn(side, rank, dtype=torch.float64))[0] for side in (M, N))
-        layer.weight.grad = u @ v.T
-        optimizer.step()
-        assert optimizer.state[layer.weight]["exp_avg"].shape == (rank, N)
-        assert optimizer.state[layer.weight]["step"] == 1
 
 
 def test_bad_states_change_nothing() -> None:

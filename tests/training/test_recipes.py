@@ -353,30 +353,18 @@ def test_sections_are_keywords_of_the_library() -> None:
     beside = {"delta", "target_epsilon", "noise_multiplier", "clip_only", "sampling", "secure"}
     assert privacy - words(plan_private) == beside
     optimizer = {field.name for field in dataclasses.fields(recipes.OptimizerRecipe)}
-    assert optimizer - words(make_optimizer, Subspaces) == {"learning_rate", "schedule", "energy_share"}
+    assert optimizer - words(make_optimizer, Subspaces) == {"learning_rate", "schedule"}
 
 
-def test_an_adaptive_rank_needs_singular_vectors() -> None:
+def test_a_rank_that_adapts_is_refused_by_name() -> None:
+    """The error says what to give instead; files that were written with nothing there are read."""
     grape = load_recipe("roberta-large-sst2-grape")
-    assert grape.with_changes({"optimizer.projector": "svd", "optimizer.energy_share": 0.9}).optimizer.rank == 16
-    with pytest.raises(ParameterError, match=r"optimizer\.energy_share"):
-        grape.with_changes({"optimizer.energy_share": 0.9})
-
-
-def test_an_adaptive_rank_reaches_the_subspaces() -> None:
-    torch = pytest.importorskip("torch")
-    from dprmt.training.harness import ItemTask, run_in_memory
-    from dprmt.training.subspaces import EnergyShare
-
-    settings = recipes.Settings(
-        privacy={"noise_multiplier": 1.0, "delta": 1e-5},
-        optimizer={"name": "grape", "learning_rate": 0.1, "rank": 3, "projector": "svd", "energy_share": 0.5},
-        training={"batch_size": 2, "steps": 2},
-    )
-    task = ItemTask([0, 1, 2], torch.tensor, lambda model, x: model(torch.eye(4)[x]).square().sum(1))
-    with run_in_memory(torch.nn.Linear(4, 4), task, settings, noise_seed=0) as run:
-        assert run.prepared.inner_optimizer.subspaces._adaptive == EnergyShare(0.5, at_most=3)
-        list(run.steps())
+    with pytest.raises(ParameterError, match=r"optimizer\.energy_share must be absent.*fixed, by optimizer\.rank"):
+        grape.with_changes({"optimizer.projector": "svd", "optimizer.energy_share": 0.9})
+    values = grape.to_dict()
+    assert "energy_share" not in values["optimizer"]
+    values["optimizer"]["energy_share"] = None
+    assert recipes.recipe_from_dict(values) == grape
 
 
 @pytest.mark.parametrize("former", ["operator", "nuclear"])

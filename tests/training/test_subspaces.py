@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from dprmt._validation import ParameterError
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._policy import NormPolicy
-from dprmt.training.subspaces import EnergyShare, LayerShape, Subspaces, at_most, share_of_dimension
+from dprmt.training.subspaces import LayerShape, Subspaces, at_most, share_of_dimension
 
 RANDOM = ("gaussian", "stiefel")
 M, R = 60, 12
@@ -171,15 +171,15 @@ def test_random_projectors_do_not_look_at_weights() -> None:
     assert torch.equal(*pair)
 
 
-def test_svd_subspace_is_the_leading_one_and_adapts() -> None:
+def test_svd_subspace_is_the_leading_one() -> None:
     net = nn.Linear(20, 10, bias=False)
-    subspaces = Subspaces(net, rank=EnergyShare(0.99, at_most=6), projector="svd", refresh_every=2)
+    subspaces = Subspaces(net, rank=2, projector="svd", refresh_every=2)
     assert subspaces.projector(net.weight) is None
     rng = np.random.default_rng(0)
     u, v = (np.linalg.qr(rng.standard_normal((side, 3)))[0] for side in (20, 10))
     released = torch.from_numpy(u * [5.0, 4.0, 0.1] @ v.T).float()
-    p = subspaces.find(net.weight, released, noise_std=0.0)
-    assert p.shape == (20, 2)  # 25 + 16 of 41.01
+    p = subspaces.find(net.weight, released)
+    assert p.shape == (20, 2)
     torch.testing.assert_close(p @ p.T @ torch.from_numpy(u[:, :2]).float(), torch.from_numpy(u[:, :2]).float())
     subspaces.advance()
     assert subspaces.projector(net.weight) is p
@@ -198,20 +198,6 @@ def test_share_of_dimension_is_within_its_bounds(share: float, m: int, low: int)
     assert r == min(m, 128, max(low, math.ceil(share * m)))
 
 
-def test_energy_share_ignores_noise() -> None:
-    """Two spikes in noise: with the noise level known, noise buys no dimension."""
-    rng = np.random.default_rng(0)
-    noisy = rng.standard_normal((200, 50))
-    noisy[0, 0] += 80.0
-    noisy[1, 1] += 60.0
-    values = np.linalg.svd(noisy, compute_uv=False)
-    rule = EnergyShare(0.95, at_most=50)
-    assert rule.adapt(values, (200, 50), noise_std=1.0) == 2
-    assert rule.adapt(values, (200, 50), noise_std=0.0) > 10
-    noise = np.linalg.svd(rng.standard_normal((200, 50)), compute_uv=False)
-    assert EnergyShare(0.95, at_most=50, at_least=3).adapt(noise, (200, 50), noise_std=1.1) == 3
-
-
 def test_rules_and_mappings_choose_ranks() -> None:
     assert [layer.rank for layer in Subspaces(model(), rank=at_most(11))] == [9, 11, 11]
     assert [layer.rank for layer in Subspaces(model(), rank=share_of_dimension(0.5))] == [5, 6, 6]
@@ -228,7 +214,6 @@ def test_rules_and_mappings_choose_ranks() -> None:
         ({"rank": {"2.weight": 2}}, "rank"),
         ({"rank": {"0.bias": 2}}, "rank"),
         ({"rank": lambda shape: None}, "rank"),
-        ({"rank": EnergyShare(0.9, at_most=3)}, "rank"),
         ({"rank": 3, "refresh_every": 0}, "refresh_every"),
         ({"rank": 3, "refresh_every": 1.5}, "refresh_every"),
         ({"rank": 3, "projector": "fourier"}, "projector"),
@@ -245,8 +230,6 @@ def test_bad_rules() -> None:
     for bad in [
         lambda: share_of_dimension(0.0),
         lambda: share_of_dimension(0.5, at_least=4, at_most=3),
-        lambda: EnergyShare(1.5, at_most=3),
-        lambda: EnergyShare(0.5, at_most=1, at_least=2),
         lambda: at_most(0),
     ]:
         with pytest.raises(ParameterError):

@@ -23,7 +23,7 @@ from dprmt.training.harness._task import Plan, Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
 from dprmt.training.recipes import OPTIMIZERS, OptimizerRecipe, Settings
-from dprmt.training.subspaces import EnergyShare, RankRule, Subspaces
+from dprmt.training.subspaces import RankRule, Subspaces
 from dprmt.training.telemetry import Telemetry
 
 
@@ -181,8 +181,6 @@ def _subspaces(settings: Settings, model: torch.nn.Module) -> Subspaces | None:
 
 
 def _rank(optimizer: OptimizerRecipe) -> int | RankRule:
-    if optimizer.energy_share is not None:
-        return EnergyShare(optimizer.energy_share, at_most=optimizer.rank)
     # A gradient has no more singular vectors than its shorter side: a head with two labels has two.
     return optimizer.rank if optimizer.projector != "svd" else lambda layer: min(optimizer.rank, layer.n)
 

@@ -66,7 +66,7 @@ class DPGrape(NoiseAwareOptimizer):
     rule : {"adam", "adambc", "sgd"}
         "adambc" subtracts the noise's variance from V̂ (see `DPAdamBC`); "sgd" steps along the gradient.
     noise_variance : float
-        Φ = (σC/L)² >= 0, of the noise in one released entry; for "adambc", and for subspaces whose rank adapts.
+        Φ = (σC/L)² >= 0, of the noise in one released entry; for "adambc".
     floor : float
         γ' > 0, the least V̂ - Φ̂, for "adambc".
     at_refresh : {"reset-first", "keep", "reset"}
@@ -244,7 +244,7 @@ class DPGrape(NoiseAwareOptimizer):
             R = p.projected_grad
             if R is None:
                 G = layer.orient(p.grad.to(θ.dtype))
-                P = self.subspaces.find(p, G, Φ**0.5) if P is None else P
+                P = self.subspaces.find(p, G) if P is None else P
                 R, Φ = P.mT @ G, Φ * self.subspaces.noise_gain(p)
             self._refresh(state, R, group["betas"][0])
             layer.orient(θ).addmm_(P, self._step_of(R.to(θ.dtype), state, group, Φ), alpha=-1)
@@ -256,7 +256,7 @@ class DPGrape(NoiseAwareOptimizer):
         state["period"] = self.subspaces.period
         if not changed or "exp_avg" not in state:
             return
-        if self.at_refresh == "reset" or state["exp_avg"].shape != R.shape:
+        if self.at_refresh == "reset":
             for name in ("exp_avg", "exp_avg_sq", "step", "noise_average"):
                 del state[name]
             state.pop("share", None)

@@ -306,9 +306,8 @@ class OptimizerRecipe(Section):
         > 0, the least second moment of ``"adambc"``, in units of the gradient squared.
     schedule : {"constant", "linear"}
         Of the learning rate; ``"linear"`` falls to 0 at the last step.
-    rank, refresh_every, projector, energy_share
-        Of ``"grape"``: rank r >= 1 of the projection, steps between new ones, its law, and, with ``"svd"`` alone, the
-        share in (0, 1] for `dprmt.training.subspaces.EnergyShare`: r adapts, ``rank`` is the largest.
+    rank, refresh_every, projector
+        Of ``"grape"``: rank r >= 1 of the projection, steps between new ones, and its law.
 
     Raises
     ------
@@ -328,12 +327,13 @@ class OptimizerRecipe(Section):
     rank: int = checked(count(), 64)
     refresh_every: int = checked(count(), 100)
     projector: str = checked(choice("gaussian", "stiefel", "svd"), "gaussian")
-    energy_share: float | None = checked(optional(real(0.0, 1.0, low_open=True)), None)
 
-    def check_together(self) -> None:
-        """Only singular vectors say how much energy they hold."""
-        if self.energy_share is not None and (self.name, self.projector) != ("grape", "svd"):
-            raise ParameterError("optimizer.energy_share", self.energy_share, "absent unless of 'grape' with 'svd'")
+    @classmethod
+    def of_today(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A rank that adapted starved itself."""
+        if (share := values.get("energy_share")) is not None:
+            raise ParameterError("optimizer.energy_share", share, "absent: a rank is fixed, by optimizer.rank")
+        return {key: value for key, value in values.items() if key != "energy_share"}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ and given to the optimizer is PᵀG (r × n). Numbers stored per sample, T token
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.subspaces._layers import ProjectedMatrix as ProjectedMatrix
-from dprmt.training.subspaces._ranks import EnergyShare as EnergyShare
 from dprmt.training.subspaces._ranks import LayerShape as LayerShape
 from dprmt.training.subspaces._ranks import RankRule as RankRule
 from dprmt.training.subspaces._ranks import at_most as at_most
@@ -21,7 +20,6 @@ from dprmt.training.subspaces._subspaces import Projector as Projector
 from dprmt.training.subspaces._subspaces import Subspaces as Subspaces
 
 __all__ = [
-    "EnergyShare",
     "LayerShape",
     "ProjectedMatrix",
     "Projector",

@@ -20,7 +20,7 @@ from torch import nn
 from dprmt._validation import ParameterError, check_choice, check_count
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.subspaces._layers import ProjectedMatrix, find_layers
-from dprmt.training.subspaces._ranks import EnergyShare, RankRule
+from dprmt.training.subspaces._ranks import RankRule
 
 Projector = Literal["gaussian", "stiefel", "svd"]
 
@@ -33,7 +33,7 @@ class Subspaces:
     model : torch.nn.Module
         Its trainable Linear and Conv1D weights, LoRA's among them, are projected along their longer side m.
     rank : int, mapping of str to int, or rule
-        r: see ``find_layers``; :func:`share_of_dimension`, :func:`at_most` and :class:`EnergyShare` are rules.
+        r: see ``find_layers``; :func:`share_of_dimension` and :func:`at_most` are rules.
     refresh_every : int
         F >= 1 steps that share a subspace.
     projector : {"gaussian", "stiefel", "svd"}
@@ -60,7 +60,7 @@ class Subspaces:
     ------
     ParameterError
         If an argument is out of its range, r is larger than a layer's longer side (its shorter one for "svd", which has
-        no more singular vectors), or the rule is not one for this projector.
+        no more singular vectors).
 
     Examples
     --------
@@ -82,10 +82,6 @@ class Subspaces:
     ) -> None:
         self.kind = check_choice("projector", projector, get_args(Projector))
         self.refresh_every = check_count("refresh_every", refresh_every)
-        if isinstance(rank, EnergyShare) and projector != "svd":
-            allowed = f"a rule that sees shapes only: {projector!r} is drawn before any gradient"
-            raise ParameterError("rank", rank, allowed)
-        self._adaptive = rank if isinstance(rank, EnergyShare) else None
         self.layers = find_layers(model, rank)
         for layer in self.layers:
             if projector == "svd" and layer.rank > layer.n:
@@ -182,7 +178,7 @@ class Subspaces:
             self._held[layer.name] = matrix
         return matrix
 
-    def find(self, weight: torch.Tensor, released: torch.Tensor, noise_std: float) -> torch.Tensor:
+    def find(self, weight: torch.Tensor, released: torch.Tensor) -> torch.Tensor:
         """Take the leading singular vectors of a released gradient as the projector of this period.
 
         Parameters
@@ -191,8 +187,6 @@ class Subspaces:
             A projected weight.
         released : Tensor, shape (m, n)
             Its privatised gradient, the longer side first.
-        noise_std : float
-            Standard deviation of the noise in one entry, for :class:`EnergyShare`.
 
         Returns
         -------
@@ -201,11 +195,8 @@ class Subspaces:
         """
         layer = self._by_weight[weight]
         exact = released if released.dtype == torch.float64 else released.float()
-        vectors, values, _ = torch.linalg.svd(exact, full_matrices=False)
-        rank = layer.rank
-        if self._adaptive is not None:
-            rank = self._adaptive.adapt(values.cpu().numpy(), (layer.m, layer.n), noise_std)
-        matrix = vectors[:, :rank].contiguous()
+        vectors = torch.linalg.svd(exact, full_matrices=False).U
+        matrix = vectors[:, : layer.rank].contiguous()
         self._held[layer.name] = matrix
         return matrix
 
