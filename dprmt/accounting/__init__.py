@@ -22,6 +22,7 @@ from dprmt.accounting.mechanisms import FixedOrder as FixedOrder
 from dprmt.accounting.mechanisms import GaussianRelease as GaussianRelease
 from dprmt.accounting.mechanisms import LaplaceRelease as LaplaceRelease
 from dprmt.accounting.mechanisms import Poisson as Poisson
+from dprmt.accounting.mechanisms import PrivateSelection as PrivateSelection
 from dprmt.accounting.mechanisms import ProbeChoice as ProbeChoice
 from dprmt.accounting.mechanisms import RandomAllocation as RandomAllocation
 from dprmt.accounting.mechanisms import RandomizedClipping as RandomizedClipping
@@ -34,6 +35,7 @@ from dprmt.accounting.mechanisms import clt_mu as clt_mu
 from dprmt.accounting.mechanisms import compose as compose
 from dprmt.accounting.mechanisms import gdp_epsilon as gdp_epsilon
 from dprmt.accounting.mechanisms import gdp_trade_off as gdp_trade_off
+from dprmt.accounting.mechanisms import private_selection as private_selection
 from dprmt.accounting.mechanisms import release_from_dict as release_from_dict
 from dprmt.accounting.mechanisms import sampling_from_dict as sampling_from_dict
 from dprmt.accounting.pairs import AddRemove as AddRemove
@@ -64,6 +66,7 @@ __all__ = [
     "Poisson",
     "PrivacyBounds",
     "PrivacyCurve",
+    "PrivateSelection",
     "ProbeChoice",
     "RandomAllocation",
     "RandomizedClipping",
@@ -84,6 +87,7 @@ __all__ = [
     "gdp_trade_off",
     "neighbours_from_dict",
     "norms_from_dict",
+    "private_selection",
     "release_from_dict",
     "sampling_from_dict",
     "worst_of",

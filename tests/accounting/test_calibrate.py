@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtri
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, Poisson, RandomAllocation, calibrate, compose
+from dprmt.accounting import DPSGD, ExactNorms, FixedOrder, Hutchinson, Poisson, RandomAllocation, calibrate, compose
 
 
 @settings(max_examples=8)
@@ -64,6 +65,56 @@ def test_far_targets(target: float, delta: float) -> None:
     sigma = calibrate(DPSGD(1.0, 0.1), steps=100, target_epsilon=target, delta=delta).noise_multiplier
     assert math.isfinite(sigma)
     assert DPSGD(sigma, 0.1).epsilon(100, delta).upper <= target
+
+
+@settings(max_examples=8)
+@given(wanted=st.floats(0.01, 0.9), sigma=st.sampled_from([1.0, 5.0]))
+def test_targets_of_an_attack_are_met_and_not_by_much(wanted: float, sigma: float) -> None:
+    """Without sampling all is in closed form: advantage 2Φ(μ/2) - 1, power Φ(Φ⁻¹(α) + μ), with μ = √E/σ."""
+    run, epochs = DPSGD(sigma, FixedOrder()), 2
+    found = calibrate(run, epochs=epochs, target_advantage=wanted)
+    assert found.advantage(epochs).upper <= wanted
+    assert found.noise_multiplier == pytest.approx(math.sqrt(epochs) / (2 * ndtri((1 + wanted) / 2)), rel=1e-2)
+    level = 0.3 * wanted
+    found = calibrate(run, epochs=epochs, target_true_positive_rate=wanted, false_positive_rate=level)
+    assert found.true_positive_rate(epochs, level).upper <= wanted
+    assert found.noise_multiplier == pytest.approx(math.sqrt(epochs) / (ndtri(wanted) - ndtri(level)), rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"target_advantage": 0.28902},
+        {"target_true_positive_rate": 1 - 0.93671, "false_positive_rate": 0.01},
+        {"target_true_positive_rate": 1 - 0.69672, "false_positive_rate": 0.1},
+    ],
+)
+def test_what_riskcal_says_of_a_run_leads_back_to_its_noise(target: dict[str, float]) -> None:
+    """Values of riskcal for σ = 1, q = 2000/67349, T = 400."""
+    found = calibrate(DPSGD(3.0, 2000 / 67349), steps=400, **target)
+    assert found.noise_multiplier == pytest.approx(1.0, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({}, "target_epsilon"),
+        ({"target_epsilon": 1.0}, "delta"),
+        ({"target_advantage": 0.2, "delta": 1e-5}, "delta"),
+        ({"target_advantage": 0.2, "target_epsilon": 1.0, "delta": 1e-5}, "target_epsilon"),
+        ({"target_advantage": 0.0}, "target_advantage"),
+        ({"target_advantage": 1.0}, "target_advantage"),
+        ({"target_advantage": 1e-9}, "target_advantage"),
+        ({"target_true_positive_rate": 0.2}, "false_positive_rate"),
+        ({"target_advantage": 0.2, "false_positive_rate": 0.1}, "false_positive_rate"),
+        ({"target_true_positive_rate": 0.1, "false_positive_rate": 0.1}, "target_true_positive_rate"),
+        ({"target_true_positive_rate": 0.1, "false_positive_rate": 0.0}, "false_positive_rate"),
+    ],
+)
+def test_targets_that_cannot_be(change: dict[str, Any], name: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        calibrate(DPSGD(1.0, 1.0), steps=10**6, **change)
+    assert caught.value.name == name
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from dprmt.accounting.mechanisms._earlier import (
     check_sketch,
 )
 from dprmt.accounting.mechanisms._gaussian_dp import clt_mu, gdp_epsilon, gdp_trade_off
+from dprmt.accounting.mechanisms._private_selection import PrivateSelection, private_selection
 from dprmt.accounting.mechanisms._releases import (
     ApproximateRelease,
     GaussianRelease,
@@ -31,6 +32,7 @@ __all__ = [
     "GaussianRelease",
     "LaplaceRelease",
     "Poisson",
+    "PrivateSelection",
     "ProbeChoice",
     "ProbeSharing",
     "RandomAllocation",
@@ -46,6 +48,7 @@ __all__ = [
     "compose",
     "gdp_epsilon",
     "gdp_trade_off",
+    "private_selection",
     "release_from_dict",
     "sampling_from_dict",
 ]

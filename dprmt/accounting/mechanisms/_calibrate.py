@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast, overload
+
+from scipy.special import ndtri
 
 from dprmt._validation import ParameterError, check_real
 from dprmt.accounting.mechanisms._composition import Composition, compose
@@ -20,8 +22,11 @@ _MOST_ROUGH, _NEAR = 8, 0.03
 def calibrate(
     run: DPSGD,
     *,
-    target_epsilon: float,
-    delta: float,
+    target_epsilon: float | None = ...,
+    delta: float | None = ...,
+    target_advantage: float | None = ...,
+    target_true_positive_rate: float | None = ...,
+    false_positive_rate: float | None = ...,
     steps: int | None = ...,
     epochs: int | None = ...,
     tolerance: float = ...,
@@ -29,29 +34,45 @@ def calibrate(
 
 
 @overload
-def calibrate(run: Composition, *, target_epsilon: float, delta: float, tolerance: float = ...) -> Composition: ...
+def calibrate(
+    run: Composition,
+    *,
+    target_epsilon: float | None = ...,
+    delta: float | None = ...,
+    target_advantage: float | None = ...,
+    target_true_positive_rate: float | None = ...,
+    false_positive_rate: float | None = ...,
+    tolerance: float = ...,
+) -> Composition: ...
 
 
 def calibrate(
     run: DPSGD | Composition,
     *,
-    target_epsilon: float,
-    delta: float,
+    target_epsilon: float | None = None,
+    delta: float | None = None,
+    target_advantage: float | None = None,
+    target_true_positive_rate: float | None = None,
+    false_positive_rate: float | None = None,
     steps: int | None = None,
     epochs: int | None = None,
     tolerance: float = 2e-4,
 ) -> DPSGD | Composition:
-    """The same run with the least noise for a target (ε, δ): a root search that ends on the private side.
+    """The same run with the least noise for a target: a root search that ends on the private side.
+
+    The target is one of three: ε with its δ, an attacker's advantage, or a true positive rate at a false positive one.
 
     Parameters
     ----------
     run : DPSGD or Composition
         A mechanism, whose length is given beside it, or phases with theirs. The noise multipliers that it has are where
         nothing but their ratios counts: those of phases keep theirs.
-    target_epsilon : float
-        Wanted ε, > 0.
-    delta : float
-        In [1e-290, 1).
+    target_epsilon, delta : float, optional
+        Wanted ε, > 0, and its δ, in [1e-290, 1).
+    target_advantage : float, optional
+        Wanted largest true less false positive rate, in (0, 1).
+    target_true_positive_rate, false_positive_rate : float, optional
+        Wanted largest true positive rate of attackers with this false positive rate in (0, 1), above it and below 1.
     steps, epochs : int or None
         Length of a mechanism's run, as in :meth:`DPSGD.epsilon`.
     tolerance : float
@@ -60,17 +81,19 @@ def calibrate(
     Returns
     -------
     DPSGD or Composition
-        What was given, with noise multipliers whose certified upper bound on ε is at most ``target_epsilon``.
+        What was given, with noise multipliers whose certified upper bound is at most the target.
 
     Raises
     ------
     ParameterError
-        If an argument lies outside its range, or the target is out of reach of noise multipliers in
-        [0.01, 1e6].
+        If an argument lies outside its range, not exactly one target is given, or it is out of reach of noise
+        multipliers in [0.01, 1e6].
 
     Formal guarantees
     -----------------
-    ``epsilon(..., delta).upper <= target_epsilon`` holds for what is returned, by evaluation there.
+    ``epsilon(..., delta).upper <= target_epsilon``, ``advantage(...).upper <= target_advantage`` or
+    ``true_positive_rate(..., false_positive_rate).upper <= target_true_positive_rate`` holds for what is returned, by
+    evaluation there.
 
     Examples
     --------
@@ -85,9 +108,10 @@ def calibrate(
     >>> (loud, _), (quiet, _) = calibrate(schedule, target_epsilon=2.0, delta=1e-5).phases
     >>> loud.noise_multiplier / quiet.noise_multiplier
     2.0
+    >>> calibrate(DPSGD(1.0, 0.01), steps=1000, target_advantage=0.2).advantage(1000).upper <= 0.2
+    True
     """
-    target = check_real("target_epsilon", target_epsilon, low=0.0, low_open=True)
-    delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
+    target = _wanted(target_epsilon, delta, target_advantage, target_true_positive_rate, false_positive_rate)
     check_real("tolerance", tolerance, low=1e-6, high=1.0)
     if isinstance(run, Composition):
         if steps is not None or epochs is not None:
@@ -95,15 +119,65 @@ def calibrate(
         for mechanism, _ in run.phases:
             if not isinstance(mechanism, DPSGD):
                 raise ParameterError("run", mechanism, "a composition whose phases are all DPSGD")
-        return _calibrated(run, target, delta, tolerance)
+        return _calibrated(run, target, tolerance)
     if not isinstance(run, DPSGD):
         raise ParameterError("run", run, "a DPSGD with steps or epochs beside it, or a composition of such")
     whole = compose([(run, run.sampling.run_length(steps, epochs))])
-    ((mechanism, _),) = _calibrated(whole, target, delta, tolerance).phases
+    ((mechanism, _),) = _calibrated(whole, target, tolerance).phases
     return cast("DPSGD", mechanism)
 
 
-def _calibrated(run: Composition, target: float, delta: float, tolerance: float) -> Composition:
+@dataclass(frozen=True)
+class _Target:
+    """What is wanted of a run.
+
+    ``value``: what ``measure`` of the run, at a tolerance, may not exceed; it falls towards 0 as noise grows.
+    ``shift``: of the Gaussian mechanism that meets it, nearly.
+    """
+
+    name: str
+    value: float
+    measure: Callable[[Composition, float], float]
+    shift: float
+
+
+def _wanted(
+    epsilon: float | None, delta: float | None, advantage: float | None, power: float | None, level: float | None
+) -> _Target:
+    given = {"target_epsilon": epsilon, "target_advantage": advantage, "target_true_positive_rate": power}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) != 1:
+        raise ParameterError(
+            "target_epsilon", names or None, f"given, or one of {', '.join(list(given)[1:])}: one target"
+        )
+    for name, value, owner in (("delta", delta, epsilon), ("false_positive_rate", level, power)):
+        if value is None and owner is not None:
+            raise ParameterError(name, None, f"given with {names[0]}")
+        if value is not None and owner is None:
+            raise ParameterError(name, value, f"left out with {names[0]}")
+    if epsilon is not None:
+        wanted = check_real("target_epsilon", epsilon, low=0.0, low_open=True)
+        at = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
+        log = -math.log(at)
+        shift = math.sqrt(2 * (wanted + log)) - math.sqrt(2 * log)
+        return _Target("target_epsilon", wanted, lambda run, within: run.epsilon(at, tolerance=within).upper, shift)
+    if advantage is not None:
+        wanted = check_real("target_advantage", advantage, low=0.0, high=1.0, low_open=True, high_open=True)
+        shift = 2.0 * float(ndtri((1.0 + wanted) / 2.0))
+        return _Target("target_advantage", wanted, lambda run, _: run.advantage().upper, shift)
+    at = check_real("false_positive_rate", level, low=0.0, high=1.0, low_open=True, high_open=True)
+    assert power is not None
+    wanted = check_real("target_true_positive_rate", power, low=at, high=1.0, low_open=True, high_open=True)
+    shift = float(ndtri(wanted) - ndtri(at))
+
+    def excess(run: Composition, _: float) -> float:
+        found = run.true_positive_rate(at).upper
+        return min(found - at, wanted - at) if found <= wanted else max(found - at, math.nextafter(wanted - at, 1.0))
+
+    return _Target("target_true_positive_rate", wanted - at, excess, shift)
+
+
+def _calibrated(run: Composition, target: _Target, tolerance: float) -> Composition:
     phases: list[tuple[Any, int]] = list(run.phases)
     least = min(mechanism.noise_multiplier for mechanism, _ in phases)
 
@@ -115,24 +189,22 @@ def _calibrated(run: Composition, target: float, delta: float, tolerance: float)
             ]
         )
 
-    def epsilon(noise_multiplier: float, within: float = 1e-3) -> float:
-        return at(noise_multiplier).epsilon(delta, tolerance=within).upper
+    def measured(noise_multiplier: float, within: float = 1e-3) -> float:
+        return target.measure(at(noise_multiplier), within)
 
-    search = _Search(target, tolerance)
+    search = _Search(target.value, tolerance, target.name)
     strength = sum(
         steps * (mechanism.sampling.rate * least / mechanism.noise_multiplier) ** 2 for mechanism, steps in phases
     )
-    near = search.approach(lambda sigma: epsilon(sigma, _COARSE), _gaussian_guess(target, delta, strength))
-    return at(search.smallest_sufficient(epsilon, near))
+    near = search.approach(lambda sigma: measured(sigma, _COARSE), _gaussian_guess(target.shift, strength))
+    return at(search.smallest_sufficient(measured, near))
 
 
-def _gaussian_guess(target: float, delta: float, strength: float) -> float:
-    """The noise multiplier by the central limit theorem and Chernoff's bound, for many steps: only where to start.
+def _gaussian_guess(shift: float, strength: float) -> float:
+    """The noise multiplier by the central limit theorem, for many steps: only where to start.
 
     ``strength``: Σ T q² over the phases, of each in units of its noise over the least one's.
     """
-    log = -math.log(delta)
-    shift = math.sqrt(2 * (target + log)) - math.sqrt(2 * log)
     guess = 1.0 / math.sqrt(math.log1p(shift**2 / strength))
     return min(max(guess, 0.1), _LARGEST / 10)
 
@@ -140,8 +212,8 @@ def _gaussian_guess(target: float, delta: float, strength: float) -> float:
 class _Search:
     """The smallest noise multiplier that suffices, up to a relative ``tolerance``."""
 
-    def __init__(self, target: float, tolerance: float) -> None:
-        self.target, self.tolerance = target, tolerance
+    def __init__(self, target: float, tolerance: float, name: str = "target_epsilon") -> None:
+        self.target, self.tolerance, self.name = target, tolerance, name
         self.slope = 1.0  # -d log ε / d log σ
         self.low = self.high = 0.0  # 0: not known yet
         self.at_low = self.at_high = math.nan
@@ -206,10 +278,10 @@ class _Search:
 
     def _check_range(self, at: float) -> None:
         if at > _LARGEST and not self.high:
-            raise ParameterError("target_epsilon", self.target, f"reachable with a noise multiplier <= {_LARGEST:g}")
+            raise ParameterError(self.name, self.target, f"reachable with a noise multiplier <= {_LARGEST:g}")
         if at < _SMALLEST and not self.low:
             allowed = f"so small that it needs a noise multiplier >= {_SMALLEST}"
-            raise ParameterError("target_epsilon", self.target, allowed)
+            raise ParameterError(self.name, self.target, allowed)
 
     def _inside(self, bisect: bool) -> float:
         """A point inside the bracket, a little to the private side of the interpolated root."""
