@@ -46,11 +46,13 @@ def law_above(points: Sequence[Row], mesh: arb, bits: int, level: int) -> Masses
     return Masses([masses], (1,), first, bits, halve, integer_above(points[-1][2], bits), level)
 
 
-def law_below(rows: Sequence[Row], number: Callable[[float], float], bits: int, level: int) -> Masses:
-    """P- and Q-masses of what lies between half-lines: rows of index, P-mass, and Q-mass of the rest.
+def bins_below(
+    rows: Sequence[Row], number: Callable[[float], float], bits: int
+) -> tuple[list[fmpz], list[fmpz], list[fmpz], int]:
+    """P-masses at most, Q-masses at least and at most of what lies between half-lines, and the first number.
 
-    Half-lines that are not surely on a concave curve of power over level are left out. What is between two has the
-    number between theirs that ``number`` says of its log P/Q; any would do.
+    Rows: index, P-mass, and Q-mass of the rest. Half-lines that are not surely on a concave curve of power over level
+    are left out. What is between two has the number between theirs that ``number`` says of its log P/Q; any would do.
     """
     kept: list[Row] = [(rows[-1][0], ZERO, ONE)]
     for row in [*reversed(rows), (rows[0][0] - 1, ONE, ZERO)]:
@@ -58,14 +60,21 @@ def law_below(rows: Sequence[Row], number: Callable[[float], float], bits: int, 
             kept.pop()
         kept.append(row)
     first = rows[0][0] - 1
-    p, q = ([fmpz(0)] * (rows[-1][0] - first + 1) for _ in range(2))
+    p, many, few = ([fmpz(0)] * (rows[-1][0] - first + 1) for _ in range(3))
     for high, low in pairwise(kept):
         mass, absent, at = low[1] - high[1], high[2] - low[2], low[0]
         if mass > 0 and absent > 0:
             at = max(at, min(round(number(float((mass / absent).log()))), high[0] - 1))
         p[at - first] += integer_below(mass, bits)
-        q[at - first] += integer_above(absent, bits)
-    return Masses([p, q], (0, 1), first, bits, lambda level: (fmpz(1) << bits, fmpz(0)), level=level)
+        many[at - first] += integer_above(absent, bits)
+        few[at - first] += integer_below(absent, bits)
+    return p, many, few, first
+
+
+def law_below(rows: Sequence[Row], number: Callable[[float], float], bits: int, level: int) -> Masses:
+    """``bins_below`` as numbers that are summed."""
+    p, many, _, first = bins_below(rows, number, bits)
+    return Masses([p, many], (0, 1), first, bits, lambda level: (fmpz(1) << bits, fmpz(0)), level=level)
 
 
 def delta_above(law: Masses, origin: arb, mesh: arb, epsilon: float) -> arb:

@@ -4,6 +4,7 @@ import json
 import math
 from typing import Any, Literal, NamedTuple
 
+from dprmt_verify._allocation import Allocation
 from dprmt_verify._balls import ONE
 from dprmt_verify._gaussians import exact
 from dprmt_verify._known import KnownProbes
@@ -17,11 +18,12 @@ BOTH: tuple[Direction, ...] = ("remove", "add")
 _WAYS = {"zero-out": BOTH, "add-remove": BOTH, "remove": BOTH[:1], "add": BOTH[1:]}
 _WAYS["replace-one"] = BOTH[:1]  # its pair is its own mirror image
 _KEYS = {
-    "statement": "mechanism phases steps delta neighbours epsilon by_direction analysis"
+    "statement": "mechanism phases steps epochs delta neighbours epsilon by_direction analysis"
     " version direction statement source comment",
     "dpsgd": "noise_multiplier sampling norms neighbours",
     "gaussian": "noise_multiplier",
     "poisson": "rate",
+    "allocation": "steps_per_epoch participations",
     "hutchinson": "probes secret rank analysis",
     "hutch++": "probes sketch power_iteration secret",
     "flat spectrum": "probes sketch secret",
@@ -69,7 +71,7 @@ def read_statement(text: str) -> Statement:
         mechanism = _object(run, "mechanism", "", "dpsgd", "gaussian")
         relation = _relation(mechanism if "neighbours" in mechanism else document)
         norms = _object(mechanism, "norms", "exact", "exact", *_ESTIMATED)
-        phases.append(_phase(mechanism, norms, _number(run, "steps", 1, 10**9, int), *relation))
+        phases.append(_phase(run, mechanism, norms, *relation))
         neighbours.add(relation)
         attained &= norms["kind"] != "hutch++" and "envelope" not in (norms.get("analysis"), document.get("analysis"))
     if len(neighbours) != 1:
@@ -85,13 +87,31 @@ def _relation(where: Any) -> tuple[str, int]:
     return _object(found, "of", "zero-out", *_WAYS)["kind"], _number(found, "size", 1, 64, int)
 
 
-def _phase(mechanism: Any, norms: Any, steps: int, neighbours: str, group: int) -> Phase:
-    sigma, whole = _number(mechanism, "noise_multiplier", 1e-6, 1e6), {"kind": "poisson", "rate": 1.0}
-    sampling = _object(mechanism, "sampling", whole, "poisson")
-    rate, is_mirrored = (
-        _number(sampling, "rate", 1e-12, 1),
-        neighbours == "replace-one" and mechanism["kind"] == "dpsgd",
-    )
+def _phase(run: Any, mechanism: Any, norms: Any, neighbours: str, group: int) -> Phase:
+    steps = _number(run, "steps", 1, 10**9, int)
+    whole = {"kind": "poisson", "rate": 1.0}
+    sampling = _object(mechanism, "sampling", whole, "poisson", "allocation")
+    if sampling["kind"] == "allocation":
+        if group > 1 or neighbours == "replace-one":
+            raise NotCoveredError("random allocation is covered for one sample, present or not")
+        size = _number(sampling, "steps_per_epoch", 1, 10**6, int)
+        parts = _number({"participations": 1, **sampling}, "participations", 1, size, int)
+        if steps % size or size % parts or run.get("epochs", steps // size) != steps // size:
+            raise NotCoveredError(f"steps {steps}, steps_per_epoch {size}, participations {parts}: not whole epochs")
+        unsampled = _step(mechanism, norms, 1.0, 1, neighbours, group).build
+        if parts < size:
+
+            def epoch(cut: float, cells: int) -> Step:
+                return Allocation(unsampled(cut / 1024, cells), size // parts, cut, cells)
+
+            return Phase(steps // size * parts, epoch)
+        sampling = whole
+    return _step(mechanism, norms, _number(sampling, "rate", 1e-12, 1), steps, neighbours, group)
+
+
+def _step(mechanism: Any, norms: Any, rate: float, steps: int, neighbours: str, group: int) -> Phase:
+    sigma = _number(mechanism, "noise_multiplier", 1e-6, 1e6)
+    is_mirrored = neighbours == "replace-one" and mechanism["kind"] == "dpsgd"
     if norms["kind"] == "exact":
         group = group if mechanism["kind"] == "dpsgd" else 1
         return Phase(1 if rate == 1 else steps, lambda cut, cells: exact(sigma, rate, group, steps, is_mirrored))

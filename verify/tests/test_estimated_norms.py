@@ -19,6 +19,7 @@ from dprmt_verify._norm_ratio import NormRatio
 from dprmt_verify._run import Run
 from dprmt_verify._secret import SecretProbes
 from dprmt_verify._sketch import copies
+from dprmt_verify._statement import BOTH
 
 EPSILONS = [0.0, 0.05, 0.5, 3.0]
 Array = np.ndarray
@@ -87,7 +88,7 @@ def test_one_step_of_rank_one_by_quadrature_is_between_both_ends(
     run = Run(read_statement(statement(sigma, rate, 1, probes, is_secret)).phases, 1e-6, 3.0, 3)
     for epsilon in EPSILONS:
         values = two_directions(secret if is_secret else known, sigma, rate, epsilon, gamma_mean(probes / 2))
-        for direction, value in zip(("remove", "add"), values, strict=True):
+        for direction, value in zip(BOTH, values, strict=True):
             low, high = float(run.below(direction, epsilon)), float(run.above(direction, epsilon))
             assert low <= value * (1 + 1e-9) + 1e-13
             assert value <= high * (1 + 1e-9) + 1e-13
@@ -147,7 +148,7 @@ def test_one_step_of_a_flat_spectrum_is_between_both_ends(is_secret: bool) -> No
         runs.append(Run(read_statement(json.dumps(document)).phases, 1e-6, 1.0, 3))
     for epsilon in (0.05, 1.0):
         values = two_directions(secret if is_secret else known, sigma, rate, epsilon, mean)
-        for way, value in zip(("remove", "add"), values, strict=True):
+        for way, value in zip(BOTH, values, strict=True):
             low, high, own = (float(bound(way, epsilon)) for bound in (runs[0].below, runs[0].above, runs[1].above))
             assert low <= value * (1 + 1e-9)
             assert value <= own * (1 + 1e-9)
