@@ -19,6 +19,7 @@ from dprmt.accounting.pairs._clipping_step import ClippingStep
 from dprmt.accounting.pairs._coin_mixtures import CoinMixture
 from dprmt.accounting.pairs._neighbours import Group, Neighbours, ReplaceOne
 from dprmt.accounting.pairs._related_step import related
+from dprmt.accounting.pairs._revealed_replacement import replaced_by_potentials
 from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
 
 Array = NDArray[np.float64]
@@ -123,6 +124,13 @@ def test_public_probes_hold_under_couplings_that_spectra_make(sigma: float, q: f
             assert each.mean() <= bound[place] + 4 * error
             closest[place] = max(closest[place], float(each.mean()) / bound[place])
     assert np.all(closest[:3] > 0.8)
+
+
+def test_public_losses_beyond_the_largest_number_count_as_infinite() -> None:
+    """A norm estimate a thousandth of the norm: nothing hides the sample, and e^loss overflows."""
+    x, mass = np.array([1e-5, 1.0, 2.0]), np.array([0.01, 0.79, 0.2])
+    pair = replaced_by_potentials(x, mass, 1e-6, 0.5, 0.1, 24, 1e-9)
+    assert 0.1 * 0.01 <= pair.infinite <= 0.1 * 0.1  # thresholds end at 40, and majorants are large at 0
 
 
 @pytest.mark.parametrize(

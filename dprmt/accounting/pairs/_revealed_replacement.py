@@ -26,6 +26,7 @@ _SPACING, _STEP = 3.2, 5.0  # of thresholds, and of losses in logarithms, times 
 _DENSER_UP_TO = 10.0
 _ANTIMONOTONE_UP_TO = 0.5
 _LEAST_SHIFT = 1e-9
+_LARGEST_LOSS = 700.0  # e^709 is the last finite one
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def replaced_by_potentials(
     """
     shift = 1.0 / (noise_multiplier * np.sqrt(x))
     last = min(_last_threshold(shift, mass, tail), _LARGEST_THRESHOLD)
-    high = _largest_loss(shift, mass, sample_rate, tail)
+    high = min(_largest_loss(shift, mass, sample_rate, tail), _LARGEST_LOSS)  # beyond, all counts as infinite
     scale = min(2 * sample_rate * math.sqrt(math.expm1(min(noise_multiplier**-2.0, 50.0))), 1.0)
     tests = _Tests.of(np.append(0.0, noise_multiplier**2 * x), sample_rate, last, _SPACING / bins)
     end = math.asinh(high / scale)
