@@ -1,0 +1,146 @@
+"""Laws and pairs err to the safe side: each term that is added for it, where it is large, against exact values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import ndtr
+from scipy.stats import norm
+
+from dprmt.accounting import _envelope_law
+from dprmt.accounting._envelope import envelope_cdf
+from dprmt.accounting._envelope_law import EnvelopeLaw
+from dprmt.accounting._gamma_mixture import LARGEST_DOF, GammaMixture
+from dprmt.accounting._nonconvex_slack import _excess_on_intervals, tangent_excess
+from dprmt.accounting._residual_law import ResidualLaw
+from dprmt.accounting._revealed_replacement import AtomicPair
+from dprmt.accounting._secret_pair import SecretUpperPair, cells_between, inflection_shift
+from dprmt.accounting._secret_replacement import SecretReplacement
+from dprmt.accounting._sketch_bounds import residual_tail
+from dprmt.accounting._sketch_law import _averaged_tail
+from dprmt.accounting._sketch_order import largest_shares
+
+
+def puts(law: GammaMixture, t: float) -> float:
+    """E(t - X)₊."""
+    at = np.array([t])
+    return float(t * law.cdf(at)[0] - law.partial_mean(at)[0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(3, 300), st.floats(1e-3, 1.0)), min_size=2, max_size=8, unique_by=lambda x: x[0]),
+    st.floats(0.1, 1.5),
+)
+def test_a_coarser_mixture_bounds_convex_functions(parts, t: float) -> None:
+    """Components join one with fewer degrees of freedom, by a factor of at most 1.4."""
+    dof, weight = zip(*sorted(parts), strict=True)
+    law = GammaMixture(dof, tuple(np.array(weight) / sum(weight)))
+    coarse = law.coarser()
+    fewer = GammaMixture(tuple(int(nu / 1.4) for nu in dof), law.weight)
+    assert sum(coarse.weight) == pytest.approx(1.0, rel=1e-12)
+    assert puts(law, t) * (1 - 1e-9) - 1e-15 <= puts(coarse, t) <= puts(fewer, t) * (1 + 1e-9) + 1e-15
+
+
+def test_components_beyond_the_largest_are_joined_with_all_their_mass() -> None:
+    law = GammaMixture.of_copies(10**4, (1, 20, 30), (0.2, 0.3, 0.5))
+    assert law.dof == (10**4, LARGEST_DOF)
+    assert law.weight == pytest.approx((0.2, 0.8))
+
+
+@pytest.mark.parametrize(("sketch", "power_iteration"), [(4, False), (8, True), (20, False)])
+def test_tails_of_copies_hold_the_mean_of_the_bound(sketch: int, power_iteration: bool) -> None:
+    """(H4): at least the mean over 1/(j+1) < x < 1/j, here by the midpoint rule, at most its value at the left end."""
+    for j in (1, 2, 4):
+        ends = np.linspace(1 / (j + 1), 1 / j, 13)
+        middle = (ends[1:] + ends[:-1]) / 2
+        mean = float(np.mean([residual_tail(float(x), sketch, power_iteration) for x in middle]))
+        found = _averaged_tail(j, sketch, power_iteration)
+        assert mean <= found <= residual_tail(1 / (j + 1), sketch, power_iteration)
+
+
+@pytest.mark.parametrize(("sketch", "power_iteration"), [(3, False), (6, True)])
+def test_shares_exceed_each_value_with_at_least_the_bound(sketch: int, power_iteration: bool) -> None:
+    """(H6): P(m > y) at most the weight of larger shares, for y just above each share and between."""
+    share, weight = (np.array(part) for part in largest_shares(sketch, power_iteration))
+    for y in np.concatenate([share[:-1] * (1 + 1e-9), (share[1:] + share[:-1]) / 2]):
+        assert weight[share > y].sum() >= residual_tail(float(y), sketch, power_iteration) * (1 - 1e-9)
+
+
+def test_what_a_sketch_leaves_has_all_its_mass() -> None:
+    bins = ResidualLaw(4, 4).bins(64, 1e-9)
+    assert bins.mass.sum() + bins.below == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("c", [0.5, 2.0, 6.0])
+def test_an_envelope_too_small_by_its_margin_is_mended(c: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that falls short by a hundredth beyond 1: E e^{-cX} of what is spread is still no less."""
+    x = np.linspace(1e-4, 4.0, 4001)
+    exact = float(np.trapezoid(c * np.exp(-c * x) * envelope_cdf(x, 8, 3), x)) + np.exp(-c * 4.0)
+    monkeypatch.setattr(_envelope_law, "ENVELOPE_MARGIN", 1e-2)
+    monkeypatch.setattr(_envelope_law, "envelope_cdf", lambda x, k, d: envelope_cdf(x, k, d) - 1e-2 * (x > 1))
+    atoms, mass = EnvelopeLaw(8, 3).bins(400, 1e-12).spread(0.0)
+    assert exact * (1 - 1e-5) <= np.exp(-c * atoms) @ mass <= exact + 1.5e-2
+
+
+@pytest.mark.parametrize(("sigma", "k"), [(0.5, 4), (0.2, 8), (0.05, 32)])
+def test_the_excess_inside_an_interval_is_charged(sigma: float, k: int) -> None:
+    """(T6) by the code: at the ends and between, each ε taken as an interval of its own; and by far the most of all."""
+    law = GammaMixture.single(k)
+    low, high = np.array([0.0, 1.0, 10.0, 60.0]), np.array([0.4, 3.0, 14.0, 90.0])
+    _, bound = _excess_on_intervals(low, high, sigma, law)
+    for share in np.linspace(0.0, 1.0, 9):
+        at = low + share * (high - low)
+        attained, _ = _excess_on_intervals(at, at, sigma, law)
+        assert np.all(attained <= bound * (1 + 1e-9) + 1e-13)
+        assert np.all(attained <= tangent_excess(sigma, law))
+
+
+def hockey_sticks(cells, nodes: np.ndarray) -> np.ndarray:
+    """H at each node, with all mass above the last one at an infinite loss."""
+    p, q = (np.append(np.cumsum(mass[::-1])[::-1], 0.0) for mass in (cells.p, cells.q))
+    return p + cells.p_above - np.exp(nodes) * (q + cells.q_above)
+
+
+def test_what_secret_thresholds_miss_is_charged_in_both_directions() -> None:
+    """(C7): thresholds of one Gaussian shift that are all off by a hundredth, either way."""
+    q, mu, nodes = 0.3, 1.0, np.linspace(-0.3, 2.0, 40)
+    exact = (np.log((np.exp(nodes) - 1 + q) / q) + mu**2 / 2) / mu
+
+    def curve(t: np.ndarray) -> np.ndarray:
+        return np.array(ndtr(mu - t))
+
+    removed = (1 - q) * ndtr(-exact) + q * curve(exact) - np.exp(nodes) * ndtr(-exact)
+    added = ndtr(exact) - np.exp(-nodes) * ((1 - q) * ndtr(exact) + q * ndtr(exact - mu))
+    for wrong in (0.01, -0.01):
+        t = exact + wrong * (-1.0) ** np.arange(nodes.size)
+        loss = np.log(1 - q + q * np.exp(mu * t - mu**2 / 2))
+        cells = cells_between(nodes, t, np.abs(loss - nodes), curve(t), ndtr(t - mu), q)
+        other = hockey_sticks(cells.mirrored(), -nodes[::-1])[::-1]
+        assert np.all(hockey_sticks(cells, nodes) >= removed)
+        assert np.all(other >= added)
+        assert np.all(hockey_sticks(cells, nodes) <= removed + 0.02)
+
+
+def test_secret_norms_below_all_atoms_tell_all() -> None:
+    """Of removing, adding and replacing: however large the loss, it is exceeded with q times their probability."""
+    shift, q, below = np.array([0.5, 1.0, 2.0]), 0.2, 1e-3
+    one = SecretUpperPair(shift, np.full(3, (1 - below) / 3), q, below)
+    nodes = np.linspace(-10.0, 60.0, 200)
+    for pair in (one, SecretReplacement(one)):
+        assert hockey_sticks(pair.cells(nodes), nodes)[-1] >= q * below
+    cells = SecretReplacement(one).cells(-nodes[::-1]).mirrored()
+    assert hockey_sticks(cells, nodes)[-1] >= q * below
+    star = float(inflection_shift(np.array([30.0]))[0])  # there the convex majorant is 6.5 at 0
+    at_zero = ndtr(3.0 / star) + star / 2 * norm.pdf(3.0 / star)
+    assert at_zero > 6.0
+    assert one.capped_curve(np.array([30.0]), 30.0)[0][0] >= below * at_zero
+
+
+def test_atoms_at_infinity_are_there_in_both_directions() -> None:
+    pair = AtomicPair(np.array([-0.5, 0.5]), np.array([0.3, 0.5]), 0.2)
+    nodes = np.linspace(-2.0, 2.0, 9)
+    for cells in (pair.cells(nodes), pair.cells(-nodes[::-1]).mirrored()):
+        assert hockey_sticks(cells, nodes)[-1] >= 0.2
