@@ -183,11 +183,24 @@ def test_composed_curves_of_gaussian_mechanisms_are_those_of_the_sum(size: int) 
 def test_lines_between_points_lie_above_the_curve() -> None:
     epsilon = np.linspace(0.0, 6.0, 7)
     lines = lines_of(epsilon, gdp_delta(epsilon, 1.0), gdp_delta(epsilon, 1.0))
-    at = np.linspace(-5.9, 5.9, 119)
+    at = np.concatenate([np.linspace(-9.0, -6.0, 13), np.linspace(-5.9, 5.9, 119), np.linspace(6.0, 9.0, 13)])
     negative = 1.0 - np.exp(at) + np.exp(at) * gdp_delta(-at, 1.0)
     exact = np.where(at < 0.0, negative, gdp_delta(at, 1.0))
     assert np.all(lines.at(at) >= exact * (1 - 1e-12))
     assert Lines(epsilon, gdp_delta(epsilon, 1.0)).epsilon_at(1e-300) == math.inf
+
+
+@pytest.mark.parametrize("q", [0.05, 0.5])
+def test_lines_of_negative_slope_come_from_the_exchanged_pair(q: float) -> None:
+    """(N6): sup_A P(A) - e^ε Q(A) of a sampled Gaussian step and of the same exchanged, by half-lines."""
+    epsilon, t = np.linspace(0.0, 3.0, 61), np.linspace(-12.0, 14.0, 20001)
+    power, level = (1 - q) * ndtr(-t) + q * ndtr(1.0 - t), ndtr(-t)
+    removed, added = half_line_curve(power, level, epsilon), half_line_curve(1 - level, 1 - power, epsilon)
+    for lines, p, q_mass in (
+        (lines_of(epsilon, removed, added), power, level),
+        (lines_of(epsilon, added, removed), 1 - level, 1 - power),
+    ):
+        assert lines.at(-epsilon) == pytest.approx(half_line_curve(p, q_mass, -epsilon), abs=1e-9)
 
 
 @pytest.mark.parametrize("neighbours", [ReplaceOne(), Group(3), Group(2, ReplaceOne())])

@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from dprmt.accounting import _envelope_law
-from dprmt.accounting._envelope import envelope_cdf
-from dprmt.accounting._envelope_law import EnvelopeLaw
-from dprmt.accounting._gamma_mixture import LARGEST_DOF, GammaMixture
-from dprmt.accounting._nonconvex_slack import _excess_on_intervals, tangent_excess
-from dprmt.accounting._residual_law import ResidualLaw
-from dprmt.accounting._revealed_replacement import AtomicPair
-from dprmt.accounting._secret_pair import SecretUpperPair, cells_between, inflection_shift
-from dprmt.accounting._secret_replacement import SecretReplacement
-from dprmt.accounting._sketch_bounds import residual_tail
-from dprmt.accounting._sketch_law import _averaged_tail
-from dprmt.accounting._sketch_order import largest_shares
+from dprmt.accounting.laws import _envelope_law
+from dprmt.accounting.laws._envelope import envelope_cdf
+from dprmt.accounting.laws._envelope_law import EnvelopeLaw
+from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF, GammaMixture
+from dprmt.accounting.laws._probe_copies import _averaged_tail
+from dprmt.accounting.laws._residual_law import ResidualLaw
+from dprmt.accounting.laws._residual_order import largest_shares
+from dprmt.accounting.laws._residual_tail import residual_tail
+from dprmt.accounting.pairs._nonconvex_slack import _excess_on_intervals, tangent_excess
+from dprmt.accounting.pairs._revealed_replacement import AtomicPair
+from dprmt.accounting.pairs._secret_replacement import SecretReplacement
+from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair, cells_between, inflection_shift
 
 
 def puts(law: GammaMixture, t: float) -> float:

@@ -188,6 +188,15 @@ def test_no_outcome_between_the_smallest_loss_and_the_cap_is_lost(is_law: bool) 
     wanted = np.array([np.max(0.5 * ndtr(-t) + 0.5 * curve - np.exp(loss) * ndtr(-t)) for loss in nodes])
     assert np.all(found >= wanted * (1 - 1e-12))
     assert np.all(found <= wanted * (1 + 1e-3))
+    last = float(pair.thresholds(nodes)[0][-1])
+    low, high = -12.0, 6.0  # where T̂ reaches 1, to the last digits: that point is the best one for small losses
+    while high - low > 1e-15:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if pair._reaches_one(np.array([middle]), last)[0] else (low, middle)
+    cap = 0.5 * ndtr(-low) + 0.5 - np.exp(nodes) * ndtr(-low)
+    assert np.all(found >= cap - 2e-15)
 
 
 def smaller_pair(rate: float, probes: int = 5, sigma: float = 0.9) -> SmallerPair:

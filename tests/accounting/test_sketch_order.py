@@ -45,6 +45,9 @@ def test_beyond_the_switch_the_order_is_another() -> None:
     assert cdf_of(shares, 2, x) > 1.001 * float(_two_gammas(np.array([x]), 0.7, 2)[0])
     order = ResidualOrder(2, 3, power_iteration=False)
     assert cdf_of(shares, 2, x) <= float(order._of_share(0.7, np.array([x]), moments=False)[0][0])
+    nearer, x = np.append(0.85, np.full(200, 0.15 / 200)), 0.57  # 1 - 2m/k is 0.15, and half the way is 0.575
+    assert cdf_of(nearer, 2, x) > 1.01 * float(_two_gammas(np.array([x]), 0.85, 2)[0])
+    assert cdf_of(nearer, 2, x) <= float(order._of_share(0.85, np.array([x]), moments=False)[0][0])
 
 
 @pytest.mark.parametrize(("share", "probes"), [(0.7, 3), (0.35, 2), (0.5, 4), (0.21, 5)])
