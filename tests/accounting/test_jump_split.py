@@ -108,6 +108,19 @@ def test_left_of_its_grid_a_curve_is_at_least_what_it_is_there() -> None:
     assert 0.999 < lower.at(rows, index)[0] <= exact_delta(light, 400, 20.0) <= upper.at(rows, index)[0]
 
 
+def test_just_left_of_its_grid_a_curve_keeps_what_lies_below() -> None:
+    """D is linear in e^ε but for losses below ε, of which as much as 1e-10 may lie left of the grid."""
+    light = LossPMF(np.array([-5, 5]), np.array([0.27, 0.73]), MESH, 0.0)
+    upper = light_curves(light, [40], 1e-9, "upper")
+    first, law = power(light, 40)
+    losses = (first + np.arange(law.size)) * MESH
+    for index in upper.first - np.array([1, 2]):
+        below = float(law @ np.maximum(np.expm1(index * MESH - losses), 0.0))
+        linear = float(law.sum() - law @ np.exp(index * MESH - losses))
+        assert below > 1e-13
+        assert upper.at(np.zeros(1, dtype=np.int64), np.array([index]))[0] >= linear + below * (1 - 1e-9)
+
+
 def test_no_light_step_loses_nothing() -> None:
     """(1 - e^ε)₊, also where all light losses are negative and the grid ends left of 0."""
     light = LossPMF(np.array([-9, -8]), np.array([0.5, 0.4]), MESH, 0.0)

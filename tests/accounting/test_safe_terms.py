@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import norm
 
+from dprmt.accounting import DPSGD
+from dprmt.accounting.composition._question import EpsilonAtDelta
+from dprmt.accounting.composition._solve import Progress, improve, interval
 from dprmt.accounting.laws import _envelope_law
 from dprmt.accounting.laws._envelope import envelope_cdf
 from dprmt.accounting.laws._envelope_law import EnvelopeLaw
@@ -21,6 +24,7 @@ from dprmt.accounting.pairs._nonconvex_slack import _excess_on_intervals, tangen
 from dprmt.accounting.pairs._revealed_replacement import AtomicPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair, cells_between, inflection_shift
+from dprmt.accounting.questions._risks import _mu_of_chords
 
 
 def puts(law: GammaMixture, t: float) -> float:
@@ -144,3 +148,29 @@ def test_atoms_at_infinity_are_there_in_both_directions() -> None:
     nodes = np.linspace(-2.0, 2.0, 9)
     for cells in (pair.cells(nodes), pair.cells(-nodes[::-1]).mirrored()):
         assert hockey_sticks(cells, nodes)[-1] >= 0.2
+
+
+def test_a_run_s_mu_lies_above_the_chords_of_its_curve() -> None:
+    """Between points that a Gaussian curve passes through, δ may be as large as the chord in e^ε."""
+    epsilon = np.linspace(0.0, 6.0, 9)
+
+    def gaussian(at: np.ndarray, mu: float) -> np.ndarray:
+        return np.array(ndtr(mu / 2 - at / mu) - np.exp(at) * ndtr(-mu / 2 - at / mu))
+
+    delta = gaussian(epsilon, 1.5)
+    found = _mu_of_chords(epsilon, delta)
+    at = np.linspace(0.0, 6.0, 401)
+    chord = np.interp(np.exp(at), np.exp(epsilon), delta)
+    assert np.any(chord > gaussian(at, 1.5) * 1.01)
+    assert np.all(chord <= gaussian(at, found))
+    assert found < 2.0
+
+
+def test_another_analysis_improves_the_upper_end_alone() -> None:
+    """What it bounds from below is a worst case of its own, which need not be attained."""
+    question = EpsilonAtDelta(1e-5)
+    bounds = interval(0.1, 5.0, "remove", question, 1e-3)
+    other = [(DPSGD(1.0, 0.01).step(), 100)]
+    found = improve(bounds, other, question, 1e-3, Progress(uppers={-1.0: 5.0, 0.0: 5.0}))
+    assert found.lower == 0.1
+    assert 0.1 < found.upper < 1.0
