@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import html
 import os
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
 from calculator import calculator_files
 from cross_links import linked_names, linked_papers, linked_theory, spaced, with_others
+from formulas import drawn
 from gallery import gallery_pages
 from twins import sections_of, write_twins
 
 from notebooks import notebook_pages
 
 _ROOT = Path(__file__).parents[2]
-_FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 _UPWARDS = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)]*)\)")
 _PAGES: dict[str, tuple[str, str]] = {}  # title and Markdown by address, while the site is built
 _SECTIONS: list[tuple[str, list[str]]] = []
@@ -76,12 +74,7 @@ def _stays(target: str, folder: str) -> bool:
 
 def on_page_content(text: str, **_: Any) -> str:
     """Every formula as MathML."""
-    return _FORMULA.sub(_mathml, text)
-
-
-def _mathml(match: re.Match[str]) -> str:
-    text = html.unescape(match[2]).strip()[2:-2]  # without \( \) or \[ \]
-    return str(convert(text, display="block" if match[1] == "div" else "inline"))
+    return drawn(text)
 
 
 def _command_line() -> str:

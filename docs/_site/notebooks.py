@@ -1,7 +1,11 @@
-"""Notebooks as pages of the site: executed, their outputs beside the code."""
+"""Notebooks as pages of the site: executed, their outputs beside the code.
+
+``DPRMT_NOTEBOOKS``: names of those that are executed, for a build that looks at pages and links; else all are.
+"""
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -36,9 +40,12 @@ def notebook_pages(config: Any, folder: Path) -> list[File]:
 def _rendered(path: Path, text: str) -> tuple[str, dict[str, bytes]]:
     """Markdown, and pictures by name. The text decides whether an open server executes a notebook again."""
     notebook = nbformat.reads(text, as_version=4)
+    executed = os.environ.get("DPRMT_NOTEBOOKS", path.stem).split(",")
     quiet = ["--log-level=ERROR"]
     place = {"metadata": {"path": str(path.parent)}}
-    NotebookClient(notebook, timeout=_SECONDS, extra_arguments=quiet, resources=place, coalesce_streams=True).execute()
+    client = NotebookClient(notebook, timeout=_SECONDS, extra_arguments=quiet, resources=place, coalesce_streams=True)
+    if path.stem in executed:
+        client.execute()
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = spaced(cell.source)
@@ -48,5 +55,6 @@ def _rendered(path: Path, text: str) -> tuple[str, dict[str, bytes]]:
     page, resources = exporter.from_notebook_node(notebook)
     name = path.stem + "/"
     page = page.replace("](output_", f"]({name}output_").replace("![png]", "![what the code above draws]")
-    note = f"*`notebooks/{path.name}`, as it ran when this site was built.*"
+    ran = "as it ran when this site was built" if path.stem in executed else "not executed in this copy of the site"
+    note = f"*`notebooks/{path.name}`, {ran}.*"
     return f"{page}\n\n{note}\n", dict(resources["outputs"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -25,26 +25,27 @@ ROOMS = {
         f"training.{room}"
         for room in ("norms", "subspaces", "clipping", "denoising", "optimizers", "recipes", "data", "models")
     ]
-    + ["training.telemetry", "training.evaluation", "training.harness", "training.randomness"],
+    + [f"training.{room}" for room in ("telemetry", "evaluation", "harness", "hugging_face", "randomness")],
 }
+EXECUTED = "02_phase_transition"
 COMMANDS = ("epsilon", "noise", "delta", "probes", "tradeoff", "spectrum", "train", "recipes", "report", "verify")
 
 
-def built(out: Path) -> Path:
-    """The pages; a warning is an error (``strict`` in ``mkdocs.yml``), and so is an error in a notebook."""
+def built(out: Path, notebooks: str | None = None) -> Path:
+    """The pages; a warning is an error (``strict`` in ``mkdocs.yml``), and so is one in a notebook that is executed."""
+    for needed in ("material", "mkdocstrings_handlers", "latex2mathml", "nbconvert"):
+        pytest.importorskip(needed)
     command = [sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(out)]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False
-    )
+    some = {} if notebooks is None else {"DPRMT_NOTEBOOKS": notebooks}
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", **some}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return out
 
 
 def test_the_site(tmp_path: Path) -> None:
-    """One test for one build, which takes a minute or two: it executes the notebooks."""
-    for needed in ("material", "mkdocstrings_handlers", "latex2mathml", "nbconvert"):
-        pytest.importorskip(needed)
-    site = built(tmp_path / "site")
+    """One test for one build. All notebooks are executed by their own tests; here it is one, for its page."""
+    site = built(tmp_path / "site", notebooks=EXECUTED)
     missing = [anchor for page, rooms in ROOMS.items() for anchor in lacking(site / "api" / f"{page}.html", rooms)]
     assert missing == []
     assert dead_links(site) == []
@@ -61,8 +62,8 @@ def test_the_site(tmp_path: Path) -> None:
     assert [name for name in COMMANDS if f'id="dprmt-{name}"' not in commands] == []
     for notebook in (ROOT / "notebooks").glob("*.ipynb"):
         page = (site / "tutorials" / f"{notebook.stem}.html").read_text(encoding="utf-8")
-        assert "<img" in page, notebook  # outputs are there
-        assert "Traceback" not in page
+        assert ("<img" in page) == (notebook.stem == EXECUTED), notebook
+        assert ("not executed in this copy" in page) == (notebook.stem != EXECUTED)
     assert twice(site) == []
     assert "(api/accounting.md)" in (site / "llms.txt").read_text(encoding="utf-8")
     assert "### dprmt.accounting.DPSGD" in (site / "api" / "accounting.md").read_text(encoding="utf-8")
@@ -70,6 +71,37 @@ def test_the_site(tmp_path: Path) -> None:
         assert page.with_suffix(".md").exists() or page.name == "404.html", page
     gallery = (site / "gallery.html").read_text(encoding="utf-8")
     assert gallery.count("<img") >= len(list((ROOT / "docs" / "gallery").glob("*.py")))
+
+
+@pytest.mark.slow
+def test_every_tutorial_shows_what_it_drew(tmp_path: Path) -> None:
+    site = built(tmp_path / "site")
+    for notebook in (ROOT / "notebooks").glob("*.ipynb"):
+        page = (site / "tutorials" / f"{notebook.stem}.html").read_text(encoding="utf-8")
+        assert "<img" in page, notebook  # outputs are there
+        assert "Traceback" not in page
+        assert "as it ran when this site was built" in page
+
+
+def test_formulas_beside_each_other_may_come_one_below_the_other() -> None:
+    pytest.importorskip("latex2mathml")
+    spec = importlib.util.spec_from_file_location("formulas", ROOT / "docs" / "_site" / "formulas.py")
+    assert spec is not None
+    assert spec.loader is not None
+    formulas = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(formulas)
+    assert formulas.beside_each_other(r"a,\qquad \left\{b\qquad c\right\},\qquad \text{if }d") == [
+        "a,",
+        r"\left\{b\qquad c\right\},",
+        r"\text{if }d",
+    ]
+    assert formulas.beside_each_other(r"\begin{cases}a&b\qquad c\end{cases}") == [
+        r"\begin{cases}a&b\qquad c\end{cases}"
+    ]
+    page = formulas.drawn(r'<div class="arithmatex">\[a=b,\qquad c=d\]</div><span class="arithmatex">\(x\)</span>')
+    assert page.startswith('<div class="formulas"><math')
+    assert page.count("<math") == 3
+    assert page.count('display="block"') == 2
 
 
 def lacking(page: Path, rooms: list[str]) -> list[str]:
