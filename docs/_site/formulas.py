@@ -8,7 +8,7 @@ import re
 from latex2mathml.converter import convert
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
-_STEP = re.compile(r"\\qquad\b|\\begin\b|\\end\b|\\left\b|\\right\b|(?<!\\)[{}]")
+_STEP = re.compile(r"\\qq?uad\b|\\begin\b|\\end\b|\\left\b|\\right\b|(?<!\\)[{}]")
 _DEEPER = {"\\begin": 1, "\\left": 1, "{": 1, "\\end": -1, "\\right": -1, "}": -1}
 
 
@@ -18,7 +18,7 @@ def drawn(text: str) -> str:
 
 
 def beside_each_other(formula: str) -> list[str]:
-    r"""The formulas of a display that ``\qquad`` separates, outside of all brackets and tables.
+    r"""The formulas of a display that ``\qquad`` (or ``\quad``) separates, outside of all brackets and tables.
 
     Examples
     --------
@@ -27,7 +27,7 @@ def beside_each_other(formula: str) -> list[str]:
     """
     parts, depth, start = [], 0, 0
     for step in _STEP.finditer(formula):
-        if step[0] == "\\qquad" and depth == 0:
+        if step[0].endswith("quad") and depth == 0:
             parts.append(formula[start : step.start()])
             start = step.end()
         depth += _DEEPER.get(step[0], 0)
