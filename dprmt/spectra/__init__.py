@@ -20,6 +20,7 @@ from dprmt.spectra._block_cosine import block_cosine as block_cosine
 from dprmt.spectra._denoise import denoise as denoise
 from dprmt.spectra._denoise import denoise_layers as denoise_layers
 from dprmt.spectra._denoiser import LayerDenoiser as LayerDenoiser
+from dprmt.spectra._detection_batch import detection_batch as detection_batch
 from dprmt.spectra._direction_gain import direction_gain as direction_gain
 from dprmt.spectra._direction_gain import filter_gain as filter_gain
 from dprmt.spectra._direction_gain import largest_direction_gain as largest_direction_gain
@@ -51,6 +52,7 @@ from dprmt.spectra._shrinkage import hard_threshold as hard_threshold
 from dprmt.spectra._shrinkage import shrink as shrink
 from dprmt.spectra._signal_energy import signal_energy as signal_energy
 from dprmt.spectra._signal_energy import signal_energy_over_steps as signal_energy_over_steps
+from dprmt.spectra._spiked_polar import spiked_polar as spiked_polar
 from dprmt.spectra._top_singular_value import TopSingularValue as TopSingularValue
 from dprmt.spectra._tracy_widom import TracyWidom as TracyWidom
 from dprmt.spectra._tracy_widom import false_alarm_rate as false_alarm_rate
@@ -94,6 +96,7 @@ __all__ = [
     "cosine_similarity",
     "denoise",
     "denoise_layers",
+    "detection_batch",
     "detection_threshold",
     "direction_gain",
     "directional_slope",
@@ -120,6 +123,7 @@ __all__ = [
     "spectral_divergence",
     "spike_map",
     "spike_map_inverse",
+    "spiked_polar",
     "steps_until_visible",
     "tracy_widom_edge",
     "update_curvature",
