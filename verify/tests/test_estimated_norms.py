@@ -112,6 +112,24 @@ def test_no_spectrum_is_above(case: tuple[float, float, int], is_secret: bool, c
             assert truth <= float(step.curve(arb(epsilon))[0]) * (1 + 1e-9) + 1e-13
 
 
+@pytest.mark.parametrize("t", [-3.0, 0.0, 1.5, 4.0])
+def test_the_secret_majorant_is_the_tangent_where_the_power_is_concave(t: float) -> None:
+    """Left of where Φ(μ - t) turns convex in x = μ^-2: no less than the tangent there, and equal to it down to x/3."""
+    use_bits(128)
+    ratio = NormRatio(8, {1: arb(1)}, 1e-6, 1.0)
+    step, turn = SecretProbes(1.0, 0.5, ratio, ratio), (t + math.sqrt(t * t + 12)) / 2
+    for factor in (0.7, 1.01, 1.3, 1.7, 3.0):
+        mu = factor * turn
+        x, flat = mu**-2, turn**-2
+        slope = -(turn**3) * math.exp(-((turn - t) ** 2) / 2) / math.sqrt(8 * math.pi)
+        tangent = float(ndtr(turn - t)) + slope * (x - flat)
+        step.moving = [(arb(1), arb(mu))]
+        value = float(step._moved(arb(t)))
+        assert value >= max(float(ndtr(mu - t)), tangent if factor > 1 else 0.0) - 1e-12
+        if factor < 1.7:
+            assert value == pytest.approx(tangent if factor > 1 else float(ndtr(mu - t)), abs=1e-12)
+
+
 def test_the_check_values_of_one_run() -> None:
     """ε = 4.637 with 32 known probes and 4.133 with secret ones, by quadrature elsewhere."""
     for is_secret, value in ((False, 4.637), (True, 4.133)):

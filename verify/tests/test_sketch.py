@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from flint import arb
@@ -9,7 +11,7 @@ from scipy.special import betainc, ndtr
 from scipy.stats import chi
 
 from dprmt_verify._balls import use_bits
-from dprmt_verify._sketch import _compared, _squares, _tail, copies, left_over
+from dprmt_verify._sketch import _compared, _solved, _squares, _tail, copies, left_over
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +39,22 @@ def test_the_comparison_is_above_the_probability_that_it_bounds(mu: float, a: fl
     roots = np.sqrt(np.random.default_rng(1).standard_normal((20_000, shares.size)) ** 2 @ weights)
     truth = chi(sketch).cdf(roots - a).mean() / ndtr(-a)
     assert truth <= 1.02 * float(_compared(arb(8), sketch, iterated, arb(0), arb(mu), arb(a)))
+
+
+@pytest.mark.parametrize("iterated", [False, True])
+@pytest.mark.parametrize(("total", "sketch", "cut"), [(3.5, 6, 0.6), (2.5, 8, 0.3), (4.0, 12, 0.5)])
+def test_solving_bounds_every_number_of_large_directions(total: float, sketch: int, cut: float, iterated: bool) -> None:
+    """One direction of share 1.5, r - 1 and all the others at θ: P(q f χ²(n) ≥ χ²(s - r + 1)) for each r."""
+    large = 1.5
+    q = (large - 1) / large ** (2 if iterated else 1)
+    weight = q * cut ** (2 if iterated else 1) / (1 - cut)
+    bound = float(_solved(arb(total), sketch, iterated, arb(cut), arb(0), arb(1)))
+    truths = []
+    for solved in range(1, sketch):
+        others = math.floor((total - large) / cut) - solved + 1
+        if others > 0:
+            truths.append(float(betainc((sketch - solved + 1) / 2, others / 2, weight / (1 + weight))))
+    assert max(truths) <= bound * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("terms", [1, 7])
