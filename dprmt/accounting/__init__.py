@@ -25,11 +25,9 @@ from dprmt.accounting.mechanisms import Poisson as Poisson
 from dprmt.accounting.mechanisms import PrivateSelection as PrivateSelection
 from dprmt.accounting.mechanisms import ProbeChoice as ProbeChoice
 from dprmt.accounting.mechanisms import RandomAllocation as RandomAllocation
-from dprmt.accounting.mechanisms import RandomizedClipping as RandomizedClipping
 from dprmt.accounting.mechanisms import Release as Release
 from dprmt.accounting.mechanisms import Sampling as Sampling
 from dprmt.accounting.mechanisms import calibrate as calibrate
-from dprmt.accounting.mechanisms import calibrate_noise_multiplier as calibrate_noise_multiplier
 from dprmt.accounting.mechanisms import choose_probes as choose_probes
 from dprmt.accounting.mechanisms import clt_mu as clt_mu
 from dprmt.accounting.mechanisms import compose as compose
@@ -69,14 +67,12 @@ __all__ = [
     "PrivateSelection",
     "ProbeChoice",
     "RandomAllocation",
-    "RandomizedClipping",
     "Release",
     "ReplaceOne",
     "Sampling",
     "TradeOff",
     "ZeroOut",
     "calibrate",
-    "calibrate_noise_multiplier",
     "chi2_mixture_cdf",
     "chi2_mixture_sf",
     "choose_probes",

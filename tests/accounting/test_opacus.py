@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, Hutchinson, RandomAllocation, RandomizedClipping, calibrate, compose, gdp_epsilon
+from dprmt.accounting import (
+    DPSGD,
+    ExactNorms,
+    Hutchinson,
+    HutchPlusPlus,
+    RandomAllocation,
+    calibrate,
+    compose,
+    gdp_epsilon,
+)
 
 torch = pytest.importorskip("torch")
 opacus = pytest.importorskip("opacus")
@@ -55,25 +64,27 @@ def test_importing_registers_an_accountant_that_refuses_to_guess(default_name: s
     accountant = create_accountant(default_name)
     assert type(accountant) is RandomizedClippingAccountant
     for run in (accountant, after(accountant, (1.0, 0.1, 2))):
-        with pytest.raises(ParameterError, match=r"probes must be stated .*register\(probes=\.\.\.\)"):
+        with pytest.raises(ParameterError, match=r"norms must be stated .*register\(Hutchinson\(32\)\)"):
             run.get_epsilon(DELTA)
-    assert accountant.get_epsilon(DELTA, probes=16) == DPSGD(1.0, 0.1, Hutchinson(16)).epsilon(2, DELTA).upper
+    assert (
+        accountant.get_epsilon(DELTA, norms=Hutchinson(16)) == DPSGD(1.0, 0.1, Hutchinson(16)).epsilon(2, DELTA).upper
+    )
     with pytest.raises(ParameterError):
-        accountant.get_epsilon(DELTA, rank=3)
+        accountant.get_epsilon(DELTA, sampling="poisson")
 
 
 def test_registering_the_module_s_name_again_by_import_leaves_what_is_registered(default_name: str) -> None:
     from dprmt.accounting.opacus import _accountant as _opacus
 
-    configured = register(probes=8)
+    configured = register(Hutchinson(8))
     _opacus.register_unconfigured()
     assert type(create_accountant(default_name)) is configured
 
 
 def test_registered_configurations_stay_apart() -> None:
-    few, many = register(probes=8, name="rc-8"), register(probes=64, analysis="envelope", name="rc-64")
+    few, many = register(Hutchinson(8), name="rc-8"), register(Hutchinson(64, analysis="envelope"), name="rc-64")
     assert few.mechanism() == "rc-8"
-    assert many.configuration == ClippingConfiguration(64, None, "envelope", "batch")
+    assert many.configuration == ClippingConfiguration(Hutchinson(64, analysis="envelope"))
     history = (2.0, 0.05, 30)
     for name, mechanism in (
         ("rc-8", DPSGD(2.0, 0.05, Hutchinson(8))),
@@ -89,9 +100,9 @@ def test_history_is_merged_and_counted() -> None:
     assert accountant.history == [(2.0, 0.05, 3), (1.5, 0.05, 2), (2.0, 0.05, 1)]
     assert len(accountant) == 6
     own = compose([(DPSGD(2.0, 0.05, Hutchinson(32)), 4), (DPSGD(1.5, 0.05, Hutchinson(32)), 2)]).epsilon(DELTA)
-    bounds = accountant.get_bounds(DELTA, probes=32)
+    bounds = accountant.get_bounds(DELTA, norms=Hutchinson(32))
     assert tuple(bounds) == pytest.approx(tuple(own), rel=1e-12)  # sums are rounded as arrays lie in memory
-    assert accountant.get_epsilon(DELTA, probes=32) == pytest.approx(own.upper, rel=1e-12)
+    assert accountant.get_epsilon(DELTA, norms=Hutchinson(32)) == pytest.approx(own.upper, rel=1e-12)
 
 
 STEPS = st.lists(st.tuples(st.sampled_from([0.5, 1.0]), st.sampled_from([0.01, 0.5, 1.0])), min_size=1, max_size=8)
@@ -111,22 +122,20 @@ def test_the_history_is_the_steps_that_were_taken(steps: list[tuple[float, float
 def test_a_step_at_a_larger_rate_is_charged_as_such(history: list[tuple[float, float, int]]) -> None:
     """One Gaussian step without sampling beside many of one batch in a million: about that one alone."""
     exact = gdp_epsilon(0.5, DELTA)
-    bounds = after(register(probes=None, name="rc-rates")(), *history).get_bounds(DELTA)
+    bounds = after(register(ExactNorms(), name="rc-rates")(), *history).get_bounds(DELTA)
     assert exact <= bounds.upper < exact + 0.01
 
 
 def test_options_of_a_call_replace_what_was_registered() -> None:
-    accountant = after(register(probes=32, name="rc-options")(), (1.0, 0.05, 30))
-    for stated in (
-        {"probes": 16},
-        {"analysis": "envelope"},
-        {"analysis": "envelope", "rank": 4},
-        {"probe_sharing": "sample"},
+    accountant = after(register(Hutchinson(32), name="rc-options")(), (1.0, 0.05, 30))
+    for norms in (
+        Hutchinson(16),
+        Hutchinson(32, analysis="envelope"),
+        Hutchinson(32, analysis="envelope", rank=4),
+        Hutchinson(32, secret=True),
+        HutchPlusPlus(16, 16),
     ):
-        options = {"probes": 32} | stated
-        assert (
-            accountant.get_epsilon(DELTA, **stated) == RandomizedClipping(1.0, 0.05, **options).epsilon(30, DELTA).upper
-        )
+        assert accountant.get_epsilon(DELTA, norms=norms) == DPSGD(1.0, 0.05, norms).epsilon(30, DELTA).upper
     narrow = accountant.get_bounds(DELTA, tolerance=1e-4)
     assert narrow.upper - narrow.lower <= 1e-4 * max(1, narrow.upper)
     with pytest.raises(TypeError, match="probe"):
@@ -134,13 +143,13 @@ def test_options_of_a_call_replace_what_was_registered() -> None:
 
 
 def test_no_step_costs_nothing() -> None:
-    assert tuple(register(probes=32, name="rc-none")().get_bounds(DELTA)) == (0.0, 0.0, 0.0)
+    assert tuple(register(Hutchinson(32), name="rc-none")().get_bounds(DELTA)) == (0.0, 0.0, 0.0)
 
 
 def test_exact_norms_agree_with_opacus_own_accountants() -> None:
-    """``probes=None``: above what they bound from below, and below their upper bounds."""
+    """Above what they bound from below, and below their upper bounds."""
     history = (1.0, 0.02, 300)
-    ours = after(register(probes=None, name="exact")(), history).get_epsilon(DELTA)
+    ours = after(register(ExactNorms(), name="exact")(), history).get_epsilon(DELTA)
     prv = after(create_accountant("prv"), history).get_epsilon(DELTA, eps_error=0.02)
     rdp = after(create_accountant("rdp"), history).get_epsilon(DELTA)
     assert ours == DPSGD(1.0, 0.02).epsilon(300, DELTA).upper
@@ -148,7 +157,7 @@ def test_exact_norms_agree_with_opacus_own_accountants() -> None:
 
 
 def test_no_noise_has_infinite_epsilon_and_much_noise_counts_as_the_most_that_is_checked() -> None:
-    accountant = after(register(probes=32, name="rc-noise")(), (1.0, 0.1, 2), (0.0, 0.1, 1))
+    accountant = after(register(Hutchinson(32), name="rc-noise")(), (1.0, 0.1, 2), (0.0, 0.1, 1))
     assert accountant.get_epsilon(DELTA) == math.inf
     accountant.history = [(1e9, 0.1, 2)]
     assert accountant.get_epsilon(DELTA) == DPSGD(1e6, 0.1, Hutchinson(32)).epsilon(2, DELTA).upper
@@ -166,7 +175,7 @@ def test_no_noise_has_infinite_epsilon_and_much_noise_counts_as_the_most_that_is
     ],
 )
 def test_bad_entries_are_named(name: str, entry: tuple) -> None:
-    accountant = register(probes=32, name="rc-bad")()
+    accountant = register(Hutchinson(32), name="rc-bad")()
     if name != "steps":
         with pytest.raises(ParameterError) as caught:
             accountant.step(noise_multiplier=entry[0], sample_rate=entry[1])
@@ -181,12 +190,11 @@ def test_bad_entries_are_named(name: str, entry: tuple) -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("probes", {"probes": 1}),
-        ("rank", {"probes": 8, "rank": 0}),
-        ("analysis", {"probes": 8, "analysis": "loose"}),
-        ("probe_sharing", {"probes": 8, "probe_sharing": "layer"}),
-        ("name", {"probes": 8, "name": "prv"}),
-        ("name", {"probes": 8, "name": ""}),
+        ("norms", {"norms": 8}),
+        ("norms", {"norms": "hutchinson"}),
+        ("sampling", {"norms": Hutchinson(8), "sampling": "shuffled"}),
+        ("name", {"norms": Hutchinson(8), "name": "prv"}),
+        ("name", {"norms": Hutchinson(8), "name": ""}),
     ],
 )
 def test_bad_registrations_are_named(name: str, options: dict) -> None:
@@ -197,15 +205,14 @@ def test_bad_registrations_are_named(name: str, options: dict) -> None:
 
 def test_delta_is_checked_even_before_the_first_step() -> None:
     with pytest.raises(ParameterError, match="delta"):
-        register(probes=8, name="rc-delta")().get_epsilon(0.0)
+        register(Hutchinson(8), name="rc-delta")().get_epsilon(0.0)
 
 
 def test_state_makes_a_round_trip() -> None:
-    accountant = after(register(probes=16, rank=3, analysis="envelope", name="rc-state")(), (1.0, 0.1, 4))
+    accountant = after(register(Hutchinson(16, rank=3, analysis="envelope"), name="rc-state")(), (1.0, 0.1, 4))
     state = accountant.state_dict()
-    stated = {"probes": 16, "rank": 3, "analysis": "envelope", "probe_sharing": "batch"}
-    rest = {"sketch": None, "power_iteration": False, "sampling": "poisson"}
-    assert state["configuration"] == {**stated, **rest}
+    norms = {"kind": "hutchinson", "probes": 16, "secret": False, "rank": 3, "analysis": "envelope"}
+    assert state["configuration"] == {"norms": norms, "sampling": "poisson"}
     other = create_accountant("rc-state")
     other.load_state_dict(state)
     assert other.history == [(1.0, 0.1, 4)]
@@ -216,22 +223,23 @@ def test_state_makes_a_round_trip() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"configuration": {"probes": 64, "rank": None, "analysis": "tight", "probe_sharing": "batch"}},
-        {"configuration": {"probes": 32, "rank": None, "analysis": "tight", "probe_sharing": "sample"}},
+        {"configuration": ClippingConfiguration(Hutchinson(64)).as_dict()},
+        {"configuration": ClippingConfiguration(Hutchinson(32, secret=True)).as_dict()},
+        {"configuration": ClippingConfiguration(Hutchinson(32), "allocation").as_dict()},
         {"configuration": None},
         {"mechanism": "rdp"},
         {"history": [(1.0, 2.0, 3)]},
     ],
 )
 def test_another_state_is_refused_and_changes_nothing(change: dict) -> None:
-    accountant = after(register(probes=32, name="rc-refuse")(), (1.0, 0.1, 2))
+    accountant = after(register(Hutchinson(32), name="rc-refuse")(), (1.0, 0.1, 2))
     with pytest.raises(ValueError):
         accountant.load_state_dict(accountant.state_dict() | change)
     assert accountant.history == [(1.0, 0.1, 2)]
 
 
 def test_a_state_without_configuration_is_refused_by_name() -> None:
-    accountant = register(probes=32, name="rc-missing")()
+    accountant = register(Hutchinson(32), name="rc-missing")()
     state = accountant.state_dict()
     del state["configuration"]
     with pytest.raises(ParameterError, match=r"configuration.*'probes': 32.*got 'missing'"):
@@ -239,7 +247,7 @@ def test_a_state_without_configuration_is_refused_by_name() -> None:
 
 
 def test_opacus_calibration_ends_on_the_private_side() -> None:
-    register(probes=32, name="rc-calibrate")
+    register(Hutchinson(32), name="rc-calibrate")
     found = get_noise_multiplier(
         target_epsilon=2.0, target_delta=DELTA, sample_rate=0.05, steps=60, accountant="rc-calibrate"
     )
@@ -251,13 +259,18 @@ def test_opacus_calibration_ends_on_the_private_side() -> None:
         <= 1.02
     )
     other = get_noise_multiplier(
-        target_epsilon=2.0, target_delta=DELTA, sample_rate=0.05, steps=60, accountant="rc-calibrate", probes=24
+        target_epsilon=2.0,
+        target_delta=DELTA,
+        sample_rate=0.05,
+        steps=60,
+        accountant="rc-calibrate",
+        norms=Hutchinson(24),
     )
     assert other > found
 
 
 def test_opacus_notices_a_budget_that_no_noise_meets() -> None:
-    register(probes=32, name="rc-low")
+    register(Hutchinson(32), name="rc-low")
     with pytest.raises(ValueError, match="privacy budget is too low"):
         get_noise_multiplier(target_epsilon=1e-12, target_delta=1e-9, sample_rate=0.5, steps=9, accountant="rc-low")
 
@@ -301,7 +314,7 @@ def marked(test):
 @marked
 def test_training_to_a_target_epsilon(default_name: str, tmp_path) -> None:
     """Calibrate, train with Opacus' exact clipping (accounted for conservatively), ask, save, load, go on."""
-    register(probes=32)
+    register(Hutchinson(32))
     budget = {"target_epsilon": 3.0, "target_delta": DELTA, "epochs": 2}
     run = Run(default_name, **budget)
     before = [parameter.detach().clone() for parameter in run.model.parameters()]
@@ -318,7 +331,7 @@ def test_training_to_a_target_epsilon(default_name: str, tmp_path) -> None:
     later.engine.load_checkpoint(path=tmp_path / "state.pt", module=later.model, optimizer=later.optimizer)
     later.epoch()
     assert later.engine.accountant.history == [(sigma, 1 / 8, 24)]
-    register(probes=64)
+    register(Hutchinson(64))
     other = Run(default_name, noise_multiplier=sigma)
     with pytest.raises(ParameterError, match="'probes': 64"):
         other.engine.load_checkpoint(path=tmp_path / "state.pt", module=other.model, optimizer=other.optimizer)
@@ -326,18 +339,18 @@ def test_training_to_a_target_epsilon(default_name: str, tmp_path) -> None:
 
 @marked
 def test_without_stated_probes_nothing_is_calibrated(default_name: str) -> None:
-    with pytest.raises(ParameterError, match="probes must be stated"):
+    with pytest.raises(ParameterError, match="norms must be stated"):
         Run(default_name, target_epsilon=3.0, target_delta=DELTA, epochs=1)
-    run = Run(default_name, target_epsilon=3.0, target_delta=DELTA, epochs=1, probes=32)
+    run = Run(default_name, target_epsilon=3.0, target_delta=DELTA, epochs=1, norms=Hutchinson(32))
     run.epoch()
-    with pytest.raises(ParameterError, match="probes must be stated"):
+    with pytest.raises(ParameterError, match="norms must be stated"):
         run.engine.get_epsilon(DELTA)
-    assert run.engine.accountant.get_epsilon(DELTA, probes=32) <= 3.0
+    assert run.engine.accountant.get_epsilon(DELTA, norms=Hutchinson(32)) <= 3.0
 
 
 @marked
 def test_virtual_steps_are_one_step_at_the_logical_rate() -> None:
-    register(probes=32, name="rc-virtual")
+    register(Hutchinson(32), name="rc-virtual")
     run = Run("rc-virtual", batch_size=16, noise_multiplier=1.0)
     with BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer) as loader:
         run.epoch(loader)
@@ -346,7 +359,7 @@ def test_virtual_steps_are_one_step_at_the_logical_rate() -> None:
 
 @marked
 def test_accumulating_batches_is_refused_under_poisson_sampling() -> None:
-    register(probes=32, name="rc-poisson")
+    register(Hutchinson(32), name="rc-poisson")
     run = Run("rc-poisson", noise_multiplier=1.0)
     batch = torch.randn(4, 4), torch.randint(0, 2, (4,))
     run.backward(batch)
@@ -358,7 +371,7 @@ def test_accumulating_batches_is_refused_under_poisson_sampling() -> None:
 @marked
 def test_accumulating_batches_without_poisson_sampling_multiplies_the_rate() -> None:
     """Opacus' convention, stated in the docstring as not certified; beyond rate 1 it is refused."""
-    register(probes=32, name="rc-accumulate")
+    register(Hutchinson(32), name="rc-accumulate")
     run = Run("rc-accumulate", batch_size=16, noise_multiplier=1.0, poisson_sampling=False)
     batch = torch.randn(16, 4), torch.randint(0, 2, (16,))
     for _ in range(3):
@@ -376,7 +389,7 @@ def test_random_allocation_is_charged_in_whole_epochs() -> None:
     """Seven steps of epochs of five are two epochs; noise may change between epochs, not within one."""
     mechanism = DPSGD(1.0, RandomAllocation(5))
     run = after(RandomizedClippingAccountant(), (1.0, 0.2, 7))
-    stated = {"probes": None, "sampling": "allocation"}
+    stated = {"norms": ExactNorms(), "sampling": "allocation"}
     assert run.get_epsilon(DELTA, **stated) == mechanism.epsilon(epochs=2, delta=DELTA).upper
     both = after(RandomizedClippingAccountant(), (1.0, 0.2, 5), (2.0, 0.2, 1))
     quieter = DPSGD(2.0, RandomAllocation(5))
@@ -386,7 +399,7 @@ def test_random_allocation_is_charged_in_whole_epochs() -> None:
     with pytest.raises(ParameterError, match="sample_rate must be 1 /"):
         after(RandomizedClippingAccountant(), (1.0, 0.3, 4)).get_epsilon(DELTA, **stated)
     estimated = DPSGD(1.0, RandomAllocation(5), Hutchinson(16))
-    assert run.get_epsilon(DELTA, probes=16, sampling="allocation") == estimated.epsilon(10, DELTA).upper
+    assert run.get_epsilon(DELTA, norms=Hutchinson(16), sampling="allocation") == estimated.epsilon(10, DELTA).upper
 
 
 # ------------------------------------------------------------------------------- the loader of random allocation
@@ -397,7 +410,7 @@ def allocating(data, batch_size):
 
 
 def allocated(name, *, batch_size=16, **options):
-    register(probes=None, sampling="allocation", name=name)
+    register(ExactNorms(), sampling="allocation", name=name)
     return Run(name, batch_size=batch_size, loads=allocating, noise_multiplier=1.0, poisson_sampling=False, **options)
 
 

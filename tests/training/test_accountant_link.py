@@ -14,7 +14,7 @@ from opacus.accountants import PRVAccountant, RDPAccountant
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import Hutchinson
+from dprmt.accounting import ExactNorms, Hutchinson
 from dprmt.accounting.opacus import register
 from dprmt.training.clipping import register_norm_samplers
 
@@ -25,23 +25,23 @@ def attach(accountant: Any, probes: int, *, secret: bool = False) -> None:
 
 
 def test_the_accountant_must_have_been_told_these_probes() -> None:
-    attach(register(probes=4, name="link4")(), 4)
-    attach(register(probes=4, name="link4b")(), 4, secret=True)  # charged as if probes were revealed: more
-    attach(register(probes=4, probe_sharing="sample", name="link4s")(), 4, secret=True)
+    attach(register(Hutchinson(4), name="link4")(), 4)
+    attach(register(Hutchinson(4), name="link4b")(), 4, secret=True)  # charged as if probes were revealed: more
+    attach(register(Hutchinson(4, secret=True), name="link4s")(), 4, secret=True)
     for accountant in (
-        register(probes=256, name="link256")(),
-        register(probes=None, name="link-exact")(),
-        register(probes=4, probe_sharing="sample", name="link4s2")(),
+        register(Hutchinson(256), name="link256")(),
+        register(ExactNorms(), name="link-exact")(),
+        register(Hutchinson(4, secret=True), name="link4s2")(),
         RDPAccountant(),
         PRVAccountant(),
     ):
-        with pytest.raises(ParameterError, match=r"accountant must be one for the norms.*register\(probes=4"):
+        with pytest.raises(ParameterError, match=r"accountant must be one for the norms.*register\(Hutchinson\(4"):
             attach(accountant, 4)
 
 
 def test_a_finite_rank_that_the_norms_do_not_have_is_refused() -> None:
     with pytest.raises(ParameterError, match="accountant must be one for the norms"):
-        attach(register(probes=8, rank=2, name="link-rank")(), 8)
+        attach(register(Hutchinson(8, rank=2), name="link-rank")(), 8)
 
 
 def engine_steps(word: str, steps: int, norms: Hutchinson, **options: Any) -> float:
@@ -75,9 +75,9 @@ def engine_steps(word: str, steps: int, norms: Hutchinson, **options: Any) -> fl
 @pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning")
 def test_an_engine_that_was_told_other_probes_is_refused_at_its_first_step() -> None:
     """Without being handed the accountant: 256 probes stated and 4 used are a small ε for a large one."""
-    register(probes=256, name="seen256")
-    register(probes=4, name="seen4")
-    with pytest.raises(ParameterError, match=r"accountant must be one for the norms.*register\(probes=4"):
+    register(Hutchinson(256), name="seen256")
+    register(Hutchinson(4), name="seen4")
+    with pytest.raises(ParameterError, match=r"accountant must be one for the norms.*register\(Hutchinson\(4"):
         engine_steps("seen256", 1, Hutchinson(4))
     assert engine_steps("seen4", 3, Hutchinson(4)) > 10
     assert engine_steps("seen4", 2, Hutchinson(4, secret=True)) > 10  # charged as if probes were revealed

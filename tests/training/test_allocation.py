@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dprmt.accounting import DPSGD, RandomAllocation, calibrate_noise_multiplier
+from dprmt.accounting import DPSGD, RandomAllocation, calibrate
 from dprmt.training.harness import Run, read_metrics, read_summary, train
 from dprmt.training.harness._allocation import AllocatedBatches, allocation, epoch_length
 from dprmt.training.harness._checkpoint import load_checkpoint
@@ -220,7 +220,8 @@ def test_a_target_is_kept_in_whole_epochs(folder, tmp_path, monkeypatch, batches
     with pytest.raises(RuntimeError, match="power cut"):
         train(recipe, tmp_path / "run", noise_seed=1)
     result = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
-    sigma = calibrate_noise_multiplier(3.0, DELTA, sampling="allocation", steps_per_epoch=LENGTH, epochs=3)
+    run = calibrate(DPSGD(1.0, RandomAllocation(LENGTH)), epochs=3, target_epsilon=3.0, delta=DELTA)
+    sigma = run.noise_multiplier
     assert result.epsilon == DPSGD(sigma, RandomAllocation(LENGTH)).epsilon(15, DELTA).upper <= 3.0
     assert (result.steps, result.charged) == (11, 15)
 

@@ -28,7 +28,7 @@ def to_pld(
 ) -> PrivacyLossDistribution:
     """A privacy loss distribution that dominates one step, in both adjacency directions.
 
-    ``step``: one step, see ``DPSGD.step`` and ``RandomizedClipping.step``.
+    ``step``: one step, see ``DPSGD.step``.
     ``discretization``: spacing of the losses, in [1e-7, 1]; equal to that of whatever the result is composed with. The
     relative error in ε is about ``discretization``² / (12 · variance of one step's loss).
     ``largest_loss``: losses are kept within ±``largest_loss`` > 0; mass above is charged to an infinite loss, mass
@@ -50,8 +50,8 @@ def to_pld(
 
     Examples
     --------
-    >>> from dprmt.accounting import RandomizedClipping
-    >>> pld = to_pld(RandomizedClipping(2.0, 0.03, probes=32).step(), discretization=1e-3)
+    >>> from dprmt.accounting import DPSGD, Hutchinson
+    >>> pld = to_pld(DPSGD(2.0, 0.03, Hutchinson(32)).step(), discretization=1e-3)
     >>> 1.34 < pld.self_compose(400).get_epsilon_for_delta(1e-5) < 1.38
     True
     """

@@ -25,7 +25,7 @@ def to_prv(
 ) -> UpperLoss:
     """A privacy random variable that dominates one step in one adjacency direction.
 
-    ``step``: one step, see ``DPSGD.step`` and ``RandomizedClipping.step``.
+    ``step``: one step, see ``DPSGD.step``.
     ``direction``: adjacency direction; prv-accountant knows one per object, so compose each and take the larger ε.
     ``largest_loss``: finite losses are kept within ±``largest_loss`` > 0; mass above is charged to an infinite loss,
     mass below is moved up. ``None`` takes the smallest bound that charges about ``tail``.
@@ -49,8 +49,8 @@ def to_prv(
 
     Examples
     --------
-    >>> from dprmt.accounting import RandomizedClipping
-    >>> prv = to_prv(RandomizedClipping(1.0, 0.03, probes=32).step())
+    >>> from dprmt.accounting import DPSGD, Hutchinson
+    >>> prv = to_prv(DPSGD(1.0, 0.03, Hutchinson(32)).step())
     >>> bool(0 < prv.pm_inf < 3e-12), round(float(prv.cdf(0.1)), 3)
     (True, 0.972)
     """

@@ -6,13 +6,6 @@ from dprmt.accounting.mechanisms._calibrate import calibrate
 from dprmt.accounting.mechanisms._choose_probes import ProbeChoice, choose_probes
 from dprmt.accounting.mechanisms._composition import Composition, compose
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
-from dprmt.accounting.mechanisms._earlier import (
-    ProbeSharing,
-    RandomizedClipping,
-    calibrate_noise_multiplier,
-    check_clipping,
-    check_sketch,
-)
 from dprmt.accounting.mechanisms._gaussian_dp import clt_mu, gdp_epsilon, gdp_trade_off
 from dprmt.accounting.mechanisms._private_selection import PrivateSelection, private_selection
 from dprmt.accounting.mechanisms._releases import (
@@ -34,15 +27,10 @@ __all__ = [
     "Poisson",
     "PrivateSelection",
     "ProbeChoice",
-    "ProbeSharing",
     "RandomAllocation",
-    "RandomizedClipping",
     "Release",
     "Sampling",
     "calibrate",
-    "calibrate_noise_multiplier",
-    "check_clipping",
-    "check_sketch",
     "choose_probes",
     "clt_mu",
     "compose",

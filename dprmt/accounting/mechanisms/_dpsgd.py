@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NoReturn, SupportsFloat
+from typing import ClassVar, NoReturn, SupportsFloat
 
 from dprmt._validation import ParameterError, check_real
 from dprmt.accounting.basics import NoRenyiDivergenceError, Value
@@ -23,8 +23,6 @@ from dprmt.accounting.pairs import (
     has_pairs,
     related,
 )
-
-ProbeSharing = Literal["batch", "sample"]
 
 
 @dataclass(frozen=True, repr=False, init=False)

@@ -1,6 +1,6 @@
 """Accounting of randomized clipping as an Opacus accountant: ``PrivacyEngine(accountant="randomized_clipping")``.
 
-Importing this module registers the name; :func:`register` states the number of probes, without which the accountant
+Importing this module registers the name; :func:`register` states how norms are taken, without which the accountant
 refuses to answer. Needs Opacus (extra ``train``), which imports torch.
 """
 

@@ -5,24 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from opacus.accountants import IAccountant, register_accountant
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
-from dprmt.accounting.basics import PrivacyBounds
-from dprmt.accounting.laws import Analysis
-from dprmt.accounting.mechanisms import (
-    DPSGD,
-    Poisson,
-    ProbeSharing,
-    RandomAllocation,
-    RandomizedClipping,
-    check_clipping,
-    check_sketch,
-    compose,
-)
+from dprmt.accounting import DPSGD, Norms, Poisson, PrivacyBounds, RandomAllocation, compose
+from dprmt.accounting.laws import checked_norms
 
 NAME = "randomized_clipping"
 
@@ -36,10 +26,8 @@ class ClippingConfiguration:
 
     Parameters
     ----------
-    probes : int or None
-        k, number of probes per layer; ``None`` if every norm is exact.
-    rank, analysis, probe_sharing, sketch, power_iteration
-        As in :class:`dprmt.accounting.RandomizedClipping`.
+    norms : ExactNorms, Hutchinson or HutchPlusPlus
+        How per-sample norms are taken, of all layers together.
     sampling : {"poisson", "allocation"}
         "allocation": batches are those of random allocation, and Opacus' sample rate is 1 / steps of an epoch.
 
@@ -49,20 +37,24 @@ class ClippingConfiguration:
         If an argument lies outside its range.
     """
 
-    probes: int | None
-    rank: int | None = None
-    analysis: Analysis = "tight"
-    probe_sharing: ProbeSharing = "batch"
-    sketch: int | None = None
-    power_iteration: bool = False
+    norms: Norms
     sampling: str = "poisson"
 
     def __post_init__(self) -> None:
+        checked_norms(self.norms)
         check_choice("sampling", self.sampling, ("poisson", "allocation"))
-        check_clipping(2 if self.probes is None else self.probes, self.rank, self.analysis, self.probe_sharing)
-        check_sketch(self.sketch, self.power_iteration, self.probes, self.rank, self.analysis)
 
-    def mechanism(self, noise_multiplier: float, sample_rate: float) -> DPSGD | RandomizedClipping:
+    def as_dict(self) -> dict[str, Any]:
+        """What both say, as numbers and words.
+
+        Returns
+        -------
+        dict
+            ``norms``, as :meth:`Norms.as_dict` says it, and ``sampling``.
+        """
+        return {"norms": self.norms.as_dict(), "sampling": self.sampling}
+
+    def mechanism(self, noise_multiplier: float, sample_rate: float) -> DPSGD:
         """The mechanism of one step.
 
         Parameters
@@ -72,26 +64,12 @@ class ClippingConfiguration:
 
         Returns
         -------
-        DPSGD or RandomizedClipping
+        DPSGD
             The mechanism.
         """
-        if self.probes is None:
-            allocated = self.sampling == "allocation"
-            batches = RandomAllocation(_epoch_length(sample_rate)) if allocated else Poisson(sample_rate)
-            return DPSGD(noise_multiplier, batches)
-        words: dict[str, Any] = {"sample_rate": sample_rate}
         if self.sampling == "allocation":
-            words = {"sampling": "allocation", "steps_per_epoch": _epoch_length(sample_rate)}
-        return RandomizedClipping(
-            noise_multiplier,
-            **words,
-            probes=self.probes,
-            rank=self.rank,
-            analysis=self.analysis,
-            probe_sharing=self.probe_sharing,
-            sketch=self.sketch,
-            power_iteration=self.power_iteration,
-        )
+            return DPSGD(noise_multiplier, RandomAllocation(_epoch_length(sample_rate)), self.norms)
+        return DPSGD(noise_multiplier, Poisson(sample_rate), self.norms)
 
     def charged(self, history: list[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
         """The history with the epoch under way counted as a whole, for random allocation.
@@ -124,20 +102,20 @@ class ClippingConfiguration:
 class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
     """An Opacus accountant for norms that are estimated with Gaussian probes.
 
-    Opacus creates accountants by name and without arguments, so the number of probes is stated beforehand with
+    Opacus creates accountants by name and without arguments, so how norms are taken is stated beforehand with
     :func:`register`, or in each call of :meth:`get_epsilon`. There is no default: accounting for more probes than were
     used would report too small an ε, so an accountant that was told nothing refuses to answer.
 
     Formal guarantees
     -----------------
-    :meth:`get_epsilon` returns the certified upper bound of :class:`dprmt.accounting.RandomizedClipping` (of
-    :class:`dprmt.accounting.DPSGD` for ``probes=None``) for the recorded history, both adjacency directions, under what
-    those classes ask of the training code. Of Opacus this asks in particular:
+    :meth:`get_epsilon` returns the certified upper bound of :class:`dprmt.accounting.DPSGD` with these norms for the
+    recorded history, both adjacency directions, under what mechanism and norms ask of the training code. Of Opacus this
+    asks in particular:
 
     * ``poisson_sampling=True``, ``clipping="flat"``. The rate is then 1 / len(data_loader), and Opacus refuses to
       accumulate gradients over several batches;
     * *virtual steps* (``BatchMemoryManager``) are recorded as one step at the rate of the logical batch, as they
-      should be; all physical batches of one logical step have to use the same probes (``probe_sharing="batch"``);
+      should be; all physical batches of one logical step have to use the same probes, if they are public;
     * random allocation (``sampling="allocation"``) needs a data loader that draws so, with t batches an epoch, and
       ``poisson_sampling=False``, no batch accumulated with another. A shuffling loader does *not* draw so. Every epoch
       that was begun is charged as a whole; interrupted epochs are not to be drawn anew under the same accountant;
@@ -160,12 +138,13 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
     >>> accountant = RandomizedClippingAccountant()
     >>> for _ in range(400):
     ...     accountant.step(noise_multiplier=2.0, sample_rate=0.03)
-    >>> accountant.get_epsilon(1e-5, probes=32) < 1.37
+    >>> from dprmt.accounting import Hutchinson
+    >>> accountant.get_epsilon(1e-5, norms=Hutchinson(32)) < 1.37
     True
     >>> accountant.get_epsilon(1e-5)
     Traceback (most recent call last):
     ...
-    dprmt._validation.ParameterError: probes must be stated before ε can be computed, ...
+    dprmt._validation.ParameterError: norms must be stated before ε can be computed, ...
     """
 
     configuration: ClassVar[ClippingConfiguration | None] = None
@@ -203,11 +182,10 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         delta : float
             In (0, 1).
         tolerance : float
-            As in ``RandomizedClipping.epsilon``.
+            As in ``DPSGD.epsilon``.
         **stated
-            ``probes``, ``rank``, ``analysis``, ``probe_sharing``, ``sketch``, ``power_iteration``, ``sampling``:
-            replace what was registered, for this call. Opacus hands on what ``make_private_with_epsilon`` gets; any
-            other name is an error, not ignored.
+            ``norms``, ``sampling``: replace what was registered, for this call. Opacus hands on what
+            ``make_private_with_epsilon`` gets; any other name is an error, not ignored.
 
         Returns
         -------
@@ -217,7 +195,7 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         Raises
         ------
         ParameterError
-            If the number of probes was not stated, or an argument or an entry of the history is out of range.
+            If how norms are taken was not stated, or an argument or an entry of the history is out of range.
         """
         return self.get_bounds(delta, tolerance=tolerance, **stated).upper
 
@@ -292,7 +270,7 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
             Keys ``"history"``, ``"mechanism"``, ``"configuration"``.
         """
         state = super().state_dict(destination)
-        state["configuration"] = None if self.configuration is None else asdict(self.configuration)
+        state["configuration"] = None if self.configuration is None else self.configuration.as_dict()
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -320,20 +298,17 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
     def _configured(self, stated: dict[str, Any]) -> ClippingConfiguration:
         if self.configuration is not None:
             return replace(self.configuration, **stated)
-        if "probes" not in stated:
+        if "norms" not in stated:
             allowed = (
-                "stated before ε can be computed, by dprmt.accounting.opacus.register(probes=...) before the "
-                "PrivacyEngine is made, or by get_epsilon(delta, probes=...); probes=None means exact norms"
+                "stated before ε can be computed, by dprmt.accounting.opacus.register(Hutchinson(32)), say, before the "
+                "PrivacyEngine is made, or by get_epsilon(delta, norms=...); ExactNorms() where nothing is estimated"
             )
-            raise ParameterError("probes", "nothing", allowed)
+            raise ParameterError("norms", None, allowed)
         return ClippingConfiguration(**stated)
 
     def _check_same_configuration(self, state_dict: Mapping[str, Any]) -> None:
-        here = None if self.configuration is None else asdict(self.configuration)
+        here = None if self.configuration is None else self.configuration.as_dict()
         there = state_dict.get("configuration", "missing")
-        if isinstance(there, dict):
-            # States that were saved before there were sketches, or another sampling.
-            there = {"sketch": None, "power_iteration": False, "sampling": "poisson", **there}
         if here != there:
             allowed = (
                 f"that of this accountant, {here!r}: steps taken under another one cannot be accounted for together "
@@ -342,25 +317,13 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
             raise ParameterError("state_dict['configuration']", there, allowed)
 
 
-def register(
-    probes: int | None,
-    *,
-    rank: int | None = None,
-    analysis: Analysis = "tight",
-    probe_sharing: ProbeSharing = "batch",
-    sketch: int | None = None,
-    power_iteration: bool = False,
-    sampling: str = "poisson",
-    name: str = NAME,
-) -> type[RandomizedClippingAccountant]:
+def register(norms: Norms, *, sampling: str = "poisson", name: str = NAME) -> type[RandomizedClippingAccountant]:
     """State how norms are computed, and register an Opacus accountant for it.
 
     Parameters
     ----------
-    probes : int or None
-        k, number of Gaussian probes per layer; ``None`` if every norm is exact.
-    rank, analysis, probe_sharing, sketch, power_iteration
-        As in :class:`dprmt.accounting.RandomizedClipping`.
+    norms : ExactNorms, Hutchinson or HutchPlusPlus
+        How per-sample norms are taken, of all layers together.
     sampling : {"poisson", "allocation"}
         As in :class:`ClippingConfiguration`.
     name : str
@@ -380,13 +343,14 @@ def register(
 
     Formal guarantees
     -----------------
-    Those of :class:`RandomizedClippingAccountant`, for training that uses this many probes in each layer, at each
-    step, and meets the conditions of the chosen options.
+    Those of :class:`RandomizedClippingAccountant`, for training that takes norms so in each layer, at each
+    step, and meets the conditions of the value given.
 
     Examples
     --------
+    >>> from dprmt.accounting import Hutchinson
     >>> from opacus.accountants import create_accountant
-    >>> _ = register(probes=32, name="rc32")
+    >>> _ = register(Hutchinson(32), name="rc32")
     >>> accountant = create_accountant("rc32")
     >>> accountant.step(noise_multiplier=2.0, sample_rate=0.03)
     >>> accountant.get_epsilon(delta=1e-5) < 0.13
@@ -394,7 +358,7 @@ def register(
     """
     if not isinstance(name, str) or not name or name in _BUILT_IN:
         raise ParameterError("name", name, f"a non-empty string, none of {', '.join(map(repr, _BUILT_IN))}")
-    configuration = ClippingConfiguration(probes, rank, analysis, probe_sharing, sketch, power_iteration, sampling)
+    configuration = ClippingConfiguration(norms, sampling)
     members = {"configuration": configuration, "_name": name, "__doc__": RandomizedClippingAccountant.__doc__}
     accountant = type("RandomizedClippingAccountant", (RandomizedClippingAccountant,), members)
     register_accountant(name, accountant, force=True)

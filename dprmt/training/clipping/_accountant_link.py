@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms
+from dprmt.accounting import Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.norms import NormRecord
 
 MINE = "mine"
@@ -59,22 +59,14 @@ class AccountantLink:
 
 
 def _needed(record: NormRecord) -> str:
-    norms = record.norms
-    options = {name: getattr(norms, name, None) for name in ("probes", "sketch")}
-    options["probe_sharing"] = "sample" if getattr(norms, "secret", False) else "batch"
-    if getattr(norms, "power_iteration", False):
-        options["power_iteration"] = True
-    stated = ", ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
-    return f"dprmt.accounting.opacus.register({stated})"
+    return f"dprmt.accounting.opacus.register({record.norms!r})"
 
 
 def _covers(accountant: Any, record: NormRecord) -> bool:
     configuration = getattr(accountant, "configuration", None)
     if configuration is None:
         return not record.estimated
-    told = replace(configuration, sampling="poisson").mechanism(1.0, 0.01)
-    norms = told.norms if isinstance(told, DPSGD) else told.as_dpsgd().norms
-    return any(norms == weaker for weaker in _weaker(record.norms))
+    return any(configuration.norms == weaker for weaker in _weaker(record.norms))
 
 
 def _weaker(norms: Norms | None) -> Iterator[Norms]:

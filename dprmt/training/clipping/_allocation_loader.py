@@ -58,7 +58,7 @@ def allocation_loader(data_loader: DataLoader[Any], generator: torch.Generator |
     """A loader over the same data, with batches by random allocation: each sample in one step of every epoch.
 
     For ``PrivacyEngine.make_private(..., poisson_sampling=False)``, with an accountant that
-    ``dprmt.accounting.opacus.register(probes, sampling="allocation")`` has registered.
+    ``dprmt.accounting.opacus.register(norms, sampling="allocation")`` has registered.
 
     Parameters
     ----------

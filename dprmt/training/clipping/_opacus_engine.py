@@ -189,7 +189,6 @@ def estimate_norms(
 
 
 def _accountant(record: NormRecord) -> Any:
-    norms: Any = record.norms
-    stated: Any = {name: getattr(norms, name, None) for name in ("probes", "rank", "sketch")}
-    secret, twice = getattr(norms, "secret", False), getattr(norms, "power_iteration", False)
-    return register(**stated, probe_sharing="sample" if secret else "batch", power_iteration=twice, name=_NAME)()
+    if record.norms is None:
+        raise ParameterError("norms", None, "an estimator whose law is known: without it no accountant can answer")
+    return register(record.norms, name=_NAME)()
