@@ -18,8 +18,10 @@ from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
 from audits.bounds import Scores
 from dprmt.accounting import ExactNorms
-from dprmt.training.clipping import make_private, make_private_projected
+from dprmt.training.clipping import make_private
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
+from dprmt.training.optimizers import DPGrape
+from dprmt.training.subspaces import Subspaces
 
 COPIES, WIDTH, LONG = 24, 6, 50.0
 _CALIBRATION = 20  # steps from which the adversary learns how large the noise is
@@ -215,9 +217,11 @@ def _private(game: ManyGames, model: torch.nn.Module, noise_multiplier: float) -
     if "secret" in options:
         generator, secret = ProbeGenerator(seed=1), options.pop("secret")
         options["norms"] = HutchinsonEstimator(4, secret=secret, everything=True, generator=generator)
-    if game.kind == "grape":
-        return make_private_projected(model, rank=12, refresh_every=10, optimizer="sgd", lr=1.0, seed=3, **options)
     trained = [value for value in model.parameters() if value.requires_grad]
+    if game.kind == "grape":
+        subspaces = Subspaces(model, rank=12, refresh_every=10, seed=3)
+        optimizer = DPGrape(trained, lr=1.0, subspaces=subspaces, rule="sgd")
+        return make_private(model, optimizer, **{"norms": "exact", **options})
     return make_private(model, torch.optim.SGD(trained, lr=1.0), **options)
 
 

@@ -17,8 +17,10 @@ from torch import nn
 
 from audits.table import markdown
 from dprmt._validation import ParameterError
-from dprmt.training.clipping import make_private, make_private_projected
+from dprmt.training.clipping import make_private
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator
+from dprmt.training.optimizers import DPGrape
+from dprmt.training.subspaces import Subspaces
 
 CLIPPINGS = ("exact", "ghost", "hutchinson", "hutch++", "DP-GRAPE")
 _BATCH, _TIME, _WIDTH = 3, 4, 6
@@ -201,8 +203,9 @@ def _private(model: nn.Module, clipping: str, whole: Sequence[str]) -> Any:
     options["whole"] = whole
     if clipping == "DP-GRAPE":
         # With square orthonormal projectors nothing is lost: the sum is that of exact clipping.
-        full = {"rank": lambda layer: layer.m, "projector": "stiefel", "optimizer": "sgd", "lr": 1.0, "seed": 0}
-        return make_private_projected(model, **full, **options)
+        subspaces = Subspaces(model, rank=lambda layer: layer.m, projector="stiefel", seed=0)
+        grape = DPGrape(_trained(model).values(), lr=1.0, subspaces=subspaces, rule="sgd")
+        return make_private(model, grape, norms="exact", **options)
     optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=1.0)
     estimated = {"hutchinson": HutchinsonEstimator(4), "hutch++": HutchPlusPlusEstimator(4)}
     return make_private(model, optimizer, norms=estimated.get(clipping, clipping), **options)

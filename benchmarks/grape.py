@@ -100,8 +100,9 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 
-    from dprmt.training.clipping import make_private_projected
-    from dprmt.training.subspaces import at_most
+    from dprmt.training.clipping import make_private
+    from dprmt.training.optimizers import DPGrape
+    from dprmt.training.subspaces import Subspaces, at_most
 
     noise = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": case.batch}
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -128,10 +129,11 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
             return 0
 
         return module, ghost_step
-    private = make_private_projected(
-        model, rank=at_most(case.rank), clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=case.batch,
-        lr=1e-4, norms="exact" if method == "DP-GRAPE" else "ghost", seed=0,
-    )  # fmt: skip
+    grape = DPGrape(trainable, lr=1e-4, subspaces=Subspaces(model, rank=at_most(case.rank), seed=0))
+    norms = "exact" if method == "DP-GRAPE" else "ghost"
+    private = make_private(
+        model, grape, norms=norms, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=case.batch
+    )
 
     def projected_step(losses: torch.Tensor) -> int:
         losses.sum().backward()

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from dprmt.training.clipping import ClippedStep, make_private_projected
+from dprmt.training.clipping import ClippedStep, UnitStep, plan_private
 from dprmt.training.harness import ItemTask, run_in_memory
 from dprmt.training.norms import LayerRecord, NormRecord
+from dprmt.training.optimizers import DPGrape
 from dprmt.training.recipes import Settings
+from dprmt.training.subspaces import Subspaces
 
 DELTA, CLIPPING = 1e-4, 1.0
 
@@ -40,7 +42,7 @@ class ProjectedTask(ItemTask):
 
 @dataclass
 class ProjectedPlan:
-    """What `make_private_projected` will do; all its norms are exact."""
+    """Subspaces, `DPGrape` and the order of projection and noise, by options; all norms are exact."""
 
     model: nn.Module
     clipping_norm: float
@@ -59,18 +61,21 @@ class ProjectedPlan:
 
     def privatize(
         self, optimizer: torch.optim.Optimizer, *, noise_multiplier: float, noise_generator: torch.Generator
-    ) -> ClippedStep:
+    ) -> ClippedStep | UnitStep:
         """With an optimizer of its own, at the learning rate of the one that is given."""
-        options = {"refresh_every": 25, "keep_projectors": True, **self.options}
-        return make_private_projected(
+        options = dict(self.options)
+        order = options.pop("order", "project-then-privatize")
+        grape = {name: options.pop(name) for name in ("rule", "at_refresh", "betas", "floor") if name in options}
+        subspaces = Subspaces(self.model, **{"refresh_every": 25, "keep": True, **options})
+        inner = DPGrape(self.model.parameters(), optimizer.defaults["lr"], subspaces=subspaces, **grape)
+        plan = plan_private(
             self.model,
+            norms="exact",
             clipping_norm=self.clipping_norm,
-            noise_multiplier=noise_multiplier,
             expected_batch_size=self.expected_batch_size,
-            lr=optimizer.defaults["lr"],
-            noise_generator=noise_generator,
-            **options,
+            subspaces=subspaces if order == "project-then-privatize" else None,
         )
+        return plan.privatize(inner, noise_multiplier=noise_multiplier, noise_generator=noise_generator)
 
 
 def perceptron(inputs: int, labels: int, seed: int) -> nn.Module:
@@ -104,7 +109,7 @@ def train_once(
 ) -> float:
     """Test accuracy in percent after one private run.
 
-    ``privacy`` has keys of a recipe's section, ``projection`` options of `make_private_projected`.
+    ``privacy`` has keys of a recipe's section, ``projection`` options of `ProjectedPlan`.
     """
     x, y = images.train
 

@@ -110,7 +110,6 @@ PRIVACY_CLAIMS = {
         "SummedStep",
         "estimate_norms",
         "make_private",
-        "make_private_projected",
         "plan_private",
         "plan_sums",
         "register_norm_samplers",

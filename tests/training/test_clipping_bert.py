@@ -7,8 +7,9 @@ import copy
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from dprmt.training.clipping import ClippedStep, make_private, make_private_projected
+from dprmt.training.clipping import ClippedStep, make_private
 from tests.training.grape_reference import clipped_sum, literal_gradients, project
+from tests.training.projected import projected_step
 
 SIZE, LENGTH = 5, 7
 
@@ -54,7 +55,7 @@ def test_whole_gradients_are_those_of_a_literal_loop() -> None:
 def test_projected_gradients_are_those_of_a_literal_loop() -> None:
     model = bert()
     samples = literal_gradients(copy.deepcopy(model), losses)
-    step = make_private_projected(
+    step = projected_step(
         model, rank=3, refresh_every=2, clipping_norm=1.0, noise_multiplier=0.0, expected_batch_size=SIZE, lr=0.1
     )
     wanted = clipped_sum([{name: project(step, name, g) for name, g in sample.items()} for sample in samples], 1.0)

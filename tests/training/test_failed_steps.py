@@ -20,13 +20,14 @@ from torch import nn
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import ExactNorms
-from dprmt.training.clipping import ClippedStep, make_private, make_private_projected, plan_sums
+from dprmt.training.clipping import ClippedStep, make_private, plan_sums
 from dprmt.training.clipping._formed_layers import PerSampleGradients
 from dprmt.training.clipping._matrix_layers import Factors, LinearLayer, ProjectedLayer
 from dprmt.training.clipping._samplers import StepLog
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
 from dprmt.training.recipes import Settings
 from tests.training.norms_by_word import by_word
+from tests.training.projected import projected_step
 
 STEP = 3
 LATER, EARLIER = [[0, 1], [2, 3], [4, 5, 6]], [[7, 8], [9, 10]]
@@ -91,7 +92,7 @@ def exact() -> ClippedStep:
 
 def projected() -> ClippedStep:
     torch.manual_seed(0)
-    return make_private_projected(
+    return projected_step(
         Net(),
         rank=3,
         clipping_norm=0.5,

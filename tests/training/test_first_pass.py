@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import Hutchinson
-from dprmt.training.clipping import make_private, make_private_projected, register_norm_samplers
+from dprmt.training.clipping import make_private, register_norm_samplers
 from tests.training.norms_by_word import by_word
+from tests.training.projected import projected_step
 from tests.training.test_planted_bugs import literal_sum
 
 CLIPPINGS = ("exact", "ghost", "hutchinson")
@@ -194,7 +195,7 @@ def test_a_projected_weight_that_is_used_beside_its_layer_is_refused_too(
 ) -> None:
     for again in (False, True):
         torch.manual_seed(0)
-        step = make_private_projected(
+        step = projected_step(
             TiedMatrix(shape, again).to(dtype),
             rank=3,
             clipping_norm=1.0,

@@ -6,6 +6,7 @@ import copy
 import math
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from torch.utils.data import TensorDataset
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD
-from dprmt.spectra import denoise_layers, improvement
-from dprmt.training.clipping import ClippedStep, make_private_projected
+from dprmt.spectra import improvement
+from dprmt.training.clipping import ClippedStep
+from dprmt.training.denoising import Denoising, DenoisingStep, _methods
 from tests.training.grape_reference import (
     LiteralAdam,
     clipped_sum,
@@ -33,6 +35,7 @@ from tests.training.grape_reference import (
     make_net,
     project,
 )
+from tests.training.projected import projected_step
 
 C, L = 0.8, 4.0
 NORMS = ["exact", "ghost"]
@@ -52,7 +55,7 @@ def private(model: nn.Module, *, norms: str = "exact", **options: Any) -> Clippe
         "noise_generator": torch.Generator().manual_seed(2),
         "norms": norms,
     }
-    return make_private_projected(model, **(defaults | options))
+    return projected_step(model, **(defaults | options))
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -156,7 +159,7 @@ def test_with_full_stiefel_rank_sgd_is_dp_sgd() -> None:
         before = weights_of(net)
         samples = literal_gradients(plain(net), partial(losses_of, data=data))
         dp_sgd = {name: w - 0.1 * clipped_sum(samples, C)[name] / L for name, w in before.items()}
-        step = private(net, projector=projector, rank=lambda shape: shape.m, optimizer="sgd", lr=0.1)
+        step = private(net, projector=projector, rank=lambda shape: shape.m, rule="sgd", lr=0.1)
         take_step(step, data, 0)
         found[projector] = max(float((w - dp_sgd[n]).abs().max()) for n, w in weights_of(net).items())
     assert found["stiefel"] < 1e-7  # P is drawn in float64 and kept in float32
@@ -186,7 +189,7 @@ def test_with_full_stiefel_rank_adam_is_adam_in_rotated_coordinates() -> None:
 def test_privatize_then_project_is_the_naive_order() -> None:
     """Whole gradients are clipped, then projected: other clip factors than in the projected space."""
     net, data = make_net(), make_data()
-    step = private(net, order="privatize-then-project", optimizer="sgd", lr=0.1)
+    step = private(net, order="privatize-then-project", rule="sgd", lr=0.1)
     samples = literal_gradients(plain(net), lambda model: losses_of(model, data))
     before, total = weights_of(net), clipped_sum(samples, C)
     moves = {n: lift(step, n, project(step, n, -0.1 * g / L), g.shape) for n, g in total.items()}
@@ -198,7 +201,7 @@ def test_privatize_then_project_is_the_naive_order() -> None:
 @pytest.mark.parametrize("order", ["project-then-privatize", "privatize-then-project"])
 def test_svd_steps_stay_in_the_leading_subspace_of_a_released_gradient(order: str) -> None:
     net, data = make_net(), make_data()
-    step = private(net, projector="svd", order=order, optimizer="sgd", lr=0.1, refresh_every=3)
+    step = private(net, projector="svd", order=order, rule="sgd", lr=0.1, refresh_every=3)
     before = net.up.weight.detach().clone()
     total = clipped_sum(literal_gradients(plain(net), lambda model: losses_of(model, data)), C)["up.weight"] / L
     u = torch.linalg.svd(total, full_matrices=False)[0][:, :3]
@@ -240,7 +243,7 @@ def test_noise_has_the_standard_deviation_of_the_mechanism_in_the_projected_spac
 def test_projecting_after_the_noise_multiplies_its_variance_by_m_over_r() -> None:
     """Why the order matters: the signal's norm is kept either way, the noise's is not."""
     net = nn.Linear(40, 400, bias=False)
-    step = private(net, rank=50, noise_multiplier=1.5, order="privatize-then-project", lr=1.0, optimizer="sgd")
+    step = private(net, rank=50, noise_multiplier=1.5, order="privatize-then-project", lr=1.0, rule="sgd")
     step.optimizer.pre_step()
     projected = step.subspaces.projector(net.weight).T @ net.weight.grad
     assert net.weight.projected_grad is None
@@ -267,7 +270,7 @@ def test_the_sum_is_divided_by_the_expected_batch_size() -> None:
     for size in (6, 3):
         net, (tokens, labels) = make_net(), make_data()
         before = weights_of(net)
-        step = private(net, optimizer="sgd", clipping_norm=1e6)
+        step = private(net, rule="sgd", clipping_norm=1e6)
         tokens, labels = tokens[:1].expand(size, -1), labels[:1].expand(size)
         step.accumulate(
             nn.functional.cross_entropy(step.model(tokens), labels, reduction="none"), samples=range(size), step=0
@@ -462,22 +465,24 @@ def test_denoising_improves_alignment_in_the_projected_space() -> None:
     x = torch.randn(1, 200).expand(24, -1) + 0.3 * torch.randn(24, 200)
     gains, denoised = [], 0
     for seed in range(20):
-        released = []
-        for method, sigma in [(None, 0.0), (None, 1.0), (partial(denoise_layers, kappa=1.02), 1.0)]:
+        released: list[torch.Tensor] = []
+        for denoises, sigma in [(False, 0.0), (False, 1.0), (True, 1.0)]:
             noise = torch.Generator().manual_seed(seed)
             step = private(
                 net,
                 rank=32,
                 seed=3,
                 noise_multiplier=sigma,
-                denoise=method,
                 expected_batch_size=24,
                 noise_generator=noise,
             )
+            inner, hook = step.optimizer.original_optimizer, None
+            if denoises:
+                hook = DenoisingStep.attach(step.optimizer, net.named_parameters(), Denoising(kappa=1.02))
+            inner.register_step_pre_hook(lambda *_, seen=released, p=net.weight: seen.append(p.projected_grad))
             step.accumulate(50 * step.model(x).sum(1), samples=range(24), step=0)
-            step.optimizer.pre_step()
-            released.append(net.weight.projected_grad)
-            denoised += sum(report.denoised for report in step.optimizer.report.values())
+            step.step()
+            denoised += len(hook.last_report.replaced) if hook is not None else 0
             step.close()
         clean, noisy, better = released
         assert better.shape == (32, 200)
@@ -486,13 +491,16 @@ def test_denoising_improves_alignment_in_the_projected_space() -> None:
     assert np.mean(gains) - 3 * np.std(gains) / math.sqrt(20) > 0.1
 
 
-def test_denoised_layers_lose_their_noise_correction_in_adambc() -> None:
-    def always(layers: dict[str, torch.Tensor], sigma: float) -> tuple[dict[str, torch.Tensor], dict]:
+def test_denoised_layers_lose_their_noise_correction_in_adambc(monkeypatch: pytest.MonkeyPatch) -> None:
+    def halving(layers: dict[str, torch.Tensor], sigma: float) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         assert sigma == pytest.approx(C / L)
-        return {name: matrix * 0.5 if name == "up.weight" else matrix for name, matrix in layers.items()}, {}
+        report = {name: SimpleNamespace(denoised=name == "up.weight") for name in layers}
+        return {name: matrix * 0.5 if report[name].denoised else matrix for name, matrix in layers.items()}, report
 
+    monkeypatch.setattr(_methods, "paper", lambda options, memory: halving)
     net, data = make_net(dtype=torch.float32), make_data()
-    step = private(net, noise_multiplier=1.0, denoise=always, optimizer="adambc", floor=1e-8)
+    step = private(net, noise_multiplier=1.0, rule="adambc", floor=1e-8)
+    DenoisingStep.attach(step.optimizer, net.named_parameters())
     take_step(step, data, 0)
     average = {n: step.optimizer.state[p]["noise_average"] for n, p in net.named_parameters()}
     assert average["up.weight"] == 0.0
@@ -501,7 +509,7 @@ def test_denoised_layers_lose_their_noise_correction_in_adambc() -> None:
 
 def test_adambc_follows_a_schedule_of_the_noise() -> None:
     net = make_net(dtype=torch.float32)
-    step = private(net, noise_multiplier=1.0, optimizer="adambc", floor=1e-8)
+    step = private(net, noise_multiplier=1.0, rule="adambc", floor=1e-8)
     average = 0.0
     for sigma in (1.0, 0.5, 2.0):
         step.optimizer.noise_multiplier = sigma
@@ -532,15 +540,14 @@ def tied() -> nn.Module:
         (make_net, {"expected_batch_size": 0}, "expected_batch_size"),
         (make_net, {"lr": -1.0}, "lr"),
         (make_net, {"betas": (0.9, 1.0)}, "betas"),
-        (make_net, {"optimizer": "lion"}, "rule"),
-        (make_net, {"order": "first"}, "order"),
+        (make_net, {"rule": "lion"}, "rule"),
         (make_net, {"norms": "none"}, "norms"),
         (make_net, {"projector": "pca"}, "projector"),
         (make_net, {"at_refresh": "forget"}, "at_refresh"),
         (tied, {}, "model"),
         (lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), {}, "model"),
         (lambda: nn.MultiheadAttention(8, 2), {}, "rank"),
-        (lambda: nn.Linear(4, 4).requires_grad_(False), {}, "model"),
+        (lambda: nn.Linear(4, 4).requires_grad_(False), {}, "rank"),
         (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), {}, "rank"),
         (lambda: nn.LayerNorm(4), {}, "rank"),
     ],

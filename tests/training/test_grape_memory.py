@@ -7,7 +7,8 @@ import torch
 from opacus.grad_sample import GradSampleModule
 from torch import nn
 
-from dprmt.training.clipping import TensorMemory, make_private_projected
+from dprmt.training.clipping import TensorMemory
+from tests.training.projected import projected_step
 
 SIZE, SIDE, RANK, LAYERS = 16, 96, 4, 3
 WHOLE, PROJECTED = SIZE * SIDE * SIDE * 4, SIZE * RANK * SIDE * 4  # bytes of one layer's per-sample gradients
@@ -30,7 +31,7 @@ def backward_memory(model: nn.Module, x: torch.Tensor) -> TensorMemory:
 def step_memory(norms: str, tokens: int, **options: object) -> TensorMemory:
     """Counts two whole steps, subspaces and optimizer included."""
     net = stack()
-    private = make_private_projected(
+    private = projected_step(
         net,
         rank=RANK,
         clipping_norm=1.0,
@@ -103,7 +104,7 @@ def test_embedding_tables_cost_what_is_looked_up(norms: str) -> None:
         return nn.Sequential(nn.Embedding(rows, RANK), nn.Linear(RANK, SIDE))
 
     net, x = network(), torch.randint(0, rows, (SIZE, tokens))
-    private = make_private_projected(
+    private = projected_step(
         net, rank=RANK, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=SIZE, lr=0.1, norms=norms
     )
     private.accumulate(private.model(x).square().sum((1, 2)), samples=range(SIZE), step=0)  # compared with autograd's
@@ -120,7 +121,7 @@ def test_what_is_kept_per_sample_is_the_formula(tokens: int) -> None:
     """After the backward pass B r Σ n is live for formed gradients, and B T Σ (r + n) for factors."""
     for norms, per_layer in {"exact": PROJECTED, "ghost": SIZE * tokens * (RANK + SIDE) * 4}.items():
         net = stack()
-        private = make_private_projected(
+        private = projected_step(
             net, rank=RANK, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=SIZE, lr=0.1, norms=norms
         )
         x = torch.randn(SIZE, tokens, SIDE)

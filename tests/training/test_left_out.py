@@ -13,7 +13,8 @@ pytest.importorskip("opacus")
 import torch
 from torch import nn
 
-from dprmt.training.clipping import ClippedStep, make_private, make_private_projected
+from dprmt.training.clipping import ClippedStep, make_private
+from tests.training.projected import projected_step
 
 BAD = {"NaN": float("nan"), "infinite": float("inf"), "overflow": 3e38}
 LEFT_OUT = [(0,), (2,), (4,), (0, 1), (1, 3), (0, 2, 4), (0, 1, 2, 3, 4)]
@@ -46,7 +47,7 @@ def private(kind: str, clipping: str) -> ClippedStep:
     model = MODELS[kind][0]()
     options: dict[str, Any] = {"clipping_norm": 0.5, "noise_multiplier": 0.0, "expected_batch_size": 1.0}
     if clipping == "projected":
-        return make_private_projected(model, rank=2, lr=0.1, seed=0, **options)
+        return projected_step(model, rank=2, lr=0.1, seed=0, **options)
     return make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), norms=clipping, **options)
 
 

@@ -21,12 +21,13 @@ pytest.importorskip("opacus")
 import torch
 from scipy import stats
 
-from dprmt.training.clipping import make_private_projected, plan_sums
-from dprmt.training.denoising import _methods
+from dprmt.training.clipping import plan_sums
+from dprmt.training.denoising import DenoisingStep, _methods
 from dprmt.training.harness import ItemTask, Observer, Run
 from dprmt.training.harness._prepare import prepare
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.recipes import DENOISERS, OPTIMIZERS, Settings
+from tests.training.projected import projected_step
 
 SIGMA, BOUND, SIZE, ITEMS, WIDTH = 1.7, 0.6, 5, 40, 90
 STD = SIGMA * BOUND  # of the noise in one entry of the sum
@@ -307,10 +308,12 @@ def test_two_processes_receive_the_stated_noise_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("projector", ["gaussian", "stiefel", "svd"])
 @pytest.mark.parametrize("order", ["project-then-privatize", "privatize-then-project"])
 @pytest.mark.parametrize("rule", ["sgd", "adam", "adambc"])
-def test_every_rule_and_order_of_projected_training(rule: str, order: str, projector: str) -> None:
+def test_every_rule_and_order_of_projected_training(
+    rule: str, order: str, projector: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What recipes have no words for: the whole gradient is noised where projection comes after the noise."""
     model = network()
-    private = make_private_projected(
+    private = projected_step(
         model,
         rank=24,
         clipping_norm=BOUND,
@@ -318,25 +321,29 @@ def test_every_rule_and_order_of_projected_training(rule: str, order: str, proje
         expected_batch_size=SIZE,
         lr=0.01,
         refresh_every=3,
-        optimizer=rule,  # type: ignore[arg-type]
-        order=order,  # type: ignore[arg-type]
-        projector=projector,  # type: ignore[arg-type]
+        rule=rule,
+        order=order,
+        projector=projector,
         seed=0,
         noise_generator=torch.Generator().manual_seed(1),
-        denoise=lambda noisy, sigma: ({name: value + MARK for name, value in noisy.items()}, {}),
     )
+    looked: list[Any] = []
+    monkeypatch.setattr(_methods, "paper", marking(_methods.paper, looked))
+    DenoisingStep.attach(private.optimizer, model.named_parameters())
     received: list[dict[str, torch.Tensor]] = []
     parameters = dict(model.named_parameters())
     private.optimizer.original_optimizer.register_step_pre_hook(  # type: ignore[attr-defined]
         lambda *_: received.append({name: given(p) for name, p in parameters.items()})
     )
-    projected = {layer.name for layer in private.subspaces or ()}
+    projected = {layer.name for layer in private.optimizer.original_optimizer.subspaces}  # type: ignore[attr-defined]
     steps = []
     for number in range(12):
         private.accumulate(losses(private.model, torch.arange(5)), samples=range(5), step=number)
         clean = {name: p.summed_grad.clone() for name, p in parameters.items()}
         private.step()
-        steps.append(Step(clean, received[-1], dict.fromkeys(projected), STD / SIZE))  # type: ignore[arg-type]
+        seen, stated = looked[-1]
+        assert set(seen) == projected
+        steps.append(Step(clean, received[-1], seen, stated))
     assert_received(Way("grape", projector, "paper"), steps)
 
 
@@ -361,7 +368,7 @@ def test_what_is_received_is_divided_by_the_expected_size_whatever_it_is(size: f
     """Also where less than one sample is expected; in a subspace and without one."""
     model = network()
     options = {"clipping_norm": BOUND, "noise_multiplier": 0.0, "expected_batch_size": size}
-    private = make_private_projected(model, rank=24, lr=0.01, seed=0, **options)  # type: ignore[arg-type]
+    private = projected_step(model, rank=24, lr=0.01, seed=0, **options)  # type: ignore[arg-type]
     parameters, received = dict(model.named_parameters()), {}
     private.optimizer.original_optimizer.register_step_pre_hook(  # type: ignore[attr-defined]
         lambda *_: received.update({name: given(p) for name, p in parameters.items()})

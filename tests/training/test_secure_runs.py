@@ -50,13 +50,11 @@ def moved(**options: object) -> torch.Tensor:
 def test_the_noise_of_a_step_is_the_ciphers() -> None:
     expected = SecureRandom(KEY).normal((20, 100), std=3.0)
     assert torch.equal(moved(noise_generator=SecureRandom(KEY)), -3.0 * (-(expected.float() / 3.0)))
-    noise = moved(secure=True).flatten().numpy()
+    noise = moved(noise_generator=SecureRandom()).flatten().numpy()
     # This key is the operating system's: the levels leave one run in a million to chance.
     assert stats.kstest(noise, stats.norm(scale=3.0).cdf).pvalue > 1e-6
     for wrong in (1.5, 6.0):
         assert stats.kstest(noise, stats.norm(scale=wrong).cdf).pvalue < 1e-6
-    with pytest.raises(ParameterError, match="noise_generator must be None with secure=True"):
-        moved(secure=True, noise_generator=torch.Generator())
 
 
 def test_the_coins_of_a_run_are_the_ciphers() -> None:

@@ -19,12 +19,13 @@ from torch import nn
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import Hutchinson
-from dprmt.training.clipping import make_private, make_private_projected, plan_private
+from dprmt.training.clipping import make_private, plan_private
 from dprmt.training.harness import ItemTask, Observer, run_in_memory
 from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.randomness import SecureRandom, secret_generator
 from dprmt.training.recipes import Settings
+from tests.training.projected import projected_step
 
 BITS = 256
 BASE = hashlib.sha256(b"a secret").digest()
@@ -61,7 +62,7 @@ def private(**options: Any) -> Any:
 
 def projected() -> Any:
     options = {"rank": 2, "clipping_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 2.0, "lr": 0.1}
-    return make_private_projected(linear(), seed=0, **options).optimizer.generator  # type: ignore[arg-type]
+    return projected_step(linear(), seed=0, **options).optimizer.generator  # type: ignore[arg-type]
 
 
 def planned(**options: Any) -> Any:
@@ -76,8 +77,8 @@ DEFAULTS: dict[str, Callable[[], Any]] = {
     "HutchinsonEstimator": lambda: HutchinsonEstimator(2).generator,
     "HutchPlusPlusEstimator": lambda: HutchPlusPlusEstimator(2, 2).generator,
     "make_private, noise": private,
-    "make_private, secure noise": lambda: private(secure=True),
-    "make_private_projected, noise": projected,
+    "make_private, secure noise": lambda: private(noise_generator=SecureRandom()),
+    "DP-GRAPE, noise": projected,
     "plan_private, probes": planned,
     "plan_private, probes of Hutch++": lambda: planned(norms="hutch++"),
     "plan_private, probes of several processes": lambda: planned(distributed=True),

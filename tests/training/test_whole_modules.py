@@ -19,9 +19,10 @@ from torch.utils.checkpoint import checkpoint
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import ExactNorms, Hutchinson
-from dprmt.training.clipping import ClippedStep, make_private, make_private_projected, register_norm_samplers
+from dprmt.training.clipping import ClippedStep, make_private, register_norm_samplers
 from tests.training.clipping_table import L, Way, literal_gradients, make_step, norms_of, released
 from tests.training.norms_by_word import by_word
+from tests.training.projected import projected_step
 
 D = 6
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks transformers
@@ -401,7 +402,7 @@ def test_evaluation_and_an_empty_batch_use_the_module_as_it_is() -> None:
 def test_projections_and_the_loop_of_opacus_refuse_them_by_name() -> None:
     words = r"rank must be a layer that hooks can follow.*model\.linear\.weight"
     with pytest.raises(ParameterError, match=words):
-        make_private_projected(
+        projected_step(
             Own(lambda own, x: own.linear(x) * own.scale),
             rank=2,
             clipping_norm=1.0,

@@ -2,7 +2,7 @@
 
 :func:`plan_private` decides how norms are obtained, and knows what the accountant must be told; with the noise
 multiplier that this leads to, the plan makes model and optimizer private. :func:`make_private` does both at once,
-:func:`make_private_projected` for DP-GRAPE. Who runs Opacus' own ghost clipping loop registers the estimators with
+for any optimizer, DP-GRAPE's included. Who runs Opacus' own ghost clipping loop registers the estimators with
 :func:`register_norm_samplers`; :func:`allocation_loader` gives any Opacus loop random allocation.
 """
 
@@ -19,7 +19,6 @@ from dprmt.training.clipping._optimizer import sum_of as sum_of
 from dprmt.training.clipping._plan import ClippingPlan as ClippingPlan
 from dprmt.training.clipping._plan import plan_private as plan_private
 from dprmt.training.clipping._private_step import PrivateStep as PrivateStep
-from dprmt.training.clipping._projected import make_private_projected as make_private_projected
 from dprmt.training.clipping._samplers import NormSamplers as NormSamplers
 from dprmt.training.clipping._step import ClippedStep as ClippedStep
 from dprmt.training.clipping._summed_step import SummedPlan as SummedPlan
@@ -42,7 +41,6 @@ __all__ = [
     "allocation_loader",
     "estimate_norms",
     "make_private",
-    "make_private_projected",
     "plan_private",
     "plan_sums",
     "register_norm_samplers",

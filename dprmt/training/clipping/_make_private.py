@@ -7,11 +7,12 @@ from typing import SupportsIndex
 
 import torch
 
-from dprmt._validation import ParameterError, check_real
+from dprmt._validation import check_real
 from dprmt.training.clipping._norms import NormsWanted
 from dprmt.training.clipping._plan import plan_private
 from dprmt.training.clipping._step import REPLAY, ClippedStep
 from dprmt.training.clipping._unit_step import UnitStep
+from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom
 
 
@@ -25,7 +26,6 @@ def make_private(
     expected_batch_size: float,
     tokens: SupportsIndex | None = None,
     noise_generator: torch.Generator | SecureRandom | None = None,
-    secure: bool = False,
     distributed: bool = False,
     whole: Iterable[str] = (),
     replay: float = REPLAY,
@@ -45,7 +45,8 @@ def make_private(
         its forward pass runs on one sample at a time, each with a view of the parameters, and per-sample gradients of
         all parameters in it are formed, B times their memory. Its norms are exact unless everything is estimated.
     optimizer : torch.optim.Optimizer
-        Of all the trainable parameters.
+        Of all the trainable parameters. A `dprmt.training.optimizers.DPGrape` brings its subspaces: per-sample
+        gradients of their weights are projected in the backward pass, and clipped and noised there.
     norms : str, Norms or NormEstimator
         How per-sample norms are taken. A word: "exact" forms all per-sample gradients; "ghost", for which
         ``ExactNorms()`` stands too, obtains the same norms by the cheaper of tokens' Gram matrices and the layer's
@@ -63,12 +64,11 @@ def make_private(
     tokens : int, optional
         The largest possible T, known without looking at the data: bounds the rank that is claimed, and the
         rounding margin. By default the margin is for sums of 65,000 numbers.
-    noise_generator : torch.Generator, optional
+    noise_generator : torch.Generator or SecureRandom, optional
         On the parameters' device. By default a new one with a state from the operating system: the noise does not
-        depend on ``torch.manual_seed``. Torch's generators are not cryptographic.
-    secure : bool
-        Noise of a new `dprmt.training.randomness.SecureRandom`: from a cipher, as sums of normals. The coins of the
-        batches are for the caller: ``SecureRandom().poisson_sample(size, rate)``. Probes stay as they are.
+        depend on ``torch.manual_seed``. Torch's generators are not cryptographic: with a
+        `dprmt.training.randomness.SecureRandom` noise is from a cipher, as sums of normals. The coins of the batches
+        are for the caller: ``SecureRandom().poisson_sample(size, rate)``. Probes stay as they are.
     distributed : bool
         Whether a process group shares each logical batch, every sample in one process. Parameters, buffers and
         the probes' secret are then rank 0's.
@@ -124,14 +124,25 @@ def make_private(
     in float32 or better from the very factors whose norms were taken; there is no second backward pass, so that
     rounding in the forward and backward passes, bfloat16 included, changes g_i but not the claim about it.
 
-    Not covered: rounding of the additions in the sum itself, relative 2⁻²⁴ (float32) of partial sums, which
-    hold other samples too; without ``secure`` the floating-point noise (Mironov 2012) and torch's generator; what the
+    Not covered: rounding of the additions in the sum itself, relative 2⁻²⁴ (float32) of partial sums, which hold other
+    samples too; without a ``SecureRandom`` the floating-point noise (Mironov 2012) and torch's generator; what the
     model does between samples beyond what is looked at (`ClippedStep.accumulate`): gradients of the first micro-batch
-    of two or more, and samples run alone where losses are given as a function of the batch;
-    identities that name the data set's samples wrongly, such as positions in a batch; a sample in two processes.
+    of two or more, and samples run alone where losses are given as a function of the batch; identities that name the
+    data set's samples wrongly, such as positions in a batch; a sample in two processes.
     Rounding in a sample's forward pass may depend on the batch it is in (padding, the shapes of products); it is taken
     to be the sample's own.
     Without ``tokens`` the present T also decides by which formula an exact norm is taken.
+
+    DP-GRAPE (arXiv:2506.15588, section 3.2). Let P be the projector of a weight and a period, m × r, and read PᵀG_i
+    (r × n) for G_i in all of the above. *Proof.* Fix everything that was released before step t and the seed of the
+    subspaces. Then P is fixed in every weight: random projectors are a function of (seed, weight, period), singular
+    vectors one of a released gradient. So is the map that takes a sample to its projected and unprojected gradients,
+    since the weights are a function of what was released; its value is clipped over all coordinates at once, so a
+    sample moves the sum by at most C·Z_i for *every* P, of any norm. The division by L, denoising, the moments, the
+    lift by P and the choice of the next subspace use released values and public numbers alone: post-processing. Steps
+    compose adaptively. ∎ In the first step of a period of "svd" the same holds with whole gradients. The rounding
+    margin is then at least 2⁻¹³. Probes are independent of P, and the matrices whose norms are estimated are the
+    projected ones.
 
     Examples
     --------
@@ -149,6 +160,17 @@ def make_private(
     >>> private.step()
     >>> private.record.mechanism(noise_multiplier=1.0, sampling=0.01)
     DPSGD(1.0, Poisson(0.01), norms=Hutchinson(32, secret=True, rank=40))
+
+    DP-GRAPE:
+
+    >>> from dprmt.training.subspaces import Subspaces
+    >>> layer = torch.nn.Linear(300, 40)
+    >>> optimizer = DPGrape(layer.parameters(), lr=1e-3, subspaces=Subspaces(layer, rank=8))
+    >>> private = make_private(
+    ...     layer, optimizer, norms="exact", clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=16
+    ... )
+    >>> losses = private.accumulate(private.model(torch.ones(4, 300)).square().sum(1), samples=range(4), step=0)
+    >>> private.step()
     """
     check_real("noise_multiplier", noise_multiplier, low=0.0)
     plan = plan_private(
@@ -157,6 +179,7 @@ def make_private(
         clipping_norm=clipping_norm,
         expected_batch_size=expected_batch_size,
         tokens=tokens,
+        subspaces=optimizer.subspaces if isinstance(optimizer, DPGrape) else None,
         distributed=distributed,
         whole=whole,
         replay=replay,
@@ -165,7 +188,4 @@ def make_private(
         micro_batch_size=micro_batch_size,
         unit_regime=unit_regime,
     )
-    if secure and noise_generator is not None:
-        raise ParameterError("noise_generator", "given", "None with secure=True")
-    noise_generator = SecureRandom() if secure else noise_generator
     return plan.privatize(optimizer, noise_multiplier=noise_multiplier, noise_generator=noise_generator)

@@ -5,23 +5,17 @@ Sums of weights that are trained in a subspace are of another shape, and denoise
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from opacus.optimizers import DPOptimizerFastGradientClipping
 from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
 from opacus.optimizers.optimizer import _check_processed_flag, _generate_noise, _mark_as_processed
 
-from dprmt.spectra import LayerReport
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.subspaces import Subspaces
-
-Denoiser: TypeAlias = Callable[
-    [dict[str, torch.Tensor], float], tuple[Mapping[str, torch.Tensor], Mapping[str, LayerReport]]
-]
-"""Noisy matrices by name and the noise's standard deviation to denoised ones and a report: ``denoise_layers``."""
 
 
 def sum_of(parameter: torch.nn.Parameter, shape: Sequence[int] | None = None) -> torch.Tensor:
@@ -156,7 +150,6 @@ class _InSubspaces:
 
     ``projected``: whether sums are of projected gradients. If not, whole ones are noised, and projected by the inner
     optimizer.
-    ``denoise``: applied to the released matrices of the subspaces, see ``Denoiser``.
     """
 
     original_optimizer: DPGrape
@@ -166,11 +159,9 @@ class _InSubspaces:
     max_grad_norm: float
     expected_batch_size: float
 
-    def __init__(self, optimizer: DPGrape, *, projected: bool, denoise: Denoiser | None = None, **options: Any) -> None:
+    def __init__(self, optimizer: DPGrape, *, projected: bool, **options: Any) -> None:
         super().__init__(optimizer, **options)  # type: ignore[call-arg]
         self.subspaces: Subspaces = optimizer.subspaces
-        self.denoise = denoise
-        self.report: Mapping[str, LayerReport] = {}
         self._projected = {layer.weight: layer for layer in optimizer.subspaces} if projected else {}
 
     @property
@@ -200,28 +191,11 @@ class _InSubspaces:
             parameter.grad = whole.to(parameter.dtype)
 
     def scale_grad(self) -> None:
-        """Divide by the expected batch size: the realised one is private. Then denoise."""
+        """Divide by the expected batch size: the realised one is private."""
         for parameter in self.params:
             for released in (parameter.grad, parameter.projected_grad):
                 if released is not None:
                     released.div_(self.expected_batch_size)
-        if self.denoise is not None and self.noise_std > 0:
-            self._denoise(self.denoise)
-
-    def _denoise(self, denoise: Denoiser) -> None:
-        # Whatever matrix was released: its noise is independent with equal variances, projected or not.
-        weights = {layer.name: layer.weight for layer in self.subspaces}
-        noisy = {n: p.grad if p.projected_grad is None else p.projected_grad for n, p in weights.items()}
-        denoised, self.report = denoise(noisy, self.noise_std)
-        changed = {}
-        for name, p in weights.items():
-            if denoised[name] is not noisy[name]:
-                changed[p] = 0.0
-            if p.projected_grad is None:
-                p.grad = denoised[name]
-            else:
-                p.projected_grad = denoised[name]
-        self.original_optimizer.set_noise_variance(changed)
 
 
 class ProjectedSumOptimizer(_InSubspaces, NoisySumOptimizer):

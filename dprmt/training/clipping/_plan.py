@@ -16,7 +16,6 @@ from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._norms import NormsWanted, check_rank, forms_gradients, wanted_estimator
 from dprmt.training.clipping._optimizer import (
-    Denoiser,
     DistributedNoisySumOptimizer,
     DistributedProjectedSumOptimizer,
     NoisySumOptimizer,
@@ -121,7 +120,6 @@ class ClippingPlan:
         noise_multiplier: float,
         noise_generator: torch.Generator | SecureRandom | None = None,
         secure_mode: bool = False,
-        denoise: Denoiser | None = None,
     ) -> ClippedStep | UnitStep:
         """Put hooks on the model, unless units are run one at a time, and noise before the optimizer.
 
@@ -135,9 +133,6 @@ class ClippingPlan:
             As in :func:`make_private`.
         secure_mode : bool
             As in Opacus.
-        denoise : callable, optional
-            With `DPGrape` only: ``dprmt.spectra.denoise_layers`` or a ``functools.partial`` of it, applied to the noisy
-            matrices of the subspaces before the moments.
 
         Returns
         -------
@@ -153,16 +148,16 @@ class ClippingPlan:
         if self.regime != "alone":
             check_model(self.model, whole=self.policy.whole)
         check_optimizer(self.model, optimizer)
-        self._check_subspaces(optimizer, denoise)
+        self._check_subspaces(optimizer)
         if self.regime == "alone":
-            return self._alone(optimizer, denoise, noise, noise_generator, secure_mode)
+            return self._alone(optimizer, noise, noise_generator, secure_mode)
         layers = _layers(self.model, self.policy, self.subspaces)
         if [record for layer in layers for record in layer.records()] != list(self.record.layers):
             raise ParameterError("model", type(self.model).__name__, "as it was planned: trainable layers have changed")
         if self.distributed:
             _same_start(self.model, optimizer)
         generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
-        noisy = self._noisy(optimizer, denoise, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
+        noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
         bound = self.clipping_norm
         with _without_gradients(layer.module for layer in layers if isinstance(layer, WholeModule)):
             hooks = GradSampleModuleFastGradientClipping(self.model, loss_reduction="sum", max_grad_norm=bound)
@@ -175,7 +170,6 @@ class ClippingPlan:
     def _alone(
         self,
         optimizer: torch.optim.Optimizer,
-        denoise: Denoiser | None,
         noise: float,
         noise_generator: torch.Generator | SecureRandom | None,
         secure_mode: bool,
@@ -185,24 +179,22 @@ class ClippingPlan:
         if self.distributed:
             _same_start(self.model, optimizer)
         generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
-        noisy = self._noisy(optimizer, denoise, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
+        noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
         return UnitStep(self.model, noisy, self.record, most_rows=self.rows_per_unit, projected=self.subspaces)
 
-    def _check_subspaces(self, optimizer: torch.optim.Optimizer, denoise: Denoiser | None) -> None:
+    def _check_subspaces(self, optimizer: torch.optim.Optimizer) -> None:
         if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:
             allowed = "a DPGrape of the plan's subspaces: its rules are SGD, Adam with weight decay, and AdamBC"
             raise ParameterError("optimizer", type(optimizer).__name__, allowed)
-        if denoise is not None and not isinstance(optimizer, DPGrape):
-            raise ParameterError("denoise", denoise, "None without DPGrape: dprmt.training.denoising is for the others")
 
     def _noisy(
-        self, optimizer: torch.optim.Optimizer, denoise: Denoiser | None, **options: Any
+        self, optimizer: torch.optim.Optimizer, **options: Any
     ) -> NoisySumOptimizer | DistributedNoisySumOptimizer:
         options |= {"max_grad_norm": self.clipping_norm, "expected_batch_size": self.expected_batch_size}
         if not isinstance(optimizer, DPGrape):
             return (DistributedNoisySumOptimizer if self.distributed else NoisySumOptimizer)(optimizer, **options)
         kind = DistributedProjectedSumOptimizer if self.distributed else ProjectedSumOptimizer
-        return kind(optimizer, projected=self.subspaces is not None, denoise=denoise, **options)
+        return kind(optimizer, projected=self.subspaces is not None, **options)
 
 
 def plan_private(
@@ -233,7 +225,8 @@ def plan_private(
     probe_generator : ProbeGenerator, optional
         Of a word's or a value's probes; a new secret by default. An estimator of one's own has its own.
     subspaces : Subspaces, optional
-        Of weights whose gradients are clipped and noised in projected coordinates: see `make_private_projected`.
+        Of weights whose gradients are clipped and noised in projected coordinates: those of a `DPGrape`. Without, whole
+        gradients are, and a `DPGrape` projects what was released.
 
     Returns
     -------

@@ -19,7 +19,7 @@ from dprmt.training.denoising._momentum import MomentumSteps
 from dprmt.training.denoising._noise import gradient_noise_std, noise_std_now
 from dprmt.training.denoising._options import Denoising, matches
 from dprmt.training.denoising._report import DenoisingReport, LayerSpectrum
-from dprmt.training.optimizers import DPAdamBC
+from dprmt.training.optimizers import DPAdamBC, DPGrape
 from dprmt.training.recipes import DENOISERS
 
 NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
@@ -45,9 +45,9 @@ class DenoisingStep:
     options : Denoising, optional
         The default is the paper's.
     optimizer : torch.optim.Optimizer, optional
-        Whoever takes the gradient. A `dprmt.training.optimizers.DPAdamBC` is told the noise variance of each of its
-        parameters: 0 for a layer denoised as in the paper, (aσ)² for a blended one in which a is the share of the noisy
-        layer, and σ² for all else, as derived in `dprmt.training.optimizers._adambc`.
+        Whoever takes the gradient. A `dprmt.training.optimizers.DPAdamBC`, or `DPGrape`, is told the noise variance of
+        each of its parameters: 0 for a layer denoised as in the paper, (aσ)² for a blended one in which a is the share
+        of the noisy layer, and σ² for all else, as derived in `dprmt.training.optimizers._adambc`.
 
     Raises
     ------
@@ -109,7 +109,8 @@ class DenoisingStep:
 
         σ is `gradient_noise_std` at that moment. Works with ``DPOptimizer``, ``DPOptimizerFastGradientClipping`` (ghost
         clipping) and their distributed versions, where every process denoises the same reduced gradient. Micro-batches
-        that Opacus skips do not reach it.
+        that Opacus skips do not reach it. Of a `dprmt.training.optimizers.DPGrape` the weights in subspaces are
+        denoised, in the subspace where their gradient was released.
 
         Parameters
         ----------
@@ -154,6 +155,9 @@ class DenoisingStep:
         if unnamed:
             raise ParameterError("named_parameters", f"no name for shapes {unnamed}", "names for all that is optimized")
         mine = {names[id(p)]: p for p in dp_optimizer.params}
+        if isinstance(inner, DPGrape):  # its weights are denoised where their noise is; its other parameters are not
+            projected = {layer.weight for layer in inner.subspaces}
+            mine = {name: p for name, p in mine.items() if p in projected}
         step = cls(mine, partial(noise_std_now, dp_optimizer), options, optimizer=inner)
         step.dp_optimizer = dp_optimizer
         step._handles = step._hooks(inner)
@@ -215,13 +219,16 @@ class DenoisingStep:
 
     def _denoise_gradients(self) -> None:
         sigma = check_real("sigma", self._sigma(), low=0.0)
-        noisy = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
+        # DP-GRAPE releases the gradient of a projected weight in its subspace, and no other.
+        projected = {name for name, p in self.parameters.items() if getattr(p, "projected_grad", None) is not None}
+        found = {name: p.projected_grad if name in projected else p.grad for name, p in self.parameters.items()}
+        noisy = {name: gradient for name, gradient in found.items() if gradient is not None}
         denoised, report = self._denoised(noisy, sigma, sigma)
         for name, gradient in denoised.items():
             if gradient is not noisy[name]:
-                self.parameters[name].grad = gradient
-        if isinstance(self._optimizer, DPAdamBC):
-            self._tell(self._optimizer, report)
+                setattr(self.parameters[name], "projected_grad" if name in projected else "grad", gradient)
+        if isinstance(self._optimizer, (DPAdamBC, DPGrape)):
+            self._tell(self._optimizer, report, noisy)
         self.last_report = report
         for observe in self._observers.values():
             observe(noisy, denoised, sigma)
@@ -267,10 +274,10 @@ class DenoisingStep:
         else:
             self._observers[key] = observer
 
-    def _tell(self, optimizer: DPAdamBC, report: DenoisingReport) -> None:
+    def _tell(self, optimizer: DPAdamBC | DPGrape, report: DenoisingReport, noisy: Gradients) -> None:
         known = {id(p) for group in optimizer.param_groups for p in group["params"]}
         shares = {name: _noise_share(layer) for name, layer in report.layers.items()}
-        mine = {p: name for name, p in self.parameters.items() if id(p) in known and p.grad is not None}
+        mine = {p: name for name, p in self.parameters.items() if id(p) in known and name in noisy}
         optimizer.set_noise_variance({p: (shares.get(name, 1.0) * report.sigma) ** 2 for p, name in mine.items()})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -71,18 +70,6 @@ class Prepared:
         wanted, outer = self.settings.denoising, self.private.optimizer
         if wanted.method == "none":
             released.before(self.inner_optimizer)
-        elif OPTIMIZERS[self.settings.optimizer.name].in_subspaces:
-            # DP-GRAPE's weights are denoised where their noise is, in the subspace; its other parameters are not.
-            options = Denoising(**dataclasses.asdict(wanted))
-            self.denoising_memory = options.new_memory()
-            denoiser = options.denoiser(self.denoising_memory)
-
-            def denoise(noisy: dict[str, torch.Tensor], sigma: float) -> Any:
-                released.look("noisy")
-                return denoiser(noisy, sigma)
-
-            outer.denoise = denoise
-            released.layers = lambda: outer.report
         else:
             released.before(self.inner_optimizer)
             step = DenoisingStep.attach(outer, self.parameters, Denoising(**dataclasses.asdict(wanted)))

@@ -46,7 +46,7 @@ class DPGrape(NoiseAwareOptimizer):
     """Adam whose moments live in the projected space (DP-GRAPE, arXiv:2506.15588).
 
     The gradient of a weight of ``subspaces`` is taken from ``p.projected_grad`` (r × n), where
-    ``make_private_projected`` puts it. If there is none, ``p.grad`` is projected: privatise, then project. Other
+    ``make_private`` has it put. If there is none, ``p.grad`` is projected: privatise, then project. Other
     parameters are optimized as they are. At the end of a step the subspaces count it.
 
     Parameters
