@@ -1,4 +1,4 @@
-"""One distinguishing game: whether the canary is in the training set.
+"""One distinguishing game: whether the canary is in the training set, or which of two samples is.
 
 Every trial is a run of the code as users call it: draw a batch by Poisson sampling, clip, add noise, step. The
 adversary sees the parameters after every step, and knows all but the noise, the coins and secret probes: the
@@ -8,8 +8,8 @@ with and without the canary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,9 +20,10 @@ from scipy import stats
 
 from audits.bounds import Scores
 from audits.canaries import Sample, losses
-from dprmt.accounting import ExactNorms
+from dprmt.accounting import ExactNorms, ReplaceOne
 
 Parameters = torch.Tensor  # all trainable ones, flat, float64
+Rounds = Iterator[tuple[int, list[int]]]  # numbers of steps and their batches
 _LENGTHS = 64  # of the canary's clipped gradient, for an adversary who cannot see the probes
 _LEAST_VARIANCE = 1e-18
 _CALIBRATION = 60  # releases from which the adversary learns the noise of every parameter
@@ -35,7 +36,7 @@ class Private(Protocol):
     optimizer: Any
     record: Any
 
-    def accumulate(self, losses: torch.Tensor, *, samples: Any, step: int) -> None:
+    def accumulate(self, losses: Any, *, samples: Any, step: int, batch: Any = None, units: Any = None) -> object:
         """Clip and add."""
 
     def step(self) -> None:
@@ -73,6 +74,10 @@ class Game:
         Whether the canary is the first of a batch, so that the others move to other micro-batches.
     law : callable, optional
         p-value of lengths of the clipped canary, in units of C.
+    replacement : Sample, optional
+        What is there, with the canary's coins, when the canary is not: the claim is then that of replace-one.
+    rows : int
+        How many rows like this every sample has, all of a unit that is one sample; 1 for rows that are samples.
     """
 
     name: str
@@ -87,10 +92,17 @@ class Game:
     probes_are_public: bool = True
     canary_first: bool = False
     law: Callable[[NDArray[np.float64]], float] | None = None
+    replacement: Sample | None = None
+    rows: int = 1
 
     def claim(self) -> Any:
         """The mechanism that the code says one step is."""
-        return self.factory(self.noise_multiplier)[1].record.mechanism(self.noise_multiplier, self.sample_rate)
+        said = self.factory(self.noise_multiplier)[1].record.mechanism(self.noise_multiplier, self.sample_rate)
+        return said if self.replacement is None else replace(said, neighbours=ReplaceOne())
+
+    def other(self) -> Game | None:
+        """The same with the replacement in the canary's place."""
+        return None if self.replacement is None else replace(self, canary=self.replacement, replacement=None)
 
 
 class Runner:
@@ -109,8 +121,11 @@ class Runner:
             batch = sorted(batch, key=lambda i: i < len(samples) - 1)
         for start in range(0, len(batch), self._game.micro_batch):
             piece = batch[start : start + self._game.micro_batch]
-            values = losses(self._private.model, [samples[i] for i in piece])
-            self._private.accumulate(values, samples=piece, step=step)
+            if self._game.rows > 1:
+                self._add_units(piece, samples, step)
+            else:
+                values = losses(self._private.model, [samples[i] for i in piece])
+                self._private.accumulate(values, samples=piece, step=step)
         self._private.step()
         moved = []
         with torch.no_grad():
@@ -118,6 +133,17 @@ class Runner:
                 moved.append((self._start[name].double() - value.double()).flatten())
                 value.copy_(self._start[name])
         return self._game.expected_batch_size * torch.cat(moved)
+
+    def _add_units(self, piece: list[int], samples: list[Sample], step: int) -> None:
+        # As users do: a function of the batch, whose rows come in any order.
+        rows = [(f"{unit} {row}", unit) for row in range(self._game.rows) for unit in piece]
+        places = torch.tensor([unit for _, unit in rows])
+        names = [name for name, _ in rows]
+
+        def values(batch: torch.Tensor) -> torch.Tensor:
+            return losses(self._private.model, [samples[i] for i in batch.tolist()])
+
+        self._private.accumulate(values, samples=names, step=step, batch=places, units=places)
 
     def layout(self) -> list[int]:
         """Sizes of the parameters."""
@@ -139,7 +165,7 @@ class Adversary:
     """
 
     def __init__(self, game: Game, variances: Parameters) -> None:
-        self._game, self._variances = game, variances
+        self.game, self.variances = self._game, self._variances = game, variances
         self._without, self._with = Runner(game, 0.0), Runner(game, 0.0)
         self._nothing = torch.zeros(sum(self._with.layout()), dtype=torch.float64)
         # Exact norms, and unseen probes, make every step the same in expectation: asked once.
@@ -228,12 +254,35 @@ def play(game: Game, trials: int, seed: int = 0) -> tuple[Scores, Scores]:
     rounds = enumerate(iter(coins))
     adversary = Adversary(game, torch.ones(()))
     adversary = Adversary(game, _variances(adversary, runner, [next(rounds) for _ in range(_CALIBRATION)]))
+    other = game.other()
+    if other is not None:
+        return _which(
+            runner,
+            adversary,
+            Runner(other, game.noise_multiplier),
+            Adversary(other, adversary.variances),
+            rounds,
+            trials,
+        )
     worlds = np.zeros((2, trials))
     for world, trial in np.ndindex(2, trials):
         for step, batch in (next(rounds) for _ in range(game.steps)):
             others = [i for i in batch if i < members - 1]
             release = runner.release(batch if world else others, step)
             worlds[world, trial] += adversary.score(release, others, step)
+    return worlds[0], worlds[1]
+
+
+def _which(
+    runner: Runner, adversary: Adversary, other: Runner, without: Adversary, rounds: Rounds, trials: int
+) -> tuple[Scores, Scores]:
+    """Of two samples with the same coins: the ratio of both likelihoods."""
+    worlds = np.zeros((2, trials))
+    for world, trial in np.ndindex(2, trials):
+        for step, batch in (next(rounds) for _ in range(adversary.game.steps)):
+            others = [i for i in batch if i < runner.members - 1]
+            release = (runner if world else other).release(batch, step)
+            worlds[world, trial] += adversary.score(release, others, step) - without.score(release, others, step)
     return worlds[0], worlds[1]
 
 

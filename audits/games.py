@@ -60,7 +60,7 @@ def plan(trials: int) -> list[tuple[str, Game | ManyGames, int]]:
     single = [
         (f"1 step, alone: {game.name}", game, trials // 50)
         for game in all_games(1)
-        if game.law is not None or game.others or "hutch++" in game.name or "bias" in game.name
+        if game.law is not None or game.others or game.replacement or "hutch++" in game.name or "bias" in game.name
     ]
     bugs: list[tuple[str, Game | ManyGames, int]] = []
     for bug, game in planted().items():

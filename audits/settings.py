@@ -19,6 +19,7 @@ from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, Pr
 
 PROBES = 4
 ESTIMATORS: dict[str, Any] = {"hutchinson": HutchinsonEstimator, "hutch++": HutchPlusPlusEstimator}
+_OF_THE_STEP = ("tokens", "rows_per_unit", "unit_regime")
 LONG = 50.0  # a gradient so much longer than C = 1 is clipped, whatever its norm's estimate
 
 
@@ -71,8 +72,9 @@ def _private(
     trained = [value for value in model.parameters() if value.requires_grad]
     norms: Any = clipping
     if clipping in ESTIMATORS:
-        own = {name: value for name, value in options.items() if name != "tokens"}
-        norms, options = ESTIMATORS[clipping](PROBES, generator=generator(), **own), {"tokens": options.get("tokens")}
+        own = {name: value for name, value in options.items() if name not in _OF_THE_STEP}
+        options = {name: value for name, value in options.items() if name in _OF_THE_STEP}
+        norms = ESTIMATORS[clipping](PROBES, generator=generator(), **own)
     return make_private(
         model,
         torch.optim.SGD(trained, lr=1.0),
@@ -166,4 +168,31 @@ def all_games(steps: int) -> list[Game]:
         ),
         game("exact, LoRA", lora("exact"), rank_one((8,), LONG)),
         game("hutchinson, LoRA", lora("hutchinson", secret=False, **everything), rank_one((8,), LONG)),
+        *_replaced(sigma, steps),
+        *_persons(sigma, steps),
+    ]
+
+
+def _replaced(sigma: float, steps: int) -> list[Game]:
+    """The worst replacement: the opposite gradient."""
+    one, keys = (6,), {"noise_multiplier": 2.0 * sigma, "steps": steps, "replacement": rank_one((6,), -LONG)}
+    secret = parallel("hutchinson", secret=True, everything=True, tokens=6)
+    return [
+        Game("exact, replaced", parallel("exact"), rank_one(one, LONG), **keys),
+        Game("hutchinson, secret probes, replaced", secret, rank_one(one, LONG), probes_are_public=False, **keys),
+    ]
+
+
+def _persons(sigma: float, steps: int) -> list[Game]:
+    """Every sample a unit of four rows, each of them long enough to be clipped by itself."""
+    one, keys = (6,), {"noise_multiplier": sigma, "steps": steps, "rows": 4}
+    others = [small_random(one, 1, seed) for seed in range(2)]
+    beside = parallel("exact", rows_per_unit=4, unit_regime="together")
+    alone = parallel("exact", rows_per_unit=4, unit_regime="alone")
+    own = {"everything": True, "tokens": 6, "rows_per_unit": 4, "unit_regime": "together"}
+    known = parallel("hutchinson", secret=False, **own)
+    return [
+        Game("exact, persons side by side, others", beside, rank_one(one, LONG), others=others, **keys),
+        Game("exact, persons one at a time, others", alone, rank_one(one, LONG), others=others, **keys),
+        Game("hutchinson, public probes, persons", known, rank_one(one, LONG), law=chi_square_law(PROBES), **keys),
     ]

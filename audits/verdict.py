@@ -66,13 +66,14 @@ def judge(game: Game | ManyGames, trials: int, seed: int = 0, *, deltas: tuple[f
         shown.append(evidence(without[third:], inside[third:], threshold, CONFIDENCE).epsilon(delta))
     claim = game.claim()
     middle = middle_threshold(without[:third], inside[:third])
+    replaced = isinstance(game, Game) and game.replacement is not None
     one_mu = isinstance(claim, DPSGD) and game.sample_rate == 1.0
     law, noise = (None, None) if isinstance(game, ManyGames) else _laws(game)
     return Verdict(
         tuple(shown),
         tuple(claim.epsilon(game.steps, delta).upper for delta in deltas),
         evidence(without[third:], inside[third:], middle, CONFIDENCE).mu(),
-        game.steps**0.5 / game.noise_multiplier if one_mu else float("inf"),
+        (2.0 if replaced else 1.0) * game.steps**0.5 / game.noise_multiplier if one_mu else float("inf"),
         law,
         noise,
     )

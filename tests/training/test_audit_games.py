@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from audits.blocks import COPIES, Stage, many_games
 from audits.bounds import evidence
 from audits.faults import planted, repaired
 from audits.game import canary_lengths, noise_p_value
-from audits.settings import all_games
+from audits.settings import all_games, parallel
 from audits.verdict import judge
 
 GAMES = {game.name: game for game in all_games(1)}
@@ -45,6 +46,33 @@ def test_a_clipped_canary_is_seen_as_well_as_claimed_and_no_better() -> None:
     assert verdict.share > 0.6
     assert verdict.claimed_mu == 1.0
     assert 0.65 < verdict.mu <= 1.0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name.startswith("hutchinson") else [])
+        for name in GAMES
+        if "person" in name or "replaced" in name
+    ],
+)
+def test_persons_and_replaced_samples_are_seen_as_well_as_claimed_and_no_better(name: str) -> None:
+    verdict = judge(GAMES[name], 120, deltas=(0.2,))
+    assert not verdict.broken
+    assert verdict.mu > 0.1
+
+
+def test_persons_whose_rows_are_clipped_one_by_one_refute_the_claim() -> None:
+    """Four rows of C each where one C is claimed."""
+    sound = GAMES["exact, persons side by side, others"]
+
+    def rows_as_samples(noise_multiplier: float) -> tuple[torch.nn.Module, object]:
+        model, private = parallel("exact")(noise_multiplier)
+        accumulate = private.accumulate
+        private.accumulate = lambda *args, units, **options: accumulate(*args, **options)
+        return model, private
+
+    assert judge(replace(sound, factory=rows_as_samples), 150, deltas=(0.1,)).broken
 
 
 def test_estimated_norms_give_the_lengths_that_the_accountant_takes() -> None:
