@@ -83,6 +83,15 @@ def test_a_group_may_share_a_batch() -> None:
     assert bounds.upper <= 1.01 * gaussian_epsilon(1.0, 1e-5)  # composed curves are tight for Gaussian runs
 
 
+@pytest.mark.parametrize("secret", [False, True])
+def test_replacement_with_estimated_norms_is_finite(secret: bool) -> None:
+    """Public probes by composed curves, which are tight without sampling: near a lower end, that of equal norms."""
+    norms = Hutchinson(32, secret=secret)
+    bounds = DPSGD(2.0, FixedOrder(), norms, ReplaceOne()).epsilon(epochs=3, delta=1e-5)
+    below = DPSGD(2.0, 1.0, norms, ReplaceOne()).epsilon(3, 1e-5).lower
+    assert below <= bounds.upper <= 1.02 * below
+
+
 def test_steps_are_epochs_in_all_questions() -> None:
     run = DPSGD(2.0, FixedOrder())
     three = run.epsilon(epochs=3, delta=1e-5)

@@ -21,6 +21,7 @@ from dprmt.accounting.pairs import (
     checked_neighbours,
     group_size,
     has_pairs,
+    is_replacement,
     related,
 )
 
@@ -165,7 +166,9 @@ class DPSGD(Value, Mechanism):
     def _has_pairs(self, norms: Norms) -> bool:
         step, is_poisson = self._own_step(norms), isinstance(self.sampling, Poisson)
         if isinstance(self.sampling, FixedOrder):
-            is_poisson = group_size(self.neighbours) == 1  # several may be in one batch, or in several
+            # Several may be in one batch, or in several; and bounds by potentials are infinite without sampling.
+            by_potentials = is_replacement(self.neighbours) and not (step.is_exact or step.secret)
+            is_poisson = group_size(self.neighbours) == 1 and not by_potentials
         return has_pairs(step, self.neighbours, is_poisson)
 
     def rdp(self, orders: float | Sequence[float]) -> NoReturn:
