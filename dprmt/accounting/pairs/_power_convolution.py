@@ -132,6 +132,8 @@ def _tilt(measure: GridMeasure, copies: int, sign: float, exponent: float) -> fl
 def _improve(mass: Array, error: Array, window: GridWindow, measure: GridMeasure, copies: int, tilt: float) -> None:
     """Where the transform of the tilted measure knows the masses better, take them from there."""
     center = round(float(measure.mass @ measure.index) / measure.total())
+    used = measure.mass > 0.0  # else one without mass might be the peak, and all others vanish beside it
+    measure = GridMeasure(measure.index[used], measure.mass[used])
     exponents = tilt * (measure.index - center)
     peak = float(exponents.max())
     weights = np.exp(exponents - peak) * measure.mass
