@@ -40,7 +40,10 @@ class SmallerPair:
     def loss_range(self, tail: float) -> tuple[float, float]:
         """As in :class:`SecretUpperPair`."""
         low = min(pair.loss_range(tail)[0] for pair in self.stretches)
-        return low, self.stretches[-1].loss_range(tail)[1]
+        pair = self.stretches[-1]
+        ratio = float(pair.log_ratio(np.array([self.last]))[0][0])  # all beyond is one outcome
+        high = float(np.logaddexp(np.log1p(-q), np.log(q) + ratio)) if (q := pair.sample_rate) < 1.0 else ratio
+        return low, min(pair.loss_range(tail)[1], high)
 
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes; see :meth:`SecretUpperPair.cells`."""
