@@ -102,6 +102,10 @@ def _run(chosen: list[str], scale: Scale | None, again: bool, folder: Path) -> i
         print(f"paper_figures: NAME must be {reason}, got {(unknown or wrong)[0]!r}", file=sys.stderr)
         return 2
     due = [name for name in chosen or ITEMS if again or (scale and chosen) or load(name, folder) is None]
+    for name in chosen:
+        kept = None if name in due else load(name, folder)
+        if kept is not None:
+            print(f"{name}: {kept.state()}, as stored; --again measures it again")
     for number, name in enumerate(due, start=1):
         item = ITEMS[name]
         used = _scale(item, scale)
