@@ -325,11 +325,19 @@ class TiltedTransform:
 
 def tilted_transform(pmf: LossPMF, tilt: float, size: int) -> TiltedTransform:
     """The transform of one step's loss after tilting, on a window of ``size`` points."""
+    weights, rounding = tilted_weights(pmf, tilt)
+    values = fft.rfft(folded(pmf.index, weights[None], size)[0])
+    return TiltedTransform(values, float(log_mgf([(pmf, 1)], np.array([tilt]))[0]), rounding)
+
+
+def tilted_weights(pmf: LossPMF, tilt: float, *, two_sided: bool = False) -> tuple[Array, float]:
+    """One step's masses, tilted and normalised, and the relative tilted mass that rounding moved (F1).
+
+    ``two_sided``: whether this is judged by the smaller tail of each mass (F6).
+    """
     (stack,) = _stacks([(pmf, 1)])
     weights = _tilted_mass(stack, tilt)
-    values = fft.rfft(folded(pmf.index, weights, size)[0])
-    rounding = float(_mass_rounding(stack.mass, weights)[0])
-    return TiltedTransform(values, float(log_mgf([(pmf, 1)], np.array([tilt]))[0]), rounding)
+    return weights[0], float(_mass_rounding(stack.mass, weights, two_sided=two_sided)[0])
 
 
 @dataclass(frozen=True)
@@ -381,9 +389,11 @@ def _powers(transform: Array, magnitude: Array, counts: Array) -> Array:
     return result
 
 
-def _mass_rounding(mass: Array, weights: Array) -> Array:
+def _mass_rounding(mass: Array, weights: Array, *, two_sided: bool = False) -> Array:
     """Bound on the relative tilted mass that rounding moved, for each law: see (F1) of the theory document."""
     tails = np.cumsum(mass[:, ::-1], axis=1)[:, ::-1]
+    if two_sided:
+        tails = np.minimum(tails, np.cumsum(mass, axis=1))
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(mass > 0, weights * tails / mass, 0.0)
     value: Array = 64 * _EPS * np.sum(relative, axis=1) + 1e3 * _EPS

@@ -12,11 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.composition._composed_loss import Window, log_kappa, tilted_transform, window_of
+from dprmt.accounting.composition._composed_loss import (
+    TiltedTransform,
+    Window,
+    log_kappa,
+    log_mgf,
+    tilted_transform,
+    tilted_weights,
+    window_of,
+)
+from dprmt.accounting.composition._long_window import low_frequencies, number_that_matters
 from dprmt.accounting.pairs import LossPMF
 
 _EPS = float(np.finfo(np.float64).eps)
 _MOST_POINTS = 2**21
+_LONGEST = 2**40  # points, that products with the number of frequencies are exact
 _MOST_FREQUENCIES = 2**12
 _LOG_NOTHING = -48.0
 _NEWTON, _DOUBLINGS, _BISECTIONS = 12, 16, 48
@@ -87,14 +97,33 @@ class FewFrequencies:
         self.table: Array | None = None
         window = window or Window(*window_of(pmf, int(counts.min()), int(counts.max()), tilt))
         self.first, self.size = window.first, window.size
-        if self.size > _MOST_POINTS:
-            raise TooManyFrequenciesError
-        one = tilted_transform(pmf, tilt, self.size)
-        self.log_scale = counts * one.log_scale
         self.infinite = -np.expm1(counts * np.log1p(-min(pmf.infinite, 1.0 - _EPS)))
-        self._choose(one.values)
+        self.center, self.unit = 0, np.zeros(1)
+        if self.size > _MOST_POINTS:
+            one = self._on_a_long_window(pmf)
+        else:
+            one = tilted_transform(pmf, tilt, self.size)
+            self._choose(one.values)
+        self.log_scale = counts * one.log_scale
+        self.plain, self.weighted = (self._one_less(tilt, self.frequency) for tilt in (self.tilt, 1.0 + self.tilt))
         kappa = float(np.exp(log_kappa(np.asarray(tilt))))
         self.error = kappa * one.misplaced(counts) + self._rounding(kappa) + self.left_out
+
+    def _on_a_long_window(self, pmf: LossPMF) -> TiltedTransform:
+        """Frequency by frequency (F6); worth it for one number of very many steps."""
+        weights, rounding = tilted_weights(pmf, self.tilt, two_sided=pmf.two_sided)
+        number = self.size
+        if self.counts.size == 1 and self.size < _LONGEST:
+            number = number_that_matters(pmf.index, weights, self.size, _LOG_NOTHING / float(self.counts[0]))
+        if number > _MOST_FREQUENCIES:
+            raise TooManyFrequenciesError
+        low = low_frequencies(pmf.index, weights, self.size, number)
+        self.frequency = np.arange(number)
+        self.share = np.where(self.frequency == 0, 1.0, 2.0) / self.size
+        self.center, self.log_transform, self.unit = low.center, low.log_transform, low.error
+        self.modulus = np.exp(low.log_transform.real) + low.error
+        self.left_out = 2.5 * np.exp(_LOG_NOTHING) * self._largest_weight(number)
+        return TiltedTransform(np.empty(0), float(log_mgf([(pmf, 1)], np.array([self.tilt]))[0]), rounding)
 
     def _choose(self, transform: Array) -> None:
         """Keep the frequencies that matter for the fewest steps, and bound what the others add (F4)."""
@@ -108,10 +137,9 @@ class FewFrequencies:
             raise TooManyFrequenciesError
         twice = np.where((frequency == 0) | (2 * frequency == self.size), 1.0, 2.0)
         self.frequency, self.share = frequency, twice / self.size
-        self.unit, self.modulus = unit, np.abs(transform[seen]) + unit
+        self.unit, self.modulus = np.array([unit]), np.abs(transform[seen]) + unit
         with np.errstate(divide="ignore"):
             self.log_transform = np.log(transform[seen])
-        self.plain, self.weighted = (self._one_less(tilt, frequency) for tilt in (self.tilt, 1.0 + self.tilt))
         rest = int(np.argmin(seen))
         self.left_out = 0.0 if seen[rest] else 2.5 * np.exp(_LOG_NOTHING) * self._largest_weight(rest)
 
@@ -140,7 +168,10 @@ class FewFrequencies:
     def terms(self, rows: NDArray[np.int64]) -> Terms:
         """The frequencies' parts of δ after ``counts[rows]`` steps."""
         powers = np.exp(self.counts[rows, None] * self.log_transform) * self.share
-        folded = np.exp(-2j * np.pi / self.size * ((self.first * self.frequency) % self.size))
+        if self.center:  # T times the centre, exactly
+            place = [int(count) * self.center % self.size for count in self.counts[rows].tolist()]
+            powers *= np.exp(-2j * np.pi / self.size * ((np.array(place)[:, None] * self.frequency) % self.size))
+        folded = np.exp(-2j * np.pi / self.size * ((self.first % self.size * self.frequency) % self.size))
         plain, weighted = powers / self.plain, powers / self.weighted
         beyond = [part.view(np.float64) @ folded.view(np.float64) for part in (plain, weighted)]
         return Terms(plain, weighted, beyond[0], beyond[1], self.log_scale[rows], self.error[rows])
@@ -149,7 +180,7 @@ class FewFrequencies:
         """δ(ε) = e^{log_scale - tilt·ε}(A - B) of the finite losses; A and B = -(its slope), row by row."""
         place = np.clip(np.floor(epsilon / self.mesh) + 1, self.first, self.first + self.size)
         index = place.astype(np.int64)
-        turned = self._turns((index[:, None] * self.frequency) % self.size)
+        turned = self._turns((index[:, None] % self.size * self.frequency) % self.size)
         near = np.maximum(index * self.mesh - epsilon, 0.0)
         far = np.maximum((self.first + self.size) * self.mesh - epsilon, 0.0)
         inside = index < self.first + self.size

@@ -33,7 +33,7 @@ from dprmt.accounting.composition._question import (
     Question,
     WholeCurve,
 )
-from dprmt.accounting.composition._smooth_curve import smooth_curve
+from dprmt.accounting.composition._smooth_curve import SmoothCurve, smooth_curve
 from dprmt.accounting.composition._split_plan import SplitPlan, plan_split, split_curve
 from dprmt.accounting.composition._step_law import Lattice, discretize_step, lattice
 from dprmt.accounting.pairs import LossPMF, Schedule, Step, StepPair
@@ -41,6 +41,7 @@ from dprmt.accounting.pairs import LossPMF, Schedule, Step, StepPair
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
 _MUCH_COARSER = 2.0
+_VERY_MANY = 10**7  # steps: then a few frequencies are tried first, on as fine a mesh as is wanted (F6)
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _MESH = 0.04  # at level 0, in units of the scale of a step's loss
 _BULK, _LUMP = 5.0, 2.0  # in the same units: nodes are equidistant so far out; log(1 - q) gets one if it is so near
@@ -250,12 +251,16 @@ def _curve(
     if len(pairs) == 1 and steps == 1:
         return _one_step(pair, ground, direction, side, level)
     splits = plan is not None and (split or plan.needed)
-    phases = None if splits else _on_one_mesh(pairs, ground, question, direction, side, level)
+    phases = None
+    if not splits or steps >= _VERY_MANY:
+        phases = _on_one_mesh(pairs, ground, question, direction, side, level, not many)
+        if phases is not None and phases.smooth is not None:
+            return phases.smooth
     if plan is not None and (splits or phases is None or phases.coarsened > _MUCH_COARSER):
         curve = split_curve(pair, steps, ground.ranges[0], direction, side, plan, level, question.small)
         if curve is not None:
             return curve
-    phases = phases or _on_one_mesh(pairs, ground, question, direction, side, level)
+    phases = phases or _on_one_mesh(pairs, ground, question, direction, side, level, not many)
     if phases is None:
         return DeltaCurve(_nothing_known(side), 0.0)
     smooth = None if many else smooth_curve(phases.laws, phases.tilt, phases.window, phases.offset, side)
@@ -316,12 +321,22 @@ class _Phases:
     tilt: float
     window: Window
     coarsened: float
+    smooth: SmoothCurve | None = None
 
 
 def _on_one_mesh(
-    pairs: Pairs, ground: Ground, question: Question | WholeCurve, direction: Direction, side: Side, level: float
+    pairs: Pairs,
+    ground: Ground,
+    question: Question | WholeCurve,
+    direction: Direction,
+    side: Side,
+    level: float,
+    one_point: bool = False,
 ) -> _Phases | None:
-    """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing."""
+    """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing.
+
+    ``one_point``: whether few frequencies would do instead of a coarser mesh (F6).
+    """
     mesh = finest = resolvable(_MESH * 2.0**-level * ground.scale, max(high for _, high in ground.ranges))
     for _ in range(_MAX_COARSENINGS):
         how = Meshing(direction, side, mesh, _LUMP * ground.scale, _BULK * ground.scale, level <= 0.0)
@@ -334,6 +349,10 @@ def _on_one_mesh(
         span = window(laws, tilt)
         if span.size <= _MAX_WINDOW:
             return _Phases(laws, offset, tilt, span, mesh / finest)
+        if one_point and mesh == finest:
+            smooth = smooth_curve(laws, tilt, span, offset, side)
+            if smooth is not None:
+                return _Phases(laws, offset, tilt, span, 1.0, smooth)
         mesh *= 1.1 * span.size / _MAX_WINDOW
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,12 +132,13 @@ def discretize_step(
     """
     losses, mesh = lattice.boundaries(index), lattice.mesh
     cells = pair.cells(losses) if direction == "remove" else pair.cells(-losses[::-1]).mirrored()
+    two_sided = isinstance(pair, RevealedPair)
     if side == "lower":
-        return from_below(index, mesh, cells, lattice.offset)
+        return replace(from_below(index, mesh, cells, lattice.offset), two_sided=two_sided)
     pmf = from_above(index, mesh, cells, lattice.offset)
     if to_infinity:
         pmf = keep_at_last(pmf, cells, lattice.offset)
-    return LossPMF(pmf.index, pmf.mass, mesh, min(pmf.infinite + pair.slack, 1.0))
+    return LossPMF(pmf.index, pmf.mass, mesh, min(pmf.infinite + pair.slack, 1.0), two_sided)
 
 
 def directed_range(pair: StepPair, tail: float, direction: Direction) -> tuple[float, float]:

@@ -27,6 +27,7 @@ from dprmt.accounting.pairs._neighbours import (
     is_replacement,
     neighbours_from_dict,
 )
+from dprmt.accounting.pairs._power_convolution import complex_log1p
 from dprmt.accounting.pairs._related_step import AnyStep, RelatedStep, has_pairs, related
 from dprmt.accounting.pairs._revealed_pair import RevealedPair, masses_by_shift
 from dprmt.accounting.pairs._revealed_replacement import AtomicPair
@@ -54,6 +55,7 @@ __all__ = [
     "ZeroOut",
     "charged_cells",
     "checked_neighbours",
+    "complex_log1p",
     "cut_above",
     "from_above",
     "from_below",

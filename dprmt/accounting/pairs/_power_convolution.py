@@ -175,7 +175,7 @@ def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> 
     # Whichever is known more accurately, as a distance from ``total`` or as it is.
     distance = np.where(distance_error < plain_error, distance, plain[kept] - total)
     error_of_one = np.minimum(distance_error, plain_error)
-    log_transform = _complex_log1p(distance / total)
+    log_transform = complex_log1p(distance / total)
     modulus = total * np.exp(log_transform.real)
     power = np.exp(copies * (np.log(total) + log_transform))
     power_error = copies * error_of_one * np.exp((copies - 1) * np.log(modulus + error_of_one))
@@ -222,7 +222,7 @@ def _put_call_curve(offset: NDArray[np.int64], mass: Array) -> tuple[int, Array]
     return low, np.where(where <= 0, np.interp(where, knots, puts), np.interp(where, knots, calls))
 
 
-def _complex_log1p(value: Array) -> Array:
+def complex_log1p(value: Array) -> Array:
     """log(1 + z), relatively accurate for small z; numpy's is not in its real part."""
     x, y = value.real, value.imag
     with np.errstate(divide="ignore"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import minimize_scalar
 
 _AT_A_TIME = 400
 
@@ -55,14 +55,3 @@ def log_delta(sigma: float, rate: float, steps: int, epsilon: float, direction: 
         if np.abs(part[-_AT_A_TIME // 4 :]).max() < 1e-12 * abs(total):
             return scale + math.log(total * spacing / math.pi)
     raise ArithmeticError("the transform does not fall")
-
-
-def epsilon_at(sigma: float, rate: float, steps: int, delta: float, direction: str) -> float:
-    """ε at δ, to some 1e-9."""
-    mean = steps * rate**2 * math.expm1(sigma**-2) / 2
-    end = mean + 12 * math.sqrt(2 * mean) + 1.0
-
-    def excess(epsilon: float) -> float:
-        return log_delta(sigma, rate, steps, epsilon, direction) - math.log(delta)
-
-    return float(brentq(excess, max(mean - 3 * math.sqrt(2 * mean), 1e-3 * end), end, xtol=1e-10 * end))
