@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -75,12 +76,15 @@ def test_tolerance(tolerance: Any) -> None:
         DPSGD(1.0, 0.1).epsilon(10, 1e-5, tolerance=tolerance)
 
 
-@pytest.mark.parametrize("alpha", [-0.1, 1.1, [0.5, math.nan]])
+@pytest.mark.parametrize(
+    "alpha", [-0.1, 1.1, [0.5, math.nan], "x", "0.5", ["0.5"], [0.5, "x"], [[0.5], [0.1, 0.2]], 1j, True]
+)
 def test_alpha(alpha: Any) -> None:
-    with pytest.raises(ParameterError, match=r"alpha must be numbers in \[0, 1\]"):
-        DPSGD(1.0, 0.1).trade_off(10, alpha)
-    with pytest.raises(ParameterError, match="alpha"):
-        gdp_trade_off(1.0, alpha)
+    run = DPSGD(1.0, 0.1)
+    for ask in (partial(run.trade_off, 10), compose([(run, 10)]).trade_off, partial(gdp_trade_off, 1.0)):
+        with pytest.raises(ParameterError, match=r"^alpha must be numbers in \[0, 1\], got ") as error:
+            ask(alpha)
+        assert repr(alpha) in str(error.value)
 
 
 @pytest.mark.parametrize("phases", [[], [DPSGD(1.0, 0.1)], [(1.0, 3)], [(DPSGD(1.0, 0.1), 3, 4)], [("DPSGD", 3)]])

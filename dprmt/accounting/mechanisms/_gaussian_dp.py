@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from dprmt._validation import ParameterError, check_count, check_real
+from dprmt._validation import check_count, check_real
 from dprmt.accounting.mechanisms._dpsgd import check_noise_and_rate
+from dprmt.accounting.questions import checked_rates
 
 
 def clt_mu(noise_multiplier: float, sample_rate: float, steps: int) -> float:
@@ -66,10 +67,7 @@ def gdp_trade_off(mu: float, alpha: ArrayLike) -> NDArray[np.float64]:
     [0.75, 0.5]
     """
     check_real("mu", mu, low=0.0)
-    alpha = np.asarray(alpha, dtype=np.float64)
-    if not np.all((alpha >= 0) & (alpha <= 1)):
-        raise ParameterError("alpha", alpha.tolist(), "numbers in [0, 1]")
-    result: NDArray[np.float64] = ndtr(-ndtri(alpha) - mu)
+    result: NDArray[np.float64] = ndtr(-ndtri(checked_rates(alpha)) - mu)
     return result
 
 

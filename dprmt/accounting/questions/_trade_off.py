@@ -40,6 +40,17 @@ class TradeOff:
         return band_html(self)
 
 
+def checked_rates(alpha: ArrayLike) -> Array:
+    """False positive rates as an array, or an error that names them."""
+    try:
+        rates = np.asarray(alpha)
+        if rates.dtype.kind in "fiu" and np.all((rates >= 0) & (rates <= 1)):
+            return rates.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError):  # rows of different lengths; tensors that numpy may not read
+        pass
+    raise ParameterError("alpha", alpha, "numbers in [0, 1]")
+
+
 def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
     """The smaller of both directions' trade-off functions of a composition.
 
@@ -47,9 +58,7 @@ def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
     -----
     f(α) = sup_ε (1 - δ(ε) - e^ε α) over all real ε: Dong, Roth & Su 2022 (arXiv:1905.02383v3), Proposition 6.
     """
-    alpha = np.asarray(alpha, dtype=np.float64)
-    if not np.all((alpha >= 0) & (alpha <= 1)):
-        raise ParameterError("alpha", alpha.tolist(), "numbers in [0, 1]")
+    alpha = checked_rates(alpha)
     drift = loss_drift(schedule)
     bands = [whole_loss(schedule, direction, _LEVEL) for direction in _DIRECTIONS]
     lower = np.min([_beta(band["upper"], alpha, drift, safe=True) for band in bands], axis=0)
