@@ -100,7 +100,7 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 
-    from dprmt.training.clipping import make_private
+    from dprmt.training.clipping import ClippedStep, make_private
     from dprmt.training.optimizers import DPGrape
     from dprmt.training.subspaces import Subspaces, at_most
 
@@ -134,6 +134,7 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
     private = make_private(
         model, grape, norms=norms, clipping_norm=1.0, noise_multiplier=1.0, expected_batch_size=case.batch
     )
+    assert isinstance(private, ClippedStep)  # no units were asked for
 
     def projected_step(losses: torch.Tensor) -> int:
         losses.sum().backward()
