@@ -172,7 +172,7 @@ def test_transforms_as_wrong_as_they_may_be(curve_of, sign, monkeypatch) -> None
         return found * (1.0 + sign * 7 * EPS * math.log2(values.shape[-1] if n is None else n))
 
     monkeypatch.setattr(fft, "rfft", wrong)
-    monkeypatch.setattr(_composition, "_mass_rounding", lambda mass, weights: np.zeros(len(weights)))
+    monkeypatch.setattr(_composition, "_mass_rounding", lambda mass, weights, **_: np.zeros(len(weights)))
     monkeypatch.setattr(_composition, "_LOG_OUTSIDE", -70.0)
     check(curve_of, walk_law(), steps, epsilon, delta_of_walk(steps, epsilon))
 
