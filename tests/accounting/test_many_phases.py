@@ -13,6 +13,7 @@ from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.accounting.composition import _many_phases
+from dprmt.accounting.composition import _ground
 from dprmt.accounting.composition import _solve as _engine
 from dprmt.accounting.composition._many_phases import (
     Meshing,
@@ -197,7 +198,7 @@ def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(_engine, "_MAX_WINDOW", 2**15)
     lower, upper = bounds()
-    monkeypatch.setattr(_engine, "_FARTHER", 1e13)
+    monkeypatch.setattr(_ground, "_FARTHER", 1e13)
     far_lower, far_upper = bounds()
     assert far_lower <= upper
     assert lower <= far_upper
