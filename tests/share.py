@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 DURATIONS = Path(__file__).with_name("durations.json")
-UNKNOWN = 5.0  # seconds of a test that nobody has measured
+UNKNOWN = 10.0  # seconds of a test that nobody has measured
 _LEAST = 0.1  # seconds that starting any test takes
 
 
@@ -46,10 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def draw(names: Sequence[str], durations: Mapping[str, float], budget: float, key: str) -> set[str]:
     """Tests in an order that the key decides, until they fill the budget; the last one may exceed it.
 
-    A test that would not fit is not passed over: the long ones would come more rarely than the short ones.
+    A test that would not fit is not passed over: the long ones would come more rarely than the short ones. One that
+    alone takes longer than the budget is never drawn.
     """
     drawn, filled = set(), 0.0
-    for name in sorted(names, key=lambda name: hashlib.sha256(f"{key} {name}".encode()).digest()):
+    able = [name for name in names if durations.get(name, UNKNOWN) <= budget]
+    for name in sorted(able, key=lambda name: hashlib.sha256(f"{key} {name}".encode()).digest()):
         if filled >= budget:
             break
         drawn.add(name)

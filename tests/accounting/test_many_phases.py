@@ -12,8 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.composition import _many_phases
-from dprmt.accounting.composition import _ground
+from dprmt.accounting.composition import _ground, _many_phases
 from dprmt.accounting.composition import _solve as _engine
 from dprmt.accounting.composition._many_phases import (
     Meshing,
