@@ -112,6 +112,21 @@ def test_masses_as_wrong_as_differences_of_tails_may_be(curve_of, sign) -> None:
 
 
 @SIGNS
+def test_masses_as_wrong_as_roundings_of_their_smaller_tail_may_be(sign, monkeypatch) -> None:
+    """(F6): of a law that says so, each is off by nearly 64 roundings of the mass from there on, or up to there.
+
+    At an ε where all masses count alike; what else is charged is set to nothing.
+    """
+    epsilon, truth = 0.05, even_masses()
+    tails = np.minimum(np.cumsum(truth), np.cumsum(truth[::-1])[::-1])
+    wrong = replace(law_of(truth + sign * 60 * EPS * tails), two_sided=True)
+    monkeypatch.setattr(_few_frequencies, "_MOST_POINTS", 16)
+    monkeypatch.setattr(FewFrequencies, "_rounding", lambda self, kappa: np.zeros(self.counts.size))
+    monkeypatch.setattr(_composition, "_LOG_OUTSIDE", -70.0)
+    check(by_frequencies, wrong, STEPS, epsilon, exact_delta(STEPS, epsilon))
+
+
+@SIGNS
 def test_masses_of_one_step_as_wrong_as_differences_of_tails_may_be(sign) -> None:
     truth = even_masses()
     wrong = law_of(truth + sign * 60 * EPS * np.cumsum(truth[::-1])[::-1])
@@ -224,8 +239,10 @@ def test_what_lies_outside_a_trade_off_s_window_is_charged(monkeypatch) -> None:
     assert np.all((band.lower <= exact) & (exact <= band.upper))
 
 
-def test_frequencies_that_are_left_out_are_charged(monkeypatch) -> None:
-    """(F4): few are kept of those that are seen, and the sum of the others is as large as it may be."""
+@pytest.mark.parametrize("longest_fft", [2**21, 16])
+def test_frequencies_that_are_left_out_are_charged(longest_fft, monkeypatch) -> None:
+    """(F4), (F6): few are kept of those that are seen, and the sum of the others is as large as it may be."""
+    monkeypatch.setattr(_few_frequencies, "_MOST_POINTS", longest_fft)
     monkeypatch.setattr(_few_frequencies, "_LOG_NOTHING", -3.0)
     tilt = tilt_for_epsilon([(walk_law(), 1000)], 0.05)
     for side in ("lower", "upper"):

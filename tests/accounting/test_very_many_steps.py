@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dprmt.accounting import DPSGD, compose
 from dprmt.accounting.composition import FewFrequencies, TooManyFrequenciesError
 from dprmt.accounting.composition import _few_frequencies as few
-from dprmt.accounting.composition._long_window import low_frequencies, number_that_matters
+from dprmt.accounting.composition._long_window import _SAMPLES, low_frequencies, number_that_matters
 from dprmt.accounting.pairs import LossPMF
 from dprmt.accounting.pairs._gaussian_cells import interval_masses
 
@@ -74,6 +74,35 @@ def test_low_frequencies_are_as_exact_as_they_say(law, size, number):
         error = abs(mp.exp(mp.mpc(found.log_transform[k])) - exact)
         assert error <= found.error[k] + 8 * EPS * abs(found.log_transform[k])  # the latter is charged with the power
     assert found.error[0] == 0.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_cancels_in_the_mean_is_charged(seed):
+    """Of a law without drift z - 1 is of second order, and the roundings of its first order are what is seen."""
+    index, mp.mp.dps = np.arange(-1000, 1001), 40
+    weights = np.random.default_rng(seed).random(index.size)
+    weights /= weights.sum()
+    weights[index == 0], moment = 1.0, weights @ index
+    weights[index == (-500 if moment > 0 else 500)] += abs(moment) / 500
+    weights /= weights.sum()
+    found = low_frequencies(index, weights, 10**12, 2)
+    total = mp.fsum(map(mp.mpf, weights.tolist()))
+    exact = mp.fsum(
+        mp.mpf(w) / total * mp.expjpi(-2 * mp.mpf(int(i) - found.center) / 10**12)
+        for i, w in zip(index, weights.tolist(), strict=True)
+    )
+    error = abs(mp.exp(mp.mpc(found.log_transform[1])) - exact)
+    assert 8 * EPS * abs(found.log_transform[1]) < error <= found.error[1]
+
+
+def test_a_transform_that_is_small_at_the_samples_alone_is_not_taken_to_be_small():
+    """As many equally likely losses as there are samples: the transform is 0 at each of them, and not between."""
+    law = np.arange(_SAMPLES), np.full(_SAMPLES, 1.0 / _SAMPLES)
+    size, log_least = 4 * _SAMPLES, -2.0
+    modulus = np.abs(np.fft.rfft(law[1], size))
+    assert np.all(modulus[4::4] < 1e-9)
+    number = number_that_matters(*law, size, log_least)
+    assert np.all(modulus[min(number, modulus.size) :] <= math.exp(log_least))
 
 
 @given(laws(), st.integers(64, 5000), st.floats(-3.0, -1e-4))
