@@ -59,13 +59,13 @@ def spectra_sentence(spikes: list[Spike]) -> str:
     if not above:
         return (
             f"Nothing to be seen at the noise of this run: no clean singular value of its {len(own)} matrices (layer"
-            f" and step) is above the detection threshold. {alarms} of them are called all the same, at a false alarm"
-            f" rate of 1 %: {expected}."
+            f" and step) is above the detection threshold. Called all the same, at a false alarm rate of 1 %:"
+            f" {alarms}; {expected}."
         )
     return (
         f"Of the {len(own)} matrices of this run (layer and step) {len(above)} have a clean singular value above the"
-        f" detection threshold, and {seen} of these are called at a false alarm rate of 1 %. Of the other {others},"
-        f" whose signal is too weak to be seen, {alarms} are called: false alarms, of which {expected}."
+        f" detection threshold; called of these, at a false alarm rate of 1 %: {seen}. Of the other {others}, whose"
+        f" signal is too weak to be seen, called by a false alarm: {alarms}; {expected}."
     )
 
 

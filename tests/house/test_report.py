@@ -335,7 +335,7 @@ def test_what_is_called_without_a_signal_is_a_false_alarm() -> None:
     said = spectra_sentence([seen, alarm, *quiet])
     assert "Of the 101 matrices" in said
     assert "1 have a clean singular value" in said
-    assert "1 are called: false alarms, of which noise alone would give 1." in said
+    assert "called by a false alarm: 1; noise alone would give 1." in said
     assert spectra_sentence([alarm, *quiet]).startswith("Nothing to be seen")
 
 

@@ -210,10 +210,17 @@ def test_a_parameter_that_was_replaced_or_added() -> None:
 
 
 def test_values_of_a_parameter_may_be_set() -> None:
+    """What is released is the clipped gradient at the new values, of (w·x + b)² with all w = 1, b = 0."""
     model = nn.Linear(WIDTH, 1)
     step = private(model)
-    model.weight.data = torch.zeros(1, WIDTH)
-    accumulate(step, torch.randn(SIZE, WIDTH))
+    model.weight.data, model.bias.data = torch.ones(1, WIDTH), torch.zeros(1)
+    x = torch.arange(1.0, WIDTH + 1)[None]
+    accumulate(step, x)
+    step.step()
+    gradient = torch.cat([x[0], torch.ones(1)])  # up to a factor, and far longer than C = 1
+    clipped = (1 - step.rounding) * gradient / gradient.norm()
+    moved = torch.cat([model.weight.detach()[0], model.bias.detach()])
+    assert torch.allclose(moved, torch.cat([torch.ones(WIDTH), torch.zeros(1)]) - clipped, atol=1e-6)
 
 
 def test_complex_parameters() -> None:
