@@ -14,12 +14,12 @@ from scipy import stats
 
 from audits.canaries import Parallel, Sample, bias_only, rank_one, small_random, spread
 from audits.game import Factory, Game
-from dprmt.training.clipping import make_private
+from dprmt.training.clipping import Units, make_private
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 
 PROBES = 4
 ESTIMATORS: dict[str, Any] = {"hutchinson": HutchinsonEstimator, "hutch++": HutchPlusPlusEstimator}
-_OF_THE_STEP = ("tokens", "rows_per_unit", "unit_regime")
+_OF_THE_STEP = ("tokens", "units")
 LONG = 50.0  # a gradient so much longer than C = 1 is clipped, whatever its norm's estimate
 
 
@@ -187,9 +187,9 @@ def _persons(sigma: float, steps: int) -> list[Game]:
     """Every sample a unit of four rows, each of them long enough to be clipped by itself."""
     one, keys = (6,), {"noise_multiplier": sigma, "steps": steps, "rows": 4}
     others = [small_random(one, 1, seed) for seed in range(2)]
-    beside = parallel("exact", rows_per_unit=4, unit_regime="together")
-    alone = parallel("exact", rows_per_unit=4, unit_regime="alone")
-    own = {"everything": True, "tokens": 6, "rows_per_unit": 4, "unit_regime": "together"}
+    beside = parallel("exact", units=Units(4, regime="together"))
+    alone = parallel("exact", units=Units(4, regime="alone"))
+    own = {"everything": True, "tokens": 6, "units": Units(4, regime="together")}
     known = parallel("hutchinson", secret=False, **own)
     return [
         Game("exact, persons side by side, others", beside, rank_one(one, LONG), others=others, **keys),

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from dprmt.training.clipping import TensorMemory, make_private
+from dprmt.training.clipping import TensorMemory, Units, make_private
 
 WAYS = ("alone", "exact", "ghost", "hutchinson", "hutch++")
 """One at a time, or side by side with these norms."""
@@ -82,8 +82,7 @@ def private_step(way: str, model: nn.Module, batch: torch.Tensor, rows: int, mic
         clipping_norm=1.0,
         noise_multiplier=1.0,
         expected_batch_size=len(batch) / rows,
-        rows_per_unit=rows,
-        unit_regime="alone" if way == "alone" else "together",
+        units=Units(rows, regime="alone" if way == "alone" else "together"),
         replay=0.0,
     )
     numbers = iter(range(10**6))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import inspect
 import types
 import typing
+from collections.abc import Iterator
 
 import pytest
 
@@ -208,6 +210,39 @@ def is_error_or_record(value: object) -> bool:
     if not isinstance(value, type):
         return typing.get_origin(value) is not None  # an alias such as Literal["adam", "sgd"] has no docstring
     return issubclass(value, Exception) or dataclasses.is_dataclass(value) or hasattr(value, "_fields")
+
+
+MOST_PARAMETERS = 12
+
+
+def parameters_of(module: types.ModuleType) -> Iterator[tuple[str, int]]:
+    """Every public function, class and method of a room, and how many arguments it takes beside ``self``."""
+    for name in module.__all__:
+        value = getattr(module, name)
+        members = inspect.getmembers(value, callable) if isinstance(value, type) else []
+        methods = [(f"{name}.{member}", routine) for member, routine in members if not member.startswith("_")]
+        for called, routine in [*([] if is_error_or_record(value) else [(name, value)]), *methods]:
+            with contextlib.suppress(ValueError, TypeError):  # not callable, or written in C
+                yield called, len([word for word in inspect.signature(routine).parameters if word != "self"])
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_nothing_public_takes_more_than_twelve_arguments(room: str) -> None:
+    """What belongs together is a value that checks itself, as `Units` is."""
+    assert {name: many for name, many in parameters_of(public_module(room)) if many > MOST_PARAMETERS} == {}
+
+
+def test_too_many_arguments_are_seen_in_functions_constructors_and_methods() -> None:
+    """Of thirteen: so the test above is not green because it looks at nothing."""
+    module, words = types.ModuleType("room"), ", ".join(f"a{i}" for i in range(13))
+    exec(
+        f"def function({words}): ...\n"
+        f"class Made:\n    def __init__(self, {words}): ...\n    def method(self, {words}): ...",
+        vars(module),
+    )
+    module.__all__ = ["Made", "function"]
+    assert dict(parameters_of(module)) == {"Made": 13, "Made.method": 13, "function": 13}
+    assert dict(parameters_of(public_module("dprmt.accounting")))["DPSGD.epsilon"] > 1
 
 
 @pytest.mark.parametrize(("room", "name"), [(room, name) for room, names in PRIVACY_CLAIMS.items() for name in names])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import math
+import pickle
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import ExactNorms, Hutchinson
-from dprmt.training.clipping import UnitStep, make_private, plan_private
+from dprmt.training.clipping import Units, UnitStep, make_private, plan_private
 from dprmt.training.clipping._unit_regime import TOKENS_ALONE
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
 from tests.training.clipping_table import (
@@ -99,7 +102,7 @@ class Literal:
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 def test_side_by_side_is_the_literal_loop_over_units(way: Way) -> None:
     """Σ_u min(1, (1-ρ)C/√n̂_u) g_u / L, g_u the sum over a unit's rows, n̂_u by probes keyed by the unit."""
-    options = {"rows_per_unit": 3, "unit_regime": "together"}
+    options = {"units": Units(3, regime="together")}
     for units, parts in (
         (UNITS, [[0, 1, 2, 3]]),  # two units, interleaved
         (["anna", 7, 7, 7], [[0], [1, 2, 3]]),  # of one and of three rows, in micro-batches of their own
@@ -120,7 +123,7 @@ def test_side_by_side_is_the_literal_loop_over_units(way: Way) -> None:
 def test_one_at_a_time_is_the_literal_loop_over_units(trained: str) -> None:
     """Whatever norms were asked for they are exact, and a unit may be cut by the borders of micro-batches."""
     way = Way(trained, "exact", "sample", "sgd")
-    options = {"rows_per_unit": 3, "unit_regime": "alone"}
+    options = {"units": Units(3, regime="alone")}
     for units, parts, function in (
         (UNITS, [[0, 1, 2, 3]], True),
         (["anna", 7, 7, 7], [[0], [1], [2, 3]], True),  # held over
@@ -210,8 +213,7 @@ def test_kinds_of_layers(kind: str, everything: bool) -> None:
         clipping_norm=bound,
         noise_multiplier=0.0,
         expected_batch_size=1.0,
-        rows_per_unit=3,
-        unit_regime="together",
+        units=Units(3, regime="together"),
     )
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     step.accumulate(lambda b: values(step.model, b), samples=range(5), units=whose, step=0, batch=x)
@@ -233,7 +235,7 @@ def test_probes_are_the_unit_s_whatever_its_rows_are_called() -> None:
     outcomes = []
     for rows in (["x", "y", "z", "w"], [1, 2, 3, 4]):
         model = make_model(way)
-        step = make_step(way, model, 1.0, rows_per_unit=2, unit_regime="together")
+        step = make_step(way, model, 1.0, units=Units(2, regime="together"))
         step.accumulate(losses(step.model, data()), samples=rows, units=UNITS, step=STEP)
         step.step()
         outcomes.append({name: p.detach().clone() for name, p in model.named_parameters()})
@@ -252,8 +254,7 @@ def test_the_rank_that_is_claimed_is_that_of_all_rows() -> None:
             clipping_norm=1.0,
             expected_batch_size=1.0,
             tokens=2,
-            rows_per_unit=rows,
-            unit_regime="auto" if rows is None else "together",
+            units=None if rows is None else Units(rows, regime="together"),
         ).record.norms
         for rows in (None, 3)
     ]
@@ -264,7 +265,7 @@ def test_the_rank_that_is_claimed_is_that_of_all_rows() -> None:
 @pytest.mark.parametrize("regime", ["together", "alone"])
 def test_a_unit_with_a_row_that_is_not_finite_is_left_out_whole(regime: str, bad: float) -> None:
     model = nn.Linear(3, 1, bias=False)
-    step = _private(model, rows_per_unit=2, unit_regime=regime)
+    step = _private(model, units=Units(2, regime=regime))
     x = torch.ones(3, 3)
     x[1] = bad
     before = model.weight.detach().clone()
@@ -285,7 +286,7 @@ def test_any_module_runs_alone_but_none_with_a_state() -> None:
     x = torch.randn(4, 3)
 
     def run(model: nn.Module) -> None:
-        step = _private(model, rows_per_unit=2, unit_regime="alone")
+        step = _private(model, units=Units(2, regime="alone"))
         step.accumulate(
             lambda b: step.model(b).flatten(), samples=range(4), units=["a", "b", "a", "b"], step=0, batch=x
         )
@@ -304,16 +305,16 @@ def test_regimes_are_chosen_from_public_sizes() -> None:
         return plan.regime, plan.reason
 
     assert reason() == ("rows", "every row is a sample")
-    assert reason(units=True)[0] == "alone"  # nobody knows how many rows
-    assert reason(rows_per_unit=4)[0] == "together"
-    assert reason(rows_per_unit=4, micro_batch_size=8)[0] == "together"
-    assert reason(rows_per_unit=5, micro_batch_size=8) == (
+    assert reason(units=Units())[0] == "alone"  # nobody knows how many rows
+    assert reason(units=Units(4))[0] == "together"
+    assert reason(units=Units(4, micro_batch_size=8))[0] == "together"
+    assert reason(units=Units(5, micro_batch_size=8)) == (
         "alone",
         "units are run one at a time: one of 5 rows fills a micro-batch",
     )
-    assert "exceed a micro-batch of 8" in reason(rows_per_unit=9, micro_batch_size=8)[1]
-    assert reason(rows_per_unit=2, tokens=TOKENS_ALONE // 2, micro_batch_size=64)[0] == "alone"
-    assert reason(rows_per_unit=2, tokens=TOKENS_ALONE // 2 - 1, micro_batch_size=64)[0] == "together"
+    assert "exceed a micro-batch of 8" in reason(units=Units(9, micro_batch_size=8))[1]
+    assert reason(tokens=TOKENS_ALONE // 2, units=Units(2, 64))[0] == "alone"
+    assert reason(tokens=TOKENS_ALONE // 2 - 1, units=Units(2, 64))[0] == "together"
 
 
 def _private(model: nn.Module, *, most: float = 1.0, **options: object) -> object:
@@ -331,7 +332,7 @@ def _private(model: nn.Module, *, most: float = 1.0, **options: object) -> objec
 @pytest.mark.parametrize("regime", ["together", "alone"])
 def test_bad_units_are_refused_by_name_and_the_sum_stays(regime: str) -> None:
     model = nn.Linear(3, 1, bias=False)
-    step = _private(model, rows_per_unit=2, unit_regime=regime)
+    step = _private(model, units=Units(2, regime=regime))
     x = torch.ones(3, 3)
 
     def add(rows: Sequence[object], units: object, batch: torch.Tensor = x) -> None:
@@ -370,7 +371,7 @@ def test_rows_without_units_are_refused_once_there_are_units() -> None:
 
 
 def test_losses_as_a_tensor_are_of_one_unit() -> None:
-    step = _private(nn.Linear(3, 1), units=True)
+    step = _private(nn.Linear(3, 1), units=Units())
     with pytest.raises(ParameterError, match="units must be one at a time where losses are given as a tensor"):
         step.accumulate(step.model(torch.ones(2, 3)).flatten(), samples=[0, 1], units=["a", "b"], step=0)
 
@@ -378,7 +379,7 @@ def test_losses_as_a_tensor_are_of_one_unit() -> None:
 def test_what_fails_within_a_unit_is_dropped_whole() -> None:
     """Its first rows too: they may come again."""
     model = nn.Linear(3, 1, bias=False)
-    step = _private(model, units=True)
+    step = _private(model, units=Units())
     row = torch.ones(1, 3)
 
     def add(function: Callable[[torch.Tensor], torch.Tensor], sample: int) -> None:
@@ -396,12 +397,29 @@ def test_what_fails_within_a_unit_is_dropped_whole() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rows_per_unit": 0}, "rows_per_unit must be an integer >= 1"),
-        ({"units": True, "unit_regime": "together"}, "rows_per_unit must be given with unit_regime='together'"),
-        ({"rows_per_unit": 9, "micro_batch_size": 8, "unit_regime": "together"}, "micro_batch_size must be at least"),
-        ({"rows_per_unit": 2, "unit_regime": "both"}, "unit_regime must be one of"),
+        ({"rows_per_unit": 0}, "rows_per_unit must be an integer >= 1, got 0"),
+        ({"rows_per_unit": True}, "rows_per_unit must be an integer >= 1, got True"),
+        ({"micro_batch_size": 2.5}, "micro_batch_size must be an integer >= 1, got 2.5"),
+        ({"regime": "together"}, "rows_per_unit must be given with regime='together'"),
+        ({"rows_per_unit": 9, "micro_batch_size": 8, "regime": "together"}, "micro_batch_size must be at least"),
+        ({"rows_per_unit": 2, "regime": "both"}, "regime must be one of"),
     ],
 )
-def test_plans_that_cannot_be(options: dict[str, object], message: str) -> None:
+def test_units_that_cannot_be(options: dict[str, object], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
-        _private(nn.Linear(3, 1), **options)
+        Units(**options)
+
+
+def test_units_are_a_value() -> None:
+    units = Units(np.int64(8), micro_batch_size=32, regime="together")
+    assert units == Units(8, 32, "together") != Units(8, 32)
+    assert {units: 1}[pickle.loads(pickle.dumps(units))] == 1
+    assert eval(repr(units)) == units
+    with pytest.raises(ParameterError, match="micro_batch_size must be at least rows_per_unit = 8"):
+        dataclasses.replace(units, micro_batch_size=7)
+
+
+@pytest.mark.parametrize("units", [True, False, 8, "together"])
+def test_what_is_no_value_of_units_is_refused(units: object) -> None:
+    with pytest.raises(ParameterError, match="units must be dprmt"):
+        _private(nn.Linear(3, 1), units=units)

@@ -24,6 +24,7 @@ from dprmt.training.clipping._step import ClippedStep as ClippedStep
 from dprmt.training.clipping._summed_step import SummedPlan as SummedPlan
 from dprmt.training.clipping._summed_step import SummedStep as SummedStep
 from dprmt.training.clipping._summed_step import plan_sums as plan_sums
+from dprmt.training.clipping._unit_regime import Units as Units
 from dprmt.training.clipping._unit_step import UnitStep as UnitStep
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "SummedStep",
     "TensorMemory",
     "UnitStep",
+    "Units",
     "allocation_loader",
     "estimate_norms",
     "make_private",

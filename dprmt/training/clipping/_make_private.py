@@ -11,6 +11,7 @@ from dprmt._validation import check_real
 from dprmt.training.clipping._norms import NormsWanted
 from dprmt.training.clipping._plan import plan_private
 from dprmt.training.clipping._step import REPLAY, ClippedStep
+from dprmt.training.clipping._unit_regime import Units
 from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom
@@ -29,10 +30,7 @@ def make_private(
     distributed: bool = False,
     whole: Iterable[str] = (),
     replay: float = REPLAY,
-    units: bool = False,
-    rows_per_unit: SupportsIndex | None = None,
-    micro_batch_size: SupportsIndex | None = None,
-    unit_regime: str = "auto",
+    units: Units | None = None,
 ) -> ClippedStep | UnitStep:
     """Hooks for per-sample norms, and an optimizer that noises the clipped sum.
 
@@ -78,18 +76,9 @@ def make_private(
     replay : float
         Probability with which a sample of a later micro-batch is run alone, where losses are given as a function of
         the batch; some of the first micro-batch always are. Each costs one more forward pass of the batch.
-    units : bool
-        Whether samples are units of several rows, such as all texts of a person; ``rows_per_unit`` says so too.
-    rows_per_unit : int, optional
-        The most rows that a unit may have in a logical step, known without looking at the data; ``tokens`` are a row's.
-    micro_batch_size : int, optional
-        How many rows a micro-batch holds, to choose by.
-    unit_regime : {"auto", "together", "alone"}
-        "alone": units are run one at a time, and each one's norm is that of its accumulated gradient: exact, whatever
-        ``norms`` asks for; any module; a unit may be cut by the borders of micro-batches. "together": side by side,
-        all rows of a unit in one micro-batch, norms of their concatenated tokens as ``norms`` says. By default the
-        cheaper one, by ``rows_per_unit``, ``micro_batch_size`` and ``tokens`` alone; ``plan_private(…).reason`` says
-        which and why.
+    units : Units, optional
+        Says that samples are units of several rows, such as all texts of a person: `Units` has what is known of them,
+        and how they are clipped. ``tokens`` are a row's.
 
     Returns
     -------
@@ -184,8 +173,5 @@ def make_private(
         whole=whole,
         replay=replay,
         units=units,
-        rows_per_unit=rows_per_unit,
-        micro_batch_size=micro_batch_size,
-        unit_regime=unit_regime,
     )
     return plan.privatize(optimizer, noise_multiplier=noise_multiplier, noise_generator=noise_generator)

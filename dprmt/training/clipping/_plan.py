@@ -26,7 +26,7 @@ from dprmt.training.clipping._refusals import check_any_model, check_model, chec
 from dprmt.training.clipping._samplers import NormSamplers
 from dprmt.training.clipping._step import REPLAY, ClippedStep
 from dprmt.training.clipping._trainable_modules import trainable_modules
-from dprmt.training.clipping._unit_regime import Regime, choose_regime
+from dprmt.training.clipping._unit_regime import Regime, Units, check_units, choose_regime
 from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.norms import DEFAULT_ROUNDING, LayerRecord, NormRecord, ProbeGenerator
 from dprmt.training.optimizers import DPGrape
@@ -209,18 +209,13 @@ def plan_private(
     distributed: bool = False,
     whole: Iterable[str] = (),
     replay: float = REPLAY,
-    units: bool = False,
-    rows_per_unit: SupportsIndex | None = None,
-    micro_batch_size: SupportsIndex | None = None,
-    unit_regime: str = "auto",
+    units: Units | None = None,
 ) -> ClippingPlan:
     """Decide how norms will be obtained, so that the accountant can be asked for σ before anything is made private.
 
     Parameters
     ----------
-    model, norms, clipping_norm, expected_batch_size, tokens, distributed, whole, replay
-        As in :func:`make_private`.
-    units, rows_per_unit, micro_batch_size, unit_regime
+    model, norms, clipping_norm, expected_batch_size, tokens, distributed, whole, replay, units
         As in :func:`make_private`.
     probe_generator : ProbeGenerator, optional
         Of a word's or a value's probes; a new secret by default. An estimator of one's own has its own.
@@ -258,12 +253,11 @@ def plan_private(
     rate = check_real("replay", replay, low=0.0, high=1.0)
     _check_process_group(distributed)
     generator = _shared_generator() if distributed and probe_generator is None else probe_generator
-    names, sizes = frozenset(whole), {"rows_per_unit": rows_per_unit, "micro_batch_size": micro_batch_size}
-    rows, micro = (None if value is None else check_count(name, value) for name, value in sizes.items())
-    estimator = wanted_estimator(norms, generator)
+    names, estimator = frozenset(whole), wanted_estimator(norms, generator)
+    rows = None if units is None else check_units(units).rows_per_unit
     regime: tuple[Regime, str, int | None] = ("rows", ClippingPlan.reason, None)
-    if units or rows is not None:
-        regime = (*choose_regime(unit_regime, rows, micro, largest), rows)
+    if units is not None:
+        regime = (*choose_regime(units, largest), rows)
     if regime[0] == "alone":
         check_any_model(model)
         policy = NormPolicy(None, None)

@@ -8,9 +8,10 @@ what decides is the number of a unit's tokens alone, measured in ``benchmarks/un
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from dprmt._validation import ParameterError, check_choice
+from dprmt._validation import ParameterError, check_choice, check_count
 
 Regime = Literal["rows", "together", "alone"]
 REGIMES = ("auto", "together", "alone")
@@ -18,30 +19,74 @@ TOKENS_ALONE = 256
 """From so many tokens a unit on, one at a time is cheaper."""
 
 
-def choose_regime(
-    wanted: str, rows_per_unit: int | None, micro_batch_size: int | None, tokens: int | None
-) -> tuple[Regime, str]:
-    """The regime and why, from public sizes alone.
+@dataclass(frozen=True)
+class Units:
+    """Samples of several rows, such as all texts of a person, for :func:`make_private` and :func:`plan_private`.
 
-    ``rows_per_unit``: R; None if nobody may know how many rows units have. ``tokens``: T of a row.
+    Parameters
+    ----------
+    rows_per_unit : int, optional
+        The most rows that a unit may have in a logical step, >= 1, known without looking at the data.
+    micro_batch_size : int, optional
+        How many rows a micro-batch holds, >= 1, to choose by.
+    regime : {"auto", "together", "alone"}
+        "alone": units are run one at a time, and each one's norm is that of its accumulated gradient: exact, whatever
+        ``norms`` asks for; any module; a unit may be cut by the borders of micro-batches. "together": side by side,
+        all rows of a unit in one micro-batch, norms of their concatenated tokens as ``norms`` says. By default the
+        cheaper one, by the numbers above and ``tokens`` alone; ``plan_private(…).reason`` says which and why.
+
+    Raises
+    ------
+    ParameterError
+        If a number is out of its range, or units cannot be run side by side.
+
+    Examples
+    --------
+    >>> Units(8, micro_batch_size=4, regime="together")
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: micro_batch_size must be at least rows_per_unit = 8 with regime='together', got 4
     """
-    check_choice("unit_regime", wanted, REGIMES)
+
+    rows_per_unit: int | None = None
+    micro_batch_size: int | None = None
+    regime: str = "auto"
+
+    def __post_init__(self) -> None:
+        rows, size = (
+            None if value is None else check_count(name, value)
+            for name, value in (("rows_per_unit", self.rows_per_unit), ("micro_batch_size", self.micro_batch_size))
+        )
+        object.__setattr__(self, "rows_per_unit", rows)
+        object.__setattr__(self, "micro_batch_size", size)
+        if check_choice("regime", self.regime, REGIMES) != "together":
+            return
+        if rows is None:
+            raise ParameterError("rows_per_unit", None, "given with regime='together': a micro-batch holds all")
+        if size is not None and rows > size:
+            raise ParameterError("micro_batch_size", size, f"at least rows_per_unit = {rows} with regime='together'")
+
+
+def check_units(units: object) -> Units:
+    """What was given, or an error."""
+    if not isinstance(units, Units):
+        raise ParameterError("units", units, "dprmt.training.clipping's Units(...), or None: every row is a sample")
+    return units
+
+
+def choose_regime(units: Units, tokens: int | None) -> tuple[Regime, str]:
+    """The regime and why, from public sizes alone; ``tokens``: T of a row."""
+    wanted, rows, size = units.regime, units.rows_per_unit, units.micro_batch_size
     if wanted == "alone":
         return "alone", "units are run one at a time, as asked for"
-    if rows_per_unit is None:
-        if wanted == "together":
-            allowed = "given with unit_regime='together': a micro-batch must hold a unit's rows"
-            raise ParameterError("rows_per_unit", None, allowed)
-        return "alone", "units are run one at a time: how many rows they have is not known"
-    if micro_batch_size is not None and rows_per_unit > micro_batch_size:
-        if wanted == "together":
-            allowed = f"at least rows_per_unit = {rows_per_unit} with unit_regime='together'"
-            raise ParameterError("micro_batch_size", micro_batch_size, allowed)
-        return "alone", f"units are run one at a time: {rows_per_unit} rows exceed a micro-batch of {micro_batch_size}"
     if wanted == "together":
         return "together", "units are clipped side by side, as asked for"
-    if micro_batch_size is not None and 2 * rows_per_unit > micro_batch_size:
-        return "alone", f"units are run one at a time: one of {rows_per_unit} rows fills a micro-batch"
-    if tokens is not None and rows_per_unit * tokens >= TOKENS_ALONE:
-        return "alone", f"units are run one at a time: one of {rows_per_unit * tokens} tokens is dearer side by side"
+    if rows is None:
+        return "alone", "units are run one at a time: how many rows they have is not known"
+    if size is not None and rows > size:
+        return "alone", f"units are run one at a time: {rows} rows exceed a micro-batch of {size}"
+    if size is not None and 2 * rows > size:
+        return "alone", f"units are run one at a time: one of {rows} rows fills a micro-batch"
+    if tokens is not None and rows * tokens >= TOKENS_ALONE:
+        return "alone", f"units are run one at a time: one of {rows * tokens} tokens is more expensive side by side"
     return "together", "units are clipped side by side: several small ones fill a micro-batch"

@@ -21,7 +21,7 @@ from dprmt.training.subspaces import Subspaces
 
 
 class UnitStep:
-    """A ``PrivateStep`` over units, such as persons, each run alone; made by a plan with ``rows_per_unit``.
+    """A ``PrivateStep`` over units, such as persons, each run alone; made by a plan with `Units`.
 
     A unit's rows go through the model without any other's, in as many forward passes as are given; the sum of their
     gradients is held, its norm taken of what is there, clipped, and added when the next unit begins or the logical step
@@ -63,7 +63,7 @@ class UnitStep:
     --------
     Anna has two rows, of gradients 30 and ½, Ben one:
 
-    >>> from dprmt.training.clipping import make_private
+    >>> from dprmt.training.clipping import Units, make_private
     >>> network = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.zeros_(network.weight)
     >>> step = make_private(
@@ -73,7 +73,7 @@ class UnitStep:
     ...     clipping_norm=1.0,
     ...     noise_multiplier=0.0,  # to see the sum: not private
     ...     expected_batch_size=2.0,
-    ...     rows_per_unit=8,
+    ...     units=Units(8),
     ... )
     >>> inputs = torch.tensor([[30.0, 0.0], [0.0, 0.5], [0.0, 0.5]])
     >>> losses = step.accumulate(

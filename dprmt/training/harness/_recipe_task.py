@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping import PrivateStep, plan_private
+from dprmt.training.clipping import PrivateStep, Units, plan_private
 from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generation_loss
 from dprmt.training.harness._guard import check_gradients_arrive
@@ -90,8 +90,8 @@ class RecipeUnitsTask(RecipeTask):
 
     def clipping_plan(self, model: torch.nn.Module, **options: Any) -> Plan:
         """See `Task`; what is chosen is chosen from the recipe alone."""
-        options |= {"rows_per_unit": self._data.rows_per_unit, "micro_batch_size": self._largest}
-        plan = plan_private(model, units=True, unit_regime=self._data.unit_regime, **options)
+        units = Units(self._data.rows_per_unit, self._largest, self._data.unit_regime)
+        plan = plan_private(model, units=units, **options)
         self._regime = plan.regime
         return plan
 
