@@ -3,7 +3,7 @@
     pip install numba
     python -m benchmarks.fused
 
-The kernel computes what :meth:`RevealedPair.cells` does, without temporary arrays: masses of intervals under many
+The kernel computes what :meth:`PublicPair.cells` does, without temporary arrays: masses of intervals under many
 shifted normal laws, by C's ``erfc``. It is cached on disk, so the second run shows what a process pays to load it.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.accounting import DELTA, RATE, SIGMA, STEPS, cpu_seconds
 from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.accounting.basics._loss_grid import graded_indices
-from dprmt.accounting.pairs._revealed_pair import RevealedPair, log_shift_ratio
+from dprmt.accounting.pairs._public_pair import PublicPair, log_shift_ratio
 from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 
@@ -57,7 +57,7 @@ def compiled() -> tuple[Callable[..., None], float, float]:
 def share_of_cells(answer: Callable[[], Any]) -> tuple[float, float]:
     """CPU seconds of an answer, and those of them that masses between loss nodes take."""
     spent = 0.0
-    kinds = (RevealedPair, SecretUpperPair, SecretLowerPair)
+    kinds = (PublicPair, SecretUpperPair, SecretLowerPair)
     originals = [kind.cells for kind in kinds]
 
     def timed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,7 +86,7 @@ def main() -> None:
     kernel, imported, first = compiled()
     print(f"import of numba {1e3 * imported:.0f} ms, first call of the kernel {1e3 * first:.0f} ms")
     _, pair = DPSGD(SIGMA, RATE, Hutchinson(32)).step().pairs(160, 1e-10)
-    assert isinstance(pair, RevealedPair)
+    assert isinstance(pair, PublicPair)
     nodes = graded_indices(math.log1p(-RATE), 15.0, 0.0024, 0.3) * 0.0024
     ratio = np.clip(np.concatenate([[-1e9], log_shift_ratio(nodes, RATE), [1e9]]), -1e9, 1e9)
 

@@ -40,7 +40,7 @@ from dprmt.accounting.pairs import _discretization
 from dprmt.accounting.pairs._allocation_epoch import AllocationEpoch
 from dprmt.accounting.pairs._cells import LossCells
 from dprmt.accounting.pairs._discretization import LossPMF
-from dprmt.accounting.pairs._revealed_pair import RevealedPair
+from dprmt.accounting.pairs._public_pair import PublicPair
 
 EPS = float(np.finfo(np.float64).eps)
 SIGNS = pytest.mark.parametrize("sign", [-1.0, 1.0])
@@ -49,7 +49,7 @@ REACH, MESH, STEPS, EPSILON = 200, 1e-3, 500, 2.0
 
 
 def law_of(mass: np.ndarray) -> LossPMF:
-    """With empty nodes on the right, where jumps meet."""
+    """With empty nodes on the right, where large losses meet."""
     return LossPMF(np.arange(-REACH, 3 * REACH + 1), np.append(mass, np.zeros(2 * REACH)), MESH, 0.0)
 
 
@@ -80,18 +80,18 @@ def by_frequencies(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curv
     return SmoothCurve(FewFrequencies(law, np.array([float(steps)]), tilt), 0.0, side)
 
 
-def by_light_steps(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
+def by_small_losses(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
     del epsilon
     return SplitCurve(law, steps, int(law.index[law.mass > 0][-1]), 1, side, 1e-3)
 
 
-def by_jumps(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
+def by_large_losses(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
     del epsilon
     last = int(law.index[law.mass > 0][-1])
     return SplitCurve(law, steps, last - 1, 1, side, 1e-3)
 
 
-CURVES = pytest.mark.parametrize("curve_of", [by_fft, by_frequencies, by_light_steps, by_jumps])
+CURVES = pytest.mark.parametrize("curve_of", [by_fft, by_frequencies, by_small_losses, by_large_losses])
 
 
 def check(curve_of: Callable[..., Curve], law: LossPMF, steps: int, epsilon: float, exact: float) -> None:
@@ -150,26 +150,26 @@ RARE, FAR = 1e-7, 4000  # of a loss and where it lies, in meshes
 
 
 def walk_law() -> LossPMF:
-    """-1, 0 or 1, so that many steps are binomial, and a rare jump; with empty nodes where jumps meet."""
+    """-1, 0 or 1, so that many steps are binomial, and a rare large loss; with empty nodes where large losses meet."""
     index = np.array([-1, 0, 1, *range(FAR, 4 * FAR, FAR)])
     mass = np.append((1.0 - RARE) * np.array([0.25, 0.5, 0.25]), [RARE, 0.0, 0.0])
     return LossPMF(index, mass, MESH, 0.0)
 
 
 def delta_of_walk(steps: int, epsilon: float) -> float:
-    """Of so many steps, by the number of jumps, in extended precision."""
+    """Of so many steps, by the number of large losses, in extended precision."""
     total = np.longdouble(0.0)
     chance = np.longdouble(1.0 - RARE) ** steps
-    for jumps in range(12):
-        tosses = 2 * (steps - jumps)
+    for events in range(12):
+        tosses = 2 * (steps - events)
         reach = min(40 * math.isqrt(tosses), tosses // 2 - 1)
         ups = tosses // 2 + np.arange(reach, dtype=np.longdouble)
         falls = np.cumprod(np.append(np.longdouble(1.0), (tosses - ups[:-1]) / (ups[:-1] + 1)))
         weight = np.append(falls[:0:-1], falls)
-        losses = (np.arange(-reach + 1, reach) + jumps * FAR) * np.longdouble(MESH)
+        losses = (np.arange(-reach + 1, reach) + events * FAR) * np.longdouble(MESH)
         gains = np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)
         total += chance * (weight @ gains) / weight.sum()
-        chance *= np.longdouble(RARE / (1.0 - RARE)) * (steps - jumps) / (jumps + 1)
+        chance *= np.longdouble(RARE / (1.0 - RARE)) * (steps - events) / (events + 1)
     return float(total)
 
 
@@ -272,13 +272,13 @@ def test_a_root_that_is_wrong_is_not_believed(sign, monkeypatch) -> None:
 @pytest.fixture(params=[-1.0, 1.0])
 def shifted_losses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every loss is wrong by most of what (F3) allows, made a ten-thousandth here; so much is refused otherwise."""
-    mixed, factor = RevealedPair.mixed, 1.0 + request.param * 0.7 * SHIFT
+    mixed, factor = PublicPair.mixed, 1.0 + request.param * 0.7 * SHIFT
 
-    def wrong(self: RevealedPair, *masses: np.ndarray) -> LossCells:
+    def wrong(self: PublicPair, *masses: np.ndarray) -> LossCells:
         cells = mixed(self, *masses)
         return replace(cells, q=factor * cells.q, q_below=factor * cells.q_below, q_above=factor * cells.q_above)
 
-    monkeypatch.setattr(RevealedPair, "mixed", wrong)
+    monkeypatch.setattr(PublicPair, "mixed", wrong)
     monkeypatch.setattr(_engine, "_LOSS_DRIFT", SHIFT)
     monkeypatch.setattr(_discretization, "_check_drift", lambda *law: None)
 

@@ -11,7 +11,7 @@ from scipy.special import gammainc, ndtr
 from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms, compose
 from dprmt.accounting.pairs import _common_grid as _common_bins
 from dprmt.accounting.pairs._common_grid import pairs_of_steps
-from dprmt.accounting.pairs._revealed_pair import RevealedPair
+from dprmt.accounting.pairs._public_pair import PublicPair
 from dprmt.accounting.pairs._tight_pair import TightPair
 
 TAIL = 1e-10
@@ -30,7 +30,7 @@ def puts(s: np.ndarray, sigma: float, probes: int) -> np.ndarray:
 
 
 def puts_of(pair, s: np.ndarray) -> np.ndarray:
-    law = pair if isinstance(pair, RevealedPair) else pair.rank_one
+    law = pair if isinstance(pair, PublicPair) else pair.rank_one
     return np.maximum(s[:, None] - law.shift**-2, 0.0) @ law.mass + s * law.infinite
 
 
@@ -52,7 +52,7 @@ def test_put_functions_lie_on_the_right_side(noise: list[float], probes: int) ->
 def test_they_share_their_shifts_and_cut_no_more_than_allowed() -> None:
     noise, rate = np.linspace(0.8, 1.6, 9), 0.05
     pairs = pairs_of_steps(steps_of(noise, 24), 60, TAIL)
-    uppers = [pair if isinstance(pair, RevealedPair) else pair.rank_one for pair, _ in pairs]
+    uppers = [pair if isinstance(pair, PublicPair) else pair.rank_one for pair, _ in pairs]
     every = np.unique(np.concatenate([pair.shift for pair in uppers]))
     assert every.size < 2 * max(pair.shift.size for pair in uppers)
     for (_, lower), upper in zip(pairs, uppers, strict=True):

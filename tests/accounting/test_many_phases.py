@@ -25,13 +25,13 @@ from dprmt.accounting.composition._many_phases import (
 from dprmt.accounting.composition._question import DeltaAtEpsilon
 from dprmt.accounting.composition._step_law import directed_range
 from dprmt.accounting.pairs._discretization import LossPMF
-from dprmt.accounting.pairs._revealed_pair import RevealedPair
+from dprmt.accounting.pairs._public_pair import PublicPair
 
 EPSILONS = np.concatenate([-np.geomspace(1e-3, 2.0, 15), [0.0], np.geomspace(1e-3, 6.0, 30)])
 TAIL = 1e-11
 
 
-def pairs_of(kind: str, side: str) -> list[RevealedPair]:
+def pairs_of(kind: str, side: str) -> list[PublicPair]:
     noise = np.linspace(0.7, 1.4, 7)
     steps = {
         "exact": [DPSGD(sigma, 0.05).step() for sigma in noise],
@@ -113,7 +113,7 @@ def test_most_variation_covers_spectra_that_rank_one_does_not(sigma, rate, probe
 
 def test_all_that_is_infinite_is_variation() -> None:
     """Slack, norm ratios of 0, and a discrete law's own."""
-    pair = RevealedPair(np.array([1.0]), np.array([0.7]), 0.5, infinite=0.3, slack=0.01)
+    pair = PublicPair(np.array([1.0]), np.array([0.7]), 0.5, infinite=0.3, slack=0.01)
     exact = 0.5 * (0.7 * float(2.0 * ndtr(0.5) - 1.0) + 0.3) + 0.01
     assert most_variation(pair, (-0.7, 3.0), "remove", 1e-4) == pytest.approx(exact, rel=1e-12)
     law = LossPMF(np.array([-1, 0, 2]), np.array([0.2, 0.3, 0.4]), 0.5, 0.1)

@@ -18,8 +18,8 @@ from dprmt.accounting.pairs._cells import LossCells
 from dprmt.accounting.pairs._clipping_step import ClippingStep
 from dprmt.accounting.pairs._coin_mixtures import CoinMixture
 from dprmt.accounting.pairs._neighbours import Group, Neighbours, ReplaceOne
+from dprmt.accounting.pairs._public_replacement import replaced_by_potentials
 from dprmt.accounting.pairs._related_step import related
-from dprmt.accounting.pairs._revealed_replacement import replaced_by_potentials
 from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
 
 Array = NDArray[np.float64]

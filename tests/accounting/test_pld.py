@@ -14,11 +14,11 @@ from scipy.stats import norm
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.pairs import _revealed_pair, _shifted_normals
+from dprmt.accounting.pairs import _public_pair, _shifted_normals
 from dprmt.accounting.pairs._cells import LossCells
 from dprmt.accounting.pairs._charged_cells import charged_cells
 from dprmt.accounting.pairs._discretization import LossPMF
-from dprmt.accounting.pairs._revealed_pair import RevealedPair
+from dprmt.accounting.pairs._public_pair import PublicPair
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pytest.importorskip("dp_accounting.pld")
@@ -181,7 +181,7 @@ def test_everything_cut_off_is_infinite(name: str) -> None:
 
 
 PAIRS = {
-    "with an atom at infinity": RevealedPair(np.array([0.5, 1.0, 3.0]), np.array([0.5, 0.3, 0.1]), 0.3, 0.1, 1e-3),
+    "with an atom at infinity": PublicPair(np.array([0.5, 1.0, 3.0]), np.array([0.5, 0.3, 0.1]), 0.3, 0.1, 1e-3),
     "secret": MECHANISMS["secret"].step().pairs(16, 1e-10)[0],
     "always": DPSGD(1.0, 1.0, Hutchinson(8, secret=True)).step().pairs(16, 1e-10)[0],
 }
@@ -193,7 +193,7 @@ def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     pair = PAIRS[name]
     nodes = np.concatenate([np.linspace(-1.5, 1.5, 61), [2.0, 3.0, 8.0, 20.0]])
     whole = charged_cells(pair, nodes)
-    for module in (_revealed_pair, _shifted_normals):
+    for module in (_public_pair, _shifted_normals):
         monkeypatch.setattr(module, "ROWS_AT_A_TIME", 7)
     blocks = charged_cells(pair, nodes)
     for direction in DIRECTIONS:

@@ -30,7 +30,7 @@ eps_max_is_an_assumption = pytest.mark.filterwarnings("ignore:Assuming that true
 
 
 def mixture_cdf(pair, t: float) -> float:
-    """P(L ≤ t) of a revealed pair, one sensitivity at a time: theory note, section 5."""
+    """P(L ≤ t) of a public pair, one sensitivity at a time: theory note, section 5."""
     q, total = pair.sample_rate, 0.0
     for mu, mass in zip(pair.shift, pair.mass, strict=True):
         y = (math.log((math.exp(t) - 1 + q) / q) + mu**2 / 2) / mu if t > math.log1p(-q) else -math.inf

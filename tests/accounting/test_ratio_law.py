@@ -145,8 +145,8 @@ def test_places_without_mass_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("copies", [2, 3, 9])
-def test_jumps_change_nothing(copies):
-    """(R6): with most ratios as jumps, or none, both sides bound the put function of the sum, and agree."""
+def test_large_ratios_change_nothing(copies):
+    """(R6): with most ratios as large ones, or none, both sides bound the put function of the sum, and agree."""
     pair, _ = ClippingStep(1.0, 1.0).pairs(64, 1e-9)
     mesh, strikes = 0.01, np.array([0.2, 0.7, 1.0, 3.0, 20.0])
     nodes = grid(-4.5, 8.0, mesh)
@@ -170,9 +170,9 @@ LIGHT, RARE = (
 _ROUNDING = 1e-13
 
 
-def law_on_integers(jumps: float, lost: float) -> tuple[RatioLaw, float]:
-    """Light ratios and, with so much of their usual mass, jumps; E V = 1 - lost. Also the mesh."""
-    return scaled(np.concatenate([LIGHT[0], RARE[0]]), np.concatenate([LIGHT[1], jumps * RARE[1]]), lost)
+def law_on_integers(large: float, lost: float) -> tuple[RatioLaw, float]:
+    """Small ratios and, with so much of their usual mass, large ones; E V = 1 - lost. Also the mesh."""
+    return scaled(np.concatenate([LIGHT[0], RARE[0]]), np.concatenate([LIGHT[1], large * RARE[1]]), lost)
 
 
 def scaled(index: np.ndarray, mass: np.ndarray, lost: float) -> tuple[RatioLaw, float]:
@@ -216,13 +216,13 @@ def check_epoch(law: RatioLaw, mesh: float, copies: int, tail: float, is_tight: 
         assert np.all(below[direction][0] <= values + _ROUNDING * (values + below[direction][1]))
 
 
-@pytest.mark.parametrize("jumps", [0.0, 0.02, 1.0, 20.0])
+@pytest.mark.parametrize("large", [0.0, 0.02, 1.0, 20.0])
 @pytest.mark.parametrize("copies", [2, 7, 60])
 @pytest.mark.parametrize(("tail", "lost"), [(1.0, 0.0), (0.03, 0.2), (1e-6, 0.0)])
-def test_an_epoch_is_never_more_private_than_the_exact_sum(jumps, copies, tail, lost):
+def test_an_epoch_is_never_more_private_than_the_exact_sum(large, copies, tail, lost):
     """(R4), (R6): at every α, also where next to nothing but what was lost or left unclear decides."""
-    law, mesh = law_on_integers(jumps, lost)
-    check_epoch(law, mesh, copies, tail, is_tight=jumps * copies <= 60)  # else more jumps than are followed up
+    law, mesh = law_on_integers(large, lost)
+    check_epoch(law, mesh, copies, tail, is_tight=large * copies <= 60)  # else more than are followed up
 
 
 @pytest.mark.parametrize("copies", [1, 2, 4])
@@ -230,11 +230,11 @@ def test_an_epoch_is_never_more_private_than_the_exact_sum(jumps, copies, tail, 
     ("index", "mass"),
     [([0, 1, 2, 60, 61], [0.2, 0.3, 0.2, 3e-11, 0.3]), ([0, 57, 58, 59, 61], [3e-11, 0.2, 0.3, 0.2, 0.3])],
 )
-def test_each_number_of_jumps_pays_for_its_own_windows(index, mass, copies):
-    """(R4): what lies outside is lost, and unclear, also beside jumps; one light ratio is too rare for a window."""
+def test_each_number_of_large_ratios_pays_for_its_own_windows(index, mass, copies):
+    """(R4): what lies outside is lost, and unclear, also beside large ratios; a small one is too rare for a window."""
     law, mesh = scaled(np.array(index), np.array(mass), 0.0)
-    small, jumps = _ratio_sum._split(law, 4, mesh)
-    parts = _ratio_sum._parts(small, jumps, mesh, copies, copies, 1.0, above=True)
+    small, large = _ratio_sum._split(law, 4, mesh)
+    parts = _ratio_sum._parts(small, large, mesh, copies, copies, 1.0, above=True)
     for number, part in enumerate(parts):
         light = exact_sum(law.part(np.arange(5) < 4), mesh, copies - number)[1]
         exact = comb(copies, number) * np.append(np.zeros(61 * number), light) * law.mass[-1] ** number

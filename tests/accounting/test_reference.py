@@ -70,7 +70,7 @@ class OneStep:
 
     def delta(self, epsilon: float, direction: str) -> float:
         with np.errstate(over="ignore"):
-            return (self._secret if self.secret else self._revealed)(epsilon, direction)
+            return (self._secret if self.secret else self._public)(epsilon, direction)
 
     def epsilon(self, delta: float, direction: str) -> float:
         if self.delta(0.0, direction) <= delta:
@@ -80,7 +80,7 @@ class OneStep:
             high *= 2
         return brentq(lambda e: self.delta(e, direction) - delta, 0.0, high, xtol=1e-10)
 
-    def _revealed(self, epsilon, direction):
+    def _public(self, epsilon, direction):
         """Subsampled Gaussian mechanism at each z, averaged."""
         (mu, mass), q = self.law, self.q
         if direction == "remove":
@@ -177,7 +177,7 @@ def test_without_sampling_dpsgd_is_one_gaussian_mechanism(sigma, steps, delta):
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
 @pytest.mark.parametrize("analysis", ["tight", "envelope"])
 @pytest.mark.parametrize(("probes", "sigma", "q"), [(32, 1.0, 1.0), (32, 1.0, 0.03), (16, 2.0, 0.5), (256, 0.7, 0.01)])
-def test_one_step_of_randomized_clipping_with_revealed_probes(probes, sigma, q, analysis, delta):
+def test_one_step_of_randomized_clipping_with_public_probes(probes, sigma, q, analysis, delta):
     """ε of one step in both directions, E over the χ² density of the subsampled Gaussian mechanism."""
     mechanism = DPSGD(sigma, q, Hutchinson(probes, analysis=analysis))
     assert_one_step(mechanism, OneStep(sigma, q, probes, analysis), delta)
@@ -195,7 +195,7 @@ def test_one_step_of_randomized_clipping_with_secret_probes(probes, sigma, q, an
 HEAVY = [(4, 1.0, 0.1, 1e-3), (8, 1.0, 0.3, 1e-5), (32, 0.5, 1.0, 1e-3), (32, 0.3, 0.2, 1e-3)]
 
 
-@pytest.mark.parametrize("secret", [False, True], ids=["revealed", "secret"])
+@pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
 @pytest.mark.parametrize("analysis", ["tight", "envelope"])
 @pytest.mark.parametrize(("probes", "sigma", "q", "delta"), HEAVY)
 def test_one_step_stays_sound_where_the_tail_of_z_decides(probes, sigma, q, analysis, secret, delta):
@@ -205,7 +205,7 @@ def test_one_step_stays_sound_where_the_tail_of_z_decides(probes, sigma, q, anal
 
 
 @pytest.mark.parametrize("delta", [1e-12, 1e-14, 1e-16, 1e-18])
-@pytest.mark.parametrize("secret", [False, True], ids=["revealed", "secret"])
+@pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
 @pytest.mark.parametrize(("probes", "sigma", "q"), [(32, 4.0, 0.5), (64, 4.0, 1.0), (64, 2.0, 0.1)])
 def test_one_step_stays_sound_for_tiny_deltas(probes, sigma, q, secret, delta):
     """δ near and below the rounding unit: masses are still resolved where they decide."""
@@ -232,7 +232,7 @@ CURVES = [
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("secret", [False, True], ids=["revealed", "secret"])
+@pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
 @pytest.mark.parametrize(("probes", "sigma", "q", "analysis"), CURVES)
 @pytest.mark.parametrize("bins", [16, 64])
 def test_both_pairs_bound_the_whole_curve_of_a_step(probes, sigma, q, analysis, secret, direction, bins):
@@ -250,7 +250,7 @@ def test_both_pairs_bound_the_whole_curve_of_a_step(probes, sigma, q, analysis, 
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("secret", [False, True], ids=["revealed", "secret"])
+@pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
 def test_both_pairs_are_close_to_the_curve_of_a_step(secret, direction):
     """In the setting of the check values the curve of a step is known to 0.5 % of δ or 1e-7 from both sides."""
     step = ClippingStep(1.0, Q, Hutchinson(32).law(), secret)
@@ -353,7 +353,7 @@ def assert_bracketed(sigma, probes, analysis, secret, direction, steps=400, delt
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("secret", [False, True], ids=["revealed", "secret"])
+@pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
 @pytest.mark.parametrize("analysis", ["tight", "envelope"])
 def test_400_steps_lie_between_worst_case_roundings(analysis, secret, direction):
     """T = 400, k = 32, σ = 1: a literal PLD on a mesh of 2e-5, every loss rounded up, and every loss rounded down."""
@@ -367,7 +367,7 @@ def test_400_exact_steps_lie_between_worst_case_roundings(direction):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("secret", [False, True], ids=["revealed", "secret"])
+@pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
 @pytest.mark.parametrize("analysis", ["tight", "envelope"])
 @pytest.mark.parametrize(("sigma", "probes"), [(0.8, 64), (2.0, 32), (1.5, 12)])
 def test_400_steps_lie_between_worst_case_roundings_elsewhere(sigma, probes, analysis, secret, direction):

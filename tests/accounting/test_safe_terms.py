@@ -21,7 +21,7 @@ from dprmt.accounting.laws._residual_law import ResidualLaw
 from dprmt.accounting.laws._residual_order import largest_shares
 from dprmt.accounting.laws._residual_tail import residual_tail
 from dprmt.accounting.pairs._nonconvex_slack import _excess_on_intervals, tangent_excess
-from dprmt.accounting.pairs._revealed_replacement import AtomicPair
+from dprmt.accounting.pairs._public_replacement import AtomicPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair, cells_between, inflection_shift
 from dprmt.accounting.questions._risks import _mu_of_chords

@@ -114,7 +114,7 @@ def cells_of_shares(sketch: int, probes: int) -> tuple[np.ndarray, np.ndarray]:
 def composed_by_fourier(
     cells: tuple[np.ndarray, np.ndarray], sigma: float = 1.0, mesh: float = 4e-3, size: int = 2**14
 ) -> float:
-    """ε of 400 steps, revealed, removal: losses on a grid, rounded to the nearest, and one plain FFT."""
+    """ε of 400 steps, public probes, removal: losses on a grid, rounded to the nearest, and one plain FFT."""
     rate, (ratios, mass) = RATE, cells
     shifts = 1.0 / (sigma * np.sqrt(ratios))
     losses = (np.arange(size) - size // 2) * mesh

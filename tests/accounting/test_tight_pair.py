@@ -21,7 +21,7 @@ from dprmt.accounting.basics._loss_grid import graded_indices
 from dprmt.accounting.composition._step_law import Lattice, discretize_step
 from dprmt.accounting.laws._norm_ratio_bins import NormRatioBins
 from dprmt.accounting.pairs._discretization import from_above
-from dprmt.accounting.pairs._revealed_pair import RevealedPair
+from dprmt.accounting.pairs._public_pair import PublicPair
 from dprmt.accounting.pairs._tight_pair import TightPair, inflection_shift, keep_the_envelope, majorant_excess
 
 
@@ -176,7 +176,7 @@ def test_what_the_envelope_adds_is_rounded_up(one: float, epsilon: float, probes
     """E[h(1) - h(X); X > 1] in 40 digits, for the law of few atoms right of 1."""
     atoms = one / np.sqrt([1.1, 1.6, 3.0])
     mass = np.array([0.3, 0.2, 0.1]) / probes
-    pair = TightPair(RevealedPair(np.append(atoms, 2 * one), np.append(mass, 1 - mass.sum()), 0.5), one)
+    pair = TightPair(PublicPair(np.append(atoms, 2 * one), np.append(mass, 1 - mass.sum()), 0.5), one)
     with mpmath.workdps(40):
 
         def stick(mu: float) -> Any:
@@ -226,7 +226,7 @@ def test_the_curve_at_the_nodes_is_the_envelope_of_the_points(atoms, infinite, q
     """(M1) on few nodes that end where much is left, so that both ends decide: masses between, below and beyond."""
     shift, weight = np.array(atoms).T
     mass = (1.0 - infinite) * weight / weight.sum()
-    pair = TightPair(RevealedPair(shift, mass, q, infinite))
+    pair = TightPair(PublicPair(shift, mass, q, infinite))
     at_zero = partial(majorant, x=np.array(0.0))  # where Z = ∞
 
     def law(epsilon: float) -> float:

@@ -49,7 +49,7 @@ def width(bounds: PrivacyBounds) -> float:
         pytest.param(R(2.32, 0.001237, 2), 363816, 1.4e-10, 2.985e11, 2.9886e11, id="one norm decides"),
         pytest.param(R(0.435644, 4.14347e-5, 6), 233590, 2.2e-10, 15320, 15377, id="six probes, a long run"),
         pytest.param(R(0.664478, 0.00130394, 9, analysis="envelope"), 615300, 5.1e-10, 1104, 1117, id="envelope"),
-        pytest.param(R(0.750704, 0.00148307, 9), 760431, 8e-6, 127.135, 127.285, id="light steps lose most"),
+        pytest.param(R(0.750704, 0.00148307, 9), 760431, 8e-6, 127.135, 127.285, id="small losses decide"),
         pytest.param(
             R(8.12, 0.414, 8, **SECRET),
             8072,
@@ -72,7 +72,7 @@ def width(bounds: PrivacyBounds) -> float:
             4.2e-8,
             403.264,
             403.368,
-            id="one tilt for jumps and the rest",
+            id="one tilt for large losses and the rest",
         ),
     ],
 )

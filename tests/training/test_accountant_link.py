@@ -26,7 +26,7 @@ def attach(accountant: Any, probes: int, *, secret: bool = False) -> None:
 
 def test_the_accountant_must_have_been_told_these_probes() -> None:
     attach(register(Hutchinson(4), name="link4")(), 4)
-    attach(register(Hutchinson(4), name="link4b")(), 4, secret=True)  # charged as if probes were revealed: more
+    attach(register(Hutchinson(4), name="link4b")(), 4, secret=True)  # charged as if probes were public: more
     attach(register(Hutchinson(4, secret=True), name="link4s")(), 4, secret=True)
     for accountant in (
         register(Hutchinson(256), name="link256")(),
@@ -80,7 +80,7 @@ def test_an_engine_that_was_told_other_probes_is_refused_at_its_first_step() -> 
     with pytest.raises(ParameterError, match=r"accountant must be one for the norms.*register\(Hutchinson\(4"):
         engine_steps("seen256", 1, Hutchinson(4))
     assert engine_steps("seen4", 3, Hutchinson(4)) > 10
-    assert engine_steps("seen4", 2, Hutchinson(4, secret=True)) > 10  # charged as if probes were revealed
+    assert engine_steps("seen4", 2, Hutchinson(4, secret=True)) > 10  # charged as if probes were public
     assert engine_steps("seen256", 1, Hutchinson(256, rank=1000)) < 20
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dprmt.accounting.basics import Direction
 from dprmt.accounting.composition._composed_loss import log_chernoff
 from dprmt.accounting.composition._ground import LOWEST, ground_of, pairs_at, tail_per_step
-from dprmt.accounting.composition._many_phases import Revealed
+from dprmt.accounting.composition._many_phases import Public
 from dprmt.accounting.composition._question import LEAST_DELTA, DeltaAtEpsilon, Question
 from dprmt.accounting.composition._split_plan import one_step_delta
 from dprmt.accounting.composition._step_law import directed_range
@@ -47,7 +47,7 @@ def sized(schedule: Schedule, question: Question, direction: Direction) -> Quest
 
 def _is_plain(pair: StepPair, step: Step) -> bool:
     """Whether less truncation only makes the pair sharper: of secret probes, charges grow with what is kept."""
-    return (step.is_exact and step.steps == 1) or isinstance(pair, Revealed)
+    return (step.is_exact and step.steps == 1) or isinstance(pair, Public)
 
 
 def least_upper(schedule: Schedule, question: Question, direction: Direction) -> float:

@@ -1,4 +1,4 @@
-"""The discrete losses of phases on one mesh; of many whose sensitivity is revealed, side by side on common nodes."""
+"""The discrete losses of phases on one mesh; of many with public sensitivities, side by side on common nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dprmt.accounting.pairs import (
     CellRows,
     LossCells,
     LossPMF,
-    RevealedPair,
+    PublicPair,
     StepPair,
     TightPair,
     mass_from_above,
@@ -25,7 +25,7 @@ from dprmt.accounting.pairs import (
     masses_by_shift,
 )
 
-Revealed = RevealedPair | TightPair
+Public = PublicPair | TightPair
 Item = TypeVar("Item")
 
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
@@ -76,11 +76,11 @@ def discretized(
 ) -> tuple[list[tuple[LossPMF, int]], float]:
     """The steps' losses, each less an offset, and the sum of all offsets."""
     phases, total = [], 0.0
-    together: list[tuple[Revealed, int, tuple[float, float]]] = []
+    together: list[tuple[Public, int, tuple[float, float]]] = []
     # Of one sample rate: with several, nodes that reach as far as the others need left an upper bound wide.
-    rates = Counter(_revealed(pair).sample_rate for pair, _ in pairs if isinstance(pair, Revealed))
+    rates = Counter(_public(pair).sample_rate for pair, _ in pairs if isinstance(pair, Public))
     for (pair, count), ends in zip(pairs, ranges, strict=True):
-        if isinstance(pair, Revealed) and rates[_revealed(pair).sample_rate] >= _MANY:
+        if isinstance(pair, Public) and rates[_public(pair).sample_rate] >= _MANY:
             together.append((pair, count, ends))
             continue
         grid = lattice(pair, ends, how.direction, how.side, how.mesh, within=how.within)
@@ -96,12 +96,12 @@ def discretized(
 
 
 def laws_side_by_side(
-    pairs: Sequence[Revealed], ranges: Sequence[tuple[float, float]], how: Meshing
+    pairs: Sequence[Public], ranges: Sequence[tuple[float, float]], how: Meshing
 ) -> tuple[list[LossPMF], list[float]]:
     """Each pair's discrete loss less an offset, all on the same indices, and the offsets."""
     lattices = _lattices(pairs, ranges, how)
     index = _covering(lattices, ranges, how)
-    rates = [_revealed(pair).sample_rate for pair in pairs]
+    rates = [_public(pair).sample_rate for pair in pairs]
     laws: dict[int, LossPMF] = {}
     for group in _alike(range(len(pairs)), lambda at: (lattices[at], rates[at])):
         laws |= zip(group, _laws([pairs[at] for at in group], index, lattices[group[0]], how), strict=True)
@@ -109,13 +109,13 @@ def laws_side_by_side(
 
 
 def most_variation(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float) -> float:
-    """At least H_1 of what the pair stands for; from a rough law where its sensitivity is not revealed."""
-    if not isinstance(pair, Revealed):
+    """At least H_1 of what the pair stands for; from a rough law where its sensitivity is secret."""
+    if not isinstance(pair, Public):
         ((law, _),) = rough_laws([(pair, 1)], [ends], direction, mesh, _GROWTH)
         return discrete_variation(law)
-    revealed = _revealed(pair)
-    own = revealed.sample_rate * (revealed.total_variation() + _ROUNDING) + pair.slack
-    return own if isinstance(pair, RevealedPair) else own + float(pair.excess(np.zeros(1))[0])
+    public = _public(pair)
+    own = public.sample_rate * (public.total_variation() + _ROUNDING) + pair.slack
+    return own if isinstance(pair, PublicPair) else own + float(pair.excess(np.zeros(1))[0])
 
 
 def discrete_variation(law: LossPMF) -> float:
@@ -123,8 +123,8 @@ def discrete_variation(law: LossPMF) -> float:
     return float(law.mass @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.infinite
 
 
-def _revealed(pair: Revealed) -> RevealedPair:
-    return pair if isinstance(pair, RevealedPair) else pair.rank_one
+def _public(pair: Public) -> PublicPair:
+    return pair if isinstance(pair, PublicPair) else pair.rank_one
 
 
 def _alike(items: Sequence[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
@@ -134,7 +134,7 @@ def _alike(items: Sequence[Item], key: Callable[[Item], Hashable]) -> list[list[
     return list(groups.values())
 
 
-def _lattices(pairs: Sequence[Revealed], ranges: Sequence[tuple[float, float]], how: Meshing) -> list[Lattice]:
+def _lattices(pairs: Sequence[Public], ranges: Sequence[tuple[float, float]], how: Meshing) -> list[Lattice]:
     """As :func:`lattice` for each, but from below a node lies up to a small part of a mesh beyond the mean (O1)."""
     ends = [how.end(each) for each in ranges]
     lattices = [Lattice(how.mesh, how.sign * end if abs(end) < how.within else 0.0) for end in ends]
@@ -144,9 +144,9 @@ def _lattices(pairs: Sequence[Revealed], ranges: Sequence[tuple[float, float]], 
     nodes = {at: ends[at] for at in near}
     for again in range(MEANS):
         near = near if again == 0 else [at for at in near if is_wide(how.mesh, ends[at])]
-        for group in _alike(near, lambda at: (_revealed(pairs[at]).sample_rate, ends[at], nodes[at])):
+        for group in _alike(near, lambda at: (_public(pairs[at]).sample_rate, ends[at], nodes[at])):
             end, boundary = ends[group[0]], nodes[group[0]] + how.mesh
-            below = cells_of_many([_revealed(pairs[at]) for at in group], np.array([boundary]))
+            below = cells_of_many([_public(pairs[at]) for at in group], np.array([boundary]))
             for at, cells in zip(group, below, strict=True):
                 mean, meeting = at_mean(cells, end, boundary)
                 shared = end + math.ceil((mean - end) / how.mesh * _PLACES) / _PLACES * how.mesh
@@ -162,13 +162,13 @@ def _covering(lattices: Sequence[Lattice], ranges: Sequence[tuple[float, float]]
     return graded_indices(low - how.mesh, high + how.mesh, how.mesh, how.bulk)
 
 
-def _laws(pairs: Sequence[Revealed], index: NDArray[np.int64], lattice: Lattice, how: Meshing) -> list[LossPMF]:
+def _laws(pairs: Sequence[Public], index: NDArray[np.int64], lattice: Lattice, how: Meshing) -> list[LossPMF]:
     """Of phases with the same lattice and sample rate."""
     losses = lattice.boundaries(index)
     nodes = losses if how.direction == "remove" else -losses[::-1]
-    each = cells_of_many([_revealed(pair) for pair in pairs], nodes)
+    each = cells_of_many([_public(pair) for pair in pairs], nodes)
     each = [
-        cells if isinstance(pair, RevealedPair) else pair.dominating(nodes, cells)
+        cells if isinstance(pair, PublicPair) else pair.dominating(nodes, cells)
         for pair, cells in zip(pairs, each, strict=True)
     ]
     rows = _stacked(each if how.direction == "remove" else [cells.mirrored() for cells in each])
@@ -181,7 +181,7 @@ def _laws(pairs: Sequence[Revealed], index: NDArray[np.int64], lattice: Lattice,
     ]
 
 
-def cells_of_many(pairs: Sequence[RevealedPair], nodes: Array) -> list[LossCells]:
+def cells_of_many(pairs: Sequence[PublicPair], nodes: Array) -> list[LossCells]:
     """The cells of pairs with the same sample rate: at each shift that several have the normal law is taken once."""
     shift, place = np.unique(np.concatenate([pair.shift for pair in pairs]), return_inverse=True)
     if len(pairs) > 1 and shift.size > _MOST_SHIFTS:

@@ -1,4 +1,4 @@
-"""δ of many steps whose losses stay small, at every real ε: the light part of a jump split (J1)."""
+"""δ of many steps whose losses stay small, at every real ε: the small-loss part of a split composition (J1)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 class WindowTooLongError(ValueError):
-    """The mesh is too fine for the light part: ``factor`` is how much coarser it has to be."""
+    """The mesh is too fine for the small-loss part: ``factor`` is how much coarser it has to be."""
 
     def __init__(self, factor: float) -> None:
         super().__init__(f"a mesh {factor:.3g} times as wide is needed")
@@ -39,8 +39,8 @@ class WindowTooLongError(ValueError):
 
 
 @dataclass(frozen=True)
-class LightCurves:
-    """A bound on D(ε) = E(1 - e^{ε - S})₊ at every multiple of the mesh, for each of several numbers of light steps.
+class SmallLossCurves:
+    """A bound on D(ε) = E(1 - e^{ε - S})₊ at every multiple of the mesh, for several numbers of small-loss steps.
 
     Attributes
     ----------
@@ -78,8 +78,8 @@ class LightCurves:
         return np.maximum(value, self.values[rows, 0])  # D falls
 
 
-def light_curves(pmf: LossPMF, counts: Sequence[int], small: float, side: Side) -> LightCurves:
-    """D of as many light steps as each of the increasing ``counts`` says, good to a small part of ``small``."""
+def small_loss_curves(pmf: LossPMF, counts: Sequence[int], small: float, side: Side) -> SmallLossCurves:
+    """D of as many small-loss steps as each of the increasing ``counts`` says, good to a small part of ``small``."""
     positive = [count for count in counts if count > 0]
     parts = []
     for tilt in _tilts(pmf, max(positive), small) if positive else []:
@@ -175,16 +175,18 @@ def _leave_out_the_impossible(values: Array, first: int, top: NDArray[np.int64])
         row[beyond:] = 0.0
 
 
-def _with_what_lies_left(pmf: LossPMF, steps: NDArray[np.int64], first: int, values: Array, side: Side) -> LightCurves:
+def _with_what_lies_left(
+    pmf: LossPMF, steps: NDArray[np.int64], first: int, values: Array, side: Side
+) -> SmallLossCurves:
     """The part of D that is linear in e^ε, and how far D may lie above it left of the grid: most at the first node."""
     mass = np.exp(steps * np.log(pmf.mass.sum()))
     log_ratio = math.log(mean_ratio(pmf))
     log_discounted = steps * log_ratio
     rounding = 2 * _EPS * (steps * (1.0 + abs(log_ratio)) + pmf.mass.size) * mass
     if side == "lower":
-        return LightCurves(first, values, pmf.mesh, mass, log_discounted, -rounding, mass)
+        return SmallLossCurves(first, values, pmf.mesh, mass, log_discounted, -rounding, mass)
     with np.errstate(over="ignore"):
         gap = np.maximum(values[:, 0] - (mass - np.exp(first * pmf.mesh + log_discounted)), 0.0) + rounding
     gap = np.where(steps == 0, rounding, gap)  # (1 - e^ε)₊ is what it is
     most = mass + rounding
-    return LightCurves(first, np.minimum(values, most[:, None]), pmf.mesh, mass, log_discounted, gap, most)
+    return SmallLossCurves(first, np.minimum(values, most[:, None]), pmf.mesh, mass, log_discounted, gap, most)

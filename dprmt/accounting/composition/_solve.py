@@ -49,7 +49,10 @@ _HIGHEST_FIRST = 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_LEVEL_OF_A_LAW = 2
 _SPLIT_BEYOND = 6.0
-_SLOW, _LEAST_GAIN = 0.8, 0.95  # left of a width: then jumps are split off; two such levels in a row are the last
+_SLOW, _LEAST_GAIN = (
+    0.8,
+    0.95,
+)  # left of a width: then large losses go apart; two such levels in a row are the last
 _NO_BETTER = 0.9999
 _TO_SPARE = 0.2  # of a level, where less than one is needed
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
@@ -94,7 +97,7 @@ def solve(
         if best.is_narrow or best.upper <= progress.enough or stalled == 2:
             break
         level += _share_of_a_level(best, question, tolerance)
-        # One more level divides the width by four or so: where that is not enough, or not so, jumps may be to blame.
+        # One more level divides the width by four or so: where that is too little, large losses may be to blame.
         split = split or left > _SLOW or not _is_within(best.lower, best.upper, question, _SPLIT_BEYOND * tolerance)
         question = question.sharpened(best)
     return best

@@ -1,4 +1,4 @@
-r"""Rare large losses apart from the many small ones: equation (J1) of ``docs/theory/randomized_clipping.md``.
+r"""Rare large-loss events composed apart from the small-loss part: (J1) of ``docs/theory/randomized_clipping.md``.
 
 δ_T(ε) = Σ_j C(T,j) ∫ ν^{*j}(dl) D_{T-j}(ε - l): ν is the law of one step's loss above a loss B, on a mesh of its own,
 and D_n(ε) = E(1 - e^{ε - S})₊ that of n steps of the rest.
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from dprmt.accounting.basics import Array, Side
-from dprmt.accounting.composition._small_losses import light_curves, mean_ratio
+from dprmt.accounting.composition._small_losses import mean_ratio, small_loss_curves
 from dprmt.accounting.pairs import LossPMF
 
-_NEGLIGIBLE = 1e-5  # share of δ that may be charged for more jumps than are counted
-_MOST_JUMPS = 60
+_NEGLIGIBLE = 1e-5  # share of δ that may be charged for more large losses than are counted
+_MOST_EVENTS = 60
 _FEW_STEPS = 2**12  # with more, a step more or less hardly matters
 _SUMS = 1e-11  # relative, of convolutions and of the number of ways
 _EPS = float(np.finfo(np.float64).eps)
@@ -27,19 +27,19 @@ _WIDE_MESH = 500.0  # e^mesh is then far from the largest number, and from 1
 
 
 @dataclass(frozen=True)
-class Jumps:
-    """The laws of 0, 1, … jumps, each at its sums, one after the other.
+class LargeLosses:
+    """The laws of 0, 1, … large losses, each at its sums, one after the other.
 
     Attributes
     ----------
     number : ndarray of int64, shape (n,)
-        How many jumps.
+        How many large losses.
     index : ndarray of int64, shape (n,)
-        Their sum, in units of the light part's mesh.
+        Their sum, in units of the small-loss part's mesh.
     mass : ndarray, shape (n,)
-        P-mass, times the number of ways to choose the steps that jump.
+        P-mass, times the number of ways to choose the steps that have them.
     infinite : ndarray, shape (m,)
-        For each number of jumps the P-mass beyond all nodes that counts as infinite.
+        For each number of large losses the P-mass beyond all nodes that counts as infinite.
     """
 
     number: NDArray[np.int64]
@@ -49,11 +49,11 @@ class Jumps:
 
 
 class SplitCurve:
-    """δ(ε) of a composition with rare jumps: the same questions as to a :class:`DeltaCurve`.
+    """δ(ε) of a composition with rare large-loss events: the same questions as to a :class:`DeltaCurve`.
 
     ``pmf``: one step's loss; what lies above ``cut`` on multiples of ``stride``.
     ``offset``: what has to be added to each step's loss.
-    ``cut``, ``stride``: last index of the light part, and the jumps' mesh in units of the light one's.
+    ``cut``, ``stride``: last index of the small-loss part, and the large losses' mesh in units of the small ones'.
     """
 
     def __init__(
@@ -61,36 +61,36 @@ class SplitCurve:
     ) -> None:
         self.mesh, self.side = pmf.mesh, side
         self.steps, self.offset = steps, steps * offset
-        light = pmf.index <= cut
-        rest = LossPMF(pmf.index[light], pmf.mass[light], pmf.mesh, 0.0)
-        jump = _dense(pmf.index[~light] // stride, rounded(pmf.mass[~light], side))
-        kept, leaves = float(rest.mass.sum()), float(jump.sum())
-        most, self.charged = jumps_to_count(steps, kept, leaves, small)
-        jumps = _jumps(jump, steps, most, stride, rest.mesh, side)
-        self._compose(rest, jumps, [_stand_in(steps, j, most, side) for j in range(most + 1)], small)
+        small_part = pmf.index <= cut
+        rest = LossPMF(pmf.index[small_part], pmf.mass[small_part], pmf.mesh, 0.0)
+        large = _dense(pmf.index[~small_part] // stride, rounded(pmf.mass[~small_part], side))
+        kept, leaves = float(rest.mass.sum()), float(large.sum())
+        most, self.charged = events_to_count(steps, kept, leaves, small)
+        events = _large_losses(large, steps, most, stride, rest.mesh, side)
+        self._compose(rest, events, [_stand_in(steps, j, most, side) for j in range(most + 1)], small)
         self.infinite = 0.0
         if side == "upper":
             never = steps * math.log1p(-pmf.infinite) if pmf.infinite < 1.0 else -math.inf
             self.infinite = min(-math.expm1(never) + self.charged, 1.0)
         self.last = int(pmf.index[-1])
 
-    def _compose(self, rest: LossPMF, jumps: Jumps, plan: list[int], small: float) -> None:
-        """What light steps add to each jump: ``plan`` is their number after 0, 1, … jumps (J2)."""
+    def _compose(self, rest: LossPMF, events: LargeLosses, plan: list[int], small: float) -> None:
+        """What small losses add to the large ones: ``plan`` is their number beside 0, 1, … large ones (J2)."""
         counts = sorted(set(plan))
-        self.light = light_curves(rest, counts, small, self.side)
+        self.small_part = small_loss_curves(rest, counts, small, self.side)
         row = np.searchsorted(counts, plan)
         extra = np.array(plan) - (self.steps - np.arange(len(plan)))  # steps that the stand-in has too many
         mass = float(rest.mass.sum())
         drift = extra * (math.log(mean_ratio(rest) / mass) / rest.mesh)
         shift = (np.ceil(drift) if self.side == "upper" else np.floor(drift)).astype(np.int64)
         factor = np.exp(-extra * math.log(mass))
-        self.rows, self.places = row[jumps.number], jumps.index + shift[jumps.number]
-        self.weights = jumps.mass * factor[jumps.number]
-        self.beyond = float(jumps.infinite @ (factor * self.light.most[row])) if self.side == "upper" else 0.0
+        self.rows, self.places = row[events.number], events.index + shift[events.number]
+        self.weights = events.mass * factor[events.number]
+        self.beyond = float(events.infinite @ (factor * self.small_part.most[row])) if self.side == "upper" else 0.0
 
     def at(self, index: int) -> float:
         """The bound on δ at a grid point, without infinite losses."""
-        value = float(self.weights @ self.light.at(self.rows, index - self.places)) + self.beyond
+        value = float(self.weights @ self.small_part.at(self.rows, index - self.places)) + self.beyond
         rounding = _SUMS + _EPS * self.weights.size
         return value * (1.0 - rounding if self.side == "lower" else 1.0 + rounding)
 
@@ -173,9 +173,9 @@ def _dense(index: Array, mass: Array) -> Array:
     return np.bincount(index, weights=mass) if index.size else np.zeros(1)
 
 
-def jumps_to_count(steps: int, kept: float, leaves: float, small: float) -> tuple[int, float]:
-    """The largest number of jumps that is followed up, and a bound on the probability of more."""
-    most = min(steps, _MOST_JUMPS)
+def events_to_count(steps: int, kept: float, leaves: float, small: float) -> tuple[int, float]:
+    """The largest number of large losses that is followed up, and a bound on the probability of more."""
+    most = min(steps, _MOST_EVENTS)
     if leaves <= 0.0:
         return 0, 0.0
     j = np.arange(most + 1)
@@ -195,16 +195,16 @@ def _log_ways(steps: int, j: Array) -> Array:
     return value
 
 
-def _jumps(jump: Array, steps: int, most: int, stride: int, mesh: float, side: Side) -> Jumps:
-    """The laws of up to ``most`` jumps among ``steps`` steps; ``jump`` is that of one on multiples of ``stride``."""
+def _large_losses(large: Array, steps: int, most: int, stride: int, mesh: float, side: Side) -> LargeLosses:
+    """The laws of up to ``most`` large losses among all steps; ``large`` is that of one on multiples of ``stride``."""
     laws, infinite = [np.ones(1)], [0.0]
     for j in range(1, most + 1):
-        law, lost = _one_more(laws[-1], infinite[-1], jump, stride * mesh, side)
-        ways = (steps - j + 1) / j  # more than for one jump less
+        law, lost = _one_more(laws[-1], infinite[-1], large, stride * mesh, side)
+        ways = (steps - j + 1) / j  # more than for one large loss less
         laws.append(law * ways)
         infinite.append(lost * ways)
     used = [np.flatnonzero(law) for law in laws]
-    return Jumps(
+    return LargeLosses(
         np.repeat(np.arange(most + 1), [places.size for places in used]),
         np.concatenate(used) * stride,
         np.concatenate([law[places] for law, places in zip(laws, used, strict=True)]),
@@ -213,20 +213,20 @@ def _jumps(jump: Array, steps: int, most: int, stride: int, mesh: float, side: S
 
 
 def _stand_in(steps: int, j: int, most: int, side: Side) -> int:
-    """The number of light steps that is composed for T - j: another one where that costs next to nothing (J2)."""
+    """The number of small-loss steps that is composed for T - j: another one where that costs next to nothing (J2)."""
     if steps <= _FEW_STEPS or j < 2:
         return steps - j
     return steps - 1 if side == "upper" else steps - most
 
 
-def _one_more(law: Array, infinite: float, jump: Array, mesh: float, side: Side) -> tuple[Array, float]:
-    """One jump more; what lies beyond the last node is shared between it and ∞, or moved down to it."""
-    last = jump.size - 1
-    both = np.convolve(law, jump)
+def _one_more(law: Array, infinite: float, large: Array, mesh: float, side: Side) -> tuple[Array, float]:
+    """One large loss more; what lies beyond the last node is shared between it and ∞, or moved down to it."""
+    last = large.size - 1
+    both = np.convolve(law, large)
     inside, beyond = both[: last + 1].copy(), both[last + 1 :]
     if inside.size < last + 1:
         inside = np.append(inside, np.zeros(last + 1 - inside.size))
-    infinite *= float(jump.sum())
+    infinite *= float(large.sum())
     if beyond.size:
         kept = beyond if side == "lower" else beyond * np.exp(-mesh * np.arange(1, beyond.size + 1))
         inside[last] += float(kept.sum())

@@ -1,4 +1,4 @@
-"""When to split a step's loss into many small ones and rare jumps, where to cut, and on which meshes (J1)."""
+"""When to split a step's loss into a small-loss part and rare large-loss events, where, and on which meshes (J1)."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from dprmt.accounting.basics import Array, Direction, Side, resolvable
 from dprmt.accounting.composition._composed_loss import log_chernoff, log_kappa, log_mgf, tilt_for_delta
 from dprmt.accounting.composition._one_step_curve import discounted_sums
 from dprmt.accounting.composition._small_losses import WindowTooLongError, mean_ratio
-from dprmt.accounting.composition._split_curve import SplitCurve, jumps_to_count
+from dprmt.accounting.composition._split_curve import SplitCurve, events_to_count
 from dprmt.accounting.composition._step_law import Lattice, discretize_step, lattice
 from dprmt.accounting.pairs import LossPMF, StepPair
 
-_EXPECTED_JUMPS = 0.5
-_JUMP_NODES, _MOST_JUMP_NODES = 256, 1024
-_WIDE_JUMP_MESH = 2.0  # losses so far apart are resolved to first order only
-_JUMP_MESH = 0.1  # in units of the scale that an unsplit mesh would be chosen from
+_EXPECTED_EVENTS = 0.5
+_LARGE_NODES, _MOST_LARGE_NODES = 256, 1024
+_WIDE_LARGE_MESH = 2.0  # losses so far apart are resolved to first order only
+_LARGE_MESH = 0.1  # in units of the scale that an unsplit mesh would be chosen from
 _MAX_COARSENINGS = 8
-_LIGHT_MESH, _WIDEST_LIGHT_MESH = 0.1, 1.0  # in standard deviations of one light step's loss
-_LIGHT_SHARE = 1 / 30  # of the answer; where less of it is due to light steps, their mesh may be wider
-_LIGHT_BULK, _LIGHT_DEVIATIONS = 5.0, 6.0
-_LUMP = 2.0  # standard deviations of one light step's loss; if log(1 - q) is so near, it gets a node
-_MOVED = 0.5  # at most, of the reach: such a node moves all jumps by T times as much
+_SMALL_MESH, _WIDEST_SMALL_MESH = 0.1, 1.0  # in standard deviations of one small loss
+_SMALL_SHARE = 1 / 30  # of the answer; where less of it is due to small losses, their mesh may be wider
+_SMALL_BULK, _SMALL_DEVIATIONS = 5.0, 6.0
+_LUMP = 2.0  # standard deviations of one small loss; if log(1 - q) is so near, it gets a node
+_MOVED = 0.5  # at most, of the reach: such a node moves all large losses by T times as much
 _FINE_ENOUGH = 0.4
 _IN_VAIN = 11.0  # e^{11} of 2e-10, the mass outside of an FFT's window, is charged beside δ
-_TOO_MANY = 6.0  # jumps among the steps that decide: one mesh resolves these better
+_TOO_MANY = 6.0  # large-loss events among the steps that decide: one mesh resolves these better
 _SHARP = 20.0  # Chernoff's bound exceeds δ by e^{5} or so where it shows what decides
-_UNCOUNTED = 1e-3  # of δ, at most, is left to more jumps than are ever counted
-_MISJUDGED = 2.0  # how far Chernoff's bound lies above what jumps and light steps make likely, where a tail decides
+_UNCOUNTED = 1e-3  # of δ, at most, is left to more large-loss events than are ever counted
+_MISJUDGED = 2.0  # how far Chernoff's bound lies above what both parts make likely, where a tail decides
 
 
 @dataclass(frozen=True)
@@ -41,24 +41,24 @@ class SplitPlan:
     Attributes
     ----------
     cut : float
-        Losses above it are jumps.
-    light_scale : float
-        Standard deviation of one light step's loss, as the answer feels it.
-    light_mesh : float
-        The light losses' mesh at the coarsest level, in units of ``light_scale``.
+        Losses above it are large-loss events.
+    small_scale : float
+        Standard deviation of one small loss, as the answer feels it.
+    small_mesh : float
+        The small losses' mesh at the coarsest level, in units of ``small_scale``.
     reach : float
         The largest loss of interest, of one step or of all.
-    jump_nodes : int
-        How many nodes the jumps' mesh has at the coarsest level.
+    large_nodes : int
+        How many nodes the large losses' mesh has at the coarsest level.
     needed : bool
-        Whether one mesh for both would hardly resolve the light part, or one tilt for both lie far from what decides.
+        Whether one mesh for both would hardly resolve the small-loss part, or one tilt lie far from what decides.
     """
 
     cut: float
-    light_scale: float
-    light_mesh: float
+    small_scale: float
+    small_mesh: float
     reach: float
-    jump_nodes: int
+    large_nodes: int
     needed: bool
 
 
@@ -72,17 +72,17 @@ def plan_split(
     """
     losses = rough.losses
     above = np.append(np.cumsum(rough.mass[::-1])[::-1][1:], 0.0)
-    cut = int(np.argmax((steps * above <= _EXPECTED_JUMPS) & (losses > 0)))
-    if steps * above[cut] > _EXPECTED_JUMPS or losses[cut] <= 0.0 or above[cut] <= 0.0:
+    cut = int(np.argmax((steps * above <= _EXPECTED_EVENTS) & (losses > 0)))
+    if steps * above[cut] > _EXPECTED_EVENTS or losses[cut] <= 0.0 or above[cut] <= 0.0:
         return None
     if not _are_rare(rough, steps, cut, small, near, tilt):
         return None
-    light = LossPMF(rough.index[: cut + 1], rough.mass[: cut + 1], rough.mesh, 0.0)
-    light_scale, light_epsilon = _light(light, steps, small)
-    jumps = _largest_useful(losses, rough.mass, small / steps)
-    likely = jumps + light_epsilon
+    small_part = LossPMF(rough.index[: cut + 1], rough.mass[: cut + 1], rough.mesh, 0.0)
+    small_scale, small_epsilon = _small_part(small_part, steps, small)
+    largest = _largest_useful(losses, rough.mass, small / steps)
+    likely = largest + small_epsilon
     misjudged = near > _MISJUDGED * likely + 1.0 or tilt * (near - likely) > _IN_VAIN
-    needed = light_scale < _FINE_ENOUGH * scale or misjudged
+    needed = small_scale < _FINE_ENOUGH * scale or misjudged
     if near > 3 * likely:  # Chernoff's bound misjudges a heavy tail
         near = 2 * likely
     reach = min(near, below, steps * float(losses[-1])) + min(
@@ -90,19 +90,19 @@ def plan_split(
     )  # beyond it losses count by 1 - e^{ε - l} ≈ 1, or are too rare
     if not 0.0 < losses[cut] < reach:
         return None
-    nodes = int(min(max(reach / (_JUMP_MESH * scale), _JUMP_NODES), _MOST_JUMP_NODES))
-    if reach / nodes > _WIDE_JUMP_MESH:
+    nodes = int(min(max(reach / (_LARGE_MESH * scale), _LARGE_NODES), _MOST_LARGE_NODES))
+    if reach / nodes > _WIDE_LARGE_MESH:
         nodes *= 2
-    light_size = max(light_epsilon, 3.0 * math.sqrt(steps) * light_scale)
-    mesh = _LIGHT_MESH * math.sqrt(_LIGHT_SHARE * likely / light_size)
-    mesh = min(max(mesh, _LIGHT_MESH), _WIDEST_LIGHT_MESH)
-    return SplitPlan(float(losses[cut]), light_scale, mesh, reach, nodes, needed)
+    small_size = max(small_epsilon, 3.0 * math.sqrt(steps) * small_scale)
+    mesh = _SMALL_MESH * math.sqrt(_SMALL_SHARE * likely / small_size)
+    mesh = min(max(mesh, _SMALL_MESH), _WIDEST_SMALL_MESH)
+    return SplitPlan(float(losses[cut]), small_scale, mesh, reach, nodes, needed)
 
 
 def _are_rare(rough: LossPMF, steps: int, cut: int, small: float, near: float, tilt: float) -> bool:
     """Whether few losses above a node are met where δ is decided, too: else they cannot be told apart one by one."""
     leaves = float(rough.mass[cut + 1 :].sum())
-    if jumps_to_count(steps, float(rough.mass[: cut + 1].sum()), leaves, small)[1] > _UNCOUNTED * small:
+    if events_to_count(steps, float(rough.mass[: cut + 1].sum()), leaves, small)[1] > _UNCOUNTED * small:
         return False
     phases = [(rough, steps)]
     if log_chernoff(phases, tilt) - tilt * near > math.log(small) + _SHARP:
@@ -126,16 +126,16 @@ def one_step_delta(law: LossPMF, epsilon: float) -> float:
     return float(law.mass[beyond] @ -np.expm1(epsilon - law.losses[beyond])) + law.infinite
 
 
-def _light(light: LossPMF, steps: int, small: float) -> tuple[float, float]:
-    """The standard deviation of one light step's loss, tilted or not, and Chernoff's bound on ε of all of them."""
-    phases = [(light, steps)]
+def _small_part(small_part: LossPMF, steps: int, small: float) -> tuple[float, float]:
+    """The standard deviation of one small loss, tilted or not, and Chernoff's bound on ε of all of them."""
+    phases = [(small_part, steps)]
     tilt = tilt_for_delta(phases, small)
-    log_total = steps * math.log(float(light.mass.sum()))
+    log_total = steps * math.log(float(small_part.mass.sum()))
     cumulant = float(log_mgf(phases, np.array([tilt]))[0])
     variance = max(2 * (cumulant - log_total) / (tilt * (1 + tilt) * steps), 0.0)
     epsilon = (cumulant + float(log_kappa(np.array(tilt))) - math.log(small)) / tilt
-    plain = float(light.mass @ light.losses**2) / float(light.mass.sum())
-    return max(math.sqrt(max(variance, plain)), 4 * light.mesh), max(epsilon, 0.0)
+    plain = float(small_part.mass @ small_part.losses**2) / float(small_part.mass.sum())
+    return max(math.sqrt(max(variance, plain)), 4 * small_part.mesh), max(epsilon, 0.0)
 
 
 def _largest_useful(losses: Array, mass: Array, small: float) -> float:
@@ -155,17 +155,17 @@ def split_curve(
     level: float,
     small: float,
 ) -> SplitCurve | None:
-    """Discretize on the plan's two meshes, the light one coarser if its FFT would be too long, and compose."""
-    mesh = resolvable(plan.light_mesh * 2.0**-level * plan.light_scale, 2.0 * plan.reach)
-    within = min(_LUMP * plan.light_scale, _MOVED * plan.reach / steps)
+    """Discretize on the plan's two meshes, that of small losses coarser if its FFT would be too long, and compose."""
+    mesh = resolvable(plan.small_mesh * 2.0**-level * plan.small_scale, 2.0 * plan.reach)
+    within = min(_LUMP * plan.small_scale, _MOVED * plan.reach / steps)
     for _ in range(_MAX_COARSENINGS):
         grid = lattice(pair, ends, direction, side, mesh, within=max(within, 5 * mesh), stretched=True)
-        if grid.offset + mesh > plan.cut:  # then log(1 - q) is a jump, not what nearly every step loses
+        if grid.offset + mesh > plan.cut:  # then log(1 - q) is a large loss, not what nearly every step loses
             grid = Lattice(mesh)
         index, cut, stride = _two_meshes(grid, steps, ends[0], plan, level)
         pmf = discretize_step(pair, index, grid, direction, side, to_infinity=True)
-        light = pmf.index <= cut
-        if not 0.0 < mean_ratio(LossPMF(pmf.index[light], pmf.mass[light], pmf.mesh, 0.0)) < math.inf:
+        small_part = pmf.index <= cut
+        if not 0.0 < mean_ratio(LossPMF(pmf.index[small_part], pmf.mass[small_part], pmf.mesh, 0.0)) < math.inf:
             return None
         try:
             return SplitCurve(pmf, steps, cut, stride, side, small, grid.offset)
@@ -177,13 +177,13 @@ def split_curve(
 def _two_meshes(
     grid: Lattice, steps: int, low: float, plan: SplitPlan, level: float
 ) -> tuple[NDArray[np.int64], int, int]:
-    """Indices of all nodes, the last one of the light part, and the jumps' mesh in units of the light one's."""
+    """Indices of all nodes, the last one of the small-loss part, and the large losses' mesh in units of it."""
     mesh = grid.mesh
-    stride = max(round(plan.reach / (plan.jump_nodes * 2.0**level) / mesh), 1)
+    stride = max(round(plan.reach / (plan.large_nodes * 2.0**level) / mesh), 1)
     cut = math.ceil((plan.cut - grid.offset) / mesh)
     first = cut // stride + 1
-    # Light steps lose no less than T log(1 - q), hardly ever less than some deviations: so far jumps make up for it.
-    lost = min(max(-steps * grid.offset, 0.0), _LIGHT_DEVIATIONS * math.sqrt(steps) * plan.light_scale + plan.cut)
+    # Small losses sum to at least T log(1 - q), hardly less than some deviations: so far large ones make up for it.
+    lost = min(max(-steps * grid.offset, 0.0), _SMALL_DEVIATIONS * math.sqrt(steps) * plan.small_scale + plan.cut)
     last = max(math.ceil((plan.reach + lost) / (stride * mesh)), first + 1)
-    light = grid.covering((low, plan.cut), _LIGHT_BULK * plan.light_scale)
-    return np.concatenate([light[light < cut], [cut], np.arange(first, last + 1) * stride]), cut, stride
+    small_part = grid.covering((low, plan.cut), _SMALL_BULK * plan.small_scale)
+    return np.concatenate([small_part[small_part < cut], [cut], np.arange(first, last + 1) * stride]), cut, stride

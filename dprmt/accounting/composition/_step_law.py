@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.accounting.basics import LARGEST_LOSS, Array, Direction, Side, graded_indices
-from dprmt.accounting.pairs import LossCells, LossPMF, RevealedPair, StepPair, from_above, from_below, keep_at_last
+from dprmt.accounting.pairs import LossCells, LossPMF, PublicPair, StepPair, from_above, from_below, keep_at_last
 
 _LEAST_CELLS, _MOST_CELLS = 4.0, 200.0
 _ROUNDING = 1e-12  # relative, of a mean that is the end
@@ -94,7 +94,7 @@ def _mean_near(pair: StepPair, end: float, mesh: float) -> tuple[float, float | 
     node, boundary = end, None
     for _ in range(MEANS if is_wide(mesh, end) else 1):
         start = node + mesh
-        beyond = np.empty(0) if isinstance(pair, RevealedPair) else np.geomspace(1.0, 1e6, 60)
+        beyond = np.empty(0) if isinstance(pair, PublicPair) else np.geomspace(1.0, 1e6, 60)
         near = pair.cells(start + mesh * np.append(0.0, beyond))  # elsewhere where nodes are decides what lies below
         node, boundary = at_mean(near, end, start)
         if boundary is None:
@@ -132,7 +132,7 @@ def discretize_step(
     """
     losses, mesh = lattice.boundaries(index), lattice.mesh
     cells = pair.cells(losses) if direction == "remove" else pair.cells(-losses[::-1]).mirrored()
-    two_sided = isinstance(pair, RevealedPair)
+    two_sided = isinstance(pair, PublicPair)
     if side == "lower":
         return replace(from_below(index, mesh, cells, lattice.offset), two_sided=two_sided)
     pmf = from_above(index, mesh, cells, lattice.offset)

@@ -94,8 +94,8 @@ class ResidualOrder:
         cdf[inner] = below[:-1]
         if moments:
             below_mean = _partial_mean(points, share, self.probes)
-            jump = switch * (float(single.cdf(at)[0]) - below[-1])
-            partial_mean += below_mean[-1] + jump - float(single.partial_mean(at)[0])
+            rise = switch * (float(single.cdf(at)[0]) - below[-1])
+            partial_mean += below_mean[-1] + rise - float(single.partial_mean(at)[0])
             partial_mean[inner] = below_mean[:-1]
         return cdf, partial_mean
 

@@ -28,9 +28,9 @@ from dprmt.accounting.pairs._neighbours import (
     neighbours_from_dict,
 )
 from dprmt.accounting.pairs._power_convolution import complex_log1p
+from dprmt.accounting.pairs._public_pair import PublicPair, masses_by_shift
+from dprmt.accounting.pairs._public_replacement import AtomicPair
 from dprmt.accounting.pairs._related_step import AnyStep, RelatedStep, has_pairs, related
-from dprmt.accounting.pairs._revealed_pair import RevealedPair, masses_by_shift
-from dprmt.accounting.pairs._revealed_replacement import AtomicPair
 from dprmt.accounting.pairs._schedule import Schedule, Step
 from dprmt.accounting.pairs._tight_pair import TightPair
 
@@ -45,9 +45,9 @@ __all__ = [
     "LossCells",
     "LossPMF",
     "Neighbours",
+    "PublicPair",
     "RelatedStep",
     "ReplaceOne",
-    "RevealedPair",
     "Schedule",
     "Step",
     "StepPair",

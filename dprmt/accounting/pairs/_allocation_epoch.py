@@ -79,19 +79,19 @@ def _pairs(step: ClippingStep, steps: int, bins: int, tail: float) -> tuple[Step
     fineness = _FIRST_BINS / bins
     plan = ratio_plan(upper, 1.0 / step.noise_multiplier, steps, fineness, tail)
     above = never_more_private(ratio_cells(upper, plan.nodes()), upper.slack)
-    whole = sum_from_above(above, plan.light.size, plan.mesh, steps, tail)
-    below, light = _from_below(ratio_cells(lower, plan.nodes()), plan)
-    part = sum_from_below(below, light, plan.mesh, steps, tail)
+    whole = sum_from_above(above, plan.small.size, plan.mesh, steps, tail)
+    below, on_grid = _from_below(ratio_cells(lower, plan.nodes()), plan)
+    part = sum_from_below(below, on_grid, plan.mesh, steps, tail)
     return EpochPair(whole), EpochPair(part)
 
 
 def _from_below(cells: RatioCells, plan: RatioPlan) -> tuple[RatioLaw, int]:
-    """Light cells merge into nodes of the grid, jumps into their means."""
-    count = plan.light.size - 1
-    light = never_less_private(RatioCells(cells.nodes[: count + 1], cells.mass[:count], cells.moment[:count], 0.0, 0.0))
-    jumps = merged(RatioCells(cells.nodes[count:], cells.mass[count:], cells.moment[count:], 0.0, 0.0))
-    ratio = np.concatenate([light.ratio, jumps.ratio])
-    return RatioLaw(ratio, np.concatenate([light.mass, jumps.mass]), 0.0), light.ratio.size
+    """Cells of small ratios merge into nodes of the grid, those of large ones into their means."""
+    count = plan.small.size - 1
+    small = never_less_private(RatioCells(cells.nodes[: count + 1], cells.mass[:count], cells.moment[:count], 0.0, 0.0))
+    large = merged(RatioCells(cells.nodes[count:], cells.mass[count:], cells.moment[count:], 0.0, 0.0))
+    ratio = np.concatenate([small.ratio, large.ratio])
+    return RatioLaw(ratio, np.concatenate([small.mass, large.mass]), 0.0), small.ratio.size
 
 
 class EpochPair:

@@ -12,7 +12,7 @@ from dprmt.accounting.basics import LARGEST_LOSS
 from dprmt.accounting.laws import ExactLaw, Focus, NormLaw, NormRatioBins, Steep
 from dprmt.accounting.pairs._cells import StepPair
 from dprmt.accounting.pairs._nonconvex_slack import slack_of_excess, step_slack
-from dprmt.accounting.pairs._revealed_pair import RevealedPair
+from dprmt.accounting.pairs._public_pair import PublicPair
 from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
 from dprmt.accounting.pairs._secret_smaller_lower_pair import SmallerLowerPair
 from dprmt.accounting.pairs._secret_smaller_pair import smaller_of
@@ -90,14 +90,14 @@ class ClippingStep:
         """See :class:`dprmt.accounting.pairs._schedule.Step`."""
         if self.is_exact:
             one = np.ones(1)
-            pair = RevealedPair(self._shift(one), one, self.sample_rate)
+            pair = PublicPair(self._shift(one), one, self.sample_rate)
             return pair, pair
         below = tail / self.sample_rate
         if self.secret:
             return self._secret_pairs(bins, below)
         law = self.norm_ratio(bins, below)
         x, mass = law.concentrate(self.convex_from)
-        lower = RevealedPair(self._shift(x), mass, self.sample_rate)
+        lower = PublicPair(self._shift(x), mass, self.sample_rate)
         upper = self._spread(law)
         return upper if self.law.convex_mixture is None else self.dominating(upper, tail), lower
 
@@ -141,7 +141,7 @@ class ClippingStep:
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
         """A pair that is never more private than the step, and the same whatever losses are asked for.
 
-        Returns: for packages that discretize themselves; with revealed probes wider than the one of :meth:`pairs`
+        Returns: for packages that discretize themselves; with public probes wider than the one of :meth:`pairs`
         (T5).
         """
         mixture = self.law.convex_mixture
@@ -151,11 +151,11 @@ class ClippingStep:
         slack = step_slack(self.noise_multiplier, mixture, self.sample_rate, pair.total_variation())
         return replace(pair, slack=slack)
 
-    def _spread(self, law: NormRatioBins) -> RevealedPair:
+    def _spread(self, law: NormRatioBins) -> PublicPair:
         x, mass = law.spread(self.convex_from)
-        return RevealedPair(self._shift(x), mass, self.sample_rate, law.below)
+        return PublicPair(self._shift(x), mass, self.sample_rate, law.below)
 
-    def dominating(self, pair: RevealedPair, tail: float) -> StepPair:
+    def dominating(self, pair: PublicPair, tail: float) -> StepPair:
         """From the spread rank-one law: (M2), or (T5) with a crude η where that is too small to be seen."""
         eta = TightPair(pair).crude_excess(min(pair.loss_range(tail)[1], LARGEST_LOSS))
         slack = slack_of_excess(eta, self.sample_rate, pair.total_variation())

@@ -17,7 +17,7 @@ from dprmt.accounting.laws import GammaMixture, curvature, right_share
 from dprmt.accounting.pairs._cells import StepPair
 from dprmt.accounting.pairs._clipping_step import ClippingStep
 from dprmt.accounting.pairs._discretization import pulled_in
-from dprmt.accounting.pairs._revealed_pair import RevealedPair
+from dprmt.accounting.pairs._public_pair import PublicPair
 
 _FEWEST = 4
 _FINER = 2.0  # than the bins of a single step, in logarithms: the normal law is no longer what costs
@@ -86,8 +86,8 @@ def _on_common_bins(family: Sequence[ClippingStep], bins: int, tail: float) -> l
     shift, q = edges**-0.5, first.sample_rate
     return [
         (
-            step.dominating(RevealedPair(shift[above > 0], above[above > 0], q, rest), tail),
-            RevealedPair(shift[under > 0], under[under > 0], q),
+            step.dominating(PublicPair(shift[above > 0], above[above > 0], q, rest), tail),
+            PublicPair(shift[under > 0], under[under > 0], q),
         )
         for step, above, under, rest in zip(family, upper, lower, below.tolist(), strict=True)
     ]

@@ -1,7 +1,7 @@
 r"""Where to cut the law of the likelihood ratio V of one step, so that a sum of t copies of it is accurate.
 
 Ratios up to a boundary lie on a linear grid and are summed by FFT; larger ones, if that would be too long a grid, are
-rare jumps: (R4) and (R6) of ``docs/theory/random_allocation.md``. Nothing here can make a bound wrong, only wide.
+rare large summands: (R4) and (R6) of ``docs/theory/random_allocation.md``. Nothing here makes a bound wrong, only wide.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dprmt.accounting.pairs._likelihood_ratio import ratio_cells
 
 _LARGE = 5.0  # losses beyond which nodes are further and further apart
 _LARGEST_LOSS = 300.0  # e^300 squared is still a number
-_POINTS = 2**17  # of a linear grid, beyond which large ratios become jumps
+_POINTS = 2**17  # of a linear grid, beyond which large ratios are convolved apart
 _MOST_POINTS = 2**21
-_JUMPS = 0.02  # expected number of jumps in an epoch
+_EXPECTED_LARGE = 0.02  # expected number of large ratios in an epoch
 _MESH, _SPACING = 0.03, 0.015  # of the grid in deviations of V, of larger nodes in deviations of log V
 _ACCURACY = 2e-4  # wanted in ε, at the first level
 
@@ -32,19 +32,19 @@ class RatioPlan:
     ----------
     mesh : float
         Spacing of the linear grid.
-    light : ndarray of int64, shape (n + 1,)
+    small : ndarray of int64, shape (n + 1,)
         Nodes on the grid, in units of ``mesh``; the first is 0.
-    heavy : ndarray, shape (m,)
-        Nodes beyond the last light one, if any.
+    large : ndarray, shape (m,)
+        Nodes beyond the grid, if any.
     """
 
     mesh: float
-    light: NDArray[np.int64]
-    heavy: Array
+    small: NDArray[np.int64]
+    large: Array
 
     def nodes(self) -> Array:
         """All nodes."""
-        return np.concatenate([self.light * self.mesh, self.heavy])
+        return np.concatenate([self.small * self.mesh, self.large])
 
 
 def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, tail: float) -> RatioPlan:
@@ -54,21 +54,21 @@ def ratio_plan(pair: StepPair, deviation: float, copies: int, fineness: float, t
     ratio, mass = _rough_law(pair, low, high)
     boundary, mesh = float(np.exp(high)), _mesh(ratio, mass, np.exp(high), copies, fineness, tail)
     if (2 * boundary + copies) / mesh > _POINTS:
-        beyond = np.cumsum(mass[::-1])[::-1] * copies <= _JUMPS
+        beyond = np.cumsum(mass[::-1])[::-1] * copies <= _EXPECTED_LARGE
         boundary = min(max(float(ratio[beyond].min(initial=boundary)), (_POINTS * mesh - copies) / 8), boundary)
         mesh = _mesh(ratio, mass, boundary, copies, fineness, tail)
         mesh = max(mesh, (2 * boundary + 20 * np.sqrt(copies) * _deviation(ratio, mass, boundary)) / _MOST_POINTS)
     losses = _graded_losses(low, high, min(deviation, 3.0) * _SPACING * fineness)
     middle = float(np.log(boundary))
-    light = np.unique(np.rint(np.exp(losses[losses < middle]) / mesh).astype(np.int64))
-    light = np.unique(np.concatenate([[0], light, [int(np.ceil(boundary / mesh))]]))
-    heavy = np.empty(0)
+    small = np.unique(np.rint(np.exp(losses[losses < middle]) / mesh).astype(np.int64))
+    small = np.unique(np.concatenate([[0], small, [int(np.ceil(boundary / mesh))]]))
+    large = np.empty(0)
     if boundary < np.exp(high):
-        heavy = np.exp(
-            _graded_losses(float(np.log(light[-1] * mesh)), high, 2 * min(deviation, 3.0) * _SPACING * fineness)
+        large = np.exp(
+            _graded_losses(float(np.log(small[-1] * mesh)), high, 2 * min(deviation, 3.0) * _SPACING * fineness)
         )
-        heavy = heavy[1:]
-    return RatioPlan(mesh, light, heavy)
+        large = large[1:]
+    return RatioPlan(mesh, small, large)
 
 
 def _graded_losses(low: float, high: float, spacing: float) -> Array:
@@ -88,20 +88,20 @@ def _rough_law(pair: StepPair, low: float, high: float) -> tuple[Array, Array]:
 
 
 def _deviation(ratio: Array, mass: Array, boundary: float) -> float:
-    light = np.minimum(ratio, boundary)
-    return float(np.sqrt(mass @ (light - mass @ light) ** 2))
+    small = np.minimum(ratio, boundary)
+    return float(np.sqrt(mass @ (small - mass @ small) ** 2))
 
 
 def _mesh(ratio: Array, mass: Array, boundary: float, copies: int, fineness: float, tail: float) -> float:
     """The mesh that suffices for the bulk, and for the lower tail of the sum, where adding a sample is decided."""
     # Spreading on a mesh h multiplies E e^{-θV} by up to e^{θ²h²/12}, so it moves the ε of the add direction, whose
     # slope is θ·E[sum] of the tilted law, by θh²/12 over the tilted mean.
-    light = np.minimum(ratio, boundary)
-    mean = float(mass @ light)
+    small = np.minimum(ratio, boundary)
+    mean = float(mass @ small)
     theta = np.exp(np.linspace(-8.0, 12.0, 81)) / max(mean, 1e-300)
-    weight = np.exp(-np.multiply.outer(theta, light)) * mass
+    weight = np.exp(-np.multiply.outer(theta, small)) * mass
     total = np.maximum(weight.sum(axis=1), 1e-300)
-    tilted_mean = weight @ light / total
+    tilted_mean = weight @ small / total
     exponent = -copies * (np.log(total) + theta * tilted_mean)
     place = min(int(np.searchsorted(exponent, max(-np.log(tail) - 9.0, 5.0))), theta.size - 1)
     wanted = _ACCURACY * max(1.0, -float(np.log(max(tilted_mean[place], 1e-300))))

@@ -1,4 +1,4 @@
-r"""The law of W = (V_1 + … + V_t)/t under Q, from above and from below: one FFT, and a few rare jumps.
+r"""The law of W = (V_1 + … + V_t)/t under Q, from above and from below: one FFT, and a few rare large summands.
 
 Equations (R4)-(R6) of ``docs/theory/random_allocation.md``.
 """
@@ -15,8 +15,8 @@ from dprmt.accounting.basics import Array
 from dprmt.accounting.pairs._likelihood_ratio import RatioCells, RatioLaw, merged, spread
 from dprmt.accounting.pairs._power_convolution import GridMeasure, sum_on_grid
 
-_MOST_JUMPS = 12
-_FEW_JUMPS = 800  # nodes for jumps that come together
+_MOST_LARGE = 12
+_FEW_NODES = 800  # nodes for several large summands
 _OUTSIDE = 1e-9  # mass outside the window of the FFT, relative to the tail that may be charged
 _ENOUGH = 3.0  # rounding, relative to the same, below which one FFT will do
 
@@ -43,44 +43,44 @@ class SumLaw:
 
 @dataclass(frozen=True)
 class _Charged:
-    """Atoms of the sum with a number of jumps, and what rounding and truncation may have misplaced."""
+    """Atoms of the sum with a number of large summands, and what rounding and truncation may have misplaced."""
 
     law: RatioLaw
     lost: float
     unclear: float
 
 
-def sum_from_above(law: RatioLaw, light: int, mesh: float, copies: int, tail: float) -> SumLaw:
+def sum_from_above(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: float) -> SumLaw:
     """A law of W that is never more private, for a law of V that is not.
 
-    ``light``: number of atoms that are summed by FFT; the others are jumps.
+    ``on_grid``: number of atoms that are summed by FFT; the others are the large summands.
     """
-    small, jumps = _split(law, light, mesh)
-    jump_mass, jump_moment = float(jumps.mass.sum()), float(jumps.mass @ jumps.ratio)
-    light_moment = float(small.mass @ small.index) * mesh
-    most = _most_jumps(copies, jump_mass, jump_moment, tail)
-    parts = _parts(small, jumps, mesh, copies, most, tail, above=True)
-    beyond = _more_than(most, copies, jump_mass)
+    small, large = _split(law, on_grid, mesh)
+    large_mass, large_moment = float(large.mass.sum()), float(large.mass @ large.ratio)
+    small_moment = float(small.mass @ small.index) * mesh
+    most = _most_large(copies, large_mass, large_moment, tail)
+    parts = _parts(small, large, mesh, copies, most, tail, above=True)
+    beyond = _more_than(most, copies, large_mass)
     lost = law.lost + sum(part.lost for part in parts)
-    if beyond > 0:  # to W = 0: its P-mass, E[V_1; more than ``most`` jumps], is lost
-        lost += light_moment * _more_than(most, copies - 1, jump_mass)
-        lost += jump_moment * _more_than(most - 1, copies - 1, jump_mass)
+    if beyond > 0:  # to W = 0: its P-mass, E[V_1; more than ``most`` large summands], is lost
+        lost += small_moment * _more_than(most, copies - 1, large_mass)
+        lost += large_moment * _more_than(most - 1, copies - 1, large_mass)
     unclear = beyond + sum(part.unclear for part in parts)
     return _joined(parts, copies, lost, unclear)
 
 
-def sum_from_below(law: RatioLaw, light: int, mesh: float, copies: int, tail: float) -> SumLaw:
+def sum_from_below(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: float) -> SumLaw:
     """A law of W that is never less private, for a law of V that is not. Arguments as in :func:`sum_from_above`."""
-    small, jumps = _split(law, light, mesh)
-    jump_mass, jump_moment = float(jumps.mass.sum()), float(jumps.mass @ jumps.ratio)
-    most = _most_jumps(copies, jump_mass, jump_moment, tail)
-    return _joined(_parts(small, jumps, mesh, copies, most, tail, above=False), copies, 0.0, 0.0)
+    small, large = _split(law, on_grid, mesh)
+    large_mass, large_moment = float(large.mass.sum()), float(large.mass @ large.ratio)
+    most = _most_large(copies, large_mass, large_moment, tail)
+    return _joined(_parts(small, large, mesh, copies, most, tail, above=False), copies, 0.0, 0.0)
 
 
-def _split(law: RatioLaw, light: int, mesh: float) -> tuple[GridMeasure, RatioLaw]:
-    index = np.rint(law.ratio[:light] / mesh).astype(np.int64)
-    jumps = np.arange(law.mass.size) >= light
-    return GridMeasure(index, law.mass[:light]), law.part(jumps & (law.mass > 0))
+def _split(law: RatioLaw, on_grid: int, mesh: float) -> tuple[GridMeasure, RatioLaw]:
+    index = np.rint(law.ratio[:on_grid] / mesh).astype(np.int64)
+    large = np.arange(law.mass.size) >= on_grid
+    return GridMeasure(index, law.mass[:on_grid]), law.part(large & (law.mass > 0))
 
 
 def _joined(parts: list[_Charged], copies: int, lost: float, unclear: float) -> SumLaw:
@@ -90,15 +90,15 @@ def _joined(parts: list[_Charged], copies: int, lost: float, unclear: float) -> 
     return SumLaw(ratio[keep], mass[keep], min(lost, 1.0), min(unclear, 1.0))
 
 
-def _most_jumps(copies: int, jump_mass: float, jump_moment: float, tail: float) -> int:
+def _most_large(copies: int, large_mass: float, large_moment: float, tail: float) -> int:
     """So many that the P-mass of more is a hundredth of ``tail``."""
-    if jump_mass == 0.0:
+    if large_mass == 0.0:
         return 0
-    for number in range(min(_MOST_JUMPS, copies)):
-        rest = _more_than(number, copies - 1, jump_mass)
-        if rest + jump_moment * _more_than(number - 1, copies - 1, jump_mass) <= 1e-2 * tail:
+    for number in range(min(_MOST_LARGE, copies)):
+        rest = _more_than(number, copies - 1, large_mass)
+        if rest + large_moment * _more_than(number - 1, copies - 1, large_mass) <= 1e-2 * tail:
             return number
-    return min(_MOST_JUMPS, copies)
+    return min(_MOST_LARGE, copies)
 
 
 def _more_than(number: int, copies: int, probability: float) -> float:
@@ -109,48 +109,48 @@ def _more_than(number: int, copies: int, probability: float) -> float:
 
 
 def _parts(
-    small: GridMeasure, jumps: RatioLaw, mesh: float, copies: int, most: int, tail: float, above: bool
+    small: GridMeasure, large: RatioLaw, mesh: float, copies: int, most: int, tail: float, above: bool
 ) -> list[_Charged]:
-    """The sums with 0, 1, … jumps; each is C(t, j) times so many light summands convolved with j jumps."""
+    """The sums with 0, 1, … large summands; each is C(t, j) times t - j small ones convolved with j large ones."""
     parts = []
     several: RatioLaw | None = None
-    few = _on_fewer_nodes(jumps, above) if most > 1 else jumps  # two together are rare enough for coarser nodes
+    few = _on_fewer_nodes(large, above) if most > 1 else large  # two together are rare enough for coarser nodes
     for number in range(most + 1):
         if number == 1:
-            several = jumps
+            several = large
         elif number > 1:
             several = _convolved(few if several is None or number == 2 else several, few, above, 400)
         ways = float(comb(copies, number))
         share = ways * float(several.mass.sum()) if several is not None else 1.0
-        light, outside = _light_law(
+        small_sum, outside = _small_law(
             small, mesh, copies - number, copies, tail, _ENOUGH * tail / max(share, 1e-300), above
         )
-        parts.append(_with_jumps(light, outside, several, ways, copies, above))
+        parts.append(_with_large(small_sum, outside, several, ways, copies, above))
     return parts
 
 
-def _light_law(
-    small: GridMeasure, mesh: float, lights: int, copies: int, tail: float, enough: float, above: bool
+def _small_law(
+    small: GridMeasure, mesh: float, copies_left: int, copies: int, tail: float, enough: float, above: bool
 ) -> tuple[RatioLaw, float]:
-    """Sum of ``lights`` summands without jumps, no mass too small (or too large); what may lie outside the grid."""
-    if not lights:
+    """Sum of ``copies_left`` small summands, no mass too small (or too large); what may lie outside the grid."""
+    if not copies_left:
         return RatioLaw(np.zeros(1), np.ones(1), 0.0), 0.0
     log_outside = float(np.log(tail * _OUTSIDE))
-    first, mass, error = sum_on_grid(small, lights, log_outside, mesh / copies, enough)
+    first, mass, error = sum_on_grid(small, copies_left, log_outside, mesh / copies, enough)
     ratio = (first + np.arange(mass.size, dtype=np.float64)) * mesh
     return RatioLaw(ratio, mass + error if above else np.maximum(mass - error, 0.0), 0.0), 2.0 * tail * _OUTSIDE
 
 
-def _with_jumps(
-    light: RatioLaw, outside: float, jumps: RatioLaw | None, ways: float, copies: int, above: bool
+def _with_large(
+    small_sum: RatioLaw, outside: float, large: RatioLaw | None, ways: float, copies: int, above: bool
 ) -> _Charged:
-    """``outside`` bounds the Q-mass, and the P-mass without jumps, that the light sum leaves out."""
-    if jumps is None:
-        return _Charged(light, outside, outside)
-    law = _convolved(_coarser(light, above), jumps, above, 2000)
-    jump_mass, jump_moment = float(jumps.mass.sum()), float(jumps.mass @ jumps.ratio)
-    lost = ways * outside * (jump_mass + jump_moment / copies)
-    return _Charged(RatioLaw(law.ratio, ways * law.mass, 0.0), lost, ways * outside * jump_mass)
+    """``outside`` bounds the Q-mass, and the P-mass without large summands, that the sum of small ones leaves out."""
+    if large is None:
+        return _Charged(small_sum, outside, outside)
+    law = _convolved(_coarser(small_sum, above), large, above, 2000)
+    large_mass, large_moment = float(large.mass.sum()), float(large.mass @ large.ratio)
+    lost = ways * outside * (large_mass + large_moment / copies)
+    return _Charged(RatioLaw(law.ratio, ways * law.mass, 0.0), lost, ways * outside * large_mass)
 
 
 def _coarser(law: RatioLaw, above: bool) -> RatioLaw:
@@ -169,13 +169,13 @@ def _coarser(law: RatioLaw, above: bool) -> RatioLaw:
 
 
 def _on_fewer_nodes(law: RatioLaw, above: bool) -> RatioLaw:
-    """A law of jumps on some hundred nodes in geometric progression."""
-    if law.mass.size <= _FEW_JUMPS:
+    """A law of large summands on some hundred nodes in geometric progression."""
+    if law.mass.size <= _FEW_NODES:
         return law
     low, high = float(law.ratio[0]), float(law.ratio[-1])
-    nodes = np.geomspace(low, high, _FEW_JUMPS + 1)
+    nodes = np.geomspace(low, high, _FEW_NODES + 1)
     nodes[0], nodes[-1] = low, high
-    place = np.clip(np.searchsorted(nodes, law.ratio, side="right") - 1, 0, _FEW_JUMPS - 1)
+    place = np.clip(np.searchsorted(nodes, law.ratio, side="right") - 1, 0, _FEW_NODES - 1)
     return _regrouped(law, place, nodes, above)
 
 

@@ -12,7 +12,7 @@ from dprmt.accounting.pairs._cells import StepPair
 from dprmt.accounting.pairs._clipping_step import ClippingStep
 from dprmt.accounting.pairs._coin_mixtures import CoinMixture
 from dprmt.accounting.pairs._neighbours import Neighbours, group_size, is_replacement
-from dprmt.accounting.pairs._revealed_replacement import AtomicPair, EqualReplacement, replaced_by_potentials
+from dprmt.accounting.pairs._public_replacement import AtomicPair, EqualReplacement, replaced_by_potentials
 from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement, SecretReplacementBelow
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair

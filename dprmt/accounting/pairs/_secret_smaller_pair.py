@@ -12,7 +12,7 @@ import numpy as np
 
 from dprmt.accounting.basics import Array
 from dprmt.accounting.pairs._cells import LossCells
-from dprmt.accounting.pairs._revealed_pair import log_shift_ratio
+from dprmt.accounting.pairs._public_pair import log_shift_ratio
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair, cells_between
 
 _COARSE, _FINE = 24, 160  # thresholds at which the curves are compared

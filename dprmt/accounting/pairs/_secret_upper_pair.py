@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 from dprmt.accounting.basics import Array
 from dprmt.accounting.pairs._cells import LossCells
 from dprmt.accounting.pairs._gaussian_cells import interval_masses
-from dprmt.accounting.pairs._revealed_pair import log_shift_ratio
+from dprmt.accounting.pairs._public_pair import log_shift_ratio
 from dprmt.accounting.pairs._shifted_normals import (
     FULL,
     blocks,

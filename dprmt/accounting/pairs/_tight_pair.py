@@ -1,4 +1,4 @@
-r"""The tight analysis with revealed probes: the step's curve replaced by the best of two bounds, at each node.
+r"""The tight analysis with public probes: the step's curve replaced by the best of two bounds, at each node.
 
 E ĥ_ε(X_1), ĥ_ε the convex majorant of h_ε, bounds every spectrum's divergence at every ε (T4); so does E h_ε(X) under
 the envelope's law (E4). At the loss nodes the smaller one is a number, and the lower convex envelope of these numbers
@@ -17,7 +17,7 @@ from dprmt.accounting.basics import Array
 from dprmt.accounting.pairs._cells import LossCells
 from dprmt.accounting.pairs._discretization import connect_the_dots
 from dprmt.accounting.pairs._gaussian_cells import ROWS_AT_A_TIME
-from dprmt.accounting.pairs._revealed_pair import RevealedPair, log_shift_ratio
+from dprmt.accounting.pairs._public_pair import PublicPair, log_shift_ratio
 
 _SMALLEST_CONCAVE_SHIFT = float(np.sqrt(12.0))  # below it h_ε is convex for every ε (T2)
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
@@ -35,12 +35,12 @@ class TightPair:
     ``exact_shift``: 1/σ, the shift where X = 1, if the envelope's law may be taken as well (M2); else 0.
     """
 
-    rank_one: RevealedPair
+    rank_one: PublicPair
     exact_shift: float = 0.0
     slack: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
-        """As in :class:`RevealedPair`."""
+        """As in :class:`PublicPair`."""
         return self.rank_one.loss_range(tail)
 
     def cells(self, nodes: Array) -> LossCells:

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dprmt.accounting.composition import _split_curve as _jump_split
+from dprmt.accounting.composition import _split_curve
 from dprmt.accounting.composition._composed_loss import chernoff, composed, composed_powers, log_mgf, window, window_of
 from dprmt.accounting.composition._delta_curve import discounted_suffix_sums
 from dprmt.accounting.composition._one_step_curve import OneStepCurve
-from dprmt.accounting.composition._small_losses import _tilts, light_curves
+from dprmt.accounting.composition._small_losses import _tilts, small_loss_curves
 from dprmt.accounting.composition._split_curve import SplitCurve
 from dprmt.accounting.pairs._discretization import LossPMF, keep_at_last
 from dprmt.accounting.pairs._discretization import from_above as dots_from_above
-from dprmt.accounting.pairs._revealed_pair import RevealedPair
+from dprmt.accounting.pairs._public_pair import PublicPair
 
 MESH, STRIDE, CUT = 0.03, 7, 4
 
@@ -40,12 +40,12 @@ def exact_delta(pmf: LossPMF, steps: int, epsilon: float) -> float:
 
 @st.composite
 def split_laws(draw) -> LossPMF:
-    """Light losses at -3 … 4 meshes, jumps at multiples of 7."""
-    jumps = sorted(draw(st.sets(st.integers(1, 9), min_size=1, max_size=5)))
-    index = np.array([*range(-3, CUT + 1), *(STRIDE * j for j in jumps)])
-    light = np.array(draw(st.lists(st.floats(0.01, 1.0), min_size=8, max_size=8)))
-    tall = np.array(draw(st.lists(st.floats(1e-9, 0.05), min_size=len(jumps), max_size=len(jumps))))
-    mass = np.append(light / light.sum(), tall)
+    """Small losses at -3 … 4 meshes, large ones at multiples of 7."""
+    large = sorted(draw(st.sets(st.integers(1, 9), min_size=1, max_size=5)))
+    index = np.array([*range(-3, CUT + 1), *(STRIDE * j for j in large)])
+    small_part = np.array(draw(st.lists(st.floats(0.01, 1.0), min_size=8, max_size=8)))
+    tall = np.array(draw(st.lists(st.floats(1e-9, 0.05), min_size=len(large), max_size=len(large))))
+    mass = np.append(small_part / small_part.sum(), tall)
     infinite = draw(st.sampled_from([0.0, 1e-9]))
     return LossPMF(index, mass / mass.sum() * (1 - infinite), MESH, infinite)
 
@@ -53,11 +53,11 @@ def split_laws(draw) -> LossPMF:
 @given(split_laws(), st.integers(1, 9), st.floats(0.0, 2.5), st.sampled_from([2, 10**6]), st.sampled_from([1e-9, 0.3]))
 @settings(max_examples=150)
 def test_both_sides_hold_the_convolution(pmf, steps, epsilon, few_steps, negligible) -> None:
-    """With stand-ins for a number of light steps (J2) or without; with all jumps followed up, or some charged."""
+    """With stand-ins for a number of small-loss steps (J2) or without; all large losses counted, or some charged."""
     exact = exact_delta(pmf, steps, epsilon)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_jump_split, "_FEW_STEPS", few_steps)
-        patch.setattr(_jump_split, "_NEGLIGIBLE", negligible)
+        patch.setattr(_split_curve, "_FEW_STEPS", few_steps)
+        patch.setattr(_split_curve, "_NEGLIGIBLE", negligible)
         upper, lower = (SplitCurve(pmf, steps, CUT, STRIDE, side, max(exact, 1e-12)) for side in ("upper", "lower"))
         high, low = upper.delta_bounds(epsilon)[1], lower.delta_bounds(epsilon)[0]
     assert low <= exact * (1 + 1e-10)
@@ -82,37 +82,40 @@ def test_epsilon_is_the_inverse_of_delta(pmf, steps, exponent) -> None:
 
 @given(split_laws(), st.integers(1, 40), st.floats(-3.0, 1.0))
 @example(LossPMF(np.arange(-3, 5), np.array([*[0.152] * 6, 0.038, 0.019]), MESH, 0.0), 1, 0.25)
-def test_light_steps_at_every_epsilon(pmf, steps, epsilon) -> None:
+def test_small_losses_at_every_epsilon(pmf, steps, epsilon) -> None:
     """Also far to the left of all losses, where δ is linear in e^ε, and to the right, where it is 0."""
-    light = LossPMF(pmf.index[:8], pmf.mass[:8], MESH, 0.0)
+    small_part = LossPMF(pmf.index[:8], pmf.mass[:8], MESH, 0.0)
     counts = [0, steps, steps + 3]
     indices, rows = round(epsilon / MESH) * np.array([1, 3]), np.arange(3)
     for small in (1e-5, 1e-9):
-        high, low = (light_curves(light, counts, small, side) for side in ("upper", "lower"))
+        high, low = (small_loss_curves(small_part, counts, small, side) for side in ("upper", "lower"))
         for i in indices:
             index = np.full(3, i)
             for count, a, b in zip(counts, low.at(rows, index), high.at(rows, index), strict=True):
-                exact = exact_delta(light, count, i * MESH)
+                exact = exact_delta(small_part, count, i * MESH)
                 assert a <= exact * (1 + 1e-12)
                 assert b >= exact * (1 - 1e-12)
-                bounds = [chernoff(light, count, tilt)[0] - tilt * i * MESH for tilt in _tilts(light, steps + 3, small)]
+                bounds = [
+                    chernoff(small_part, count, tilt)[0] - tilt * i * MESH
+                    for tilt in _tilts(small_part, steps + 3, small)
+                ]
                 assert b - a <= 1e-9 * (exact + math.exp(min(bounds)))  # of which 2e-10 is charged on either side
 
 
 def test_left_of_its_grid_a_curve_is_at_least_what_it_is_there() -> None:
     """D falls: where e^ε E u overtakes all mass, far below all losses, its linear part says nothing."""
-    light = LossPMF(np.array([-33, 33]), np.array([0.27, 0.73]), MESH, 0.0)
-    lower, upper = (light_curves(light, [400], 1e-9, side) for side in ("lower", "upper"))
+    small_part = LossPMF(np.array([-33, 33]), np.array([0.27, 0.73]), MESH, 0.0)
+    lower, upper = (small_loss_curves(small_part, [400], 1e-9, side) for side in ("lower", "upper"))
     index, rows = np.array([round(20.0 / MESH)]), np.zeros(1, dtype=np.int64)
     assert index[0] < lower.first
-    assert 0.999 < lower.at(rows, index)[0] <= exact_delta(light, 400, 20.0) <= upper.at(rows, index)[0]
+    assert 0.999 < lower.at(rows, index)[0] <= exact_delta(small_part, 400, 20.0) <= upper.at(rows, index)[0]
 
 
 def test_just_left_of_its_grid_a_curve_keeps_what_lies_below() -> None:
     """D is linear in e^ε but for losses below ε, of which as much as 1e-10 may lie left of the grid."""
-    light = LossPMF(np.array([-5, 5]), np.array([0.27, 0.73]), MESH, 0.0)
-    upper = light_curves(light, [40], 1e-9, "upper")
-    first, law = power(light, 40)
+    small_part = LossPMF(np.array([-5, 5]), np.array([0.27, 0.73]), MESH, 0.0)
+    upper = small_loss_curves(small_part, [40], 1e-9, "upper")
+    first, law = power(small_part, 40)
     losses = (first + np.arange(law.size)) * MESH
     for index in upper.first - np.array([1, 2]):
         below = float(law @ np.maximum(np.expm1(index * MESH - losses), 0.0))
@@ -121,10 +124,10 @@ def test_just_left_of_its_grid_a_curve_keeps_what_lies_below() -> None:
         assert upper.at(np.zeros(1, dtype=np.int64), np.array([index]))[0] >= linear + below * (1 - 1e-9)
 
 
-def test_no_light_step_loses_nothing() -> None:
-    """(1 - e^ε)₊, also where all light losses are negative and the grid ends left of 0."""
-    light = LossPMF(np.array([-9, -8]), np.array([0.5, 0.4]), MESH, 0.0)
-    high, low = (light_curves(light, [0, 40], 1e-9, side) for side in ("upper", "lower"))
+def test_no_small_loss_step_loses_nothing() -> None:
+    """(1 - e^ε)₊, also where all small losses are negative and the grid ends left of 0."""
+    small_part = LossPMF(np.array([-9, -8]), np.array([0.5, 0.4]), MESH, 0.0)
+    high, low = (small_loss_curves(small_part, [0, 40], 1e-9, side) for side in ("upper", "lower"))
     index, rows = np.arange(-700, 5), np.zeros(705, dtype=np.int64)
     exact = -np.expm1(np.minimum(index * MESH, 0.0))
     assert low.first + low.values.shape[1] < 0
@@ -140,8 +143,8 @@ def test_discounted_sums_over_several_blocks() -> None:
     np.testing.assert_allclose(discounted_suffix_sums(values, nodes), direct, rtol=1e-12)
 
 
-def test_no_jump_is_forgotten() -> None:
-    """Binomial weights, every number of jumps: all mass at ε → -∞ is there."""
+def test_no_large_loss_is_forgotten() -> None:
+    """Binomial weights, every number of large losses: all mass at ε → -∞ is there."""
     pmf = LossPMF(np.array([0, 7, 14]), np.array([0.6, 0.3, 0.1]), MESH, 0.0)
     curve = SplitCurve(pmf, 5, CUT, STRIDE, "upper", 1e-3)
     assert set(curve.rows) == set(range(6))
@@ -186,7 +189,7 @@ def test_one_step_is_read_off(pmf, epsilon, exponent) -> None:
 
 def test_the_last_cell_reaches_to_infinity() -> None:
     """Its dots keep P- and Q-mass, and bound δ(ε) up to the last node from above, far better than infinity does."""
-    pair = RevealedPair(np.array([0.5, 1.5]), np.array([0.7, 0.3]), 0.2)
+    pair = PublicPair(np.array([0.5, 1.5]), np.array([0.7, 0.3]), 0.2)
     index = np.arange(-40, 61)
     cells = pair.cells(index * 0.03)
     plain = dots_from_above(index, 0.03, cells)

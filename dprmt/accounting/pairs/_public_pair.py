@@ -1,4 +1,4 @@
-r"""One step of Poisson-subsampled Gaussian noise whose sensitivity Z is random and revealed.
+r"""One step of Poisson-subsampled Gaussian noise whose random sensitivity Z is public.
 
 P: (Z, (1-q) N(0,1) + q N(Z/σ, 1)) against Q: (Z, N(0,1)). The privacy loss is an increasing function of
 the second coordinate, for each value of Z: equation (A1) of ``docs/theory/randomized_clipping.md``.
@@ -17,7 +17,7 @@ from dprmt.accounting.pairs._gaussian_cells import ROWS_AT_A_TIME, interval_mass
 
 
 @dataclass(frozen=True)
-class RevealedPair:
+class PublicPair:
     """The pair for a discrete law of the sensitivity.
 
     ``infinite``: probability of Z = ∞: the sample's participation is then plain to see.

@@ -17,7 +17,7 @@ from dprmt.accounting.basics import Array
 from dprmt.accounting.pairs._cells import LossCells
 from dprmt.accounting.pairs._coin_mixtures import replacement_thresholds
 from dprmt.accounting.pairs._gaussian_cells import ROWS_AT_A_TIME, interval_masses
-from dprmt.accounting.pairs._revealed_pair import RevealedPair
+from dprmt.accounting.pairs._public_pair import PublicPair
 from dprmt.accounting.pairs._tight_pair import keep_the_envelope
 
 _ROUNDING = 1e-9
@@ -295,5 +295,5 @@ def _last_threshold(shift: Array, mass: Array, tail: float) -> float:
 
 def _largest_loss(shift: Array, mass: Array, sample_rate: float, tail: float) -> float:
     """No smaller than the loss that P exceeds with probability ``tail``."""
-    high = RevealedPair(np.maximum(shift, _LEAST_SHIFT), mass, sample_rate).loss_range(tail)[1]
+    high = PublicPair(np.maximum(shift, _LEAST_SHIFT), mass, sample_rate).loss_range(tail)[1]
     return high + min(-math.log1p(-sample_rate) if sample_rate < 1.0 else math.inf, high)
