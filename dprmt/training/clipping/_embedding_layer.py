@@ -10,7 +10,7 @@ from torch import nn
 
 from dprmt.training.clipping._optimizer import sum_of
 from dprmt.training.clipping._policy import Measured, NormPolicy, Rows, Samples, Use
-from dprmt.training.norms import LayerRecord, embedding_rows, layer_record
+from dprmt.training.norms import LayerRecord, embedding_rows, layer_record, sum_of_squares
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class EmbeddingLayer:
         contribution = EmbeddingRows(self.module.weight, owners, words, rows)
         if self._estimator is None:
             squares = torch.zeros(len(tokens), dtype=torch.float64, device=rows.device)
-            return squares.index_add_(0, owners, rows.double().square().sum(1)), [contribution]
+            return squares.index_add_(0, owners, sum_of_squares(rows)), [contribution]
         norms = self._estimator.embedding_squared_norms(
             tokens, gradients, layer=self.name, step=step, samples=samples, padding_idx=padding
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from opacus.grad_sample import GradSampleModule
@@ -43,11 +44,32 @@ class PerSampleGradients:
                 total += (factors.to(matrix) @ matrix).view_as(total)
 
 
+@dataclass(frozen=True)
+class FormedAgain:
+    """Gradients formed twice, of a few samples at a time: for their norms, and by the same calls for the sum."""
+
+    form: Callable[[slice], PerSampleGradients]
+    parts: Sequence[slice]
+
+    def squared_norms(self) -> torch.Tensor:
+        """Exact ones: shape (B,), float64."""
+        return torch.cat([self.form(part).squared_norms() for part in self.parts])
+
+    def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
+        """See `Contribution`."""
+        whole = isinstance(kept, slice)
+        counts = [part.stop - part.start if whole else int(kept[part].sum()) for part in self.parts]
+        for part, own in zip(self.parts, factors.split(counts), strict=True):
+            if len(own):
+                self.form(part).add_to_sums(own, slice(None) if whole else kept[part])
+
+
 class FormedLayer:
     """Normalizations, convolutions, a bias alone, layers of somebody else.
 
     Norms are exact. If everything is estimated, each parameter's gradient is a matrix of one row; ``parameters`` are
-    by the names under which they are then recorded.
+    by the names under which they are then recorded. Exact norms of gradients that exceed both the memory budget and the
+    layer's inputs and output gradients are of a few samples at a time.
     """
 
     per_token = False
@@ -62,7 +84,7 @@ class FormedLayer:
     ) -> None:
         self.name, self.module, self._sampler = name, module, sampler
         self._names = {parameter: own for own, parameter in parameters.items() if parameter.requires_grad}
-        self._estimator = policy.everything
+        self._estimator, self._budget = policy.everything, policy.memory_budget
 
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
@@ -76,15 +98,30 @@ class FormedLayer:
 
     def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
         """See `Layer`."""
-        totals: dict[nn.Parameter, torch.Tensor] = {}
-        for inputs, gradients in uses:
-            for parameter, value in self._sampler(self.module, list(inputs), gradients).items():
-                totals[parameter] = value if parameter not in totals else totals[parameter] + value
+        if units is None and self._estimator is None and (few := self._few_samples(uses)) < len(uses[0][1]):
+            again = FormedAgain(partial(self._formed, uses), _parts(len(uses[0][1]), few))
+            return again.squared_norms(), [again]
+        totals: Gradients = self._formed(uses).values
         if units is not None:
             totals = {parameter: units.summed(value) for parameter, value in totals.items()}
         formed = PerSampleGradients(totals)
         squared = formed.squared_norms() if self._estimator is None else self._estimates(totals, step, samples)
         return squared, [formed]
+
+    def _formed(self, uses: Sequence[Use], part: slice = slice(None)) -> PerSampleGradients:
+        totals: dict[nn.Parameter, torch.Tensor] = {}
+        for inputs, gradients in uses:
+            own = list(inputs) if part == slice(None) else [value[part] for value in inputs]
+            for parameter, value in self._sampler(self.module, own, gradients[part]).items():
+                totals[parameter] = value if parameter not in totals else totals[parameter] + value
+        return PerSampleGradients(totals)
+
+    def _few_samples(self, uses: Sequence[Use]) -> int:
+        """How many samples' gradients are formed at once: all, unless they take more than may be kept."""
+        each = sum(parameter.numel() * max(parameter.itemsize, 4) for parameter in self._names)
+        stored = sum(value.nbytes for inputs, gradients in uses for value in (*inputs, gradients))
+        size = len(uses[0][1])
+        return size if size * each <= max(self._budget, stored) else max(1, self._budget // each)
 
     def _estimates(self, gradients: Gradients, step: int, samples: Samples) -> torch.Tensor:
         assert self._estimator is not None
@@ -106,6 +143,9 @@ class WholeModule(FormedLayer):
         parameters = {f"{name}.{inside}": parameter for inside, parameter in module.named_parameters()}
         super().__init__(name, module, parameters, policy, _as_they_are)
 
+    def _few_samples(self, uses: Sequence[Use]) -> int:
+        return len(uses[0][1])  # formed already, by the backward pass
+
 
 def formed_layer(name: str, module: nn.Module, policy: NormPolicy) -> FormedLayer:
     """By Opacus' sampler for the type of the module, or functorch."""
@@ -118,6 +158,10 @@ def bias_alone(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: tor
     """A sampler: a linear layer's bias, in float32 or float64."""
     (per_token,) = token_factors(gradients=gradients)
     return {module.bias: per_token.sum(1)}
+
+
+def _parts(size: int, few: int) -> list[slice]:
+    return [slice(first, min(first + few, size)) for first in range(0, size, few)]
 
 
 def _as_they_are(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:

@@ -46,13 +46,15 @@ def make_private(
         Of all the trainable parameters. A `dprmt.training.optimizers.DPGrape` brings its subspaces: per-sample
         gradients of their weights are projected in the backward pass, and clipped and noised there.
     norms : str, Norms or NormEstimator
-        How per-sample norms are taken. A word: "exact" forms all per-sample gradients; "ghost", for which
-        ``ExactNorms()`` stands too, obtains the same norms by the cheaper of tokens' Gram matrices and the layer's
-        per-sample gradients; "hutchinson" and "hutch++" estimate them with 32 *secret* probes in O(k(T + d + p)) memory
-        per sample. A value of the accountant's, such as ``Hutchinson(64, secret=True)`` or ``HutchPlusPlus(16, 8)``,
-        whose probes are public unless it says otherwise; with a ``rank`` everything is estimated. Or an estimator,
-        of one's own or `dprmt.training.norms`', which brings its own probes. Layers whose exact norm costs less have
-        exact ones, see :attr:`ClippedStep.record`, and so have embeddings, normalizations and lone biases.
+        How per-sample norms are taken. A word: "exact" forms per-sample gradients, those that are larger than a layer's
+        inputs and output gradients in blocks of at most 64 MiB (`plan_private` takes another ``memory_budget``);
+        "ghost", for which ``ExactNorms()`` stands too, obtains the same norms by the cheaper of this and tokens' Gram
+        matrices, T(d + p) against d·p operations for a token of a d × p layer; "hutchinson" and "hutch++" estimate them
+        with 32 *secret* probes in O(k(T + d + p)) memory per sample. A value of the accountant's, such as
+        ``Hutchinson(64, secret=True)`` or ``HutchPlusPlus(16, 8)``, whose probes are public unless it says otherwise;
+        with a ``rank`` everything is estimated. Or an estimator, of one's own or `dprmt.training.norms`', which brings
+        its own probes. Layers whose exact norm costs less have exact ones, see :attr:`ClippedStep.record`, and so have
+        embeddings, normalizations and lone biases.
     clipping_norm : float
         C > 0.
     noise_multiplier : float

@@ -16,6 +16,7 @@ from dprmt.training.clipping._policy import Measured, NormPolicy, Rows, Samples,
 from dprmt.training.norms import (
     UNIT_ROUNDOFF,
     LayerRecord,
+    exact_squared_norms,
     full_precision,
     ghost_squared_norms,
     layer_record,
@@ -94,10 +95,10 @@ class FactoredLayer:
         return [layer_record(self._estimator, self.name, *self._sizes, bias=with_bias, tokens=tokens)]
 
     def terms(self, tokens: int) -> int:
-        """See `Layer`; norms of what is stored are no sums of products."""
+        """See `Layer`; of products that are formed, to be summed later in another order, only the tokens are added."""
         if self._estimator is not None:
             return self._estimator.terms(tokens, *self._sizes)
-        return 1 if self._policy.form else tokens + sum(self._sizes) + 1
+        return tokens + 1 if self._policy.form else tokens + sum(self._sizes) + 1
 
     def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
         """Estimated, of gradients that are formed, or by Gram matrices of tokens."""
@@ -106,14 +107,27 @@ class FactoredLayer:
         if self._estimator is not None:
             named = {"layer": self.name, "step": step, "samples": samples}
             return self._estimator.squared_norms(a, g, bias=bias, **named), [factors]  # type: ignore[arg-type]
-        tokens = self._policy.tokens or math.prod(g.shape[1:-1])  # public if given: not the batch's padding
-        if self._policy.form or math.prod(self._sizes) <= 2 * tokens**2:
-            formed = factors.formed()
-            return formed.squared_norms(), [formed]
+        present = math.prod(g.shape[1:-1])
+        tokens = self._policy.tokens or present  # public if given: not the batch's padding
+        if self._policy.form or not self._gram_is_cheaper(tokens):
+            return self._exactly(factors, present)
         a, g = token_factors(activations=a, gradients=g)
         dtype = torch.promote_types(a.dtype, self._gram)
         margin = self._margins[dtype, torch.get_float32_matmul_precision()]
         return ghost_squared_norms(a.to(dtype), g.to(dtype), bias=bias, margin=margin), [factors]
+
+    def _gram_is_cheaper(self, tokens: int) -> bool:
+        """Whether T²(d + p) products are fewer than the T·d·p of a gradient; twice as dear in float64."""
+        dear = 2 if self._gram == torch.float64 and self.module.weight.dtype != torch.float64 else 1
+        return dear * tokens * sum(self._sizes) < math.prod(self._sizes)
+
+    def _exactly(self, factors: Factors, tokens: int) -> Measured:
+        """Gradients that are no larger than their factors are kept in their place; others formed in blocks of rows."""
+        if math.prod(self._sizes) <= tokens * sum(self._sizes):
+            formed = factors.formed()
+            return formed.squared_norms(), [formed]
+        budget, bias = self._policy.memory_budget, factors.bias is not None
+        return exact_squared_norms(factors.activations, factors.gradients, bias=bias, memory_budget=budget), [factors]
 
 
 class LinearLayer(FactoredLayer):

@@ -28,7 +28,7 @@ from dprmt.training.clipping._step import REPLAY, ClippedStep
 from dprmt.training.clipping._trainable_modules import trainable_modules
 from dprmt.training.clipping._unit_regime import Regime, Units, check_units, choose_regime
 from dprmt.training.clipping._unit_step import UnitStep
-from dprmt.training.norms import DEFAULT_ROUNDING, LayerRecord, NormRecord, ProbeGenerator
+from dprmt.training.norms import DEFAULT_ROUNDING, MEMORY_BUDGET, LayerRecord, NormRecord, ProbeGenerator
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom, secret_generator
 from dprmt.training.subspaces import Subspaces
@@ -210,6 +210,7 @@ def plan_private(
     whole: Iterable[str] = (),
     replay: float = REPLAY,
     units: Units | None = None,
+    memory_budget: SupportsIndex = MEMORY_BUDGET,
 ) -> ClippingPlan:
     """Decide how norms will be obtained, so that the accountant can be asked for σ before anything is made private.
 
@@ -219,6 +220,10 @@ def plan_private(
         As in :func:`make_private`.
     probe_generator : ProbeGenerator, optional
         Of a word's or a value's probes; a new secret by default. An estimator of one's own has its own.
+    memory_budget : int
+        Bytes, >= 1: the most that is formed of a layer at once for exact norms, beside what is kept until the sum.
+        Gradients that take no more than the layer's inputs and output gradients are kept in their place. Norms are the
+        same. Modules that are taken whole form all of theirs, whatever the budget.
     subspaces : Subspaces, optional
         Of weights whose gradients are clipped and noised in projected coordinates: those of a `DPGrape`. Without, whole
         gradients are, and a `DPGrape` projects what was released.
@@ -250,7 +255,7 @@ def plan_private(
     bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
     size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)
     largest = None if tokens is None else check_count("tokens", tokens)
-    rate = check_real("replay", replay, low=0.0, high=1.0)
+    rate, budget = check_real("replay", replay, low=0.0, high=1.0), check_count("memory_budget", memory_budget)
     _check_process_group(distributed)
     generator = _shared_generator() if distributed and probe_generator is None else probe_generator
     names, estimator = frozenset(whole), wanted_estimator(norms, generator)
@@ -266,7 +271,7 @@ def plan_private(
     check_model(model, whole=names)
     if largest is not None and rows is not None:
         largest *= rows  # a unit's gradient has the rank, and the rounding, of all its rows' tokens
-    policy = NormPolicy(estimator, largest, form=forms_gradients(norms), whole=names)
+    policy = NormPolicy(estimator, largest, forms_gradients(norms), names, budget)
     record = NormRecord([record for layer in _layers(model, policy, subspaces) for record in layer.records()])
     check_rank(norms, record)
     return ClippingPlan(model, record, bound, size, policy, subspaces, bool(distributed), rate, *regime)

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import nn
 
-from dprmt.training.norms import EmbeddingNormEstimator, LayerRecord, NormEstimator, SampleId
+from dprmt.training.norms import MEMORY_BUDGET, EmbeddingNormEstimator, LayerRecord, NormEstimator, SampleId
 
 Samples: TypeAlias = Sequence[SampleId] | torch.Tensor | None
 Use: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]
@@ -26,7 +26,8 @@ Use: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]
 class NormPolicy:
     """What is decided for a whole model.
 
-    ``form``: whether per-sample gradients are formed even where Gram matrices are smaller.
+    ``form``: whether exact norms are of gradients that are formed, even where Gram matrices are cheaper.
+    ``memory_budget``: bytes of what is formed of a layer at once, beside what is kept.
     ``whole``: names of modules whose samples are run one by one although hooks could follow their layers.
     """
 
@@ -34,6 +35,7 @@ class NormPolicy:
     tokens: int | None = None
     form: bool = False
     whole: frozenset[str] = frozenset()
+    memory_budget: int = MEMORY_BUDGET
 
     @property
     def everything(self) -> EmbeddingNormEstimator | None:

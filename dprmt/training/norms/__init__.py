@@ -5,7 +5,7 @@ memory per sample:
 
 | function                         | memory       | norm                                     |
 |----------------------------------|--------------|------------------------------------------|
-| :func:`exact_squared_norms`      | d·p          | exact                                    |
+| :func:`exact_squared_norms`      | a block      | exact                                    |
 | :func:`ghost_squared_norms`      | T²           | exact                                    |
 | :func:`hutchinson_squared_norms` | k(T + d + p) | times Σ λ_i χ²_i(k)/k                    |
 | :func:`hutchpp_squared_norms`    | k(T + d + p) | times h + (1-h) Σ λ_i χ²_i(k)/k          |
@@ -23,6 +23,7 @@ from dprmt.training.norms._clipping import rounding_margin as rounding_margin
 from dprmt.training.norms._estimator import EmbeddingNormEstimator as EmbeddingNormEstimator
 from dprmt.training.norms._estimator import NormEstimator as NormEstimator
 from dprmt.training.norms._estimator import layer_record as layer_record
+from dprmt.training.norms._exact import MEMORY_BUDGET as MEMORY_BUDGET
 from dprmt.training.norms._exact import bias_squared_norms as bias_squared_norms
 from dprmt.training.norms._exact import embedding_rows as embedding_rows
 from dprmt.training.norms._exact import embedding_squared_norms as embedding_squared_norms
@@ -45,6 +46,7 @@ from dprmt.training.norms._record import NormRecord as NormRecord
 
 __all__ = [
     "DEFAULT_ROUNDING",
+    "MEMORY_BUDGET",
     "UNIT_ROUNDOFF",
     "EmbeddingNormEstimator",
     "HutchPlusPlusEstimator",

@@ -1,15 +1,35 @@
-"""Exact squared per-sample gradient norms, by forming each sample's gradient."""
+"""Exact squared per-sample gradient norms, by forming each sample's gradient, a few rows at a time."""
 
 from __future__ import annotations
 
+from typing import SupportsIndex
+
 import torch
 
-from dprmt._validation import ParameterError
-from dprmt.training.norms._layer_gradient import full_precision, layer_gradient, sum_of_squares, token_factors
+from dprmt._validation import ParameterError, check_count
+from dprmt.training.norms._layer_gradient import (
+    check_factors,
+    check_same_tokens,
+    full_precision,
+    layer_gradient,
+    sum_of_squares,
+    token_factors,
+)
+
+MEMORY_BUDGET = 64 << 20
+"""Bytes for what is formed of one layer to take its norms, by default."""
+_CACHED = 4 << 20  # bytes of a product that a CPU's cache still holds when its squares are added
+_ROWS = 128  # from which on a product of a row block is as fast as a whole one
 
 
-def exact_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, bias: bool = False) -> torch.Tensor:
-    """‖AᵀG‖²_F for every sample of a linear-like layer, forming AᵀG: O(d·p) memory per sample.
+def exact_squared_norms(
+    activations: torch.Tensor,
+    gradients: torch.Tensor,
+    *,
+    bias: bool = False,
+    memory_budget: SupportsIndex = MEMORY_BUDGET,
+) -> torch.Tensor:
+    """‖AᵀG‖²_F for every sample of a linear-like layer, from blocks of rows of AᵀG: in the memory of a block.
 
     Parameters
     ----------
@@ -20,6 +40,9 @@ def exact_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, b
         Gradients G of each sample's own loss (not of a mean) with respect to the layer's outputs.
     bias : bool
         Whether the layer has a bias, whose squared norm ‖Σ_t g_t‖² is then included.
+    memory_budget : int
+        Bytes, >= 1, that a block of AᵀG may take; at least a row of one sample is formed. On a CPU it is made smaller,
+        4 MiB where that holds 128 rows. Beside it, factors of 16 bits have copies of the samples at hand.
 
     Returns
     -------
@@ -29,17 +52,41 @@ def exact_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, b
     Raises
     ------
     ParameterError
-        If an input is not a real floating tensor or the leading axes differ.
+        If an input is not a real floating tensor, the leading axes differ or the budget is no count.
 
     Examples
     --------
     >>> exact_squared_norms(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]]))
     tensor([45.], dtype=torch.float64)
     """
-    layer = layer_gradient(activations, gradients, bias)
-    with full_precision(layer.left.device):
-        norms = sum_of_squares(layer.left.transpose(1, 2) @ layer.right)
+    budget = check_count("memory_budget", memory_budget)
+    dtype = check_factors(activations=activations, gradients=gradients)
+    check_same_tokens(activations, gradients)
+    d, p, size = activations.shape[-1], gradients.shape[-1], len(gradients)
+    samples, rows = _block(
+        d, p * dtype.itemsize, min(budget, _CACHED) if gradients.device.type == "cpu" else budget, budget
+    )
+    parts = [
+        _norms_by_rows(activations[first : first + samples], gradients[first : first + samples], rows)
+        for first in range(0, size, samples)
+    ]
+    norms = torch.cat(parts) if parts else sum_of_squares(gradients)
     return norms + bias_squared_norms(gradients) if bias else norms
+
+
+def _block(rows: int, row: int, wanted: int, most: int) -> tuple[int, int]:
+    """How many samples, and rows of so many bytes of each, are formed at once: whole samples where they fit."""
+    fitting = max(wanted // row, min(_ROWS, most // row), 1)
+    if fitting < rows:
+        return 1, fitting
+    return max(1, wanted // (row * rows)), rows
+
+
+def _norms_by_rows(activations: torch.Tensor, gradients: torch.Tensor, rows: int) -> torch.Tensor:
+    layer = layer_gradient(activations, gradients)
+    with full_precision(layer.left.device):
+        squares = [sum_of_squares(part.transpose(1, 2) @ layer.right) for part in layer.left.split(rows, 2)]
+    return torch.stack(squares).sum(0)
 
 
 def bias_squared_norms(gradients: torch.Tensor) -> torch.Tensor:
@@ -67,7 +114,8 @@ def bias_squared_norms(gradients: torch.Tensor) -> torch.Tensor:
     tensor([9.], dtype=torch.float64)
     """
     (per_token,) = token_factors(gradients=gradients)
-    return sum_of_squares(per_token.sum(1, dtype=torch.float64))
+    few = max(1, _CACHED // (8 * max(len(per_token), 1) * per_token.shape[-1]))  # torch copies what it adds in float64
+    return sum_of_squares(torch.stack([part.sum(1, dtype=torch.float64) for part in per_token.split(few, 1)]).sum(0))
 
 
 def embedding_squared_norms(

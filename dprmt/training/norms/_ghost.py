@@ -14,7 +14,7 @@ def ghost_squared_norms(
 ) -> torch.Tensor:
     """‖AᵀG‖²_F = ⟨AAᵀ, GGᵀ⟩ for every sample of a linear-like layer: O(T²) memory per sample.
 
-    Cheaper than :func:`exact_squared_norms` where 2T² < dp. Less accurate: the result is a difference of
+    Cheaper than :func:`exact_squared_norms` where T(d + p) < dp. Less accurate: the result is a difference of
     squares and loses twice the digits that cancel in AᵀG. It is never negative.
 
     Parameters

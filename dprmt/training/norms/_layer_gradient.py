@@ -11,6 +11,8 @@ import torch
 from dprmt._validation import ParameterError, check_count
 
 Side = Literal["gradients", "activations"]
+_BLOCK = {"cpu": 1 << 15}  # entries whose squares are added at once: what the caches hold, elsewhere 32 MiB
+_LARGEST_BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,21 @@ def layer_gradient(
     torch.Size([2, 3, 1])
     """
     a, g = token_factors(activations=activations, gradients=gradients)
-    if activations.shape[:-1] != gradients.shape[:-1]:
-        allowed = f"of shape {(*activations.shape[:-1], 'p')}, as the activations"
-        raise ParameterError("gradients", tuple(gradients.shape), allowed)
-    if activations.device != gradients.device:
-        raise ParameterError("gradients", gradients.device, f"on the device of the activations, {activations.device}")
+    check_same_tokens(activations, gradients)
     d, p = a.shape[-1] + bias, g.shape[-1]
     if side not in ("gradients", "activations", None):
         raise ParameterError("side", side, "one of 'gradients', 'activations'")
     on_gradients = p <= d if side is None else side == "gradients"
     return LayerGradient(a, g, d, p) if on_gradients else LayerGradient(g, a, p, d)
+
+
+def check_same_tokens(activations: torch.Tensor, gradients: torch.Tensor) -> None:
+    """Raise unless two factors have the same samples and tokens, in one place."""
+    if activations.shape[:-1] != gradients.shape[:-1]:
+        allowed = f"of shape {(*activations.shape[:-1], 'p')}, as the activations"
+        raise ParameterError("gradients", tuple(gradients.shape), allowed)
+    if activations.device != gradients.device:
+        raise ParameterError("gradients", gradients.device, f"on the device of the activations, {activations.device}")
 
 
 def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bias: bool = False) -> Side:
@@ -130,6 +137,15 @@ def token_factors(**factors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     >>> factor.shape, factor.dtype
     (torch.Size([2, 12, 5]), torch.float32)
     """
+    dtype = check_factors(**factors)
+    return tuple(
+        value.detach().to(dtype).reshape(len(value), math.prod(value.shape[1:-1]), value.shape[-1])
+        for value in factors.values()
+    )
+
+
+def check_factors(**factors: torch.Tensor) -> torch.dtype:
+    """The widest of the factors' dtypes, float32 at least; raises as `token_factors` does."""
     dtype = torch.float32
     for name, value in factors.items():
         if not isinstance(value, torch.Tensor):
@@ -139,14 +155,13 @@ def token_factors(**factors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if value.ndim < 2 or value.shape[-1] == 0:
             raise ParameterError(name, tuple(value.shape), "of shape (B, ..., features) with at least one feature")
         dtype = torch.promote_types(dtype, value.dtype)
-    return tuple(
-        value.detach().to(dtype).reshape(len(value), math.prod(value.shape[1:-1]), value.shape[-1])
-        for value in factors.values()
-    )
+    return dtype
 
 
 def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
     """Σ v² over all but the first axis, in float64, where no square of a float32 under- or overflows.
+
+    Blocks of 2¹⁵ entries are squared at a time (2²² on a device), so that no copy of the values is made.
 
     Returns
     -------
@@ -158,7 +173,16 @@ def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
     >>> sum_of_squares(torch.tensor([[3.0, 4.0]]))
     tensor([25.], dtype=torch.float64)
     """
-    return values[..., None].flatten(1).double().square().sum(1)
+    flat = values[..., None].flatten(1)
+    block, width = _BLOCK.get(values.device.type, _LARGEST_BLOCK), flat.shape[1]
+    if width <= block:
+        return torch.cat([_squared_lengths(rows) for rows in flat.split(max(1, block // max(width, 1)))])
+    each = [torch.stack([_squared_lengths(part) for part in row.split(block, 1)]).sum(0) for row in flat.split(1)]
+    return torch.cat(each) if each else flat.new_zeros(0, dtype=torch.float64)
+
+
+def _squared_lengths(rows: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
 
 
 def full_precision(device: torch.device) -> torch.autocast:

@@ -1,0 +1,144 @@
+"""Exact norms in bounded memory: the same numbers from blocks, and the peak of a layer that does not fit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from dprmt._validation import ParameterError
+from dprmt.training.clipping import plan_private
+from dprmt.training.clipping._formed_layers import FormedAgain, PerSampleGradients
+from dprmt.training.clipping._layer_kinds import plan_layers
+from dprmt.training.clipping._matrix_layers import Factors
+from dprmt.training.clipping._policy import NormPolicy
+from dprmt.training.norms import embedding_squared_norms, exact_squared_norms, sum_of_squares
+
+PEAK = """
+import resource, torch
+from dprmt.training.norms import exact_squared_norms
+torch.set_num_threads(1)
+a, g = torch.randn(1, 4096, 8192), torch.randn(1, 4096, 2048)
+exact_squared_norms(a[:, :8], g[:, :8])  # what products need once
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+exact_squared_norms(a, g, bias=True)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_the_peak_of_a_layer_whose_gradient_is_64_mib() -> None:
+    """(d, p, T) = (8192, 2048, 4096): at most 40 MB over the inputs, of the process, kernels' own copies included."""
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    assert int(done.stdout) * 1024 <= 40e6
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.tuples(st.integers(0, 5), st.integers(0, 7), st.integers(1, 200), st.integers(1, 60)),
+    budget=st.integers(1, 200_000),
+    bias=st.booleans(),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+    seed=st.integers(0, 2**31),
+)
+def test_blocks_have_the_norms_of_whole_gradients(
+    shape: tuple[int, int, int, int], budget: int, bias: bool, dtype: torch.dtype, seed: int
+) -> None:
+    """For every budget, within 2⁻²⁰ of a gradient formed in float64."""
+    (size, tokens, d, p), generator = shape, torch.Generator().manual_seed(seed)
+    a, g = (torch.randn(size, tokens, n, generator=generator).to(dtype) for n in (d, p))
+    whole = (a.double().mT @ g.double()).square().sum((1, 2)) + bias * g.double().sum(1).square().sum(1)
+    found = exact_squared_norms(a, g, bias=bias, memory_budget=budget)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, whole, rtol=2.0**-20, atol=0.0 if dtype == torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 5), (3, 70_000), (70_000, 3), (0, 4), (2, 0), (3, 33, 1100)])
+def test_sums_of_squares_whatever_the_blocks(shape: tuple[int, ...]) -> None:
+    values = torch.randn(shape) * 1e25  # whose squares no float32 holds
+    expected = values[..., None].flatten(1).double().square().sum(1)
+    torch.testing.assert_close(sum_of_squares(values), expected, rtol=1e-12, atol=0.0)
+    if values.numel():
+        values.view(-1)[-1] = torch.inf
+        assert torch.isinf(sum_of_squares(values)[-1])
+        values.view(-1)[-1] = torch.nan
+        assert torch.isnan(sum_of_squares(values)[-1])
+
+
+def test_blocks_of_embedding_rows() -> None:
+    tokens, gradients = torch.randint(0, 9, (4, 50)), torch.randn(4, 50, 900)
+    table = torch.zeros(4, 9, 900, dtype=torch.float64)
+    for i in range(4):
+        table[i].index_add_(0, tokens[i], gradients[i].double())
+    torch.testing.assert_close(embedding_squared_norms(tokens, gradients), table.square().sum((1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "by_exact", "by_ghost"),
+    [(3, Factors, Factors), (23, Factors, Factors), (24, PerSampleGradients, PerSampleGradients)],
+)
+def test_what_is_kept_is_the_smaller(tokens: int, by_exact: type, by_ghost: type) -> None:
+    """Of 48 inputs and outputs a gradient has 48² entries, the factors 96 T; from T = 24 on gradients are kept."""
+    inputs, gradients = torch.randn(2, tokens, 48), torch.randn(2, tokens, 48)
+    norms = []
+    for form, kept in ((True, by_exact), (False, by_ghost)):
+        (layer,) = plan_layers({"layer": nn.Linear(48, 48)}, NormPolicy(form=form, memory_budget=1000))
+        squared, (contribution,) = layer.measure([([inputs], gradients)], 0, None)
+        assert type(contribution) is kept
+        norms.append(squared)
+    torch.testing.assert_close(norms[1], norms[0], rtol=1e-4, atol=0.0)
+
+
+class Net(nn.Module):
+    """A convolution whose gradients are larger than its inputs, used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(12, 12, 3, padding=1), nn.Linear(12, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.conv(torch.tanh(self.conv(x))).mean((2, 3)))
+
+
+def test_convolutions_of_a_few_samples_at_a_time_release_the_same_bits() -> None:
+    """With one sample's gradients as budget, two's, and all; a sample that is not finite is left out of each."""
+    released = []
+    for budget in (1, 12_000, 1 << 26):
+        torch.manual_seed(0)
+        model, x = Net(), torch.randn(5, 12, 4, 4)
+        x[3, 0, 0, 0] = torch.inf
+        plan = plan_private(model, norms="exact", clipping_norm=0.1, expected_batch_size=1.0, memory_budget=budget)
+        step = plan.privatize(torch.optim.SGD(model.parameters(), lr=1.0), noise_multiplier=0.0)
+        before = [p.detach().clone() for p in model.parameters()]
+        step.accumulate(step.model(x).square().sum(1), samples=range(5), step=0)
+        step.step()
+        released.append([old - p.detach() for old, p in zip(before, model.parameters(), strict=True)])
+    for other in released[:2]:
+        for value, expected in zip(other, released[2], strict=True):
+            torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_few_samples_are_formed_where_all_exceed_the_budget() -> None:
+    conv = nn.Conv2d(12, 12, 3, padding=1)
+    x, g = torch.randn(5, 12, 4, 4), torch.randn(5, 12, 4, 4)
+    found = []
+    for budget, kind in ((1, FormedAgain), (1 << 26, PerSampleGradients)):
+        (layer,) = plan_layers({"conv": conv}, NormPolicy(memory_budget=budget))
+        squared, (contribution,) = layer.measure([([x], g)], 0, None)
+        assert type(contribution) is kind
+        found.append(squared)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=0.0)
+
+
+def test_a_budget_is_a_count_of_bytes() -> None:
+    for wrong in (0, -1, 1.5, "64 MiB"):
+        with pytest.raises(ParameterError, match="memory_budget"):
+            exact_squared_norms(torch.ones(1, 2), torch.ones(1, 2), memory_budget=wrong)
+        with pytest.raises(ParameterError, match="memory_budget"):
+            plan_private(
+                nn.Linear(2, 2), norms="exact", clipping_norm=1.0, expected_batch_size=1.0, memory_budget=wrong
+            )
