@@ -57,11 +57,14 @@ class FormedAgain:
 
     def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
         """See `Contribution`."""
-        whole = isinstance(kept, slice)
-        counts = [part.stop - part.start if whole else int(kept[part].sum()) for part in self.parts]
-        for part, own in zip(self.parts, factors.split(counts), strict=True):
+        if isinstance(kept, slice):
+            counts: list[int] = [part.stop - part.start for part in self.parts]
+            masks: list[torch.Tensor | slice] = [slice(None)] * len(counts)
+        else:
+            counts, masks = [int(kept[part].sum()) for part in self.parts], [kept[part] for part in self.parts]
+        for part, own, mask in zip(self.parts, factors.split(counts), masks, strict=True):
             if len(own):
-                self.form(part).add_to_sums(own, slice(None) if whole else kept[part])
+                self.form(part).add_to_sums(own, mask)
 
 
 class FormedLayer:
