@@ -370,6 +370,105 @@ def test_rows_without_units_are_refused_once_there_are_units() -> None:
         step.accumulate(step.model(torch.ones(1, 3)).flatten(), samples=[2], step=0)
 
 
+def test_units_are_refused_once_there_were_rows_without() -> None:
+    """A row clipped by itself, and then again within its unit, would be 2C of one person."""
+    for own_loop in (False, True):
+        model = nn.Linear(3, 1)
+        step = _private(model)
+        x = torch.ones(2, 3)
+        if own_loop:  # Opacus' own: a summed loss
+            step.model(x.requires_grad_()).sum().backward()
+            step.optimizer.step()
+        else:
+            step.accumulate(step.model(x[:1]).flatten(), samples=[0], step=0)
+        with pytest.raises(ParameterError, match="units must be given for all rows of a run, or for none, got 'list'"):
+            step.accumulate(step.model(x).flatten(), samples=[0, 1], units=["a", "a"], step=0)
+
+
+def test_a_loop_without_units_is_refused_where_they_were_planned() -> None:
+    """Opacus' own loop would clip every row by itself: a unit of four would be 4C."""
+    model = nn.Linear(3, 1)
+    step = _private(model, units=Units(4, regime="together"))
+    before = model.weight.detach().clone()
+    step.model(torch.full((4, 3), 9.0, requires_grad=True)).sum().backward()
+    with pytest.raises(ParameterError, match="losses must be given to accumulate"):
+        step.optimizer.step()
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize("regime", ["together", "alone"])
+def test_a_row_is_of_one_unit(regime: str) -> None:
+    """In two of them a person would count twice; in the next step it may be named otherwise."""
+    model = nn.Linear(3, 1, bias=False)
+    step, x = _private(model, units=Units(2, regime=regime)), torch.full((2, 3), 9.0)
+
+    def add(samples: Sequence[int], units: Sequence[str], number: int) -> None:
+        given = {"samples": samples, "units": units, "step": number}
+        step.accumulate(lambda b: step.model(b).flatten(), batch=x[: len(samples)], **given)
+
+    add([3], ["a"], 0)
+    with pytest.raises(ParameterError, match="samples must be rows of one unit, once in a logical step, got '1 that"):
+        add([3], ["b"], 0)
+    with pytest.raises(ParameterError, match="samples must be "):
+        add([4, 4], ["c", "d"], 0)
+    before = model.weight.detach().clone()
+    add([5], ["b"], 0)  # what was refused may come, rightly named
+    step.step()
+    units = {"together": 2, "alone": 3}[regime]  # with "c", which was run before "d" was refused
+    assert float((before - model.weight.detach()).norm()) == pytest.approx(units, rel=1e-3)
+    add([3], ["b"], 1)
+    step.step()
+
+
+def test_rows_of_a_unit_that_goes_on_come_once() -> None:
+    step = _private(nn.Linear(3, 1), units=Units())
+    for rows in ([0], [1]):
+        step.accumulate(step.model(torch.ones(1, 3)).flatten(), samples=rows, units=["a"], step=0)
+    with pytest.raises(ParameterError, match="samples must be rows of one unit"):
+        step.accumulate(step.model(torch.ones(1, 3)).flatten(), samples=[0], units=["a"], step=0)
+    # All of the unit was dropped.
+    step.accumulate(step.model(torch.ones(1, 3)).flatten(), samples=[0], units=["a"], step=0)
+
+
+class KeepsOnce(nn.Module):
+    """Sums what it sees in every second forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.passes = nn.Linear(3, 1), 0
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.passes % 2 == 0:
+            self.seen += x.sum(0)
+        self.passes += 1
+        return self.layer(x).flatten()
+
+
+@pytest.mark.parametrize("function", [True, False])
+def test_a_state_is_seen_behind_a_second_forward_pass(function: bool) -> None:
+    step, x = _private(KeepsOnce(), units=Units()), torch.ones(1, 3)
+
+    def values(batch: torch.Tensor) -> torch.Tensor:
+        return step.model(batch) + step.model(batch)
+
+    given = {"losses": values, "batch": x} if function else {"losses": values(x)}
+    with pytest.raises(ParameterError, match="buffer seen, which a forward pass changes"):
+        step.accumulate(**given, samples=[0], units=["a"], step=0)
+
+
+def test_the_norm_of_a_sparse_gradient_is_that_of_its_sum() -> None:
+    """Torch holds one token's gradients apart: (1 + 1)² + 1² is not 1² + 1² + 1²."""
+    model = nn.Embedding(5, 1, sparse=True)
+    step = _private(model, units=Units())
+    before = model.weight.detach().clone()
+    tokens = torch.tensor([[1, 2], [1, 1]])
+    step.accumulate(lambda b: step.model(b).sum((1, 2)), samples=[0, 1], units=["a", "a"], step=0, batch=tokens)
+    step.step()
+    expected = (1 - step.rounding) * torch.tensor([0.0, 3.0, 1.0, 0.0, 0.0]) / math.sqrt(10)
+    torch.testing.assert_close((before - model.weight).flatten(), expected)
+
+
 def test_losses_as_a_tensor_are_of_one_unit() -> None:
     step = _private(nn.Linear(3, 1), units=Units())
     with pytest.raises(ParameterError, match="units must be one at a time where losses are given as a tensor"):

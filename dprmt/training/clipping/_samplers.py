@@ -146,11 +146,10 @@ class NormSamplers:
             If the step was finished before, an identity comes twice within it, or a forward pass is missing; if nobody
             who knows of these norms has counted an earlier step.
         """
-        number = check_count("step", step, low=0)
+        number, rows = check_count("step", step, low=0), None
         size = None if samples is None else len(samples)
-        if units is not None and samples is not None:
-            sample_names(samples)
-            samples = list(units.names)
+        if units is not None:
+            rows, samples = samples, list(units.names)
         if samples is None and self._needs_names:
             raise ParameterError("samples", None, "the identities of all samples of the micro-batch")
         self.uses.check()
@@ -158,7 +157,7 @@ class NormSamplers:
             raise ParameterError("losses", "a second backward pass", "given after what an earlier one left is summed")
         if not self._keep:
             self._link.starts(number)
-        self.log.enter(number, samples, "samples" if units is None else "units")
+        self.log.enter(number, samples, rows)
         self._at, self.uses.expected = (number, samples), True
         self.uses.size, self._units = size, units
         try:
@@ -296,7 +295,7 @@ class NormSamplers:
 
 
 class StepLog:
-    """Which logical steps and samples were used, so that no probe and no sample is used twice.
+    """Which logical steps and samples were used, so that no probe and no sample is used twice; nor a row of units.
 
     ``current``: the step that is not finished yet.
     """
@@ -318,21 +317,35 @@ class StepLog:
         if repeated:
             raise ParameterError("samples", repeated, "in one process only: each would be clipped and added twice")
 
-    def enter(self, step: int, samples: Samples, kind: str = "samples") -> None:
-        """Note a micro-batch; the first one of another step finishes the present one."""
+    def enter(self, step: int, samples: Samples, rows: Samples = None) -> None:
+        """Note a micro-batch; the first one of another step finishes the present one.
+
+        ``rows``: of which the samples, units then, are made.
+        """
         names = set() if samples is None else set(sample_names(samples))
         if step != self.current and step in self._begun:
             raise ParameterError("step", step, "a number that no earlier step had: its probes would come again")
         known = self._names if step == self.current else set()
         if known & names:
-            allowed = f"{kind} that are not in this logical step yet"
-            if kind == "units":
+            kind, allowed = "samples", "samples that are not in this logical step yet"
+            if rows is not None:
+                kind, allowed = "units", allowed.replace("samples", "units")
                 allowed += ": all rows of one in one micro-batch, or plan to run units alone"
             raise ParameterError(kind, len(known & names), allowed)
+        if rows is not None:
+            names |= _new_rows(rows, known)
         self._before = (self.current, self._names if step != self.current else names)
         known |= names
         self._begun.add(step)
         self.current, self._names = step, known
+
+    def extend(self, rows: Samples) -> None:
+        """Note more rows of the unit that was entered last."""
+        names = _new_rows(rows, self._names)
+        assert self._before is not None
+        if self._before[0] == self.current:
+            self._before[1].update(names)
+        self._names |= names
 
     def undo(self) -> None:
         """Forget the last micro-batch, of which nothing is in the sum: it may be tried again."""
@@ -343,3 +356,11 @@ class StepLog:
         else:
             self._begun -= {step}
             self.current, self._names = current, names
+
+
+def _new_rows(rows: Samples, known: set[bytes]) -> set[bytes]:
+    """By names that no unit has."""
+    names = {b"row" + name for name in sample_names([] if rows is None else rows)}
+    if twice := known & names:
+        raise ParameterError("samples", f"{len(twice)} that came before", "rows of one unit, once in a logical step")
+    return names

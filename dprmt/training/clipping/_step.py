@@ -14,7 +14,7 @@ from dprmt.training.clipping._first_pass import FirstPass
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
 from dprmt.training.clipping._replay import Replay
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
-from dprmt.training.clipping._samplers import NormSamplers
+from dprmt.training.clipping._samplers import NormSamplers, StepLog
 from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, clip_factors
 from dprmt.training.subspaces import Subspaces
@@ -26,7 +26,49 @@ REPLAY = 0.02
 """How often a sample of a later micro-batch is run alone, by default."""
 
 
-class ClippedStep:
+class LogicalStep:
+    """What private steps share: micro-batches that a log knows are noised once, for the optimizer that was given."""
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: NoisySumOptimizer | DistributedNoisySumOptimizer, log: StepLog
+    ) -> None:
+        self.model, self._log = model, log
+        self.optimizer: torch.optim.Optimizer = optimizer
+        self._moved = frozenset(optimizer.params)
+
+    @property
+    def subspaces(self) -> Subspaces | None:
+        """The projectors of DP-GRAPE; None where nothing is trained in a subspace."""
+        return getattr(self.optimizer.original_optimizer, "subspaces", None)
+
+    def step(self) -> None:
+        """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum.
+
+        The sum is cleared and the step's number used up whatever happens: a step that failed is not tried again with
+        other noise.
+
+        Raises
+        ------
+        ParameterError
+            In all processes of a group, if they are not at one step, or a sample was in two of them.
+        """
+        try:
+            self._check_optimizer()
+            if isinstance(self.optimizer, DistributedNoisySumOptimizer):
+                self._log.check_ranks()
+            self.optimizer.step()
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+            self._log.current = None
+
+    def _check_optimizer(self) -> None:
+        later = [value for value in self.optimizer.params if value not in self._moved]
+        if later:
+            allowed = "given the parameters that it had when it was made private: others have no clipped gradients"
+            raise ParameterError("optimizer", f"{len(later)} more, of shape {tuple(later[0].shape)}", allowed)
+
+
+class ClippedStep(LogicalStep):
     """A private step over Opacus' hooks; made by :func:`make_private`.
 
     A logical step is any number of calls of :meth:`accumulate` (none, if Poisson sampling drew nobody) and one of
@@ -96,14 +138,13 @@ class ClippedStep:
         replay: float = REPLAY,
         most_rows: int | None = None,
     ) -> None:
-        self._most_rows, self._has_units = most_rows, most_rows is not None
+        super().__init__(model, optimizer, samplers.log)
+        self._most_rows = most_rows
+        self._has_units: bool | None = None if most_rows is None else True  # None: nobody has said yet
         self._replay = Replay(model, samplers, replay, float(optimizer.max_grad_norm))
-        self.model: torch.nn.Module = model
-        self.optimizer: torch.optim.Optimizer = optimizer
         self._model, self._samplers = model, samplers
         self._first: FirstPass | None = FirstPass(model, samplers.layers)
         self._handles = [value.register_post_accumulate_grad_hook(self._let_go) for value in optimizer.params]
-        self._moved = frozenset(optimizer.params)
         optimizer.collect = self._collect
 
     @property
@@ -115,11 +156,6 @@ class ClippedStep:
     def rounding(self) -> float:
         """ρ of ``clip_factors``, the same for all samples whatever the batch."""
         return self._samplers.rounding
-
-    @property
-    def subspaces(self) -> Subspaces | None:
-        """The projectors of DP-GRAPE; None where nothing is trained in a subspace."""
-        return getattr(self.optimizer.original_optimizer, "subspaces", None)
 
     @property
     def replays(self) -> int:
@@ -190,7 +226,7 @@ class ClippedStep:
         that the code has to change. Nothing of a look reaches the sum, the probes, the noise or the coins.
         """
         self._check_optimizer()
-        number, current = check_count("step", step, low=0), self._samplers.log.current
+        number, current = check_count("step", step, low=0), self._log.current
         if current not in (None, number):
             raise ParameterError("step", number, f"{current} until step() has finished it")
         if not isinstance(losses, torch.Tensor) and callable(losses):
@@ -209,13 +245,14 @@ class ClippedStep:
         if len(losses) == 0:
             self.discard()
             return losses.detach()
-        whose = None if units is None and not self._has_units else self._units_of(units, len(losses))
+        whose = self._units_of(units, len(losses)) if self._has_units or units is not None else None
         try:
             with checkpointing_by_name() if self._first is not None else nullcontext():
                 if self._first is not None:
                     self._first.check_samples(losses)
                 with self._samplers.at(step=number, samples=samples, units=whose):
                     losses.sum().backward()
+                    self._has_units = whose is not None
                     if not self._add():
                         allowed = "a function of trainable parameters"
                         raise ParameterError("losses", "no trainable layer reached", allowed)
@@ -226,9 +263,10 @@ class ClippedStep:
 
     def _units_of(self, units: Identities | None, rows: int) -> UnitRows:
         try:
-            if units is None:
-                raise ParameterError("units", None, "given for all rows of a run, or for none")
-            whose, self._has_units, most = unit_rows(units, rows), True, self._most_rows
+            if units is None or self._has_units is False:
+                found = None if units is None else type(units).__name__
+                raise ParameterError("units", found, "given for all rows of a run, or for none")
+            whose, most = unit_rows(units, rows), self._most_rows
             if most is not None and whose.most > most:
                 allowed = f"of units with at most rows_per_unit = {most} rows in a logical step"
                 raise ParameterError("units", f"one with {whose.most} rows", allowed)
@@ -247,32 +285,6 @@ class ClippedStep:
         except BaseException:
             self.discard()
             raise
-
-    def step(self) -> None:
-        """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum.
-
-        The sum is cleared and the step's number used up whatever happens: a step that failed is not tried again with
-        other noise.
-
-        Raises
-        ------
-        ParameterError
-            In all processes of a group, if they are not at one step, or a sample was in two of them.
-        """
-        try:
-            self._check_optimizer()
-            if isinstance(self.optimizer, DistributedNoisySumOptimizer):
-                self._samplers.log.check_ranks()
-            self.optimizer.step()
-        finally:
-            self.optimizer.zero_grad(set_to_none=True)
-            self._samplers.log.current = None
-
-    def _check_optimizer(self) -> None:
-        later = [value for value in self.optimizer.params if value not in self._moved]
-        if later:
-            allowed = "given the parameters that it had when it was made private: others have no clipped gradients"
-            raise ParameterError("optimizer", f"{len(later)} more, of shape {tuple(later[0].shape)}", allowed)
 
     def discard(self) -> None:
         """Forget a forward pass that is not to be trained on, for instance after an error."""
@@ -310,7 +322,10 @@ class ClippedStep:
         # In Opacus' own loop nobody calls accumulate.
         try:
             if self._samplers.measured()[0] is not None:
+                if self._has_units:
+                    raise ParameterError("losses", "a backward pass without units", "given to accumulate(…, units=…)")
                 self._samplers.uses.check()
+                self._has_units = False
                 self._add()
         finally:
             self._samplers.uses.finish()

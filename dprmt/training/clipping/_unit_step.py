@@ -15,12 +15,13 @@ from dprmt.training.clipping._layer_uses import buffer_versions
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
 from dprmt.training.clipping._replay_rows import BatchRows
 from dprmt.training.clipping._samplers import StepLog
+from dprmt.training.clipping._step import Identities, LogicalStep, Losses
 from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
-from dprmt.training.norms import NormRecord, SampleId, clip_factors, full_precision, rounding_margin, sample_names
+from dprmt.training.norms import NormRecord, SampleId, clip_factors, full_precision, rounding_margin
 from dprmt.training.subspaces import Subspaces
 
 
-class UnitStep:
+class UnitStep(LogicalStep):
     """A ``PrivateStep`` over units, such as persons, each run alone; made by a plan with `Units`.
 
     A unit's rows go through the model without any other's, in as many forward passes as are given; the sum of their
@@ -97,19 +98,17 @@ class UnitStep:
         most_rows: int | None = None,
         projected: Subspaces | None = None,
     ) -> None:
-        self.model, self.record = model, record
-        self._projected = projected
-        self.optimizer: torch.optim.Optimizer = optimizer
+        super().__init__(model, optimizer, StepLog())
+        self.record, self._projected = record, projected
         self.replayable, self._most_rows = True, most_rows
         self._trained = [value for value in model.parameters() if value.requires_grad]
-        self._moved = frozenset(optimizer.params)
-        self._log = StepLog()
         self._unit: SampleId | None = None
-        self._rows: list[SampleId] = []  # of the unit that is held
+        self._rows = 0  # of the unit that is held
         self._held: dict[torch.nn.Parameter, torch.Tensor] = {}
-        self._buffers = buffer_versions(model)
+        self._buffers, self._is_before = buffer_versions(model), True  # forward passes, since the last backward one
         self._handles = [model.register_forward_pre_hook(self._note_buffers, prepend=True)]
         self.count = 0
+        optimizer.collect = self._finish_unit
 
     @property
     def rounding(self) -> float:
@@ -118,23 +117,18 @@ class UnitStep:
         return rounding_margin(1, dtype=torch.float64 if double else torch.float32)
 
     @property
-    def subspaces(self) -> Subspaces | None:
-        """The projectors of DP-GRAPE; None where nothing is trained in a subspace."""
-        return getattr(self.optimizer.original_optimizer, "subspaces", None)
-
-    @property
     def replays(self) -> int:
         """Forward passes, each of rows of one unit, that were made of losses given as a function of the batch."""
         return self.count
 
     def accumulate(
         self,
-        losses: torch.Tensor | Callable[[Any], torch.Tensor],
+        losses: Losses,
         *,
-        samples: Sequence[SampleId] | torch.Tensor,
+        samples: Identities,
         step: SupportsIndex,
         batch: Any = None,
-        units: Sequence[SampleId] | torch.Tensor | None = None,
+        units: Identities | None = None,
     ) -> torch.Tensor:
         """Add gradients of some rows to those of their units.
 
@@ -144,7 +138,7 @@ class UnitStep:
             From a batch to each row's own loss; it is called for one unit's rows at a time. Or these losses with their
             graph, of one unit alone. A unit's gradient is that of their sum: for a mean, divide them.
         samples : sequence of int or str, or tensor of integers, shape (B,)
-            Identities of the rows, all different within a unit.
+            Identities of the rows, all different within a logical step.
         step : int
             Number of the logical step, >= 0, never used twice in a run.
         batch : Tensor, list, or mapping or tuple of these
@@ -171,7 +165,6 @@ class UnitStep:
         if self._log.current not in (None, number):
             raise ParameterError("step", number, f"{self._log.current} until step() has finished it")
         rows = unit_rows(units, len(names))
-        sample_names(names)
         runs = self._runs(losses, batch, rows)
         found: list[tuple[list[int], torch.Tensor]] = []
         for unit, own, run in zip(rows.names, rows.rows, runs, strict=True):
@@ -186,23 +179,17 @@ class UnitStep:
         return result[torch.tensor(order, device=result.device).argsort()] if order else result
 
     def step(self) -> None:
-        """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum.
+        """As of every private step; the unit that is held is added before the noise.
 
         Raises
         ------
         ParameterError
-            In all processes of a group, if they are not at one step, or a unit was in two of them.
+            In all processes of a group, if they are not at one step, or a unit or row was in two of them.
         """
         try:
-            self._check_optimizer()
-            self._finish_unit()
-            if isinstance(self.optimizer, DistributedNoisySumOptimizer):
-                self._log.check_ranks()
-            self.optimizer.step()
+            super().step()
         finally:
-            self.discard()
-            self.optimizer.zero_grad(set_to_none=True)
-            self._log.current = None
+            self._forget_unit()
 
     def discard(self) -> None:
         """Forget the rows of the unit that is held; what was added of others stays."""
@@ -223,15 +210,13 @@ class UnitStep:
             self._handles.pop().remove()
         return self.model
 
-    def _runs(
-        self, losses: torch.Tensor | Callable[[Any], torch.Tensor], batch: Any, rows: UnitRows
-    ) -> list[Callable[[], torch.Tensor]]:
+    def _runs(self, losses: Losses, batch: Any, rows: UnitRows) -> list[Callable[[], torch.Tensor]]:
         if not isinstance(losses, torch.Tensor) and callable(losses):
             if not rows.owners:
                 return []
             apart, function = BatchRows(batch, len(rows.owners)), losses
             self.count += len(rows.names)
-            return [lambda own=own: function(apart.reordered(own)) for own in rows.rows]  # type: ignore[misc]
+            return [lambda own=own: self._run(function, apart.reordered(own)) for own in rows.rows]  # type: ignore[misc]
         if batch is not None:
             raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
         if len(rows.names) > 1:
@@ -240,16 +225,22 @@ class UnitStep:
         self.replayable = False
         return [lambda: losses] * len(rows.names)
 
+    def _run(self, function: Callable[[Any], torch.Tensor], batch: Any) -> torch.Tensor:
+        self._is_before = True
+        self._note_buffers(self.model)
+        return function(batch)
+
     def _begin(self, unit: SampleId, samples: list[SampleId], number: int) -> None:
         if unit != self._unit:
             self._finish_unit()
-            self._log.enter(number, [unit], "units")
+            self._log.enter(number, [unit], samples)
             self._unit = unit
-        self._rows += samples
-        sample_names(self._rows)
-        if self._most_rows is not None and len(self._rows) > self._most_rows:
+        else:
+            self._log.extend(samples)
+        self._rows += len(samples)
+        if self._most_rows is not None and self._rows > self._most_rows:
             allowed = f"of units with at most rows_per_unit = {self._most_rows} rows in a logical step"
-            raise ParameterError("units", f"one with {len(self._rows)} rows", allowed)
+            raise ParameterError("units", f"one with {self._rows} rows", allowed)
 
     def _backward(self, losses: torch.Tensor, rows: int) -> torch.Tensor:
         if not isinstance(losses, torch.Tensor) or losses.shape != (rows,):
@@ -267,6 +258,7 @@ class UnitStep:
             if parameter.grad is not None:
                 self._held[parameter] = parameter.grad
             parameter.grad = None
+        self._is_before = True
         return losses.detach()
 
     def _finish_unit(self) -> None:
@@ -279,7 +271,7 @@ class UnitStep:
             for parameter, value in gradients.items():
                 total = sum_of(parameter, value.shape)
                 total.add_(value.to(total.dtype), alpha=float(factor))
-        self._held, self._unit, self._rows = {}, None, []
+        self._forget_unit()
 
     def _as_summed(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
         subspaces = self._projected
@@ -296,20 +288,19 @@ class UnitStep:
 
     def _drop(self) -> None:
         # Nothing of the unit is in the sum: its rows may come again.
+        self._is_before = True
         for parameter in self._trained:
             parameter.grad = None
         if self._unit is not None:
             self._log.undo()
-        self._held, self._unit, self._rows = {}, None, []
+        self._forget_unit()
 
-    def _check_optimizer(self) -> None:
-        later = [value for value in self.optimizer.params if value not in self._moved]
-        if later:
-            allowed = "given the parameters that it had when it was made private: others have no clipped gradients"
-            raise ParameterError("optimizer", f"{len(later)} more, of shape {tuple(later[0].shape)}", allowed)
+    def _forget_unit(self) -> None:
+        self._held, self._unit, self._rows = {}, None, 0
 
-    def _note_buffers(self, model: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        self._buffers = buffer_versions(model)
+    def _note_buffers(self, model: torch.nn.Module, *_: Any) -> None:
+        if self._is_before:
+            self._buffers, self._is_before = buffer_versions(model), False
 
 
 def _plain(samples: Sequence[SampleId] | torch.Tensor) -> list[SampleId]:
