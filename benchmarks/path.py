@@ -1,13 +1,15 @@
-"""``python -m benchmarks.path``: the functions and files that one training step passes through.
+"""``python -m benchmarks.path``: the functions and files that a training step, or a question, passes through.
 
-Without the accountant's. To see what a change of the training room costs a reader.
+Of a step without the accountant's. To see what a change of the training or the accounting rooms costs a reader.
 """
 
 from __future__ import annotations
 
+import io
 import sys
 import tempfile
 from collections import Counter
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import torch
 
 import dprmt
+from dprmt.cli import main as command_line
 from dprmt.training.harness import ItemTask, Observer, train_task
 from dprmt.training.recipes import Settings
 
@@ -38,30 +41,43 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 """By name: sections of privacy and optimizer, and further ones; telemetry between two full readings."""
 
 
-class Recorder(Observer):
-    """Notes what is called from before one step until before the next."""
+QUESTIONS = {"dprmt epsilon, exact norms": "--noise-multiplier 1 --sample-rate 0.03 --steps 400 --delta 1e-5"}
+"""By name: options of ``dprmt epsilon``."""
+
+
+class Calls:
+    """Counts calls by file and qualified name, and which file calls which; what has no name of its own is left out."""
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.between: set[tuple[str, str]] = set()
 
+    def called(self, frame: FrameType, event: str, argument: object) -> None:
+        """For ``sys.setprofile``."""
+        path, name = Path(frame.f_code.co_filename), frame.f_code.co_qualname
+        if event == "call" and path.is_relative_to(PACKAGE) and not name.endswith(">"):
+            place = path.relative_to(PACKAGE)
+            self.calls[str(place), name] += 1
+            caller = Path(frame.f_back.f_code.co_filename) if frame.f_back is not None else PACKAGE.parent
+            if caller.is_relative_to(PACKAGE):
+                self.between.add((str(caller.relative_to(PACKAGE)), str(place)))
+
+
+class Recorder(Observer, Calls):
+    """Notes what is called from before one step until before the next."""
+
     def before_step(self, run: Any, step: int) -> None:
         """See `Observer`."""
-        sys.setprofile(self._note if step == STEP else None)
+        sys.setprofile(self.called if step == STEP else None)
 
     def end(self, run: Any) -> None:
         """See `Observer`."""
         sys.setprofile(None)
 
-    def _note(self, frame: FrameType, event: str, argument: object) -> None:
-        path, name = Path(frame.f_code.co_filename), frame.f_code.co_qualname
-        if event == "call" and path.is_relative_to(PACKAGE) and not name.endswith(">"):
-            place = path.relative_to(PACKAGE)
-            if place.parts[0] != "accounting":
-                self.calls[str(place), name] += 1
-                caller = Path(frame.f_back.f_code.co_filename) if frame.f_back is not None else PACKAGE.parent
-                if caller.is_relative_to(PACKAGE):
-                    self.between.add((str(caller.relative_to(PACKAGE)), str(place)))
+    def called(self, frame: FrameType, event: str, argument: object) -> None:
+        """See `Calls`; without the accountant's."""
+        if "accounting" not in Path(frame.f_code.co_filename).parts:
+            super().called(frame, event, argument)
 
 
 def path_of_a_step(settings: Settings) -> Recorder:
@@ -80,6 +96,17 @@ def path_of_a_step(settings: Settings) -> Recorder:
     return recorder
 
 
+def path_of_a_question(options: str) -> Calls:
+    """The same for one answer of ``dprmt epsilon``, asked before, so that all is imported."""
+    calls, words = Calls(), ["epsilon", *options.split()]
+    with redirect_stdout(io.StringIO()):
+        command_line(words)
+        sys.setprofile(calls.called)
+        command_line(words)
+        sys.setprofile(None)
+    return calls
+
+
 def settings_of(name: str) -> Settings:
     """Of one of the `WAYS`."""
     privacy, optimizer, others = WAYS[name]
@@ -94,8 +121,8 @@ def settings_of(name: str) -> Settings:
 
 def main() -> None:
     """Print how many functions and files, and with ``--list`` which."""
-    for name in WAYS:
-        calls = path_of_a_step(settings_of(name)).calls
+    for name in [*WAYS, *QUESTIONS]:
+        calls = (path_of_a_step(settings_of(name)) if name in WAYS else path_of_a_question(QUESTIONS[name])).calls
         print(f"{name}: {len(calls)} functions in {len({file for file, _ in calls})} files")
         if "--list" in sys.argv[1:]:
             for (file, function), count in sorted(calls.items()):

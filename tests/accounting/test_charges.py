@@ -31,10 +31,9 @@ from dprmt.accounting.composition._composed_loss import (
     window,
 )
 from dprmt.accounting.composition._delta_curve import DeltaCurve
-from dprmt.accounting.composition._few_frequencies import FewFrequencies
+from dprmt.accounting.composition._few_frequencies import FewFrequencies, SmoothCurve
 from dprmt.accounting.composition._one_step_curve import OneStepCurve
 from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon
-from dprmt.accounting.composition._smooth_curve import SmoothCurve
 from dprmt.accounting.composition._split_curve import SplitCurve
 from dprmt.accounting.pairs import _discretization
 from dprmt.accounting.pairs._allocation_epoch import AllocationEpoch

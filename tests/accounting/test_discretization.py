@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from dprmt.accounting.basics._loss_grid import graded_indices
-from dprmt.accounting.pairs._cells import LossCells
+from dprmt.accounting.pairs._cells import LossCells, interval_masses
 from dprmt.accounting.pairs._discretization import LossPMF, cut_above, drops, from_above, from_below
-from dprmt.accounting.pairs._gaussian_cells import interval_masses
 
 EPS = np.finfo(np.float64).eps
 

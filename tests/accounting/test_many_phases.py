@@ -14,16 +14,15 @@ from scipy.special import log_ndtr, ndtr
 from dprmt.accounting import DPSGD, Hutchinson, compose
 from dprmt.accounting.composition import _ground, _many_phases
 from dprmt.accounting.composition import _solve as _engine
-from dprmt.accounting.composition._many_phases import (
-    Meshing,
-    cells_of_many,
-    discrete_variation,
-    laws_side_by_side,
-    most_variation,
-    rough_laws,
-)
+from dprmt.accounting.composition._many_phases import cells_of_many, laws_side_by_side, most_variation
 from dprmt.accounting.composition._question import DeltaAtEpsilon
-from dprmt.accounting.composition._step_law import directed_range
+from dprmt.accounting.composition._step_law import (
+    Meshing,
+    directed_range,
+    discrete_variation,
+    law_of_step,
+    rough_meshing,
+)
 from dprmt.accounting.pairs._discretization import LossPMF
 from dprmt.accounting.pairs._public_pair import PublicPair
 
@@ -98,7 +97,7 @@ def test_most_variation_is_that_of_the_discrete_law_and_no_less_than_the_truth(s
     mechanism = DPSGD(sigma, rate) if probes is None else DPSGD(sigma, rate, Hutchinson(probes))
     upper, lower = mechanism.step().pairs(64, 1e-12)
     ends = directed_range(upper, 1e-12, "remove")
-    ((law, _),) = rough_laws([(upper, 1)], [ends], "remove", 1e-4, 1.05)
+    law, _ = law_of_step(upper, ends, rough_meshing("remove", 1e-4, 1.05))
     most = most_variation(upper, ends, "remove", 1e-4)
     assert rate * lower.total_variation() <= most <= discrete_variation(law) * (1.0 + 1e-9) + 1e-13
 

@@ -21,8 +21,7 @@ from dprmt.accounting.composition._composed_loss import (
     window,
 )
 from dprmt.accounting.composition._delta_curve import DeltaCurve
-from dprmt.accounting.composition._few_frequencies import FewFrequencies
-from dprmt.accounting.composition._smooth_curve import SmoothCurve, smooth_curve
+from dprmt.accounting.composition._few_frequencies import FewFrequencies, SmoothCurve, smooth_curve
 from dprmt.accounting.pairs._discretization import LossPMF
 
 from .test_composition import exact_delta, exact_infinite, exact_law, pmf, steps

@@ -16,7 +16,7 @@ from dprmt.accounting.composition import FewFrequencies, TooManyFrequenciesError
 from dprmt.accounting.composition import _few_frequencies as few
 from dprmt.accounting.composition._long_window import _SAMPLES, low_frequencies, number_that_matters
 from dprmt.accounting.pairs import LossPMF
-from dprmt.accounting.pairs._gaussian_cells import interval_masses
+from dprmt.accounting.pairs._cells import interval_masses
 
 from .oracles.inversion import log_delta
 

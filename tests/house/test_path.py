@@ -1,4 +1,4 @@
-"""How much of the package one training step passes through: no more than ``docs/design.md`` says, and only downward."""
+"""How much of the package a training step, or a question, passes through: no more than ``docs/design.md`` says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from benchmarks.path import PACKAGE, WAYS, Recorder, path_of_a_step, settings_of
+from benchmarks.path import PACKAGE, QUESTIONS, WAYS, Calls, path_of_a_question, path_of_a_step, settings_of
 from tests.house.import_graph import ROOT, room_of, rooms_table
 
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
@@ -17,16 +17,16 @@ CEILINGS = {name: (int(functions), int(files)) for name, functions, files in ROW
 
 
 @cache
-def path(name: str) -> Recorder:
-    return path_of_a_step(settings_of(name))
+def path(name: str) -> Calls:
+    return path_of_a_step(settings_of(name)) if name in WAYS else path_of_a_question(QUESTIONS[name])
 
 
 def test_every_way_has_a_ceiling() -> None:
-    assert list(CEILINGS) == list(WAYS)
+    assert list(CEILINGS) == [*WAYS, *QUESTIONS]
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_a_step_passes_through_no_more_than_it_did(name: str) -> None:
+@pytest.mark.parametrize("name", [*WAYS, *QUESTIONS])
+def test_nothing_passes_through_more_than_it_did(name: str) -> None:
     calls = path(name).calls
     functions, files = CEILINGS[name]
     assert len(calls) <= functions, sorted(calls)
@@ -43,6 +43,9 @@ def test_what_is_counted_is_there() -> None:
     }
     assert expected <= path("Hutchinson, Adam, denoised").calls.keys()
     assert all((PACKAGE / file).is_file() for file, _ in path("DP-GRAPE").calls)
+    (question,) = QUESTIONS
+    expected = {("cli/_epsilon.py", "run_epsilon"), ("accounting/composition/_solve.py", "solve")}
+    assert expected | {("accounting/pairs/_public_pair.py", "PublicPair.cells")} <= path(question).calls.keys()
 
 
 @pytest.mark.parametrize("name", WAYS)

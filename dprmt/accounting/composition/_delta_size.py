@@ -19,13 +19,11 @@ _FAR_OUT = 1e6
 _TAILS, _A_LITTLE_MORE = (1e-20, 1e-200), 1.0 + 1e-6
 
 
-def sized(schedule: Schedule, question: Question, direction: Direction) -> Question:
+def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) -> DeltaAtEpsilon:
     """The question with a guess of its answer's size, by Chernoff's bound, where δ is far smaller than assumed.
 
     Truncation, mesh and tilt are then right at once: a search from a wrong size does not get there (§6, (F5)).
     """
-    if not isinstance(question, DeltaAtEpsilon):
-        return question
     given, found, total = question.small, question, sum(count for _, count in schedule)
     for _ in range(_MOST_GUESSES):
         tail = tail_per_step(schedule, found.small)

@@ -6,12 +6,14 @@ Those are powers of one step's, and δ(ε) is a sum of them with weights in clos
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.accounting.basics import Array
+from dprmt.accounting.basics import Array, Side
 from dprmt.accounting.composition._composed_loss import (
     TiltedTransform,
     Window,
@@ -31,6 +33,7 @@ _MOST_FREQUENCIES = 2**12
 _LOG_NOTHING = -48.0
 _NEWTON, _DOUBLINGS, _BISECTIONS = 12, 16, 48
 _CLOSE, _AT_REST = 1e-13, 1e-9
+_OF_AN_OFFSET = 1e-15  # relative rounding of adding one
 _MARGINS = (1e-12, 1e-10, 1e-8)  # of ε; tried in turn until the bound holds where it is evaluated
 
 
@@ -68,17 +71,14 @@ class Asked:
     """Which ε is asked for: the smallest one that certainly suffices (``sign`` 1), or the largest that does not (-1).
 
     ``room``: log δ of the finite losses, one for each row. ``floor``: no smaller ε is of interest.
+    ``nothing``: what holds always.
     """
 
     terms: Terms
     room: Array
     sign: float
     floor: float
-
-    @property
-    def nothing(self) -> float:
-        """What holds always."""
-        return float(np.inf) if self.sign > 0 else self.floor
+    nothing: float
 
     def __getitem__(self, rows: NDArray[np.int64]) -> Asked:
         if rows.size == self.room.size:
@@ -97,6 +97,7 @@ class FewFrequencies:
         self.table: Array | None = None
         window = window or Window(*window_of(pmf, int(counts.min()), int(counts.max()), tilt))
         self.first, self.size = window.first, window.size
+        self.end = (self.first + self.size) * self.mesh
         self.infinite = -np.expm1(counts * np.log1p(-min(pmf.infinite, 1.0 - _EPS)))
         self.center, self.unit = 0, np.zeros(1)
         if self.size > _MOST_POINTS:
@@ -105,7 +106,9 @@ class FewFrequencies:
             one = tilted_transform(pmf, tilt, self.size)
             self._choose(one.values)
         self.log_scale = counts * one.log_scale
-        self.plain, self.weighted = (self._one_less(tilt, self.frequency) for tilt in (self.tilt, 1.0 + self.tilt))
+        # 1 - e^{-τ·mesh + iω} for τ = tilt, 1 + tilt, without cancellation.
+        turn = 2j * np.pi * self.frequency / self.size
+        self.plain, self.weighted = (-np.expm1(-rate * self.mesh + turn) for rate in (tilt, 1.0 + tilt))
         kappa = float(np.exp(log_kappa(np.asarray(tilt))))
         self.error = kappa * one.misplaced(counts) + self._rounding(kappa) + self.left_out
 
@@ -149,11 +152,6 @@ class FewFrequencies:
         apart = 2.0 * np.exp(-rates / 2) * np.sin(np.pi * lowest / self.size)  # |1 - e^{-a + iω}|² = (1 - e^{-a})² + …
         return float(np.sum(1.0 / np.maximum(-np.expm1(-rates), apart)))
 
-    def _one_less(self, tilt: float, frequency: Array) -> Array:
-        """1 - e^{-tilt·mesh + iω}, without cancellation."""
-        value: Array = -np.expm1(-tilt * self.mesh + 2j * np.pi * frequency / self.size)
-        return value
-
     def _rounding(self, kappa: float) -> Array:
         """Bound on the error of transform, powers and sums, at each number of steps (F4)."""
         sizes = self.share * (1.0 / np.abs(self.plain) + 1.0 / np.abs(self.weighted))
@@ -182,7 +180,7 @@ class FewFrequencies:
         index = place.astype(np.int64)
         turned = self._turns((index[:, None] % self.size * self.frequency) % self.size)
         near = np.maximum(index * self.mesh - epsilon, 0.0)
-        far = np.maximum((self.first + self.size) * self.mesh - epsilon, 0.0)
+        far = np.maximum(self.end - epsilon, 0.0)
         inside = index < self.first + self.size
         plain = np.exp(-self.tilt * near) * _real_sums(terms.plain, turned)
         plain -= np.exp(-self.tilt * far) * terms.plain_beyond
@@ -203,13 +201,14 @@ class FewFrequencies:
         Returns: ∞, or the floor, where none is found.
         """
         rows = np.flatnonzero(self.infinite < delta)
-        found = np.full(self.counts.size, np.inf if upper else floor)
+        nothing = math.inf if upper else floor
+        found = np.full(self.counts.size, nothing)
         chunk = max(2**16 // self.frequency.size, 1)
         for start in range(0, rows.size, chunk):
             part = rows[start : start + chunk]
             # From below, infinite losses are none: what falls beyond the nodes was moved down.
             room = np.log(delta - self.infinite[part]) if upper else np.full(part.size, np.log(delta))
-            found[part] = self._certified(Asked(self.terms(part), room, 1.0 if upper else -1.0, floor))
+            found[part] = self._certified(Asked(self.terms(part), room, 1.0 if upper else -1.0, floor, nothing))
         return found
 
     def _certified(self, asked: Asked) -> Array:
@@ -241,7 +240,7 @@ class FewFrequencies:
         direction = np.where(at_start, -asked.sign, asked.sign)
         near, far, turned = start, start, np.zeros(start.size, dtype=np.bool_)
         for exponent in range(-1, _DOUBLINGS):
-            next_one = np.clip(start + direction * 2.0**exponent / self.tilt, asked.floor, self._top(asked))
+            next_one = np.clip(start + direction * 2.0**exponent / self.tilt, asked.floor, max(self.end, asked.floor))
             near, far = np.where(turned, near, far), np.where(turned, far, next_one)
             turned |= self._holds(asked, far) != at_start
             if np.all(turned):
@@ -253,14 +252,11 @@ class FewFrequencies:
             good, bad = np.where(holds, middle, good), np.where(holds, bad, middle)
         return np.where(self._holds(asked, good), good, asked.nothing)
 
-    def _top(self, asked: Asked) -> float:
-        return max((self.first + self.size) * self.mesh, asked.floor)
-
     def _chernoff(self, asked: Asked) -> Array:
         """Chernoff's bound on ε."""
         kappa = float(log_kappa(np.asarray(self.tilt)))
         epsilon = (asked.terms.log_scale + kappa - asked.room) / self.tilt
-        value: Array = np.clip(epsilon, asked.floor, self._top(asked))
+        value: Array = np.clip(epsilon, asked.floor, max(self.end, asked.floor))
         return value
 
     def log_delta(self, terms: Terms, epsilon: Array, sign: float) -> tuple[Array, Array]:
@@ -274,7 +270,7 @@ class FewFrequencies:
 
     def _root(self, asked: Asked) -> tuple[Array, NDArray[np.bool_]]:
         """Newton's method on log δ, from Chernoff's bound down, and where it did not come to rest."""
-        top, root = self._top(asked), self._chernoff(asked)
+        top, root = max(self.end, asked.floor), self._chernoff(asked)
         rough = np.ones(root.size, dtype=np.bool_)
         todo, part = np.arange(root.size), asked
         for _ in range(_NEWTON):
@@ -297,3 +293,51 @@ def _real_sums(parts: Array, turned: Array) -> Array:
     """Re Σ parts · conj(turned), row by row."""
     value: Array = np.einsum("ij,ij->i", parts.view(np.float64), turned.view(np.float64))
     return value
+
+
+class SmoothCurve:
+    """The same questions as to a :class:`DeltaCurve`; the side that was not asked for is trivial.
+
+    ``offset``: what has to be added to the loss of all steps.
+    """
+
+    def __init__(self, loss: FewFrequencies, offset: float, side: Side) -> None:
+        self.loss, self.offset, self.side = loss, offset, side
+        self.terms = loss.terms(np.zeros(1, dtype=np.int64))
+        self.infinite = float(loss.infinite[0])
+
+    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
+        """As :meth:`DeltaCurve.delta_bounds`."""
+        sign = 1.0 if self.side == "upper" else -1.0
+        at = epsilon - self.offset - sign * _OF_AN_OFFSET * (abs(epsilon) + abs(self.offset))
+        log = float(self.loss.log_delta(self.terms, np.array([at]), sign)[0][0])
+        value = math.exp(min(log, 0.0))
+        return (0.0, min(value + self.infinite, 1.0)) if self.side == "upper" else (value, 1.0)
+
+    def epsilon_above(self, delta: float) -> float:
+        """As :meth:`DeltaCurve.epsilon_above`."""
+        return self._epsilon(delta, 1.0)
+
+    def epsilon_below(self, delta: float) -> float:
+        """As :meth:`DeltaCurve.epsilon_below`."""
+        return self._epsilon(delta, -1.0)
+
+    def _epsilon(self, delta: float, sign: float) -> float:
+        floor = -self.offset
+        found = float(self.loss.epsilon_bound(delta, sign > 0, floor)[0])
+        if found <= floor:
+            return 0.0
+        return max(found + self.offset + sign * _OF_AN_OFFSET * (abs(found) + abs(self.offset)), 0.0)
+
+
+def smooth_curve(
+    laws: Sequence[tuple[LossPMF, int]], tilt: float, window: Window, offset: float, side: Side
+) -> SmoothCurve | None:
+    """None where the loss of all steps is too rough for a sum of few frequencies, or the steps are not all equal."""
+    if len(laws) > 1:
+        return None
+    ((law, steps),) = laws
+    try:
+        return SmoothCurve(FewFrequencies(law, np.array([float(steps)]), tilt, window), offset, side)
+    except TooManyFrequenciesError:
+        return None

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 from dprmt.accounting.basics import Direction
 from dprmt.accounting.composition._composed_loss import some_of, step_scale
-from dprmt.accounting.composition._many_phases import discrete_variation, most_variation, rough_laws
+from dprmt.accounting.composition._many_phases import discretized, most_variation
 from dprmt.accounting.composition._question import DeltaAtEpsilon, Question, WholeCurve
 from dprmt.accounting.composition._split_plan import one_step_scale
-from dprmt.accounting.composition._step_law import directed_range
+from dprmt.accounting.composition._step_law import (
+    Meshing,
+    directed_range,
+    discrete_variation,
+    law_of_step,
+    rough_meshing,
+)
 from dprmt.accounting.pairs import LossPMF, Schedule, StepPair, cut_above, pairs_of_steps
 
 Pairs = list[tuple[StepPair, int]]
@@ -50,7 +56,9 @@ def ground_of(
     growth = _ROUGHLY if many or len(pairs) > 1 else _LESS_ROUGHLY
     chosen = some_of([((pair, ends), steps) for (pair, steps), ends in zip(pairs, ranges, strict=True)])
     their_ranges = [ends for (_, ends), _ in chosen]
-    rough = rough_laws([(pair, steps) for (pair, _), steps in chosen], their_ranges, direction, mesh, growth)
+    rough, _ = laws_of(
+        [(pair, steps) for (pair, _), steps in chosen], their_ranges, rough_meshing(direction, mesh, growth)
+    )
     tilt = question.tilt(rough)
     if len(rough) == len(pairs):
         variation = sum(steps * discrete_variation(law) for law, steps in rough)
@@ -89,9 +97,24 @@ def tail_per_step(schedule: Schedule, small: float) -> float:
 
 
 def pairs_at(schedule: Schedule, tail: float, level: float) -> tuple[Pairs, Pairs]:
+    if len(schedule) == 1:
+        ((step, count),) = schedule
+        upper, lower = step.pairs(bins_at(level), tail)
+        return [(upper, count)], [(lower, count)]
     of_steps = pairs_of_steps([step for step, _ in schedule], bins_at(level), tail)
     both = [(pair, count) for pair, (_, count) in zip(of_steps, schedule, strict=True)]
     return [(pair[0], count) for pair, count in both], [(pair[1], count) for pair, count in both]
+
+
+def laws_of(
+    pairs: Pairs, ranges: Sequence[tuple[float, float]], how: Meshing
+) -> tuple[list[tuple[LossPMF, int]], float]:
+    """The steps' discrete losses, each less an offset, and the sum of all offsets."""
+    if len(pairs) > 1:
+        return discretized(pairs, ranges, how)
+    ((pair, count),) = pairs
+    law, offset = law_of_step(pair, ranges[0], how)
+    return [(law, count)], count * offset
 
 
 def bins_at(level: float) -> int:

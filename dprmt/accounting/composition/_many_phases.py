@@ -5,14 +5,24 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.accounting.basics import Array, Direction, Side, graded_indices
-from dprmt.accounting.composition._step_law import MEANS, Home, Lattice, at_mean, discretize_step, is_wide, lattice
+from dprmt.accounting.basics import Array, Direction, graded_indices
+from dprmt.accounting.composition._step_law import (
+    MEANS,
+    Home,
+    Lattice,
+    Meshing,
+    at_mean,
+    discrete_variation,
+    is_wide,
+    law_of_step,
+    rough_meshing,
+)
 from dprmt.accounting.pairs import (
     CellRows,
     LossCells,
@@ -35,42 +45,6 @@ _MOST_SHIFTS = 2**10  # of phases that are evaluated together
 _PLACES = 8  # of a node in a mesh: phases whose nodes are nearly the same share them
 
 
-@dataclass(frozen=True)
-class Meshing:
-    """How phases are discretized.
-
-    ``within``: how far log(1 - q) may lie from 0 to get a node; ``bulk``: nodes are equidistant so far out.
-    ``coarse``: whether phases may share a node beside their means, which some fine meshes feel to first order.
-    """
-
-    direction: Direction
-    side: Side
-    mesh: float
-    within: float
-    bulk: float
-    coarse: bool = True
-
-    @property
-    def sign(self) -> float:
-        """Of this direction's loss, in units of the one of removing."""
-        return 1.0 if self.direction == "remove" else -1.0
-
-    def end(self, ends: tuple[float, float]) -> float:
-        """The end of a range of this direction's losses that is log(1 - q), in units of the one of removing."""
-        return ends[0] if self.direction == "remove" else -ends[1]
-
-
-def rough_laws(
-    pairs: Sequence[tuple[StepPair, int]],
-    ranges: Sequence[tuple[float, float]],
-    direction: Direction,
-    mesh: float,
-    growth: float,
-) -> list[tuple[LossPMF, int]]:
-    """The upper laws on few nodes, each farther out by a factor: what meshes and tilts are chosen from."""
-    return discretized(pairs, ranges, Meshing(direction, "upper", mesh, 0.0, mesh / (growth - 1.0)))[0]
-
-
 def discretized(
     pairs: Sequence[tuple[StepPair, int]], ranges: Sequence[tuple[float, float]], how: Meshing
 ) -> tuple[list[tuple[LossPMF, int]], float]:
@@ -83,10 +57,9 @@ def discretized(
         if isinstance(pair, Public) and rates[_public(pair).sample_rate] >= _MANY:
             together.append((pair, count, ends))
             continue
-        grid = lattice(pair, ends, how.direction, how.side, how.mesh, within=how.within)
-        law = discretize_step(pair, grid.covering(ends, how.bulk), grid, how.direction, how.side)
+        law, offset = law_of_step(pair, ends, how)
         phases.append((law, count))
-        total += count * grid.offset
+        total += count * offset
     if together:
         alike, counts, their_ranges = zip(*together, strict=True)
         laws, offsets = laws_side_by_side(alike, their_ranges, how)
@@ -111,16 +84,10 @@ def laws_side_by_side(
 def most_variation(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float) -> float:
     """At least H_1 of what the pair stands for; from a rough law where its sensitivity is secret."""
     if not isinstance(pair, Public):
-        ((law, _),) = rough_laws([(pair, 1)], [ends], direction, mesh, _GROWTH)
-        return discrete_variation(law)
+        return discrete_variation(law_of_step(pair, ends, rough_meshing(direction, mesh, _GROWTH))[0])
     public = _public(pair)
     own = public.sample_rate * (public.total_variation() + _ROUNDING) + pair.slack
     return own if isinstance(pair, PublicPair) else own + float(pair.excess(np.zeros(1))[0])
-
-
-def discrete_variation(law: LossPMF) -> float:
-    """H_1 of an upper law; that of a composition is at most the sum."""
-    return float(law.mass @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.infinite
 
 
 def _public(pair: Public) -> PublicPair:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -35,6 +35,11 @@ class Curve(Protocol):
 @dataclass(frozen=True)
 class EpsilonAtDelta:
     """ε at ``delta``, which is known to be at most ``below``."""
+
+    least: ClassVar[float] = 0.0
+    """No smaller answer is told from 0."""
+    easy_tolerance: ClassVar[float] = 1e-3
+    """A tolerance that is most often met by the first meshes."""
 
     delta: float
     below: float = math.inf
@@ -80,16 +85,6 @@ class EpsilonAtDelta:
         del shift
         return self
 
-    @property
-    def least(self) -> float:
-        """No smaller answer is told from 0."""
-        return 0.0
-
-    @property
-    def easy_tolerance(self) -> float:
-        """A tolerance that is most often met by the first meshes."""
-        return 1e-3
-
     def unit(self, value: float) -> float:
         """What a tolerance refers to: the value, but at least 1."""
         return max(1.0, value)
@@ -102,6 +97,11 @@ class EpsilonAtDelta:
 @dataclass(frozen=True)
 class DeltaAtEpsilon:
     """δ at ``epsilon``; ``small`` is a guess of its size."""
+
+    least: ClassVar[float] = LEAST_DELTA
+    """See :class:`EpsilonAtDelta`."""
+    easy_tolerance: ClassVar[float] = 1e-2
+    """See :class:`EpsilonAtDelta`: δ falls by some factor e^{10} where ε grows by 1."""
 
     epsilon: float
     small: float = 1e-12
@@ -137,16 +137,6 @@ class DeltaAtEpsilon:
     def moved(self, shift: float) -> DeltaAtEpsilon:
         """The same question of losses that are all larger by ``shift``."""
         return DeltaAtEpsilon(self.epsilon + shift, self.small)
-
-    @property
-    def least(self) -> float:
-        """No smaller answer is told from 0."""
-        return LEAST_DELTA
-
-    @property
-    def easy_tolerance(self) -> float:
-        """See :class:`EpsilonAtDelta`: δ falls by some factor e^{10} where ε grows by 1."""
-        return 1e-2
 
     def unit(self, value: float) -> float:
         """What a tolerance refers to: the value itself."""

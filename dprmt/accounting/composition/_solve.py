@@ -20,10 +20,16 @@ from dprmt.accounting.composition._composed_loss import (
 )
 from dprmt.accounting.composition._delta_curve import DeltaCurve
 from dprmt.accounting.composition._delta_size import least_upper, reachable, sized
-from dprmt.accounting.composition._ground import LOWEST, Ground, Pairs, bins_at, ground_of, pairs_at, tail_per_step
-from dprmt.accounting.composition._many_phases import (
-    Meshing,
-    discretized,
+from dprmt.accounting.composition._few_frequencies import SmoothCurve, smooth_curve
+from dprmt.accounting.composition._ground import (
+    LOWEST,
+    Ground,
+    Pairs,
+    bins_at,
+    ground_of,
+    laws_of,
+    pairs_at,
+    tail_per_step,
 )
 from dprmt.accounting.composition._one_step_curve import OneStepCurve
 from dprmt.accounting.composition._question import (
@@ -33,9 +39,8 @@ from dprmt.accounting.composition._question import (
     Question,
     WholeCurve,
 )
-from dprmt.accounting.composition._smooth_curve import SmoothCurve, smooth_curve
 from dprmt.accounting.composition._split_plan import SplitPlan, plan_split, split_curve
-from dprmt.accounting.composition._step_law import Lattice, discretize_step, lattice
+from dprmt.accounting.composition._step_law import Lattice, Meshing, discretize_step, lattice
 from dprmt.accounting.pairs import LossPMF, Schedule, Step, StepPair
 
 _MAX_WINDOW = 2**21
@@ -82,7 +87,8 @@ def solve(
     ``tolerance``: wanted width of the interval, in units of ``question.unit``.
     Returns: always valid; as narrow as asked unless refinement stopped helping, see ``is_narrow``.
     """
-    question = sized(schedule, question, direction)
+    if isinstance(question, DeltaAtEpsilon):
+        question = sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
     progress = progress or Progress()
     stalled, split = 0, False
@@ -343,7 +349,7 @@ def _on_one_mesh(
     mesh = finest = resolvable(_MESH * 2.0**-level * ground.scale, max(high for _, high in ground.ranges))
     for _ in range(_MAX_COARSENINGS):
         how = Meshing(direction, side, mesh, _LUMP * ground.scale, _BULK * ground.scale, level <= 0.0)
-        laws, offset = discretized(pairs, ground.ranges, how)
+        laws, offset = laws_of(pairs, ground.ranges, how)
         if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
             return None
         # The rough law is one from above: for one from below its tilt may be far too large.

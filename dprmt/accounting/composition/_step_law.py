@@ -61,6 +61,31 @@ class Lattice:
         return self.nodes(index) if self.home is None else self.home.boundaries(index, self)
 
 
+@dataclass(frozen=True)
+class Meshing:
+    """How steps are discretized.
+
+    ``within``: how far log(1 - q) may lie from 0 to get a node; ``bulk``: nodes are equidistant so far out.
+    ``coarse``: whether phases may share a node beside their means, which some fine meshes feel to first order.
+    """
+
+    direction: Direction
+    side: Side
+    mesh: float
+    within: float
+    bulk: float
+    coarse: bool = True
+
+    @property
+    def sign(self) -> float:
+        """Of this direction's loss, in units of the one of removing."""
+        return 1.0 if self.direction == "remove" else -1.0
+
+    def end(self, ends: tuple[float, float]) -> float:
+        """The end of a range of this direction's losses that is log(1 - q), in units of the one of removing."""
+        return ends[0] if self.direction == "remove" else -ends[1]
+
+
 def lattice(
     pair: StepPair,
     ends: tuple[float, float],
@@ -139,6 +164,22 @@ def discretize_step(
     if to_infinity:
         pmf = keep_at_last(pmf, cells, lattice.offset)
     return LossPMF(pmf.index, pmf.mass, mesh, min(pmf.infinite + pair.slack, 1.0), two_sided)
+
+
+def law_of_step(pair: StepPair, ends: tuple[float, float], how: Meshing) -> tuple[LossPMF, float]:
+    """One step's discrete loss less an offset, and the offset."""
+    grid = lattice(pair, ends, how.direction, how.side, how.mesh, within=how.within)
+    return discretize_step(pair, grid.covering(ends, how.bulk), grid, how.direction, how.side), grid.offset
+
+
+def rough_meshing(direction: Direction, mesh: float, growth: float) -> Meshing:
+    """Few nodes, each farther out by a factor: what meshes and tilts are chosen from."""
+    return Meshing(direction, "upper", mesh, 0.0, mesh / (growth - 1.0))
+
+
+def discrete_variation(law: LossPMF) -> float:
+    """H_1 of an upper law; that of a composition is at most the sum."""
+    return float(law.mass @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.infinite
 
 
 def directed_range(pair: StepPair, tail: float, direction: Direction) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from dprmt.accounting.basics import LARGEST_EPSILON, Direction, PrivacyBounds, p
 from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Progress, Question, improve, solve
 from dprmt.accounting.mechanisms._releases import Release
 from dprmt.accounting.mechanisms._sketch_choice import settled
-from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut, is_replacement
+from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut
 from dprmt.accounting.questions import (
     Numbers,
     PrivacyCurve,
@@ -296,7 +296,9 @@ class Composition:
         list of (step, count)
             One entry per phase.
         """
-        phases = sorted(self.phases, key=lambda phase: repr(phase[0]))  # rounding depends on the order
+        phases = self.phases
+        if len(phases) > 1:  # rounding depends on the order
+            phases = tuple(sorted(phases, key=lambda phase: repr(phase[0])))
         return [unit for mechanism, steps in phases for unit in mechanism.schedule(mechanism.step(), steps)]
 
     @property
@@ -317,7 +319,7 @@ class Composition:
         """Bounds of the larger of both directions; the other one is refined only until it cannot decide."""
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
         removed = self._solve(question, "remove", tolerance, settle=True)
-        if is_replacement(self.neighbours):  # exchanging the samples exchanges the pair
+        if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
             return removed
         enough = removed.upper if removed.is_narrow else removed.lower
         return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough, settle=True)})
@@ -335,6 +337,8 @@ class Composition:
         each = [Progress(enough) for _ in schedules]
         found = [solve(one, question, direction, tolerance, got) for one, got in zip(schedules, each, strict=True)]
         bounds, progress = min(zip(found, each, strict=True), key=lambda pair: pair[0].upper)
+        if bounds.is_narrow or bounds.upper <= enough:
+            return bounds
         for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
             if bounds.is_narrow or bounds.upper <= enough:
                 break
@@ -386,6 +390,8 @@ def compose(phases: Sequence[tuple[Composable, int] | Release]) -> Composition:
 
 def _laws(schedule: Schedule, question: Question) -> list[Schedule]:
     """The steps under the law of a sketch that suits the question; where that is not known beforehand, under both."""
+    if all(step.is_exact for step, _ in schedule):
+        return [schedule]
     total = sum(count for _, count in schedule)
     chosen: Schedule = [(settled(step, question, total), count) for step, count in schedule]
     if chosen == schedule or isinstance(question, EpsilonAtDelta):

@@ -19,9 +19,7 @@ from dprmt.accounting.pairs import (
     Neighbours,
     ZeroOut,
     checked_neighbours,
-    group_size,
     has_pairs,
-    is_replacement,
     related,
 )
 
@@ -109,16 +107,6 @@ class DPSGD(Value, Mechanism):
         """Length of an epoch; None where there are no epochs."""
         return self.sampling.steps_per_epoch
 
-    def batches(self) -> Sampling:
-        """How samples come into batches.
-
-        Returns
-        -------
-        Poisson, RandomAllocation or FixedOrder
-            The value.
-        """
-        return self.sampling
-
     @property
     def has_pairs(self) -> bool:
         """Whether a pair of one step is known for ``neighbours``; else bounds are composed of curves (N6)."""
@@ -157,19 +145,23 @@ class DPSGD(Value, Mechanism):
         return replace(self, neighbours=ZeroOut())
 
     def _step(self, norms: Norms) -> AnyStep:
-        step = self._own_step(norms)
-        return related(step, self.neighbours) if self._has_pairs(norms) else step
+        step, relation = self._own_step(norms), self.neighbours
+        is_plain = relation.group_size == 1 and not relation.is_replacement
+        return step if is_plain or not self._has_pairs(norms) else related(step, relation)
 
     def _own_step(self, norms: Norms) -> ClippingStep:
         return ClippingStep(self.noise_multiplier, self.sampling.step_rate, norms.law(), norms.is_secret)
 
     def _has_pairs(self, norms: Norms) -> bool:
+        relation = self.neighbours
+        if relation.group_size == 1 and not relation.is_replacement:
+            return True
         step, is_poisson = self._own_step(norms), isinstance(self.sampling, Poisson)
         if isinstance(self.sampling, FixedOrder):
             # Several may be in one batch, or in several; and bounds by potentials are infinite without sampling.
-            by_potentials = is_replacement(self.neighbours) and not (step.is_exact or step.secret)
-            is_poisson = group_size(self.neighbours) == 1 and not by_potentials
-        return has_pairs(step, self.neighbours, is_poisson)
+            by_potentials = relation.is_replacement and not (step.is_exact or step.secret)
+            is_poisson = relation.group_size == 1 and not by_potentials
+        return has_pairs(step, relation, is_poisson)
 
     def rdp(self, orders: float | Sequence[float]) -> NoReturn:
         """Refuse: no Rényi divergence is finite with estimated norms, and none is computed here with exact ones.

@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 class Mechanism:
     """The questions every mechanism answers; see :class:`Composition` for sequences of mechanisms."""
 
-    def batches(self) -> Sampling:
-        """How samples come into batches."""
-        raise NotImplementedError
-
+    sampling: Sampling
+    """How samples come into batches."""
     neighbours: Neighbours = ZeroOut()
+    """Whose privacy."""
 
     @property
     def has_pairs(self) -> bool:
@@ -49,11 +48,11 @@ class Mechanism:
 
     def schedule(self, step: AnyStep, steps: int) -> Schedule:
         """What is composed for so many steps, each like ``step``: steps, or epochs of random allocation."""
-        return self.batches().schedule(step, steps)
+        return self.sampling.schedule(step, steps)
 
     def check_steps(self, steps: int) -> int:
         """Refuse part of an epoch of random allocation."""
-        return self.batches().run_length(steps, None)
+        return self.sampling.run_length(steps, None)
 
     @overload
     def epsilon(
@@ -244,12 +243,12 @@ class Mechanism:
         return self._run(steps, epochs).gdp_mu(least_delta=least_delta)
 
     def _epsilon_curve(self, steps: Any, epochs: Any, delta: float, tolerance: float) -> PrivacyCurve:
-        length = self.batches().steps_per_epoch
+        length = self.sampling.steps_per_epoch
         schedule = self._schedule_after if self.has_pairs else None
         if epochs is None:
             counts = checked_counts("steps", steps, length or 1)
             return epsilon_curve(schedule, self._solved_after, counts, delta, tolerance)
-        self.batches().run_length(steps, 1)  # refuses both, or epochs of Poisson sampling
+        self.sampling.run_length(steps, 1)  # refuses both, or epochs of Poisson sampling
         counts = checked_counts("epochs", epochs, high=10**9 // (length or 1))
         return epsilon_curve(schedule, self._solved_after, counts * (length or 1), delta, tolerance, at=counts)
 
@@ -260,13 +259,13 @@ class Mechanism:
         return solved(compose([(self, steps)]), question, direction, tolerance)
 
     def _run(self, steps: int | None, epochs: int | None) -> Composition:
-        return compose([(self, self.batches().run_length(steps, epochs))])
+        return compose([(self, self.sampling.run_length(steps, epochs))])
 
     def _unit(self) -> AnyStep | AllocationEpoch:
         """One step, or one epoch of random allocation: what other packages' accountants compose."""
         if not self.has_pairs:
             raise ParameterError("neighbours", self.neighbours, "a relation for which one step has a pair")
-        return self.batches().unit(self.step())
+        return self.sampling.unit(self.step())
 
     def to_prv(
         self,

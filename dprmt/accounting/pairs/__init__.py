@@ -23,8 +23,6 @@ from dprmt.accounting.pairs._neighbours import (
     ReplaceOne,
     ZeroOut,
     checked_neighbours,
-    group_size,
-    is_replacement,
     neighbours_from_dict,
 )
 from dprmt.accounting.pairs._power_convolution import complex_log1p
@@ -59,9 +57,7 @@ __all__ = [
     "cut_above",
     "from_above",
     "from_below",
-    "group_size",
     "has_pairs",
-    "is_replacement",
     "keep_at_last",
     "mass_from_above",
     "mass_from_below",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class ClippingStep:
     sample_rate: float
     law: NormLaw = field(default=ExactLaw())
     secret: bool = False
+    steps: ClassVar[int] = 1
 
     @property
     def convex_from(self) -> float:
@@ -52,11 +53,6 @@ class ClippingStep:
     def has_few_probes(self) -> bool:
         """Whether probes are so few that the tail of Z wants bins of its own."""
         return not self.is_exact and self.law.fewest <= _MOST_FEW_PROBES
-
-    @property
-    def steps(self) -> int:
-        """One."""
-        return 1
 
     def norm_ratio(self, bins: int, tail: float) -> NormRatioBins:
         """The law of X under which the step is analysed."""

@@ -27,6 +27,10 @@ class ZeroOut(Value):
     """
 
     kind: ClassVar[str] = "zero-out"
+    group_size: ClassVar[int] = 1
+    """Samples that change at once."""
+    is_replacement: ClassVar[bool] = False
+    """Whether other samples come in their place."""
 
     def __str__(self) -> str:
         return "zero-out: one sample present, or without a gradient"
@@ -49,6 +53,10 @@ class AddRemove(Value):
     """
 
     kind: ClassVar[str] = "add-remove"
+    group_size: ClassVar[int] = 1
+    """Samples that change at once."""
+    is_replacement: ClassVar[bool] = False
+    """Whether other samples come in their place."""
 
     def __str__(self) -> str:
         return "add-remove: one sample present, or absent; rate and divisor chosen without the number of samples"
@@ -65,6 +73,10 @@ class ReplaceOne(Value):
     """
 
     kind: ClassVar[str] = "replace-one"
+    group_size: ClassVar[int] = 1
+    """Samples that change at once."""
+    is_replacement: ClassVar[bool] = True
+    """Whether other samples come in their place."""
 
     def __str__(self) -> str:
         return "replace-one: one sample, or any other in its place"
@@ -106,6 +118,16 @@ class Group(Value):
         of: object = self.of
         if not isinstance(of, ZeroOut | AddRemove | ReplaceOne):
             raise ParameterError("of", self.of, "ZeroOut(), AddRemove() or ReplaceOne()")
+
+    @property
+    def group_size(self) -> int:
+        """Samples that change at once."""
+        return self.size
+
+    @property
+    def is_replacement(self) -> bool:
+        """Whether other samples come in their place."""
+        return self.of.is_replacement
 
     def __str__(self) -> str:
         return str(self.of).replace("one sample", f"up to {self.size} samples of one person").replace("its", "their")
@@ -151,13 +173,3 @@ def neighbours_from_dict(record: Mapping[str, Any]) -> Neighbours:
         parts["of"] = neighbours_from_dict(parts["of"])
     value: Neighbours = value_from_dict("neighbours", _KINDS, parts)
     return value
-
-
-def group_size(neighbours: Neighbours) -> int:
-    """Samples that change at once."""
-    return neighbours.size if isinstance(neighbours, Group) else 1
-
-
-def is_replacement(neighbours: Neighbours) -> bool:
-    """Whether other samples come in their place."""
-    return isinstance(neighbours.of if isinstance(neighbours, Group) else neighbours, ReplaceOne)

@@ -12,8 +12,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs._cells import LossCells
-from dprmt.accounting.pairs._gaussian_cells import ROWS_AT_A_TIME, interval_masses
+from dprmt.accounting.pairs._cells import ROWS_AT_A_TIME, LossCells, interval_masses
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs._cells import LossCells
+from dprmt.accounting.pairs._cells import ROWS_AT_A_TIME, LossCells, interval_masses
 from dprmt.accounting.pairs._coin_mixtures import replacement_thresholds
-from dprmt.accounting.pairs._gaussian_cells import ROWS_AT_A_TIME, interval_masses
 from dprmt.accounting.pairs._public_pair import PublicPair
 from dprmt.accounting.pairs._tight_pair import keep_the_envelope
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
 from dprmt.accounting.pairs._cells import StepPair
 from dprmt.accounting.pairs._clipping_step import ClippingStep
 from dprmt.accounting.pairs._coin_mixtures import CoinMixture
-from dprmt.accounting.pairs._neighbours import Neighbours, group_size, is_replacement
+from dprmt.accounting.pairs._neighbours import Neighbours
 from dprmt.accounting.pairs._public_replacement import AtomicPair, EqualReplacement, replaced_by_potentials
 from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement, SecretReplacementBelow
@@ -28,6 +28,7 @@ class RelatedStep:
     step: ClippingStep
     size: int
     is_replacement: bool
+    steps: ClassVar[int] = 1
 
     @property
     def tail_share(self) -> float:
@@ -38,11 +39,6 @@ class RelatedStep:
     def is_exact(self) -> bool:
         """See :class:`dprmt.accounting.pairs._schedule.Step`."""
         return self.step.is_exact
-
-    @property
-    def steps(self) -> int:
-        """One."""
-        return 1
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
         """See :class:`dprmt.accounting.pairs._schedule.Step`."""
@@ -74,17 +70,15 @@ AnyStep: TypeAlias = ClippingStep | RelatedStep
 
 
 def has_pairs(step: ClippingStep, neighbours: Neighbours, is_poisson: bool) -> bool:
-    """Whether one step's pairs are known, so that they can be composed: else curves are (N6)."""
-    if group_size(neighbours) == 1 and not is_replacement(neighbours):
-        return True
+    """Whether the pairs of a step are known where several samples change, or one is replaced; else curves are (N6)."""
     if not is_poisson:
         return False
-    return step.is_exact or (group_size(neighbours) == 1 and step.law.convex_mixture is not None)
+    return step.is_exact or (neighbours.group_size == 1 and step.law.convex_mixture is not None)
 
 
 def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
     """The step as the relation sees it."""
-    size, replaced = group_size(neighbours), is_replacement(neighbours)
+    size, replaced = neighbours.group_size, neighbours.is_replacement
     return step if size == 1 and not replaced else RelatedStep(step, size, replaced)
 
 

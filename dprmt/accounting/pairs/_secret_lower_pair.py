@@ -15,8 +15,7 @@ from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting.basics import Array, isotonic_regression
 from dprmt.accounting.laws import NormRatioBins
-from dprmt.accounting.pairs._cells import LossCells
-from dprmt.accounting.pairs._gaussian_cells import interval_masses
+from dprmt.accounting.pairs._cells import LossCells, interval_masses
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair, inflection_shift
 from dprmt.accounting.pairs._shifted_normals import FULL, blocks, normal_sums, prefix_sums, reach, suffix_sums
 

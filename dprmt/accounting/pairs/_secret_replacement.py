@@ -12,8 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs._cells import LossCells
-from dprmt.accounting.pairs._gaussian_cells import interval_masses
+from dprmt.accounting.pairs._cells import LossCells, interval_masses
 from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair, by_node, merged
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 

@@ -13,8 +13,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs._cells import LossCells
-from dprmt.accounting.pairs._gaussian_cells import interval_masses
+from dprmt.accounting.pairs._cells import LossCells, interval_masses
 from dprmt.accounting.pairs._public_pair import log_shift_ratio
 from dprmt.accounting.pairs._shifted_normals import (
     FULL,

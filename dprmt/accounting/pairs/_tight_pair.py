@@ -14,9 +14,8 @@ import numpy as np
 from scipy.special import erfcx, ndtr
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs._cells import LossCells
+from dprmt.accounting.pairs._cells import ROWS_AT_A_TIME, LossCells
 from dprmt.accounting.pairs._discretization import connect_the_dots
-from dprmt.accounting.pairs._gaussian_cells import ROWS_AT_A_TIME
 from dprmt.accounting.pairs._public_pair import PublicPair, log_shift_ratio
 
 _SMALLEST_CONCAVE_SHIFT = float(np.sqrt(12.0))  # below it h_ε is convex for every ε (T2)

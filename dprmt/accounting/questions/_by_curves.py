@@ -9,7 +9,7 @@ import numpy as np
 
 from dprmt.accounting.basics import Array, Direction, PrivacyBounds
 from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Question, interval, solve
-from dprmt.accounting.pairs import Neighbours, Schedule, Step, group_size, is_replacement
+from dprmt.accounting.pairs import Neighbours, Schedule, Step
 from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
 from dprmt.accounting.questions._delta_curve_solver import DeltaCurveSolver
 
@@ -31,7 +31,7 @@ def bounds_by_curves(
     """
     one = {side: solve(schedule, question, side, tolerance) for side in (direction, _OTHER[direction])}
     lower = one[direction].lower
-    if is_replacement(neighbours):
+    if neighbours.is_replacement:
         lower = max(bounds.lower for bounds in one.values())
     upper = _upper(tuple(schedule), question, direction, neighbours, max(bounds.upper for bounds in one.values()))
     return interval(lower, max(upper, lower), direction, question, tolerance)
@@ -48,7 +48,7 @@ def _upper(
     if isinstance(question, DeltaAtEpsilon):
         lines = _related(schedule, direction, neighbours, max(question.epsilon, 1.0), _FLOOR)
         return min(float(lines.at(np.array([question.epsilon]))[0]), 1.0)
-    times = group_size(neighbours) * (2 if is_replacement(neighbours) else 1)
+    times = neighbours.group_size * (2 if neighbours.is_replacement else 1)
     if not math.isfinite(one):
         return math.inf
     least = max(_NEGLIGIBLE * question.delta * math.exp(-min((times - 1) * one, 600.0)), _LEAST)
@@ -64,9 +64,9 @@ def _related(
 ) -> Lines:
     epsilon, curves = _curves(schedule, largest, least)
     lines = {side: lines_of(epsilon, curves[side], curves[_OTHER[side]]) for side in _OTHER}
-    size, replaced = group_size(neighbours), is_replacement(neighbours)
-    if replaced:  # the same either way round
+    if neighbours.is_replacement:  # the same either way round
         direction = "remove"
+    size, replaced = neighbours.group_size, neighbours.is_replacement
     return changed_at_once(lines[direction], lines[_OTHER[direction]], size, replaced)
 
 
