@@ -5,7 +5,8 @@
 
 Noise, rate and steps are drawn over the ranges people use, δ from 1e-3 down to 1e-15, a decade after the other. Each
 answer is a claim about ε, for the verifier in ``verify/``, which shares no code with any of them nor with ours: proved,
-refuted, or not settled within its time. A line of the results file per setting; called again, it goes on from there.
+refuted, or not settled within its time. A line of the results file per setting; called again, it goes on from there,
+and asks packages that were not installed before.
 """
 
 from __future__ import annotations
@@ -210,12 +211,17 @@ def judged(setting: Setting, answers: dict[str, Any], ours: PrivacyBounds, secon
     """Proved bounds of ε, as close as the nearest claim asks for; each answer gets its words."""
     uppers = [answer["upper"] for answer in answers.values() if answer.get("upper")]
     low, high = proved(setting, min([1.001 * ours.upper, *uppers], key=lambda end: abs(end - ours.upper)), seconds)
+    say(setting, answers, low, high, seconds)
+    return low, high
+
+
+def say(setting: Setting, answers: dict[str, Any], low: float, high: float, seconds: float) -> None:
+    """Give each answer its words, if ε is proved to lie between two numbers."""
     for answer in answers.values():
         answer |= {f"{end} is": word(end, answer[end], low, high) for end in ("lower", "upper") if answer.get(end)}
         if answer.get("upper is") == "refuted":  # do those who look at one direction err in that one?
             least, _ = proved(setting, answer["upper"], seconds, "remove")
             answer["upper is, of removing"] = "refuted" if answer["upper"] < least else "not refuted"
-    return low, high
 
 
 def proved(setting: Setting, upper: float, seconds: float, neighbours: str = "zero-out") -> tuple[float, float]:
@@ -248,27 +254,43 @@ def versions() -> dict[str, str | None]:
 
 
 def go_on(path: Path, count: int, seconds: float) -> None:
-    """Ask what the file lacks."""
-    done, start, installed = {row["number"] for row in stored(path)}, time.monotonic(), versions()
+    """Ask what the file lacks; start no setting after so many seconds."""
+    rows, start, installed = stored(path), time.monotonic(), versions()
     warnings.simplefilter("ignore")
     for package, module in _MODULES.items():
         if installed[package] is not None:
             importlib.import_module(module)  # once, not in every child
-    for number in sorted(set(range(count)) - done):
+    for row in rows:
+        if time.monotonic() - start < seconds and add_missing(row, installed):
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for number in sorted(set(range(count)) - {row["number"] for row in rows}):
         if time.monotonic() - start > seconds:
             return
         setting, ours = drawn(number)
-        answers = {
-            name: asked(accountant, setting)
-            for name, (package, accountant) in ACCOUNTANTS.items()
-            if installed[package] is not None
-        }
+        answers = {name: asked(ask, setting) for name, ask in able(installed).items()}
         began = time.process_time()
         low, high = judged(setting, answers, ours, VERIFIED_SECONDS)
         row = {"number": number, **asdict(setting), "proved": [low, high if math.isfinite(high) else None]}
         row |= {"seconds": round(time.process_time() - began, 2), "versions": installed, "answers": answers}
         with path.open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+
+def able(installed: dict[str, str | None]) -> dict[str, Callable[[Setting], Ends]]:
+    """The accountants whose package is installed."""
+    return {name: ask for name, (package, ask) in ACCOUNTANTS.items() if installed[package] is not None}
+
+
+def add_missing(row: dict[str, Any], installed: dict[str, str | None]) -> bool:
+    """Ask those that a row lacks, against the bounds that it has; False where none is lacking."""
+    missing = {name: ask for name, ask in able(installed).items() if name not in row["answers"]}
+    setting = Setting(*(row[name] for name in ("noise_multiplier", "rate", "steps", "delta")))
+    answers = {name: asked(ask, setting) for name, ask in missing.items()}
+    low, high = row["proved"]
+    say(setting, answers, low, math.inf if high is None else high, VERIFIED_SECONDS)
+    row["answers"] |= answers
+    row["versions"] |= {package: installed[package] for package in (ACCOUNTANTS[name][0] for name in missing)}
+    return bool(missing)
 
 
 def main() -> None:

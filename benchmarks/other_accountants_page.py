@@ -138,6 +138,23 @@ def largest(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def unsettled(rows: list[dict[str, Any]]) -> str:
+    """How near the answers that are not settled are to the truth, as a sentence."""
+    widths = [1 - row["proved"][0] / row["proved"][1] for row in rows if row["proved"][1]]
+    near = [
+        row["proved"][1] / row["answers"][name]["upper"] - 1
+        for row in rows
+        for name in ACCOUNTANTS
+        if verdict(row, name) == "not settled" and row["proved"][1]
+    ]
+    return (
+        f"The interval that is proved is {np.median(widths):.1g} of ε wide in the median, {max(widths):.1g} at most;"
+        f" an answer inside it is not settled. Of {len(near)} such answers half are within {np.median(near):.1g} of the"
+        f" smallest ε that is proved, all within {max(near):.1g}: they are answers on fine meshes, whose own error is"
+        " smaller than the verifier's. With more CPU-seconds (`VERIFIED_SECONDS`) more of them are settled."
+    )
+
+
 def _seconds(row: dict[str, Any]) -> float:
     given = (answer.get("seconds", ASKED_SECONDS) for answer in row["answers"].values())
     return float(row["seconds"] + sum(given))
@@ -183,7 +200,8 @@ def page() -> str:
     """In Markdown."""
     rows = stored()
     number = f"{len(rows)} of {COUNT}" if len(rows) < COUNT else str(COUNT)
-    installed = ", ".join(f"{name} {version}" for name, version in rows[-1]["versions"].items() if version)
+    used = {(name, version) for row in rows for name, version in row["versions"].items() if version}
+    installed = ", ".join(f"{name} {version}" for name, version in sorted(used))
     sampled = sum(row["rate"] < 1 for row in rows)
     text = _TEXT.format(
         number=number,
@@ -202,6 +220,7 @@ def page() -> str:
         errors=errors(rows),
         spent=sum(_seconds(row) for row in rows) / 60,
         largest=largest(rows),
+        unsettled=unsettled(rows),
         untruncated=json.loads(WHY.read_text())["google"][0]["not truncated"],
     )
     return text.strip() + "\n"
@@ -214,7 +233,7 @@ Written by `python -m benchmarks.other_accountants_page` from what `python -m be
 {number} settings of exact norms and Poisson sampling, {whole} of them without sampling (q = 1). σ is drawn from .5 … 4,
 q from 1e-4 … .1, T from 1 … 1e5, all log-uniformly, δ from 1e-3 down to 1e-15, one decade after the other; a draw is
 repeated until our ε lies between {least:g} and {most:g}, where people ask. Seeds are fixed (`drawn(number)`); the
-command goes on where it stopped. CPU time so far: {spent:.0f} minutes.
+command goes on where it stopped. CPU time: {spent:.0f} minutes.
 
 Every answer is a claim "ε is at most this" about adding or removing one sample, and goes to
 [the verifier](theory/verifier.md), which shares no code with any of these packages nor with ours and proves what it
@@ -228,6 +247,8 @@ Versions: {versions}. Anybody's: `pip install 'dprmt[verify]' opacus dp-accounti
 riskcal`; what is not installed is left out.
 
 {totals}
+
+{unsettled}
 
 Of prv-accountant's lower ends: {lower}.
 

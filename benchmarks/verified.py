@@ -1,6 +1,7 @@
 """Our own answers as statements: 300 random runs, 100 of them compositions by direction, and what the verifier says.
 
     python -m benchmarks.verified --seconds 2400        # goes on where the results file ends; prints the table
+    python -m benchmarks.verified --again               # with more time, what is not settled or was given up
     python -m benchmarks.verified --count 0             # the table alone
 
 Ranges are those of ``benchmarks.sweep`` and ``benchmarks.compositions``; what the verifier does not cover is not drawn,
@@ -32,8 +33,8 @@ from dprmt_verify import read_statement, verify
 
 RESULTS = Path(__file__).parent / "results" / "verified.jsonl"
 COUNT, SLACK, MOST = 300, 1e-3, 100.0
-SECONDS, LIMIT = 1.0, 8
-"""CPU time for finer meshes, and after which a statement is given up, our answer included."""
+SECONDS, LIMIT = (1.0, 10.0), (8, 40)
+"""CPU time for finer meshes, and after which a statement is given up, our answer included: at first, and again."""
 KINDS = ("exact norms", "replace-one", "groups", "public probes", "secret probes")
 COMPOSITION = "compositions"
 
@@ -90,13 +91,13 @@ def _claimed(found: PrivacyBounds) -> dict[str, float]:
     return {"lower": found.lower * (1 - SLACK), "upper": found.upper * (1 + SLACK)}
 
 
-def said(number: int) -> dict[str, Any]:
+def said(number: int, attempt: int = 0) -> dict[str, Any]:
     """A row: what is claimed, and a word and proved bounds for each end; in a process that may be given up."""
     here, there = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=_say, args=(number, there))
+    child = multiprocessing.get_context("fork").Process(target=_say, args=(number, attempt, there))
     child.start()
     there.close()
-    row: dict[str, Any] = {"number": number}
+    row: dict[str, Any] = {"number": number, "again": attempt}
     try:
         while True:
             row |= here.recv()
@@ -104,18 +105,18 @@ def said(number: int) -> dict[str, Any]:
         child.join()
     if "ends" not in row:
         late = child.exitcode == -signal.SIGXCPU
-        row["given up"] = f"more than {LIMIT} CPU-seconds" if late else f"ended with {child.exitcode}"
+        row["given up"] = f"more than {LIMIT[attempt]} CPU-seconds" if late else f"ended with {child.exitcode}"
     return row
 
 
-def _say(number: int, there: Any) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
+def _say(number: int, attempt: int, there: Any) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT[attempt], LIMIT[attempt] + 5))
     kind, statement = drawn(number)
     there.send({"kind": kind, "statement": statement})
     start = time.process_time()
     ends = [
         {"claim": str(verdict.claim), "word": verdict.word, "at_least": verdict.at_least, "at_most": verdict.at_most}
-        for verdict in verify(read_statement(json.dumps(statement)), SECONDS)
+        for verdict in verify(read_statement(json.dumps(statement)), SECONDS[attempt])
     ]
     for end in ends:
         end["at_most"] = end["at_most"] if math.isfinite(end["at_most"]) else None
@@ -137,6 +138,16 @@ def go_on(path: Path, count: int, seconds: float) -> None:
             file.write(json.dumps(said(number)) + "\n")
 
 
+def go_on_again(path: Path, seconds: float) -> None:
+    """With more time, those that are not settled and then those that were given up; start none after so long."""
+    rows, start = {row["number"]: row for row in stored(path)}, time.monotonic()
+    for kept in ("not settled", "given up"):
+        for number, row in rows.items():
+            if word(row) == kept and not row.get("again") and time.monotonic() - start < seconds:
+                rows[number] = said(number, 1)
+                path.write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
+
+
 def word(row: dict[str, Any]) -> str:
     """Of a statement, that of its worst end."""
     words = {end["word"] for end in row.get("ends", [])}
@@ -153,7 +164,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             found, ends = Counter(map(word, some)), [end for row in some for end in row.get("ends", [])]
             proved = sum(end["word"] == "proved" for end in ends)
             counts = " | ".join(str(found[column]) for column in columns)
-            seconds = np.median([row.get("seconds", LIMIT) for row in some])
+            seconds = np.median([row.get("seconds", LIMIT[row.get("again", 0)]) for row in some])
             lines.append(f"| {kind} | {len(some)} | {counts} | {proved} of {len(ends)} | {seconds:.1f} |")
     return "\n".join(lines)
 
@@ -178,8 +189,11 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--again", action="store_true")
     options = parser.parse_args()
     go_on(options.results, options.count, options.seconds)
+    if options.again:
+        go_on_again(options.results, options.seconds)
     rows = stored(options.results)
     print(f"{table(rows)}\n\n{left(rows)}")
     return sum(word(row) == "refuted" for row in rows)

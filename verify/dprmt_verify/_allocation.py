@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 
 from flint import arb, ctx, fmpz
 
@@ -51,7 +50,6 @@ class Allocation(Step):
         p, many, few, first = bins_below(lines, lambda log: math.expm1(log) / float(mesh) - 0.5, ctx.prec)
         once = Masses([p, many], (0, 1), first, ctx.prec, _never)
         self._below = self._sum(once, replace(once, parts=[few, many]))
-        self._below_tails = [_tails(part) for part in self._below.parts]
 
     def _set_above(self, points: Sequence[tuple[int, arb, arb]], zero: int) -> None:
         """The law of W under P, at least, and sums of its masses and of those divided by W, at most."""
@@ -63,7 +61,7 @@ class Allocation(Step):
         self._above = self._sum(once, Masses([q], (1,), start, ctx.prec, _never))
         masses = self._above.parts[0]
         shares = [floor(mass / (1 + at * self._mesh)) for at, mass in enumerate(masses, self._above.first)]
-        self._above_tails = _tails(masses), _tails(shares)
+        self._above = replace(self._above, parts=[masses, shares])
 
     def _sum(self, once: Masses, others: Masses) -> Masses:
         """Of the step in which the sample takes part and the other ones."""
@@ -71,7 +69,7 @@ class Allocation(Step):
 
     def removed(self, s: arb) -> arb:
         """δ: E(1 - s/W)₊ under P, and what is lost."""
-        place, (p, q) = (s - 1) / self._mesh - self._above.first, self._above_tails
+        place, (p, q) = (s - 1) / self._mesh - self._above.first, self._above.tails
         first = (min(max(int(floor(end)) + 1, 0), len(self._above)) for end in (place.lower(), place.upper()))
         low, high = (p[at] - s * q[at] for at in first)  # the same one, nearly always
         return ((low.max(high) + self._above.lost) * arb(2) ** -self._above.bits).upper()
@@ -80,13 +78,8 @@ class Allocation(Step):
         """P of about all larger ratios, Q of the others."""
         number = round(float((s - 1) / self._mesh) - self._steps / 2)
         at = min(max(number - self._below.first, 0), len(self._below))
-        p, q = (tails[at] * arb(2) ** -self._below.bits for tails in self._below_tails)
+        p, q = (tails[at] * arb(2) ** -self._below.bits for tails in self._below.tails)
         return p, 1 - q
-
-
-def _tails(masses: Sequence[fmpz]) -> list[fmpz]:
-    """Sums of all from each number on, and of none."""
-    return [*accumulate(reversed(masses), initial=fmpz(0))][::-1]
 
 
 def _never(level: int) -> tuple[fmpz, fmpz]:

@@ -90,10 +90,7 @@ def delta_above(law: Masses, origin: arb, mesh: arb, epsilon: float) -> arb:
 def delta_below(law: Masses, epsilon: float) -> arb:
     """δ at ε is at least this: P - e^ε Q of the best of the events that the sum is at least some number."""
     factor = integer_above(arb(epsilon).exp(), 64)
-    best, p, q = fmpz(0), fmpz(0), fmpz(0)
-    for p_mass, q_mass in zip(reversed(law.parts[0]), reversed(law.parts[1]), strict=True):
-        p, q = p + p_mass, q + q_mass
-        best = max(best, (p << 64) - factor * q)
+    best = max((p << 64) - factor * q for p, q in zip(*law.tails, strict=True))
     return (best * arb(2) ** (-law.bits - 64)).lower()
 
 

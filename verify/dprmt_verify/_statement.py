@@ -1,7 +1,6 @@
 """What is claimed: read from JSON, refused where a word or a number is not known."""
 
 import json
-import math
 from typing import Any, Literal, NamedTuple
 
 from dprmt_verify._allocation import Allocation
@@ -136,7 +135,7 @@ def _claims(document: Any, ways: tuple[Direction, ...], attained: bool) -> list[
     by_direction: dict[Direction, Any] = document.get("by_direction") or {}
     asked = [(document.get("epsilon"), ways), *((by_direction[way], (way,)) for way in BOTH if way in by_direction)]
     claims = [
-        Claim(end, _number(ends, end, -math.inf, math.inf), towards, attained or end == "upper")
+        Claim(end, _number(ends, end, -4e4, 4e4), towards, attained or end == "upper")
         for ends, towards in asked
         for end in ("upper", "lower")
         if ends and ends.get(end) is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 
 from flint import fmpz, fmpz_poly
 
@@ -38,13 +40,19 @@ class Masses:
     def __len__(self) -> int:
         return len(self.parts[0])
 
+    @cached_property
+    def tails(self) -> list[list[fmpz]]:
+        """For each measure the masses of all numbers from each one on, and of none."""
+        return [[*accumulate(reversed(part), initial=fmpz(0))][::-1] for part in self.parts]
+
     def times(self, other: Masses) -> Masses:
         """Of the sum of two numbers, at the level of the higher one."""
         if self.level != other.level:
             return self.at_level(other.level).times(other.at_level(self.level))
         parts = []
         for mine, others, up in zip(self.parts, other.parts, self.rounding, strict=True):
-            product = (fmpz_poly(mine) * fmpz_poly(others)).coeffs()
+            factor = fmpz_poly(mine)
+            product = (factor * (factor if others is mine else fmpz_poly(others))).coeffs()
             product += [fmpz(0)] * (len(mine) + len(others) - 1 - len(product))
             parts.append([(mass >> self.bits) + up for mass in product])
         lost = self.lost * sum(other.parts[0], other.lost) + other.lost * sum(self.parts[0], fmpz(0))

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,6 @@ from dprmt_verify._run import Run
 from dprmt_verify._statement import Claim, Statement
 
 Word = Literal["proved", "refuted", "not settled", "not covered"]
-_MOST = 40_000.0  # of ε
 
 
 @dataclass(frozen=True)
@@ -46,20 +45,25 @@ def verify(statement: Statement, seconds: float = 60.0, cells: int = 10) -> list
     verdicts = {claim: Verdict(claim, "not settled") for claim in statement.claims}
     while left := [claim for claim, verdict in verdicts.items() if verdict.word == "not settled"]:
         began = time.process_time()
-        largest = max(abs(claim.value) for claim in left)
         with suppress(ArithmeticError):  # where balls are too wide to decide
-            run = Run(statement.phases, statement.delta, min(largest, _MOST), cells)
-            verdicts |= {claim: _judged(run, statement.delta, claim) for claim in left if abs(claim.value) <= _MOST}
+            run = Run(statement.phases, statement.delta, max(abs(claim.value) for claim in left), cells)
+            for ways in {claim.directions for claim in left}:
+                verdicts |= _judged(run, statement.delta, [claim for claim in left if claim.directions == ways])
         now, cells = time.process_time(), 2 * cells
         if now - start + 3 * (now - began) > seconds:
             break
     return list(verdicts.values())
 
 
-def _judged(run: Run, delta: float, claim: Claim) -> Verdict:
-    high = 1.25 * abs(claim.value) + 0.1
-    _, at_most = _switch(lambda epsilon: all(run.above(way, epsilon) < delta for way in claim.directions), high)
-    at_least, _ = _switch(lambda epsilon: not any(run.below(way, epsilon) > delta for way in claim.directions), high)
+def _judged(run: Run, delta: float, claims: Sequence[Claim]) -> dict[Claim, Verdict]:
+    """Of claims about the same directions."""
+    high, ways = 1.25 * max(abs(claim.value) for claim in claims) + 0.1, claims[0].directions
+    _, at_most = _switch(lambda epsilon: all(run.above(way, epsilon) < delta for way in ways), high)
+    at_least, _ = _switch(lambda epsilon: not any(run.below(way, epsilon) > delta for way in ways), high)
+    return {claim: _verdict(claim, at_least, at_most) for claim in claims}
+
+
+def _verdict(claim: Claim, at_least: float, at_most: float) -> Verdict:
     upper, value = claim.end == "upper", claim.value
     proved, refuted = (at_most <= value, value < at_least) if upper else (value <= at_least, at_most < value)
     word: Word = "proved" if proved else "refuted" if refuted else "not settled"
