@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -23,18 +24,26 @@ def spectra_section(strongest: list[LayerSpectra], typical: list[LayerSpectra], 
             f"{entry.signal_over_threshold:.2f}",
             f"{_top(entry):.3f}",
             entry.verdict,
+            " / ".join(f"{value:.2f}" for value in entry.entropies),
         ]
         for entry in everything
     ]
     table = Table(
         "The layers with the strongest signals, each at its best step of the run, then some along the depth"
         f"{f'; all names begin with {prefix}' if prefix else ''}.",
-        ["layer", "step", "clean λ over threshold λ*", "noisy top value over bulk edge", "seen"],
+        [
+            "layer",
+            "step",
+            "clean λ over threshold λ*",
+            "noisy top value over bulk edge",
+            "seen",
+            "entropy of clean / noisy / denoised",
+        ],
         rows,
     )
     return Section(
         title="Spectra of real gradients",
-        sentences=[spectra_sentence(spikes)],
+        sentences=[spectra_sentence(spikes), entropy_sentence(everything)],
         tables=[table],
         pictures=[_picture(entries) for entries in (strongest, typical) if entries],
         numbers={"private_spectra": [_numbers(entry) for entry in everything]},
@@ -69,6 +78,22 @@ def spectra_sentence(spikes: list[Spike]) -> str:
     )
 
 
+def entropy_sentence(entries: Sequence[LayerSpectra]) -> str:
+    """What noise and denoiser do to the spectral entropy of the matrices shown."""
+    if not entries:
+        return "No spectral entropy is measured."
+    clean, noisy, denoised = (sorted(values) for values in zip(*(entry.entropies for entry in entries), strict=True))
+    return (
+        "Spectral entropy, in nats, of the squared singular values as shares of their sum (a flat spectrum has the"
+        f" logarithm of their number), over the {len(entries)} matrices shown: clean {_range(clean)}, noisy"
+        f" {_range(noisy)}, denoised {_range(denoised)}."
+    )
+
+
+def _range(ordered: Sequence[float]) -> str:
+    return f"{ordered[0]:.2f} to {ordered[-1]:.2f}"
+
+
 def _picture(spectra: list[LayerSpectra]) -> Picture:
     from dprmt.plots import plot_singular_values
 
@@ -100,5 +125,6 @@ def _numbers(entry: LayerSpectra) -> dict[str, Any]:
         **vars(entry),
         "edge": bulk_edge(entry.shape, entry.sigma),
         "over_threshold": entry.signal_over_threshold,
+        "entropies": entry.entropies,
         "seen": entry.verdict,
     }

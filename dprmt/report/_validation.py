@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dprmt._validation import how_to_install
+from dprmt.report._course import NOISY
 from dprmt.report._page import Section
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Sizes:
     @property
     def work(self) -> int:
         """How often ``advance`` is called."""
-        return 2 + 8 * self.steps * self.seeds + 8
+        return 2 + 8 * self.steps * self.seeds + 4 * self.steps + 8
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Measurements:
     alignment: list[list[AlignmentStep]]
     norms: NormRatios
     losses: list[float]
+    courses: dict[str, list[float]]
 
 
 def missing_packages(recipe: Recipe | None = None) -> list[str]:
@@ -153,7 +155,7 @@ def _strength(measured: Spike | LayerSpectra) -> float:
 
 def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lambda _: None) -> Measurements:
     """Train by the recipe's first steps and measure."""
-    from dprmt.report.measurements import measure_norm_ratios, recipe_experiment
+    from dprmt.report.measurements import losses_without_noise, measure_norm_ratios, recipe_experiment
 
     setting = recipe_experiment(recipe, steps=sizes.steps, advance=lambda: advance(1))
     seen, model = _Seen(setting, sizes), setting.experiment.model
@@ -168,7 +170,9 @@ def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lam
         probes=sizes.probes,
     )
     advance(8)
-    return Measurements(setting, seen.spikes, seen.strongest, seen.typical, seen.alignment, norms, seen.losses)
+    without_noise = losses_without_noise(setting, start, advance=lambda: advance(2))
+    courses = {NOISY: seen.losses, **without_noise}
+    return Measurements(setting, seen.spikes, seen.strongest, seen.typical, seen.alignment, norms, seen.losses, courses)
 
 
 def setting_sentences(measured: Measurements) -> list[str]:

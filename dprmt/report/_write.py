@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dprmt import __version__
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, check_count
+from dprmt.report._course import course_section
 from dprmt.report._denoising import improvement_section, kappa_section
 from dprmt.report._norms import norm_section
 from dprmt.report._page import Section, Table, plain_numbers, render_page
@@ -160,6 +161,7 @@ def _measured_sections(measured: Measurements) -> list[Section]:
         spectra_section(measured.strongest, measured.typical, measured.spikes),
         improvement_section(measured.alignment),
         kappa_section([step for run in measured.alignment for step in run]),
+        course_section(measured.courses),
         norm_section(measured.norms),
     ]
 

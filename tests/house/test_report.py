@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dprmt.accounting import PrivacyBounds
+from dprmt.accounting import DPSGD, PrivacyBounds
 from dprmt.cli import main
-from dprmt.report import _validation, _write
+from dprmt.report import _privacy, _validation, _write
+from dprmt.report._course import course_sentence
 from dprmt.report._privacy import Row, Run, privacy_curves, privacy_rows
 from dprmt.report._validation import NOISE_SCALES, Sizes
 from dprmt.report._words import effect, interval_of_mean, no_sign, number, per_cent, with_interval
@@ -139,8 +140,8 @@ def test_report_on_a_tiny_model(
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     numbers = json.loads((tmp_path / "out" / "numbers.json").read_text(encoding="utf-8"))
     sections = numbers["sections"]
-    assert len(sections) == page.count("<h2>") - 1 == 7
-    assert page.count("<figure>") == 8 < page.count("<svg ")
+    assert len(sections) == page.count("<h2>") - 1 == 8
+    assert page.count("<figure>") == 9 < page.count("<svg ")
     assert "tiny &lt;recipe&gt;" in page
     assert "reads clean gradients" in page
     points = sections["Noisy singular values against theory"]["private_points"]
@@ -159,6 +160,53 @@ def test_report_on_a_tiny_model(
     printed = capsys.readouterr().out
     for section in sections.values():
         assert section["sentences"][0] in printed
+
+
+@pytest.mark.parametrize("optimizer", ["grape", "adambc"])
+def test_report_of_other_optimizers(recipe: str, tmp_path: Path, optimizer: str) -> None:
+    """DP-GRAPE's gradients are looked at in their subspaces, which are smaller than the weights."""
+    text = Path(recipe).read_text(encoding="utf-8").replace('name = "adamw"', f'name = "{optimizer}"')
+    if optimizer == "grape":
+        adapters = '[model.lora]\nrank = 4\nalpha = 8.0\ntargets = ["query", "value"]\n'
+        assert adapters in text
+        text = text.replace(adapters, "").replace('architecture = "bert"', 'architecture = "bert"\nfinetune = "full"')
+        text = text.replace("learning_rate = 1e-2", "learning_rate = 1e-2\nrank = 4")
+    file = tmp_path / "other.toml"
+    file.write_text(text, encoding="utf-8")
+    assert main(["report", "--out", str(tmp_path / "out"), "--recipe", str(file)]) == 0
+    numbers = json.loads((tmp_path / "out" / "numbers.json").read_text(encoding="utf-8"))
+    assert len(numbers["sections"]) == 8
+    if optimizer == "grape":
+        assert "4 × 16" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    losses = numbers["sections"]["What clipping costs, and what noise costs"]["private_losses"]
+    assert {name: len(values) for name, values in losses.items()} == dict.fromkeys(losses, 2)
+    assert list(losses) == ["clipping and noise", "clipping alone", "neither"]
+    assert losses["clipping and noise"][0] == pytest.approx(losses["neither"][0])  # the same batch and model
+
+
+def test_entropies_of_known_spectra() -> None:
+    from dprmt.report.measurements import LayerSpectra
+
+    flat, one = np.ones(4), np.array([3.0, 0.0, 0.0, 0.0])
+    entry = LayerSpectra("w", 0, (4, 8), 1.0, one, flat, np.zeros(4))
+    assert entry.entropies == pytest.approx((0.0, np.log(4), 0.0))
+
+
+def test_a_speed_up_saves_what_fewer_steps_cost_less() -> None:
+    run = Run(name="small", sample_rate=0.05, steps=40)
+    exact = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(40, run.delta)
+    table = _privacy.savings_table(run, [Row(None, {"exact": exact}, {})])
+    assert [row[1] for row in table.rows] == ["38", "36", "32", "28"]
+    low, high = (float(end) for end in table.rows[2][3].split(" to "))
+    fewer = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(32, run.delta)
+    assert low - 5e-4 <= exact.estimate - fewer.estimate <= high + 5e-4
+
+
+def test_the_cost_of_clipping_and_of_noise_in_words() -> None:
+    sentence = course_sentence({"noisy": [3.0, 2.9, 2.7], "clipped": [3.0, 2.5, 2.3], "plain": [3.0, 2.4, 2.2]})
+    assert "noise adds +0.4000" in sentence
+    assert "clipping +0.1000" in sentence
+    assert "Too few steps" in course_sentence({"noisy": [3.0, 2.9], "clipped": [3.0, 2.5], "plain": [3.0, 2.4]})
 
 
 def test_report_on_a_language_model_with_seeds(recipe: str, tmp_path: Path) -> None:

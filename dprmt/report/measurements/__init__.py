@@ -11,6 +11,7 @@ from dprmt.report.measurements._alignment import KappaPoint as KappaPoint
 from dprmt.report.measurements._alignment import LayerAlignment as LayerAlignment
 from dprmt.report.measurements._alignment import kappa_sweep as kappa_sweep
 from dprmt.report.measurements._alignment import measure_alignment as measure_alignment
+from dprmt.report.measurements._course import losses_without_noise as losses_without_noise
 from dprmt.report.measurements._demo import RecipeExperiment as RecipeExperiment
 from dprmt.report.measurements._demo import recipe_experiment as recipe_experiment
 from dprmt.report.measurements._norm_ratio import NormRatios as NormRatios
@@ -41,6 +42,7 @@ __all__ = [
     "agreement",
     "kappa_sweep",
     "layers_along_depth",
+    "losses_without_noise",
     "measure_alignment",
     "measure_norm_ratios",
     "measure_spectra",

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dprmt._validation import ParameterError
 from dprmt.report.measurements._run import Experiment
 from dprmt.training.data import load_data, per_sample_losses
 from dprmt.training.harness import ItemTask, run_in_memory
@@ -47,7 +46,7 @@ def recipe_experiment(
     Parameters
     ----------
     recipe : Recipe
-        Which does not train in a subspace.
+        With any optimizer; of DP-GRAPE's weights the gradients in their subspaces are looked at.
     steps : int
         How many of its steps to run; no more than it has.
     advance : callable
@@ -61,20 +60,15 @@ def recipe_experiment(
     Raises
     ------
     ParameterError
-        If something cannot be loaded, or the recipe is of another kind.
+        If something cannot be loaded.
 
     Examples
     --------
     >>> from dprmt.training.recipes import load_recipe
     >>> recipe = load_recipe("qwen3-tiny-docstrings").with_changes({"optimizer.name": "grape"})
-    >>> recipe_experiment(recipe)
-    Traceback (most recent call last):
-    ...
-    dprmt._validation.ParameterError: optimizer.name must be one that trains whole weights, for the validation report, \
-got 'grape'
+    >>> recipe_experiment(recipe, steps=2).settings.optimizer.name
+    'grape'
     """
-    if recipe.optimizer.name == "grape":
-        raise ParameterError("optimizer.name", "grape", "one that trains whole weights, for the validation report")
     tokenizer = load_tokenizer(recipe.model)
     data = load_data(recipe.data, tokenizer, recipe.model.task)
     labels = None if data.labels is None else len(data.labels)

@@ -76,7 +76,7 @@ def private_gradients(
     experiment : Experiment
         What to train.
     settings : Settings
-        How; with a denoiser, and not in a subspace (DP-GRAPE).
+        How; with a denoiser. Of weights that DP-GRAPE trains the gradients in their subspaces are seen.
     steps : int, optional
         How many of the settings' steps to do; all by default.
     seed : int

@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
+
 from dprmt._validation import ParameterError
 from dprmt.spectra import cosine_similarity, layer_improvements
 from dprmt.training.denoising._noise import released_sum_divisor
@@ -36,6 +38,12 @@ class PrivateImprovement:
     def private_improvement(self) -> float:
         """Improvement(t) in [-2, 2], over all layers at once."""
         return self.private_cosine_denoised - self.private_cosine_noisy
+
+
+def _released(parameter: torch.nn.Parameter) -> torch.Tensor:
+    # Of its shape is what is released: of a weight in a subspace that of DP-GRAPE's projected gradient.
+    projected: torch.Tensor | None = getattr(parameter, "projected_grad", None)
+    return parameter if projected is None else projected
 
 
 class DenoisingEvaluation:
@@ -109,7 +117,8 @@ class DenoisingEvaluation:
         Returns
         -------
         dict of Tensor
-            **Private.** Those of the last step, until ``zero_grad`` of the optimizer.
+            **Private.** Those of the last step, until ``zero_grad`` of the optimizer; of DP-GRAPE's weights in their
+            subspaces.
 
         Raises
         ------
@@ -121,7 +130,7 @@ class DenoisingEvaluation:
         if missing:
             raise ParameterError("step", f"one without the clean gradient of {missing}", "taken before zero_grad")
         divisor = released_sum_divisor(self._dp_optimizer)
-        return {name: sums[name].view_as(p) / divisor for name, p in self._step.parameters.items()}  # type: ignore[union-attr]
+        return {name: sums[name].view_as(_released(p)) / divisor for name, p in self._step.parameters.items()}  # type: ignore[union-attr]
 
     def stop(self) -> None:
         """Look at no further step."""
