@@ -26,6 +26,18 @@ ready.then(
   (error) => postMessage({ failure: String(error.message || error) }),
 );
 onmessage = async ({ data }) => {
-  const ask = await ready;
-  postMessage({ id: data.id, answer: JSON.parse(ask(JSON.stringify(data.question))) });
+  let ask;
+  try {
+    ask = await ready;
+  } catch {
+    return; // said above
+  }
+  let answer;
+  try {
+    answer = JSON.parse(ask(JSON.stringify(data.question)));
+  } catch (error) {
+    const last = String(error.message || error).trim().split("\n").pop();
+    answer = { error: `no answer here (${last}); the command below gives it` };
+  }
+  postMessage({ id: data.id, answer });
 };

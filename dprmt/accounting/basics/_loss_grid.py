@@ -37,10 +37,10 @@ def _one_sided(end: float, mesh: float, bulk: float) -> NDArray[np.int64]:
     last = int(np.ceil(end / mesh))
     inner = max(int(np.ceil(bulk / mesh)), 1)
     if last <= inner:
-        return np.arange(1, last + 1)
+        return np.arange(1, last + 1, dtype=np.int64)
     growth = 1.0 + 1.0 / inner
     count = int(np.ceil(np.log(last / inner) / np.log(growth))) + 1
-    outer = np.unique(np.ceil(inner * growth ** np.arange(1, count + 1)).astype(np.int64))
+    outer = np.unique(np.ceil(inner * growth ** np.arange(1, count + 1, dtype=np.int64)).astype(np.int64))
     outer = outer[outer > inner]
     stop = int(np.searchsorted(outer, last)) + 1
-    return np.concatenate([np.arange(1, inner + 1), outer[:stop]])
+    return np.concatenate([np.arange(1, inner + 1, dtype=np.int64), outer[:stop]])

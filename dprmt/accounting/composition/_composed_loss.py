@@ -268,7 +268,7 @@ def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
     mass = np.roll(product.inverse(), -(win.first % win.size))
     mesh = phases[0][0].mesh
     return ComposedLoss(
-        losses=(win.first + np.arange(win.size)) * mesh,
+        losses=(win.first + np.arange(win.size, dtype=np.int64)) * mesh,
         mass=np.maximum(mass, 0.0),
         tilt=tilt,
         log_scale=float(log_mgf(phases, np.array([tilt]))[0]),
@@ -372,7 +372,7 @@ def composed_rows(
 
 def composed_powers(pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int) -> dict[int, ComposedLoss]:
     """The same as one loss for each number of steps."""
-    losses = (first + np.arange(size)) * pmf.mesh
+    losses = (first + np.arange(size, dtype=np.int64)) * pmf.mesh
     rows = composed_rows(pmf, counts, tilt, first, size, 1)
     return {
         count: ComposedLoss(losses, row.mass[0], tilt, float(row.log_scale[0]), 0.0, float(row.error[0]))

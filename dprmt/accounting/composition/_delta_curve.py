@@ -97,7 +97,7 @@ def discounted_suffix_sums(values: Array, nodes: Array) -> Array:
     if step > 40.0:
         return values
     length = min(int(300.0 / max(step, 1e-300)) + 1, nodes.size)
-    growth = np.exp(step * np.arange(length + 1))
+    growth = np.exp(step * np.arange(length + 1, dtype=np.int64))
     discount = 1.0 / growth
     sums = np.empty_like(values)
     carried = sums[..., 0]

@@ -121,7 +121,7 @@ class FewFrequencies:
         if number > _MOST_FREQUENCIES:
             raise TooManyFrequenciesError
         low = low_frequencies(pmf.index, weights, self.size, number)
-        self.frequency = np.arange(number)
+        self.frequency = np.arange(number, dtype=np.int64)
         self.share = np.where(self.frequency == 0, 1.0, 2.0) / self.size
         self.center, self.log_transform, self.unit = low.center, low.log_transform, low.error
         self.modulus = np.exp(low.log_transform.real) + low.error
@@ -135,7 +135,7 @@ class FewFrequencies:
         least = np.exp(_LOG_NOTHING / fewest)
         seen = transform.real**2 + transform.imag**2 > (least - unit) ** 2 * (1.0 - 8 * _EPS)
         seen |= least <= unit
-        frequency = np.flatnonzero(seen)
+        frequency = np.flatnonzero(seen).astype(np.int64)  # whose multiples 32 bits do not hold
         if frequency.size > _MOST_FREQUENCIES:
             raise TooManyFrequenciesError
         twice = np.where((frequency == 0) | (2 * frequency == self.size), 1.0, 2.0)
@@ -167,8 +167,9 @@ class FewFrequencies:
         """The frequencies' parts of δ after ``counts[rows]`` steps."""
         powers = np.exp(self.counts[rows, None] * self.log_transform) * self.share
         if self.center:  # T times the centre, exactly
-            place = [int(count) * self.center % self.size for count in self.counts[rows].tolist()]
-            powers *= np.exp(-2j * np.pi / self.size * ((np.array(place)[:, None] * self.frequency) % self.size))
+            moved = [int(count) * self.center % self.size for count in self.counts[rows].tolist()]
+            place = np.array(moved, dtype=np.int64)[:, None] * self.frequency
+            powers *= np.exp(-2j * np.pi / self.size * (place % self.size))
         folded = np.exp(-2j * np.pi / self.size * ((self.first % self.size * self.frequency) % self.size))
         plain, weighted = powers / self.plain, powers / self.weighted
         beyond = [part.view(np.float64) @ folded.view(np.float64) for part in (plain, weighted)]
@@ -191,7 +192,7 @@ class FewFrequencies:
     def _turns(self, place: NDArray[np.int64]) -> Array:
         """e^{-2πi·place/N}; from a table where that is shorter."""
         if self.table is None and place.size > self.size:
-            self.table = np.exp(-2j * np.pi / self.size * np.arange(self.size))
+            self.table = np.exp(-2j * np.pi / self.size * np.arange(self.size, dtype=np.int64))
         value: Array = np.exp(-2j * np.pi / self.size * place) if self.table is None else self.table[place]
         return value
 
@@ -272,7 +273,7 @@ class FewFrequencies:
         """Newton's method on log δ, from Chernoff's bound down, and where it did not come to rest."""
         top, root = max(self.end, asked.floor), self._chernoff(asked)
         rough = np.ones(root.size, dtype=np.bool_)
-        todo, part = np.arange(root.size), asked
+        todo, part = np.arange(root.size, dtype=np.int64), asked
         for _ in range(_NEWTON):
             log, slope = self.log_delta(part.terms, root[todo], asked.sign)
             with np.errstate(divide="ignore", invalid="ignore"):

@@ -45,7 +45,7 @@ def low_frequencies(index: NDArray[np.int64], weights: Array, size: int, number:
     """Of a normalised law on a window of ``size`` points: as 1 plus a sum of e^{-iθ} - 1, none of which cancels."""
     center = int(index[int(np.argmax(np.cumsum(weights) >= 0.5))])
     offset = index - center
-    frequency = np.arange(number)
+    frequency = np.arange(number, dtype=np.int64)
     distance, moved = np.zeros(number, dtype=np.complex128), np.zeros(number)
     for start in range(0, number, max(_AT_A_TIME // index.size, 1)):
         rows = slice(start, start + max(_AT_A_TIME // index.size, 1))

@@ -155,7 +155,7 @@ def cells_of_many(pairs: Sequence[PublicPair], nodes: Array) -> list[LossCells]:
         half = len(pairs) // 2
         return cells_of_many(pairs[:half], nodes) + cells_of_many(pairs[half:], nodes)
     mass = np.zeros((shift.size, len(pairs)))
-    column = np.repeat(np.arange(len(pairs)), [pair.shift.size for pair in pairs])
+    column = np.repeat(np.arange(len(pairs), dtype=np.intp), [pair.shift.size for pair in pairs])
     np.add.at(mass, (place, column), np.concatenate([pair.mass for pair in pairs]))
     absent, present = masses_by_shift(nodes, shift, mass, pairs[0].sample_rate)
     return [pair.mixed(nodes, *both) for pair, *both in zip(pairs, absent.T, present.T, strict=True)]

@@ -66,7 +66,7 @@ class SmallLossCurves:
         """Bounds on D of the numbers of steps in ``rows``, at grid indices."""
         place = index - self.first
         width = self.values.shape[1]
-        found: Array = np.take(self.values, rows * width + np.clip(place, 0, width - 1))
+        found: Array = np.take(self.values, (rows * width + np.clip(place, 0, width - 1)).astype(np.intp))
         left = np.flatnonzero(place < 0)
         found[left] = self._left_of_the_grid(rows[left], index[left])
         return found
@@ -98,7 +98,7 @@ def small_loss_curves(pmf: LossPMF, counts: Sequence[int], small: float, side: S
 
 def _no_step(first: int, size: int, mesh: float, side: Side) -> Array:
     """D(ε) = (1 - e^ε)₊ of nothing; the last value holds for everything to the right."""
-    value: Array = -np.expm1(np.minimum((first + np.arange(size)) * mesh, 0.0))
+    value: Array = -np.expm1(np.minimum((first + np.arange(size, dtype=np.int64)) * mesh, 0.0))
     if side == "lower":
         value[-1] = 0.0
     return value
@@ -117,7 +117,7 @@ def _tilts(pmf: LossPMF, count: int, small: float) -> list[float]:
 
 def _at_nodes(pmf: LossPMF, counts: list[int], tilt: float, first: int, size: int, side: Side) -> Array:
     """Bounds on D at each point of a window, one row for each number of steps."""
-    losses = (first + np.arange(size)) * pmf.mesh
+    losses = (first + np.arange(size, dtype=np.int64)) * pmf.mesh
     chunk = max(_POINTS_AT_A_TIME // size, 1)
     found = [_bound(loss, losses, tilt, side) for loss in composed_rows(pmf, counts, tilt, first, size, chunk)]
     return np.vstack(found)

@@ -79,7 +79,8 @@ class SplitCurve:
         counts = sorted(set(plan))
         self.small_part = small_loss_curves(rest, counts, small, self.side)
         row = np.searchsorted(counts, plan)
-        extra = np.array(plan) - (self.steps - np.arange(len(plan)))  # steps that the stand-in has too many
+        # Steps that the stand-in has too many.
+        extra = np.array(plan) - (self.steps - np.arange(len(plan), dtype=np.int64))
         mass = float(rest.mass.sum())
         drift = extra * (math.log(mean_ratio(rest) / mass) / rest.mesh)
         shift = (np.ceil(drift) if self.side == "upper" else np.floor(drift)).astype(np.int64)
@@ -170,7 +171,7 @@ def rounded(mass: Array, side: Side) -> Array:
 
 
 def _dense(index: Array, mass: Array) -> Array:
-    return np.bincount(index, weights=mass) if index.size else np.zeros(1)
+    return np.bincount(index.astype(np.intp), weights=mass) if index.size else np.zeros(1)
 
 
 def events_to_count(steps: int, kept: float, leaves: float, small: float) -> tuple[int, float]:
@@ -178,7 +179,7 @@ def events_to_count(steps: int, kept: float, leaves: float, small: float) -> tup
     most = min(steps, _MOST_EVENTS)
     if leaves <= 0.0:
         return 0, 0.0
-    j = np.arange(most + 1)
+    j = np.arange(most + 1, dtype=np.int64)
     log_term = _log_ways(steps, j) + j * math.log(leaves) + (steps - j) * math.log(kept)
     # Beyond the last term each is at most T·leaves/(kept·j) of the one before.
     ratio = steps * leaves / (kept * (most + 1))
@@ -205,8 +206,8 @@ def _large_losses(large: Array, steps: int, most: int, stride: int, mesh: float,
         infinite.append(lost * ways)
     used = [np.flatnonzero(law) for law in laws]
     return LargeLosses(
-        np.repeat(np.arange(most + 1), [places.size for places in used]),
-        np.concatenate(used) * stride,
+        np.repeat(np.arange(most + 1, dtype=np.int64), [places.size for places in used]),
+        np.concatenate(used).astype(np.int64) * stride,
         np.concatenate([law[places] for law, places in zip(laws, used, strict=True)]),
         np.array(infinite),
     )
@@ -228,7 +229,7 @@ def _one_more(law: Array, infinite: float, large: Array, mesh: float, side: Side
         inside = np.append(inside, np.zeros(last + 1 - inside.size))
     infinite *= float(large.sum())
     if beyond.size:
-        kept = beyond if side == "lower" else beyond * np.exp(-mesh * np.arange(1, beyond.size + 1))
+        kept = beyond if side == "lower" else beyond * np.exp(-mesh * np.arange(1, beyond.size + 1, dtype=np.int64))
         inside[last] += float(kept.sum())
         infinite += 0.0 if side == "lower" else float((beyond - kept).sum())
     return inside, infinite

@@ -186,4 +186,8 @@ def _two_meshes(
     lost = min(max(-steps * grid.offset, 0.0), _SMALL_DEVIATIONS * math.sqrt(steps) * plan.small_scale + plan.cut)
     last = max(math.ceil((plan.reach + lost) / (stride * mesh)), first + 1)
     small_part = grid.covering((low, plan.cut), _SMALL_BULK * plan.small_scale)
-    return np.concatenate([small_part[small_part < cut], [cut], np.arange(first, last + 1) * stride]), cut, stride
+    return (
+        np.concatenate([small_part[small_part < cut], [cut], np.arange(first, last + 1, dtype=np.int64) * stride]),
+        cut,
+        stride,
+    )

@@ -22,7 +22,7 @@ class PowerProduct:
     def __init__(self, size: int) -> None:
         self.size = size
         self.unit = 8 * _EPS * float(np.log2(size))
-        self.frequency = np.arange(size // 2 + 1)
+        self.frequency = np.arange(size // 2 + 1, dtype=np.int64)
         self.value = np.ones(self.frequency.size, dtype=np.complex128)
         self.log_bound = np.zeros(self.frequency.size)
         self.relative = np.ones(self.frequency.size)
@@ -63,7 +63,7 @@ class PowerProduct:
 
 def folded(index: Array, weights: Array, size: int) -> Array:
     """Weights at grid indices, shape (laws, n), wrapped around a window."""
-    place = index % size
+    place = (index % size).astype(np.intp)
     if index[-1] - index[0] < size:
         whole = np.zeros((weights.shape[0], size))
         whole[:, place] = weights

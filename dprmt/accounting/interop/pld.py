@@ -75,7 +75,7 @@ def to_pld(
 
 
 def _pmf(loss: LossPMF) -> Any:
-    index = np.arange(loss.index[0], loss.index[-1] + 1)
+    index = np.arange(loss.index[0], loss.index[-1] + 1, dtype=np.int64)
     mass = np.zeros(index.size)
     mass[loss.index - loss.index[0]] = loss.mass
     deltas = hockey_stick_curve(LossPMF(index, mass, loss.mesh, loss.infinite))

@@ -204,7 +204,7 @@ def _trapezoid(slope: Array, pull: Array, alpha: Array) -> Array:
     slope, pull, alpha = slope[:, None], pull[:, :, None], alpha[:, :, None]
     t = step * np.array(_NODES)
     size, _ = _exponent(-kappa * (np.cosh(t) - 1), np.sinh(t), slope, pull, alpha)
-    t = step * np.arange(_NODES[min(int((size.max(axis=0) > _DROP).sum()), len(_NODES) - 1)])
+    t = step * np.arange(_NODES[min(int((size.max(axis=0) > _DROP).sum()), len(_NODES) - 1)], dtype=np.int64)
     sinh, cosh = np.sinh(t), np.cosh(t)
     size, angle = _exponent(-2 * kappa * np.sinh(t / 2) ** 2, sinh, slope, pull, alpha)
     values = np.exp(size) * (np.cos(angle) * cosh - np.sin(angle) * sinh * kappa)

@@ -22,8 +22,8 @@ def elimination_bound(total: float, sketch: int, power_iteration: bool, cut: flo
     weight = _weight(cut, power_iteration)
     if error > weight:
         return 1.0
-    eliminated = np.arange(1, sketch)[:, None, None]  # r
-    large = np.arange(1, int(total) + 1)[None, :, None]  # b: those above x
+    eliminated = np.arange(1, sketch, dtype=np.int64)[:, None, None]  # r
+    large = np.arange(1, int(total) + 1, dtype=np.int64)[None, :, None]  # b: those above x
     left, right, feasible = _share_cells(total, cut, eliminated, large)
     gain = large * _gains(right / large, power_iteration)
     rest = np.maximum(total - left - (eliminated - large) * cut, 0.0)

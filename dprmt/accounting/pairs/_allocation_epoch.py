@@ -133,5 +133,5 @@ class EpochPair:
 
 def _between(masses: Array, ends: Array) -> Array:
     """Sums of consecutive stretches, without differences."""
-    place = np.repeat(np.arange(ends.size + 1), np.diff(np.concatenate([[0], ends, [masses.size]])))
+    place = np.repeat(np.arange(ends.size + 1, dtype=np.intp), np.diff(np.concatenate([[0], ends, [masses.size]])))
     return np.bincount(place, weights=masses, minlength=ends.size + 1)

@@ -44,7 +44,7 @@ class CoinMixture:
 
     @cached_property
     def _means(self) -> Array:
-        return np.arange(self.size + 1) / self.noise_multiplier
+        return np.arange(self.size + 1, dtype=np.int64) / self.noise_multiplier
 
     def loss_range(self, tail: float) -> tuple[float, float]:
         """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
@@ -105,7 +105,7 @@ class CoinMixture:
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.nan_to_num((target - table[right - 1]) / (table[right] - table[right - 1]), nan=0.5)
         t = low + share * (high - low)
-        miss, active = np.empty(t.size), np.arange(t.size)
+        miss, active = np.empty(t.size), np.arange(t.size, dtype=np.int64)
         for again in range(_MOST_NEWTON_STEPS):
             value, slope = self._loss(t[active])
             error = value - target[active]

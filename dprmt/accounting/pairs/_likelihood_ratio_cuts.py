@@ -78,7 +78,7 @@ def _graded_losses(low: float, high: float, spacing: float) -> Array:
         return inner
     growth = 1.0 + spacing / inner[-1]
     count = int(np.ceil(np.log(high / inner[-1]) / np.log(growth))) + 1
-    return np.concatenate([inner, inner[-1] * growth ** np.arange(1, count + 1)])
+    return np.concatenate([inner, inner[-1] * growth ** np.arange(1, count + 1, dtype=np.int64)])
 
 
 def _rough_law(pair: StepPair, low: float, high: float) -> tuple[Array, Array]:

@@ -79,7 +79,7 @@ def sum_from_below(law: RatioLaw, on_grid: int, mesh: float, copies: int, tail: 
 
 def _split(law: RatioLaw, on_grid: int, mesh: float) -> tuple[GridMeasure, RatioLaw]:
     index = np.rint(law.ratio[:on_grid] / mesh).astype(np.int64)
-    large = np.arange(law.mass.size) >= on_grid
+    large = np.arange(law.mass.size, dtype=np.int64) >= on_grid
     return GridMeasure(index, law.mass[:on_grid]), law.part(large & (law.mass > 0))
 
 
@@ -188,13 +188,13 @@ def _convolved(first: RatioLaw, second: RatioLaw, above: bool, most: int) -> Rat
         return RatioLaw(np.array([low]), np.array([mass.sum()]), 0.0)
     span = float(np.log(high / low))
     count = int(np.clip(most / 10 * span, 100, most))
-    nodes = low * np.exp(span / count * np.arange(count + 1))
+    nodes = low * np.exp(span / count * np.arange(count + 1, dtype=np.int64))
     nodes[-1] = max(nodes[-1], high)
-    place = (np.log(ratio / low) * (count / span)).astype(np.int64)
+    place = (np.log(ratio / low) * (count / span)).astype(np.intp)
     return _regrouped(RatioLaw(ratio, mass, 0.0), np.clip(place, 0, count - 1), nodes, above)
 
 
-def _regrouped(law: RatioLaw, place: NDArray[np.int64], nodes: Array, above: bool) -> RatioLaw:
+def _regrouped(law: RatioLaw, place: NDArray[np.intp], nodes: Array, above: bool) -> RatioLaw:
     """Spread to the ends of the cells in which the atoms lie, or merge in them."""
     mass = np.bincount(place, weights=law.mass, minlength=nodes.size - 1)
     moment = np.bincount(place, weights=law.mass * law.ratio, minlength=nodes.size - 1)

@@ -108,10 +108,10 @@ def sum_on_grid(
     window = _fast(chernoff_window(measure, copies, log_outside, float(np.log(weight))))
     mass, rounding = power_convolution(measure, copies, window)
     error = np.full(mass.size, rounding + 2.0 * np.exp(log_outside))
-    points = window.first + np.arange(window.size)
+    points = window.first + np.arange(window.size, dtype=np.int64)
     if float(error @ np.maximum(points * weight, 1.0)) <= enough:
         return window.first, mass, error
-    for exponent in np.arange(1, int(np.sqrt(-2 * log_outside) / _TILT_STEP) + 1) * _TILT_STEP:
+    for exponent in np.arange(1, int(np.sqrt(-2 * log_outside) / _TILT_STEP) + 1, dtype=np.int64) * _TILT_STEP:
         for sign in (1.0, -1.0):
             _improve(mass, error, window, measure, copies, _tilt(measure, copies, sign, exponent**2 / 2))
     return window.first, mass, error
@@ -146,7 +146,7 @@ def _improve(mass: Array, error: Array, window: GridWindow, measure: GridMeasure
     low, high = max(window.first, span.first), min(window.first + window.size, span.first + span.size)
     if low >= high:
         return
-    points = np.arange(low, high)
+    points = np.arange(low, high, dtype=np.int64)
     log_factor = copies * (np.log(total) + peak) - tilt * (points - copies * center)
     factor = np.exp(np.minimum(log_factor, 700.0))
     found = found[low - span.first : high - span.first]
@@ -166,7 +166,8 @@ def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> 
     """
     size, total = window.size, measure.total()
     center = round(_mean(measure))
-    plain = fft.rfft(np.bincount((measure.index - center) % size, weights=measure.mass, minlength=size))
+    place = ((measure.index - center) % size).astype(np.intp)
+    plain = fft.rfft(np.bincount(place, weights=measure.mass, minlength=size))
     plain_error = _unit(size) * total
     # Most frequencies leave nothing of the power.
     log_bound = copies * np.log(np.abs(plain) + plain_error)
@@ -198,7 +199,8 @@ def _distance_from_total(
     """Σ mass · (e^{-iω(index - center)} - 1) as (e^{-iω} - 1)(m + (e^{-iω} - 1) ĝ), and its error, small where ω is."""
     offset = measure.index - center
     low, curve = _put_call_curve(offset, measure.mass)
-    folded = np.bincount((low + np.arange(curve.size)) % size, weights=curve, minlength=size)
+    place = ((low + np.arange(curve.size, dtype=np.int64)) % size).astype(np.intp)
+    folded = np.bincount(place, weights=curve, minlength=size)
     omega = 2.0 * np.pi * frequencies / size
     shift = -2.0 * np.sin(omega / 2.0) ** 2 - 1j * np.sin(omega)  # e^{-iω} - 1 without cancellation
     first_moment = float(measure.mass @ offset)
@@ -218,7 +220,7 @@ def _put_call_curve(offset: NDArray[np.int64], mass: Array) -> tuple[int, Array]
     at_most, beyond = np.cumsum(weight)[:-1], np.cumsum(weight[::-1])[::-1][1:]
     puts = np.append(0.0, np.cumsum(gaps * at_most))
     calls = np.append(np.cumsum((gaps * beyond)[::-1])[::-1], 0.0)
-    where = np.arange(low, high) + 1
+    where = np.arange(low, high, dtype=np.int64) + 1
     return low, np.where(where <= 0, np.interp(where, knots, puts), np.interp(where, knots, calls))
 
 

@@ -182,7 +182,7 @@ class _Tests:
     def _by_potentials(self, gamma: float, own: Array, mass: Array, is_equal: bool) -> float:
         """By v with the slope that h has along one coupling, and what w and v then must be."""
         level = gamma * self.level - own[:, None]
-        first = np.arange(mass.size - 1)
+        first = np.arange(mass.size - 1, dtype=np.int64)
         if is_equal:
             rise = self._rise(level, first, first) + self._rise(level, first + 1, first)
             rise /= 2

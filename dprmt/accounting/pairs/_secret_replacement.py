@@ -96,7 +96,7 @@ class SecretReplacement:
     def _solved(self, target: Array, low: Array, high: Array) -> tuple[Array, Array]:
         """Newton's method between brackets, which get narrower; where it does not arrive, halves of them."""
         low, high, t = low.copy(), high.copy(), (low + high) / 2
-        miss, active = np.empty(t.size), np.arange(t.size)
+        miss, active = np.empty(t.size), np.arange(t.size, dtype=np.int64)
         for again in range(_MOST_HALVINGS):
             value, slope = self._loss(t[active])
             error = value - target[active]

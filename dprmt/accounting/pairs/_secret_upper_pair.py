@@ -162,7 +162,7 @@ class SecretUpperPair:
         low, high = grid[right - 1], grid[right]
         t = np.clip(_hermite(target, right, table, grid, slope), low, high)
         miss = np.empty(t.size)
-        active = np.arange(t.size)
+        active = np.arange(t.size, dtype=np.int64)
         for _ in range(_MOST_NEWTON_STEPS):
             value, rate = self.log_ratio(t[active])
             error = value - target[active]
@@ -330,7 +330,7 @@ class _Sums:
         value = normal_sums(t, self.shift[first:always], self.mass[first:always], sign)
         if always < last:
             x = sign * (self.shift[always:last] - t[:, None])
-            mass = np.where(np.arange(always, last) < count[:, None], self.mass[always:last], 0.0)
+            mass = np.where(np.arange(always, last, dtype=np.int64) < count[:, None], self.mass[always:last], 0.0)
             value += (ndtr(x, out=x) * mass).sum(axis=1)
         return value
 
@@ -344,7 +344,7 @@ class _Sums:
         some = slice(min(int(first), last), last)
         shift = self.shift[some]
         exponent = shift * t[:, None] - shift**2 / 2 + self.log_mass[some]
-        return np.where(np.arange(some.start, some.stop) < count[:, None], exponent, -np.inf), shift
+        return np.where(np.arange(some.start, some.stop, dtype=np.int64) < count[:, None], exponent, -np.inf), shift
 
 
 def _limit(last: float) -> float:

@@ -209,7 +209,7 @@ def keep_the_envelope(nodes: Array, mass: Array) -> tuple[float, float]:
     Such a mass goes to both neighbours so that P- and Q-mass are kept.
     """
     missing = beyond = 0.0
-    before, after = np.arange(-1, nodes.size - 1), np.arange(1, nodes.size + 1)
+    before, after = np.arange(-1, nodes.size - 1, dtype=np.int64), np.arange(1, nodes.size + 1, dtype=np.int64)
     waiting = np.flatnonzero(mass < 0.0).tolist()
     while waiting:
         j = waiting.pop()
