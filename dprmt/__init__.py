@@ -1,7 +1,8 @@
 """The mathematics of noise in differentially private training.
 
 Rooms: :mod:`dprmt.accounting` (certified ε), :mod:`dprmt.spectra` (random matrix theory of noisy
-gradients), :mod:`dprmt.training` (the torch harness), :mod:`dprmt.plots`, :mod:`dprmt.report` and :mod:`dprmt.cli`.
+gradients), :mod:`dprmt.training` (the torch harness), :mod:`dprmt.statements`, :mod:`dprmt.plots`,
+:mod:`dprmt.report` and :mod:`dprmt.cli`.
 Importing this package imports none of them; ``dprmt.accounting`` does, when it is first used.
 """
 
@@ -9,7 +10,9 @@ from dprmt._lazy import on_demand as _on_demand
 
 __version__ = "0.1.0"
 
-__getattr__, _rooms = _on_demand(__name__, ("accounting", "cli", "plots", "report", "spectra", "training"))
+__getattr__, _rooms = _on_demand(
+    __name__, ("accounting", "cli", "plots", "report", "spectra", "statements", "training")
+)
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@ from dprmt import cli as cli
 from dprmt import plots as plots
 from dprmt import report as report
 from dprmt import spectra as spectra
+from dprmt import statements as statements
 from dprmt import training as training
 
 __version__: str

@@ -12,9 +12,8 @@ from typing import Any
 from dprmt import __version__
 from dprmt.accounting import PrivacyBounds, worst_of
 from dprmt.cli._options import Parser
-from dprmt.cli._rounding import round_down, round_up
 from dprmt.cli._run_options import Run
-from dprmt.cli._statements import statement
+from dprmt.statements import round_down, round_up, statement
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Answer:
             self.symbol: f"{self.symbol} ≤ {round_up(self.worst.upper, 4)}",
             self.at[1]: f"{self.at[1]} = {self.at[2]:g}",
         }
-        return statement(self.worst, self.run, epsilon=said["ε"], delta=said["δ"])
+        return statement(self.worst, self.run.composition(), epsilon=said["ε"], delta=said["δ"])
 
 
 def add_statement(parser: Parser) -> None:

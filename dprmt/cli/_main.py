@@ -13,7 +13,10 @@ from dprmt.cli._encoding import speak_any_encoding
 from dprmt.cli._options import Parser, UsageError
 from dprmt.cli._sampling_options import MEANING
 
-_COMMANDS = ("epsilon", "noise", "delta", "probes", "tradeoff", "spectrum", "train", "recipes", "report", "verify")
+_COMMANDS = (
+    *("epsilon", "noise", "delta", "probes", "tradeoff", "statement"),
+    *("spectrum", "train", "recipes", "report", "verify"),
+)
 _EXTRAS = {
     "matplotlib": "plots",
     "rich": "cli",

@@ -7,10 +7,10 @@ import argparse
 from dprmt._validation import ParameterError
 from dprmt.cli._answers import Answer, add_statement, print_bounds
 from dprmt.cli._options import Commands, Option, add_command_with, real
-from dprmt.cli._rounding import round_up
 from dprmt.cli._run_options import DELTA, RUN_WITHOUT_NOISE, Run, read_run
 from dprmt.cli._sampling_options import MEANING
 from dprmt.cli._spinner import waiting
+from dprmt.statements import round_up
 
 _TARGET = Option("--epsilon", real(low=0.0, low_open=True), "target ε, > 0", metavar="E")
 _OPTIONS = (_TARGET, *RUN_WITHOUT_NOISE, DELTA)

@@ -13,11 +13,11 @@ from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms, ProbeChoice, choose_probes
 from dprmt.cli._answers import finite, print_answer
 from dprmt.cli._options import Commands, Option, add_command_with, count, read_options
-from dprmt.cli._rounding import round_up
 from dprmt.cli._run_options import DELTA, NOISE
 from dprmt.cli._sampling_options import MEANING, SAMPLING, batches_of
 from dprmt.cli._spinner import waiting
 from dprmt.cli._text_table import text_table
+from dprmt.statements import round_up
 
 
 def _shapes(name: str, text: str) -> list[tuple[int, ...]]:

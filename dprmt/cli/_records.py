@@ -9,15 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.accounting import (
-    DPSGD,
-    Release,
-    neighbours_from_dict,
-    norms_from_dict,
-    release_from_dict,
-    sampling_from_dict,
-)
+from dprmt.accounting import DPSGD, Release, release_from_dict
 from dprmt.cli._options import Option
+from dprmt.statements import mechanism_from_dict
 
 _FORM = "a file with what --json printed, or - for standard input"
 
@@ -68,18 +62,11 @@ def stated(record: Mapping[str, Any], option: Option) -> str | None:
 
 
 def _mechanism(record: Mapping[str, Any]) -> DPSGD:
-    parts = dict(record)
-    if parts.pop("kind", None) != "dpsgd":
-        raise ParameterError("from_json", record.get("kind"), "of a run of DP-SGD: one whose mechanism is 'dpsgd'")
-    made = DPSGD(
-        parts.pop("noise_multiplier"),
-        sampling_from_dict(parts.pop("sampling")),
-        norms_from_dict(parts.pop("norms")),
-        neighbours_from_dict(parts.pop("neighbours")),
-    )
-    if parts:
-        raise ParameterError("from_json", sorted(parts), "of a run this version knows all keys of")
-    return made
+    try:
+        return mechanism_from_dict(record)
+    except ParameterError as error:
+        name = "from_json" if error.name == "mechanism" else error.name
+        raise ParameterError(name, error.value, error.allowed) from None
 
 
 def _incomplete(error: Exception) -> ParameterError:

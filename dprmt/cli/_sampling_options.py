@@ -58,18 +58,6 @@ def batches_of(values: dict[str, Any]) -> tuple[Sampling, int]:
     return Poisson(rounded_up(rate)), _steps(values, rate)
 
 
-def sampling_sentence(sampling: Sampling, steps: int) -> str:
-    """To follow "DP-SGD"."""
-    if isinstance(sampling, Poisson):
-        return f"for T = {steps} steps on batches by Poisson sampling at rate q = {sampling.rate:.6g}"
-    if isinstance(sampling, FixedOrder):
-        return f"for {steps} epochs in a fixed order (every example in one batch of each, none drawn)"
-    blocks, per_epoch = sampling.participations, sampling.steps_per_epoch
-    where = "one step of each" if blocks == 1 else f"one step of each of an epoch's {blocks} blocks"
-    epochs = f"for {steps // per_epoch} epochs of {per_epoch} steps"
-    return f"{epochs} with random allocation (every example in {where})"
-
-
 def _allocated(values: dict[str, Any]) -> tuple[RandomAllocation, int]:
     _leave_out(values, ("sample_rate", "steps", "examples", "batch_size"), "--sampling is allocation")
     _need(values, ("steps_per_epoch", "epochs"), "--sampling is allocation")

@@ -15,7 +15,7 @@ from dprmt._files import strict_json
 from dprmt._validation import ParameterError, how_to_install
 from dprmt.cli._changes import add_changes, recipe_changes
 from dprmt.cli._options import Commands, UsageError, add_command_with, name_of
-from dprmt.cli._rounding import round_up
+from dprmt.statements import round_up
 
 if TYPE_CHECKING:
     from dprmt.training.harness import DryRun, TrainingResult

@@ -15,6 +15,7 @@ import pytest
 ROOMS = (
     "dprmt.accounting",
     "dprmt.spectra",
+    "dprmt.statements",
     "dprmt.plots",
     "dprmt.report",
     "dprmt.cli",
@@ -125,6 +126,7 @@ PRIVACY_CLAIMS = {
         "dry_run",
         "load_parameters",
         "load_trained",
+        "read_card",
         "read_metrics",
         "read_summary",
         "sweep",
@@ -145,6 +147,7 @@ PRIVACY_CLAIMS = {
     "dprmt.training.subspaces": ("Subspaces",),
     "dprmt.training.recipes": ("DataRecipe",),
     "dprmt.report": ("write_report",),
+    "dprmt.statements": ("privacy_card",),
     "paper_figures.studies": ("read_records", "train_privately"),
     "paper_figures.heavy_tail": (
         "EightBitInputs",

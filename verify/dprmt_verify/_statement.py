@@ -62,8 +62,12 @@ class Statement(NamedTuple):
 
 
 def read_statement(text: str) -> Statement:
-    """From JSON; see docs/theory/verifier.md for the form."""
-    document = _object({"statement": {"kind": "statement"} | dict(json.loads(text))}, "statement", "", "statement")
+    """From JSON, or from a card that carries it as ``claim``; see docs/theory/verifier.md for the form."""
+    found = json.loads(text)
+    found = found.get("claim", found) if isinstance(found, dict) else found
+    if not isinstance(found, dict):
+        raise NotCoveredError("a statement that is no object, or a card that carries no claim")
+    document = _object({"statement": {"kind": "statement"} | found}, "statement", "", "statement")
     phases, neighbours, attained = [], set(), True
     for part in document.get("phases", [document]):
         run = _object({"phase": {"kind": "statement"} | dict(part)}, "phase", "", "statement")

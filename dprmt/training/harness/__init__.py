@@ -9,6 +9,8 @@ from dprmt.training.harness._loop import Run as Run
 from dprmt.training.harness._memory import run_in_memory as run_in_memory
 from dprmt.training.harness._observer import Observer as Observer
 from dprmt.training.harness._observer import StepRecord as StepRecord
+from dprmt.training.harness._privacy_card import CARD as CARD
+from dprmt.training.harness._privacy_card import read_card as read_card
 from dprmt.training.harness._run_folder import read_metrics as read_metrics
 from dprmt.training.harness._run_folder import read_summary as read_summary
 from dprmt.training.harness._sweep import SweepRun as SweepRun
@@ -21,6 +23,7 @@ from dprmt.training.harness._train import train_task as train_task
 from dprmt.training.harness._trained import load_trained as load_trained
 
 __all__ = [
+    "CARD",
     "DryRun",
     "ItemTask",
     "Observer",
@@ -33,6 +36,7 @@ __all__ = [
     "dry_run",
     "load_parameters",
     "load_trained",
+    "read_card",
     "read_metrics",
     "read_summary",
     "run_in_memory",

@@ -24,6 +24,7 @@ from dprmt.training.harness._loop import Run
 from dprmt.training.harness._norms_said import epsilon_of_exact_norms, norms_sentence
 from dprmt.training.harness._observer import MetricsFile, Observer, SpectraFile
 from dprmt.training.harness._prepare import Prepared, prepare
+from dprmt.training.harness._privacy_card import write_card
 from dprmt.training.harness._processes import from_first, in_first, process_group
 from dprmt.training.harness._progress import ProgressBar
 from dprmt.training.harness._randomness import Randomness, fresh_randomness
@@ -90,7 +91,8 @@ def train(
 
     The folder holds ``config.toml`` (the recipe), ``run.json`` (mechanism, noise multiplier, starts),
     ``privacy.jsonl`` (every charged step), ``metrics.jsonl``, ``spectra.npz``, ``checkpoint/``, and at the end
-    ``summary.json`` and ``model/``, see ``docs/training.md``. ``privacy.clip_only`` takes all privacy away.
+    ``summary.json``, ``model/`` and the privacy card, see ``docs/training.md``. ``privacy.clip_only`` takes all privacy
+    away.
 
     Parameters
     ----------
@@ -123,9 +125,10 @@ def train(
 
     Formal guarantees
     -----------------
-    The released parameters, after any number of starts and stops, are (ε, δ)-differentially private with respect to
-    adding or removing one sample of the training set, for the ε that the result, ``privacy.jsonl`` and
-    ``summary.json`` state, if ``noise_seed`` is None:
+    The released parameters, after any number of starts and stops, are (ε, δ)-differentially private where one sample
+    of the training set, whose size is public, may be replaced by one without a gradient
+    (:class:`dprmt.accounting.ZeroOut`), for the ε that the result, ``privacy.jsonl``, ``summary.json`` and the card
+    state, if ``noise_seed`` is None:
 
     * every logical step is the mechanism that ``run.json`` names (its clipping is `dprmt.training.clipping`'s, with
       that guarantee and its limits), sampled by Poisson sampling with the stated rate, which is the exact probability
@@ -410,6 +413,8 @@ class _FolderRun:
             "evaluation": run.scores,
         } | no_privacy(run.prepared.mechanism)
         write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")
+        if run.charged and not no_privacy(run.prepared.mechanism):
+            write_card(self._path)
 
 
 def _of_norms(run: Run) -> tuple[str, float | None]:

@@ -1,0 +1,200 @@
+"""The privacy card of a run: what is claimed, in every form that somebody may ask for, and what is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from dprmt import __version__
+from dprmt._validation import check_real
+from dprmt.accounting import Composition, PrivacyBounds, worst_of
+from dprmt.statements._claim import claim
+from dprmt.statements._markdown import markdown
+from dprmt.statements._rounding import round_up
+from dprmt.statements._sentences import releases, statement, trainings
+
+FALSE_POSITIVE_RATE = 0.01
+LEAST_DELTA = 1e-10
+RELEASED = ("the trained parameters after every step, and whatever is computed from them",)
+NOT_COVERED = (
+    "anything else that is computed from the training data: losses, sizes of batches, norms, times",
+    "scores on validation or test data, which are about those data, unless they are listed as released",
+    "the choice among several runs on the same data, unless the best of a random number of them was charged",
+    "the number of examples, names of labels, and all that a recipe says: public",
+    "who knows the seed of the noise, or reads the memory of the machine; timing",
+)
+
+
+@dataclass(frozen=True)
+class PrivacyCard:
+    """What may be said of a run's privacy; made by :func:`privacy_card`.
+
+    Attributes
+    ----------
+    run : Composition
+        Mechanisms and steps, and what else is released.
+    delta : float
+        At which ε is stated.
+    epsilon : dict
+        Bounds of ε by direction.
+    gdp_mu : PrivacyBounds
+        The smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > 1e-10.
+    advantage : PrivacyBounds
+        An attacker's true positive rate less his false positive rate, at most.
+    true_positive_rate : PrivacyBounds
+        The largest at a false positive rate of 1 %.
+    unit : str
+        What one example is.
+    released, not_covered : tuple of str
+        What the numbers are about, and what they say nothing about.
+    ledger : dict
+        How many steps were charged and the digest of the file that says so; empty where there is none.
+    """
+
+    run: Composition
+    delta: float
+    epsilon: dict[Any, PrivacyBounds]
+    gdp_mu: PrivacyBounds
+    advantage: PrivacyBounds
+    true_positive_rate: PrivacyBounds
+    unit: str
+    released: tuple[str, ...] = RELEASED
+    not_covered: tuple[str, ...] = NOT_COVERED
+    ledger: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def worst(self) -> PrivacyBounds:
+        """Bounds of ε in the direction that decides.
+
+        Returns
+        -------
+        PrivacyBounds
+            The larger of both.
+        """
+        return worst_of(self.epsilon)
+
+    def statement(self) -> str:
+        """What may be written in a paper.
+
+        Returns
+        -------
+        str
+            One paragraph.
+        """
+        epsilon = f"ε ≤ {round_up(self.worst.upper, 4)}"
+        return statement(self.worst, self.run, epsilon=epsilon, delta=f"δ = {self.delta:g}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON.
+
+        Returns
+        -------
+        dict
+            ``claim`` is what ``dprmt verify`` proves when it is given a file with this document; None where it knows
+            the mechanism not.
+        """
+        also = [release.as_dict() for release, times in releases(self.run) for _ in range(times)]
+        return {
+            "version": __version__,
+            "neighbours": self.run.neighbours.kind,
+            "unit": self.unit,
+            "phases": [{"mechanism": one.as_dict(), "steps": steps} for one, steps in trainings(self.run)],
+            **({"also": also} if also else {}),
+            "delta": self.delta,
+            "epsilon": _finite(self.worst),
+            "direction": self.worst.direction,
+            "by_direction": {way: _finite(bounds) for way, bounds in self.epsilon.items()},
+            "gdp_mu": _finite(self.gdp_mu) | {"least_delta": LEAST_DELTA},
+            "advantage": _finite(self.advantage),
+            "true_positive_rate": _finite(self.true_positive_rate) | {"false_positive_rate": FALSE_POSITIVE_RATE},
+            "released": list(self.released),
+            "not_covered": list(self.not_covered),
+            "ledger": self.ledger or None,
+            "statement": self.statement(),
+            "claim": claim(self.run, self.delta, self.epsilon),
+        }
+
+    def as_markdown(self, verify: str = "dprmt verify privacy_card.json") -> str:
+        """The same for readers.
+
+        Parameters
+        ----------
+        verify : str
+            The command that proves the ends of ε.
+
+        Returns
+        -------
+        str
+            Markdown; every number is a bound as printed.
+        """
+        return markdown(self, verify if claim(self.run, self.delta, self.epsilon) else None)
+
+
+def privacy_card(
+    run: Composition,
+    delta: float,
+    *,
+    unit: str = "one row of the training data",
+    released: Sequence[str] = RELEASED,
+    not_covered: Sequence[str] = NOT_COVERED,
+    ledger: dict[str, Any] | None = None,
+) -> PrivacyCard:
+    """What may be said of a run's privacy.
+
+    Parameters
+    ----------
+    run : Composition
+        From :func:`dprmt.accounting.compose`: at least one phase of DP-SGD.
+    delta : float
+        In [1e-290, 1).
+    unit : str
+        What one example is.
+    released, not_covered : sequence of str
+        What the numbers are about, and what they say nothing about.
+    ledger : dict, optional
+        What says how many steps were charged.
+
+    Returns
+    -------
+    PrivacyCard
+        With ``as_dict()`` and ``as_markdown()``.
+
+    Raises
+    ------
+    ParameterError
+        If ``delta`` lies outside its range.
+
+    Formal guarantees
+    -----------------
+    Bounds are those of :class:`dprmt.accounting.Composition`, under what its mechanisms ask of the training code; they
+    hold for the neighbours that are named, for one example as ``unit`` says, and for what is listed as released.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import DPSGD, compose
+    >>> card = privacy_card(compose([(DPSGD(1.0, 2000 / 67349), 400)]), 1e-5)
+    >>> round(card.worst.upper, 2), round(card.gdp_mu.upper, 2), round(card.true_positive_rate.upper, 3)
+    (3.81, 0.99, 0.063)
+    >>> card.as_markdown().splitlines()[0]
+    '# Privacy card'
+    """
+    delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
+    epsilon, mu, advantage, rate = _numbers(run, delta)
+    said = (unit, tuple(released), tuple(not_covered), ledger or {})
+    return PrivacyCard(run, delta, epsilon, mu, advantage, rate, *said)
+
+
+@lru_cache(maxsize=64)
+def _numbers(
+    run: Composition, delta: float
+) -> tuple[dict[Any, PrivacyBounds], PrivacyBounds, PrivacyBounds, PrivacyBounds]:
+    mu, rate = run.gdp_mu(least_delta=LEAST_DELTA), run.true_positive_rate(FALSE_POSITIVE_RATE)
+    return run.epsilon_by_direction(delta), mu, run.advantage(), rate
+
+
+def _finite(bounds: PrivacyBounds) -> dict[str, Any]:
+    # JSON has no infinity: null says that nothing finite could be certified.
+    return {name: value if math.isfinite(value) else None for name, value in bounds.as_dict().items()}

@@ -1,0 +1,152 @@
+"""What may be written in a paper about a run's privacy, and under which conditions it is true."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dprmt import __version__
+from dprmt.accounting import (
+    DPSGD,
+    AddRemove,
+    ApproximateRelease,
+    Composition,
+    ExactNorms,
+    FixedOrder,
+    GaussianRelease,
+    Group,
+    Hutchinson,
+    HutchPlusPlus,
+    LaplaceRelease,
+    Norms,
+    Poisson,
+    PrivacyBounds,
+    Release,
+    ReplaceOne,
+    Sampling,
+)
+from dprmt.statements._rounding import round_down
+
+
+def statement(worst: PrivacyBounds, run: Composition, *, epsilon: str, delta: str) -> str:
+    """One paragraph.
+
+    Parameters
+    ----------
+    worst : PrivacyBounds
+        Of ε at a δ, or of δ at an ε, of the direction that decides.
+    run : Composition
+        Whose.
+    epsilon, delta : str
+        How the two enter it, one of them as a bound.
+
+    Returns
+    -------
+    str
+        Or that nothing may be claimed, where no finite bound is known.
+
+    Examples
+    --------
+    >>> from dprmt.accounting import compose
+    >>> run = compose([(DPSGD(1.0, 0.01), 100)])
+    >>> print(statement(run.epsilon(1e-5), run, epsilon="ε ≤ 0.8", delta="δ = 1e-5")[:85])
+    Training runs DP-SGD for T = 100 steps on batches by Poisson sampling at rate q = 0.0
+    """
+    if math.isinf(worst.upper):
+        return "No finite bound could be certified for this run; nothing may be claimed."
+    return (
+        f"Training runs DP-SGD {_run(run)}.{_beside(run)}"
+        f" The released model is (ε, δ)-differentially private with {epsilon} and {delta} {relation_sentence(run)}"
+        f" (both directions; the one that decides: {worst.direction}). The bound was computed"
+        f" with dprmt {__version__}, which charges discretization, truncation and rounding to it; the exact value for"
+        f" {_whose(run)} is at least {round_down(worst.lower)}."
+    )
+
+
+def relation_sentence(run: Composition) -> str:
+    """Against which neighbour, and with which condition."""
+    relation = run.neighbours
+    size, one = (relation.size, relation.of) if isinstance(relation, Group) else (1, relation)
+    who = "one example" if size == 1 else f"up to {size} examples of one person, drawn independently"
+    if isinstance(one, ReplaceOne):
+        return f"when {who} may be replaced by any other"
+    if isinstance(one, AddRemove):
+        return (
+            f"under the addition or removal of {who}, provided that the sampling rate and the divisor of the sum were"
+            " chosen without the number of examples"
+        )
+    return f"when {who} may be replaced by one without a gradient, the number of examples being public"
+
+
+def sampling_sentence(sampling: Sampling, steps: int) -> str:
+    """How batches are drawn, and for how long; to follow "DP-SGD"."""
+    if isinstance(sampling, Poisson):
+        return f"for T = {steps} steps on batches by Poisson sampling at rate q = {sampling.rate:.6g}"
+    if isinstance(sampling, FixedOrder):
+        return f"for {steps} epochs in a fixed order (every example in one batch of each, none drawn)"
+    blocks, per_epoch = sampling.participations, sampling.steps_per_epoch
+    where = "one step of each" if blocks == 1 else f"one step of each of an epoch's {blocks} blocks"
+    epochs = f"for {steps // per_epoch} epochs of {per_epoch} steps"
+    return f"{epochs} with random allocation (every example in {where})"
+
+
+def norms_sentence(norms: Norms) -> str:
+    """How norms are taken, and who may see the probes."""
+    if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
+        return "by exact gradient norms"
+    sharing = "drawn in secret for every example" if norms.secret else "public, the same for the examples of a step"
+    estimate = f"{norms.probes} Gaussian probes per layer"
+    if isinstance(norms, HutchPlusPlus):
+        estimate = f"a sketch of {norms.sketch} columns and {estimate} (Hutch++)"
+    return f"by gradient norms estimated with {estimate}, {sharing}"
+
+
+def release_sentence(release: Release, times: int) -> str:
+    """What is released beside training."""
+    often = "" if times == 1 else f"{times} × "
+    if isinstance(release, GaussianRelease):
+        return f"{often}a vector with Gaussian noise of standard deviation {release.noise_multiplier:g}"
+    if isinstance(release, LaplaceRelease):
+        return f"{often}a number with Laplace noise of scale {release.scale:g}"
+    if isinstance(release, ApproximateRelease):
+        return f"{often}the answer of an ({release.epsilon:g}, {release.delta:g})-private mechanism"
+    return f"{often}{release!r}"
+
+
+def trainings(run: Composition) -> list[tuple[DPSGD, int]]:
+    """Its phases of DP-SGD."""
+    return [(mechanism, steps) for mechanism, steps in run.phases if isinstance(mechanism, DPSGD)]
+
+
+def releases(run: Composition) -> list[tuple[Release, int]]:
+    """What else is released, and how often."""
+    return [(release, times) for release, times in run.phases if isinstance(release, Release)]
+
+
+def _run(run: Composition) -> str:
+    phases = [
+        f"{sampling_sentence(mechanism.sampling, steps)}, with Gaussian noise of standard deviation"
+        f" {mechanism.noise_multiplier:.6g} times the clipping norm and per-example clipping"
+        f" {norms_sentence(mechanism.norms)}"
+        for mechanism, steps in trainings(run)
+    ]
+    return phases[0] if len(phases) == 1 else f"in {len(phases)} phases: {'; then '.join(phases)}"
+
+
+def _beside(run: Composition) -> str:
+    said = [release_sentence(release, times) for release, times in releases(run)]
+    where = "in units of what neighbours can change"
+    return f" Released beside the model, {where}: {'; '.join(said)}." if said else ""
+
+
+def _whose(run: Composition) -> str:
+    kinds = {_whose_phase(mechanism) for mechanism, _ in trainings(run)}
+    return kinds.pop() if len(kinds) == 1 else "the worst case of these analyses"
+
+
+def _whose_phase(mechanism: DPSGD) -> str:
+    norms: Any = mechanism.norms
+    if isinstance(norms, HutchPlusPlus):
+        return "the worst case of this analysis"
+    is_tight = isinstance(norms, ExactNorms) or getattr(norms, "analysis", "") == "tight"
+    return "this mechanism" if is_tight else "the worst case of the published envelope"

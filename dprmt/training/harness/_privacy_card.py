@@ -1,0 +1,96 @@
+"""The privacy card of a run folder, from what the folder says of itself."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from dprmt._files import strict_json, write_whole
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD, compose
+from dprmt.statements import PrivacyCard, mechanism_from_dict, privacy_card
+from dprmt.training.harness._ledger import FILE, charged_steps, whole_epochs
+from dprmt.training.harness._run_folder import CONFIG
+from dprmt.training.harness._run_record import NOT_REPLAYED, read_run
+
+CARD = "privacy_card.json"
+_FOR_READERS = "privacy_card.md"
+_FORM = "the folder of a private run with a step that was charged"
+_RELEASED = (
+    "the trained parameters after every step: `model/`, and of `checkpoint/` the parameters and the optimizer's state",
+    "`metrics.jsonl` and `run.json`, but for what stands there under `private`; `privacy.jsonl`, `spectra.npz`",
+)
+_NOT_COVERED = (
+    "what stands under `private` in `metrics.jsonl` and `run.json`: training losses, sizes of batches, a digest of the"
+    " data",
+    "scores on validation or test data, which are about those data",
+    "the choice of this run, or of its recipe, among several on the same data",
+    "the number of examples, names of labels, and all that the recipe says: public",
+    "random states and the draws of an epoch that `checkpoint/` holds until the run is finished",
+    "whoever reads the process' memory; timing; rounding of sums, and the law of noise in floating point",
+)
+_KNOWN = "whoever knows the noise seed: towards them this run has no privacy"
+
+
+def read_card(folder: str | os.PathLike[str]) -> PrivacyCard:
+    """The privacy card of a run that ``train`` keeps in a folder, for all steps that were charged so far.
+
+    Parameters
+    ----------
+    folder : path
+        A run folder, of a finished run or another.
+
+    Returns
+    -------
+    PrivacyCard
+        With the digest of the ledger, ``sha256sum privacy.jsonl``.
+
+    Raises
+    ------
+    ParameterError
+        If the folder holds no private run, or none that was charged a step.
+
+    Formal guarantees
+    -----------------
+    Those of :func:`dprmt.training.harness.train`, for as many steps as the ledger names, in every start; steps of
+    random allocation are counted by whole epochs.
+
+    Examples
+    --------
+    >>> read_card("nowhere")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: run must be the folder of a private run with a step that was charged, got ...
+    """
+    path = Path(folder)
+    record, charged = read_run(path), charged_steps(path)
+    step = dict(record.get("step", {}))
+    if not charged or step.pop("mechanism", None) != DPSGD.__name__:
+        raise ParameterError("run", str(folder), _FORM)
+    mechanism = mechanism_from_dict({"kind": DPSGD.kind, **step})
+    delta = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))["privacy"]["delta"]
+    digest = hashlib.sha256((path / FILE).read_bytes()).hexdigest()
+    return privacy_card(
+        compose([(mechanism, whole_epochs(charged, mechanism.steps_per_epoch))]),
+        delta,
+        unit=str(record.get("unit_of_privacy", "one sample of the training set")),
+        released=_RELEASED,
+        not_covered=_not_covered(record),
+        ledger={"file": FILE, "charged": charged, "sha256": digest},
+    )
+
+
+def write_card(folder: Path) -> None:
+    """Write a folder's card for machines and for readers."""
+    card = read_card(folder)
+    write_whole(folder / CARD, strict_json(card.as_dict(), indent=1) + "\n")
+    write_whole(folder / _FOR_READERS, card.as_markdown(f"dprmt verify {CARD}"))
+
+
+def _not_covered(record: dict[str, Any]) -> tuple[str, ...]:
+    known = () if record.get("noise_is_secret", True) else (_KNOWN,)
+    replayed = (f"samples that mix without a gradient: {NOT_REPLAYED}",) if record.get("replay") == NOT_REPLAYED else ()
+    return (*known, *_NOT_COVERED, *replayed)
