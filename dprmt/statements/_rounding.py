@@ -9,6 +9,18 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 def round_up(value: float, digits: int = 6) -> str:
     """The shortest decimal of ``digits`` significant digits that is not below ``value``.
 
+    Parameters
+    ----------
+    value : float
+        May be infinite.
+    digits : int
+        At least 1.
+
+    Returns
+    -------
+    str
+        It.
+
     Examples
     --------
     >>> round_up(4.6390002, 4), round_up(2.5, 4)
@@ -19,6 +31,18 @@ def round_up(value: float, digits: int = 6) -> str:
 
 def round_down(value: float, digits: int = 6) -> str:
     """The shortest decimal of ``digits`` significant digits that is not above ``value``.
+
+    Parameters
+    ----------
+    value : float
+        May be infinite.
+    digits : int
+        At least 1.
+
+    Returns
+    -------
+    str
+        It.
 
     Examples
     --------
