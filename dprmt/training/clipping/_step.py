@@ -11,7 +11,9 @@ from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
 from dprmt._validation import ParameterError, check_count
 from dprmt.training.clipping._first_pass import FirstPass
+from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
+from dprmt.training.clipping._plain_gradients import WithoutPlainGradients, spares_plain_gradients
 from dprmt.training.clipping._replay import Replay
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._samplers import NormSamplers, StepLog
@@ -145,6 +147,11 @@ class ClippedStep(LogicalStep):
         self._model, self._samplers = model, samplers
         self._first: FirstPass | None = FirstPass(model, samplers.layers)
         self._handles = [value.register_post_accumulate_grad_hook(self._let_go) for value in optimizer.params]
+        self._plainless = [
+            WithoutPlainGradients(layer.module, lambda: self._first is None)  # what is looked at is compared with them
+            for layer in samplers.layers
+            if not isinstance(layer, WholeModule) and spares_plain_gradients(layer.module)
+        ]
         optimizer.collect = self._collect
 
     @property
@@ -306,6 +313,8 @@ class ClippedStep(LogicalStep):
         self._looked()
         for handle in self._handles:
             handle.remove()
+        while self._plainless:
+            self._plainless.pop().remove()
         return self._model.to_standard_module()
 
     def _let_go(self, parameter: torch.Tensor) -> None:

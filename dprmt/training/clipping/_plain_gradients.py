@@ -1,0 +1,69 @@
+"""Forward passes after which autograd forms no gradient of a layer's parameters: the hooks have all that is summed.
+
+The sum over samples that autograd would form, one of a layer's three products, is private and thrown away. What the
+hooks capture are inputs and output gradients; they do not change where parameters are constants of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from opacus.layers.dp_rnn import RNNLinear
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+_KINDS = (nn.Linear, Conv1D, RNNLinear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class WithoutPlainGradients:
+    """Takes the place of ``module.forward``, with the same output.
+
+    ``is_on``: says at each pass whether autograd may leave the parameters' gradients out.
+    """
+
+    def __init__(self, module: nn.Module, is_on: Callable[[], bool]) -> None:
+        self._module, self._forward, self._is_on = module, module.forward, is_on
+        module.forward = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module returns."""
+        module = self._module
+        if not (self._is_on() and module.training and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+            return self._forward(*args, **kwargs)
+        own: dict[str, Any] = module._parameters
+        module.__dict__["_parameters"] = {n: None if value is None else value.detach() for n, value in own.items()}
+        try:
+            output = self._forward(*args, **kwargs)
+        finally:
+            module.__dict__["_parameters"] = own
+        # Without a graph behind its inputs the layer would have none, and its hooks would not be called.
+        return output if output.requires_grad else _WithGraph.apply(output, *filter(_is_trained, own.values()))
+
+    def remove(self) -> None:
+        """Give the module its own forward pass back."""
+        if vars(self._module).get("forward") is self:
+            vars(self._module).pop("forward")
+
+
+def spares_plain_gradients(module: nn.Module) -> bool:
+    """Whether the module's class, and no patch of somebody else's, says what its forward pass is."""
+    return type(module) in _KINDS and "forward" not in vars(module)
+
+
+class _WithGraph(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy
+    """A tensor as a function of parameters, which get no gradient from it."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        ctx.parameters = len(parameters)
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, ...]:
+        return (None,) * (1 + ctx.parameters)
+
+
+def _is_trained(parameter: torch.Tensor | None) -> bool:
+    return parameter is not None and parameter.requires_grad

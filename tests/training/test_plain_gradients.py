@@ -1,0 +1,162 @@
+"""After the first look autograd forms no gradient of what the hooks capture, and nothing that is released changes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers.pytorch_utils import Conv1D
+
+from dprmt.training.clipping import ClippedStep, TensorMemory, make_private
+
+
+class Texts(nn.Module):
+    """Layers of all kinds, of which the first has tokens, and one is used twice."""
+
+    def __init__(self, checkpointed: bool = False) -> None:
+        super().__init__()
+        self.table, self.up, self.down = nn.Embedding(11, 6, padding_idx=0), nn.Linear(6, 8), Conv1D(6, 8)
+        self.norm, self.conv = nn.LayerNorm(6), nn.Conv1d(6, 4, 3, padding=1, bias=False)
+        self._checkpointed = checkpointed
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.table(tokens)
+        for _ in range(2):
+            hidden = checkpoint(self._block, hidden, use_reentrant=False) if self._checkpointed else self._block(hidden)
+        return self.conv(hidden.mT).mean((1, 2))
+
+    def _block(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.norm(hidden + self.down(torch.tanh(self.up(hidden))))
+
+
+class Numbers(nn.Module):
+    """The first layer's inputs need no gradient; a bias is trained alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 7), nn.Linear(7, 3)
+        self.last.weight.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(x))).square().sum((1, 2))
+
+
+def private(model: nn.Module, norms: str = "ghost") -> ClippedStep:
+    return make_private(
+        model,
+        torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1),
+        norms=norms,
+        clipping_norm=0.1,
+        noise_multiplier=0.0,
+        expected_batch_size=2.0,
+    )
+
+
+def texts(number: int) -> torch.Tensor:
+    return torch.randint(0, 11, (4, 5), generator=torch.Generator().manual_seed(number))
+
+
+def numbers(number: int) -> torch.Tensor:
+    return torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(number))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
+    "texts": (Texts, texts),
+    "checkpointed": (lambda: Texts(checkpointed=True), texts),
+    "numbers": (Numbers, numbers),
+}
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("norms", ["exact", "ghost"])
+@pytest.mark.parametrize("case", CASES)
+def test_three_steps_are_the_same_bits(case: str, norms: str, autocast: bool) -> None:
+    """Against the same steps in which autograd forms all gradients; those it forms are those of the first step."""
+    make, batch = CASES[case]
+    weights, formed = [], []
+    for spares in (True, False):
+        torch.manual_seed(0)
+        model = make()
+        step = private(model, norms)
+        if not spares:
+            while step._plainless:
+                step._plainless.pop().remove()
+        seen: list[torch.Tensor | None] = []
+        for parameter in (module.weight for module in model.modules() if isinstance(module, (nn.Linear, nn.Embedding))):
+            if parameter.requires_grad:
+                parameter.register_hook(seen.append)
+        for number in range(3):
+            with torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext():
+                losses = step.model(batch(number))
+            step.accumulate(losses.float(), samples=range(4), step=number)
+            step.step()
+        weights.append([p.detach().clone() for p in model.parameters()])
+        formed.append(sum(value is not None for value in seen))
+    assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+    assert formed[1] == 3 * formed[0] > 0
+
+
+def test_a_large_table_has_no_dense_gradient_in_later_steps() -> None:
+    """What is as large as the table is its sum, and what the optimizer is given of it; not autograd's zeros."""
+    table = nn.Embedding(20_000, 8)
+    step = private(nn.Sequential(table, nn.Linear(8, 2)))
+    for number in range(2):
+        losses = step.model(texts(number)).square().sum((1, 2))
+        with TensorMemory() as memory:
+            step.accumulate(losses, samples=range(4), step=number)
+        step.step()
+        assert memory.peak >= table.weight.nbytes * (3 if number == 0 else 1)
+    assert memory.peak < 1.1 * table.weight.nbytes
+
+
+def test_the_first_layer_forms_no_gradient_of_its_inputs() -> None:
+    """Two products after the first step: the norm's Gram matrices aside, only the sum; before, autograd's too."""
+    model = nn.Linear(30, 40, bias=False)
+    step, shapes = private(model, "exact"), []
+    for number in range(2):
+        losses = step.model(torch.randn(4, 2, 30)).square().sum((1, 2))
+        with torch.profiler.profile(record_shapes=True) as profile:
+            step.accumulate(losses, samples=range(4), step=number)
+        shapes.append([event.input_shapes for event in profile.events() if event.name in ("aten::mm", "aten::addmm_")])
+        step.step()
+    assert len(shapes[1]) == 1
+
+
+def test_forward_passes_are_as_they_were_afterwards() -> None:
+    model = Texts()
+    patched = copy.copy(model.down.forward)
+    model.up.forward = copy.copy(model.up.forward)  # somebody else's patch is left alone
+    own = model.up.forward
+    step = private(model)
+    assert model.up.forward is own
+    assert "forward" in vars(model.down)
+    step.accumulate(step.model(texts(0)), samples=range(4), step=0)
+    step.step()
+    twin = copy.deepcopy(model)
+    torch.testing.assert_close(twin.eval()(texts(1)), model.eval()(texts(1)))
+    model.train()
+    step.discard()
+    assert step.close() is model
+    assert model.up.forward is own
+    assert "forward" not in vars(model.down)
+    assert model.down.forward == patched
+    model(texts(1)).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_failing_forward_pass_leaves_the_parameters_in_their_place() -> None:
+    model = Numbers()
+    step = private(model)
+    step.accumulate(step.model(numbers(0)), samples=range(4), step=0)
+    step.step()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        step.model(torch.randn(4, 3, 6))
+    assert all(isinstance(p, nn.Parameter) for p in model.first._parameters.values())
+    step.discard()
+    step.accumulate(step.model(numbers(1)), samples=range(4), step=1)
+    step.step()
