@@ -342,7 +342,7 @@ def test_plain_sums_of_the_first_look_are_never_left(maker: str, call: int, befo
     known = state(step)
     from dprmt.training.clipping import _first_pass
 
-    with raising(_first_pass, "_differs", call), pytest.raises(PowerCut):
+    with raising(_first_pass, "_distance", call), pytest.raises(PowerCut):
         accumulate(step, LATER[1])
     assert_same(known, state(step))
 

@@ -7,6 +7,7 @@ And a parameter that the model also uses by itself, not through its layer, gets 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from dprmt.training.clipping._sample_axes import output_axis
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 5e-3}
 _LOW_PRECISION = 0.05
 _CANCELLED = 0.02
+_PIECE = 1 << 18  # entries compared at once, in float64
 
 
 class FirstPass:
@@ -54,11 +56,13 @@ class FirstPass:
         outputs = [(name, output, axis) for name, output, axis in self._outputs if output.requires_grad]
         for parameter in self._model.parameters():
             parameter.grad = None  # what somebody left there would be added to
+        self._outputs = []  # else they would be held through the backward pass
         if len(losses) < 2 or not outputs or any(output.shape[axis] != len(losses) for _, output, axis in outputs):
             return  # the last is refused by shape
         for own in (0, len(losses) - 1):
-            gradients = self._gradients(losses[own], [output for _, output, _ in outputs])
-            for (name, _, axis), gradient in zip(outputs, gradients, strict=True):
+            gradients = list(self._gradients(losses[own], [output for _, output, _ in outputs]))[::-1]
+            for name, _, axis in outputs:
+                gradient = gradients.pop()
                 if gradient is not None and _reaches_others(gradient.movedim(axis, 0), own):
                     allowed = (
                         "the first axis of every trainable layer, and of the losses, with no sample in another's loss"
@@ -93,11 +97,17 @@ class FirstPass:
         return True
 
     def _unlike(self, contributions: Sequence[Contribution], samples: int) -> list[torch.Tensor]:
+        """Parameters of which something else was summed; one layer's sums, and one plain gradient less, at a time."""
         ones = torch.ones(samples, dtype=torch.float64, device=_device_of(self._plain))
+        order, distances = list(self._plain), {}
         for contribution in contributions:
             contribution.add_to_sums(ones, slice(None))
-        largest = max((float(plain.double().norm()) for plain in self._plain.values()), default=0.0)
-        return [value for value, plain in self._plain.items() if _differs(value, plain, largest)]
+            for value in [value for value in self._plain if getattr(value, "summed_grad", None) is not None]:
+                distances[value] = _distance(value, self._plain.pop(value))
+                value.summed_grad = None
+        distances |= {value: _distance(value, self._plain.pop(value)) for value in list(self._plain)}  # none captured
+        largest = max((distance.length for distance in distances.values()), default=0.0)
+        return [value for value in order if distances[value].is_large(largest)]
 
     def forget(self) -> None:
         """Let go of a forward pass."""
@@ -133,14 +143,29 @@ def _reaches_others(gradient: torch.Tensor, own: int) -> bool:
     return bool(others.nan_to_num(0.0, 0.0, 0.0).any())
 
 
-def _differs(parameter: torch.Tensor, plain: torch.Tensor, largest: float) -> bool:
-    captured = getattr(parameter, "summed_grad", None)
-    if captured is None:
-        captured = torch.zeros_like(plain, dtype=torch.float32)
-    difference = float((captured.double() - plain.double()).norm())
-    # A gradient that cancels, such as that of attention's key bias, is rounding of what others are made of.
-    scale = float(plain.double().norm()) + _CANCELLED * largest
-    return difference > _TOLERANCE.get(plain.dtype, _LOW_PRECISION) * scale
+@dataclass(frozen=True)
+class _Distance:
+    """Between autograd's gradient, so long, and what was captured."""
+
+    length: float
+    difference: float
+    tolerance: float
+
+    def is_large(self, largest: float) -> bool:
+        # A gradient that cancels, such as that of attention's key bias, is rounding of what others are made of.
+        return self.difference > self.tolerance * (self.length + _CANCELLED * largest)
+
+
+def _distance(parameter: torch.Tensor, plain: torch.Tensor) -> _Distance:
+    captured, flat = getattr(parameter, "summed_grad", None), plain.reshape(-1)
+    pieces = flat.split(_PIECE)
+    others = [None] * len(pieces) if captured is None else captured.reshape(-1).split(_PIECE)
+    squares = [torch.zeros(2, dtype=torch.float64, device=plain.device)]
+    for piece, other in zip(pieces, others, strict=True):
+        own = piece.double()
+        squares.append(torch.stack([own.square().sum(), (own if other is None else own - other).square().sum()]))
+    length, difference = torch.stack(squares).sum(0).sqrt().tolist()
+    return _Distance(length, difference, _TOLERANCE.get(plain.dtype, _LOW_PRECISION))
 
 
 def _device_of(values: dict[torch.Tensor, torch.Tensor]) -> torch.device:
