@@ -5,6 +5,7 @@ from __future__ import annotations
 from dprmt._validation import ParameterError, how_to_install
 
 KEY_BYTES = 32
+ROOM = 15  # bytes that a buffer must have beyond what is written to it
 
 
 class CipherStream:
@@ -22,3 +23,7 @@ class CipherStream:
     def read(self, count: int) -> bytes:
         """The next bytes of the stream."""
         return self.__encryptor.update(bytes(count))
+
+    def fill(self, buffer: memoryview) -> None:
+        """Overwrite a buffer with the next bytes of the stream, but for its last 15, which the library works in."""
+        self.__encryptor.update_into(bytes(len(buffer) - ROOM), buffer)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 import numpy as np
 import torch
 
 from dprmt._validation import ParameterError, check_count, check_real
-from dprmt.training.randomness._cipher import KEY_BYTES, CipherStream
+from dprmt.training.randomness._cipher import KEY_BYTES, ROOM, CipherStream
 
 _SUMMANDS = 4  # 2n normals with n = 2: the work of the attack is 2^(53(2n - 1))
-_PIECE = 1 << 17  # entries of noise made at once: 4 MiB of every intermediate
+_PIECE = 1 << 14  # entries of noise made at once: half a MiB of every intermediate, which the caches hold
 _LEAST = 2.0**-53  # the smallest uniform number
 
 
@@ -101,8 +102,7 @@ class SecureRandom:
         """
         scale = check_real("std", std, low=0.0) / math.sqrt(_SUMMANDS)
         result = torch.empty(math.prod(shape), dtype=torch.float64)
-        for piece in result.split(_PIECE):
-            piece.copy_(self._sums(len(piece)))
+        self._fill(result)
         return result.mul_(scale).view(tuple(shape)).to(device)
 
     def poisson_sample(self, size: int, rate: float) -> list[int]:
@@ -160,15 +160,45 @@ class SecureRandom:
             left -= len(accepted[-1])
         return torch.from_numpy(np.concatenate(accepted))
 
-    def _sums(self, count: int) -> torch.Tensor:
-        # Entries i and i + half share their pairs, so that the four numbers of one entry are of four pairs.
-        half = -(-count // 2)
-        radius = torch.sqrt(-2.0 * torch.log(self._uniform(half)))
-        angle = self._uniform(half).mul_(2.0 * math.pi)
-        return torch.cat(((radius * angle.cos()).sum(0), (radius * angle.sin()).sum(0)))[:count]
+    def _fill(self, result: torch.Tensor) -> None:
+        """Sums of normals: words are drawn in order, and turned into normals by as many threads as torch has."""
+        pieces = result.split(_PIECE) if len(result) else ()
+        several = max(1, min(torch.get_num_threads(), len(pieces)))
+        spaces = [_Workspace(min(_PIECE, len(result))) for _ in range(several)]
+        with ThreadPoolExecutor(several) as pool:
+            for first in range(0, len(pieces), several):
+                now = pieces[first : first + several]
+                if len(now[-1]) < _PIECE:
+                    spaces = [_Workspace(len(piece)) for piece in now]
+                for space in spaces[: len(now)]:
+                    self.__stream.fill(space.bytes)
+                if several == 1:
+                    spaces[0].put_sums(now[0])
+                else:
+                    list(pool.map(_Workspace.put_sums, spaces, now))
 
-    def _uniform(self, columns: int) -> torch.Tensor:
-        # In (0, 1], multiples of 2⁻⁵³.
-        words = np.frombuffer(self.__stream.read(8 * _SUMMANDS * columns), dtype="<u8")
-        numbers = ((words >> np.uint64(11)) + np.uint64(1)).astype(np.float64)
-        return torch.from_numpy(numbers.reshape(_SUMMANDS, columns)).mul_(_LEAST)
+
+class _Workspace:
+    """Where so many entries of noise are made from 64-bit words; memory that is not asked for again and again."""
+
+    def __init__(self, count: int) -> None:
+        self._half = -(-count // 2)
+        shape = (2, _SUMMANDS, self._half)
+        size = 8 * math.prod(shape)
+        buffer = np.empty(size + ROOM, dtype=np.uint8)
+        self.bytes, self._words = buffer.data, buffer[:size].view("<u8")
+        self._integers = torch.from_numpy(self._words.view("<i8")).view(shape)
+        self._uniform, self._product = (
+            torch.empty(shape, dtype=torch.float64),
+            torch.empty(shape[1:], dtype=torch.float64),
+        )
+
+    def put_sums(self, out: torch.Tensor) -> None:
+        """Box and Muller's transform of pairs of 53-bit numbers, in (0, 1], and the sums of the summands."""
+        # Entries i and i + half share their pairs, so that the four numbers of one entry are of four pairs.
+        np.right_shift(self._words, np.uint64(11), out=self._words)
+        radius, angle = self._uniform.copy_(self._integers).add_(1.0).mul_(_LEAST)
+        radius.log_().mul_(-2.0).sqrt_()
+        angle.mul_(2.0 * math.pi)
+        torch.sum(torch.cos(angle, out=self._product).mul_(radius), 0, out=out[: self._half])
+        torch.sum(angle.sin_().mul_(radius)[:, : len(out) - self._half], 0, out=out[self._half :])
