@@ -30,6 +30,7 @@ from dprmt.spectra._displacement import DisplacementNoise as DisplacementNoise
 from dprmt.spectra._displacement import DisplacementSpectrum as DisplacementSpectrum
 from dprmt.spectra._displacement import displacement_spectrum as displacement_spectrum
 from dprmt.spectra._displacement import steps_until_visible as steps_until_visible
+from dprmt.spectra._displacement_factor import displacement_factor as displacement_factor
 from dprmt.spectra._divergence import spectral_divergence as spectral_divergence
 from dprmt.spectra._estimate import Estimate as Estimate
 from dprmt.spectra._layer_products import layer_products as layer_products
@@ -100,6 +101,7 @@ __all__ = [
     "detection_threshold",
     "direction_gain",
     "directional_slope",
+    "displacement_factor",
     "displacement_spectrum",
     "estimate_sigma",
     "false_alarm_rate",

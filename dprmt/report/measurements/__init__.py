@@ -26,6 +26,7 @@ from dprmt.report.measurements._spikes import Agreement as Agreement
 from dprmt.report.measurements._spikes import Spike as Spike
 from dprmt.report.measurements._spikes import agreement as agreement
 from dprmt.report.measurements._spikes import measure_spikes as measure_spikes
+from dprmt.report.measurements._telemetry import TelemetryTruth as TelemetryTruth
 
 __all__ = [
     "KAPPAS",
@@ -39,6 +40,7 @@ __all__ = [
     "NormRatios",
     "RecipeExperiment",
     "Spike",
+    "TelemetryTruth",
     "agreement",
     "kappa_sweep",
     "layers_along_depth",

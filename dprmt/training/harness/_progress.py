@@ -26,6 +26,7 @@ class ProgressBar(Observer):
             console=self._console,
             disable=not sys.stderr.isatty(),
         )
+        self._advised = ""
 
     def start(self, run: RunView) -> None:
         self._task = self._bar.add_task("training", total=run.total, completed=run.done, values="")
@@ -39,6 +40,11 @@ class ProgressBar(Observer):
         self._bar.update(self._task, completed=record.step, values=values)
         if self._bar.disable and (record.step == run.total or record.step % max(1, run.total // 10) == 0):
             self._console.print(f"step {record.step}/{run.total}  {values}", highlight=False)
+
+        advice = record.telemetry.get("advice")
+        if advice is not None and advice["rate"] != self._advised:
+            self._advised = advice["rate"]
+            self._console.print(f"step {record.step}: {advice['says']}", highlight=False, soft_wrap=True)
 
     def note(self, run: RunView, text: str) -> None:
         self._console.print(text, highlight=False)

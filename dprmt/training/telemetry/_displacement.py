@@ -21,16 +21,21 @@ class Displacement:
     def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
         self._parameters = dict(parameters)
         self._start = {name: _outside_memory(p.detach()) for name, p in self._parameters.items()}
+        self._begin: dict[str, torch.Tensor] = {}
         self.noise: DisplacementNoise | None = DisplacementNoise()
 
-    def along(self, noisy: Mapping[str, torch.Tensor], sigma: float) -> float:
-        """The z of the slope back to x_0 (T2): > 0 where the objective still falls along all that was done."""
+    def begin(self) -> None:
+        """Let slopes be those of the way from here."""
+        self._begin = {name: _outside_memory(p.detach()) for name, p in self._parameters.items()}
+
+    def along(self, noisy: Mapping[str, torch.Tensor], sigma: float) -> tuple[float, float]:
+        """The slope of the objective along the way since `begin`, and its standard deviation (T2); 0 before."""
         inner = squared = 0.0
-        for name, gradient in noisy.items():
-            back = -self._of(name)
-            inner += float((back * gradient.detach()).sum(dtype=torch.float64))
-            squared += float(back.square().sum(dtype=torch.float64))
-        return inner / (sigma * math.sqrt(squared)) if squared > 0 else math.nan
+        for name, start in self._begin.items():
+            way = self._since(start, name)
+            inner += float((way * noisy[name].detach()).sum(dtype=torch.float64))
+            squared += float(way.square().sum(dtype=torch.float64))
+        return inner, sigma * math.sqrt(squared)
 
     def spectra(self) -> dict[str, dict[str, float]]:
         """Spikes of every matrix, their share, and the largest singular value over the edge of the noise."""
@@ -38,7 +43,7 @@ class Displacement:
         found = {}
         for name, p in self._parameters.items():
             if p.ndim == 2 and _SHORTEST <= min(p.shape) <= _LONGEST:
-                moved = self._of(name)
+                moved = self._since(self._start[name], name)
                 if bool(torch.isfinite(moved).all()):
                     seen = displacement_spectrum(moved, sigma)
                     found[name] = {"spikes": seen.spikes, "share": seen.share, "top_over_edge": seen.top_over_edge}
@@ -53,15 +58,16 @@ class Displacement:
 
     def state_dict(self) -> dict[str, Any]:
         """For checkpoints: what x_0 cannot give again."""
-        return {"noise": None if self.noise is None else self.noise.state}
+        return {"noise": None if self.noise is None else self.noise.state, "begin": dict(self._begin)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.noise = None if state["noise"] is None else DisplacementNoise(state["noise"])
+        self._begin = {name: _outside_memory(start) for name, start in state.get("begin", {}).items()}
 
-    def _of(self, name: str) -> torch.Tensor:
+    def _since(self, start: torch.Tensor, name: str) -> torch.Tensor:
         p = self._parameters[name].detach()
-        return p.float() - self._start[name].to(p.device).float()
+        return p.float() - start.to(p.device).float()
 
 
 def _outside_memory(values: torch.Tensor) -> torch.Tensor:

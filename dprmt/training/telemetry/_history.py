@@ -46,7 +46,7 @@ class History:
 
     def __init__(self, names: Sequence[str], sizes: Sequence[int], window: int, horizon: int, memory: float) -> None:
         self.names, self.sizes = list(names), np.array(sizes, dtype=np.float64)
-        self._horizon, self._memory = horizon, memory
+        self.horizon, self._memory = horizon, memory
         self.energies: deque[NDArray[np.float64]] = deque(maxlen=window)
         self.records: deque[NDArray[np.float64]] = deque(maxlen=window)
         self.zs: deque[float] = deque(maxlen=window)
@@ -72,6 +72,11 @@ class History:
             return
         self._sums = rows if self._sums is None else _joined(self._sums, rows)
 
+    @property
+    def begins(self) -> bool:
+        """Whether the objective's curve begins where the parameters are now."""
+        return self.steps == _WARM_UP and self._sums is None
+
     def signal_share(self, by_layer: bool) -> dict[str, Estimate]:
         """‖g‖²/(‖g‖² + ds²) over the window."""
         S, n = np.sum(list(self.energies), axis=0), len(self.energies)
@@ -95,12 +100,12 @@ class History:
             found["curvature"] = update_curvature(total, expected=expected).scaled(1 / length)
         return found
 
-    def change(self) -> Estimate | None:
+    def change(self, failure: float = 0.05) -> Estimate | None:
         """By how much the objective has changed since the curve began: a band for all times at once."""
         if self._sums is None or self._first is None:
             return None
-        expected = _scaled(self._first, max(self._horizon - _WARM_UP, 1), self._memory)
-        return objective_change(_whole(self._sums), expected=expected)
+        expected = _scaled(self._first, max(self.horizon - _WARM_UP, 1), self._memory)
+        return objective_change(_whole(self._sums), failure=failure, expected=expected)
 
     def mean_z(self) -> float:
         """Sum of the window's z over the root of their number: standard normal where nothing falls or rises."""

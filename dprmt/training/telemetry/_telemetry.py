@@ -15,6 +15,7 @@ from opacus.optimizers import DPOptimizer
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.spectra import Estimate
 from dprmt.training.denoising import gradient_noise_std
+from dprmt.training.telemetry._advice import EARLIEST, FAILURE, advice
 from dprmt.training.telemetry._displacement import Displacement
 from dprmt.training.telemetry._history import ROWS, History
 from dprmt.training.telemetry._optimizers import Response, has_known_response, last_update, memory_of, white_noise_step
@@ -68,7 +69,13 @@ class Telemetry:
         ``change``
             Of the objective since the third step, or of the clipped gradients' work along the updates (T4).
         ``z_displacement``
-            Slope from here back to the start: above 0 where the objective still falls along all that was done (T2).
+            Slope from here back to where ``change`` begins: above 0 where the objective still falls along all that was
+            done (T2).
+        ``advice``
+            What ``change`` and ``z_displacement`` say of the rate (T6): ``rate`` is "too low", "about right", "too
+            high" or "unknown"; ``factor``, by which all that was done should have been longer, with ``low`` and
+            ``high``, which hold at all readings at once; and ``says``, a sentence. From step 20 on. The rate is off
+            by another factor than the way is, in the same direction.
         ``displacement``
             Of every matrix: ``spikes``, their ``share`` of its squared norm, ``top_over_edge`` (T5).
 
@@ -125,6 +132,7 @@ class Telemetry:
         self._pending: NDArray[np.float64] | None = None  # of the last update, whose next gradient is not there yet
         self._noisy: dict[str, torch.Tensor] = {}
         self._now = 0.0  # σ of the step under way
+        self._slope = (0.0, 0.0)  # along the displacement, and its standard deviation
         self._known = untouched and has_known_response(optimizer)
         self.last: dict[str, Any] = {}
         parameters = {name: p for name, (p, _) in self._groups.items()}
@@ -237,15 +245,23 @@ class Telemetry:
         released = {name: _released(p) for name, (p, _) in self._groups.items()}
         self._noisy = {name: g for name, g in released.items() if g is not None}
         if self._now == 0 or len(self._noisy) < len(self._groups):
-            self._updates, self._pending, self._noisy = {}, None, {}
+            self._forget()
+            return
+        squares = _numbers([_dot(g, g) for g in self._noisy.values()])
+        if not np.all(np.isfinite(squares)):  # a run that diverges is no reason to end it here
+            self._forget()
             return
         whole = all(g.shape == self._groups[name][0].shape for name, g in self._noisy.items())
         self._look_back(whole)
-        self._history.add_energy(_numbers([_dot(g, g) for g in self._noisy.values()]), self._now)
+        if self._displacement is not None and self._history.begins:
+            self._displacement.begin()
+        self._history.add_energy(squares, self._now)
         if self._step % self._every == 0:
             self.last["signal"] = {name: _plain(e) for name, e in self._history.signal_share(by_layer=True).items()}
             if whole and self._displacement is not None:
-                self.last["z_displacement"] = self._displacement.along(self._noisy, self._now)
+                self._slope = self._displacement.along(self._noisy, self._now)
+                if self._slope[1] > 0:
+                    self.last["z_displacement"] = -self._slope[0] / self._slope[1]
         if whole and self._known:
             return
         self._noisy = {}
@@ -254,6 +270,9 @@ class Telemetry:
             return
         for name, (p, _) in self._groups.items():  # the places, until the next gradient
             self._updates[name] = self._updates[name].copy_(p) if name in self._updates else p.detach().clone()
+
+    def _forget(self) -> None:
+        self._updates, self._pending, self._noisy = {}, None, {}
 
     def _look_back(self, whole: bool) -> None:
         # Along the last update, with the gradient that it led to.
@@ -268,7 +287,8 @@ class Telemetry:
             squares = rows[ROWS.index("squared_update")]
             rows[ROWS.index("after")], rows[ROWS.index("variance_after")] = after, self._now**2 * squares
             squared = float(squares.sum())
-            self._history.add_record(rows)
+            if np.all(np.isfinite(rows)):
+                self._history.add_record(rows)
         else:
             squared = float(_numbers([_dot(u, u) for u in self._updates.values()]).sum())
         if squared > 0:
@@ -326,8 +346,18 @@ class Telemetry:
         change = self._history.change()
         if change is not None:
             self.last["change"] = _plain(change)
+            self._advise()
         if self._displacement is not None:
             self.last["displacement"] = self._displacement.spectra()
+
+    def _advise(self) -> None:
+        # Half of what may fail for the change, at all steps at once, half for the slopes of all readings.
+        if "z_displacement" not in self.last or self._step < EARLIEST:
+            return
+        readings = max(1, self._history.horizon // self._every)
+        change = self._history.change(FAILURE / 2)
+        if change is not None:
+            self.last["advice"] = advice(*self._slope, change, FAILURE / 2 / readings)
 
 
 def _named_groups(

@@ -1,0 +1,163 @@
+"""What telemetry speaks of, measured on the clean gradients: the truth that its intervals should hold."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import deque
+from typing import Any
+
+import torch
+
+from dprmt.spectra import Estimate, displacement_factor, steps_until_visible
+from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep, PrivateDataWarning
+from dprmt.training.harness import Observer, StepRecord
+
+_CURVE_FROM = 4  # the first update of telemetry's curve of the objective
+_GATE = 0.01  # chance that noise alone passes for a spike
+
+
+class TelemetryTruth(Observer):
+    """An observer that puts the truth beside every reading of a run's telemetry. It **reads clean gradients**.
+
+    For a run of the harness in one process, whole gradients, telemetry on.
+
+    Attributes
+    ----------
+    private_steps : list of dict
+        One a step: ``step``, ``telemetry`` as the run's record has it, and ``truth`` with the same keys, of the
+        clipped gradients of the batches: ``z``, and at full readings ``signal`` by parameter and ``"*"``,
+        ``rate_factor``, ``curvature``, ``change``, ``z_displacement``, and ``displacement_factor`` for the advice.
+        Under ``predicted`` there is, for each matrix, after how many steps its displacement is expected to have a
+        spike, if every step's signal were the mean of the clean gradients so far (infinite without any). **Private.**
+
+    Formal guarantees
+    -----------------
+    None: it reads clean gradients. It is for looking at public data.
+
+    References
+    ----------
+    (T1) to (T5) of ``docs/theory/telemetry.md``.
+
+    Examples
+    --------
+    >>> from dprmt.training.harness import ItemTask, run_in_memory
+    >>> from dprmt.training.recipes import Settings
+    >>> def losses(model, labels):
+    ...     return torch.nn.functional.cross_entropy(model(torch.eye(4)[labels]), labels, reduction="none")
+    >>> task = ItemTask([0, 1, 2, 3] * 10, torch.tensor, losses)
+    >>> settings = Settings(
+    ...     privacy={"noise_multiplier": 1.0, "delta": 1e-5},
+    ...     optimizer={"name": "gd", "learning_rate": 0.1},
+    ...     training={"batch_size": 20, "steps": 4},
+    ... )
+    >>> look = TelemetryTruth()
+    >>> with run_in_memory(torch.nn.Linear(4, 4), task, settings, noise_seed=0, observers=[look]) as run:
+    ...     records = list(run.steps())
+    >>> last = look.private_steps[-1]
+    >>> signal = last["telemetry"]["signal"]["*"]
+    >>> signal["low"] <= last["truth"]["signal"]["*"] <= signal["high"]
+    True
+    """
+
+    def __init__(self) -> None:
+        self.private_steps: list[dict[str, Any]] = []
+
+    def start(self, run: Any) -> None:
+        """Stand between noise and optimizer, after telemetry."""
+        prepared, settings = run.prepared, run.prepared.settings
+        step = prepared.denoising
+        if step is None:
+            step = DenoisingStep.attach(prepared.private.optimizer, prepared.parameters, Denoising(method="none"))
+            self._own: DenoisingStep | None = step
+        else:
+            self._own = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivateDataWarning)  # the docstring says it
+            self._evaluation = DenoisingEvaluation(step)
+        step.observe(self, self._look)
+        self._step, self._parameters = step, prepared.parameters
+        window = settings.telemetry.window
+        self._energies: deque[dict[str, float]] = deque(maxlen=window)
+        self._updates: deque[tuple[float, float, float]] = deque(maxlen=window)  # before, after, ‖U‖²
+        self._number, self._change = 0, 0.0
+        self._last: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]] | None = None  # gradient and place
+        self._now: dict[str, Any] = {}
+        self._total = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
+
+    def after_step(self, run: Any, record: StepRecord) -> None:
+        """Put the truth beside what was read."""
+        truth, found = dict(self._now), record.telemetry
+        if "signal" in found:
+            truth["signal"] = self._shares()
+        if "change" in found:
+            truth["change"] = self._change
+        if self._updates and "rate_factor" in found:
+            before, after, length = (math.fsum(column) for column in zip(*self._updates, strict=True))
+            bend = after - before
+            truth["rate_factor"] = max(-before, 0.0) / bend if bend > 0 else math.inf if before < 0 else 0.0
+            truth["curvature"] = bend / length
+        if "displacement" in found:
+            truth["predicted"] = self._predicted()
+        self.private_steps.append({"step": record.step, "telemetry": found, "truth": truth})
+
+    def end(self, run: Any) -> None:
+        """Go away."""
+        self._evaluation.stop()
+        self._step.observe(self, None)
+        if self._own is not None:
+            self._own.detach()
+
+    def _look(self, noisy: Any, denoised: Any, sigma: float) -> None:
+        clean = {n: g.detach().double() for n, g in self._evaluation.private_clean_gradients().items()}
+        place = _copies(self._parameters)
+        self._sigma, self._number, self._now = sigma, self._number + 1, {}
+        self._energies.append({name: float(g.square().sum()) / sigma**2 for name, g in clean.items()})
+        if self._last is not None:
+            former, start = self._last
+            update = {name: (place[name] - start[name]).double() for name in place}
+            before, after, length = _inner(former, update), _inner(clean, update), _inner(update, update)
+            self._updates.append((before, after, length))
+            if self._number > _CURVE_FROM:
+                self._change += (before + after) / 2
+            if length > 0:
+                self._now["z"] = -after / (sigma * math.sqrt(length))
+        if self._number == _CURVE_FROM:
+            self._begin = place
+        if self._number > _CURVE_FROM:
+            way = {name: (place[name] - self._begin[name]).double() for name in place}
+            slope, length = _inner(clean, way), _inner(way, way)
+            if length > 0:
+                self._now["z_displacement"] = -slope / (sigma * math.sqrt(length))
+                self._now["displacement_factor"] = _lowest(slope, self._change)
+        for name, g in clean.items():
+            self._total[name] += g
+        self._last = clean, place
+
+    def _shares(self) -> dict[str, float]:
+        n, sizes = len(self._energies), {name: p.numel() for name, p in self._parameters.items()}
+        energies = {name: math.fsum(step[name] for step in self._energies) for name in sizes}
+        energies["*"], sizes["*"] = math.fsum(energies.values()), sum(sizes.values())
+        return {name: energy / (energy + n * sizes[name]) for name, energy in energies.items()}
+
+    def _predicted(self) -> dict[str, float]:
+        found = {}
+        for name, total in self._total.items():
+            if total.ndim == 2 and min(total.shape) >= 2:
+                signal = float(torch.linalg.matrix_norm(total.double(), 2)) / self._number
+                expected = steps_until_visible(signal, total.shape, self._sigma, false_alarm=_GATE) if signal else None
+                found[name] = math.inf if expected is None else expected
+        return found
+
+
+def _lowest(slope: float, change: float) -> float:
+    exact = (Estimate(value, value, value) for value in (slope, change))
+    return float(displacement_factor(*exact).value)
+
+
+def _copies(parameters: dict[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in parameters.items()}
+
+
+def _inner(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> float:
+    return math.fsum(float((first[name] * second[name]).sum()) for name in second)
