@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from dprmt._files import strict_json
+from dprmt._validation import ParameterError
 from dprmt.cli._changes import add_changes, recipe_changes
 from dprmt.cli._options import Commands, Option, add_command_with, count, name_of, read_options
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    from dprmt.report import Progress, Report, Table
+    from dprmt.report import Progress, Report, RunReport, Section, Table
 
 
 _SIZES = (
@@ -28,6 +29,7 @@ examples:
   dprmt report --out report
   dprmt report --out report --recipe minilm-docstrings --json
   dprmt report --out report --recipe smollm2-docstrings --steps 3 --seeds 3
+  dprmt report --out page --run runs/sst2
 """
 
 
@@ -37,6 +39,13 @@ def add_command(commands: Commands) -> None:
     parser = add_command_with(commands, "report", summary, _SIZES, run_report, _EXAMPLES)
     parser.add_argument(
         "--out", required=True, metavar="DIR", type=name_of("a folder"), help="folder for index.html and numbers.json"
+    )
+    parser.add_argument(
+        "--run",
+        dest="run_folder",  # `run` is what carries the command out
+        metavar="DIR",
+        type=name_of("a run folder"),
+        help="a run of dprmt train: what it says of itself, from released values alone, in place of all else",
     )
     parser.add_argument(
         "--recipe",
@@ -55,6 +64,9 @@ def run_report(namespace: argparse.Namespace) -> None:
     from dprmt.report import write_report
 
     console = Console()
+    if namespace.run_folder is not None:
+        _of_a_run(console, namespace)
+        return
     with _progress(console, quiet=namespace.json) as progress:
         report = write_report(
             namespace.out,
@@ -64,18 +76,40 @@ def run_report(namespace: argparse.Namespace) -> None:
             progress=progress,
         )
     if namespace.json:
-        sections = [{"title": section.title, "sentences": list(section.sentences)} for section in report.sections]
-        document = {"page": str(report.page), "numbers": str(report.numbers), "sections": sections}
-        sys.stdout.write(strict_json(document) + "\n")
+        _print_json(report)
     else:
         _print(console, report)
 
 
-def _print(console: Console, report: Report) -> None:
-    for section in report.sections:
+def _of_a_run(console: Console, namespace: argparse.Namespace) -> None:
+    from dprmt.report import write_run_report
+
+    for name, given in (("recipe", namespace.recipe), ("set", namespace.set or None), ("steps", namespace.steps)):
+        if given is not None:
+            raise ParameterError(name, given, "left out with --run: a run has its own")
+    report = write_run_report(namespace.out, namespace.run_folder)
+    if namespace.json:
+        _print_json(report)
+        return
+    _print_sections(console, report.sections)
+    console.print(f"page and numbers: {report.page}, {report.numbers}", soft_wrap=True, highlight=False)
+
+
+def _print_json(report: Report | RunReport) -> None:
+    sections = [{"title": section.title, "sentences": list(section.sentences)} for section in report.sections]
+    document = {"page": str(report.page), "numbers": str(report.numbers), "sections": sections}
+    sys.stdout.write(strict_json(document) + "\n")
+
+
+def _print_sections(console: Console, sections: Sequence[Section]) -> None:
+    for section in sections:
         console.print(f"[bold]{section.title}[/bold]", soft_wrap=True)
         for sentence in section.sentences:
             console.print(sentence, soft_wrap=True, highlight=False, markup=False)
+
+
+def _print(console: Console, report: Report) -> None:
+    _print_sections(console, report.sections)
     console.print(_table(report.privacy))
     console.print(f"page and numbers: {report.page}, {report.numbers}", soft_wrap=True, highlight=False)
 

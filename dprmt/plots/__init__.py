@@ -17,6 +17,10 @@ from dprmt.plots._quadratic import plot_step_improvement as plot_step_improvemen
 from dprmt.plots._save import save_picture as save_picture
 from dprmt.plots._spectrum import plot_singular_values as plot_singular_values
 from dprmt.plots._spectrum import plot_spectrum_histogram as plot_spectrum_histogram
+from dprmt.plots._telemetry import plot_displacement_spikes as plot_displacement_spikes
+from dprmt.plots._telemetry import plot_objective_change as plot_objective_change
+from dprmt.plots._telemetry import plot_rate_advice as plot_rate_advice
+from dprmt.plots._telemetry import plot_signal_shares as plot_signal_shares
 from dprmt.plots._validation import plot_improvement_over_steps as plot_improvement_over_steps
 from dprmt.plots._validation import plot_measured_overlaps as plot_measured_overlaps
 from dprmt.plots._validation import plot_measured_spikes as plot_measured_spikes
@@ -27,6 +31,7 @@ __all__ = [
     "plot_accuracy_over_steps",
     "plot_class_blocks",
     "plot_class_sizes",
+    "plot_displacement_spikes",
     "plot_epsilon_against_steps",
     "plot_gradient_cosines",
     "plot_improvement_over_steps",
@@ -37,8 +42,11 @@ __all__ = [
     "plot_metric_against_epsilon",
     "plot_metric_against_step",
     "plot_norm_ratios",
+    "plot_objective_change",
     "plot_overlaps",
     "plot_prediction_errors",
+    "plot_rate_advice",
+    "plot_signal_shares",
     "plot_singular_values",
     "plot_spectrum_flattening",
     "plot_spectrum_histogram",

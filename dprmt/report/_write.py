@@ -79,6 +79,23 @@ class Report:
     privacy: Table
 
 
+@dataclass(frozen=True)
+class RunReport:
+    """What the page of a run says.
+
+    Attributes
+    ----------
+    page, numbers : Path
+        The page, and the numbers it shows, as files.
+    sections : list of Section
+        In the order of the page.
+    """
+
+    page: Path
+    numbers: Path
+    sections: list[Section]
+
+
 def write_report(
     out: str | Path,
     recipe: str | None = None,
@@ -127,7 +144,7 @@ def write_report(
     >>> report = write_report("report", "minilm-docstrings")  # doctest: +SKIP
     >>> print(report.sections[0].sentences[0])  # doctest: +SKIP
     """
-    folder, progress = _writable_folder(Path(out)), progress or Progress()
+    folder, progress = writable_folder(Path(out)), progress or Progress()
     run, sizes = Run(), replace(Sizes(), seeds=check_count("seeds", seeds))
     if steps is not None:
         sizes = replace(sizes, steps=check_count("steps", steps))
@@ -148,7 +165,7 @@ def write_report(
     sections.append(privacy_section(run, rows, privacy_curves(run, one)))
     progress.describe("drawing")
     page = render_page(_TITLE, introduction, sections, warning=None if missing else _WARNING)
-    numbers["sections"] = {section.title: _numbers(section) for section in sections}
+    numbers["sections"] = {section.title: section_numbers(section) for section in sections}
     write_whole(folder / "numbers.json", strict_json(plain_numbers(numbers)) + "\n")
     write_whole(folder / "index.html", page)
     return Report(folder / "index.html", folder / "numbers.json", sections, privacy_table(run, rows))
@@ -166,7 +183,8 @@ def _measured_sections(measured: Measurements) -> list[Section]:
     ]
 
 
-def _numbers(section: Section) -> dict[str, Any]:
+def section_numbers(section: Section) -> dict[str, Any]:
+    """A section for ``numbers.json``."""
     return {"sentences": list(section.sentences), **section.numbers}
 
 
@@ -181,7 +199,8 @@ def _recipe(name: str | None) -> Recipe:
     return recipe_from_dict(RECIPE) if name is None else load_recipe(name)
 
 
-def _writable_folder(out: Path) -> Path:
+def writable_folder(out: Path) -> Path:
+    """The folder, made if it is missing."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):

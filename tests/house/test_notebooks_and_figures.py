@@ -54,7 +54,7 @@ def test_notebook_asks_first_answers_last_and_has_a_page(path: Path) -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert len(NOTEBOOKS) >= 11
+    assert len(NOTEBOOKS) >= 12
 
 
 def test_price_of_hutchpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

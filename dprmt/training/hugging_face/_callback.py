@@ -18,6 +18,7 @@ from dprmt.training.hugging_face._refusals import check_trainer
 from dprmt.training.hugging_face._sampling import PoissonBatches, positions_loader
 from dprmt.training.norms import NormEstimator
 from dprmt.training.randomness import SecureRandom
+from dprmt.training.telemetry import Telemetry
 
 SampleLosses = Callable[[torch.nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
 _PRIVATE_LOGS = ("loss", "train_loss", "grad_norm")
@@ -50,6 +51,8 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         `dprmt.training.data.per_sample_losses`: cross-entropy of labels or of each text's own tokens.
     secure : bool
         Noise and coins from a cipher.
+    telemetry : bool
+        Whether the run says of itself what it can from released values: the attribute below, and numbers in the logs.
     show_losses : bool
         Whether the Trainer logs the mean loss. It is private: who sees the logs sees it. Otherwise logs have ε alone,
         and ``TrainOutput.training_loss`` is 0.
@@ -60,6 +63,8 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         σ; None before it was found.
     charged : int
         Steps charged so far.
+    reading : dict
+        The last full reading of `dprmt.training.telemetry.Telemetry`, by its keys; empty before the first one.
 
     Raises
     ------
@@ -97,6 +102,7 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         target_epsilon: float | None = None,
         losses: SampleLosses = per_sample_losses,
         secure: bool = False,
+        telemetry: bool = True,
         show_losses: bool = False,
     ) -> None:
         if (noise_multiplier is None) == (target_epsilon is None):
@@ -110,7 +116,8 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         self._delta = check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
         self._norms, self._clipping_norm, self._expected = norms, clipping_norm, expected_batch_size
         self._losses, self._secure, self._show_losses = losses, secure, show_losses
-        self.charged = 0
+        self.charged, self.reading = 0, {}  # type: int, dict[str, Any]
+        self._wants_telemetry, self._telemetry = telemetry, None  # type: bool, Telemetry | None
         self._trainer: Any = None
         self._private: ClippedStep | None = None
         self._optimizer: PrivateOptimizer | None = None
@@ -197,6 +204,8 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         if state.global_step != self.charged:
             what = f"{state.global_step} taken, {self.charged} charged"
             raise ParameterError("steps", what, "all private: something else steps this Trainer's optimizer")
+        if self._telemetry is not None and "signal" in self._telemetry.last:
+            self.reading = dict(self._telemetry.last)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave the model without hooks."""
@@ -229,8 +238,15 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         assert isinstance(private, ClippedStep)  # no units were asked for
         self._private = private
         self._optimizer = trainer.optimizer = PrivateOptimizer(private, self._charge)
+        if self._wants_telemetry:
+            self._telemetry = self._listen(private)
         self._items = _columns(trainer)
         return self._optimizer
+
+    def _listen(self, private: ClippedStep) -> Telemetry:
+        steps = self._planned()
+        trained = {name: p for name, p in self._trainer.model.named_parameters() if p.requires_grad}
+        return Telemetry.attach(private.optimizer, trained, every=max(1, steps // 50), horizon=steps)
 
     def _charge(self) -> None:
         self.charged += 1
@@ -262,12 +278,23 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         if not self._show_losses:
             logs = {name: value for name, value in logs.items() if name not in _PRIVATE_LOGS}
         charged = {"epsilon": self.epsilon(), "delta": self._delta} if self.charged else {}
-        self._log({**logs, **charged}, *args)
+        self._log({**logs, **charged, **_numbers(self.reading)}, *args)
 
     def _close(self) -> None:
+        if self._telemetry is not None:
+            self._telemetry.detach()
         if self._private is not None:
             self._private.close()
             self._private = None
+
+
+def _numbers(reading: Mapping[str, Any]) -> dict[str, float]:
+    """Of a reading what a logger takes: no layers, no sentence, nothing infinite."""
+    found = {"signal": reading.get("signal", {}).get("*"), "rate_factor": reading.get("advice", {}).get("factor")}
+    found["change"] = reading.get("change")
+    ends = {f"telemetry_{name}_{end}": value for name, e in found.items() if e is not None for end, value in e.items()}
+    ends |= {f"telemetry_{name}": reading[name] for name in ("z_window", "z_displacement") if name in reading}
+    return {name: float(value) for name, value in ends.items() if math.isfinite(value)}
 
 
 def _columns(trainer: Any) -> Any:

@@ -1,0 +1,86 @@
+"""The page of one run, from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dprmt import __version__
+from dprmt._files import strict_json, write_whole
+from dprmt._validation import ParameterError
+from dprmt.report._page import plain_numbers, render_page
+from dprmt.report._telemetry import telemetry_sections
+from dprmt.report._write import RunReport, section_numbers, writable_folder
+
+
+def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[str, Any]] = ()) -> RunReport:
+    """What a run says of itself, as one page: is it learning, which layers are noise, is the rate right.
+
+    Parameters
+    ----------
+    out : str or Path
+        Folder for ``index.html`` and ``numbers.json``, made if it is missing.
+    run : str or Path
+        A run folder, of a run that goes on or has ended.
+    truth : sequence of dict
+        ``private_steps`` of `dprmt.report.measurements.TelemetryTruth`, to be drawn beside. The page is then private.
+
+    Returns
+    -------
+    RunReport
+        What was written, and where.
+
+    Raises
+    ------
+    ParameterError
+        If there is no full reading of telemetry in the folder's ``metrics.jsonl``, or ``out`` cannot be written.
+    OSError
+        If a file could not be written.
+
+    Formal guarantees
+    -----------------
+    Without ``truth``, post-processing of what the run released: its ε covers the page. What stands under ``private`` in
+    the metrics is not read.
+
+    Examples
+    --------
+    >>> report = write_run_report("page", "runs/sst2")  # doctest: +SKIP
+    >>> print(report.sections[0].sentences[0])  # doctest: +SKIP
+    """
+    folder = writable_folder(Path(out))
+    lines = _metrics(Path(run))
+    sections = telemetry_sections(lines, truth)
+    last = lines[-1]
+    said = f"{len(lines)} steps read, the last of them number {last['step']}"
+    spent = last.get("epsilon")
+    if isinstance(spent, float):
+        said += f"; ε ≤ {spent:.4g} after it"
+    covered = (
+        "Every number here is a function of what the run released, its noisy gradients and weights: it costs no"
+        " privacy, and may be shown to whoever may see the model."
+    )
+    warning = None
+    if truth:
+        covered, warning = (
+            "",
+            "The crosses are from clean gradients: on private data no ε covers this page.",
+        )
+    title = "What a private run says of itself"
+    page = render_page(title, [f"{said}.", *filter(None, [covered])], sections, warning=warning)
+    numbers = {"version": __version__, "sections": {section.title: section_numbers(section) for section in sections}}
+    write_whole(folder / "numbers.json", strict_json(plain_numbers(numbers)) + "\n")
+    write_whole(folder / "index.html", page)
+    return RunReport(folder / "index.html", folder / "numbers.json", sections)
+
+
+def _metrics(run: Path) -> list[dict[str, Any]]:
+    from dprmt.training.harness import read_metrics
+
+    try:
+        lines = read_metrics(run)
+    except OSError:
+        lines = []
+    if not lines:
+        raise ParameterError("run", str(run), "a run folder with metrics.jsonl, in which a step was taken")
+    return lines

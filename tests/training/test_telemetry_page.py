@@ -1,0 +1,184 @@
+"""The page of a run: four questions from released values, and predicted against measured on public data."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from dprmt import plots
+from dprmt._validation import ParameterError
+from dprmt.cli import main
+from dprmt.report import write_run_report
+from dprmt.report._telemetry import telemetry_sections
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("opacus")
+
+from dprmt.report.measurements import TelemetryTruth  # noqa: E402
+from dprmt.training.harness import ItemTask, run_in_memory, train_task  # noqa: E402
+from dprmt.training.recipes import Settings  # noqa: E402
+
+
+def losses(model: Any, labels: Any) -> Any:
+    return torch.nn.functional.cross_entropy(model(torch.eye(8)[labels]), labels, reduction="none")
+
+
+TASK = ItemTask([0, 1, 2, 3] * 50, torch.tensor, losses)
+
+
+def settings(optimizer: str = "gdm", **changes: Any) -> Settings:
+    sections: dict[str, Any] = {
+        "privacy": {"noise_multiplier": 1.0, "delta": 1e-5},
+        "optimizer": {"name": optimizer, "learning_rate": 0.05},
+        "training": {"batch_size": 50, "steps": 40},
+        "telemetry": {"every": 5, "window": 10},
+    }
+    return Settings(**sections).with_changes({key.replace("__", "."): value for key, value in changes.items()})
+
+
+def model(seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.ReLU(), torch.nn.Linear(12, 4))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TelemetryTruth]:
+    folder, look = tmp_path_factory.mktemp("runs") / "run", TelemetryTruth()
+    train_task(model(), TASK, settings(), folder, noise_seed=0, observers=[look])
+    return folder, look
+
+
+def test_the_page_of_a_run_asks_four_questions(
+    run: tuple[Path, TelemetryTruth], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command line; nothing that is private in the metrics is in it, and nothing of it needs truth."""
+    assert main(["report", "--run", str(run[0]), "--out", str(tmp_path / "page")]) == 0
+    printed = capsys.readouterr().out
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    numbers = json.loads((tmp_path / "page" / "numbers.json").read_text(encoding="utf-8"))
+    questions = list(numbers["sections"])
+    assert [question.endswith("?") and question in page and question in printed for question in questions] == [True] * 4
+    assert page.count("<figure>") == 4
+    assert "it costs no privacy" in page.replace("&nbsp;", " ")
+    assert "clean gradients" not in page
+    private = [json.loads(line)["private"]["loss"] for line in (run[0] / "metrics.jsonl").read_text().splitlines()]
+    assert not any(f"{loss:.4f}" in page for loss in private)
+    assert main(["report", "--run", str(run[0]), "--out", str(tmp_path / "page"), "--json"]) == 0
+    assert [section["title"] for section in json.loads(capsys.readouterr().out)["sections"]] == questions
+
+
+def test_predicted_stands_beside_measured(run: tuple[Path, TelemetryTruth], tmp_path: Path) -> None:
+    report = write_run_report(tmp_path / "page", run[0], truth=run[1].private_steps)
+    page = report.page.read_text(encoding="utf-8")
+    assert "no ε covers this page" in page
+    assert [any("Measured on clean gradients" in s for s in section.sentences) for section in report.sections[:3]] == [
+        True
+    ] * 3
+    (table,) = report.sections[3].tables
+    assert {row[3] for row in table.rows} != {"–"}
+
+
+@pytest.mark.parametrize("optimizer", ["gd", "gdm", "adam"])
+def test_the_truth_is_that_of_the_clean_gradients(optimizer: str) -> None:
+    """Held against a literal sum over the run, from per-sample gradients of the batches that were drawn."""
+    look, network = TelemetryTruth(), model()
+    clean: list[dict[str, Any]] = []
+    with run_in_memory(network, TASK, settings(optimizer, training__steps=12), noise_seed=3, observers=[look]) as made:
+        inner = made.prepared.inner_optimizer
+        places: list[dict[str, Any]] = []
+
+        def before(*_: object) -> None:
+            clean.append({name: p.summed_grad.clone() / 50 for name, p in network.named_parameters()})
+            places.append({name: p.detach().clone() for name, p in network.named_parameters()})
+
+        inner.register_step_pre_hook(before)
+        list(made.steps())
+
+    def inner_product(a: dict[str, Any], b: dict[str, Any]) -> float:
+        return float(sum((a[name].double() * b[name].double()).sum() for name in a))
+
+    steps = [{name: b[name] - a[name] for name in a} for a, b in pairwise(places)]
+    change = sum(
+        (inner_product(clean[k], steps[k]) + inner_product(clean[k + 1], steps[k])) / 2 for k in range(3, 9)
+    )  # the updates of steps 4 to 9, read at step 10
+    truth = look.private_steps[9]["truth"]
+    assert truth["change"] == pytest.approx(change, rel=1e-4)
+    share = [inner_product(g, g) / (1 / 50) ** 2 for g in clean[:10]]
+    size = sum(p.numel() for p in network.parameters())
+    assert truth["signal"]["*"] == pytest.approx(sum(share) / (sum(share) + 10 * size), rel=1e-5)
+    z = -inner_product(clean[9], steps[8]) * 50 / math.sqrt(inner_product(steps[8], steps[8]))
+    assert truth["z"] == pytest.approx(z, rel=1e-3, abs=1e-4)
+
+
+def test_where_little_is_read_the_page_says_so(tmp_path: Path) -> None:
+    """Behind a denoiser there is no curve and no advice; without telemetry there is no page."""
+    train_task(
+        model(), TASK, settings(denoising={"method": "paper"}, training__steps=10), tmp_path / "denoised", noise_seed=0
+    )
+    report = write_run_report(tmp_path / "page", tmp_path / "denoised")
+    said = [section.sentences[0] for section in report.sections]
+    assert "not read" in said[0]
+    assert "not read" in said[2]
+    train_task(model(), TASK, settings(telemetry={"on": False}, training__steps=2), tmp_path / "silent", noise_seed=0)
+    with pytest.raises(ParameterError, match="run must be the folder of a run with telemetry"):
+        write_run_report(tmp_path / "page", tmp_path / "silent")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--recipe", "minilm-sst2"], ["--steps", "3"], ["--set", "training.steps=3"], ["--run", "nowhere"]]
+)
+def test_the_command_refuses_what_does_not_go_together(
+    run: tuple[Path, TelemetryTruth], tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--run", str(run[0]), "--out", str(tmp_path), *arguments]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_sentences_follow_the_numbers() -> None:
+    """Of made-up readings: learning, getting worse, and neither."""
+
+    def entry(change: tuple[float, float, float], rate: str) -> dict[str, Any]:
+        value, low, high = change
+        signal = {"value": 0.1, "low": 0.0, "high": 0.2}
+        factor = {"value": None, "low": 2.0, "high": None}  # infinite, as a file of lines has it
+        telemetry = {
+            "signal": {"a": signal, "*": signal},
+            "change": {"value": value, "low": low, "high": high},
+            "advice": {"rate": rate, "factor": factor, "says": f"rate {rate}: 2 to ∞ ×"},
+        }
+        return {"step": 20, "telemetry": telemetry}
+
+    for change, verdict in (
+        ((-1, -2, -0.5), "it is learning"),
+        ((1, 0.5, 2), "it gets worse"),
+        ((0, -1, 1), "not told"),
+    ):
+        learning, layers, rate, displacement = telemetry_sections([entry(change, "too low")])
+        assert verdict in learning.sentences[0]
+        assert layers.sentences[0].startswith("In 0 of 1 layers")
+        assert "rate too low: 2 to ∞ ×" in rate.sentences[0]
+        assert "not looked at" in displacement.sentences[0]
+        for section in (learning, layers, rate):
+            section.pictures[0].draw(Figure().subplots())
+
+
+@pytest.mark.parametrize(
+    ("draw", "name"),
+    [
+        (lambda: plots.plot_objective_change([1], [math.nan], [0], [0]), "change"),
+        (lambda: plots.plot_objective_change([1], [0], [math.nan], [0]), "low"),
+        (lambda: plots.plot_objective_change([1, 2], [0], [0], [0]), "change"),
+        (lambda: plots.plot_signal_shares({}), "layers"),
+        (lambda: plots.plot_rate_advice([1], [-1], [0], [1]), "factor"),
+        (lambda: plots.plot_displacement_spikes([1, 2], {"a": [1.0]}, {}), "a"),
+    ],
+)
+def test_bad_input(draw: Any, name: str) -> None:
+    with pytest.raises(ParameterError, match=name):
+        draw()
