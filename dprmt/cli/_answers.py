@@ -44,7 +44,7 @@ class Answer:
         return worst_of(self.by_direction)
 
     def document(self) -> dict[str, Any]:
-        """A complete record: the run, what was asked, what decided and all bounds."""
+        """The answer as a JSON object: the run, the question, the deciding direction and all bounds."""
         name, _, value = self.at
         return {
             "version": __version__,
@@ -56,7 +56,7 @@ class Answer:
         }
 
     def lines(self) -> list[str]:
-        """The same for readers."""
+        """The answer as lines of text."""
         how, at = self.run.label(), f"{self.at[1]} = {self.at[2]:g}"
         lines = [f"{self.symbol} <= {round_up(self.worst.upper)} at {at}  ({how})"]
         if math.isinf(self.worst.upper):
@@ -67,7 +67,7 @@ class Answer:
         return lines
 
     def statement(self) -> str:
-        """What may be written in a paper."""
+        """A paragraph that may be written in a paper."""
         said = {
             self.symbol: f"{self.symbol} ≤ {round_up(self.worst.upper, 4)}",
             self.at[1]: f"{self.at[1]} = {self.at[2]:g}",
@@ -84,19 +84,21 @@ def print_bounds(
     namespace: argparse.Namespace, answer: Answer, document: dict[str, Any] | None = None, lines: tuple[str, ...] = ()
 ) -> None:
     """An answer after what a command says besides; with the statement where ``--statement`` asks for it."""
-    document, said = {**(document or {}), **answer.document()}, [*lines, *answer.lines()]
-    if namespace.statement:
-        document, said = {**document, "statement": answer.statement()}, [*said, "", answer.statement()]
-    print_answer(namespace, document, said)
+    if namespace.json:
+        stated = {"statement": answer.statement()} if namespace.statement else {}
+        print_answer(namespace, {**(document or {}), **answer.document(), **stated}, [])
+    else:
+        stated_lines = ["", answer.statement()] if namespace.statement else []
+        print_answer(namespace, {}, [*lines, *answer.lines(), *stated_lines])
 
 
 def print_answer(namespace: argparse.Namespace, document: dict[str, Any], lines: list[str]) -> None:
-    """One JSON object, or the lines."""
+    """One JSON object or lines of text on stdout."""
     if namespace.json:
         lines = [json.dumps(document, allow_nan=False)]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
 def finite(bounds: PrivacyBounds) -> dict[str, float | bool | None]:
-    """For JSON, which has no infinity: null says that nothing finite could be certified."""
+    """Bounds as numbers for JSON; null where nothing finite could be certified."""
     return {name: value if math.isfinite(value) else None for name, value in bounds.as_dict().items()}

@@ -11,7 +11,7 @@ from dprmt._validation import ParameterError
 
 
 def add_changes(parser: argparse.ArgumentParser) -> None:
-    """Declare it."""
+    """The option ``--set``."""
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",

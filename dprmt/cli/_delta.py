@@ -19,7 +19,7 @@ examples:
 
 
 def add_command(commands: Commands) -> None:
-    """Declare it."""
+    """The command, its options and its help."""
     epilog = f"{MEANING}\n{_EXAMPLES}"
     add_statement(add_command_with(commands, "delta", "δ of a training run at ε", _OPTIONS, run_delta, epilog))
 

@@ -32,7 +32,7 @@ examples:
 
 
 def add_command(commands: Commands) -> None:
-    """Declare it."""
+    """The command, its options and its help."""
     epilog = f"{MEANING}\n{_EXAMPLES}"
     add_statement(add_command_with(commands, "epsilon", "ε of a training run at δ", _OPTIONS, run_epsilon, epilog))
 

@@ -41,25 +41,21 @@ def build_parser() -> Parser:
     >>> build_parser().parse_args(["report", "--out", "page"]).command
     'report'
     """
-    return _parser_with(_COMMANDS)
+    return _parser_for([])
 
 
-def _parser_with(names: Sequence[str]) -> Parser:
+def _parser_for(arguments: Sequence[str]) -> Parser:
+    # Without the other commands where the first word names one: their imports take longer than a whole answer.
+    named = [name for name in _COMMANDS if arguments[:1] == [name]]
     parser = Parser(
         prog="dprmt", description="The mathematics of noise in differentially private training.", epilog=MEANING
     )
     parser.add_argument("--version", action="version", version=f"dprmt {__version__}")
     add_completion(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for name in names:
+    for name in named or _COMMANDS:
         import_module(f"dprmt.cli._{name}").add_command(commands)
     return parser
-
-
-def _parser_for(arguments: Sequence[str]) -> Parser:
-    # Without the other commands where the first word names one: their imports take longer than a whole answer.
-    named = [name for name in _COMMANDS if arguments[:1] == [name]]
-    return _parser_with(named or _COMMANDS)
 
 
 def _refuse_unknown_command(word: str) -> None:

@@ -23,7 +23,7 @@ examples:
 
 
 def add_command(commands: Commands) -> None:
-    """Declare it."""
+    """The command, its options and its help."""
     summary = "the smallest noise multiplier for a target (ε, δ)"
     add_statement(add_command_with(commands, "noise", summary, _OPTIONS, run_noise, f"{MEANING}\n{_EXAMPLES}"))
 

@@ -9,14 +9,15 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real, did_you_mean
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+AnyNumber = TypeVar("AnyNumber", float, int)
 _PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -93,6 +94,8 @@ class Option:
         Whether it takes no value; its text is "yes" where it is given.
     is_list : bool
         Whether it may be repeated; ``read`` then gets all texts.
+    dest : str
+        Its attribute in the parsed namespace.
     """
 
     flag: str
@@ -103,11 +106,10 @@ class Option:
     metavar: str = ""
     is_flag: bool = False
     is_list: bool = False
+    dest: str = field(init=False)
 
-    @property
-    def dest(self) -> str:
-        """Its attribute in the parsed namespace."""
-        return self.flag.lstrip("-").replace("-", "_")
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dest", self.flag.lstrip("-").replace("-", "_"))
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Declare it; its text is read later, by :func:`read_options`."""
@@ -143,28 +145,30 @@ def _joined(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
-def real(**limits: Any) -> Callable[[str, str], float]:
+@dataclass(frozen=True, eq=False)
+class Number(Generic[AnyNumber]):
+    """A reader of one kind of numbers within limits, which ``check`` knows in words."""
+
+    kind: type[AnyNumber]
+    check: Callable[..., AnyNumber]
+    limits: dict[str, Any]
+
+    def __call__(self, name: str, text: str) -> AnyNumber:
+        """The number, checked."""
+        try:
+            return self.check(name, self.kind(text), **self.limits)
+        except ValueError as error:
+            raise ParameterError(name, text, _allowed(error, self.check, **self.limits)) from None
+
+
+def real(**limits: Any) -> Number[float]:
     """A reader of finite numbers within limits, see :func:`dprmt._validation.check_real`."""
-
-    def read(name: str, text: str) -> float:
-        try:
-            return check_real(name, float(text), **limits)
-        except ValueError as error:
-            raise ParameterError(name, text, _allowed(error, check_real, **limits)) from None
-
-    return read
+    return Number(float, check_real, limits)
 
 
-def count(low: int = 1, high: int | None = None) -> Callable[[str, str], int]:
+def count(low: int = 1, high: int | None = None) -> Number[int]:
     """A reader of integers within limits."""
-
-    def read(name: str, text: str) -> int:
-        try:
-            return check_count(name, int(text), low=low, high=high)
-        except ValueError as error:
-            raise ParameterError(name, text, _allowed(error, check_count, low=low, high=high)) from None
-
-    return read
+    return Number(int, check_count, {"low": low, "high": high})
 
 
 def choice(*words: str) -> Choice:

@@ -44,7 +44,7 @@ examples:
 
 
 def add_command(commands: Commands) -> None:
-    """Declare it."""
+    """The command, its options and its help."""
     summary = "how to spend a budget of products per layer on sketch and probes, with the ε of each choice"
     add_command_with(commands, "probes", summary, _OPTIONS, run_probes, f"{MEANING}\n{_EXAMPLES}")
 

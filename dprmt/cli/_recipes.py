@@ -17,7 +17,7 @@ examples:
 
 
 def add_command(commands: Commands) -> None:
-    """Declare it."""
+    """The command, its options and its help."""
     summary = "the recipes that come with the package, or one of them in full"
     parser = add_command_with(commands, "recipes", summary, (), run_recipes, _EXAMPLES)
     parser.add_argument("name", metavar="NAME", nargs="?", help="a recipe, to be printed as TOML")

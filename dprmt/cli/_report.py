@@ -34,7 +34,7 @@ examples:
 
 
 def add_command(commands: Commands) -> None:
-    """Declare it."""
+    """The command, its options and its help."""
     summary = "theory against measurement on real gradients, and the price of randomized clipping: one HTML page"
     parser = add_command_with(commands, "report", summary, _SIZES, run_report, _EXAMPLES)
     parser.add_argument(

@@ -14,17 +14,14 @@ from dprmt.accounting import (
     Composition,
     FixedOrder,
     Group,
-    Neighbours,
     RandomAllocation,
     Release,
     calibrate,
-    compose,
 )
-from dprmt.cli._neighbours_options import ALSO, NEIGHBOURS, neighbours_of
-from dprmt.cli._norms_options import NORMS, analysis_of, norms_label, norms_of
 from dprmt.cli._options import Option, read_options, real
 from dprmt.cli._records import FROM_JSON, phases_of, releases_of, stated
 from dprmt.cli._sampling_options import SAMPLING, batches_of
+from dprmt.cli._value_options import ALSO, NEIGHBOURS, NORMS, analysis_of, neighbours_of, norms_label, norms_of
 
 NOISE = Option(
     "--noise-multiplier",
@@ -69,7 +66,7 @@ RUN_WITHOUT_NOISE = (*SAMPLING, *NORMS, *NEIGHBOURS, PHASES, FROM_JSON)
 
 @dataclass(frozen=True)
 class Run:
-    """What the options describe.
+    """A run in one phase or more, and what is released beside it.
 
     Attributes
     ----------
@@ -87,28 +84,30 @@ class Run:
 
     def composition(self) -> Composition:
         """The phases, and what else is released, composed."""
-        return compose([*self.phases, *self.releases])
+        return Composition([*self.phases, *self.releases])
 
     def calibrated(self, epsilon: float, delta: float) -> Run:
-        """The same with as little noise as the target allows; that of phases keeps its ratios."""
+        """The run with the least noise for a target; noise multipliers of phases keep their ratios."""
         before = self.composition()
         after = calibrate(before, target_epsilon=epsilon, delta=delta)
         found = {old: new for (old, _), (new, _) in zip(before.phases, after.phases, strict=True)}
         return replace(self, phases=tuple((cast("DPSGD", found[old]), steps) for old, steps in self.phases))
 
     def document(self) -> dict[str, Any]:
-        """What an answer in JSON says of the run: all of it, and the notion of privacy."""
+        """The run as a JSON object, with its neighbouring relation."""
         described = [_described(mechanism, steps) for mechanism, steps in self.phases]
         whose = {"neighbours": self.composition().neighbours.kind}
         also = {"also": [release.as_dict() for release in self.releases]} if self.releases else {}
         return {**({"phases": described} if self.in_phases else described[0]), **also, **whose}
 
     def label(self) -> str:
-        """How norms are taken and batches drawn, in words."""
+        """One line on norms, sampling and neighbouring relation."""
         labels = list(dict.fromkeys(_label(mechanism) for mechanism, _ in self.phases))
         label = f"{len(self.phases)} phases: {'; '.join(labels)}" if self.in_phases else labels[0]
         beside = f", {len(self.releases)} more released" if self.releases else ""
-        return f"{label}{beside}; {_relation(self.composition().neighbours)}"
+        whose = self.composition().neighbours
+        relation = f"{whose.of.kind}, groups of {whose.size}" if isinstance(whose, Group) else whose.kind
+        return f"{label}{beside}; {relation}"
 
 
 def read_run(
@@ -164,20 +163,11 @@ def _phase(texts: dict[str, Any], noise_multiplier: str | None, missing: str) ->
 
 
 def _described(mechanism: DPSGD, steps: int) -> dict[str, Any]:
-    described = {"mechanism": mechanism.as_dict(), "steps": steps, "analysis": _analysis(mechanism)}
+    analysis = analysis_of(mechanism.norms) if mechanism.has_pairs else "composed curves"
+    described = {"mechanism": mechanism.as_dict(), "steps": steps, "analysis": analysis}
     if mechanism.sampling.steps_per_epoch is not None:
         described["epochs"] = steps // mechanism.sampling.steps_per_epoch
     return described
-
-
-def _analysis(mechanism: DPSGD) -> str:
-    return analysis_of(mechanism.norms) if mechanism.has_pairs else "composed curves"
-
-
-def _relation(neighbours: Neighbours) -> str:
-    if isinstance(neighbours, Group):
-        return f"{neighbours.of.kind}, groups of {neighbours.size}"
-    return neighbours.kind
 
 
 def _label(mechanism: DPSGD) -> str:

@@ -26,7 +26,7 @@ examples:
 
 
 def add_command(commands: Commands) -> None:
-    """Declare it."""
+    """The command, its options and its help."""
     summary = "the trade-off curve of a training run (f-DP), as csv, JSON or picture"
     parser = add_command_with(commands, "tradeoff", summary, _OPTIONS, run_tradeoff, f"{MEANING}\n{_EXAMPLES}")
     parser.add_argument("--plot", metavar="FILE", type=name_of("a file"), help="write a picture (png, pdf or svg)")

@@ -36,7 +36,7 @@ examples:
 
 
 def add_command(commands: Commands) -> None:
-    """Declare it."""
+    """The command, its options and its help."""
     summary = "train a model as a recipe says, with differential privacy, and write down what it cost"
     parser = add_command_with(commands, "train", summary, (), run_train, _EXAMPLES)
     parser.add_argument(
@@ -65,7 +65,7 @@ def add_command(commands: Commands) -> None:
 
 
 def run_train(namespace: argparse.Namespace) -> None:
-    """``dprmt train``."""
+    """A run of a recipe, its continuation, or what it would do."""
     try:
         from dprmt.training.harness import SilentParameterError, dry_run, train
         from dprmt.training.recipes import load_recipe

@@ -69,7 +69,7 @@ class LastDecoder(torch.nn.Module):  # type: ignore[misc]
 
 
 class _OutputLoss(torch.autograd.Function):  # type: ignore[misc]
-    """Cross-entropy of softmax(Wx), with its gradient in x taken at once: the logits are the dear part."""
+    """Cross-entropy of softmax(Wx), with its gradient in x taken at once: the logits are the expensive part."""
 
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Exact against randomized clipping at ε = 0.7, 2 and 9, shared probes, with the published charge and the tight one.
+"""Exact against randomized clipping at ε = 0.7, 2 and 9, public probes, with the published charge and the tight one.
 
 At paper scale the recipes of Llama-3.2-1B on BBC, BillSum and HotpotQA, which need weights, files and a GPU; at small
 scale a perceptron on scikit-learn's digits.
@@ -60,7 +60,7 @@ def _digits(folder: Path) -> Found:
             rows.append(mean_row(label, values - exact, unit="points"))
     return Found(
         rows,
-        differs=f"{PROBES} shared probes as in the paper, on a small network and images; the paper's own"
+        differs=f"{PROBES} public probes as in the paper, on a small network and images; the paper's own"
         f" {len(PAPER.rows)} numbers need its weights (`--scale paper` says what is missing).",
         model="perceptron of three layers, two of them estimated",
         data="scikit-learn's digits",

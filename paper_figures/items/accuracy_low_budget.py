@@ -69,7 +69,7 @@ def measure(scale: Scale, folder: Path) -> Found:
         )
     return Found(
         rows,
-        differs="A small network on docstrings at ε = 6.7 with 16 shared probes (and a sketch of 16); the paper trains"
+        differs="A small network on docstrings at ε = 6.7 with 16 public probes (and a sketch of 16); the paper trains"
         " Llama-3.2-1B on BBC at ε = 0.7 with 32.",
         reasons=[Reason("open", "more seeds would tell whether randomized norms cost accuracy at this ε and scale.")],
         model="RoBERTa-like, 64 wide",

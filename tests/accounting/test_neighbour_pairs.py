@@ -102,7 +102,7 @@ def spectrum(draw: np.random.Generator, size: int) -> Array:
 
 @pytest.mark.parametrize(("sigma", "q", "probes"), [(1.0, Q_FIRST, 32), (2.0, 0.01, 16), (0.7, 0.2, 32)])
 def test_public_probes_hold_under_couplings_that_spectra_make(sigma: float, q: float, probes: int) -> None:
-    """(N3): E h_γ(Z, Z') of drawn pairs of spectra under shared probes is at most the bound; equal ones come near."""
+    """(N3): E h_γ(Z, Z') of drawn pairs of spectra under public probes is at most the bound; equal ones come near."""
     step = related(ClippingStep(sigma, q, RankOneLaw(probes)), ReplaceOne())
     pair, _ = step.pairs(160, 1e-9)
     nodes = np.arange(-3000, 6001) * 1e-3

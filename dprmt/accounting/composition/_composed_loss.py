@@ -35,29 +35,25 @@ class _Stack:
     """Phases whose laws live on the same nodes: one of them in each row."""
 
     index: NDArray[np.int64]
-    mesh: float
+    losses: Array
     mass: Array
     counts: Array
-
-    @property
-    def losses(self) -> Array:
-        return self.index * self.mesh
 
 
 def _stacks(phases: Phases) -> Iterator[_Stack]:
     """Phases that follow each other on the same nodes, some at a time so that they fit into the cache."""
     if len(phases) == 1:
         pmf, steps = phases[0]
-        yield _Stack(pmf.index, pmf.mesh, pmf.mass[None], np.array([float(steps)]))
+        yield _Stack(pmf.index, pmf.losses, pmf.mass[None], np.array([float(steps)]))
         return
     for _, group in groupby(phases, key=lambda phase: id(phase[0].index)):
         laws = list(group)
-        index, mesh = laws[0][0].index, laws[0][0].mesh
+        index, losses = laws[0][0].index, laws[0][0].losses
         rows = max(_STACKED // index.size, 1)
         for start in range(0, len(laws), rows):
             part = laws[start : start + rows]
             mass = np.stack([pmf.mass for pmf, _ in part])
-            yield _Stack(index, mesh, mass, np.array([steps for _, steps in part], dtype=np.float64))
+            yield _Stack(index, losses, mass, np.array([steps for _, steps in part], dtype=np.float64))
 
 
 def log_mgf(phases: Phases, tilts: Array) -> Array:
@@ -83,7 +79,7 @@ def _log_mgf_of_each(stack: _Stack, tilts: Array) -> Array:
         result = peak + np.log(sums)
     # Laws that differ so much that one underflows beside the other.
     for law in np.flatnonzero(~np.all((sums > _FAINT) & (sums < 1.0 / _FAINT), axis=0)):
-        alone = _Stack(stack.index, stack.mesh, stack.mass[law : law + 1], stack.counts[law : law + 1])
+        alone = _Stack(stack.index, stack.losses, stack.mass[law : law + 1], stack.counts[law : law + 1])
         result[:, law] = _log_mgf_of_each(alone, tilts)[:, 0]
     value: Array = result
     return value
@@ -256,7 +252,7 @@ class ComposedLoss:
 
 
 def composed(phases: Phases, tilt: float, win: Window) -> ComposedLoss:
-    """Compose by FFT on the window."""
+    """Composition by FFT on the window."""
     product, rounding = PowerProduct(win.size), 0.0
     for stack in _stacks(phases):
         weights = _tilted_mass(stack, tilt)
@@ -360,7 +356,7 @@ class ComposedRows:
 def composed_rows(
     pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int, at_a_time: int
 ) -> Iterator[ComposedRows]:
-    """By one transform; so many numbers of steps at a time, in the order of ``counts``."""
+    """Compositions of several lengths from one transform, some at a time, in the order of ``counts``."""
     one = tilted_transform(pmf, tilt, size)
     magnitude = np.abs(one.values)
     for start in range(0, len(counts), at_a_time):
@@ -371,7 +367,7 @@ def composed_rows(
 
 
 def composed_powers(pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int) -> dict[int, ComposedLoss]:
-    """The same as one loss for each number of steps."""
+    """Compositions of several lengths, one loss each."""
     losses = (first + np.arange(size, dtype=np.int64)) * pmf.mesh
     rows = composed_rows(pmf, counts, tilt, first, size, 1)
     return {

@@ -49,7 +49,7 @@ def _is_plain(pair: StepPair, step: Step) -> bool:
 
 
 def least_upper(schedule: Schedule, question: Question, direction: Direction) -> float:
-    """What a δ that floating point hardly holds is at most: 0 only where all losses are bounded by less than ε."""
+    """Upper bound on a δ that floating point hardly holds: 0 only where all losses are bounded by less than ε."""
     if not isinstance(question, DeltaAtEpsilon):
         return 0.0
     pairs, _ = pairs_at(schedule, tail_per_step(schedule, question.small), LOWEST)

@@ -43,7 +43,7 @@ class TooManyFrequenciesError(ValueError):
 
 @dataclass(frozen=True)
 class Terms:
-    """What δ at every ε is made of, one row for each number of steps.
+    """Terms of the sum that is δ(ε), one row for each number of steps.
 
     Attributes
     ----------
@@ -179,22 +179,23 @@ class FewFrequencies:
         """δ(ε) = e^{log_scale - tilt·ε}(A - B) of the finite losses; A and B = -(its slope), row by row."""
         place = np.clip(np.floor(epsilon / self.mesh) + 1, self.first, self.first + self.size)
         index = place.astype(np.int64)
-        turned = self._turns((index[:, None] % self.size * self.frequency) % self.size)
+        turn = (index[:, None] % self.size * self.frequency) % self.size
+        if self.table is None and turn.size > self.size:
+            self.table = np.exp(-2j * np.pi / self.size * np.arange(self.size, dtype=np.int64))
+        turned = np.exp(-2j * np.pi / self.size * turn) if self.table is None else self.table[turn]
         near = np.maximum(index * self.mesh - epsilon, 0.0)
         far = np.maximum(self.end - epsilon, 0.0)
         inside = index < self.first + self.size
-        plain = np.exp(-self.tilt * near) * _real_sums(terms.plain, turned)
+        # Re Σ part · conj(turned), row by row.
+        sums = [
+            np.einsum("ij,ij->i", part.view(np.float64), turned.view(np.float64))
+            for part in (terms.plain, terms.weighted)
+        ]
+        plain = np.exp(-self.tilt * near) * sums[0]
         plain -= np.exp(-self.tilt * far) * terms.plain_beyond
-        weighted = np.exp(-(1.0 + self.tilt) * near) * _real_sums(terms.weighted, turned)
+        weighted = np.exp(-(1.0 + self.tilt) * near) * sums[1]
         weighted -= np.exp(-(1.0 + self.tilt) * far) * terms.weighted_beyond
         return np.where(inside, plain, 0.0), np.where(inside, weighted, 0.0)
-
-    def _turns(self, place: NDArray[np.int64]) -> Array:
-        """e^{-2πi·place/N}; from a table where that is shorter."""
-        if self.table is None and place.size > self.size:
-            self.table = np.exp(-2j * np.pi / self.size * np.arange(self.size, dtype=np.int64))
-        value: Array = np.exp(-2j * np.pi / self.size * place) if self.table is None else self.table[place]
-        return value
 
     def epsilon_bound(self, delta: float, upper: bool, floor: float = 0.0) -> Array:
         """For every number of steps an ε ≥ ``floor`` that bounds the one at ``delta`` from above, or below.
@@ -290,14 +291,8 @@ class FewFrequencies:
         return root, rough
 
 
-def _real_sums(parts: Array, turned: Array) -> Array:
-    """Re Σ parts · conj(turned), row by row."""
-    value: Array = np.einsum("ij,ij->i", parts.view(np.float64), turned.view(np.float64))
-    return value
-
-
 class SmoothCurve:
-    """The same questions as to a :class:`DeltaCurve`; the side that was not asked for is trivial.
+    """δ(ε) of many equal steps on one side, asked as a :class:`DeltaCurve` is; the other side is trivial.
 
     ``offset``: what has to be added to the loss of all steps.
     """
@@ -334,7 +329,7 @@ class SmoothCurve:
 def smooth_curve(
     laws: Sequence[tuple[LossPMF, int]], tilt: float, window: Window, offset: float, side: Side
 ) -> SmoothCurve | None:
-    """None where the loss of all steps is too rough for a sum of few frequencies, or the steps are not all equal."""
+    """δ(ε) by few frequencies; None where the loss of all steps is too rough for that, or steps differ."""
     if len(laws) > 1:
         return None
     ((law, steps),) = laws

@@ -42,7 +42,7 @@ class LowFrequencies:
 
 
 def low_frequencies(index: NDArray[np.int64], weights: Array, size: int, number: int) -> LowFrequencies:
-    """Of a normalised law on a window of ``size`` points: as 1 plus a sum of e^{-iθ} - 1, none of which cancels."""
+    """Lowest frequencies of a law on a window of ``size`` points: 1 plus sums of e^{-iθ} - 1, which do not cancel."""
     center = int(index[int(np.argmax(np.cumsum(weights) >= 0.5))])
     offset = index - center
     frequency = np.arange(number, dtype=np.int64)

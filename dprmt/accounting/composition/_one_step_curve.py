@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
-from dprmt.accounting.basics import Array, Side
+from dprmt.accounting.basics import Side
 from dprmt.accounting.composition._split_curve import rounded
+from dprmt.accounting.composition._split_plan import discounted_sums
 from dprmt.accounting.pairs import LossPMF
 
 _SUMS = 1e-12  # relative, of sums of some thousand positive terms
@@ -50,12 +51,3 @@ class OneStepCurve:
         fallen = (delta - float(self.at_nodes[index])) / float(self.discounted[index])
         step = math.log1p(-fallen) if fallen < 1.0 else -math.inf
         return max(float(self.nodes[index]) + step, float(self.nodes[index - 1]), 0.0)
-
-
-def discounted_sums(mass: Array, nodes: Array) -> Array:
-    """Σ_{i ≥ j} mass_i e^{l_j - l_i} at each node, on any nodes."""
-    factors = np.exp(-np.diff(nodes)).tolist()
-    sums = mass.tolist()
-    for j in range(len(sums) - 2, -1, -1):
-        sums[j] += factors[j] * sums[j + 1]
-    return np.array(sums)

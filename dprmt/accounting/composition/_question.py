@@ -53,12 +53,14 @@ class EpsilonAtDelta:
         """Whether the answer is 0 because even δ(0) is no larger than ``delta``."""
         return total_variation <= self.delta * (1.0 - 1e-9)
 
-    def tilt(self, phases: Phases) -> float:
-        """The tilt at which to compose."""
+    def tilt(self, phases: Phases, offset: float = 0.0) -> float:
+        """The tilt at which to compose losses that lack an ``offset`` in all."""
+        del offset
         return tilt_for_delta(phases, self.delta)
 
-    def around(self, phases: Phases, tilt: float) -> float:
-        """Chernoff's bound on the answer."""
+    def around(self, phases: Phases, tilt: float, offset: float = 0.0) -> float:
+        """Chernoff's bound on the answer, less the offset."""
+        del offset
         log_m = float(log_mgf(phases, np.array([tilt]))[0])
         return (log_m + float(log_kappa(np.array(tilt))) - math.log(self.delta)) / tilt
 
@@ -79,11 +81,6 @@ class EpsilonAtDelta:
     def within(self, lower: float, farthest: float) -> float:
         """A lower bound that is one also if hardly any loss exceeds ``farthest``."""
         return min(lower, farthest)
-
-    def moved(self, shift: float) -> EpsilonAtDelta:
-        """The same question of losses that are all larger by ``shift``."""
-        del shift
-        return self
 
     def unit(self, value: float) -> float:
         """What a tolerance refers to: the value, but at least 1."""
@@ -110,14 +107,14 @@ class DeltaAtEpsilon:
         """Whether the answer is 0 without composing."""
         return total_variation <= 0.0
 
-    def tilt(self, phases: Phases) -> float:
-        """The tilt at which to compose."""
-        return tilt_for_epsilon(phases, self.epsilon)
+    def tilt(self, phases: Phases, offset: float = 0.0) -> float:
+        """The tilt at which to compose losses that lack an ``offset`` in all."""
+        return tilt_for_epsilon(phases, self.epsilon - offset)
 
-    def around(self, phases: Phases, tilt: float) -> float:
-        """The loss asked about."""
+    def around(self, phases: Phases, tilt: float, offset: float = 0.0) -> float:
+        """The loss asked about, less the offset."""
         del phases, tilt
-        return self.epsilon
+        return self.epsilon - offset
 
     def at_most(self, log_bound: float, infinite: float, tilt: float, drift: float) -> float:
         """The upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known; ``drift`` as below."""
@@ -133,10 +130,6 @@ class DeltaAtEpsilon:
     def within(self, lower: float, farthest: float) -> float:
         """A lower bound that is one also if hardly any loss exceeds ``farthest``."""
         return lower if self.epsilon < farthest else 0.0
-
-    def moved(self, shift: float) -> DeltaAtEpsilon:
-        """The same question of losses that are all larger by ``shift``."""
-        return DeltaAtEpsilon(self.epsilon + shift, self.small)
 
     def unit(self, value: float) -> float:
         """What a tolerance refers to: the value itself."""
@@ -157,15 +150,10 @@ class WholeCurve:
 
     small: float = 1e-9
 
-    def tilt(self, phases: Phases) -> float:
+    def tilt(self, phases: Phases, offset: float = 0.0) -> float:
         """No tilt."""
-        del phases
+        del phases, offset
         return 0.0
-
-    def moved(self, shift: float) -> WholeCurve:
-        """The same question of losses that are all larger by ``shift``."""
-        del shift
-        return self
 
 
 Question = EpsilonAtDelta | DeltaAtEpsilon

@@ -275,7 +275,7 @@ def _curve(
     smooth = None if many else smooth_curve(phases.laws, phases.tilt, phases.window, phases.offset, side)
     if smooth is not None:
         return smooth
-    around = question.moved(-phases.offset).around(phases.laws, phases.tilt) + phases.offset
+    around = question.around(phases.laws, phases.tilt, phases.offset) + phases.offset
     return DeltaCurve(_composed(phases), around)
 
 
@@ -354,7 +354,7 @@ def _on_one_mesh(
             return None
         # The rough law is one from above: for one from below its tilt may be far too large.
         shared = len(laws) == 1 and side == "upper"
-        tilt = ground.tilt if shared else question.moved(-offset).tilt(some_of(laws))
+        tilt = ground.tilt if shared else question.tilt(some_of(laws), offset)
         span = window(laws, tilt)
         if span.size <= _MAX_WINDOW:
             return _Phases(laws, offset, tilt, span, mesh / finest)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from dprmt.accounting.basics import Array, Direction, Side, resolvable
 from dprmt.accounting.composition._composed_loss import log_chernoff, log_kappa, log_mgf, tilt_for_delta
-from dprmt.accounting.composition._one_step_curve import discounted_sums
 from dprmt.accounting.composition._small_losses import WindowTooLongError, mean_ratio
 from dprmt.accounting.composition._split_curve import SplitCurve, events_to_count
 from dprmt.accounting.composition._step_law import Lattice, discretize_step, lattice
@@ -124,6 +123,15 @@ def one_step_delta(law: LossPMF, epsilon: float) -> float:
     """δ(ε) of one step."""
     beyond = law.losses > epsilon
     return float(law.mass[beyond] @ -np.expm1(epsilon - law.losses[beyond])) + law.infinite
+
+
+def discounted_sums(mass: Array, nodes: Array) -> Array:
+    """Σ_{i ≥ j} mass_i e^{l_j - l_i} at each node, on any nodes."""
+    factors = np.exp(-np.diff(nodes)).tolist()
+    sums = mass.tolist()
+    for j in range(len(sums) - 2, -1, -1):
+        sums[j] += factors[j] * sums[j + 1]
+    return np.array(sums)
 
 
 def _small_part(small_part: LossPMF, steps: int, small: float) -> tuple[float, float]:

@@ -28,7 +28,7 @@ class PowerProduct:
         self.relative = np.ones(self.frequency.size)
 
     def multiply(self, index: Array, weights: Array, counts: Array) -> None:
-        """By the transforms of laws with ``weights``, shape (laws, n), at grid indices, each to its own power."""
+        """Multiply by transforms of laws with ``weights``, shape (laws, n), at grid indices, each to its own power."""
         rows = max(_FFT_POINTS // self.size, 1)
         for start in range(0, counts.size, rows):
             part = slice(start, start + rows)
@@ -36,7 +36,7 @@ class PowerProduct:
             self.multiply_transforms(transforms[:, self.frequency], counts[part])
 
     def multiply_transforms(self, transforms: Array, counts: Array) -> None:
-        """By transforms at the frequencies that are left, shape (laws, frequencies)."""
+        """Multiply by transforms at the frequencies that are left, shape (laws, frequencies)."""
         padded = np.abs(transforms) + self.unit
         self.log_bound += counts @ np.log(padded)
         self.relative += 2.0 * counts @ (1.0 / padded)

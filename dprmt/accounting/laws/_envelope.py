@@ -47,7 +47,7 @@ def envelope_cdf(x: ArrayLike, probes: SupportsIndex, rank: SupportsIndex | None
     Parameters
     ----------
     x : array_like
-        Values of the norm ratio X (estimated over true squared norm), any shape; may be infinite. G_d is 0
+        Values of the squared-norm ratio X (estimated over true squared norm), any shape; may be infinite. G_d is 0
         for ``x <= 0``.
     probes : int
         The number k >= 2 of Gaussian probes.
@@ -105,7 +105,7 @@ def envelope_leading_weight(x: ArrayLike, probes: SupportsIndex, rank: SupportsI
 
 
 def envelope_switch(probes: SupportsIndex, rank: SupportsIndex | None = None) -> float:
-    """The value x_+ of the norm ratio from which on equal spectral values attain the envelope.
+    """The value x_+ of the squared-norm ratio from which on equal spectral values attain the envelope.
 
     Returns: x_+; 1 for ``rank=1`` and ``rank=None``, where no spectrum in between is ever best.
 

@@ -13,7 +13,7 @@ from dprmt.accounting.laws._norm_ratio_bins import Focus, NormRatioBins, Steep
 
 @dataclass(frozen=True)
 class ExactLaw(NormLaw):
-    """No estimate."""
+    """The law of exact norms, X = 1."""
 
     is_exact: ClassVar[bool] = True
 

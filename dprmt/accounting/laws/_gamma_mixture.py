@@ -1,4 +1,4 @@
-"""Mixtures of χ²(ν)/ν: the law of the norm ratio under the tight analysis, with and without a sketch."""
+"""Mixtures of χ²(ν)/ν: the law of the squared-norm ratio under the tight analysis, with and without a sketch."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dprmt.accounting.laws._norm_ratio_bins import Focus, NormRatioBins, Steep, 
 
 @dataclass(frozen=True)
 class HalfExactLaw(NormLaw):
-    """What one gradient attains: 2s equal singular values, of which every sketch leaves s."""
+    """Law of X for a gradient with 2s equal singular values, of which every sketch leaves s."""
 
     probes: int
     sketch: int

@@ -1,6 +1,6 @@
 r"""A law of the squared-norm ratio X = n̂²/n², cut into bins whose masses and means are known in closed form.
 
-A clipped sample with estimated squared norm n̂ has sensitivity Z = X^{-1/2} (in units of the clipping
+A clipped sample with estimated norm n̂ has sensitivity Z = X^{-1/2} (in units of the clipping
 norm). Bins turn a continuous law into finitely many sensitivities without losing the side of the
 bound: see (B1) and (B2) in ``docs/theory/randomized_clipping.md``.
 """
@@ -23,12 +23,12 @@ _SHIFT_WIDTH, _LEAST_WIDTH, _FAR_WIDTH, _TIMES_AS_MANY = 0.12, 0.003, 0.1, 3
 
 @dataclass(frozen=True)
 class Focus:
-    """Where an answer is decided, so that as many bins again lie there.
+    """Range of X that decides an answer and gets as many bins again.
 
     Attributes
     ----------
     probability : float
-        Of smaller norm ratios than the one that decides.
+        Of smaller squared-norm ratios than the one that decides.
     factor : float
         By which probabilities that matter differ from it.
     """
@@ -44,9 +44,9 @@ class Focus:
 
 @dataclass(frozen=True)
 class Steep:
-    """Where a heavy tail of shifts 1/(σ√X) decides: bins as narrow as standard normal noise can tell apart.
+    """Range of X where a heavy tail of shifts 1/(σ√X) decides: bins as narrow as standard normal noise can tell apart.
 
-    ``probability``: of smaller norm ratios than the smallest ones that matter.
+    ``probability``: of smaller squared-norm ratios than the smallest ones that matter.
     """
 
     noise_multiplier: float

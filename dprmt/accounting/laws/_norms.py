@@ -272,7 +272,7 @@ _KINDS = (ExactNorms, Hutchinson, HutchPlusPlus)
 
 
 def checked_norms(norms: Norms) -> Norms:
-    """The value, or an error that names those there are."""
+    """The value, checked; the error names the classes there are."""
     if not isinstance(norms, Norms):
         raise ParameterError("norms", norms, "ExactNorms(), Hutchinson(probes) or HutchPlusPlus(probes, sketch)")
     return norms

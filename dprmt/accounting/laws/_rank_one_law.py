@@ -12,7 +12,7 @@ from dprmt.accounting.laws._norm_ratio_bins import Focus, NormRatioBins, Steep, 
 
 @dataclass(frozen=True)
 class RankOneLaw(NormLaw):
-    """Hutchinson's estimator under the tight analysis."""
+    """Law of X for Hutchinson's estimator under the tight analysis."""
 
     probes: int
 

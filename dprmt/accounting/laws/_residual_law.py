@@ -16,7 +16,7 @@ from dprmt.accounting.laws._residual_order import ResidualOrder
 
 @dataclass(frozen=True)
 class ResidualLaw(NormLaw):
-    """For few probes and short sketches, where the tail of X decides."""
+    """Law of X under Hutch++ in the stochastic order, for few probes and short sketches."""
 
     is_stochastic: ClassVar[bool] = True
 

@@ -54,7 +54,7 @@ class Composable(Protocol):
         ...
 
     def schedule(self, step: Any, steps: int) -> Schedule:
-        """So many steps of it, each like ``step``."""
+        """Schedule of a number of steps, each like ``step``."""
         ...
 
     def of_one_sample(self) -> Composable:
@@ -62,7 +62,7 @@ class Composable(Protocol):
         ...
 
     def check_steps(self, steps: int) -> int:
-        """Refuse a number of steps that it cannot be run for."""
+        """The number of steps, checked."""
         ...
 
 

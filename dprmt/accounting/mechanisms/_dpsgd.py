@@ -184,11 +184,11 @@ class DPSGD(Value, Mechanism):
 
 
 def check_noise_and_rate(noise_multiplier: float, sample_rate: float) -> None:
-    """Raise unless σ and q are in range."""
+    """Range checks of σ and q."""
     check_noise(noise_multiplier)
     check_real("sample_rate", sample_rate, low=1e-9, high=1.0)
 
 
 def check_noise(noise_multiplier: float) -> float:
-    """σ, or an error unless it is in range."""
+    """The noise multiplier, checked."""
     return check_real("noise_multiplier", noise_multiplier, low=1e-3, high=1e6)

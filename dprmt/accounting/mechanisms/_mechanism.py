@@ -51,7 +51,7 @@ class Mechanism:
         return self.sampling.schedule(step, steps)
 
     def check_steps(self, steps: int) -> int:
-        """Refuse part of an epoch of random allocation."""
+        """The number of steps, checked: whole epochs of random allocation."""
         return self.sampling.run_length(steps, None)
 
     @overload

@@ -42,7 +42,7 @@ class Release(Value):
         raise NotImplementedError
 
     def fallback_steps(self) -> tuple[Step, ...]:
-        """No other analysis is needed.
+        """Other valid analyses: none is needed.
 
         Returns
         -------
@@ -52,7 +52,7 @@ class Release(Value):
         return ()
 
     def schedule(self, step: Step, steps: int) -> Schedule:
-        """So many releases.
+        """Schedule of a number of equal releases.
 
         Returns
         -------
@@ -62,7 +62,7 @@ class Release(Value):
         return [(step, steps)]
 
     def of_one_sample(self) -> Release:
-        """The same.
+        """The release itself, which has no relation of its own.
 
         Returns
         -------
@@ -72,7 +72,7 @@ class Release(Value):
         return self
 
     def check_steps(self, steps: int) -> int:
-        """Raise unless a number of releases is in range.
+        """The number of releases, checked.
 
         Returns
         -------

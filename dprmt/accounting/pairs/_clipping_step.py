@@ -26,7 +26,7 @@ _FOCUS_DEVIATIONS, _FOCUS_MARGIN, _WIDEST_FOCUS = 3.0, 1.5, 5.0
 
 @dataclass(frozen=True)
 class ClippingStep:
-    """One step for one law of the norm ratio; the unit that the engine composes."""
+    """One step for one law of the squared-norm ratio; the unit that the engine composes."""
 
     noise_multiplier: float
     sample_rate: float
@@ -36,7 +36,7 @@ class ClippingStep:
 
     @property
     def convex_from(self) -> float:
-        """1/(12σ²): right of it h_ε is convex in the norm ratio for every ε (T2)."""
+        """1/(12σ²): right of it h_ε is convex in the squared-norm ratio for every ε (T2)."""
         return 1.0 / (12.0 * self.noise_multiplier**2)
 
     @property

@@ -94,7 +94,7 @@ def _on_common_bins(family: Sequence[ClippingStep], bins: int, tail: float) -> l
 
 
 def _edges(ends: tuple[float, float], variance: Array, bins: int) -> Array:
-    """In equal ratios, over what any of the laws of V reaches."""
+    """Geometric grid covering the support of all laws of V."""
     low, high = np.log(ends[0] * variance.min()), np.log(ends[1] * variance.max())
     number = int(np.ceil((high - low) / np.log(ends[1] / ends[0]) * bins)) + 1
     return np.exp(np.linspace(low, high, number + 1))

@@ -138,7 +138,7 @@ _KINDS = (ZeroOut, AddRemove, ReplaceOne, Group)
 
 
 def checked_neighbours(neighbours: object) -> Neighbours:
-    """The relation, or an error that names those there are."""
+    """The relation, checked; the error names the classes there are."""
     if not isinstance(neighbours, ZeroOut | AddRemove | ReplaceOne | Group):
         allowed = "ZeroOut(), AddRemove(), ReplaceOne() or Group(size)"
         raise ParameterError("neighbours", neighbours, allowed)

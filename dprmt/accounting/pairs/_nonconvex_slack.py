@@ -1,4 +1,4 @@
-r"""What the tight analysis with public probes must pay where h_ε is not convex in the norm ratio.
+r"""What the tight analysis with public probes must pay where h_ε is not convex in the squared-norm ratio.
 
 h_ε(x) is the hockey-stick divergence of N(μ,1) from N(0,1) at μ = x^{-1/2}/σ. Left of its inflection x₀(ε) it
 is replaced by its tangent; the expected excess, maximized over ε, is charged to an infinite loss (section 4 of

@@ -1,6 +1,6 @@
 r"""One step with public probes in which a sample is replaced: equation (N3) of ``docs/theory/neighbours.md``.
 
-Shared probes couple the squared-norm ratios X and X' of both samples in an unknown way. Two functions with
+Public probes couple the squared-norm ratios X and X' of both samples in an unknown way. Two functions with
 w(x) + v(x') ≥ ĥ(x, x') bound every coupling, and E w(X) + E v(X') asks about one sample at a time.
 """
 

@@ -133,7 +133,7 @@ class SecretReplacement:
 
     @cached_property
     def _lost(self) -> float:
-        """What norm ratios below the smallest atom leave beyond every threshold."""
+        """What squared-norm ratios below the smallest atom leave beyond every threshold."""
         return self.one.sample_rate * float(self.one.capped_curve(np.array([self._last]), self._last)[0][0])
 
     def _masses(self, ends: Array) -> tuple[Array, Array]:

@@ -1,7 +1,8 @@
 r"""The smaller of two curves that bound one step with secret probes, threshold by threshold.
 
-The convex majorant (C3) is good where the bulk of the norm ratio's law decides, the envelope's law (C8) in the tail of
-few probes. A minimum of two concave ROC curves is one again: (C9) of ``docs/theory/randomized_clipping.md``.
+The convex majorant (C3) serves where the bulk of the squared-norm ratio's law decides, the envelope's law (C8) in
+the tail of few probes. The minimum of two concave ROC curves is concave: (C9) of
+``docs/theory/randomized_clipping.md``.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def _density(x: Array) -> Array:
 
 
 def inflection_shift(t: Array) -> Array:
-    """μ*(t) = (t + √(t² + 12))/2: Φ(μ - t) is convex in the norm ratio where μ ≤ μ*(t), concave beyond (C2)."""
+    """μ*(t) = (t + √(t² + 12))/2: Φ(μ - t) is convex in the squared-norm ratio where μ ≤ μ*(t), concave beyond (C2)."""
     root = np.sqrt(t**2 + 12.0)
     value: Array = np.where(t >= 0, (t + root) / 2, 6.0 / (root + np.abs(t)))
     return value
@@ -47,8 +47,8 @@ def inflection_shift(t: Array) -> Array:
 class SecretUpperPair:
     """A pair that dominates every spectrum: T replaced by E f̂_t, f̂_t a convex majorant of Φ(μ - t).
 
-    ``shift``, ``mass``: values of μ = Z/σ and their probabilities, from a law of the norm ratio spread outward.
-    ``below``: probability of norm ratios below the smallest atom.
+    ``shift``, ``mass``: values of μ = Z/σ and their probabilities, from a law of the squared-norm ratio spread outward.
+    ``below``: probability of squared-norm ratios below the smallest atom.
     ``is_law``: whether the atoms are a law that dominates by itself, without a majorant (C8).
     ``excess``: by how much ``mass`` and ``below`` exceed 1 together.
     """
@@ -215,7 +215,7 @@ class SecretUpperPair:
         return reached
 
     def _leftover(self, last: Array) -> Array:
-        """β of (C3): what norm ratios below the smallest atom add at thresholds up to ``last``."""
+        """β of (C3): what squared-norm ratios below the smallest atom add at thresholds up to ``last``."""
         steepest = 0.0 if self.is_law else 0.2
         value: Array = self.below * (1.0 + steepest * (2.0 + np.abs(last)))
         return value

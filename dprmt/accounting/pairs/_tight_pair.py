@@ -30,7 +30,7 @@ class TightPair:
     """A pair that dominates every spectrum at the losses it is asked for, and at all others.
 
     ``rank_one``: the rank-one law, every bin of which is spread to both ends (B4); its ``infinite`` is the probability
-    of norm ratios below the smallest atom.
+    of squared-norm ratios below the smallest atom.
     ``exact_shift``: 1/σ, the shift where X = 1, if the envelope's law may be taken as well (M2); else 0.
     """
 
@@ -117,7 +117,7 @@ class TightPair:
 
 
 def inflection_shift(epsilon: Array) -> Array:
-    """μ₀(ε) of (T2): h_ε is convex in the norm ratio where μ ≤ μ₀."""
+    """μ₀(ε) of (T2): h_ε is convex in the squared-norm ratio where μ ≤ μ₀."""
     value: Array = np.sqrt(6.0 + 2.0 * np.hypot(3.0, epsilon))
     return value
 

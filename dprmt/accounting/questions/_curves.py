@@ -84,7 +84,7 @@ def delta_curve(schedule: Schedule | None, ask: Ask, epsilon: Any, tolerance: fl
 
 
 def checked_counts(name: str, values: Any, multiple: int = 1, high: int = 10**9) -> NDArray[np.int64]:
-    """Increasing or not, numbers of steps in range."""
+    """Numbers of steps, checked, in any order."""
     found = np.asarray(values)
     if found.ndim != 1 or not found.size or found.dtype.kind not in "iu" or found.min() < 1 or found.max() > high:
         raise ParameterError(name, values, f"an integer in [1, {high}], or a sequence of such integers")

@@ -57,7 +57,7 @@ class Brackets:
             raise InconsistentBoundsError("bounds after different numbers of steps contradict each other: report this")
 
     def width(self) -> Array:
-        """In units of the tolerance."""
+        """Widths in units of the tolerance."""
         with np.errstate(invalid="ignore"):
             value: Array = (self.upper - self.lower) / (self.tolerance * np.maximum(1.0, self.upper))
         return np.where(np.isfinite(self.upper), value, np.inf)

@@ -41,7 +41,7 @@ class TradeOff:
 
 
 def checked_rates(alpha: ArrayLike) -> Array:
-    """False positive rates as an array, or an error that names them."""
+    """False positive rates as an array, checked."""
     try:
         rates = np.asarray(alpha)
         if rates.dtype.kind in "fiu" and np.all((rates >= 0) & (rates <= 1)):

@@ -39,8 +39,8 @@ def make_private(
     model : Module
         In training mode. Hooks follow Linear (LoRA's too), HF's Conv1D, Embedding, convolutions, normalizations over
         single samples and Opacus' recurrent layers; their inputs and outputs have the sample as first axis. Any other
-        module with parameters of its own (torch's attention and recurrent layers, DoRA, a class token) is taken whole:
-        its forward pass runs on one sample at a time, each with a view of the parameters, and per-sample gradients of
+        module with parameters of its own (torch's attention and recurrent layers, DoRA, a class token) runs sample
+        by sample: its forward pass takes one at a time, each with a view of the parameters, and per-sample gradients of
         all parameters in it are formed, B times their memory. Its norms are exact unless everything is estimated.
     optimizer : torch.optim.Optimizer
         Of all the trainable parameters. A `dprmt.training.optimizers.DPGrape` brings its subspaces: per-sample
@@ -73,8 +73,8 @@ def make_private(
         Whether a process group shares each logical batch, every sample in one process. Parameters, buffers and
         the probes' secret are then rank 0's.
     whole : iterable of str
-        Names of modules to be taken whole although hooks could follow their layers, "" being the model itself: those
-        around layers that see samples and tokens in one axis, or a parameter that is used in several places.
+        Names of modules to run sample by sample although hooks could follow their layers, "" being the model itself:
+        those around layers that see samples and tokens in one axis, or a parameter that is used in several places.
     replay : float
         Probability with which a sample of a later micro-batch is run alone, where losses are given as a function of
         the batch; some of the first micro-batch always are. Each costs one more forward pass of the batch.
@@ -93,8 +93,8 @@ def make_private(
     ParameterError
         If an argument is out of its range, or the model has a layer that is shared or mixes samples, or the optimizer
         has not exactly its trainable parameters. A second forward pass before the first is summed raises, and so does a
-        module taken whole whose output for a batch is not that of its samples one by one (its state changes, an output
-        has no sample axis, a packed sequence).
+        module run sample by sample whose output for a batch is not that of its samples one by one (its state changes,
+        an output has no sample axis, a packed sequence).
 
     Formal guarantees
     -----------------

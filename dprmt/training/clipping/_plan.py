@@ -223,7 +223,7 @@ def plan_private(
     memory_budget : int
         Bytes, >= 1: the most that is formed of a layer at once for exact norms, beside what is kept until the sum.
         Gradients that take no more than the layer's inputs and output gradients are kept in their place. Norms are the
-        same. Modules that are taken whole form all of theirs, whatever the budget.
+        same. Modules that run sample by sample form all of theirs, whatever the budget.
     subspaces : Subspaces, optional
         Of weights whose gradients are clipped and noised in projected coordinates: those of a `DPGrape`. Without, whole
         gradients are, and a `DPGrape` projects what was released.

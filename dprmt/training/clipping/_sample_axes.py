@@ -1,4 +1,4 @@
-"""Along which axis the inputs and outputs of a module that is taken whole hold the samples."""
+"""Along which axis the inputs and outputs of a module run sample by sample hold the samples."""
 
 from __future__ import annotations
 

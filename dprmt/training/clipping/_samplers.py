@@ -173,7 +173,7 @@ class NormSamplers:
 
     @contextmanager
     def as_they_are(self) -> Iterator[None]:
-        """Modules that are taken whole run on the batch, as they were given."""
+        """Modules that run sample by sample, run on the batch, as they were given."""
         try:
             for forward in self._apart:
                 forward.is_apart = False

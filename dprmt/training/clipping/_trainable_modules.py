@@ -1,4 +1,4 @@
-"""What is captured as one: layers that hooks can follow, and modules that must be taken whole."""
+"""What is captured as one: layers that hooks can follow, and modules that must run sample by sample."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_followed(module: nn.Module) -> bool:
 
 
 def is_whole(name: str, module: nn.Module, whole: Collection[str]) -> bool:
-    """Whether one of the trainable modules is taken whole: it must be, or it or the model is named."""
+    """Whether one of the trainable modules runs sample by sample: it must be, or it or the model is named."""
     return not is_followed(module) or name in whole or "" in whole
 
 

@@ -1,4 +1,4 @@
-"""How well a language model foretells target texts."""
+"""Per-token loss of a language model on target texts."""
 
 from __future__ import annotations
 

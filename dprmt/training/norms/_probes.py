@@ -62,7 +62,7 @@ class ProbeGenerator:
     * for secret probes, name samples by their identity in the data set, never by position in a batch.
 
     The seed appears in neither ``repr`` nor pickles (pickling is refused). With a public seed, the
-    guarantee of shared probes holds only for data and a training run chosen without looking at the probes, and that of
+    guarantee of public probes holds only for data and a training run chosen without looking at the probes, and that of
     secret ones does not hold.
 
     Raises
