@@ -34,7 +34,7 @@ examples:
 
 
 def add_command(commands: Commands) -> None:
-    """Declare it."""
+    """The command, its options and its help."""
     summary = "the privacy card of a run: what may be said, in Markdown or JSON, and what not"
     parser = add_command_with(commands, "statement", summary, _OPTIONS, run_statement, f"{MEANING}\n{_EXAMPLES}")
     parser.add_argument(
