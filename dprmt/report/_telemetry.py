@@ -54,7 +54,8 @@ def _learning(read: Sequence[Line], known: Mapping[int, Line]) -> Section:
         )
     said.append(
         "This is the work of the clipped gradients along the updates since the third step; where samples are clipped,"
-        " that is not the loss. The band holds at all readings at once, with 95 %."
+        " that is not the loss. The band holds at all readings at once, with 95 %. What an update shares with its own"
+        " batch makes the curve fall by up to half the rate times C²/L a step, even where nothing can be learnt."
     )
     steps = [line["step"] for line in seen]
 

@@ -11,6 +11,7 @@ STUDIES = {
     "denoising": "denoising",
     "denoising-speedup": "denoising_speedup",
     "sampling-accuracy": "sampling_accuracy",
+    "telemetry": "telemetry",
 }
 """Modules of this folder by the name after ``python -m paper_figures study``."""
 
