@@ -8,7 +8,7 @@ from dprmt.cli._answers import Answer, add_statement, print_bounds
 from dprmt.cli._options import Commands, add_command_with
 from dprmt.cli._run_options import EPSILON, RUN, read_run
 from dprmt.cli._sampling_options import MEANING
-from dprmt.cli._spinner import waiting
+from dprmt.cli._terminal import waiting
 
 _OPTIONS = (*RUN, EPSILON)
 _EXAMPLES = """\

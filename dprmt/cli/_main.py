@@ -9,9 +9,9 @@ from importlib import import_module
 from dprmt import __version__
 from dprmt._validation import ParameterError, did_you_mean, how_to_install
 from dprmt.cli._completion import add_completion
-from dprmt.cli._encoding import speak_any_encoding
 from dprmt.cli._options import Parser, UsageError
 from dprmt.cli._sampling_options import MEANING
+from dprmt.cli._terminal import speak_any_encoding
 
 _COMMANDS = (
     *("epsilon", "noise", "delta", "probes", "tradeoff", "statement"),

@@ -9,7 +9,7 @@ from dprmt.cli._answers import Answer, add_statement, print_bounds
 from dprmt.cli._options import Commands, Option, add_command_with, real
 from dprmt.cli._run_options import DELTA, RUN_WITHOUT_NOISE, Run, read_run
 from dprmt.cli._sampling_options import MEANING
-from dprmt.cli._spinner import waiting
+from dprmt.cli._terminal import waiting
 from dprmt.statements import round_up
 
 _TARGET = Option("--epsilon", real(low=0.0, low_open=True), "target ε, > 0", metavar="E")

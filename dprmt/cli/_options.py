@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -232,6 +232,14 @@ def read_options(namespace: argparse.Namespace, options: tuple[Option, ...]) -> 
         text = getattr(namespace, option.dest)
         values[option.dest] = option.default if text is None else option.read(option.dest, text)
     return values
+
+
+def leave_out(values: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
+    """Refuse options that mean nothing beside another one."""
+    for name in names:
+        if values.get(name):  # no option means anything at 0
+            value = "given" if values[name] is True else values[name]
+            raise ParameterError(name, value, f"left out where {where}")
 
 
 def add_command_with(

@@ -15,7 +15,7 @@ from dprmt.cli._answers import finite, print_answer
 from dprmt.cli._options import Commands, Option, add_command_with, count, read_options
 from dprmt.cli._run_options import DELTA, NOISE
 from dprmt.cli._sampling_options import MEANING, SAMPLING, batches_of
-from dprmt.cli._spinner import waiting
+from dprmt.cli._terminal import waiting
 from dprmt.cli._text_table import text_table
 from dprmt.statements import round_up
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dprmt._validation import ParameterError, check_count
 from dprmt.accounting import FixedOrder, Poisson, RandomAllocation, Sampling
-from dprmt.cli._options import Option, choice, count, real, rounded_up, share
+from dprmt.cli._options import Option, choice, count, leave_out, real, rounded_up, share
 
 _MOST_STEPS = 10**9
 POISSON = (
@@ -53,13 +53,13 @@ def batches_of(values: dict[str, Any]) -> tuple[Sampling, int]:
         return _allocated(values)
     if values.get("sampling") == "fixed-order":
         return _in_order(values)
-    _leave_out(values, ("steps_per_epoch", "participations"), "--sampling is poisson")
+    leave_out(values, ("steps_per_epoch", "participations"), "--sampling is poisson")
     rate = _exact_rate(values)
     return Poisson(rounded_up(rate)), _steps(values, rate)
 
 
 def _allocated(values: dict[str, Any]) -> tuple[RandomAllocation, int]:
-    _leave_out(values, ("sample_rate", "steps", "examples", "batch_size"), "--sampling is allocation")
+    leave_out(values, ("sample_rate", "steps", "examples", "batch_size"), "--sampling is allocation")
     _need(values, ("steps_per_epoch", "epochs"), "--sampling is allocation")
     sampling = RandomAllocation(values["steps_per_epoch"], values["participations"] or 1)
     epochs = _whole(values["epochs"], "allocation")
@@ -68,16 +68,10 @@ def _allocated(values: dict[str, Any]) -> tuple[RandomAllocation, int]:
 
 def _in_order(values: dict[str, Any]) -> tuple[FixedOrder, int]:
     beside = ("sample_rate", "steps", "examples", "batch_size", "steps_per_epoch", "participations")
-    _leave_out(values, beside, "--sampling is fixed-order, whatever the batches are")
+    leave_out(values, beside, "--sampling is fixed-order, whatever the batches are")
     _need(values, ("epochs",), "--sampling is fixed-order")
     sampling = FixedOrder()
     return sampling, sampling.run_length(None, _whole(values["epochs"], "fixed-order"))
-
-
-def _leave_out(values: dict[str, Any], names: tuple[str, ...], where: str) -> None:
-    for name in names:
-        if values.get(name) is not None:
-            raise ParameterError(name, values[name], f"left out where {where}")
 
 
 def _need(values: dict[str, Any], names: tuple[str, ...], where: str) -> None:
@@ -94,7 +88,7 @@ def _whole(epochs: float, sampling: str) -> int:
 
 def _exact_rate(values: dict[str, Any]) -> Fraction:
     if values["sample_rate"] is not None:
-        _leave_out(values, ("examples", "batch_size"), "--sample-rate is given")
+        leave_out(values, ("examples", "batch_size"), "--sample-rate is given")
         return Fraction(values["sample_rate"])
     if values["examples"] is None and values["batch_size"] is None:
         _need(values, ("sample_rate",), "--sampling is poisson, or --examples with --batch-size")
@@ -105,7 +99,7 @@ def _exact_rate(values: dict[str, Any]) -> Fraction:
 
 def _steps(values: dict[str, Any], rate: Fraction) -> int:
     if values["steps"] is not None:
-        _leave_out(values, ("epochs",), "--steps is given")
+        leave_out(values, ("epochs",), "--steps is given")
         return int(values["steps"])
     if values["epochs"] is None:
         _need(values, ("steps",), "--sampling is poisson, or --epochs")

@@ -10,7 +10,7 @@ from dprmt._validation import ParameterError, how_to_install
 from dprmt.cli._options import Commands, Option, UsageError, add_command_with, name_of
 from dprmt.cli._run_options import DELTA, RUN, read_run
 from dprmt.cli._sampling_options import MEANING
-from dprmt.cli._spinner import waiting
+from dprmt.cli._terminal import waiting
 from dprmt.statements import PrivacyCard, privacy_card
 
 

@@ -12,7 +12,7 @@ from dprmt.cli._answers import print_answer
 from dprmt.cli._options import Commands, Option, add_command_with, check_picture_name, count, name_of
 from dprmt.cli._run_options import RUN, Run, read_run
 from dprmt.cli._sampling_options import MEANING
-from dprmt.cli._spinner import waiting
+from dprmt.cli._terminal import waiting
 
 _POINTS = Option(
     "--points", count(low=2, high=100_001), "number of false positive rates (default 101)", default=101, metavar="N"

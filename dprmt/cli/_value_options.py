@@ -20,7 +20,7 @@ from dprmt.accounting import (
     ReplaceOne,
     ZeroOut,
 )
-from dprmt.cli._options import Option, choice, count, yes_or_no
+from dprmt.cli._options import Option, choice, count, leave_out, yes_or_no
 
 NORMS = (
     Option(
@@ -45,14 +45,14 @@ NORMS = (
 def norms_of(values: dict[str, Any]) -> Norms:
     """The value that the options describe."""
     if values["probes"] is None:
-        _refuse(values, ("sketch", "power_iteration", "secret_probes", "rank", "analysis"), "--probes is not given")
+        leave_out(values, ("sketch", "power_iteration", "secret_probes", "rank", "analysis"), "--probes is not given")
         return ExactNorms()
     secret = bool(values["secret_probes"])
     if values["sketch"] is None:
-        _refuse(values, ("power_iteration",), "--sketch is not given")
+        leave_out(values, ("power_iteration",), "--sketch is not given")
         analysis: Any = values["analysis"] or "tight"
         return Hutchinson(values["probes"], secret=secret, rank=values["rank"], analysis=analysis)
-    _refuse(values, ("rank",), "--sketch is given: part of the norm is exact then")
+    leave_out(values, ("rank",), "--sketch is given: part of the norm is exact then")
     if values["analysis"] == "envelope":
         raise ParameterError(
             "analysis", "envelope", "'tight' where --sketch is given, which the envelope cannot credit"
@@ -73,13 +73,6 @@ def norms_label(norms: Norms) -> str:
 def analysis_of(norms: Norms) -> str:
     """``exact``, ``tight`` or ``envelope``."""
     return "exact" if isinstance(norms, ExactNorms) else getattr(norms, "analysis", "tight")
-
-
-def _refuse(values: dict[str, Any], names: tuple[str, ...], where: str) -> None:
-    for name in names:
-        if values[name]:
-            value = "given" if values[name] is True else values[name]
-            raise ParameterError(name, value, f"left out where {where}")
 
 
 _RELATIONS = {relation.kind: relation for relation in (ZeroOut(), AddRemove(), ReplaceOne())}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dprmt.cli import main
-from dprmt.cli._encoding import spelled
+from dprmt.cli._terminal import spelled
 from dprmt.cli._text_table import text_table
 
 RUN = ("--noise-multiplier", "1", "--sample-rate", "0.03", "--steps", "10", "--delta", "1e-5")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.cli import _spinner, main
+from dprmt.cli import _terminal, main
 
 RUN = """\
 sample_rate = "1/20"
@@ -108,15 +108,15 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(("stream", "shows"), [(Terminal(), True), (io.StringIO(), False)])
 def test_something_moves_on_terminals_only(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, shows: bool) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(_spinner, "_PATIENCE", 0.05)
+    monkeypatch.setattr(_terminal, "_PATIENCE", 0.05)
     monkeypatch.setenv("TERM", "xterm")
-    with _spinner.waiting("composing"):
+    with _terminal.waiting("composing"):
         time.sleep(0.5)
     assert ("composing" in stream.getvalue()) == shows
 
 
 def test_a_quick_answer_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with _spinner.waiting("composing"):
+    with _terminal.waiting("composing"):
         pass
     assert "composing" not in sys.stderr.getvalue()

@@ -1,12 +1,17 @@
-"""Output on terminals whose encoding lacks Greek: words in place of the letters, never a traceback."""
+"""Terminals: words where their encoding lacks Greek letters, and a sign of life while an answer takes long."""
 
 from __future__ import annotations
 
 import codecs
+import importlib.util
 import io
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _HANDLER = "dprmt.spelled"
+_PATIENCE = 1.0  # seconds before anything shows
 _SPELLED = {
     "α": "alpha",
     "δ": "delta",
@@ -46,6 +51,25 @@ def speak_any_encoding() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors=_HANDLER)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say, on a terminal's stderr and after a second, what is being waited for; elsewhere nothing."""
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield
+        return
+    from rich.console import Console
+
+    status = Console(stderr=True).status(what)
+    timer = threading.Timer(_PATIENCE, status.start)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:
