@@ -1,6 +1,6 @@
 """Exact against randomized clipping at equal ε: each method has the σ that its analysis asks for.
 
-Shared probes, the paper's own setting. "published charge" is Hutchinson with the noise that the published analysis asks
+Public probes, the paper's own setting. "published charge" is Hutchinson with the noise that the published analysis asks
 for; the others use this package's. All estimate the same layers with 16 probes; Hutch++ has a sketch of 16 besides.
 """
 
