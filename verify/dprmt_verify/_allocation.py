@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from flint import arb, ctx, fmpz
 
-from dprmt_verify._balls import ONE, ZERO, floor, integer_above, integer_below
+from dprmt_verify._balls import ONE, ZERO, floor, integer_above, integer_below, one_floor
 from dprmt_verify._ends import bins_below, chords, on_grid
 from dprmt_verify._sums import Masses
 from dprmt_verify._table import Step, Table, deviation_and_width
@@ -69,10 +69,9 @@ class Allocation(Step):
 
     def removed(self, s: arb) -> arb:
         """δ: E(1 - s/W)₊ under P, and what is lost."""
-        place, (p, q) = (s - 1) / self._mesh - self._above.first, self._above.tails
-        first = (min(max(int(floor(end)) + 1, 0), len(self._above)) for end in (place.lower(), place.upper()))
-        low, high = (p[at] - s * q[at] for at in first)  # the same one, nearly always
-        return ((low.max(high) + self._above.lost) * arb(2) ** -self._above.bits).upper()
+        law, (p, q) = self._above, self._above.tails
+        start = min(max(one_floor((s - 1) / self._mesh) + 1 - law.first, 0), len(law))
+        return ((p[start] - s * q[start] + law.lost) * arb(2) ** -law.bits).upper()
 
     def half_line(self, s: arb) -> tuple[arb, arb]:
         """P of about all larger ratios, Q of the others."""

@@ -28,6 +28,13 @@ def floor(ball: arb) -> fmpz:
     return integer
 
 
+def one_floor(ball: arb) -> int:
+    """The largest integer that is at most a number, if it is the same one for all of a ball."""
+    if floor(ball) != floor(ball.upper()):
+        raise ArithmeticError("a ball lies on both sides of an integer")
+    return int(floor(ball))
+
+
 def normal_above(x: arb) -> arb:
     """P(N > x) of a standard normal N."""
     return (x / arb(2).sqrt()).erfc() / 2

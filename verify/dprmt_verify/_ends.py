@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from flint import arb, arb_poly, fmpz
 
-from dprmt_verify._balls import ONE, ZERO, floor, integer_above, integer_below
+from dprmt_verify._balls import ONE, ZERO, integer_above, integer_below, one_floor
 from dprmt_verify._sums import Masses
 
 Row = tuple[int, arb, arb]
@@ -79,11 +79,9 @@ def law_below(rows: Sequence[Row], number: Callable[[float], float], bits: int, 
 
 def delta_above(law: Masses, origin: arb, mesh: arb, epsilon: float) -> arb:
     """δ at ε is at most this: P-mass minus e^ε Q-mass of all losses origin + number·mesh above ε, and what is lost."""
-    place = (epsilon - origin) / mesh - law.first
-    at = min(max(int(floor(place.upper())), 0), len(law))  # all later ones are above ε, this one may be
-    near, masses = law.parts[0][at : at + 1], law.parts[0][at + 1 :]
-    delta = sum(masses, law.lost) - ((place - at - 1) * mesh).exp() * arb_poly(masses or [0])((-mesh).exp())
-    delta += (1 - ((place - at) * mesh).exp()).nonnegative_part() * sum(near, fmpz(0))
+    start = min(max(one_floor((epsilon - origin) / mesh) + 1 - law.first, 0), len(law))
+    masses, nearest = law.parts[0][start:], origin + (law.first + start) * mesh
+    delta = sum(masses, law.lost) - (epsilon - nearest).exp() * arb_poly(masses or [0])((-mesh).exp())
     return (delta * arb(2) ** -law.bits).upper()
 
 
@@ -99,4 +97,5 @@ def _slope(low: Row, high: Row) -> arb:
 
 
 def _bends(a: Row, b: Row, c: Row) -> bool:
-    return bool((b[1] - a[1]) * (b[2] - c[2]) > (c[1] - b[1]) * (a[2] - b[2]))
+    more = a[2] - b[2]
+    return bool(more > 0) and bool((b[1] - a[1]) * (b[2] - c[2]) > (c[1] - b[1]) * more)

@@ -55,5 +55,5 @@ class KnownProbes(Step):
         for mass, x, mu in self._above:
             value = self._height(epsilon, mu)
             tight += mass * value.max(top + slope * (end - x))  # the tangent where it is above
-            ordered += mass * (value if x < 1 else at_one)
+            ordered += mass * (at_one if x >= 1 else value)
         return tight.upper().min(ordered.upper()) if self._ordered else tight.upper()

@@ -28,10 +28,15 @@ class SecretProbes(Gaussians):
         self._lost = rate * lost * _tangent(_turn(self._last), ZERO) + normal_above(arb(40))
         self._bins = [(x.mass * rate, shift(x.left), shift(x.mean), shift(x.right)) for x in attained.bins[1:]]
         self._plain = Gaussians(self.still, [(mass, mean) for mass, _, mean, _ in self._bins])
-        self._cap, probe = arb(-64), arb(64)
-        for step in (arb(2) ** -i for i in range(-6, 20)):
-            if self._moved(probe - step) + self._lost < rate:
-                self._cap = probe = probe - step
+        self._cap, low = self._last, arb(-64)
+        for _ in range(30):
+            middle = (low + self._cap) / 2
+            if self._moved(middle) + self._lost < rate:
+                self._cap = middle.mid()
+            else:
+                low = middle
+        if not self._moved(self._cap) + self._lost < rate:
+            raise ArithmeticError("no power below that of all outcomes")
 
     def removed(self, s: arb) -> arb:
         """δ by the majorant, which is 1 left of the cap."""

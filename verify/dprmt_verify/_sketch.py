@@ -28,7 +28,7 @@ def copies(sketch: int, iterated: bool) -> dict[int, arb]:
     while at_most < 1:
         before, j = at_most, max(last + 1, int(1.07 * last))
         starts = [(1 + arb(i) / (3 * j)) / (j + 1) for i in range(3)]  # of thirds between 1/(j + 1) and 1/j
-        tails = [left_over(share, min(sketch, LONGEST), iterated) for share in starts]
+        tails = [left_over(share, sketch, iterated) for share in starts]
         at_most = at_most.max(sum(tails, ZERO) / 3).min(ONE).upper()
         law[last + 1], last = at_most - before, j
     ctx.prec = bits
@@ -40,7 +40,7 @@ def left_over(share: arb, sketch: int, iterated: bool) -> arb:
     total = (1 + _ROOM) / share
     length = 2 * sketch * arb(2).log() - 4 * _RARE.log()
     missed = _ERROR * length.sqrt() * (total if iterated else total.sqrt())
-    best = ONE
+    best, sketch = ONE, min(sketch, LONGEST)
     for mu, a in _SHIFTS[iterated]:
         best = best.min(_compared(total, sketch, iterated, missed, arb(mu), arb(a))).upper()
     for factor in _CUTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import pytest
@@ -9,8 +10,8 @@ from flint import arb, fmpz
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt_verify._balls import integer_above, integer_below, use_bits
-from dprmt_verify._ends import bins_below, chords, on_grid
+from dprmt_verify._balls import integer_above, integer_below, one_floor, use_bits
+from dprmt_verify._ends import _bends, bins_below, chords, delta_above, delta_below, on_grid
 from dprmt_verify._sums import Masses
 
 integers = st.lists(st.integers(0, 2**20), min_size=2, max_size=12)
@@ -105,3 +106,37 @@ def test_bins_hold_what_lies_between_half_lines() -> None:
     assert [int(mass) for mass in p] == [2**18, 2**19, 2**18]
     assert [int(mass) for mass in many] == [2**19, 3 * 2**17, 2**17]
     assert all(low <= high for low, high in zip(few, many, strict=True))
+
+
+def test_a_test_of_a_smaller_level_is_left_out() -> None:
+    """Power may not be counted twice where levels go back: (½, ½), (2/5, 9/10), (1, 1) turn right all the way."""
+    back = [(2, arb(1) / 2, arb(1) / 2), (1, arb(9) / 10, arb(6) / 10), (0, arb(1), arb(0))]
+    assert not _bends(*back)
+    assert _bends((2, arb(1) / 2, arb(1) / 2), (1, arb(9) / 10, arb(4) / 10), (0, arb(1), arb(0)))
+
+
+@given(integers, st.integers(-5, 5), st.integers(0, 99), st.integers(-9, 9))
+def test_delta_from_above_is_that_of_the_masses(part: list[int], first: int, lost: int, eighths: int) -> None:
+    """P-mass minus e^ε Q-mass of losses above ε, term by term; at a loss itself, too."""
+    mesh, origin, epsilon = 0.25, 0.125, eighths / 8
+    gains = [mass * max(1 - math.exp(epsilon - origin - number * mesh), 0.0) for number, mass in enumerate(part, first)]
+    found = delta_above(masses([part], (1,), first, lost=lost), arb(origin), arb(mesh), epsilon)
+    assert float(found) == pytest.approx((math.fsum(gains) + lost) / 2**20, rel=1e-12, abs=1e-15)
+
+
+@given(integers, integers, st.integers(-9, 9))
+def test_delta_from_below_is_that_of_the_best_half_line(p: list[int], q: list[int], eighths: int) -> None:
+    size = min(len(p), len(q))
+    p, q, epsilon = p[:size], q[:size], eighths / 8
+    best = max(sum(p[at:]) - math.exp(epsilon) * sum(q[at:]) for at in range(size + 1))
+    assert float(delta_below(masses([p, q], (0, 1)), epsilon)) == pytest.approx(best / 2**20, rel=1e-9, abs=1e-12)
+
+
+def test_a_place_that_is_not_known_decides_nothing() -> None:
+    assert one_floor(arb(-3)) == -3
+    assert one_floor(arb(5) / 2) == 2
+    for wide in (arb(3, "0.1"), arb(5, 3), arb("nan")):
+        with pytest.raises(ArithmeticError):
+            one_floor(wide)
+    with pytest.raises(ArithmeticError):
+        delta_above(masses([[1, 2, 3]], (1,)), arb(0, 2), arb(1), 0.5)

@@ -91,6 +91,12 @@ def test_a_law_of_copies(sketch: int, iterated: bool, least: float, most: float)
     assert least < 1 / sum(float(weight) / j for j, weight in law.items()) < most
 
 
+def test_of_a_long_sketch_all_columns_may_have_been_rounded() -> None:
+    """What is left counts 128 columns; the error is relative to the norm of all."""
+    short, long = (left_over(arb(1) / 90, sketch, True) for sketch in (128, 10_000))
+    assert 1.2 * short < long < 3 * short
+
+
 def test_longer_sketches_leave_less() -> None:
     tails = [float(left_over(arb(1) / 5, sketch, iterated)) for sketch in (6, 9, 14) for iterated in (False, True)]
     assert tails[0] > tails[2] > tails[4]
