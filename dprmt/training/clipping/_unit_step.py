@@ -17,7 +17,7 @@ from dprmt.training.clipping._replay_rows import BatchRows
 from dprmt.training.clipping._samplers import StepLog
 from dprmt.training.clipping._step import Identities, LogicalStep, Losses
 from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
-from dprmt.training.norms import NormRecord, SampleId, clip_factors, full_precision, rounding_margin
+from dprmt.training.norms import NormRecord, SampleId, clip_factors, full_precision, rounding_margin, sum_of_squares
 from dprmt.training.subspaces import Subspaces
 
 
@@ -265,16 +265,16 @@ class UnitStep(LogicalStep):
         if self._unit is None:
             return
         gradients = {parameter: self._as_summed(parameter, value) for parameter, value in self._held.items()}
-        squared = sum((value.double().square().sum().cpu() for value in gradients.values()), torch.zeros(()).double())
+        squared = sum((sum_of_squares(value[None]).cpu() for value in gradients.values()), torch.zeros(1).double())
         if bool(squared.isfinite()):
-            factor = clip_factors(squared[None], self.optimizer.max_grad_norm, rounding=self.rounding)[0]
+            factor = clip_factors(squared, self.optimizer.max_grad_norm, rounding=self.rounding)[0]
             for parameter, value in gradients.items():
                 total = sum_of(parameter, value.shape)
                 total.add_(value.to(total.dtype), alpha=float(factor))
         self._forget_unit()
 
     def _as_summed(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
-        subspaces = self._projected
+        subspaces, gradient = self._projected, gradient.to_dense()  # tokens' own gradients are added up
         matrix = None if subspaces is None else subspaces.layer(parameter)
         if subspaces is None or matrix is None:
             return gradient

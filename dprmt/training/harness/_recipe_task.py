@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,18 +13,16 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.training.clipping import PrivateStep, Units, plan_private
+from dprmt.training.clipping import PrivateStep, Units
 from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generation_loss
 from dprmt.training.harness._guard import check_gradients_arrive
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._task import Plan, Task
-from dprmt.training.harness._units import UnitTable, unit_table
+from dprmt.training.harness._units import UnitBatches, UnitTable, unit_table
 from dprmt.training.models import LoadedModel, load_model, load_tokenizer
 from dprmt.training.recipes import EvaluationRecipe, Recipe
-
-_SHARE = "share_of_unit"
 
 
 @dataclass
@@ -84,44 +82,27 @@ class RecipeUnitsTask(RecipeTask):
 
     def __init__(self, table: UnitTable, recipe: Recipe, *data: Any) -> None:
         super().__init__(*data)
-        self._table, self._data, self._regime = table, recipe.data, "alone"
-        self._largest = recipe.training.micro_batch_size
+        wanted = Units(recipe.data.rows_per_unit, recipe.training.micro_batch_size, recipe.data.unit_regime)
+        self._batches = UnitBatches(table, wanted, self._length)
         self.size, self.length_at = len(table.names), None
 
     def clipping_plan(self, model: torch.nn.Module, **options: Any) -> Plan:
-        """See `Task`; what is chosen is chosen from the recipe alone."""
-        units = Units(self._data.rows_per_unit, self._largest, self._data.unit_regime)
-        plan = plan_private(model, units=units, **options)
-        self._regime = plan.regime
-        return plan
+        """See `Task`."""
+        return self._batches.plan(model, **options)
 
     def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """Units as many as fit side by side, or each alone."""
-        return [[unit] for unit in batch] if self._regime == "alone" else self._table.pieces(batch, largest)
+        """See `Task`; positions are those of units."""
+        return self._batches.pieces(batch, largest)
 
     def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
         """See `Task`; positions are those of units."""
         private.model.train()
-        rows = [(row, unit) for unit in positions for row in self._table.drawn(unit, step)]
-        if self._regime == "alone":
-            rows.sort(key=lambda row: self._length(row[0]))
-        size = self._largest if self._regime == "alone" else len(rows)
-        found = [self._accumulate(private, rows[start : start + size], step) for start in range(0, len(rows), size)]
+        found = []
+        for rows in self._batches.parts(positions, step):
+            inputs = self.collate([self.data.train[row] for row, _ in rows])
+            samples = inputs.pop("sample_id")
+            found.append(self._batches.accumulate(private, per_sample_losses, inputs, rows, samples, step))
         return torch.cat(found)
-
-    def _accumulate(self, private: PrivateStep, rows: Sequence[tuple[int, int]], step: int) -> torch.Tensor:
-        inputs = self.collate([self.data.train[row] for row, _ in rows])
-        samples, table = inputs.pop("sample_id"), self._table
-        shares = [1.0 / table.count(unit) if table.averages else 1.0 for _, unit in rows]
-        inputs[_SHARE] = torch.tensor(shares, device=self.device)
-        names = [table.names[unit] for _, unit in rows]
-        losses = partial(_shares_of_losses, private.model)
-        return private.accumulate(losses, samples=samples, units=names, step=step, batch=inputs)
-
-
-def _shares_of_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    others = {name: value for name, value in batch.items() if name != _SHARE}
-    return batch[_SHARE] * per_sample_losses(model, others)
 
 
 def _task(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> RecipeTask:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 
-from dprmt.training.clipping import PrivateStep, plan_private
-from dprmt.training.norms import NormRecord
+from dprmt._validation import ParameterError
+from dprmt.training.clipping import PrivateStep, Units, plan_private
+from dprmt.training.harness._units import UnitBatches, check_owners, unit_table
+from dprmt.training.norms import NormRecord, SampleId
 from dprmt.training.subspaces import Subspaces
 
 
@@ -144,7 +146,7 @@ class ItemTask(Task):
     Attributes
     ----------
     items : sequence
-        The training set; one item is the unit of privacy.
+        The training set; one item is the unit of privacy, unless ``owners`` are given.
     collate : callable
         From a list of items to the batch that ``losses`` takes.
     losses : callable
@@ -156,6 +158,21 @@ class ItemTask(Task):
         that differs is refused.
     length : callable or None
         Of an item: micro-batches are then formed of items of similar length.
+    owners : sequence of int or str, or tensor of integers, or None
+        Of every item, whose it is: then all items of one are the unit of privacy, drawn by one coin, their gradients
+        added and clipped together. ``size`` and the batch size count units, a micro-batch's size items.
+    units : Units or None
+        With owners: at most ``rows_per_unit`` items of each are used in a step, drawn anew for each step by the step's
+        number and ``seed``, all of them by default; how they are clipped.
+    averages : bool
+        Whether a unit's gradient is the mean over the items used, not their sum.
+    seed : int
+        Of these draws, which nobody has to keep secret.
+
+    Raises
+    ------
+    ParameterError
+        If there is not an owner for each item.
 
     Examples
     --------
@@ -164,24 +181,64 @@ class ItemTask(Task):
     >>> task = ItemTask([0, 1, 2, 1], torch.tensor, losses)
     >>> task.size, task.pieces([0, 2, 3], 2)
     (4, [[0, 2], [3]])
+
+    Anna has three of them:
+
+    >>> task = ItemTask([0, 1, 2, 1], torch.tensor, losses, owners=["anna", "ben", "anna", "anna"], units=Units(2))
+    >>> task.size, task.unit
+    (2, 'all items that have one of the owners')
+    >>> ItemTask([0, 1], torch.tensor, losses, owners=["anna", None])
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.ParameterError: owners must be one integer or string for each of the 2 items, got '1 without'
     """
 
     items: Sequence[Any]
     collate: Callable[[list[Any]], Any]
     losses: Callable[[torch.nn.Module, Any], torch.Tensor]
     length: Callable[[Any], int] | None = None
+    owners: Sequence[SampleId] | torch.Tensor | None = None
+    units: Units | None = None
+    averages: bool = False
+    seed: int = 0
 
     def __post_init__(self) -> None:
         length = self.length
+        self._batches: UnitBatches | None = None
         if length is not None:
             self.length_at = lambda position: length(self.items[position])
+        if self.owners is not None:
+            units = self.units or Units()
+            owners = check_owners("owners", self.owners, len(self.items))
+            table = unit_table(owners, most=units.rows_per_unit, averages=self.averages, seed=self.seed)
+            self._batches, self.length_at = UnitBatches(table, units, self.length_at), None
+            self.unit = "all items that have one of the owners"
+            self.pieces = self._batches.pieces  # type: ignore[method-assign]
+        elif self.units is not None or self.averages:
+            raise ParameterError("owners", None, "given with units or averages: whose the items are")
 
     @property
     def size(self) -> int:  # type: ignore[override]  # what is an attribute may be computed
-        """Number of items."""
-        return len(self.items)
+        """Number of items, or of their owners."""
+        return len(self.items) if self._batches is None else len(self._batches.table.names)
+
+    def clipping_plan(self, model: torch.nn.Module, **options: Any) -> Plan:
+        """See `Task`."""
+        return (
+            super().clipping_plan(model, **options) if self._batches is None else self._batches.plan(model, **options)
+        )
 
     def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:
         """See `Task`."""
+        if self._batches is not None:
+            return torch.cat(list(self._of_units(self._batches, private, positions, step)))
         batch = self.collate([self.items[i] for i in positions])
         return private.accumulate(partial(self.losses, private.model), samples=positions, step=step, batch=batch)
+
+    def _of_units(
+        self, batches: UnitBatches, private: PrivateStep, positions: Sequence[int], step: int
+    ) -> Iterator[torch.Tensor]:
+        for rows in batches.parts(positions, step):
+            places = [row for row, _ in rows]
+            batch = self.collate([self.items[place] for place in places])
+            yield batches.accumulate(private, self.losses, batch, rows, places, step)
