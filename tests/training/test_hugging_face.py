@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 import transformers
@@ -14,7 +15,9 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson
+from dprmt.training.clipping import Units
 from dprmt.training.hugging_face import PoissonBatches, PrivateTraining
+from dprmt.training.hugging_face._owners import Owners, read_owners
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 HOW: dict[str, Any] = {
@@ -123,6 +126,87 @@ def test_steps_are_those_of_clipped_gradients(trainer: Make) -> None:
     deviation = 2**0.5 * 0.5 * 0.01 * 0.3 / 10
     assert float(noise.abs().max()) < 6 * deviation
     assert abs(float(noise.std()) / deviation - 1) < 5 / (2 * len(noise)) ** 0.5
+
+
+OWNERS = [f"p{i % 5}" if i < 20 else "p0" for i in range(24)]  # four, and p0 with eight
+
+
+@pytest.mark.parametrize("regime", ["together", "alone"])
+def test_steps_are_those_of_owners_with_all_their_items(trainer: Make, regime: str) -> None:
+    """Σ_u min(1, (1-ρ)C/‖g_u‖) g_u over the owners that were drawn; ε is that of five of them."""
+    one, sums, drawn = trainer(max_steps=1, per_device_train_batch_size=4), [], []
+    privacy = attached(one, owners=OWNERS, units=Units(8, regime=regime), expected_batch_size=3)
+    before = {name: value.detach().clone() for name, value in one.model.named_parameters()}
+    draw = privacy._batches._draw
+
+    def kept() -> list[int]:
+        drawn.append(draw())
+        return drawn[-1]
+
+    privacy._batches._draw = kept
+
+    class Look(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            noisy, inner = privacy._private.optimizer, privacy._private.optimizer.add_noise
+
+            def add_noise() -> None:
+                sums.append({name: p.summed_grad.clone() for name, p in one.model.named_parameters()})
+                inner()
+
+            noisy.add_noise = add_noise
+
+    one.add_callback(Look())
+    one.train()
+    plain, items = classifier().train(), Texts(24)
+    plain.load_state_dict(before)
+    wanted = {name: torch.zeros_like(p) for name, p in plain.named_parameters()}
+    for owner in drawn[0]:
+        plain.zero_grad()
+        for place in [i for i, name in enumerate(OWNERS) if name == f"p{owner}"]:
+            batch = collate([items[place]])
+            labels = batch.pop("labels")
+            cross_entropy(plain(**batch).logits, labels).backward()
+        norm = torch.stack([p.grad.norm() for p in plain.parameters()]).norm()
+        for name, p in plain.named_parameters():
+            wanted[name] += p.grad * min(1.0, 0.1 * (1 - 2**-13) / float(norm))
+    for name, value in sums[0].items():
+        torch.testing.assert_close(value, wanted[name], rtol=2e-3, atol=2e-5)
+    assert privacy.epsilon() == DPSGD(1.0, privacy._batches.rate).epsilon(1, 1e-5).upper
+    assert privacy._batches.rate == pytest.approx(3 / 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"owners": "author"}, r"owners must be one of the columns \(there are none\), got 'author'"),
+        ({"owners": ["a"] * 23}, "owners must be one integer or string for each of the 24 items, got 23"),
+        ({"owners": ["a"] * 22 + [None, ""]}, "each of the 24 items, got '2 without'"),
+        ({"owners": [0.5] * 24}, "owners must be integers or strings, got 0.5"),
+        ({"owners": OWNERS, "units": Units(7)}, "at most units.rows_per_unit = 7 items each, got 'one with 8 items'"),
+        ({"units": Units(7)}, "owners must be given with units"),
+    ],
+)
+def test_bad_owners_are_refused_in_a_sentence(trainer: Make, changes: dict[str, Any], message: str) -> None:
+    one = trainer()
+    with pytest.raises(ParameterError, match=message):
+        attached(one, **({"expected_batch_size": 1} | changes))
+
+
+def test_owners_are_read_from_a_column() -> None:
+    table = datasets.Dataset.from_dict({"text": list("abc"), "who": ["x", "y", "x"]})
+    assert read_owners(table, "who", 2) == Owners(("x", "y"), ((0, 2), (1,)))
+    with pytest.raises(ParameterError, match="owners must be one of the columns text, who, got 'author'"):
+        read_owners(table, "author", None)
+
+
+def test_micro_batches_hold_whole_owners() -> None:
+    """Or one owner, cut where each is run alone."""
+    owners = Owners(("a", "b", "c"), ((0, 3, 4), (1,), (2, 5)))
+    assert [places for places, _ in owners.parts([0, 1, 2], 4)] == [[0, 3, 4, 1], [2, 5]]
+    assert [places for places, _ in owners.parts([0, 1, 2], 2)] == [[0, 3, 4], [1], [2, 5]]
+    alone = Owners(owners.names, owners.items, alone=True)
+    assert list(alone.parts([0, 2], 2)) == [([0, 3], ["a", "a"]), ([4], ["a"]), ([2, 5], ["c", "c"])]
+    assert list(owners.parts([], 2)) == []
 
 
 def test_the_target_holds_for_the_planned_steps(trainer: Make) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,12 +12,13 @@ import transformers
 
 from dprmt._validation import ParameterError, check_real
 from dprmt.accounting import DPSGD, Poisson, calibrate
-from dprmt.training.clipping import ClippedStep, plan_private
+from dprmt.training.clipping import PrivateStep, Units, plan_private
 from dprmt.training.data import per_sample_losses
 from dprmt.training.hugging_face._optimizer import PrivateOptimizer
+from dprmt.training.hugging_face._owners import Owners, read_owners
 from dprmt.training.hugging_face._refusals import check_trainer
 from dprmt.training.hugging_face._sampling import PoissonBatches, positions_loader
-from dprmt.training.norms import NormEstimator
+from dprmt.training.norms import NormEstimator, SampleId
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.telemetry import Telemetry
 
@@ -51,6 +53,11 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         `dprmt.training.data.per_sample_losses`: cross-entropy of labels or of each text's own tokens.
     secure : bool
         Noise and coins from a cipher.
+    owners : str or sequence of int or str, optional
+        Whose every training item is, or the column that says so: then all items of one owner are one sample, drawn by
+        one coin, their gradients added and clipped together. ``expected_batch_size`` counts owners then.
+    units : Units, optional
+        With owners: how many items one may have, who has more is refused; how they are clipped.
     telemetry : bool
         Whether the run says of itself what it can from released values: the attribute below, and numbers in the logs.
     show_losses : bool
@@ -74,7 +81,8 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
     Formal guarantees
     -----------------
     The parameters that training releases, all of them after all steps together, are (ε, δ)-DP with ε = `epsilon`, for
-    adding or removing (zeroing out) one item of the training set: each step is a `ClippedStep.step` of a batch that
+    adding or removing (zeroing out) one item of the training set, or with ``owners`` all items of one: each step is a
+    `PrivateStep.step` of a batch that
     `PoissonBatches` drew, charged before it is taken, and nothing else moves the model. Not covered: items that share
     content, what a collator does between samples, ``show_losses``, evaluation on private items and choosing by it
     (``load_best_model_at_end``, early stopping), other callbacks that write the parameters, and what `make_private` and
@@ -101,6 +109,8 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         noise_multiplier: float | None = None,
         target_epsilon: float | None = None,
         losses: SampleLosses = per_sample_losses,
+        owners: str | Sequence[int | str] | torch.Tensor | None = None,
+        units: Units | None = None,
         secure: bool = False,
         telemetry: bool = True,
         show_losses: bool = False,
@@ -113,13 +123,17 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         if target_epsilon is not None:
             check_real("target_epsilon", target_epsilon, low=0.0, low_open=True)
         self.noise_multiplier, self._target = noise_multiplier, target_epsilon
+        if owners is None and units is not None:
+            raise ParameterError("owners", None, "given with units: whose the items are")
+        self._whose, self._units = owners, (units or Units()) if owners is not None else None
+        self._owners: Owners | None = None
         self._delta = check_real("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
         self._norms, self._clipping_norm, self._expected = norms, clipping_norm, expected_batch_size
         self._losses, self._secure, self._show_losses = losses, secure, show_losses
         self.charged, self.reading = 0, {}  # type: int, dict[str, Any]
         self._wants_telemetry, self._telemetry = telemetry, None  # type: bool, Telemetry | None
         self._trainer: Any = None
-        self._private: ClippedStep | None = None
+        self._private: PrivateStep | None = None
         self._optimizer: PrivateOptimizer | None = None
         self._mechanism: DPSGD | None = None
 
@@ -145,7 +159,11 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
             isinstance(other, PrivateTraining) and other is not self for other in trainer.callback_handler.callbacks
         ):
             raise ParameterError("trainer", "one with another PrivateTraining", "attached to one")
-        self._batches = PoissonBatches(len(trainer.train_dataset), self._expected, secure=self._secure)
+        size = len(trainer.train_dataset)
+        if self._units is not None:
+            self._owners = read_owners(trainer.train_dataset, self._whose, self._units.rows_per_unit)
+            size = len(self._owners.names)
+        self._batches = PoissonBatches(size, self._expected, secure=self._secure)
         self._trainer, self._create, self._log = trainer, trainer.create_optimizer, trainer.log
         trainer.get_train_dataloader = lambda: positions_loader(self._batches)
         trainer.create_optimizer = self._create_optimizer
@@ -226,7 +244,10 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
             norms=self._norms,
             clipping_norm=self._clipping_norm,
             expected_batch_size=self._expected,
+            units=self._units,
         )
+        if self._owners is not None:
+            self._owners = replace(self._owners, alone=plan.regime == "alone")
         if self.noise_multiplier is None:
             assert self._target is not None  # there is exactly one of both
             run = plan.record.mechanism(1.0, Poisson(self._batches.rate))
@@ -235,7 +256,6 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         self._mechanism = plan.record.mechanism(self.noise_multiplier, Poisson(self._batches.rate))
         noise = SecureRandom() if self._secure else None
         private = plan.privatize(inside, noise_multiplier=self.noise_multiplier, noise_generator=noise)
-        assert isinstance(private, ClippedStep)  # no units were asked for
         self._private = private
         self._optimizer = trainer.optimizer = PrivateOptimizer(private, self._charge)
         if self._wants_telemetry:
@@ -261,14 +281,21 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         positions, size = inputs["positions"], trainer.args.per_device_train_batch_size
         total = torch.zeros((), device=trainer.args.device)
         try:
-            for start in range(0, len(positions), size):
-                part = positions[start : start + size]
+            for part, whose in self._parts(positions, size):
                 batch = dict(trainer._prepare_inputs(trainer.data_collator([self._items[i] for i in part])))
-                total += private.accumulate(self._of_samples, samples=part, step=self.charged, batch=batch).sum()
+                found = private.accumulate(self._of_samples, samples=part, units=whose, step=self.charged, batch=batch)
+                total += found.sum()
         except BaseException:
             self._close()  # a sum that nobody charges is not left on the parameters
             raise
         return total / max(1, len(positions)) if self._show_losses else torch.zeros_like(total)
+
+    def _parts(self, drawn: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Sequence[SampleId] | None]]:
+        if self._owners is not None:
+            yield from self._owners.parts(drawn, size)
+            return
+        for start in range(0, len(drawn), size):
+            yield drawn[start : start + size], None
 
     def _of_samples(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         assert self._private is not None
@@ -284,7 +311,7 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         if self._telemetry is not None:
             self._telemetry.detach()
         if self._private is not None:
-            self._private.close()
+            self._private.close()  # type: ignore[attr-defined]  # both of `plan_private` have it
             self._private = None
 
 

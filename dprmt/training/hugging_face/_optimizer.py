@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from dprmt.training.clipping import ClippedStep
+from dprmt.training.clipping import PrivateStep
 
 
 class PrivateOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """Looks like the optimizer inside, whose learning rates a schedule sets; charges a step before it is taken."""
 
-    def __init__(self, private: ClippedStep, charge: Callable[[], None]) -> None:
+    def __init__(self, private: PrivateStep, charge: Callable[[], None]) -> None:
         # No super().__init__(): groups, state and defaults are those of the optimizer inside.
         self._private, self._charge = private, charge
         self._inside: torch.optim.Optimizer = private.optimizer.original_optimizer
