@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from audits.table import markdown
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping import make_private
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator
 from dprmt.training.optimizers import DPGrape
@@ -190,7 +190,7 @@ def outcome(make: Callable[[], nn.Module], clipping: str, whole: Sequence[str] =
     try:
         private = _private(model, clipping, whole)
         private.accumulate(_losses(private.model, inputs), samples=range(_BATCH), step=0)
-    except ParameterError:
+    except (ParameterError, TrainingStateError):
         return "refused"
     private.step()
     expected = _literal(plain, inputs)

@@ -33,7 +33,7 @@ import torch
 
 import dprmt._files as files
 from audits.table import markdown
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD
 from dprmt.training.clipping import NoisySumOptimizer
 from dprmt.training.harness import ItemTask, Observer, read_summary, train_task
@@ -174,7 +174,7 @@ def tried(point: Point, how: str) -> Outcome:
 def _tells_the_truth(run: Path) -> bool:
     try:
         summary = read_summary(run)
-    except ParameterError:  # the resumed run was refused
+    except (ParameterError, TrainingStateError):  # the resumed run was refused
         return False
     true = DPSGD(1.0, summary_rate(run)).epsilon(_charged(run), 1e-5).upper
     return bool(summary["charged"] == _charged(run) and abs(summary["epsilon"] - true) < 1e-12)
@@ -255,7 +255,7 @@ def _child(work: Callable[[], None]) -> int:
         torch.set_num_threads(1)  # the parent's other threads are not here
         try:
             work()
-        except (OSError, ParameterError):
+        except (OSError, ParameterError, TrainingStateError):
             os._exit(1)
         except BaseException:
             traceback.print_exc()

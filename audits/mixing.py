@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from audits.table import markdown
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, make_private
 
 Batch = dict[str, torch.Tensor]
@@ -420,8 +420,8 @@ def _refused(code: Code) -> tuple[int | None, str]:
     for number, batch in enumerate(batches):
         try:
             step.accumulate(partial(code.losses, step.model), samples=_names(batch), step=number, batch=batch)
-        except ParameterError as error:
-            return number + 1, f"{error.name}: {error.value}"
+        except (ParameterError, TrainingStateError) as error:
+            return number + 1, str(error).partition(": ")[0]
         step.step()
     return None, "–"
 

@@ -39,6 +39,21 @@ class ParameterError(ValueError):
         return type(self), (self.name, self.value, self.allowed)
 
 
+class TrainingStateError(RuntimeError):
+    """Training code does what no guarantee covers, or calls something at the wrong time.
+
+    No argument is to blame, but a model whose layers mix samples, a loss without graph, a step that comes before its
+    backward pass. Its text is one sentence: what was seen, and what to do.
+
+    Examples
+    --------
+    >>> raise TrainingStateError("the losses have no graph: compute them with gradients enabled")
+    Traceback (most recent call last):
+    ...
+    dprmt._validation.TrainingStateError: the losses have no graph: compute them with gradients enabled
+    """
+
+
 def check_real(
     name: str,
     value: object,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dprmt import __version__
-from dprmt._validation import ParameterError, did_you_mean, how_to_install
+from dprmt._validation import ParameterError, TrainingStateError, did_you_mean, how_to_install
 from dprmt.cli._completion import add_completion
 from dprmt.cli._options import Parser, UsageError
 from dprmt.cli._sampling_options import MEANING
@@ -103,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(f"{command}: {option} must be {error.allowed}, got {error.value}")
     except UsageError as error:
         return _refuse(str(error))
+    except TrainingStateError as error:
+        return _refuse(f"{command}: {error}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:

@@ -156,7 +156,7 @@ def plot_measured_overlaps(
         short_first = sides if shape[0] <= shape[1] else sides[::-1]
         merged.setdefault((min(shape), max(shape)), []).append([x, *short_first])
     if not merged:
-        raise ParameterError("points", "no shape", "at least one shape")
+        raise ParameterError("points", {}, "of at least one shape")
     groups = {shape: [np.concatenate(column) for column in zip(*rows, strict=True)] for shape, rows in merged.items()}
     ax = axes_or_new(ax)
     grid = _grid({shape: (columns[0], columns[1]) for shape, columns in groups.items()})
@@ -296,7 +296,7 @@ def plot_norm_ratios(
 
 def _groups(points: Mapping[tuple[int, int], Any], name: str, low: float = 0.0) -> dict[Any, tuple[Floats, Floats]]:
     if not points:
-        raise ParameterError("points", "no shape", "at least one shape")
+        raise ParameterError("points", {}, "of at least one shape")
     groups = {}
     for shape, (signals, values) in points.items():
         x = np.ravel(finite_values("signals", signals, low=0.0))

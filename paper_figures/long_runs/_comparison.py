@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.plots import plot_accuracy_over_steps, save_picture
 from dprmt.training.recipes import Recipe, load_recipe
 from paper_figures.studies import MetricCurve, compare
@@ -53,7 +53,7 @@ def run_comparison(
         trained = variants(options) if callable(variants) else variants
         seeds_of, given = range(options.seeds), {"jobs": options.jobs, "noise": noise, "metric": options.metric}
         curves = compare(chosen, trained, seeds_of, options.folder, **given)
-    except ParameterError as error:
+    except (ParameterError, TrainingStateError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     describe(chosen, curves)
     tables(curves)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import (
     DPSGD,
     ExactNorms,
@@ -474,11 +474,11 @@ def test_an_epoch_left_early_is_the_last() -> None:
     sampler = AllocationSampler(20, 4)
     assert sorted(position for batch in sampler for position in batch) == list(range(20))
     next(iter(sampler))
-    with pytest.raises(ParameterError, match="epoch must be finished before another one is drawn"):
+    with pytest.raises(TrainingStateError, match="finish it before another one is drawn"):
         next(iter(sampler))
     with pytest.raises(ParameterError, match="steps_per_epoch"):
         AllocationSampler(20, 0)
-    with pytest.raises(ParameterError, match="data_loader must be one over data with a length"):
+    with pytest.raises(ParameterError, match=r"data_loader\.dataset must be data with a length"):
         allocation_loader(DataLoader(Stream()))
 
 

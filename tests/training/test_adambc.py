@@ -626,5 +626,5 @@ def test_the_state_of_another_optimizer_is_refused() -> None:
     params = parameters(draw([(2,)], 0))
     adam = torch.optim.Adam(params)
     optimizer = DPAdamBC(params, 0.1, noise_variance=1.0, floor=0.1)
-    with pytest.raises(ParameterError, match=r"state_dict must be the state of a DPAdamBC, got .*noise_variance"):
+    with pytest.raises(ParameterError, match="state_dict must be of a DPAdamBC, whose groups have noise_variance"):
         optimizer.load_state_dict(adam.state_dict())

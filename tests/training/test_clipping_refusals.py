@@ -13,7 +13,7 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import ClippedStep, make_private, register_norm_samplers
 from tests.training.norms_by_word import by_word
@@ -130,7 +130,7 @@ def test_a_second_forward_pass_is_refused(clipping: str) -> None:
     model = network()
     step = private(model, clipping)
     step.model(torch.ones(2, 8))
-    with pytest.raises(ParameterError, match="a second forward pass"):
+    with pytest.raises(TrainingStateError, match="a second forward pass"):
         step.model(torch.ones(2, 8))
     step.discard()
     step.accumulate(step.model(torch.ones(2, 8)).sum(1), samples=[0, 1], step=0)
@@ -139,7 +139,7 @@ def test_a_second_forward_pass_is_refused(clipping: str) -> None:
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 def test_the_first_axis_is_the_sample(clipping: str) -> None:
     step = private(SamplesSecond(), clipping)
-    with pytest.raises(ParameterError, match="first axis of every trainable layer, here 2"):
+    with pytest.raises(TrainingStateError, match="the first axis of a trainable layer is that of the 2 samples"):
         step.accumulate(step.model(torch.ones(2, 5, 8)).sum((1, 2)), samples=[0, 1], step=0)
     assert all(value.grad is None and value.summed_grad is None for value in step.model.parameters())
 
@@ -182,23 +182,22 @@ def test_accumulate_names_bad_input(clipping: str) -> None:
     step = private(model, clipping)
 
     def fails(name: str, losses: Callable[[torch.Tensor], Any], samples: Any = (0, 1), number: Any = 0) -> None:
-        with pytest.raises(ParameterError) as error:
+        with pytest.raises((ParameterError, TrainingStateError), match=f"^{name}\\b"):
             step.accumulate(losses(step.model(torch.ones(2, 3, 8)).sum((1, 2))), samples=samples, step=number)
-        assert error.value.name == name
         step.discard()
 
     fails("losses", torch.mean)
     fails("losses", lambda each: each[:, None])
-    fails("losses", torch.Tensor.detach)
+    fails("the losses have no graph", torch.Tensor.detach)
     fails("losses", list)
     fails("samples", lambda each: each, [0])
     fails("samples", lambda each: each, [0.5, 1])
     fails("step", lambda each: each, number=-1)
     fails("step", lambda each: each, number=1.5)
-    with pytest.raises(ParameterError, match="no forward pass"):
+    with pytest.raises(TrainingStateError, match="no forward pass"):
         step.accumulate(torch.ones(2, requires_grad=True), samples=[0, 1], step=0)
     model[2].eval()
-    fails("model", lambda each: each)
+    fails("2 is in evaluation mode", lambda each: each)
     model.train()
     model[2].bias.requires_grad_(False)
     fails("model", lambda each: each)
@@ -260,13 +259,13 @@ def test_registration_names_bad_input() -> None:
     with pytest.raises(ParameterError, match="identities"), samplers.at(step=0):
         pass
     losses = hooks(torch.ones(2, 8, requires_grad=True)).sum(1)
-    with pytest.raises(ParameterError, match=r"samplers\.at"):
+    with pytest.raises(TrainingStateError, match="a backward pass without its step"):
         losses.sum().backward()
     samplers.forget()
     total = hooks(torch.full((2, 8), math.inf)).sum(1)
     with samplers.at(step=0, samples=[0, 1]):
         total.sum().backward()
-        with pytest.raises(ParameterError, match="not finite"):
+        with pytest.raises(TrainingStateError, match="not finite"):
             hooks.get_clipping_coef()
 
 
@@ -287,5 +286,5 @@ def test_opacus_own_loop_refuses_a_use_that_no_loss_depends_on() -> None:
     loss = hooks(torch.ones(2, 6, requires_grad=True)).square().sum()
     with samplers.at(step=0, samples=[0, 1]):
         loss.backward()
-        with pytest.raises(ParameterError, match="a use of inner that they do not depend on"):
+        with pytest.raises(TrainingStateError, match="do not depend on all uses of inner"):
             hooks.get_clipping_coef()

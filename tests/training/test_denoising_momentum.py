@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.spectra import bulk_edge, denoise, momentum_noise_scale
 
 torch = pytest.importorskip("torch")
@@ -156,7 +156,7 @@ def test_momentum_of_unknown_noise_is_refused():
     run = Moves("adam").steps(noisy_gradients(2))
     before = copy.deepcopy(run.weight.detach())
     DenoisingStep.attach(run.private, {"weight": run.weight, "bias": run.bias}, Denoising(on="momentum"))
-    with pytest.raises(ParameterError, match="momentum of unknown noise"):
+    with pytest.raises(TrainingStateError, match="momentum of unknown noise"):
         run.steps(noisy_gradients(1))
     assert torch.equal(run.weight, before)
 
@@ -164,10 +164,10 @@ def test_momentum_of_unknown_noise_is_refused():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: torch.optim.SGD(p, lr=0.1), "one without momentum"),
-        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True), "one with nesterov"),
-        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1), "one with dampening"),
-        (lambda p: torch.optim.Adam(p, amsgrad=True), "one with amsgrad"),
+        (lambda p: torch.optim.SGD(p, lr=0.1), "one with momentum"),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True), "optimizer's nesterov must be off"),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1), "optimizer's dampening must be off"),
+        (lambda p: torch.optim.Adam(p, amsgrad=True), "optimizer's amsgrad must be off"),
         (lambda p: torch.optim.Adagrad(p), "Adam, AdamW, DPAdamBC or SGD with momentum"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.spectra import bulk_edge, cosine_similarity, denoise_layers, improvement, kappa_for
 
 torch = pytest.importorskip("torch")
@@ -440,7 +440,7 @@ def test_detach_and_with() -> None:
     named = parameters()
     private = private_optimizer(named, noise_multiplier=0.01, max_grad_norm=40.0)
     with DenoisingStep.attach(private, named) as step:
-        with pytest.raises(ParameterError, match="denoising twice"):
+        with pytest.raises(TrainingStateError, match="denoising twice"):
             DenoisingStep.attach(private, named)
         sample(named, 5)
         private.step()
@@ -593,5 +593,5 @@ def test_evaluation_changes_nothing_and_a_plain_step_has_no_clean_gradient() -> 
         private.step()
         results.append(named)
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
-    with pytest.raises(ParameterError, match="attached"):
+    with pytest.raises(TrainingStateError, match="attached"):
         DenoisingEvaluation(DenoisingStep(parameters(), 1.0))

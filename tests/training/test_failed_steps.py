@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms
 from dprmt.training.clipping import ClippedStep, make_private, plan_sums
 from dprmt.training.clipping._formed_layers import PerSampleGradients
@@ -204,7 +204,7 @@ def in_the_clip_factors(step: ClippedStep, samples: list[int]) -> None:
 def of_a_loss_that_is_no_function_of_the_model(step: ClippedStep, samples: list[int]) -> None:
     step.model(INPUTS[samples])
     losses = (INPUTS[samples].requires_grad_() * 2.0).sum((1, 2))
-    with pytest.raises(ParameterError, match="no trainable layer"):
+    with pytest.raises(TrainingStateError, match="no trainable layer"):
         step.accumulate(losses, samples=samples, step=STEP)
     raise PowerCut
 

@@ -13,7 +13,7 @@ from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from torch import nn
 from torch.nn import functional
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import make_private, register_norm_samplers
 from tests.training.norms_by_word import by_word
@@ -168,7 +168,7 @@ def test_a_forward_pass_inside_the_block_is_told_where_it_belongs() -> None:
     model = GradSampleModuleFastGradientClipping(nn.Linear(40, 40), max_grad_norm=1.0)
     samplers = register_norm_samplers(model, Hutchinson(8, secret=True))
     with (
-        pytest.raises(ParameterError, match=r"before this call or `with samplers\.at"),
+        pytest.raises(TrainingStateError, match=r"before this call, or before `with samplers\.at"),
         samplers.at(step=0, samples=[1]),
     ):
         model(torch.ones(1, 40)).sum().backward()

@@ -13,7 +13,7 @@ import transformers
 from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson
 from dprmt.training.clipping import Units
 from dprmt.training.hugging_face import PoissonBatches, PrivateTraining
@@ -240,16 +240,16 @@ def test_samples_that_mix_are_refused_and_leave_no_sum(trainer: Make) -> None:
 
     one = trainer()
     privacy = attached(one, losses=over_the_batch, expected_batch_size=24)
-    with pytest.raises(ParameterError, match="loss"):
+    with pytest.raises(TrainingStateError, match="loss"):
         one.train()
     assert privacy.charged == 0
     assert all(value.grad is None and getattr(value, "summed_grad", None) is None for value in one.model.parameters())
-    with pytest.raises(ParameterError, match="once"):
+    with pytest.raises(TrainingStateError, match="once"):
         one.train()
 
 
 def test_a_callback_that_was_not_attached_refuses(trainer: Make) -> None:
-    with pytest.raises(ParameterError, match=r"attach\(trainer\)"):
+    with pytest.raises(TrainingStateError, match=r"attach\(trainer\)"):
         trainer(callbacks=[PrivateTraining(**HOW)]).train()
 
 
@@ -258,9 +258,9 @@ def test_one_that_was_given_and_attached_is_there_once(trainer: Make) -> None:
     one = trainer(callbacks=[privacy])
     privacy.attach(one)
     assert one.callback_handler.callbacks.count(privacy) == 1
-    with pytest.raises(ParameterError, match="another PrivateTraining"):
+    with pytest.raises(TrainingStateError, match="another PrivateTraining"):
         PrivateTraining(**HOW).attach(one)
-    with pytest.raises(ParameterError, match="a second one"):
+    with pytest.raises(TrainingStateError, match="has a Trainer already"):
         privacy.attach(trainer())
 
 
@@ -283,7 +283,7 @@ def test_a_step_that_nobody_charged_is_seen(trainer: Make) -> None:
 
     one = trainer(callbacks=[Again()])
     attached(one)
-    with pytest.raises(ParameterError, match="2 taken, 1 charged"):
+    with pytest.raises(TrainingStateError, match="2 steps were taken, 1 charged"):
         one.train()
 
 
@@ -291,7 +291,7 @@ def test_it_is_trained_once(trainer: Make) -> None:
     one = trainer()
     attached(one)
     one.train()
-    with pytest.raises(ParameterError, match="once"):
+    with pytest.raises(TrainingStateError, match="once"):
         one.train()
 
 

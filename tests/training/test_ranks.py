@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import make_private
 
@@ -38,7 +38,7 @@ def one_step(rank: int, *, distributed: bool = True, step: int = 0, samples: tup
             x = torch.ones(len(samples), 40)
             private.accumulate(private.model(x).square().mean(1), samples=samples, step=step)
         private.step()
-    except ParameterError:
+    except (ParameterError, TrainingStateError):
         assert torch.equal(model.weight.detach(), before)
         raise
 
@@ -69,7 +69,7 @@ def outcome(rank: int, store: str, run: Callable[[int], None], said: Any) -> Non
     try:
         run(rank)
         said.put("done")
-    except ParameterError as error:
+    except (ParameterError, TrainingStateError) as error:
         said.put(str(error))
 
 

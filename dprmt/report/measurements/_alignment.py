@@ -207,7 +207,7 @@ def kappa_sweep(steps: Sequence[AlignmentStep], kappas: Sequence[float] = KAPPAS
     [(1.02, 1.0, 0.3), (1.04, 0.0, 0.0)]
     """
     if not steps:
-        raise ParameterError("steps", "none", "at least one")
+        raise ParameterError("steps", [], "at least one")
     return [_at(check_real("kappas", kappa, low=1.0), steps) for kappa in kappas]
 
 

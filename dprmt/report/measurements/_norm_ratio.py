@@ -140,7 +140,7 @@ def measure_norm_ratios(
     spectra = _squared_singular_values(factors)
     totals = spectra.sum(1)
     if not (totals > 0).all():
-        raise ParameterError("items", "a sample without a gradient", "samples with gradients")
+        raise ParameterError("norms of gradients", float(totals.min()), "> 0 for every sample")
     generator = ProbeGenerator(seed)
     ratios = np.sort(np.concatenate([_estimates(factors, probes, generator, draw) / totals for draw in range(draws)]))
     grid = np.linspace(ratios[0], ratios[-1], 60), np.quantile(ratios, np.linspace(0.002, 0.998, 60)), [1.0]
@@ -184,7 +184,7 @@ def _factors(experiment: Experiment, items: list[Any]) -> list[_Factors]:
         losses.sum().backward()
     experiment.model.zero_grad(set_to_none=True)
     if not record:
-        raise ParameterError("experiment.model", "without trainable linear layers", "with some")
+        raise ParameterError("experiment.model", type(experiment.model).__name__, "with trainable linear layers")
     return [
         _Factors(name, *_samples_first(activations, gradients, len(items)), bias)
         for name, (activations, gradients, bias) in record.items()

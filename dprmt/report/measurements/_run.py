@@ -137,7 +137,7 @@ class CleanGradients(Observer):
     def start(self, run: Any) -> None:
         step = run.prepared.denoising
         if step is None:
-            raise ParameterError("denoising.method", "none", "a denoiser, on whole gradients, to compare them at")
+            raise ParameterError("denoising.method", None, "a denoiser, on whole gradients, to compare them at")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivateDataWarning)  # `private_gradients` says it in its docstring
             self._evaluation = DenoisingEvaluation(step)

@@ -210,7 +210,7 @@ def agreement(spikes: Sequence[Spike], gate: float | None = None) -> Agreement:
     (0.0, 0.042, 0.05)
     """
     if not spikes:
-        raise ParameterError("spikes", "none", "at least one")
+        raise ParameterError("spikes", [], "at least one")
     errors = np.array([spike.error for spike in spikes])
     single = np.array([spike.single / spike.predicted - 1 for spike in spikes])
     differences = np.array([np.subtract(spike.overlaps, spike.predicted_overlaps) for spike in spikes]).ravel()

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.norms import NormRecord
 
@@ -47,9 +47,8 @@ class AccountantLink:
         """Raise if an earlier step was counted by nobody who knows of these norms."""
         self._first_step = step if self._first_step is None else self._first_step
         if not self._counted and step != self._first_step:
-            told = f"none that knows of these norms in step {self._first_step}"
-            allowed = f"the engine's, {_needed(self._record)}, or 'mine' for a count of one's own, by .record"
-            raise ParameterError("accountant", told, allowed)
+            todo = f"make the engine's {_needed(self._record)}, or say accountant='mine' for a count of one's own"
+            raise TrainingStateError(f"no accountant that knows of these norms counted step {self._first_step}: {todo}")
 
     def remove(self) -> None:
         """Leave the parameters as they were."""

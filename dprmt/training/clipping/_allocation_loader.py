@@ -9,7 +9,7 @@ import torch
 from opacus.data_loader import wrap_collate_with_empty
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from dprmt._validation import ParameterError, check_count
+from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.training.randomness import allocation, secret_generator
 
 
@@ -26,7 +26,9 @@ class AllocationSampler(Sampler[list[int]]):  # type: ignore[misc]
     Raises
     ------
     ParameterError
-        If a number is out of range, or an epoch is begun after one that was left before its end.
+        If a number is out of range.
+    TrainingStateError
+        If an epoch is begun after one that was left before its end.
 
     Examples
     --------
@@ -47,8 +49,8 @@ class AllocationSampler(Sampler[list[int]]):  # type: ignore[misc]
     def __iter__(self) -> Iterator[list[int]]:
         if self._handed_out % self.steps_per_epoch:
             # Epochs are counted by their steps: parts of several would count as one, though each has its own draw.
-            done = f"left after {self._handed_out} of {self.steps_per_epoch} steps"
-            raise ParameterError("epoch", done, "finished before another one is drawn")
+            left = f"left after {self._handed_out} of {self.steps_per_epoch} steps"
+            raise TrainingStateError(f"an epoch was {left}: finish it before another one is drawn")
         for number, batch in enumerate(allocation(self.samples, self.steps_per_epoch, self.generator), 1):
             self._handed_out = number
             yield batch
@@ -95,7 +97,7 @@ def allocation_loader(data_loader: DataLoader[Any], generator: torch.Generator |
     (3, True)
     """
     if isinstance(data_loader.dataset, IterableDataset):
-        raise ParameterError("data_loader", "an IterableDataset", "one over data with a length")
+        raise ParameterError("data_loader.dataset", type(data_loader.dataset).__name__, "data with a length")
     collate = wrap_collate_with_empty(collate_fn=data_loader.collate_fn)
     collate([data_loader.dataset[0]])  # from which it learns what a batch without samples looks like
     sampler = AllocationSampler(len(data_loader.dataset), len(data_loader), generator)

@@ -39,6 +39,6 @@ def _layer(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspace
 def _whole(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> WholeModule:
     for inside, parameter in module.named_parameters():
         if subspaces is not None and parameter in subspaces:
-            allowed = "a layer that hooks can follow: give it no rank, or train without DP-GRAPE"
-            raise ParameterError("rank", f"{name}.{inside}, inside {type(module).__name__}", allowed)
+            allowed = f"left out inside {type(module).__name__}, which hooks cannot follow, or train without DP-GRAPE"
+            raise ParameterError("rank", f"{name}.{inside}", allowed)
     return WholeModule(name, module, policy)

@@ -13,7 +13,7 @@ from opacus.layers.dp_rnn import DPRNNBase
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._policy import Contribution, Layer, Use
 
 
@@ -62,14 +62,13 @@ class LayerUses:
                 raise ParameterError("model", name, "trainable or frozen as it was when it was made private")
         for layer in self._trained:
             if not layer.module.training:
-                found = f"{layer.name} in evaluation mode"
-                raise ParameterError("model", found, "in training mode: call model.train()")
+                raise TrainingStateError(f"{layer.name} is in evaluation mode: call model.train()")
         if self._buffers and (changed := buffer_versions(self._model).items() ^ self._buffers.items()):
-            found = f"buffer {min(changed)[0]}, which a forward pass changes"
-            raise ParameterError("model", found, "without state of its own, which would hold other samples")
+            buffer = min(changed)[0]
+            raise TrainingStateError(f"a forward pass changes buffer {buffer}, which would hold other samples")
         if not self._forward:
-            allowed = "computed by the model since the last micro-batch, before this call or `with samplers.at(...)`"
-            raise ParameterError("losses", "no forward pass", allowed)
+            when = "before this call, or before `with samplers.at(...)`"
+            raise TrainingStateError(f"no forward pass since the last micro-batch: call the model {when}")
 
     def add(self, layer: Layer, inputs: Sequence[torch.Tensor], gradients: torch.Tensor, first: torch.Tensor) -> bool:
         """Note a use that the backward pass has come to; whether it was the layer's last one.
@@ -77,19 +76,18 @@ class LayerUses:
         ``first``: has the samples as first axis, as the gradients have.
         """
         if not self.expected:
-            allowed = "given before the backward pass: with samplers.at(step=..., samples=...)"
-            raise ParameterError("step", None, allowed)
+            raise TrainingStateError("a backward pass without its step: put it into `with samplers.at(step=...)`")
         size = len(gradients) if self.size is None else self.size
         if len(first) != size or len(gradients) != size:
-            shapes = f"{layer.name}: inputs {tuple(first.shape)}, outputs {tuple(gradients.shape)}"
+            shapes = f"inputs {tuple(first.shape)} and outputs {tuple(gradients.shape)} of {layer.name}"
             if len(first) % size == 0:
                 cause = "not samples and tokens in one axis"
             elif len(first) == len(gradients) == 1:
                 cause = "not what all samples share"
             else:
                 cause = "not rows that are sent to experts by index"
-            allowed = f"the first axis of every trainable layer, here {size}, {cause}; or name a module around it"
-            raise ParameterError("samples", shapes, f"{allowed} in whole=[...]")
+            todo = f"the first axis of a trainable layer is that of the {size} samples, {cause}"
+            raise TrainingStateError(f"{shapes}: {todo}; or name a module around it in whole=[...]")
         self.size = size
         self.waiting.setdefault(layer, []).append((inputs, gradients))
         return len(self.waiting[layer]) >= self._forward[layer]
@@ -122,16 +120,12 @@ class LayerUses:
         if model.training and torch.is_grad_enabled():
             for name, parameter in model.named_parameters():
                 if self._parameters.get(name) is not parameter:
-                    found = f"{name}, {'replaced' if name in self._parameters else 'added'} since it was made private"
-                    raise ParameterError(
-                        "model", found, "with the parameters it had: change them before, or .data alone"
-                    )
+                    how = "replaced" if name in self._parameters else "added"
+                    todo = "change parameters before that, or their .data alone"
+                    raise TrainingStateError(f"{name} was {how} since the model was made private: {todo}")
         if model.training and torch.is_grad_enabled() and self._forward:
-            raise ParameterError(
-                "model",
-                "a second forward pass",
-                "called once per micro-batch: use torch.no_grad() for what is not trained on, discard() after an error",
-            )
+            todo = "use torch.no_grad() for what is not trained on, discard() after an error"
+            raise TrainingStateError(f"a second forward pass in one micro-batch: {todo}")
 
     def _expand(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if args and isinstance(args[0], torch.Tensor) and args[0].ndim > 1 and len(args[0]) == 1:
@@ -163,8 +157,8 @@ def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
 
 def _refuse_packed(module: nn.Module, args: tuple[Any, ...]) -> None:
     if any(isinstance(value, PackedSequence) for value in args):
-        allowed = "given padded sequences: packed ones are sorted, so that rows are not the samples"
-        raise ParameterError("model", f"{type(module).__name__} with a PackedSequence", allowed)
+        found = f"{type(module).__name__} was given a PackedSequence"
+        raise TrainingStateError(f"{found}, which is sorted, so that rows are not the samples: pad instead")
 
 
 def _trainable(module: nn.Module) -> list[nn.Parameter]:

@@ -92,9 +92,11 @@ def make_private(
     ------
     ParameterError
         If an argument is out of its range, or the model has a layer that is shared or mixes samples, or the optimizer
-        has not exactly its trainable parameters. A second forward pass before the first is summed raises, and so does a
-        module run sample by sample whose output for a batch is not that of its samples one by one (its state changes,
-        an output has no sample axis, a packed sequence).
+        has not exactly its trainable parameters.
+    TrainingStateError
+        Later, of a second forward pass before the first is summed, and of a module run sample by sample whose output
+        for a batch is not that of its samples one by one (its state changes, an output has no sample axis, a packed
+        sequence).
 
     Formal guarantees
     -----------------

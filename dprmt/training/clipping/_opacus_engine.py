@@ -8,7 +8,7 @@ from opacus.data_loader import DPDataLoader
 from opacus.grad_sample import GradSampleHooksFastGradientClipping
 from opacus.optimizers import DPOptimizerFastGradientClipping
 
-from dprmt._validation import ParameterError, check_count
+from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.accounting import Hutchinson, Norms
 from dprmt.accounting.opacus import register
 from dprmt.training.clipping._layer_kinds import plan_layers
@@ -179,7 +179,8 @@ def estimate_norms(
         allowed = 'the optimizer of make_private(..., grad_sample_mode="ghost")'
         raise ParameterError("optimizer", type(optimizer).__name__, allowed)
     if len(engine.accountant):
-        raise ParameterError("engine", f"{len(engine.accountant)} steps counted", "one that has counted no step yet")
+        counted = len(engine.accountant)
+        raise TrainingStateError(f"the engine's accountant has counted {counted} steps: it must not have counted any")
     samplers = register_norm_samplers(model, norms, tokens=tokens)
     if samplers.record.estimated:
         engine.accountant = _accountant(samplers.record)

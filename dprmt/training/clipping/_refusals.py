@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from opacus.grad_sample.gsm_base import AbstractGradSampleModule
@@ -68,7 +68,7 @@ def _check_parameters(model: nn.Module) -> None:
             raise ParameterError("model", f"{name}: {type(parameter).__name__}", _UNSHARDED)
         if parameter.requires_grad and parameter.is_complex():
             allowed = "without trainable complex parameters: hold real and imaginary parts as real ones"
-            raise ParameterError("model", f"{name} of {parameter.dtype}", allowed)
+            raise ParameterError("model", f"{name}: {parameter.dtype}", allowed)
 
 
 def _check_shared(model: nn.Module, modules: Mapping[str, nn.Module], whole: Collection[str]) -> None:
@@ -98,7 +98,7 @@ def check_samples_apart(name: str, module: nn.Module) -> None:
     if isinstance(module, nn.Embedding):
         for option in ("max_norm", "scale_grad_by_freq", "sparse") if module.weight.requires_grad else ("max_norm",):
             if getattr(module, option):
-                raise ParameterError("model", f"{kind} with {option}", f"without {option}, which depends on the batch")
+                raise ParameterError("model", kind, f"without {option}, which depends on the batch")
 
 
 def _check_layer(name: str, module: nn.Module) -> None:
@@ -117,8 +117,15 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     trained = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
     for parameter, name in trained.items():
         if not any(parameter is other for other in moved):
-            raise ParameterError("optimizer", f"nothing for {name}", "given all trainable parameters: add or freeze it")
+            allowed = f"given all trainable parameters, {name} too: add or freeze it"
+            raise ParameterError("optimizer", type(optimizer).__name__, allowed)
     for parameter in moved:
         if parameter not in trained:
-            shape = tuple(parameter.shape)
-            raise ParameterError("optimizer", f"a parameter of shape {shape}", "given parameters of this model only")
+            allowed = f"given parameters of this model only, not one of shape {tuple(parameter.shape)}"
+            raise ParameterError("optimizer", type(optimizer).__name__, allowed)
+
+
+def parameters_added(later: Sequence[torch.Tensor]) -> str:
+    """A sentence about what an optimizer got since it was made private."""
+    shapes = [tuple(value.shape) for value in later]
+    return f"the optimizer got parameters of shapes {shapes} since it was made private: they have no clipped gradients"

@@ -16,7 +16,7 @@ import torch
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from torch import nn
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._layer_uses import without_hook_warning
 from dprmt.training.clipping._replay_draws import Draws, Undropped, devices_of, same_draws
 from dprmt.training.clipping._replay_rows import BatchRows, Window
@@ -67,7 +67,7 @@ class Replay:
                     self._run_alone(losses, rows, size)
                 if self.count == 0 or self.routes is not None:
                     self._run_turned(losses, rows, size)
-            except ParameterError as error:
+            except TrainingStateError as error:
                 raise self._named(error) from error
         self.count += 1
 
@@ -110,20 +110,20 @@ class Replay:
             own = Draws(size, kept=draws.kept, sample=(place, window))
             try:
                 return self._run(losses, rows.alone(sample, window), own, gradients=True), window
-            except ParameterError:
+            except (ParameterError, TrainingStateError):
                 raise
             except _FAILURES as error:
                 if not window.widths:
-                    found = f"a function that fails for a sample alone ({type(error).__name__}: {error})"
-                    raise ParameterError("losses", found[:200], "one that takes any number of samples") from error
+                    found = f"the function of losses fails for a sample alone ({type(error).__name__}: {error})"
+                    raise TrainingStateError(f"{found[:200]}: it must take any number of samples") from error
                 self._takes_one_width(window.widths, error)
         raise AssertionError
 
     def _takes_one_width(self, widths: tuple[int | None, ...], error: Exception) -> None:
         # A model of one fixed length: its padding is not other samples'. In a batch of another width it is.
         if self._only_widths not in (None, widths):
-            found = f"a function that fails for a sample without its padding ({type(error).__name__}: {error})"
-            raise ParameterError("losses", found[:200], "one that takes texts of any length up to the longest")
+            found = f"the function of losses fails for a sample without its padding ({type(error).__name__}: {error})"
+            raise TrainingStateError(f"{found[:200]}: it must take texts of any length up to the longest")
         self._only_widths = widths
 
     def _run(self, losses: Losses, batch: Any, draws: Draws, *, gradients: bool = False) -> Seen:
@@ -149,12 +149,11 @@ class Replay:
             draws.restore()
             self._samplers.uses.finish()
 
-    def _named(self, error: ParameterError) -> ParameterError:
-        if self.routes is None or error.name not in ("model", "losses"):
+    def _named(self, error: TrainingStateError) -> TrainingStateError:
+        if self.routes is None:
             return error
-        return ParameterError(
-            error.name, f"{error.value}, where rows are chosen by index ({self.routes})", error.allowed
-        )
+        found, _, todo = str(error).partition(": ")
+        return TrainingStateError(f"{found}, where rows are chosen by index ({self.routes}): {todo}")
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
@@ -176,9 +175,7 @@ class Replay:
     def _check_buffers(self, before: Mapping[str, torch.Tensor]) -> None:
         for name, value in self._model.named_buffers():
             if name not in before or not _equal(value, before[name]):
-                raise ParameterError(
-                    "model", f"buffer {name}, which a forward pass changes", f"without state of its own; {OWN}"
-                )
+                raise TrainingStateError(f"a forward pass changes buffer {name}, a state of many samples: {OWN}")
 
 
 def _storages(model: nn.Module) -> Iterator[int]:

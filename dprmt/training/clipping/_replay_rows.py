@@ -96,7 +96,8 @@ class BatchRows:
                 continue
             if not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0 or len(value) != size:
                 allowed = f"one row for each of the {size} samples: what all share belongs into the function"
-                raise ParameterError("batch", f"{name} of {type(value).__name__}", allowed)
+                where = name if name == "batch" else f"batch[{name!r}]"
+                raise ParameterError(where, type(value).__name__, allowed)
         named = {name: value for name, value in entries if isinstance(value, torch.Tensor) and value.ndim == 2}
         self._kept = _kept_columns(named, padding)
         self._target = _target_columns(named, padding, self._kept, translates=translates)

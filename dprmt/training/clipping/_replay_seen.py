@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from dprmt._validation import ParameterError
+from dprmt._validation import TrainingStateError
 from dprmt.training.clipping._replay_draws import own_part
 from dprmt.training.clipping._replay_rows import Window
 from dprmt.training.clipping._sample_axes import follows_convention, output_axis
 
-OWN = "each sample's own: a sample run alone must give what it gives in the batch"
-_LOSSES = f"{OWN}; of a text, the mean over its own tokens, not over padding or the batch's tokens"
+OWN = "a sample run alone must give what it gives in the batch"
+_LOSSES = f"{OWN}; of a text, take the mean over its own tokens, not over padding or the batch's tokens"
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def check_alone(
     for name in dict.fromkeys([*everybody, *mine]):
         own, all_ = mine.get(name, []), everybody.get(name, [])
         if [len(use.inputs) for use in own] != [len(use.inputs) for use in all_]:
-            raise ParameterError("model", f"{name}, reached by some samples only", f"used by every sample: {OWN}")
+            raise TrainingStateError(f"{name} is reached by some samples only: {OWN}")
         pairs += list(zip(own, all_, strict=True))
     for one, all_uses in pairs:
         for value, row in zip(one.inputs, all_uses.inputs, strict=True):
@@ -149,9 +149,9 @@ def check_alone(
                 continue  # refused by shape
             part = own_part(row, value.shape, size, place, window, one.axis)
             if part is None or _differ(value, part, tolerance.values):
-                raise ParameterError("model", f"inputs of {one.name} that depend on other samples", OWN)
+                raise TrainingStateError(f"inputs of {one.name} depend on other samples: {OWN}")
     if len(alone.losses) != 1 or _losses_differ(alone.losses, batch.losses[place : place + 1], tolerance.values):
-        raise ParameterError("losses", "a loss that depends on other samples", _LOSSES)
+        raise TrainingStateError(f"a loss depends on other samples: {_LOSSES}")
     for one, all_uses in pairs:
         bound = clipping_norm * _NEGLIGIBLE / max([1e-30, *(_norm(value) for value in one.inputs)])
         for value, row, axis in zip(one.gradients, all_uses.gradients, one.axes, strict=False):
@@ -161,28 +161,27 @@ def check_alone(
             beside = 0.0 if part is None else _norm_beside(part, row, size, place, axis)
             allowed = max(bound, tolerance.gradients * _norm(value))
             if part is None or beside > allowed or _differ(value, part, tolerance.gradients, bound):
-                found = f"gradients at {one.name} that depend on other samples"
-                raise ParameterError("model", found, OWN)
+                raise TrainingStateError(f"gradients at {one.name} depend on other samples: {OWN}")
 
 
 def check_order(given: Seen, turned: Seen, order: Sequence[int], device: torch.device) -> None:
     """Raise unless a batch in another order gives the same rows in that order."""
     tolerance, size = tolerance_of(given.dtypes(), device), len(given.losses)
     if [use.name for use in given.uses] != [use.name for use in turned.uses]:
-        raise ParameterError("model", "layers reached in an order that depends on that of the samples", OWN)
+        raise TrainingStateError(f"the order of the layers depends on that of the samples: {OWN}")
     for one, other in zip(given.uses, turned.uses, strict=True):
         for value, seen in zip(one.inputs, other.inputs, strict=True):
             if value.shape != seen.shape:
-                raise ParameterError("model", f"inputs of {one.name} that depend on the samples' order", OWN)
+                raise TrainingStateError(f"inputs of {one.name} depend on the samples' order: {OWN}")
             if value.ndim <= one.axis or value.shape[one.axis] != size:
                 continue  # refused by shape, or of all samples
             moved = value.index_select(one.axis, torch.tensor(list(order), device=value.device))
             same = not _differ(moved, seen, tolerance.values)
             if not same and (one.strict or _differ(value, seen, tolerance.values)):
-                raise ParameterError("model", f"inputs of {one.name} that depend on the samples' order", OWN)
+                raise TrainingStateError(f"inputs of {one.name} depend on the samples' order: {OWN}")
     for place, sample in enumerate(order):
         if _losses_differ(turned.losses[place : place + 1], given.losses[sample : sample + 1], tolerance.values):
-            raise ParameterError("losses", "a loss that depends on the samples' order", _LOSSES)
+            raise TrainingStateError(f"a loss depends on the samples' order: {_LOSSES}")
 
 
 def _has_graph(value: Any) -> bool:

@@ -21,7 +21,7 @@ from torch.func import functional_call, vmap
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from dprmt._validation import ParameterError
+from dprmt._validation import TrainingStateError
 from dprmt.training.clipping._sample_axes import follows_convention, input_axis, output_axis
 
 Take = Callable[[nn.Parameter, torch.Tensor], None]
@@ -70,7 +70,7 @@ class SampleWiseForward:
         before = self._buffers()
         output = self._apart(call, axes, self._copies(size))
         if self._buffers() != before:
-            self._refuse("a buffer that the forward pass changes", "without state: freeze it")
+            self._refuse("has a buffer that the forward pass changes: freeze it")
         return output
 
     def remove(self) -> None:
@@ -85,7 +85,7 @@ class SampleWiseForward:
             return self._batch_size()
         name, value = call.tensors[0]
         if value.ndim != 3:
-            self._refuse(f"{name} of shape {tuple(value.shape)}", "of shape (B, T, d), or (T, B, d), as torch has it")
+            self._refuse(f"has {name} of shape {tuple(value.shape)}, not (B, T, d), or (T, B, d), as torch has it")
         return value.shape[input_axis(self._module, name, value) or 0]
 
     def _axis(self, name: str, value: torch.Tensor, size: int) -> int | None:
@@ -132,10 +132,10 @@ class SampleWiseForward:
             if isinstance(leaf, torch.Tensor):
                 axis = output_axis(self._module, place)
                 if leaf.ndim <= axis or leaf.shape[axis] != 1:
-                    allowed = "one with a sample axis, which tokens in one row, or sent to experts by index, have not"
-                    self._refuse(f"an output of shape {tuple(leaf.shape)} for one sample", allowed)
+                    cause = "tokens in one row, or sent to experts by index, have no sample axis"
+                    self._refuse(f"has an output of shape {tuple(leaf.shape)} for one sample: {cause}")
             elif not isinstance(leaf, _PLAIN):
-                self._refuse(f"the output {type(leaf).__name__}", "one of tensors: use_cache=False turns caches off")
+                self._refuse(f"has the output {type(leaf).__name__}, not tensors: use_cache=False turns caches off")
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def _map(self, one: Callable[..., list[torch.Tensor]], copies: Mapping[str, torch.Tensor], cut: Any) -> Any:
@@ -170,16 +170,15 @@ class SampleWiseForward:
             apart, _ = tree_flatten(self._apart(call, axes, copies))
         if len(whole) != len(apart) or any(map(_differ, whole, apart)):
             cut = ", ".join(name for (name, _), axis in zip(call.tensors, axes, strict=True) if axis is not None)
-            found = f"another output for {size} samples together than one by one, cut along the first axis: {cut}"
-            self._refuse(found, "a function of each sample alone; or the first batch of another size than other axes")
+            found = f"has another output for {size} samples together than one by one, cut along the first axis: {cut}"
+            self._refuse(f"{found}; it mixes samples, or the first batch has the size of another axis")
         self._compared.add(key)
 
     def _buffers(self) -> list[tuple[int, int]]:
         return [(id(value), value._version) for value in self._module.buffers()]
 
-    def _refuse(self, found: str, allowed: str) -> None:
-        kind = f"{self._name}: {type(self._module).__name__}"
-        raise ParameterError("model", f"{kind} with {found}", allowed)
+    def _refuse(self, found: str) -> None:
+        raise TrainingStateError(f"{self._name} ({type(self._module).__name__}), run on one sample at a time, {found}")
 
 
 @contextmanager
@@ -191,10 +190,10 @@ def checkpointing_by_name() -> Iterator[None]:
         if not re.search("torch.utils.checkpoint|escaped from inside a function being vmapped", str(error)):
             raise
         if "use_reentrant=True" in str(error):
-            allowed = "of the kind that is not reentrant: use_reentrant=False, else hooks see a layer without its graph"
-            raise ParameterError("model", "reentrant gradient checkpointing", allowed) from error
-        allowed = "used on layers that hooks follow, and not around modules that are run one sample at a time"
-        raise ParameterError("model", "gradient checkpointing", allowed) from error
+            todo = "use_reentrant=False, else hooks see a layer without its graph"
+            raise TrainingStateError(f"gradient checkpointing is of the reentrant kind: {todo}") from error
+        todo = "use it on layers that hooks follow, and not around modules that are run one sample at a time"
+        raise TrainingStateError(f"gradient checkpointing cannot be followed here: {todo}") from error
 
 
 class _Body(nn.Module):  # type: ignore[misc]  # torch is skipped by mypy
@@ -211,17 +210,17 @@ class _Body(nn.Module):  # type: ignore[misc]  # torch is skipped by mypy
 class _Call:
     """A forward pass' arguments, and the tensors in them by name."""
 
-    def __init__(self, bound: inspect.BoundArguments, refuse: Callable[[str, str], None]) -> None:
+    def __init__(self, bound: inspect.BoundArguments, refuse: Callable[[str], None]) -> None:
         self._bound, self._flat = bound, {name: tree_flatten(value) for name, value in bound.arguments.items()}
         self.tensors: list[tuple[str, torch.Tensor]] = []
         for name, (leaves, _) in self._flat.items():
             if isinstance(bound.arguments[name], PackedSequence):
-                refuse("a PackedSequence", "given padded sequences: packed ones have no sample axis")
+                refuse("was given a PackedSequence, which has no sample axis: pad instead")
             for place, leaf in enumerate(leaves):
                 if isinstance(leaf, torch.Tensor):
                     self.tensors.append((f"{name}.{place}" if len(leaves) > 1 else name, leaf))
                 elif not isinstance(leaf, _PLAIN):
-                    refuse(f"the input {name}, {type(leaf).__name__}", "given tensors, numbers and words alone")
+                    refuse(f"was given {name} of {type(leaf).__name__}: it takes tensors, numbers and words alone")
 
     def with_tensors(self, values: Sequence[torch.Tensor]) -> inspect.BoundArguments:
         """The arguments with other tensors in their places."""

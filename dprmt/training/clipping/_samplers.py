@@ -11,7 +11,7 @@ import torch
 from opacus.grad_sample import GradSampleHooksFastGradientClipping
 from torch import nn
 
-from dprmt._validation import ParameterError, check_count
+from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.training.clipping._accountant_link import MINE, AccountantLink
 from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._layer_uses import LayerUses, without_hook_warning
@@ -154,7 +154,7 @@ class NormSamplers:
             raise ParameterError("samples", None, "the identities of all samples of the micro-batch")
         self.uses.check()
         if self.uses.waiting or self.uses.squared is not None:
-            raise ParameterError("losses", "a second backward pass", "given after what an earlier one left is summed")
+            raise TrainingStateError("a second backward pass before what an earlier one left is summed")
         if not self._keep:
             self._link.starts(number)
         self.log.enter(number, samples, rows)
@@ -285,12 +285,12 @@ class NormSamplers:
         """In place of Opacus' C/(norm + 1e-6): with the rounding margin, and over this backward pass only."""
         if self.uses.waiting:  # inputs and output gradients may not belong together, and some norms are not known
             layer = next(iter(self.uses.waiting)).name
-            raise ParameterError("losses", f"a use of {layer} that they do not depend on", "a function of all its uses")
+            raise TrainingStateError(f"the losses do not depend on all uses of {layer} in the forward pass")
         squared = self.uses.squared
         if squared is None:
-            raise ParameterError("losses", "no trainable layer reached", "a function of the trainable parameters")
+            raise TrainingStateError("the losses reach no trainable layer")
         if not bool(torch.isfinite(squared).all()):
-            raise ParameterError("losses", "a gradient that is not finite", "finite: 0·NaN would enter the sum as NaN")
+            raise TrainingStateError("a sample's gradient is not finite: 0·NaN would enter the sum as NaN")
         return clip_factors(squared, self._hooks.max_grad_norm, rounding=self.rounding)
 
 

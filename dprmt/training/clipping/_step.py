@@ -9,11 +9,12 @@ from typing import Any, SupportsIndex, TypeAlias
 import torch
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
-from dprmt._validation import ParameterError, check_count
+from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.training.clipping._first_pass import FirstPass
 from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
 from dprmt.training.clipping._plain_gradients import WithoutPlainGradients, spares_plain_gradients
+from dprmt.training.clipping._refusals import parameters_added
 from dprmt.training.clipping._replay import Replay
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._samplers import NormSamplers, StepLog
@@ -53,6 +54,8 @@ class LogicalStep:
         ------
         ParameterError
             In all processes of a group, if they are not at one step, or a sample was in two of them.
+        TrainingStateError
+            If the optimizer got parameters since it was made private.
         """
         try:
             self._check_optimizer()
@@ -66,8 +69,7 @@ class LogicalStep:
     def _check_optimizer(self) -> None:
         later = [value for value in self.optimizer.params if value not in self._moved]
         if later:
-            allowed = "given the parameters that it had when it was made private: others have no clipped gradients"
-            raise ParameterError("optimizer", f"{len(later)} more, of shape {tuple(later[0].shape)}", allowed)
+            raise TrainingStateError(parameters_added(later))
 
 
 class ClippedStep(LogicalStep):
@@ -212,10 +214,12 @@ class ClippedStep(LogicalStep):
         ------
         ParameterError
             If an argument is out of its range; if a sample was in this logical step already or the step in an
-            earlier one, or another one is not finished; if a layer's first axis is not the sample; if T exceeds
-            ``tokens``; if parameters or the optimizer's are not those that were made private, or a buffer changes in a
-            forward pass; in the first micro-batch, if a loss depends on another sample, or a parameter gets a gradient
-            that does not come through its own layer; of a callable, at the first micro-batch and at random later ones,
+            earlier one, or another one is not finished; if T exceeds ``tokens``; in the first micro-batch, if a loss
+            depends on another sample, or a parameter gets a gradient that does not come through its own layer.
+        TrainingStateError
+            If a layer's first axis is not the sample; if parameters or the optimizer's are not those that were made
+            private, or a buffer changes in a forward pass; of a callable, at the first micro-batch and at random later
+            ones,
             if a sample alone, without padding and with the random numbers that were drawn for it, has another loss than
             in the batch, or gives a trainable layer other inputs or output gradients; where rows are chosen or ordered
             by what is in them, at every micro-batch, if another order of the samples gives other rows. The sum is as
@@ -246,7 +250,7 @@ class ClippedStep(LogicalStep):
             shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
             raise ParameterError("losses", shape, "a tensor of shape (B,): one loss for each sample, not their mean")
         if not losses.requires_grad:
-            raise ParameterError("losses", "no graph", "computed from the model with gradients enabled")
+            raise TrainingStateError("the losses have no graph: compute them from the model with gradients enabled")
         if len(samples) != len(losses):
             raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
         if len(losses) == 0:
@@ -261,8 +265,7 @@ class ClippedStep(LogicalStep):
                     losses.sum().backward()
                     self._has_units = whose is not None
                     if not self._add():
-                        allowed = "a function of trainable parameters"
-                        raise ParameterError("losses", "no trainable layer reached", allowed)
+                        raise TrainingStateError("the losses reach no trainable layer")
         except BaseException:
             self.discard()
             raise
@@ -275,8 +278,7 @@ class ClippedStep(LogicalStep):
                 raise ParameterError("units", found, "given for all rows of a run, or for none")
             whose, most = unit_rows(units, rows), self._most_rows
             if most is not None and whose.most > most:
-                allowed = f"of units with at most rows_per_unit = {most} rows in a logical step"
-                raise ParameterError("units", f"one with {whose.most} rows", allowed)
+                raise ParameterError("rows of a unit", whose.most, f"at most rows_per_unit = {most} in a logical step")
         except BaseException:
             self.discard()
             raise

@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 
 import torch
 
-from dprmt._validation import ParameterError, check_count
+from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.training.clipping._layer_uses import buffer_versions
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
 from dprmt.training.clipping._replay_rows import BatchRows
@@ -155,8 +155,9 @@ class UnitStep(LogicalStep):
         ------
         ParameterError
             If an argument is out of its range; if a unit was finished in this logical step or has more rows than
-            allowed; if a forward pass changes a buffer. What was held of the unit that failed is dropped then, units
-            before it stay in the sum.
+            allowed. What was held of the unit that failed is dropped then, units before it stay in the sum.
+        TrainingStateError
+            If a forward pass changes a buffer, or the optimizer got parameters since; the same holds.
         """
         if units is None:
             raise ParameterError("units", None, "given: this step was planned for units of several rows")
@@ -221,7 +222,7 @@ class UnitStep(LogicalStep):
             raise ParameterError("batch", type(batch).__name__, "left out where losses are given as a tensor")
         if len(rows.names) > 1:
             allowed = "one at a time where losses are given as a tensor; or give a function of the batch"
-            raise ParameterError("units", f"{len(rows.names)} of them", allowed)
+            raise ParameterError("units", len(rows.names), allowed)
         self.replayable = False
         return [lambda: losses] * len(rows.names)
 
@@ -239,18 +240,17 @@ class UnitStep(LogicalStep):
             self._log.extend(samples)
         self._rows += len(samples)
         if self._most_rows is not None and self._rows > self._most_rows:
-            allowed = f"of units with at most rows_per_unit = {self._most_rows} rows in a logical step"
-            raise ParameterError("units", f"one with {self._rows} rows", allowed)
+            allowed = f"at most rows_per_unit = {self._most_rows} in a logical step"
+            raise ParameterError("rows of a unit", self._rows, allowed)
 
     def _backward(self, losses: torch.Tensor, rows: int) -> torch.Tensor:
         if not isinstance(losses, torch.Tensor) or losses.shape != (rows,):
             shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
             raise ParameterError("losses", shape, f"of shape ({rows},): one for each row of the unit, not their mean")
         if not losses.requires_grad:
-            raise ParameterError("losses", "no graph", "computed from the model with gradients enabled")
+            raise TrainingStateError("the losses have no graph: compute them from the model with gradients enabled")
         if changed := buffer_versions(self.model).items() ^ self._buffers.items():
-            found = f"buffer {min(changed)[0]}, which a forward pass changes"
-            raise ParameterError("model", found, "without state of its own, which would hold other units")
+            raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other units")
         for parameter in self._trained:  # what somebody left there would be added to
             parameter.grad = self._held.get(parameter)
         losses.sum().backward()

@@ -143,9 +143,7 @@ def _table(data: DataRecipe, split: str, part: str, base_folder: Path | None) ->
         table = datasets.load_dataset(data.source, data.subset, split=part, revision=data.revision)
     except _UNREADABLE as error:
         reason = str(error).strip().split("\n")[0]
-        raise ParameterError(
-            "data.source", f"{data.source}, split {part}", f"a data set that loads ({reason})"
-        ) from error
+        raise ParameterError("data.source", data.source, f"a data set whose split {part} loads ({reason})") from error
     feature = table.features.get(data.target)
     return table, tuple(feature.names) if isinstance(feature, datasets.ClassLabel) else None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.spectra import cosine_similarity, layer_improvements
 from dprmt.training.denoising._noise import released_sum_divisor
 from dprmt.training.denoising._step import DenoisingStep, Gradients
@@ -100,11 +100,11 @@ class DenoisingEvaluation:
 
     def __init__(self, step: DenoisingStep) -> None:
         if step.dp_optimizer is None:
-            raise ParameterError("step", "one that is not attached", "attached to an Opacus optimizer")
+            raise TrainingStateError("the step is not attached to an Opacus optimizer")
         if hasattr(step.dp_optimizer, "world_size"):
             raise ParameterError("step", type(step.dp_optimizer).__name__, "attached to an optimizer of one process")
         if step.options.on == "momentum":
-            raise ParameterError("step", "one of momenta", "one of gradients, with which the clean one compares")
+            raise ParameterError("step.options.on", step.options.on, "'gradient', with which the clean one compares")
         message = "DenoisingEvaluation reads the clean gradients: its results are private and no ε covers them"
         warnings.warn(message, PrivateDataWarning, stacklevel=2)
         self.private_history: list[PrivateImprovement] = []
@@ -122,13 +122,13 @@ class DenoisingEvaluation:
 
         Raises
         ------
-        ParameterError
+        TrainingStateError
             If the optimizer holds none.
         """
         sums = {name: getattr(p, "summed_grad", None) for name, p in self._step.parameters.items()}
         missing = [name for name, total in sums.items() if total is None]
         if missing:
-            raise ParameterError("step", f"one without the clean gradient of {missing}", "taken before zero_grad")
+            raise TrainingStateError(f"the optimizer holds no clean gradient of {missing}: ask before zero_grad")
         divisor = released_sum_divisor(self._dp_optimizer)
         return {name: sums[name].view_as(_released(p)) / divisor for name, p in self._step.parameters.items()}  # type: ignore[union-attr]
 

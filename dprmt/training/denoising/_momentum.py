@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.optimizers import DPAdamBC
 
 VARIANCE = "momentum_noise_variance"
@@ -39,10 +39,10 @@ def check_momentum(optimizer: torch.optim.Optimizer) -> None:
     _family(optimizer)
     for group in optimizer.param_groups:
         if _decay(optimizer, group) == 0:
-            raise ParameterError("optimizer", "one without momentum", "one with momentum, for on='momentum'")
+            raise ParameterError("optimizer", type(optimizer).__name__, "one with momentum, for on='momentum'")
         for option in ("amsgrad", "maximize", "nesterov", "dampening"):
             if group.get(option):
-                raise ParameterError("optimizer", f"one with {option}", f"one without {option}, for on='momentum'")
+                raise ParameterError(f"optimizer's {option}", group[option], "off, for on='momentum'")
 
 
 class MomentumSteps:
@@ -60,8 +60,8 @@ class MomentumSteps:
         for p in moving.values():
             state = self.optimizer.state.get(p, {})
             if VARIANCE not in state and any(state.get(key) is not None for key in _MOMENT.values()):
-                allowed = "one without momentum yet, or from a checkpoint of a run with the same denoiser"
-                raise ParameterError("optimizer", "one with momentum of unknown noise", allowed)
+                todo = "take one without momentum yet, or from a checkpoint of a run with the same denoiser"
+                raise TrainingStateError(f"the optimizer has momentum of unknown noise: {todo}")
         self._starts = {name: p.detach().clone() for name, p in moving.items()}
 
     def after(self, sigma: float) -> tuple[dict[str, torch.Tensor], dict[str, float]]:

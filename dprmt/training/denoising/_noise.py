@@ -68,7 +68,7 @@ def _check(dp_optimizer: DPOptimizer) -> None:
         if isinstance(dp_optimizer, kind):
             raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, f"another DPOptimizer: {reason}")
     if hasattr(dp_optimizer, "_adjusted_noise_multiplier"):
-        raise ParameterError("dp_optimizer", "one with adaptive clipping", "one whose noise is that of the settings")
+        raise ParameterError("dp_optimizer", type(dp_optimizer).__name__, "one without adaptive clipping")
 
 
 def noise_std_now(dp_optimizer: DPOptimizer) -> float:

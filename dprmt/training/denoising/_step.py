@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from opacus.optimizers import DPOptimizer
 
-from dprmt._validation import ParameterError, check_real
+from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.spectra import BlendReport, LayerReport
 from dprmt.training.denoising._momentum import MomentumSteps
 from dprmt.training.denoising._noise import gradient_noise_std, noise_std_now
@@ -129,8 +129,9 @@ class DenoisingStep:
         Raises
         ------
         ParameterError
-            If a step is attached already, a parameter of the optimizer has no name, or as for the class or
-            `gradient_noise_std`.
+            If a parameter of the optimizer has no name, or as for the class or `gradient_noise_std`.
+        TrainingStateError
+            If a step is attached already.
 
         Examples
         --------
@@ -147,13 +148,12 @@ class DenoisingStep:
         gradient_noise_std(dp_optimizer)  # refuses what it does not know
         inner = dp_optimizer.original_optimizer
         if inner in _ATTACHED:
-            raise ParameterError(
-                "dp_optimizer", "one with a denoising step", "one without: denoising twice removes signal"
-            )
+            raise TrainingStateError("the optimizer has a denoising step already: denoising twice removes signal")
         names = {id(p): name for name, p in _checked_parameters(named_parameters).items()}
         unnamed = [tuple(p.shape) for p in dp_optimizer.params if id(p) not in names]
         if unnamed:
-            raise ParameterError("named_parameters", f"no name for shapes {unnamed}", "names for all that is optimized")
+            allowed = f"names for all that is optimized, for shapes {unnamed} too"
+            raise ParameterError("named_parameters", list(names.values()), allowed)
         mine = {names[id(p)]: p for p in dp_optimizer.params}
         if isinstance(inner, DPGrape):  # its weights are denoised where their noise is; its other parameters are not
             projected = {layer.weight for layer in inner.subspaces}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dprmt._files import append_line, read_lines
-from dprmt._validation import ParameterError
+from dprmt._validation import TrainingStateError
 from dprmt.accounting import DPSGD
 from dprmt.training.harness._clip_only import SENTENCE, ClippingOnly
 
@@ -35,8 +35,7 @@ class PrivacyLedger:
         self._path, self._mechanism = folder / FILE, mechanism
         self.charged = charged_steps(folder)
         if {line["mechanism"] for line in read_lines(self._path) if "mechanism" in line} - {mechanism}:
-            what = f"{self._path}: charged for another mechanism than run.json and recipe have"
-            raise ParameterError("resume", what, "given for a run whose record is complete")
+            raise TrainingStateError(f"{self._path} was charged for another mechanism than run.json and recipe have")
 
     def charge(self, attempt: int, step: int, epsilon: float, charged: int | None = None) -> None:
         """Record one more step, durably."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 
 _Value = TypeVar("_Value")
 
@@ -42,13 +42,17 @@ def from_first(value: _Value) -> _Value:
 
 def in_first(work: Callable[[], _Value]) -> _Value | None:
     """Work of the first process, None elsewhere; what it refuses is refused in all processes, so that all end."""
-    value, problem = None, None
+    value, problem, state = None, None, None
     if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
         try:
             value = work()
         except ParameterError as error:
             problem = error.name, error.value, error.allowed
-    problem = from_first(problem)
+        except TrainingStateError as error:
+            state = str(error)
+    problem, state = from_first((problem, state))
     if problem is not None:
         raise ParameterError(*problem)
+    if state is not None:
+        raise TrainingStateError(state)
     return value

@@ -14,7 +14,7 @@ import torch
 
 from dprmt import __version__, _html
 from dprmt._files import strict_json, write_whole
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.harness._clip_only import no_privacy
 from dprmt.training.harness._events import Events
 from dprmt.training.harness._guard import check_parameters_moved, snapshot
@@ -385,10 +385,10 @@ class _FolderRun:
                 raise ParameterError("data, model and version of dprmt", document[key], allowed)
         wanted = settings.privacy.noise_multiplier
         if wanted is not None and former.get("noise_multiplier") != wanted:
-            what = f"{former.get('noise_multiplier')} in {RUN}"
-            raise ParameterError("privacy.noise_multiplier", what, f"the recipe's, {wanted}")
+            allowed = f"{former.get('noise_multiplier')}, as {RUN} has it"
+            raise ParameterError("privacy.noise_multiplier", wanted, allowed)
         if former.get("private", {}).get("data") not in (None, document["private"]["data"]):
-            raise ParameterError("data", "other training items", "those of the run's first start, in their order")
+            raise TrainingStateError("other training items than those of the run's first start, or in another order")
 
     def _check_charged(self, run: Run) -> None:
         # Steps that the parameters have seen were charged before: if they are gone from the ledger, ε is unknown.
@@ -396,7 +396,7 @@ class _FolderRun:
         seen = max(run.done, from_first(steps_seen(self._path)))
         if run.charged < seen or (run.charged and not self._former):
             what = f"{run.charged} steps charged, {seen} done" if self._former else "no run.json"
-            raise ParameterError("resume", f"{self._path}: {what}", "given for a run whose record is complete")
+            raise TrainingStateError(f"{self._path} cannot go on: {what}, so that nobody knows what was charged")
 
     def _finished(self, run: Run, finish: Callable[[Run], None], document: dict[str, Any]) -> None:
         finish(run)

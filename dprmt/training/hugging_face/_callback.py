@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import transformers
 
-from dprmt._validation import ParameterError, check_real
+from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.accounting import DPSGD, Poisson, calibrate
 from dprmt.training.clipping import PrivateStep, Units, plan_private
 from dprmt.training.data import per_sample_losses
@@ -23,6 +23,7 @@ from dprmt.training.randomness import SecureRandom
 from dprmt.training.telemetry import Telemetry
 
 SampleLosses = Callable[[torch.nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
+_ONCE = "a run goes from its beginning to its end, once"
 _PRIVATE_LOGS = ("loss", "train_loss", "grad_norm")
 
 
@@ -149,16 +150,17 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         Raises
         ------
         ParameterError
-            If the Trainer has a loop or a loss of its own, or an argument under which its steps would not be these;
-            if this or the Trainer was attached already.
+            If the Trainer has a loop or a loss of its own, or an argument under which its steps would not be these.
+        TrainingStateError
+            If this or the Trainer was attached already.
         """
         if self._trainer is not None:
-            raise ParameterError("trainer", "a second one", "the only one: a run has its own callback")
+            raise TrainingStateError("this callback has a Trainer already: a run has its own")
         check_trainer(trainer)
         if any(
             isinstance(other, PrivateTraining) and other is not self for other in trainer.callback_handler.callbacks
         ):
-            raise ParameterError("trainer", "one with another PrivateTraining", "attached to one")
+            raise TrainingStateError("the Trainer has another PrivateTraining already")
         size = len(trainer.train_dataset)
         if self._units is not None:
             self._owners = read_owners(trainer.train_dataset, self._whose, self._units.rows_per_unit)
@@ -179,11 +181,11 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
 
         Raises
         ------
-        ParameterError
+        TrainingStateError
             Before training has begun.
         """
         if self._mechanism is None:
-            raise ParameterError("mechanism", "no step yet", "asked for after training has begun")
+            raise TrainingStateError("there is no mechanism before training has begun")
         return self._mechanism
 
     def epsilon(self) -> float:
@@ -199,9 +201,7 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Refuse a Trainer whose batches or steps are not those of `attach`, or that has taken steps before."""
         if self._trainer is None:
-            raise ParameterError(
-                "callbacks", "PrivateTraining alone", "attached: a Trainer shuffles, attach(trainer) draws"
-            )
+            raise TrainingStateError("PrivateTraining is not attached: a Trainer shuffles, attach(trainer) draws")
         optimizer = kwargs.get("optimizer")
         optimizer = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's
         loader = kwargs.get("train_dataloader")
@@ -213,15 +213,15 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
             raise ParameterError("optimizer", type(optimizer).__name__, "the one that attach(trainer) made private")
         if state.global_step or self.charged:
             taken = max(state.global_step, self.charged)
-            raise ParameterError("training", f"{taken} steps taken", "a run from its beginning, trained once")
+            raise TrainingStateError(f"{taken} steps were taken already: {_ONCE}")
         if state.max_steps > self._planned():
             raise ParameterError("max_steps", state.max_steps, f"at most {self._planned()}, for which σ was found")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Refuse to go on if a step was taken that was not charged."""
         if state.global_step != self.charged:
-            what = f"{state.global_step} taken, {self.charged} charged"
-            raise ParameterError("steps", what, "all private: something else steps this Trainer's optimizer")
+            what = f"{state.global_step} steps were taken, {self.charged} charged"
+            raise TrainingStateError(f"{what}: something else steps this Trainer's optimizer")
         if self._telemetry is not None and "signal" in self._telemetry.last:
             self.reading = dict(self._telemetry.last)
 
@@ -236,7 +236,7 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
     def _create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         trainer = self._trainer
         if self._optimizer is not None:
-            raise ParameterError("training", "begun before", "a run from its beginning, trained once")
+            raise TrainingStateError(f"training has begun before: {_ONCE}")
         trainer.model.train()
         inside = self._create()
         plan = plan_private(
@@ -263,7 +263,7 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         self._items = _columns(trainer)
         return self._optimizer
 
-    def _listen(self, private: ClippedStep) -> Telemetry:
+    def _listen(self, private: PrivateStep) -> Telemetry:
         steps = self._planned()
         trained = {name: p for name, p in self._trainer.model.named_parameters() if p.requires_grad}
         return Telemetry.attach(private.optimizer, trained, every=max(1, steps // 50), horizon=steps)
@@ -276,7 +276,7 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
     ) -> torch.Tensor:
         trainer, private = self._trainer, self._private
         if private is None:
-            raise ParameterError("training", "stopped by an error before", "a run from its beginning, trained once")
+            raise TrainingStateError(f"an error stopped training before: {_ONCE}")
         model.train()
         positions, size = inputs["positions"], trainer.args.per_device_train_batch_size
         total = torch.zeros((), device=trainer.args.device)

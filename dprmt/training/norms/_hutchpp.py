@@ -102,9 +102,8 @@ def _check_independence(sketch: torch.Tensor, probes: torch.Tensor) -> None:
     )
     cosine = torch.nn.functional.cosine_similarity(first, second).abs()
     if count == _COMPARED and bool((cosine > 1 - _SAME).any()):
-        raise ParameterError(
-            "sketch", "<drawn like the probes>", "independent of the probes: of another seed or purpose"
-        )
+        allowed = "independent of the probes: of another seed or purpose"
+        raise ParameterError("sketch", tuple(sketch.shape), allowed)
 
 
 def _head_basis(layer: LayerGradient, sketch: torch.Tensor, power_iteration: bool) -> torch.Tensor:

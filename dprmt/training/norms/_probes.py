@@ -255,7 +255,7 @@ def _seed_bytes(seed: bytes | int | None) -> bytes:
     allowed = "16 to 64 bytes, or an integer in [0, 2**256)"
     if isinstance(seed, bytes):
         if not 16 <= len(seed) <= 64:
-            raise ParameterError("seed", f"{len(seed)} bytes", allowed)
+            raise ParameterError("seed", f"<hidden, {len(seed)} bytes>", allowed)
         return b"B" + seed if len(seed) < 64 else hashlib.blake2b(seed).digest()
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**256:
         raise ParameterError("seed", "<hidden>", allowed)

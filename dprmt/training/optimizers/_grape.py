@@ -125,7 +125,7 @@ class DPGrape(NoiseAwareOptimizer):
         known = {p for group in self.param_groups for p in group["params"]}
         missing = [layer.name for weight, layer in self._projected.items() if weight not in known]
         if missing:
-            raise ParameterError("params", f"without {missing[0]}", "with all projected weights")
+            raise ParameterError("params", [tuple(p.shape) for p in known], f"all projected weights, {missing[0]} too")
         for p in known:
             p.projected_grad = None
 
@@ -219,8 +219,9 @@ class DPGrape(NoiseAwareOptimizer):
 
     def _check_moments(self, state_dict: dict[str, Any]) -> None:
         sizes = [len(group["params"]) for group in self.param_groups]
-        if [len(group["params"]) for group in state_dict["param_groups"]] != sizes:
-            raise ParameterError("state_dict", "other parameter groups", f"groups of {sizes} parameters")
+        saved = [len(group["params"]) for group in state_dict["param_groups"]]
+        if saved != sizes:
+            raise ParameterError("state_dict", saved, f"of groups of {sizes} parameters")
         for key, p in self._saved_keys(state_dict):
             moment = state_dict["state"].get(key, {}).get("exp_avg")
             layer = self._projected.get(p)

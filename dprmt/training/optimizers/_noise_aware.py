@@ -85,8 +85,8 @@ class NoiseAwareOptimizer(Optimizer):  # type: ignore[misc]  # torch is skipped 
         for group in state_dict["param_groups"]:
             missing = [name for name in _CHECKS if name in self.defaults and name not in group]
             if missing:
-                allowed = f"the state of a {type(self).__name__}"
-                raise ParameterError("state_dict", f"groups without {', '.join(missing)}", allowed)
+                allowed = f"of a {type(self).__name__}, whose groups have {', '.join(missing)}"
+                raise ParameterError("state_dict", sorted(group), allowed)
             checked(group)
 
     def _saved_keys(self, state_dict: Mapping[str, Any]) -> Iterable[tuple[Any, Any]]:

@@ -372,7 +372,8 @@ def _named_groups(
     for place, group in enumerate(optimizer.param_groups):
         for p in group["params"]:
             if id(p) not in names:
-                raise ParameterError("named_parameters", f"no name for shape {tuple(p.shape)}", "names for all")
+                allowed = f"names for all, for one of shape {tuple(p.shape)} too"
+                raise ParameterError("named_parameters", list(names.values()), allowed)
             found[names[id(p)]] = (p, partial(optimizer.param_groups.__getitem__, place))
     return found
 
