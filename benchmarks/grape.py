@@ -147,13 +147,14 @@ def make_step(case: Case, method: str, model: nn.Module) -> tuple[nn.Module, Cal
 
 
 def formula(case: Case, method: str, model: nn.Module) -> int:
-    """Table 2: bytes of the weights' per-sample gradients, B Σ mn or B r Σ n; those kept as factors B T Σ (r + n)."""
+    """Table 2: bytes of the weights' per-sample gradients, B Σ mn or B r Σ n; B T Σ (r + n) if that is less."""
     shapes = [sorted(p.shape, reverse=True) for p in model.parameters() if p.requires_grad and p.ndim == 2]
     if method == "DP-Adam":
         return 4 * case.batch * sum(m * n for m, n in shapes)
-    if method == "DP-GRAPE":
-        return 4 * case.batch * sum(min(case.rank, m) * n for m, n in shapes)
-    return 0 if method == "ghost" else 4 * case.batch * case.tokens * sum(min(case.rank, m) + n for m, n in shapes)
+    if method == "ghost":
+        return 0
+    ranks = [(min(case.rank, m), n) for m, n in shapes]
+    return 4 * case.batch * sum(min(r * n, case.tokens * (r + n)) for r, n in ranks)
 
 
 def kept_bytes(contribution: Any) -> int:

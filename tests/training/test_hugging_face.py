@@ -180,9 +180,9 @@ def test_steps_are_those_of_owners_with_all_their_items(trainer: Make, regime: s
     [
         ({"owners": "author"}, r"owners must be one of the columns \(there are none\), got 'author'"),
         ({"owners": ["a"] * 23}, "owners must be one integer or string for each of the 24 items, got 23"),
-        ({"owners": ["a"] * 22 + [None, ""]}, "each of the 24 items, got '2 without'"),
+        ({"owners": ["a"] * 22 + [None, ""]}, r"items without owners must be 0 of 24: .*, got 2"),
         ({"owners": [0.5] * 24}, "owners must be integers or strings, got 0.5"),
-        ({"owners": OWNERS, "units": Units(7)}, "at most units.rows_per_unit = 7 items each, got 'one with 8 items'"),
+        ({"owners": OWNERS, "units": Units(7)}, "items of an owner must be at most units.rows_per_unit = 7, got 8"),
         ({"units": Units(7)}, "owners must be given with units"),
     ],
 )

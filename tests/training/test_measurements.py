@@ -398,9 +398,14 @@ def test_a_target_is_met_by_the_charged_rate(tmp_path: Any) -> None:
     assert 2.99 < DPSGD(sigma, setting.sample_rate).epsilon(3, 1e-3).upper <= 3.0
 
 
-def test_a_recipe_in_a_subspace_is_refused(tmp_path: Any) -> None:
-    with pytest.raises(ParameterError, match=r"optimizer\.name"):
-        recipe_experiment(recipe_from_dict(tiny_recipe(tmp_path)).with_changes({"optimizer.name": "grape"}))
+def test_gradients_of_a_recipe_in_a_subspace_are_seen_there(tmp_path: Any) -> None:
+    changes = {"optimizer.name": "grape", "optimizer.rank": 2}
+    found = recipe_experiment(recipe_from_dict(tiny_recipe(tmp_path)).with_changes(changes), steps=1)
+    (step,) = private_gradients(found.experiment, found.settings, steps=1)
+    shapes = {tuple(x.shape) for x in step.noisy.values()}
+    assert shapes
+    assert {min(shape) for shape in shapes} == {2}
+    assert {tuple(x.shape) for x in step.clean.values()} == shapes
 
 
 def test_layers_that_are_left_alone_count_as_they_are() -> None:

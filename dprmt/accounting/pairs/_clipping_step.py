@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +32,11 @@ class ClippingStep:
     sample_rate: float
     law: NormLaw = field(default=ExactLaw())
     secret: bool = False
-    steps: ClassVar[int] = 1
+
+    @property
+    def steps(self) -> int:
+        """One."""
+        return 1
 
     @property
     def convex_from(self) -> float:

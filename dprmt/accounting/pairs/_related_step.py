@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,7 +28,11 @@ class RelatedStep:
     step: ClippingStep
     size: int
     is_replacement: bool
-    steps: ClassVar[int] = 1
+
+    @property
+    def steps(self) -> int:
+        """One."""
+        return 1
 
     @property
     def tail_share(self) -> float:

@@ -102,13 +102,15 @@ def _mu_of_chords(epsilon: Array, delta: Array) -> float:
     A convex curve falls short of its chord by at most (Δγ)²/8 times its largest second derivative there, which is
     φ(μ/2 + ε/μ)/(μγ); so much is asked for at both ends.
     """
+    apart = np.diff(epsilon)
+    log_width = apart + np.log(-np.expm1(-apart))
 
     def is_above(mu: float) -> bool:
         own = _delta_of(np.full(epsilon.size, mu), epsilon)
         log_density = -((mu / 2 + epsilon / mu) ** 2) / 2 - math.log(2 * math.pi) / 2
         with np.errstate(over="ignore"):
-            width = np.expm1(np.diff(epsilon))  # of γ, in units of the left end
-            bend = width**2 / 8 * np.exp(log_density[:-1] + epsilon[:-1]) / mu
+            # (Δγ)² φ/(8μγ), of a width in units of the left end; in logarithms, as the width may be beyond all floats.
+            bend = np.exp(2.0 * log_width + log_density[:-1] + epsilon[:-1]) / (8.0 * mu)
         return bool(np.all(np.minimum(own[:-1] - delta[:-1], own[1:] - delta[1:]) >= bend * (1.0 + 1e-9)))
 
     low, high = 0.0, 1e-6

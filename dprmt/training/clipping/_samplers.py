@@ -362,5 +362,5 @@ def _new_rows(rows: Samples, known: set[bytes]) -> set[bytes]:
     """By names that no unit has."""
     names = {b"row" + name for name in sample_names([] if rows is None else rows)}
     if twice := known & names:
-        raise ParameterError("samples", f"{len(twice)} that came before", "rows of one unit, once in a logical step")
+        raise ParameterError("samples that come twice", len(twice), "0: rows are of one unit, once in a logical step")
     return names

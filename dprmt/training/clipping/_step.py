@@ -124,7 +124,7 @@ class ClippedStep(LogicalStep):
     >>> losses = step.accumulate(step.model(inputs).flatten(), samples=[17, 4], step=0)
     >>> step.step()
     >>> network.weight.detach()
-    tensor([[-0.5000, -0.2500]])
+    tensor([[-0.4999, -0.2500]])
     >>> losses = step.accumulate(step.model(inputs).flatten(), samples=[17, 4], step=0)
     Traceback (most recent call last):
     ...
@@ -334,7 +334,9 @@ class ClippedStep(LogicalStep):
         try:
             if self._samplers.measured()[0] is not None:
                 if self._has_units:
-                    raise ParameterError("losses", "a backward pass without units", "given to accumulate(…, units=…)")
+                    raise TrainingStateError(
+                        "a backward pass names no units in a run that has them: give losses to accumulate(…, units=…)"
+                    )
                 self._samplers.uses.check()
                 self._has_units = False
                 self._add()

@@ -136,7 +136,9 @@ def check_owners(name: str, owners: Sequence[Any] | torch.Tensor, rows: int) -> 
         raise ParameterError(name, found, f"one integer or string for each of the {rows} items")
     holes = sum(value is None or (isinstance(value, str) and not value) or value != value for value in values)
     if holes:
-        raise ParameterError(name, f"{holes} without", f"one integer or string for each of the {rows} items")
+        raise ParameterError(
+            f"missing values of {name}", holes, f"0: one integer or string for each of the {rows} items"
+        )
     return [_owner(name, value) for value in values]
 
 

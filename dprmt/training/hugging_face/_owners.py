@@ -48,7 +48,7 @@ def read_owners(data: Any, owners: Any, most: int | None) -> Owners:
         places.setdefault(name, []).append(place)
     longest = max(map(len, places.values()), default=0)
     if most is not None and longest > most:
-        raise ParameterError("owners", f"one with {longest} items", f"at most units.rows_per_unit = {most} items each")
+        raise ParameterError("items of an owner", longest, f"at most units.rows_per_unit = {most}")
     return Owners(tuple(places), tuple(map(tuple, places.values())))
 
 
@@ -65,7 +65,7 @@ def _names(data: Any, owners: Any) -> list[SampleId]:
         raise ParameterError("owners", found, f"one integer or string for each of the {len(data)} items")
     holes = sum(value is None or (isinstance(value, str) and not value) or value != value for value in values)
     if holes:
-        raise ParameterError("owners", f"{holes} without", f"one integer or string for each of the {len(data)} items")
+        raise ParameterError("items without owners", holes, f"0 of {len(data)}: an integer or string for each")
     return [_name(value) for value in values]
 
 

@@ -56,8 +56,8 @@ def exact_squared_norms(
 
     Examples
     --------
-    >>> exact_squared_norms(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]]))
-    tensor([45.], dtype=torch.float64)
+    >>> exact_squared_norms(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0]]))
+    tensor([100.], dtype=torch.float64)
     """
     budget = check_count("memory_budget", memory_budget)
     dtype = check_factors(activations=activations, gradients=gradients)

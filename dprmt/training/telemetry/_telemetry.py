@@ -182,8 +182,8 @@ class Telemetry:
         ...     weights.grad_sample = torch.zeros(0, 4, 3)  # Poisson sampling drew nobody: pure noise
         ...     private.step()
         ...     private.zero_grad()
-        >>> sorted(telemetry.last)
-        ['best_rate', 'curvature', 'displacement', 'rate_factor', 'signal', 'z', 'z_displacement', 'z_window']
+        >>> {"signal", "z", "best_rate", "curvature"} <= telemetry.last.keys()
+        True
         """
         gradient_noise_std(dp_optimizer)  # refuses what it does not know
         return cls(
