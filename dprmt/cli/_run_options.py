@@ -12,6 +12,7 @@ from dprmt._validation import ParameterError
 from dprmt.accounting import (
     DPSGD,
     Composition,
+    ExactNorms,
     FixedOrder,
     Group,
     RandomAllocation,
@@ -86,10 +87,10 @@ class Run:
         """The phases, and what else is released, composed."""
         return Composition([*self.phases, *self.releases])
 
-    def calibrated(self, epsilon: float, delta: float) -> Run:
-        """The run with the least noise for a target; noise multipliers of phases keep their ratios."""
+    def calibrated(self, **target: float) -> Run:
+        """The same with as little noise as a target in words of :func:`calibrate` allows; phases keep their ratios."""
         before = self.composition()
-        after = calibrate(before, target_epsilon=epsilon, delta=delta)
+        after = calibrate(before, **target)
         found = {old: new for (old, _), (new, _) in zip(before.phases, after.phases, strict=True)}
         return replace(self, phases=tuple((cast("DPSGD", found[old]), steps) for old, steps in self.phases))
 
@@ -111,11 +112,17 @@ class Run:
 
 
 def read_run(
-    namespace: argparse.Namespace, others: tuple[Option, ...], noise_multiplier: str | None = None
+    namespace: argparse.Namespace,
+    others: tuple[Option, ...],
+    noise_multiplier: str | None = None,
+    targets: tuple[Option, ...] = (),
 ) -> tuple[Run, dict[str, Any]]:
-    """The run, and the values of a command's other options; ``noise_multiplier``: where none is given."""
+    """The run, and the values of a command's other options.
+
+    ``noise_multiplier``: where none is given. ``targets``: of which not all are; a record's count where none is.
+    """
     if getattr(namespace, FROM_JSON.dest, None) is not None:
-        return _from_record(namespace, others)
+        return _from_record(namespace, others, targets)
     for option in others:
         if option.dest in _NEEDED and getattr(namespace, option.dest) is None:
             raise ParameterError(option.dest, None, "given, or in a record that --from-json names")
@@ -123,7 +130,7 @@ def read_run(
     asked = {option.dest: getattr(namespace, option.dest, None) for option in _OF_A_PHASE}
     if namespace.phases is None:
         run = Run((_phase(asked, noise_multiplier, "given, or --phases"),), releases=releases)
-        return run, read_options(namespace, others)
+        return run, read_options(namespace, (*others, *targets))
     for name, text in asked.items():
         if text is not None:
             raise ParameterError(name, text, "left out where --phases is given")
@@ -133,22 +140,25 @@ def read_run(
         for table in PHASES.read(PHASES.dest, namespace.phases)
     ]
     phases = [_phase(table, noise_multiplier, "given in every phase, or above the first") for table in tables]
-    return Run(tuple(phases), True, releases), read_options(namespace, others)
+    return Run(tuple(phases), True, releases), read_options(namespace, (*others, *targets))
 
 
-def _from_record(namespace: argparse.Namespace, others: tuple[Option, ...]) -> tuple[Run, dict[str, Any]]:
+def _from_record(
+    namespace: argparse.Namespace, others: tuple[Option, ...], targets: tuple[Option, ...]
+) -> tuple[Run, dict[str, Any]]:
     for option in (*_OF_A_PHASE, PHASES, ALSO):
         if getattr(namespace, option.dest, None) is not None:
             given = getattr(namespace, option.dest)
             raise ParameterError(option.dest, given, "left out where --from-json is given")
     record = FROM_JSON.read(FROM_JSON.dest, namespace.from_json)
-    for option in others:
+    own = targets if all(getattr(namespace, option.dest) is None for option in targets) else ()
+    for option in (*others, *own):
         if getattr(namespace, option.dest) is None:
             setattr(namespace, option.dest, stated(record, option))
-            if option.dest in _NEEDED and getattr(namespace, option.dest) is None:
+            if option in others and option.dest in _NEEDED and getattr(namespace, option.dest) is None:
                 raise ParameterError(option.dest, None, "given: the record of --from-json does not state it")
     run = Run(phases_of(record), "phases" in record, releases_of(record))
-    return run, read_options(namespace, others)
+    return run, read_options(namespace, (*others, *targets))
 
 
 def _phase(texts: dict[str, Any], noise_multiplier: str | None, missing: str) -> tuple[DPSGD, int]:
@@ -163,11 +173,19 @@ def _phase(texts: dict[str, Any], noise_multiplier: str | None, missing: str) ->
 
 
 def _described(mechanism: DPSGD, steps: int) -> dict[str, Any]:
-    analysis = analysis_of(mechanism.norms) if mechanism.has_pairs else "composed curves"
-    described = {"mechanism": mechanism.as_dict(), "steps": steps, "analysis": analysis}
+    described = {"mechanism": mechanism.as_dict(), "steps": steps, "analysis": _analysis(mechanism)}
     if mechanism.sampling.steps_per_epoch is not None:
         described["epochs"] = steps // mechanism.sampling.steps_per_epoch
     return described
+
+
+def _analysis(mechanism: DPSGD) -> str:
+    if not mechanism.has_pairs:
+        return "composed curves"
+    # Potentials of public probes give way to curves where these are smaller.
+    norms = mechanism.norms
+    either = mechanism.neighbours.is_replacement and not isinstance(norms, ExactNorms) and not norms.is_secret
+    return f"{analysis_of(norms)}{' or composed curves' if either else ''}"
 
 
 def _label(mechanism: DPSGD) -> str:

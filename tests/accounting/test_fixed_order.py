@@ -92,6 +92,17 @@ def test_replacement_with_estimated_norms_is_finite(secret: bool) -> None:
     assert below <= bounds.upper <= 1.02 * below
 
 
+@pytest.mark.parametrize(("rate", "width"), [(1.0, 1.005), (0.3, 1.02)])
+def test_replacement_at_high_rates_is_by_curves(rate: float, width: float) -> None:
+    """Potentials alone give no finite answer at rate 1, and one 14 % larger at .3; δ at ε has the same bound."""
+    run = DPSGD(4.0, rate, Hutchinson(32), ReplaceOne())
+    bounds = run.epsilon(10 if rate < 1.0 else 3, 1e-5)
+    assert bounds.lower <= bounds.upper <= width * bounds.lower
+    delta = run.delta(10 if rate < 1.0 else 3, bounds.upper)
+    assert delta.lower <= 1e-5
+    assert delta.upper <= 1.1e-5
+
+
 def test_steps_are_epochs_in_all_questions() -> None:
     run = DPSGD(2.0, FixedOrder())
     three = run.epsilon(epochs=3, delta=1e-5)

@@ -495,3 +495,24 @@ class Stream(torch.utils.data.IterableDataset):
 
     def __iter__(self):
         yield 1
+
+
+def test_neighbours_are_those_that_were_stated() -> None:
+    """Replacement and groups: the mechanism's own numbers, registered or told in a call; states are of one relation."""
+    from dprmt.accounting import Group, ReplaceOne
+
+    replaced = register(ExactNorms(), neighbours=ReplaceOne(), name="replaced")
+    accountant = after(replaced(), (1.0, 0.02, 50))
+    expected = {
+        whose: DPSGD(1.0, 0.02, neighbours=whose).epsilon(50, DELTA).upper for whose in (ReplaceOne(), Group(3))
+    }
+    assert accountant.get_epsilon(DELTA) == expected[ReplaceOne()]
+    assert accountant.get_epsilon(DELTA, neighbours=Group(3)) == expected[Group(3)]
+    assert expected[ReplaceOne()] > DPSGD(1.0, 0.02).epsilon(50, DELTA).upper
+    assert accountant.state_dict()["configuration"]["neighbours"] == {"kind": "replace-one"}
+    zero_out = register(ExactNorms(), name="zero_out")()
+    assert "neighbours" not in zero_out.configuration.as_dict()  # as states of earlier versions
+    with pytest.raises(ParameterError, match="that of this accountant"):
+        zero_out.load_state_dict({**accountant.state_dict(), "mechanism": "zero_out"})
+    with pytest.raises(ParameterError, match="neighbours must be"):
+        register(ExactNorms(), neighbours="replace-one", name="worded")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -73,3 +74,40 @@ def test_bad_words_are_one_line(capsys: pytest.CaptureFixture[str], words: list[
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_noise_for_what_an_attacker_may_reach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Targets of :func:`calibrate`: met from above, nearly; the answer is a record that is met again."""
+    run = ["--sample-rate", "0.02", "--steps", "50", "--delta", "1e-5"]
+    for target, name, wanted in (
+        (["--advantage", "0.1"], "advantage", 0.1),
+        (["--true-positive-rate", "0.03", "--false-positive-rate", "0.01"], "true_positive_rate", 0.03),
+    ):
+        assert main(["noise", *run, *target, "--json"]) == 0
+        text = capsys.readouterr().out
+        found = json.loads(text)
+        assert 0.998 * wanted <= found[name]["upper"] <= wanted
+        assert found[f"target_{name}"] == wanted
+        (tmp_path / "noise.json").write_text(text)
+        assert main(["noise", "--from-json", str(tmp_path / "noise.json"), "--json"]) == 0
+        assert capsys.readouterr().out == text
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ([], "--epsilon"),
+        (["--advantage", "0.1", "--epsilon", "2"], "--advantage"),
+        (["--true-positive-rate", "0.1"], "--false-positive-rate"),
+        (["--advantage", "0.1", "--false-positive-rate", "0.1"], "--false-positive-rate"),
+        (["--advantage", "1"], "--advantage"),
+        (["--true-positive-rate", "0.01", "--false-positive-rate", "0.1"], "--true-positive-rate"),
+    ],
+)
+def test_targets_that_cannot_be_are_one_line(
+    options: list[str], names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["noise", "--sample-rate", "0.02", "--steps", "50", "--delta", "1e-5", *options]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f": {names} must be" in err

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting.basics import LARGEST_EPSILON, Direction, PrivacyBounds, phases_html, worst_of
-from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Progress, Question, improve, solve
+from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Progress, Question, improve, interval, solve
 from dprmt.accounting.mechanisms._releases import Release
 from dprmt.accounting.mechanisms._sketch_choice import settled
 from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut
@@ -348,7 +348,18 @@ class Composition:
                 for unit in mechanism.schedule(_fallback(mechanism, choice), steps)
             ]
             bounds = improve(bounds, schedule, question, tolerance, progress)
+        if self.neighbours.is_replacement and not bounds.is_narrow and bounds.upper > enough:
+            return self._smaller_by_curves(bounds, question, direction, tolerance)
         return bounds
+
+    def _smaller_by_curves(
+        self, bounds: PrivacyBounds, question: Question, direction: Direction, tolerance: float
+    ) -> PrivacyBounds:
+        """Both are valid: potentials lose much at high rates, all without sampling, where curves lose little (N6)."""
+        curves = bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
+        if curves.upper >= bounds.upper:
+            return bounds
+        return interval(bounds.lower, max(curves.upper, bounds.lower), direction, question, tolerance)
 
 
 def solved(run: Composition, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from opacus.accountants import IAccountant, register_accountant
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
-from dprmt.accounting import DPSGD, Norms, Poisson, PrivacyBounds, RandomAllocation, compose
+from dprmt.accounting import DPSGD, Neighbours, Norms, Poisson, PrivacyBounds, RandomAllocation, ZeroOut, compose
 from dprmt.accounting.laws import checked_norms
 
 NAME = "randomized_clipping"
@@ -30,6 +30,8 @@ class ClippingConfiguration:
         How per-sample norms are taken, of all layers together.
     sampling : {"poisson", "allocation"}
         "allocation": batches are those of random allocation, and Opacus' sample rate is 1 / steps of an epoch.
+    neighbours : ZeroOut, AddRemove, ReplaceOne or Group
+        Whose privacy is accounted for.
 
     Raises
     ------
@@ -39,20 +41,23 @@ class ClippingConfiguration:
 
     norms: Norms
     sampling: str = "poisson"
+    neighbours: Neighbours = ZeroOut()
 
     def __post_init__(self) -> None:
         checked_norms(self.norms)
         check_choice("sampling", self.sampling, ("poisson", "allocation"))
+        DPSGD(1.0, 1.0, self.norms, self.neighbours)
 
     def as_dict(self) -> dict[str, Any]:
-        """What both say, as numbers and words.
+        """What they say, as numbers and words.
 
         Returns
         -------
         dict
-            ``norms``, as :meth:`Norms.as_dict` says it, and ``sampling``.
+            ``norms``, as :meth:`Norms.as_dict` says it, ``sampling``, and ``neighbours`` where they are not zero-out.
         """
-        return {"norms": self.norms.as_dict(), "sampling": self.sampling}
+        whose = {} if self.neighbours == ZeroOut() else {"neighbours": self.neighbours.as_dict()}
+        return {"norms": self.norms.as_dict(), "sampling": self.sampling, **whose}
 
     def mechanism(self, noise_multiplier: float, sample_rate: float) -> DPSGD:
         """The mechanism of one step.
@@ -68,8 +73,8 @@ class ClippingConfiguration:
             The mechanism.
         """
         if self.sampling == "allocation":
-            return DPSGD(noise_multiplier, RandomAllocation(_epoch_length(sample_rate)), self.norms)
-        return DPSGD(noise_multiplier, Poisson(sample_rate), self.norms)
+            return DPSGD(noise_multiplier, RandomAllocation(_epoch_length(sample_rate)), self.norms, self.neighbours)
+        return DPSGD(noise_multiplier, Poisson(sample_rate), self.norms, self.neighbours)
 
     def charged(self, history: list[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
         """The history with the epoch under way counted as a whole, for random allocation.
@@ -109,9 +114,11 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
     Formal guarantees
     -----------------
     :meth:`get_epsilon` returns the certified upper bound of :class:`dprmt.accounting.DPSGD` with these norms for the
-    recorded history, both adjacency directions, under what mechanism and norms ask of the training code. Of Opacus this
-    asks in particular:
+    recorded history, both adjacency directions, for the neighbours that were stated (zero-out by default), under what
+    mechanism and norms ask of the training code. Of Opacus this asks in particular:
 
+    * Opacus divides by the expected batch size, q times the number of samples, so that add-remove neighbours have these
+      numbers only where neither was chosen by that number;
     * ``poisson_sampling=True``, ``clipping="flat"``. The rate is then 1 / len(data_loader), and Opacus refuses to
       accumulate gradients over several batches;
     * *virtual steps* (``BatchMemoryManager``) are recorded as one step at the rate of the logical batch, as they
@@ -184,7 +191,7 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         tolerance : float
             As in ``DPSGD.epsilon``.
         **stated
-            ``norms``, ``sampling``: replace what was registered, for this call. Opacus hands on what
+            ``norms``, ``sampling``, ``neighbours``: replace what was registered, for this call. Opacus hands on what
             ``make_private_with_epsilon`` gets; any other name is an error, not ignored.
 
         Returns
@@ -317,7 +324,9 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
             raise ParameterError("state_dict['configuration']", there, allowed)
 
 
-def register(norms: Norms, *, sampling: str = "poisson", name: str = NAME) -> type[RandomizedClippingAccountant]:
+def register(
+    norms: Norms, *, sampling: str = "poisson", neighbours: Neighbours = ZeroOut(), name: str = NAME
+) -> type[RandomizedClippingAccountant]:
     """State how norms are computed, and register an Opacus accountant for it.
 
     Parameters
@@ -326,6 +335,8 @@ def register(norms: Norms, *, sampling: str = "poisson", name: str = NAME) -> ty
         How per-sample norms are taken, of all layers together.
     sampling : {"poisson", "allocation"}
         As in :class:`ClippingConfiguration`.
+    neighbours : ZeroOut, AddRemove, ReplaceOne or Group
+        Whose privacy is accounted for.
     name : str
         What ``PrivacyEngine(accountant=...)`` calls it. Registering a name again replaces it for engines made
         afterwards, *and* for the calibration in ``make_private_with_epsilon`` of engines made before: use different
@@ -358,7 +369,7 @@ def register(norms: Norms, *, sampling: str = "poisson", name: str = NAME) -> ty
     """
     if not isinstance(name, str) or not name or name in _BUILT_IN:
         raise ParameterError("name", name, f"a non-empty string, none of {', '.join(map(repr, _BUILT_IN))}")
-    configuration = ClippingConfiguration(norms, sampling)
+    configuration = ClippingConfiguration(norms, sampling, neighbours)
     members = {"configuration": configuration, "_name": name, "__doc__": RandomizedClippingAccountant.__doc__}
     accountant = type("RandomizedClippingAccountant", (RandomizedClippingAccountant,), members)
     register_accountant(name, accountant, force=True)
