@@ -9,6 +9,7 @@ import os
 import pickle
 import signal
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from scipy import stats
 
 from dprmt._files import append_line
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD
+from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.training.harness import ItemTask
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._guard import (
@@ -126,6 +127,29 @@ def test_spent_epsilon_is_the_accountants_upper_bound_or_more():
     assert planned.after(29) == planned.after(30) == mechanism.epsilon(30, 1e-5).upper
     assert planned.after(31) == mechanism.epsilon(32, 1e-5).upper
     assert spent.after(17, exactly=True) == mechanism.epsilon(17, 1e-5).upper < spent.after(18)
+
+
+def test_spent_epsilon_in_blocks_is_an_upper_bound_whatever_was_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 steps with probes: two curves and the last answer, where 100 equations were solved."""
+    mechanism, asked = DPSGD(1.0, 0.01, Hutchinson(32)), []
+    answer = DPSGD.epsilon
+
+    def counted(self: DPSGD, steps: Any, *options: Any, **named: Any) -> Any:
+        asked.append(steps)
+        return answer(self, steps, *options, **named)
+
+    monkeypatch.setattr(DPSGD, "epsilon", counted)
+    monkeypatch.setattr("dprmt.training.harness._ledger._EXACT_FOR", math.inf)  # however busy the machine
+    spent, resumed = SpentEpsilon(mechanism, 1e-5, 100), SpentEpsilon(mechanism, 1e-5, 100)
+    found = [spent.after(steps) for steps in range(1, 101)]
+    assert len(asked) == 3
+    assert [resumed.after(steps) for steps in range(70, 101)] == found[69:]
+    assert found == sorted(found)
+    for steps in (1, 2, 40, 64, 65, 99):
+        one = answer(mechanism, steps, 1e-5)
+        assert one.lower <= found[steps - 1] <= one.upper * 1.002
+        assert spent.after(steps, exactly=True) == one.upper
+    assert found[99] == answer(mechanism, 100, 1e-5).upper
 
 
 trees = st.recursive(
