@@ -215,6 +215,43 @@ def test_of_a_private_step_it_sees_the_released_gradient_and_its_noise():
     assert telemetry.last["signal"] is found
 
 
+@pytest.mark.parametrize("name", ["momentum", "adamw"])
+def test_readings_follow_from_what_was_released_alone(name):
+    """A private run's noisy gradients, given to an optimizer that has never seen model or data, give the same readings:
+    so nothing, a distinguishing game least of all, finds more in telemetry than in the gradients.
+    """
+    torch.manual_seed(1)
+    model = torch.nn.Linear(6, 4)
+    start = {key: p.detach().clone() for key, p in model.named_parameters()}
+    step = make_private(
+        model,
+        OPTIMIZERS[name](model.parameters()),
+        norms="exact",
+        clipping_norm=1.0,
+        noise_multiplier=2.0,
+        expected_batch_size=10.0,
+    )
+    options = {"every": 5, "window": 5, "horizon": 25}
+    telemetry = Telemetry.attach(step.optimizer, model.named_parameters(), **options)
+    released, read = [], []
+    step.optimizer.original_optimizer.register_step_pre_hook(
+        lambda *_: released.append({key: p.grad.clone() for key, p in model.named_parameters()})
+    )
+    for number in range(25):
+        step.accumulate(step.model(torch.randn(8, 6)).square().sum(1), samples=range(8), step=number)
+        step.step()
+        read.append(telemetry.last)
+    alone = {key: torch.nn.Parameter(value) for key, value in start.items()}
+    optimizer = OPTIMIZERS[name](alone.values())
+    outside = Telemetry(optimizer, alone, 0.2, **options)
+    for gradients_, expected in zip(released, read, strict=True):
+        for key, p in alone.items():
+            p.grad = gradients_[key]
+        optimizer.step()
+        assert outside.last == expected
+    assert {"advice", "change", "signal", "displacement"} <= read[-1].keys()
+
+
 def test_before_a_denoiser_it_reads_what_was_released():
     """Energies are those of the noisy gradient; what needs the optimizer's response is not claimed."""
     W = torch.nn.Parameter(torch.zeros(40, 60))
