@@ -157,6 +157,28 @@ class Attention(nn.Module):
         return self.inside(x, x, x, need_weights=False)[0]
 
 
+class Words(nn.Module):
+    """Embeddings, of which one word has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(9, 6, padding_idx=0), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.tanh(self.table((x.abs() * 7).long() % 9).mean(2)))
+
+
+class Recurrent(nn.Module):
+    """Torch's, which is taken whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.GRU(6, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inside(x)[0]
+
+
 class Twice(nn.Module):
     """One layer in two places."""
 
@@ -181,14 +203,17 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
     "normalizations": lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 4), nn.RMSNorm(4)),
     "lone bias": lone_bias,
     "attention": Attention,
+    "embedding": Words,
+    "recurrent": Recurrent,
     "layer in two places": Twice,
 }
 
 
-@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("how", ["exact", "ghost", "everything", "alone"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_kinds_of_layers(kind: str, everything: bool) -> None:
+def test_kinds_of_layers(kind: str, how: str) -> None:
     """Norms of units, exact or with everything estimated: in both, what is added is clipped to C by the law's X."""
+    everything = how == "everything"
     torch.manual_seed(3)
     model = KINDS[kind]().double().train()
     plain, x, whose = copy.deepcopy(model), torch.randn(5, 4, 6).double(), ["a", "b", "a", "c", "a"]
@@ -205,15 +230,15 @@ def test_kinds_of_layers(kind: str, everything: bool) -> None:
     units = summed(gradients, whose)
     exact = {u: math.sqrt(sum(float(v.square().sum()) for v in g.values())) for u, g in units.items()}
     bound = sorted(exact.values())[1]
-    estimator = HutchinsonEstimator(400, everything=True, generator=ProbeGenerator(SEED)) if everything else "ghost"
+    estimator = HutchinsonEstimator(400, everything=True, generator=ProbeGenerator(SEED)) if everything else how
     step = make_private(
         model,
         torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1.0),
-        norms=estimator,
+        norms="hutchinson" if how == "alone" else estimator,
         clipping_norm=bound,
         noise_multiplier=0.0,
         expected_batch_size=1.0,
-        units=Units(3, regime="together"),
+        units=Units(3, regime="alone" if how == "alone" else "together"),
     )
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     step.accumulate(lambda b: values(step.model, b), samples=range(5), units=whose, step=0, batch=x)
