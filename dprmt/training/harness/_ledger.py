@@ -117,6 +117,7 @@ class SpentEpsilon:
 
     def _of_block(self, steps: int) -> float:
         if steps not in self._of_curve:
+            assert not isinstance(self._mechanism, ClippingOnly)  # of which nothing is asked
             first = steps - (steps - 1) % _BLOCK  # the same block whatever the step that a run goes on from
             block = range(first, min(first + _BLOCK, self._planned))
             upper = self._mechanism.epsilon(list(block), self._delta).upper
