@@ -224,7 +224,9 @@ def test_missing_files_and_unreachable_sets_are_refused(tmp_path: Path, monkeypa
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     hub = DataRecipe(source="no-one/nothing", train=("train",), validation=("test",), inputs=("a",), target="b")
-    with pytest.raises(ParameterError, match=r"data\.source must be a data set that loads"):
+    with pytest.raises(
+        ParameterError, match=r"data\.source must be a data set whose split train loads .*, got 'no-one/nothing'$"
+    ):
         load_data(hub, TOKENIZER, "classification")
 
 

@@ -126,7 +126,9 @@ def test_where_little_is_read_the_page_says_so(tmp_path: Path) -> None:
     assert "not read" in said[0]
     assert "not read" in said[2]
     train_task(model(), TASK, settings(telemetry={"on": False}, training__steps=2), tmp_path / "silent", noise_seed=0)
-    with pytest.raises(ParameterError, match="run must be the folder of a run with telemetry"):
+    with pytest.raises(
+        ParameterError, match=r"full readings of run must be at least 1: a run with telemetry, .*, got 0"
+    ):
         write_run_report(tmp_path / "page", tmp_path / "silent")
 
 

@@ -143,7 +143,9 @@ def estimate_norms(
     Raises
     ------
     ParameterError
-        As `register_norm_samplers` does; if steps were counted already, or batches are not Poisson's.
+        As `register_norm_samplers` does; if batches are not Poisson's.
+    TrainingStateError
+        If steps were counted already.
 
     Formal guarantees
     -----------------

@@ -143,8 +143,10 @@ class NormSamplers:
         Raises
         ------
         ParameterError
-            If the step was finished before, an identity comes twice within it, or a forward pass is missing; if nobody
-            who knows of these norms has counted an earlier step.
+            If the step was finished before, or an identity comes twice within it.
+        TrainingStateError
+            If a forward pass is missing, or an earlier backward pass was not summed; if nobody who knows of these norms
+            has counted an earlier step.
         """
         number, rows = check_count("step", step, low=0), None
         size = None if samples is None else len(samples)

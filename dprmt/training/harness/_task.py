@@ -187,10 +187,10 @@ class ItemTask(Task):
     >>> task = ItemTask([0, 1, 2, 1], torch.tensor, losses, owners=["anna", "ben", "anna", "anna"], units=Units(2))
     >>> task.size, task.unit
     (2, 'all items that have one of the owners')
-    >>> ItemTask([0, 1], torch.tensor, losses, owners=["anna", None])
+    >>> ItemTask([0, 1], torch.tensor, losses, owners=["anna", None])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    dprmt._validation.ParameterError: owners must be one integer or string for each of the 2 items, got '1 without'
+    dprmt._validation.ParameterError: missing values of owners must be 0: one integer or string for each of ..., got 1
     """
 
     items: Sequence[Any]
