@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shlex
 import shutil
 import subprocess
@@ -254,3 +255,27 @@ def test_names_of_recipes_complete_in_bash(tmp_path: Path) -> None:
         found = subprocess.run(shell, capture_output=True, text=True, check=True, cwd=tmp_path).stdout.split()
         assert len(found) == wanted, (words, found)
         assert all(name.startswith(words.split()[1]) for name in found)
+
+
+def test_names_of_recipes_complete_in_fish(tmp_path: Path) -> None:
+    pytest.importorskip("shtab")
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", "dprmt", "--print-completion", "fish"], capture_output=True, text=True, check=True
+    )
+    (tmp_path / "dprmt.fish").write_text(done.stdout, encoding="utf-8")
+    (tmp_path / "mine.toml").touch()
+    asked = {
+        "eps": {"epsilon"},
+        "train minilm-docstrings-h": {"minilm-docstrings-hutchinson", "minilm-docstrings-hutchpp"},
+        "recipes minilm-s": {"minilm-sst2"},
+        "train mine": {"mine.toml"},
+        "epsilon --neighbours ": {"zero-out", "add-remove", "replace-one"},
+    }
+    script = "function dprmt; end; source dprmt.fish; " + "; echo; ".join(f"complete -C 'dprmt {w}'" for w in asked)
+    command = ["fish", "--no-config", "-c", script]
+    environment = os.environ | {"HOME": str(tmp_path)}
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
+    answers = [{line.split("\t")[0] for line in part.splitlines()} for part in run.stdout.split("\n\n")]
+    assert answers == list(asked.values())
