@@ -25,7 +25,6 @@ sys.path.append(str(Path(__file__).parents[1] / "verify"))
 from flint import arb, fmpz
 
 from benchmarks.other_accountants import Setting, opacus_prv
-from dprmt_verify._balls import use_bits
 from dprmt_verify._ends import delta_above
 from dprmt_verify._sums import Masses
 
@@ -99,7 +98,7 @@ def _on(law: Masses, first: int, count: int) -> np.ndarray:
 
 
 def _epsilon(law: Masses, mesh: float, delta: float) -> float:
-    use_bits(300)
+    ctx.prec = 300
     low, high = 0.0, 100.0
     for _ in range(45):
         middle = (low + high) / 2

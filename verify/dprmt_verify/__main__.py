@@ -1,7 +1,6 @@
 """``python -m dprmt_verify STATEMENT.json …``: one line an end; exit code 0 only if every end is proved."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, codes = parser.parse_args(arguments), []
     for path in options.files:
         try:
-            verdicts = verify(read_statement(path.read_text()), options.seconds)
-        except (NotCoveredError, json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+            verdicts = verify(read_statement(path.read_text(encoding="utf-8")), options.seconds)
+        except (NotCoveredError, UnicodeDecodeError, OSError) as error:
             sys.stderr.write(f"{path}: not verified: {error}\n")
             return 2
         sys.stdout.writelines(f"{path}: {verdict}\n" for verdict in verdicts)

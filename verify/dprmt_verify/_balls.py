@@ -1,13 +1,8 @@
 """Balls and integers: Arb's numbers, each a midpoint and a radius that is proved to hold the truth."""
 
-from flint import arb, ctx, fmpz
+from flint import arb, fmpz
 
 ZERO, ONE = arb(0), arb(1)
-
-
-def use_bits(bits: int) -> None:
-    """Work with so many bits from here on; every error of rounding enters the radii."""
-    ctx.prec = max(64, bits)
 
 
 def integer_above(ball: arb, bits: int) -> fmpz:

@@ -71,12 +71,6 @@ def bins_below(
     return p, many, few, first
 
 
-def law_below(rows: Sequence[Row], number: Callable[[float], float], bits: int, level: int) -> Masses:
-    """``bins_below`` as numbers that are summed."""
-    p, many, _, first = bins_below(rows, number, bits)
-    return Masses([p, many], (0, 1), first, bits, lambda level: (fmpz(1) << bits, fmpz(0)), level=level)
-
-
 def delta_above(law: Masses, origin: arb, mesh: arb, epsilon: float) -> arb:
     """δ at ε is at most this: P-mass minus e^ε Q-mass of all losses origin + number·mesh above ε, and what is lost."""
     start = min(max(one_floor((epsilon - origin) / mesh) + 1 - law.first, 0), len(law))

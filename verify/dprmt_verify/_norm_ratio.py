@@ -50,8 +50,7 @@ class NormRatio:
         for sign in (1, -1):
             for i in count(sign, sign):
                 edges[i] = arb(math.exp(3 * scale * math.sinh(i * fineness / 3)))
-                mass = below(edges[i], 0)
-                if (1 - mass if sign > 0 else mass) < cut:
+                if (1 - below(edges[i], 0) if sign > 0 else below(edges[i], 0)) < cut:
                     break
         ends = [(ZERO, ZERO, ZERO), *((edges[i], below(edges[i], 0), below(edges[i], 1)) for i in sorted(edges))]
         self.rest = 1 - ends[-1][1]

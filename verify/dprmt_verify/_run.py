@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import NamedTuple
 
-from flint import arb
+from flint import arb, ctx, fmpz
 
-from dprmt_verify._balls import ZERO, integer_below, use_bits
-from dprmt_verify._ends import delta_above, delta_below, law_above, law_below
+from dprmt_verify._balls import ZERO, integer_below
+from dprmt_verify._ends import bins_below, delta_above, delta_below, law_above
 from dprmt_verify._sums import Masses
 from dprmt_verify._table import Direction, Step, Table, deviation_and_width
 
@@ -45,7 +45,8 @@ class Part:
         if above:
             return law_above(self._tables[above].points(direction), arb(2) ** exponent, bits, level)
         rows, origin = self._tables[above].facing(direction)
-        return law_below(rows, lambda loss: (loss - float(origin)) / float(mesh) - 0.5, bits, level)
+        p, many, _, first = bins_below(rows, lambda loss: (loss - float(origin)) / float(mesh) - 0.5, bits)
+        return Masses([p, many], (0, 1), first, bits, lambda level: (fmpz(1) << bits, fmpz(0)), level=level)
 
 
 class Run:
@@ -67,7 +68,7 @@ class Run:
         self._cut, self._cells = delta * CLIPPED / steps, cells
         self._bits = 30 + math.ceil(math.log2(steps) + math.log2(cells * LONGEST) - math.log2(delta))
         self._extra = math.ceil(1.5 * epsilon)
-        use_bits(self._bits + math.ceil(1.5 * farthest) + 64)  # e^loss, and differences over meshes of 2^-44
+        ctx.prec = max(64, self._bits + math.ceil(1.5 * farthest) + 64)  # e^loss, and differences over meshes of 2^-44
         self._parts = [Part(phase, self._cut, farthest, cells) for phase in phases]
         self._exponent = math.floor(math.log2(min(part.mesh for part in self._parts)))
         self._laws: dict[tuple[Direction, bool], Masses] = {}

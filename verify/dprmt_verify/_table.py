@@ -10,6 +10,7 @@ from dprmt_verify._balls import ONE, ZERO
 from dprmt_verify._ends import Row, chords
 
 Direction = Literal["remove", "add"]
+Ask = Callable[[arb], tuple[arb, arb]]
 _FINEST = arb(2) ** -44
 
 
@@ -45,9 +46,7 @@ class Table:
     From index ``grade`` on nodes are wider and wider apart.
     """
 
-    def __init__(
-        self, ask: Callable[[arb], tuple[arb, arb]], origin: arb, mesh: arb, cut: float, farthest: float, grade: int
-    ) -> None:
+    def __init__(self, ask: Ask, origin: arb, mesh: arb, cut: float, farthest: float, grade: int) -> None:
         self._origin, self._mesh, sides = origin, mesh, []
         for sign in (1, -1):
             side: list[Row] = [(0, *ask(origin))]

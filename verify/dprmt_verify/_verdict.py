@@ -4,8 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dprmt_verify._run import Run
 from dprmt_verify._statement import Claim, Statement
@@ -13,8 +12,7 @@ from dprmt_verify._statement import Claim, Statement
 Word = Literal["proved", "refuted", "not settled", "not covered"]
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Of one claim, with proved bounds of ε in the claim's directions."""
 
     claim: Claim

@@ -8,18 +8,17 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from flint import arb
+from flint import arb, ctx
 from scipy.optimize import minimize_scalar
 from scipy.special import gammaln, ndtr
 
 from dprmt_verify import read_statement, verify
-from dprmt_verify._balls import use_bits
 from dprmt_verify._known import KnownProbes
 from dprmt_verify._norm_ratio import NormRatio
 from dprmt_verify._run import Run
-from dprmt_verify._secret import SecretProbes
-from dprmt_verify._sketch import copies
 from dprmt_verify._statement import BOTH
+from dprmt_verify.further._secret import SecretProbes
+from dprmt_verify.further._sketch import copies
 
 EPSILONS = [0.0, 0.05, 0.5, 3.0]
 Array = np.ndarray
@@ -102,7 +101,7 @@ def test_one_step_of_rank_one_by_quadrature_is_between_both_ends(
 def test_no_spectrum_is_above(case: tuple[float, float, int], is_secret: bool, constant: float) -> None:
     """X = h + (1 - h)·Γ(jk/2)/(jk/2): part of the norm is exact, the rest has j equal singular values."""
     sigma, rate, probes = case
-    use_bits(200)
+    ctx.prec = 200
     ratio = NormRatio(probes, {1: arb(1)}, 1e-14, 0.2)
     step = (SecretProbes if is_secret else KnownProbes)(sigma, rate, ratio, ratio)
     for values in (1,) if constant else (2, 5):
@@ -115,7 +114,7 @@ def test_no_spectrum_is_above(case: tuple[float, float, int], is_secret: bool, c
 @pytest.mark.parametrize("t", [-3.0, 0.0, 1.5, 4.0])
 def test_the_secret_majorant_is_the_tangent_where_the_power_is_concave(t: float) -> None:
     """Left of where Φ(μ - t) turns convex in x = μ^-2: no less than the tangent there, and equal to it down to x/3."""
-    use_bits(128)
+    ctx.prec = 128
     ratio = NormRatio(8, {1: arb(1)}, 1e-6, 1.0)
     step, turn = SecretProbes(1.0, 0.5, ratio, ratio), (t + math.sqrt(t * t + 12)) / 2
     for factor in (0.7, 1.01, 1.3, 1.7, 3.0):

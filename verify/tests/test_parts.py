@@ -6,11 +6,11 @@ import math
 from fractions import Fraction
 
 import pytest
-from flint import arb, fmpz
+from flint import arb, ctx, fmpz
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt_verify._balls import integer_above, integer_below, one_floor, use_bits
+from dprmt_verify._balls import integer_above, integer_below, one_floor
 from dprmt_verify._ends import _bends, bins_below, chords, delta_above, delta_below, on_grid
 from dprmt_verify._sums import Masses
 
@@ -19,7 +19,7 @@ integers = st.lists(st.integers(0, 2**20), min_size=2, max_size=12)
 
 @pytest.fixture(autouse=True, scope="module")
 def enough_bits() -> None:
-    use_bits(128)
+    ctx.prec = 128
 
 
 def shares(level: int) -> tuple[fmpz, fmpz]:

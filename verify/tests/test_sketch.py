@@ -6,17 +6,16 @@ import math
 
 import numpy as np
 import pytest
-from flint import arb
+from flint import arb, ctx
 from scipy.special import betainc, ndtr
 from scipy.stats import chi
 
-from dprmt_verify._balls import use_bits
-from dprmt_verify._sketch import _compared, _solved, _squares, _tail, copies, left_over
+from dprmt_verify.further._sketch import _compared, _solved, _squares, _tail, copies, left_over
 
 
 @pytest.fixture(autouse=True)
 def enough_bits() -> None:
-    use_bits(96)
+    ctx.prec = 96
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,11 @@ class SecretProbes(Gaussians):
 
         lost, atoms = charged.spread(lambda left: ZERO)
         super().__init__(1 - arb(rate), [(mass * rate, shift(x)) for mass, x in atoms])
-        self._last = self.moving[0][1] + 40  # of thresholds; beyond, P is at most Φ(-40) and what is lost
-        self._lost = rate * lost * _tangent(_turn(self._last), ZERO) + normal_above(arb(40))
+        last = self.moving[0][1] + 40  # a later threshold's power is at most that of this one: what is lost
+        self._lost = rate * lost * _tangent(_turn(last), ZERO) + normal_above(arb(40))
         self._bins = [(x.mass * rate, shift(x.left), shift(x.mean), shift(x.right)) for x in attained.bins[1:]]
         self._plain = Gaussians(self.still, [(mass, mean) for mass, _, mean, _ in self._bins])
-        self._cap, low = self._last, arb(-64)
+        self._cap, low = last, arb(-64)
         for _ in range(30):
             middle = (low + self._cap) / 2
             if self._moved(middle) + self._lost < rate:
@@ -43,8 +43,6 @@ class SecretProbes(Gaussians):
         if s - self.still < self.ratio(self._cap):
             return 1 - self.still + (self.still - s) * normal_above(self._cap)
         x = self.threshold(s)
-        if not x < self._last:
-            raise ArithmeticError("a threshold is too far out")
         return self.above(x) + self._lost - s * normal_above(x)
 
     def half_line(self, s: arb) -> tuple[arb, arb]:
