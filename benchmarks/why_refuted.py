@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1] / "verify"))
 
-from flint import arb, fmpz
+from flint import arb, ctx, fmpz
 
 from benchmarks.other_accountants import Setting, opacus_prv
 from dprmt_verify._ends import delta_above

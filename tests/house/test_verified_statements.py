@@ -20,7 +20,7 @@ def said(options: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """What ``dprmt epsilon`` says of both directions together."""
     assert main(["epsilon", *options.split(), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    return {name: value for name, value in document.items() if name != "by_direction"}
+    return {name: value for name, value in document.items() if name not in ("by_direction", "direction")}
 
 
 def words(document: dict[str, Any], cells: int = 10) -> list[str]:
@@ -43,6 +43,11 @@ def words(document: dict[str, Any], cells: int = 10) -> list[str]:
         pytest.param(f"--noise-multiplier 2 {STEPS} --probes 32", 20, id="public probes"),
         pytest.param(f"--noise-multiplier 2 {STEPS} --probes 32 --secret-probes", 20, id="secret probes"),
         pytest.param(f"--noise-multiplier 2 {ALLOCATED} --steps-per-epoch 100 --epochs 10", 20, id="allocation"),
+        pytest.param(
+            f"--noise-multiplier 2 {ALLOCATED} --steps-per-epoch 100 --epochs 10 --probes 128",
+            20,
+            id="allocation with probes",
+        ),
     ],
 )
 def test_both_ends_of_ours_are_proved(options: str, cells: int, capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,6 +137,13 @@ def test_the_check_values_of_one_run() -> None:
         assert [verdict.word for verdict in verify(read_statement(json.dumps(run | claim)), 0.0, 3)] == ["proved"] * 2
 
 
+def test_rare_ratios_are_charged_where_no_threshold_is_left() -> None:
+    """Much sampling and little δ: the least probable ratios cost more than what may be cut off, and no proof fails."""
+    run = json.loads(statement(1.77805, 0.196962, 6, 78, True)) | {"delta": 5.2748e-08}
+    claim = {"epsilon": {"lower": 2.24, "upper": 2.26}}
+    assert [verdict.word for verdict in verify(read_statement(json.dumps(run | claim)), 5.0)] == ["proved"] * 2
+
+
 def test_what_is_of_the_envelope_alone_is_not_covered() -> None:
     """Its lower end is about a law that no gradient has; its upper end holds for all of them."""
     document = json.loads(statement(1.0, 0.03, 400, 32, False)) | {"analysis": "envelope"}

@@ -207,7 +207,7 @@ def test_a_card_is_read_by_its_claim() -> None:
     (claim,) = read_statement(json.dumps(card)).claims
     assert claim.value == 4.0
     for change in ({"epsilon": {"upper": 3.99}}, {"delta": 1e-6}, {"epsilon": {"upper": "4"}}, {"claim": {}}):
-        with pytest.raises(NotCoveredError, match="a card|not a statement"):
+        with pytest.raises(NotCoveredError, match=r"a card|not a statement"):
             read_statement(json.dumps(card | change))
 
 
