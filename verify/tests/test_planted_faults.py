@@ -90,7 +90,12 @@ FAULTS = {
         "(mechanism,) if",
         STATEMENTS,
     ),
-    "any word is true": ("_statement.py", "if not isinstance(where.get(name, False), bool):", "if False:", STATEMENTS),
+    "any word is true": ("_words.py", "if not isinstance(where.get(name, False), bool):", "if False:", STATEMENTS),
+    "the last of two words is read": ("_statement.py", "if len(dict(pairs)) < len(pairs):", "if False:", STATEMENTS),
+    "what is no word of a part is ignored": ("_words.py", "- _KEYS.get(kind", "& _KEYS.get(kind", STATEMENTS),
+    "a direction is not read": ("_statement.py", 'if "direction" in document and', "if False and", STATEMENTS),
+    "a card's own end is not read": ("further/_card.py", "if said is not None and", "if False and", STATEMENTS),
+    "rare ratios are free": ("further/_secret.py", "self._lost = rate * lost *", "self._lost = 0 * lost *", NORMS),
     "δ compared the wrong way": (
         "_verdict.py",
         "run.below(way, epsilon) > delta",
