@@ -137,6 +137,16 @@ def test_the_check_values_of_one_run() -> None:
         assert [verdict.word for verdict in verify(read_statement(json.dumps(run | claim)), 0.0, 3)] == ["proved"] * 2
 
 
+def test_ratios_below_all_bins_are_charged() -> None:
+    """Two in a hundred lie in the first bin, and alone reach such losses."""
+    ctx.prec = 200
+    ratio = NormRatio(4, {1: arb(1)}, 0.02, 0.5)
+    step = SecretProbes(2.0, 0.5, ratio, ratio)
+    for epsilon in (4.0, 8.0, 12.0):
+        truth = secret(2.0, 0.5, epsilon, gamma_mean(2.0))
+        assert 1e-7 < truth <= float(step.curve(arb(epsilon))[0])
+
+
 def test_rare_ratios_are_charged_where_no_threshold_is_left() -> None:
     """Much sampling and little δ: the least probable ratios cost more than what may be cut off, and no proof fails."""
     run = json.loads(statement(1.77805, 0.196962, 6, 78, True)) | {"delta": 5.2748e-08}
