@@ -170,6 +170,7 @@ def _mechanism(told: dict[str, Any]) -> Any:
 
 def _through_opacus(statement: dict[str, Any]) -> Ends:
     """Of removing: Opacus gives the upper end of the larger direction, which here is this one, and no lower end."""
+    from dprmt.accounting import ExactNorms
     from dprmt.accounting.opacus import RandomizedClippingAccountant
 
     accountant = RandomizedClippingAccountant()
@@ -177,7 +178,7 @@ def _through_opacus(statement: dict[str, Any]) -> Ends:
         told = part["mechanism"]
         for _ in range(part["steps"]):
             accountant.step(noise_multiplier=told["noise_multiplier"], sample_rate=told["sampling"]["rate"])
-    upper = float(accountant.get_epsilon(statement["delta"], probes=None))
+    upper = float(accountant.get_epsilon(statement["delta"], norms=ExactNorms()))
     return {"remove": [None, upper]}
 
 
