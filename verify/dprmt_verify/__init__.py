@@ -6,7 +6,8 @@ whose labels the code cites. The chain is short: a statement names pairs of laws
 multiplied exactly (``_sums``); two sums are compared with δ (``_run``, ``_verdict``).
 """
 
-from dprmt_verify._statement import Claim, NotCoveredError, Statement, read_statement
+from dprmt_verify._statement import Claim, Statement, read_statement
 from dprmt_verify._verdict import Verdict, verify
+from dprmt_verify._words import NotCoveredError
 
 __all__ = ["Claim", "NotCoveredError", "Statement", "Verdict", "read_statement", "verify"]
