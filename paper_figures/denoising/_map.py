@@ -1,0 +1,267 @@
+"""Clean gradients of real models over the noise of private training, by layer, batch and how long was trained.
+
+A look at a model is a run of SGD whose rate moves nothing: its steps give sums of clipped gradients of one fixed model
+over independent draws, which add up to those of larger batches. It is private, and the data here are public.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dprmt.accounting import DPSGD, calibrate
+from dprmt.spectra import detection_batch
+from dprmt.training.data import TaskData
+from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep
+from dprmt.training.harness import ItemTask, Observer, run_in_memory
+from dprmt.training.models import LoadedModel
+from dprmt.training.recipes import Recipe, load_recipe
+from paper_figures._needs import data_file
+
+EPSILONS = (1.0, 3.0, 6.7)
+NOISES = (0.5, 1.0, 2.0)
+"""Noise multipliers for which the batch that detects is estimated with an interval."""
+_STILL = 1e-60  # a rate that float32 rounds to nothing
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A recipe, where on its way it is looked at, and how much is added up.
+
+    Parameters
+    ----------
+    recipe : str
+        A name, as for ``dprmt train``.
+    files : str
+        The folder of its files; "" where it needs none.
+    changes : mapping
+        To the recipe.
+    stages : tuple of int
+        Steps trained before each look.
+    micro, count : int
+        Samples expected in each of so many draws.
+    """
+
+    recipe: str
+    files: str
+    changes: Mapping[str, Any]
+    stages: tuple[int, ...]
+    micro: int
+    count: int
+
+    def load(self) -> Recipe:
+        """The recipe, with its files where ``--data`` says."""
+        recipe = load_recipe(self.recipe)
+        if self.files:
+            there = {f"data.{part}": _files(self.files, getattr(recipe.data, part)) for part in ("train", "validation")}
+            recipe = recipe.with_changes({**there, "data.test": []})
+        plain = {"denoising.method": "none", "evaluation.every": None, "telemetry.on": False}
+        return recipe.with_changes({**plain, **self.changes})
+
+    @property
+    def batch(self) -> int:
+        """The recipe's own expected batch."""
+        return load_recipe(self.recipe).training.batch_size
+
+    @property
+    def delta(self) -> float:
+        """The recipe's δ."""
+        return load_recipe(self.recipe).privacy.delta
+
+    @property
+    def sizes(self) -> list[int]:
+        """Batches, from one draw to all of them, each twice the one before."""
+        return [self.micro * 2**power for power in range(self.count.bit_length()) if 2**power <= self.count]
+
+
+def _files(folder: str, names: tuple[str, ...]) -> list[str]:
+    return [str(data_file(f"{folder}/{name.rsplit('/', 1)[-1]}")) for name in names]
+
+
+_SST2 = {"training.batch_size": 400, "training.steps": 40, "data.max_tokens": 64}
+SETTINGS: dict[str, Setting] = {
+    "MiniLM, docstrings, LoRA": Setting("minilm-docstrings", "", {}, (0, 30), 64, 64),
+    "MiniLM, docstrings, all weights": Setting(
+        "minilm-docstrings",
+        "",
+        {"model.finetune": "full", "model.lora": None, "optimizer.learning_rate": 5e-4, "training.steps": 10},
+        (0, 10),
+        64,
+        16,
+    ),
+    "MiniLM, SST-2, LoRA": Setting("minilm-sst2", "sst2", _SST2, (0, 40), 64, 64),
+    "SmolLM2, E2E, LoRA": Setting("smollm2-e2e", "e2e", {"training.steps": 6}, (0, 6), 16, 16),
+    "SmolLM2, DART, LoRA": Setting("smollm2-dart", "dart", {}, (0,), 16, 16),
+    "small RoBERTa, docstrings": Setting("roberta-tiny-docstrings", "", {}, (0, 60), 64, 64),
+    "small Qwen3, docstrings": Setting("qwen3-tiny-docstrings", "", {}, (0, 30), 64, 32),
+}
+
+
+class Sums(Observer):
+    """Sums of clipped gradients of one model, added up over draws; **private**."""
+
+    def __init__(self, micro: int, sizes: list[int]) -> None:
+        self.tops: dict[str, list[float]] = {}
+        self.draws: dict[str, list[torch.Tensor]] = {}
+        self.shapes: dict[str, tuple[int, int]] = {}
+        self._micro, self._sizes, self._drawn = micro, sizes, 0
+        self._sums: dict[str, torch.Tensor] = {}
+
+    def start(self, run: Any) -> None:
+        """Stand between noise and optimizer."""
+        private = run.prepared.private
+        self._step = DenoisingStep.attach(private.optimizer, run.prepared.parameters, Denoising(method="none"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that what follows is private
+            self._clean = DenoisingEvaluation(self._step)
+        self._step.observe(self, self._add)
+
+    def end(self, run: Any) -> None:
+        """Go away."""
+        self._step.detach()
+
+    def _add(self, noisy: Any, untouched: Any, sigma: float) -> None:
+        self._drawn += self._micro
+        for name, mean in self._clean.private_clean_gradients().items():
+            if mean.ndim != 2:
+                continue
+            total = mean.double() * self._micro
+            self._sums[name] = total + self._sums[name] if name in self._sums else total
+            self.shapes[name] = (int(mean.shape[0]), int(mean.shape[1]))
+            if mean.numel() <= _MOST_ENTRIES:
+                self.draws.setdefault(name, []).append(mean.clone())
+        if self._drawn in self._sizes:
+            for name, total in self._sums.items():
+                self.tops.setdefault(name, []).append(top_singular_value(total))
+
+
+_MOST_ENTRIES = 700_000  # of a matrix whose single draws are kept
+
+
+def top_singular_value(matrix: torch.Tensor) -> float:
+    """λ₁, from the Gram matrix of the shorter side in float64."""
+    tall = matrix.double() if matrix.shape[0] >= matrix.shape[1] else matrix.double().T
+    return float(torch.linalg.eigvalsh(tall.T @ tall)[-1].clamp(min=0).sqrt())
+
+
+def looks(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Train a setting's recipe from look to look; each as a name and what was seen."""
+    setting = SETTINGS[name]
+    recipe = setting.load()
+    loaded, data = _loaded(recipe)
+    noise = {f"{epsilon:g}": noise_multipliers(setting, recipe, len(data.train), epsilon) for epsilon in EPSILONS}
+    trained = 0
+    for steps in setting.stages:
+        if steps > trained:
+            _train(recipe, loaded, data, steps)
+            trained = steps
+        yield (
+            f"{name}, step {steps}",
+            {
+                "setting": name,
+                "step": steps,
+                "samples": len(data.train),
+                "length": recipe.training.steps,
+                "sizes": setting.sizes,
+                "noise": noise,
+                "layers": look(setting, recipe, loaded, data),
+            },
+        )
+
+
+def noise_multipliers(setting: Setting, recipe: Recipe, samples: int, epsilon: float) -> list[float | None]:
+    """The recipe's length at this ε, for each batch; None where a batch is larger than the data."""
+    delta = recipe.privacy.delta
+    return [
+        calibrate(
+            DPSGD(1.0, size / samples), steps=recipe.training.steps, target_epsilon=epsilon, delta=delta
+        ).noise_multiplier
+        if size <= samples
+        else None
+        for size in setting.sizes
+    ]
+
+
+def look(setting: Setting, recipe: Recipe, loaded: LoadedModel, data: TaskData) -> list[dict[str, Any]]:
+    """Every matrix with a gradient: role, shape, λ₁ of sums over C by batch, the batch that detects it."""
+    changes = {
+        "optimizer.name": "gd",
+        "optimizer.learning_rate": _STILL,
+        "optimizer.weight_decay": 0.0,
+        "privacy.target_epsilon": None,
+        "privacy.noise_multiplier": 1.0,
+        "training.batch_size": setting.micro,
+        "training.micro_batch_size": min(setting.micro, recipe.training.micro_batch_size or setting.micro),
+        "training.steps": setting.count,
+    }
+    sums = Sums(setting.micro, setting.sizes)
+    _run(recipe.with_changes(changes), loaded, data, setting.count, [sums])
+    clip = recipe.privacy.clipping_norm
+    return [
+        {
+            "layer": name,
+            "role": role_of(name),
+            "shape": sums.shapes[name],
+            "tops": [top / clip for top in tops],
+            "detects": _detects(sums.draws[name], setting.micro, clip) if name in sums.draws else None,
+        }
+        for name, tops in sums.tops.items()
+        if tops[-1] > 0
+    ]
+
+
+def _detects(draws: list[torch.Tensor], micro: int, clip: float) -> dict[str, list[float | None]]:
+    # low, value, high by noise multiplier; None for infinity.
+    stack, found = torch.stack(draws).double().numpy(), {}
+    for noise in NOISES:
+        batch = detection_batch(stack, micro, noise * clip)
+        ends = (float(batch.low), float(batch.value), float(batch.high))
+        found[f"{noise:g}"] = [None if end == float("inf") else end for end in ends]
+    return found
+
+
+def role_of(name: str) -> str:
+    """LoRA A, LoRA B, embedding, head or full matrix."""
+    for role, words in _ROLES.items():
+        if any(word in name for word in words):
+            return role
+    return "full matrix"
+
+
+_ROLES = {
+    "LoRA A": ("lora_A",),
+    "LoRA B": ("lora_B",),
+    "embedding": ("embed", "wte", "wpe"),
+    "head": ("classifier", "score", "lm_head", "out_proj.weight_head"),
+}
+
+
+def _loaded(recipe: Recipe) -> tuple[LoadedModel, TaskData]:
+    from dprmt.training.data import load_data
+    from dprmt.training.models import load_model, load_tokenizer
+
+    tokenizer = load_tokenizer(recipe.model)
+    data = load_data(recipe.data, tokenizer, recipe.model.task)
+    labels = None if data.labels is None else len(data.labels)
+    return load_model(recipe.model, labels=labels, seed=recipe.training.seed, tokenizer=tokenizer), data
+
+
+def _train(recipe: Recipe, loaded: LoadedModel, data: TaskData, steps: int) -> None:
+    _run(recipe, loaded, data, steps, [])
+
+
+def _run(recipe: Recipe, loaded: LoadedModel, data: TaskData, steps: int, observers: list[Observer]) -> None:
+    from dprmt.training.data import per_sample_losses
+
+    task = ItemTask(data.train, data.collate, per_sample_losses, lambda item: len(item["input_ids"]))
+    seed = recipe.training.seed + 31 * bool(observers)
+    with run_in_memory(
+        loaded.model, task, recipe.settings, noise_seed=seed, tokens=recipe.data.max_tokens, observers=observers
+    ) as run:
+        for done, _ in enumerate(run.steps(), start=1):
+            if done == steps:
+                break

@@ -1,0 +1,122 @@
+"""The map of where the gate opens: sums that add up, strengths as defined, and what (T9) says of batches."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from dprmt.accounting import DPSGD, calibrate
+from dprmt.training.recipes import load_recipe
+from paper_figures.denoising import _map, _map_page
+from paper_figures.denoising._map import SETTINGS, Setting, Sums, role_of, top_singular_value
+
+
+def test_top_singular_value_of_either_orientation() -> None:
+    matrix = torch.randn(7, 40, generator=torch.Generator().manual_seed(0))
+    expected = float(torch.linalg.matrix_norm(matrix.double(), 2))
+    assert top_singular_value(matrix) == pytest.approx(expected, rel=1e-12)
+    assert top_singular_value(matrix.T) == pytest.approx(expected, rel=1e-12)
+
+
+def test_roles() -> None:
+    names = {
+        "layer.0.query.lora_A.default.weight": "LoRA A",
+        "classifier.weight": "head",
+        "layer.1.dense.weight": "full matrix",
+    }
+    assert {name: role_of(name) for name in names} == names
+
+
+def test_a_look_leaves_the_model_alone_and_its_draws_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = Setting("roberta-tiny-docstrings", "", {"data.limit": 40, "training.batch_size": 8}, (0,), 8, 4)
+    recipe = setting.load()
+    loaded, data = _map._loaded(recipe)
+    before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+    kept: list[Sums] = []
+
+    class Kept(Sums):
+        def end(self, run: object) -> None:
+            super().end(run)
+            kept.append(self)
+
+    monkeypatch.setattr(_map, "Sums", Kept)
+    layers = _map.look(setting, recipe, loaded, data)
+    assert all(torch.equal(value, before[name]) for name, value in loaded.model.state_dict().items())
+    assert setting.sizes == [8, 16, 32]
+    assert {len(layer["tops"]) for layer in layers} == {3}
+    of = next(layer for layer in layers if layer["role"] == "head")
+    draws, clip = torch.stack(kept[0].draws[of["layer"]]).double(), recipe.privacy.clipping_norm
+    for count, top in zip((1, 2, 4), of["tops"], strict=True):
+        total = 8 * draws[:count].sum(0)  # a draw is kept as a mean
+        assert top == pytest.approx(float(torch.linalg.matrix_norm(total, 2)) / clip, rel=1e-6)
+
+
+def _seen(mu: float, tau: float) -> dict[str, object]:
+    sizes = [64, 128, 256, 512]
+    tops = [size * math.sqrt(mu**2 + tau**2 / size) for size in sizes]
+    layer = {"layer": "w", "role": "full matrix", "shape": [16, 256], "tops": tops, "detects": None}
+    noise = {f"{epsilon:g}": [2.0, 2.0, 2.0, None] for epsilon in _map.EPSILONS}
+    name = next(iter(SETTINGS))
+    return {"setting": name, "step": 0, "samples": 400, "length": 30, "sizes": sizes, "noise": noise, "layers": [layer]}
+
+
+def test_strength_is_the_sum_over_noise_and_threshold() -> None:
+    seen = _seen(0.01, 0.0)
+    (layer,) = seen["layers"]  # type: ignore[misc]
+    assert _map_page.strength(seen, layer, 6.7, 256) == pytest.approx(2.56 / (2.0 * 8))
+    assert _map_page.strength(seen, layer, 6.7, 512) is None  # larger than the data
+    assert _map_page.largest_batch(seen) == 256
+
+
+@pytest.mark.parametrize(("mu", "tau", "share"), [(0.01, 0.0, 1.0), (0.0, 0.3, 0.0), (0.01, 0.16, 0.5)])
+def test_coherent_share_of_a_known_law(mu: float, tau: float, share: float) -> None:
+    seen = _seen(mu, tau)
+    (layer,) = seen["layers"]  # type: ignore[misc]
+    kept, miss = _map_page.coherence(seen, layer)
+    assert kept == pytest.approx(share, abs=1e-9)
+    assert miss < 1e-9
+
+
+def test_a_top_that_does_not_follow_the_law_is_seen_to_miss() -> None:
+    seen = _seen(0.01, 0.16)
+    (layer,) = seen["layers"]  # type: ignore[misc]
+    layer["tops"][1] *= 1.3
+    assert _map_page.coherence(seen, layer)[1] == pytest.approx(1 - 1 / 1.3)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "batch", "factor"),
+    [(6.7, 64, 0.034), (6.7, 2000, 0.53), (6.7, 8000, 0.90), (1.0, 500, 0.58), (1.0, 4000, 0.97)],
+)
+def test_what_a_batch_of_part_of_the_data_loses(epsilon: float, batch: int, factor: float) -> None:
+    """(T9) at SST-2's size: the factors that the page prints."""
+    samples, steps, delta = 67_349, 400, 1e-5
+    whole, part = (
+        calibrate(DPSGD(1.0, rate), steps=steps, target_epsilon=epsilon, delta=delta).noise_multiplier
+        for rate in (1.0, batch / samples)
+    )
+    assert batch / samples * whole / part == pytest.approx(factor, abs=0.006)
+    if batch == 64:  # σ(1) = √T σ₁, one Gaussian
+        one = calibrate(DPSGD(1.0, 1.0), steps=1, target_epsilon=epsilon, delta=delta).noise_multiplier
+        assert whole == pytest.approx(math.sqrt(steps) * one, rel=5e-4)
+
+
+def test_stored_looks_are_those_of_the_settings() -> None:
+    file = _map_page.DOCS.parent / "paper_figures" / "results" / "raw" / "gate-map.jsonl"
+    stored = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    names = {f"{name}, step {step}" for name, setting in SETTINGS.items() for step in setting.stages}
+    assert {line["name"] for line in stored} <= names
+    assert len({line["name"] for line in stored}) == len(stored)
+    page = _map_page.PAGE.read_text(encoding="utf-8")
+    looks = [line["value"] for line in stored]
+    looks.sort(key=lambda seen: (list(SETTINGS).index(seen["setting"]), seen["step"]))
+    assert _map_page.text(looks) in page
+
+
+def test_settings_are_of_recipes_with_the_default_length_for_their_noise() -> None:
+    for setting in SETTINGS.values():
+        load_recipe(setting.recipe)
+        assert setting.stages[0] == 0
