@@ -209,3 +209,13 @@ def test_a_finer_mesh_narrows_phases_too() -> None:
     phases = [(DPSGD(sigma, 0.00434), steps) for sigma, steps in exact]
     phases += [(DPSGD(sigma, 0.00434, Hutchinson(16)), steps) for sigma, steps in known]
     assert compose(phases).epsilon(4.57e-6).is_narrow
+
+
+@pytest.mark.parametrize(("noise_multiplier", "steps", "delta"), [(0.5, 50, 1e-5), (0.3, 7, 1e-8)])
+def test_two_public_probes_without_sampling_have_an_answer_where_epsilon_is_in_millions(noise_multiplier, steps, delta):
+    """Losses have no end here, and one 1/X decides: P(ΣV > v) ≈ T/v, and ε is half of that variance."""
+    mechanism = DPSGD(noise_multiplier, 1.0, Hutchinson(2))
+    alone = mechanism.epsilon(steps, delta)
+    assert alone.upper <= 1.002 * alone.lower
+    assert alone.lower <= steps / (2 * noise_multiplier**2 * delta) <= alone.upper
+    assert compose([(mechanism, steps)]).epsilon(delta) == alone

@@ -119,7 +119,8 @@ def _lattices(pairs: Sequence[Public], ranges: Sequence[tuple[float, float]], ho
                 shared = end + math.ceil((mean - end) / how.mesh * _PLACES) / _PLACES * how.mesh
                 nodes[at] = min(shared, boundary) if how.coarse else mean
                 home = None if meeting is None else Home(0, how.sign * meeting, how.sign * end)
-                lattices[at] = Lattice(how.mesh, how.sign * nodes[at], home)
+                goes_on = _public(pairs[at]).sample_rate == 1.0 and abs(nodes[at] - end) > how.mesh
+                lattices[at] = Lattice(how.mesh) if goes_on else Lattice(how.mesh, how.sign * nodes[at], home)
     return lattices
 
 

@@ -108,6 +108,8 @@ def lattice(
     node, boundary = end, None
     if side == "lower":
         node, boundary = _mean_near(pair, end, mesh)
+        if boundary is not None and abs(node - end) > mesh and _goes_on(pair, end):
+            return Lattice(mesh)  # of a cell that wide the far boundary has to be where losses end
     cells = 0 if is_near else math.floor(abs(node) / mesh)
     index = -round(math.copysign(cells, sign))
     home = None if boundary is None else Home(index, sign * boundary, sign * end)
@@ -125,6 +127,11 @@ def _mean_near(pair: StepPair, end: float, mesh: float) -> tuple[float, float | 
         if boundary is None:
             break
     return node, boundary
+
+
+def _goes_on(pair: StepPair, end: float) -> bool:
+    """Whether losses lie below ``end``: without sampling, or where a sample is replaced, all numbers are losses."""
+    return pair.cells(end * np.array([1.0 + _ROUNDING, 1.0])).p_below > 0.0
 
 
 def is_wide(mesh: float, end: float) -> bool:
