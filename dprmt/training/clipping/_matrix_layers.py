@@ -11,7 +11,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from dprmt.training.clipping._formed_layers import FormedLayer, PerSampleGradients, bias_alone
-from dprmt.training.clipping._optimizer import sum_of
+from dprmt.training.clipping._optimizer import add_product, sum_dtype, sum_of
 from dprmt.training.clipping._policy import Measured, NormPolicy, Rows, Samples, Use
 from dprmt.training.norms import (
     UNIT_ROUNDOFF,
@@ -49,14 +49,12 @@ class Factors:
 
     def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
         """See `Contribution`."""
-        sizes = self.gradients.shape[-1], self.activations.shape[-1]
-        total = sum_of(self.weight, sizes[::-1] if self.inputs_first else sizes)
         both = token_factors(activations=self.activations[kept], gradients=self.gradients[kept])
-        a, g = (factor.to(total.dtype) for factor in both)
-        g = g * factors.to(total)[:, None, None]
+        a, g = (factor.to(sum_dtype(self.weight)) for factor in both)
+        g = g * factors.to(g)[:, None, None]
         left, right = (a, g) if self.inputs_first else (g, a)
-        with full_precision(total.device):
-            total.addmm_(left.flatten(0, 1).T, right.flatten(0, 1))
+        with full_precision(g.device):
+            add_product(self.weight, left.flatten(0, 1).T, right.flatten(0, 1))
             if self.bias is not None:
                 sum_of(self.bias).add_(g.sum((0, 1)))
 

@@ -41,20 +41,37 @@ def sum_of(parameter: torch.nn.Parameter, shape: Sequence[int] | None = None) ->
     tensor(6.)
     """
     if getattr(parameter, "summed_grad", None) is None:
-        dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
         size = tuple(parameter.shape if shape is None else shape)
-        parameter.summed_grad = torch.zeros(size, dtype=dtype, device=parameter.device)
+        parameter.summed_grad = torch.zeros(size, dtype=sum_dtype(parameter), device=parameter.device)
     return parameter.summed_grad
 
 
+def sum_dtype(parameter: torch.nn.Parameter) -> torch.dtype:
+    """Of the parameter's sum."""
+    return torch.float64 if parameter.dtype == torch.float64 else torch.float32
+
+
+def add_product(parameter: torch.nn.Parameter, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Add a product of matrices to the sum; the first one is the sum, which then is filled with no zeros before."""
+    if getattr(parameter, "summed_grad", None) is None:
+        parameter.summed_grad = left @ right
+    else:
+        parameter.summed_grad.addmm_(left, right)
+
+
 class _NoisySum:
-    """What both optimizers below change in Opacus': where the sum comes from, its shape and its dtype."""
+    """What both optimizers below change in Opacus': where the sum comes from, its shape and its dtype.
+
+    ``keeps_sums``: whether sums without noise stay until ``zero_grad``, for those who study them; else what is released
+    takes their place.
+    """
 
     params: list[torch.nn.Parameter]
     noise_multiplier: float
     max_grad_norm: float
     generator: torch.Generator | SecureRandom | None
     secure_mode: bool
+    keeps_sums: bool = True
     collect: Callable[[], None] | None = None
     """Adds what a backward pass outside of ``ClippedStep.accumulate`` left: Opacus' own loop has no other call."""
 
@@ -76,6 +93,8 @@ class _NoisySum:
         for parameter in self.params:
             _check_processed_flag(parameter.summed_grad)
             self.release(parameter, self._noisy_sum(parameter.summed_grad))
+            if not self.keeps_sums:
+                parameter.summed_grad = parameter.summed_grad.new_empty(0)
             _mark_as_processed(parameter.summed_grad)
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
@@ -91,7 +110,11 @@ class _NoisySum:
         generator, secure = self.generator, self.secure_mode
         if isinstance(generator, SecureRandom):  # rounded once, after the noise
             return (total.double() + generator.normal(total.shape, std=std, device=total.device)).to(total.dtype)
-        return total + _generate_noise(std=std, reference=total, generator=generator, secure_mode=secure)
+        if secure or std == 0:
+            return total + _generate_noise(std=std, reference=total, generator=generator, secure_mode=secure)
+        # Opacus' own call, but for the zeros that it makes before.
+        noise = torch.normal(0.0, std, total.shape, device=total.device, generator=generator, dtype=total.dtype)
+        return noise.add_(total) if self.keeps_sums else total.add_(noise)
 
 
 class NoisySumOptimizer(_NoisySum, DPOptimizerFastGradientClipping):  # type: ignore[misc]

@@ -192,9 +192,12 @@ class ClippingPlan:
     ) -> NoisySumOptimizer | DistributedNoisySumOptimizer:
         options |= {"max_grad_norm": self.clipping_norm, "expected_batch_size": self.expected_batch_size}
         if not isinstance(optimizer, DPGrape):
-            return (DistributedNoisySumOptimizer if self.distributed else NoisySumOptimizer)(optimizer, **options)
-        kind = DistributedProjectedSumOptimizer if self.distributed else ProjectedSumOptimizer
-        return kind(optimizer, projected=self.subspaces is not None, **options)
+            noisy = (DistributedNoisySumOptimizer if self.distributed else NoisySumOptimizer)(optimizer, **options)
+        else:
+            kind = DistributedProjectedSumOptimizer if self.distributed else ProjectedSumOptimizer
+            noisy = kind(optimizer, projected=self.subspaces is not None, **options)
+        noisy.keeps_sums = False
+        return noisy
 
 
 def plan_private(

@@ -1,0 +1,139 @@
+"""Time and peak memory of whole private steps over plain torch, beside Opacus, at five shapes and with its options.
+
+``python -m benchmarks.step`` measures what ``benchmarks/results/step.json`` has not, a cell (a way at a shape) after the
+other, each in processes of its own, and prints the tables; ``--again`` measures all of the named cells anew. Time is CPU
+time on one thread, the median of ratios within pairs: a plain step and a step of the way take turns. Memory is the
+growth of the peak resident set over what the process held before its first step, in a process that gives freed memory
+back at once, over plain's. The first step is apart: ours looks for what mixes samples.
+
+``--device cuda --shapes roberta-base llama-1b --tokens 512 2048 16384 --batch 8`` measures on a GPU, in ms of its own
+events and GiB of its own allocator, into ``benchmarks/results/step_cuda.json``; with ``--device cpu`` the same goes
+through on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+WAYS = (
+    "plain",
+    "exact",
+    "ghost",
+    "hutchinson",
+    "hutch++",
+    "opacus hooks",
+    "opacus ghost",
+    "opacus fast",
+)
+"""Ours are those between plain and Opacus'; "fast" is Opacus' two passes with formed gradients in place of Gram's."""
+TABLE = ("roberta-base", "roberta-4", "lora", "wide", "qwen3")
+LENGTHS = ("qwen3-1k", "qwen3-4k")
+OPTIONS = ("decoder", "decoder+checkpointing", "decoder+autocast", "decoder+compile")
+OF_LENGTHS = ("plain", "exact", "ghost", "hutchinson", "hutch++", "opacus ghost")
+OF_OPTIONS = ("plain", "exact", "ghost", "hutchinson", "opacus ghost")
+LIMIT = 240
+"""Seconds that a process may take."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A way of taking a step at a shape."""
+
+    shape: str
+    way: str
+    device: str = "cpu"
+    batch: int | None = None
+    tokens: int | None = None
+    rounds: int = 3
+
+    @property
+    def key(self) -> str:
+        """Under which it is stored."""
+        sizes = "" if self.tokens is None else f" {self.batch}×{self.tokens}"
+        return f"{self.shape}{sizes}: {self.way}"
+
+
+def measured(cell: Cell) -> dict[str, Any]:
+    """What two processes say of a cell, or the last line of why one failed."""
+    found: dict[str, Any] = {}
+    for what in ("time", "memory"):
+        command = [sys.executable, "-m", "benchmarks.step", "--cell", json.dumps([what, asdict(cell)])]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"} | (_GIVES_BACK if what == "memory" else {})
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                env=environment,
+                timeout=LIMIT,
+                cwd=Path(__file__).parents[1],
+            )
+        except subprocess.TimeoutExpired:
+            return {"failed": f"takes longer than {LIMIT} s"}
+        if done.returncode:
+            return {"failed": (done.stderr.strip().splitlines() or ["killed"])[-1][:300]}
+        found |= json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+_GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16), "MALLOC_TRIM_THRESHOLD_": "0"}  # of the C library's allocator
+
+
+def cells(shapes: Sequence[str], ways: Sequence[str], **options: Any) -> Iterator[Cell]:
+    """All that are wanted, plain first at every shape."""
+    for shape in shapes:
+        own = OF_LENGTHS if shape in LENGTHS else OF_OPTIONS if shape in OPTIONS else WAYS
+        yield from (Cell(shape, way, **options) for way in WAYS if way in ways and way in own)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """What is stored; empty if nothing is."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {"cells": {}}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what is not stored, and print the tables; or run the one cell that :func:`measured` asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", default=[*TABLE, *LENGTHS, *OPTIONS])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of steps")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=8, help="samples, with --tokens")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[None], help="in place of the shapes' own")
+    parser.add_argument("--again", action="store_true", help="measure what is stored, too")
+    parser.add_argument("--out", type=Path, help="benchmarks/results/step.json, or step_cuda.json of a GPU")
+    parser.add_argument("--cell", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.cell:
+        from benchmarks.step_cell import run
+
+        what, cell = json.loads(options.cell)
+        print(json.dumps(run(what, Cell(**cell))))
+        return
+    path = options.out or RESULTS / ("step.json" if options.device == "cpu" else "step_cuda.json")
+    for tokens in options.tokens:
+        sizes = {} if tokens is None else {"batch": options.batch, "tokens": tokens}
+        for cell in cells(options.shapes, options.ways, rounds=options.rounds, device=options.device, **sizes):
+            if options.again or cell.key not in load(path)["cells"]:
+                found = measured(cell)
+                print(cell.key, found, flush=True)
+                kept = load(path)
+                kept["cells"][cell.key] = found
+                path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    from benchmarks import step_page
+
+    print(step_page.tables(load(path)["cells"]))
+
+
+if __name__ == "__main__":
+    main()
