@@ -1,10 +1,11 @@
 """Time and peak memory of whole private steps over plain torch, beside Opacus, at five shapes and with its options.
 
-``python -m benchmarks.step`` measures what ``benchmarks/results/step.json`` has not, a cell (a way at a shape) after the
-other, each in processes of its own, and prints the tables; ``--again`` measures all of the named cells anew. Time is CPU
-time on one thread, the median of ratios within pairs: a plain step and a step of the way take turns. Memory is the
-growth of the peak resident set over what the process held before its first step, in a process that gives freed memory
-back at once, over plain's. The first step is apart: ours looks for what mixes samples.
+``python -m benchmarks.step`` measures what ``benchmarks/results/step.json`` has not, a cell (a way at a shape) after
+the other, each in processes of its own, and prints the tables; ``--again`` measures all of the named cells anew. Time
+is CPU time on one thread, the median of ratios within pairs: a plain step and a step of the way take turns. Memory is
+the growth of the peak resident set over what the process held before its first step, in a process that gives freed
+memory back at once, over plain's. The first step is apart: ours looks for what mixes samples. ``--page FILE`` writes
+the section into a page.
 
 ``--device cuda --shapes roberta-base llama-1b --tokens 512 2048 16384 --batch 8`` measures on a GPU, in ms of its own
 events and GiB of its own allocator, into ``benchmarks/results/step_cuda.json``; with ``--device cpu`` the same goes

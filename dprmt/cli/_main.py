@@ -15,7 +15,7 @@ from dprmt.cli._terminal import speak_any_encoding
 
 _COMMANDS = (
     *("epsilon", "noise", "delta", "probes", "tradeoff", "statement"),
-    *("spectrum", "train", "recipes", "report", "verify"),
+    *("spectrum", "plan", "train", "recipes", "report", "verify"),
 )
 _EXTRAS = {
     "matplotlib": "plots",

@@ -28,7 +28,19 @@ ROOMS = {
     + [f"training.{room}" for room in ("telemetry", "evaluation", "harness", "hugging_face", "randomness")],
 }
 EXECUTED = "02_phase_transition"
-COMMANDS = ("epsilon", "noise", "delta", "probes", "tradeoff", "spectrum", "train", "recipes", "report", "verify")
+COMMANDS = (
+    "epsilon",
+    "noise",
+    "delta",
+    "probes",
+    "tradeoff",
+    "spectrum",
+    "plan",
+    "train",
+    "recipes",
+    "report",
+    "verify",
+)
 
 
 def built(out: Path, notebooks: str | None = None) -> Path:

@@ -9,6 +9,9 @@ for any optimizer, DP-GRAPE's included. Who runs Opacus' own ghost clipping loop
 import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.clipping._allocation_loader import AllocationSampler as AllocationSampler
 from dprmt.training.clipping._allocation_loader import allocation_loader as allocation_loader
+from dprmt.training.clipping._costs import LayerCost as LayerCost
+from dprmt.training.clipping._costs import StepCosts as StepCosts
+from dprmt.training.clipping._costs import WayCost as WayCost
 from dprmt.training.clipping._make_private import make_private as make_private
 from dprmt.training.clipping._memory import TensorMemory as TensorMemory
 from dprmt.training.clipping._opacus_engine import estimate_norms as estimate_norms
@@ -19,6 +22,8 @@ from dprmt.training.clipping._optimizer import sum_of as sum_of
 from dprmt.training.clipping._plan import ClippingPlan as ClippingPlan
 from dprmt.training.clipping._plan import plan_private as plan_private
 from dprmt.training.clipping._private_step import PrivateStep as PrivateStep
+from dprmt.training.clipping._rates import Rates as Rates
+from dprmt.training.clipping._rates import measured_rates as measured_rates
 from dprmt.training.clipping._samplers import NormSamplers as NormSamplers
 from dprmt.training.clipping._step import ClippedStep as ClippedStep
 from dprmt.training.clipping._summed_step import SummedPlan as SummedPlan
@@ -32,17 +37,22 @@ __all__ = [
     "ClippedStep",
     "ClippingPlan",
     "DistributedNoisySumOptimizer",
+    "LayerCost",
     "NoisySumOptimizer",
     "NormSamplers",
     "PrivateStep",
+    "Rates",
+    "StepCosts",
     "SummedPlan",
     "SummedStep",
     "TensorMemory",
     "UnitStep",
     "Units",
+    "WayCost",
     "allocation_loader",
     "estimate_norms",
     "make_private",
+    "measured_rates",
     "plan_private",
     "plan_sums",
     "register_norm_samplers",

@@ -14,8 +14,10 @@ from dprmt.training.clipping._formed_layers import FormedLayer, PerSampleGradien
 from dprmt.training.clipping._optimizer import add_product, sum_dtype, sum_of
 from dprmt.training.clipping._policy import Measured, NormPolicy, Rows, Samples, Use
 from dprmt.training.norms import (
+    CACHED_BYTES,
     UNIT_ROUNDOFF,
     LayerRecord,
+    NormEstimator,
     exact_squared_norms,
     full_precision,
     ghost_squared_norms,
@@ -85,6 +87,27 @@ class FactoredLayer:
             for products in UNIT_ROUNDOFF
         }
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """D and p."""
+        return self._sizes
+
+    @property
+    def estimator(self) -> NormEstimator | None:
+        """None if the norm is exact."""
+        return self._estimator
+
+    @property
+    def block(self) -> int:
+        """Bytes of a gradient's rows that are formed at once, about."""
+        budget = self._policy.memory_budget
+        return min(budget, CACHED_BYTES) if self.module.weight.device.type == "cpu" else budget
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether a bias is trained."""
+        return self._bias is not None
+
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""
         if self._estimator is None:
@@ -107,21 +130,27 @@ class FactoredLayer:
             return self._estimator.squared_norms(a, g, bias=bias, **named), [factors]  # type: ignore[arg-type]
         present = math.prod(g.shape[1:-1])
         tokens = self._policy.tokens or present  # public if given: not the batch's padding
-        if self._policy.form or not self._gram_is_cheaper(tokens):
+        if not self.takes_gram_matrices(tokens):
             return self._exactly(factors, present)
         a, g = token_factors(activations=a, gradients=g)
         dtype = torch.promote_types(a.dtype, self._gram)
         margin = self._margins[dtype, torch.get_float32_matmul_precision()]
         return ghost_squared_norms(a.to(dtype), g.to(dtype), bias=bias, margin=margin), [factors]
 
-    def _gram_is_cheaper(self, tokens: int) -> bool:
+    def takes_gram_matrices(self, tokens: int) -> bool:
         """Whether T²(d + p) products are fewer than the T·d·p of a gradient; twice as dear in float64."""
+        if self._policy.form:
+            return False
         dear = 2 if self._gram == torch.float64 and self.module.weight.dtype != torch.float64 else 1
         return dear * tokens * sum(self._sizes) < math.prod(self._sizes)
 
+    def keeps_formed(self, tokens: int) -> bool:
+        """Whether gradients are no larger than their factors."""
+        return math.prod(self._sizes) <= tokens * sum(self._sizes)
+
     def _exactly(self, factors: Factors, tokens: int) -> Measured:
         """Gradients that are no larger than their factors are kept in their place; others formed in blocks of rows."""
-        if math.prod(self._sizes) <= tokens * sum(self._sizes):
+        if self.keeps_formed(tokens):
             formed = factors.formed()
             return formed.squared_norms(), [formed]
         budget, bias = self._policy.memory_budget, factors.bias is not None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from dataclasses import dataclass, replace
+from typing import Any, SupportsFloat, SupportsIndex
 
 import torch
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
 from dprmt._validation import ParameterError, check_count, check_real
+from dprmt.accounting import Poisson, RandomAllocation
+from dprmt.training.clipping._costs import FORMED, StepCosts, forward_pass, plain_flops, plain_peak, way_cost
 from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._norms import NormsWanted, check_rank, forms_gradients, wanted_estimator
@@ -22,6 +24,7 @@ from dprmt.training.clipping._optimizer import (
     ProjectedSumOptimizer,
 )
 from dprmt.training.clipping._policy import Layer, NormPolicy
+from dprmt.training.clipping._rates import Rates
 from dprmt.training.clipping._refusals import check_any_model, check_model, check_optimizer
 from dprmt.training.clipping._samplers import NormSamplers
 from dprmt.training.clipping._step import REPLAY, ClippedStep
@@ -112,6 +115,79 @@ class ClippingPlan:
         """
         noise = check_real("noise_multiplier", noise_multiplier, low=0.0)
         return (noise * self.clipping_norm / self.expected_batch_size) ** 2
+
+    def costs(
+        self,
+        losses: Callable[[], torch.Tensor],
+        *,
+        noise_multiplier: float | None = None,
+        sampling: Poisson | RandomAllocation | SupportsFloat | None = None,
+        steps: SupportsIndex | None = None,
+        delta: float | None = None,
+        rates: Rates | None = None,
+    ) -> StepCosts:
+        """What a step would cost by every way of taking norms, this plan's or not: time, memory, and ε.
+
+        Parameters
+        ----------
+        losses : callable
+            The losses, shape (B,), of a micro-batch of made-up samples, by the plan's model in training mode. It is
+            called once, and no backward pass follows. Time and memory are those of such a micro-batch in a step of its
+            own; of estimates 32 secret probes are counted, and Hutch++'s own sketch.
+        noise_multiplier, sampling, steps, delta : float, Poisson or RandomAllocation or float, int, float
+            Of the run: σ, how samples come into batches, T and δ. Without all of them there is no ε.
+        rates : Rates, optional
+            The device's; by default those of one core of a CPU. `measured_rates` measures them.
+
+        Returns
+        -------
+        StepCosts
+            ``.ways``, ``.recommended`` and a ``.sentence``.
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range, units are run alone, or weights are trained in a subspace.
+
+        Formal guarantees
+        -----------------
+        What is recommended follows from shapes and the run's public numbers if the samples are made up: it costs no
+        privacy. ``epsilon`` is what the accountant says of each way's record.
+
+        Examples
+        --------
+        >>> network = torch.nn.Linear(40, 40)
+        >>> plan = plan_private(network, norms="ghost", clipping_norm=1.0, expected_batch_size=20.0)
+        >>> made_up = torch.randn(4, 5, 40)
+        >>> run = {"noise_multiplier": 1.0, "sampling": 0.01, "steps": 100, "delta": 1e-5}
+        >>> found = plan.costs(lambda: network(made_up).square().mean((1, 2)), **run)
+        >>> found.recommended.way, [cost.how for cost in found.recommended.layers]
+        ('ghost', ['Gram'])
+        """
+        if self.regime != "rows" or self.subspaces is not None:
+            allowed = "of rows that are samples, and of no weights in subspaces: nobody has counted the others"
+            raise ParameterError("plan", self.regime if self.subspaces is None else "subspaces", allowed)
+        given = (noise_multiplier, sampling, steps, delta)
+        noise = None
+        if noise_multiplier is not None and sampling is not None and steps is not None and delta is not None:
+            noise = (
+                check_real("noise_multiplier", noise_multiplier, low=0.0),
+                sampling,
+                check_count("steps", steps),
+                delta,
+            )
+        elif any(value is not None for value in given):
+            missing = ("noise_multiplier", "sampling", "steps", "delta")[given.index(None)]
+            raise ParameterError(missing, None, "given with the others, or all left out")
+        modules, speed = trainable_modules(self.model, self.policy.whole), Rates() if rates is None else rates
+        shown, ways = forward_pass(modules, losses), []
+        for way in (FORMED, "exact", "ghost", "hutchinson", "hutch++"):
+            norms = "exact" if way == FORMED else way
+            policy = replace(self.policy, estimator=wanted_estimator(norms, None), form=forms_gradients(norms))
+            layers = plan_layers(modules, policy)
+            record = NormRecord([record for layer in layers for record in layer.records()])
+            ways.append(way_cost(way, layers, record, shown, speed, noise))
+        return StepCosts(ways, plain_flops(layers, shown), plain_peak(layers, shown))
 
     def privatize(
         self,

@@ -2,6 +2,7 @@
 
 import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.harness._checkpoint import load_parameters as load_parameters
+from dprmt.training.harness._costs import recipe_costs as recipe_costs
 from dprmt.training.harness._dry_run import DryRun as DryRun
 from dprmt.training.harness._dry_run import dry_run as dry_run
 from dprmt.training.harness._guard import SilentParameterError as SilentParameterError
@@ -39,6 +40,7 @@ __all__ = [
     "read_card",
     "read_metrics",
     "read_summary",
+    "recipe_costs",
     "run_in_memory",
     "sweep",
     "train",

@@ -13,6 +13,7 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.training.data import TaskData, per_sample_losses
+from dprmt.training.harness._costs import with_norms
 from dprmt.training.harness._ledger import SpentEpsilon, describe_mechanism
 from dprmt.training.harness._norms_said import epsilon_of_exact_norms, layer_norms, norms_sentence
 from dprmt.training.harness._prepare import Prepared
@@ -115,7 +116,9 @@ def dry_run(
         raise ParameterError("resume", True, "False without a folder")
     loaded, data = load(recipe)
     activations = activation_bytes(loaded, data)
-    prepared = prepare_recipe(recipe, loaded, data, torch.device("cpu"), fresh_randomness(None, 1))
+    prepared = prepare_recipe(
+        with_norms(recipe, loaded, data), loaded, data, torch.device("cpu"), fresh_randomness(None, 1)
+    )
     steps = recipe.training.steps
     marks = sorted({max(1, steps * part // _CURVE) for part in range(1, _CURVE + 1)} | {1})
     mechanism = prepared.mechanism

@@ -105,7 +105,8 @@ class RecipeUnitsTask(RecipeTask):
         return torch.cat(found)
 
 
-def _task(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> RecipeTask:
+def recipe_task(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> RecipeTask:
+    """Rows as samples, or units of several."""
     if recipe.data.unit is None:
         return RecipeTask(loaded, data, recipe.evaluation, device)
     averages = recipe.data.unit_gradient == "mean"
@@ -127,7 +128,7 @@ def prepare_recipe(
     check_gradients_arrive(loaded.model, lambda: _made_up_losses(loaded, data, device))
     return prepare(
         loaded.model,
-        _task(recipe, loaded, data, device),
+        recipe_task(recipe, loaded, data, device),
         recipe.settings,
         randomness,
         tokens=recipe.data.max_tokens,

@@ -16,6 +16,7 @@ from dprmt import __version__, _html
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.harness._clip_only import no_privacy
+from dprmt.training.harness._costs import with_norms
 from dprmt.training.harness._events import Events
 from dprmt.training.harness._guard import check_parameters_moved, snapshot
 from dprmt.training.harness._interrupts import Interrupts
@@ -163,7 +164,8 @@ def train(
     place = usable_device(device)
 
     def make(randomness: Randomness, **options: Any) -> Prepared:
-        return prepare_recipe(recipe, *load(recipe), place, randomness, **options)
+        loaded, data = load(recipe)
+        return prepare_recipe(with_norms(recipe, loaded, data), loaded, data, place, randomness, **options)
 
     def finish(run: Run) -> None:
         assert isinstance(run.prepared.task, RecipeTask)

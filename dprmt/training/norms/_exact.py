@@ -18,7 +18,8 @@ from dprmt.training.norms._layer_gradient import (
 
 MEMORY_BUDGET = 64 << 20
 """Bytes for what is formed of one layer to take its norms, by default."""
-_CACHED = 4 << 20  # bytes of a product that a CPU's cache still holds when its squares are added
+CACHED_BYTES = 4 << 20
+"""Bytes of a product that a CPU's cache still holds when its squares are added."""
 _ROWS = 128  # from which on a product of a row block is as fast as a whole one
 
 
@@ -64,7 +65,7 @@ def exact_squared_norms(
     check_same_tokens(activations, gradients)
     d, p, size = activations.shape[-1], gradients.shape[-1], len(gradients)
     samples, rows = _block(
-        d, p * dtype.itemsize, min(budget, _CACHED) if gradients.device.type == "cpu" else budget, budget
+        d, p * dtype.itemsize, min(budget, CACHED_BYTES) if gradients.device.type == "cpu" else budget, budget
     )
     parts = [
         _norms_by_rows(activations[first : first + samples], gradients[first : first + samples], rows)
@@ -114,7 +115,9 @@ def bias_squared_norms(gradients: torch.Tensor) -> torch.Tensor:
     tensor([9.], dtype=torch.float64)
     """
     (per_token,) = token_factors(gradients=gradients)
-    few = max(1, _CACHED // (8 * max(len(per_token), 1) * per_token.shape[-1]))  # torch copies what it adds in float64
+    few = max(
+        1, CACHED_BYTES // (8 * max(len(per_token), 1) * per_token.shape[-1])
+    )  # torch copies what it adds in float64
     return sum_of_squares(torch.stack([part.sum(1, dtype=torch.float64) for part in per_token.split(few, 1)]).sum(0))
 
 

@@ -17,8 +17,9 @@ class NormsRecipe(Section):
 
     Attributes
     ----------
-    kind : {"exact", "ghost", "hutchinson", "hutch++"}
-        Exact norms of gradients that are formed, or by the cheaper of them and tokens' Gram matrices; or estimates.
+    kind : {"exact", "ghost", "auto", "hutchinson", "hutch++"}
+        Exact norms of gradients that are formed, or by the cheaper of them and tokens' Gram matrices; what ``dprmt
+        plan`` recommends; or estimates.
     probes : int or None
         k >= 2 Gaussian probes per layer, of estimates; 32 by default.
     sketch : int or None

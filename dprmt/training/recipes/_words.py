@@ -118,6 +118,7 @@ NORMS: Words[EstimatorWord | None] = Words(
     {
         "exact": None,
         "ghost": None,
+        "auto": None,
         "hutchinson": EstimatorWord(f"{_ESTIMATORS}._hutchinson:hutchinson"),
         "hutch++": EstimatorWord(f"{_ESTIMATORS}._hutchpp:hutchpp", sketches=True),
     },

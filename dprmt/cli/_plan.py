@@ -1,0 +1,64 @@
+"""``dprmt plan``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from typing import Any
+
+from dprmt import __version__
+from dprmt._files import strict_json
+from dprmt._validation import ParameterError, how_to_install
+from dprmt.cli._changes import add_changes, recipe_changes
+from dprmt.cli._options import Commands, UsageError, add_command_with, name_of
+from dprmt.cli._text_table import text_table
+
+_HEADER = ["norms", "time ×", "GFLOP of norms", "MiB at the peak", "ε ≤"]
+_EXAMPLES = """\
+examples:
+  dprmt plan minilm-docstrings
+  dprmt plan recipe.toml --set training.micro_batch_size=4 --layers
+"""
+
+
+def add_command(commands: Commands) -> None:
+    """The command, its options and its help."""
+    summary = "what a recipe's steps cost by every way of taking norms: time, memory, ε; and which one to take"
+    parser = add_command_with(commands, "plan", summary, (), run_plan, _EXAMPLES)
+    parser.add_argument(
+        "recipe", metavar="RECIPE", type=name_of("a recipe"), help="a .toml file, or a name that `dprmt recipes` lists"
+    )
+    parser.add_argument("--layers", action="store_true", help="every layer's norms, too, by the recommended way")
+    parser.add_argument("--measure", action="store_true", help="with this machine's rates, not those of any CPU core")
+    add_changes(parser)
+
+
+def run_plan(namespace: argparse.Namespace) -> None:
+    """Counts, as a table or JSON."""
+    try:
+        from dprmt.training.harness import recipe_costs
+        from dprmt.training.recipes import load_recipe
+    except ModuleNotFoundError as error:
+        raise UsageError(f"dprmt plan: needs {error.name}: {how_to_install('train')}") from None
+    try:
+        recipe = load_recipe(namespace.recipe).with_changes(recipe_changes(namespace.set))
+        costs = recipe_costs(recipe, measure=namespace.measure)
+    except ParameterError as error:
+        name = "RECIPE" if error.name == "recipe" else error.name
+        raise UsageError(f"dprmt plan: {name} must be {error.allowed}, got {error.value!r}") from None
+    if namespace.json:
+        found = dataclasses.asdict(costs) | {"recommended": costs.recommended.way, "sentence": costs.sentence}
+        sys.stdout.write(strict_json({"version": __version__, "recipe": recipe.name} | found) + "\n")
+        return
+    sys.stdout.write(_words(costs, recipe.name, every_layer=namespace.layers))
+
+
+def _words(costs: Any, name: str, *, every_layer: bool) -> str:
+    plain = f"without privacy {costs.plain_flops / 1e9:.3g} GFLOP, {costs.plain_peak / 2**20:.0f} MiB"
+    lines = [f"{name}: a step of one micro-batch, counted; {plain}", text_table(_HEADER, costs.rows())]
+    if every_layer:
+        taken = costs.recommended.layers
+        rows = [[one.layer, one.how, f"{one.flops / 1e9:.3g}", f"{one.kept / 2**20:.1f}"] for one in taken]
+        lines.append(text_table(["layer", "norms", "GFLOP", "MiB kept"], rows))
+    return "\n".join([*lines, f"recommended: {costs.sentence}\n"])
