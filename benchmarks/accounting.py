@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import spectra_page
+from benchmarks import spectra_page, step_page
 from benchmarks.sweep import compared, misses, stored, table
 from dprmt.accounting import DPSGD, Hutchinson, calibrate, compose
 
@@ -258,7 +258,7 @@ def page(rows: dict[str, Any]) -> str:
         answers = stored(_SWEEP)
         parts += ["## Random mechanisms", _ABOUT_SWEEP.format(count=len(answers)), table(answers)]
         parts += [_AGAINST.format(found=compared(answers, stored(_EARLIER))), misses(answers)]
-    parts += [spectra_page.section()]
+    parts += [spectra_page.section(), step_page.section()]
     notes = _SWEEP.with_name("notes.md")
     if notes.exists():
         parts.append(notes.read_text().strip())

@@ -21,6 +21,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ WAYS = (
 """Ours are those between plain and Opacus'; "fast" is Opacus' two passes with formed gradients in place of Gram's."""
 TABLE = ("roberta-base", "roberta-4", "lora", "wide", "qwen3")
 LENGTHS = ("qwen3-1k", "qwen3-4k")
+FRONT = ("layers-128", "layers-1024", "layers-4096")
 OPTIONS = ("decoder", "decoder+checkpointing", "decoder+autocast", "decoder+compile")
 OF_LENGTHS = ("plain", "exact", "ghost", "hutchinson", "hutch++", "opacus ghost")
 OF_OPTIONS = ("plain", "exact", "ghost", "hutchinson", "opacus ghost")
@@ -93,7 +95,7 @@ _GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16), "MALLOC_TRIM_THRESHOLD_":
 def cells(shapes: Sequence[str], ways: Sequence[str], **options: Any) -> Iterator[Cell]:
     """All that are wanted, plain first at every shape."""
     for shape in shapes:
-        own = OF_LENGTHS if shape in LENGTHS else OF_OPTIONS if shape in OPTIONS else WAYS
+        own = OF_LENGTHS if shape in (*LENGTHS, *FRONT) else OF_OPTIONS if shape in OPTIONS else WAYS
         yield from (Cell(shape, way, **options) for way in WAYS if way in ways and way in own)
 
 
@@ -105,7 +107,7 @@ def load(path: Path) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is not stored, and print the tables; or run the one cell that :func:`measured` asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", default=[*TABLE, *LENGTHS, *OPTIONS])
+    parser.add_argument("--shapes", nargs="+", default=[*TABLE, *LENGTHS, *FRONT, *OPTIONS])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--rounds", type=int, default=3, help="pairs of steps")
     parser.add_argument("--device", default="cpu")
@@ -113,6 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[None], help="in place of the shapes' own")
     parser.add_argument("--again", action="store_true", help="measure what is stored, too")
     parser.add_argument("--out", type=Path, help="benchmarks/results/step.json, or step_cuda.json of a GPU")
+    parser.add_argument(
+        "--counts", action="store_true", help="store what is counted of the shapes, and measure no steps"
+    )
+    parser.add_argument("--page", type=Path, help="write what is stored between the marks of this page")
+    parser.add_argument("--picture", type=Path, help="draw what is stored: time against ε")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.cell:
@@ -122,7 +129,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(run(what, Cell(**cell))))
         return
     path = options.out or RESULTS / ("step.json" if options.device == "cpu" else "step_cuda.json")
-    for tokens in options.tokens:
+    if options.counts:
+        from benchmarks.step_cell import counts
+
+        kept = load(path)
+        kept["counts"] = {name: counts(name) for name in (*TABLE, *LENGTHS, *FRONT)}
+        path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    stored_only = options.counts or options.page or options.picture
+    for tokens in () if stored_only else options.tokens:
         sizes = {} if tokens is None else {"batch": options.batch, "tokens": tokens}
         for cell in cells(options.shapes, options.ways, rounds=options.rounds, device=options.device, **sizes):
             if options.again or cell.key not in load(path)["cells"]:
@@ -133,7 +147,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     from benchmarks import step_page
 
-    print(step_page.tables(load(path)["cells"]))
+    if options.page:
+        step_page.write(options.page, load(path))
+    if options.picture:
+        from dprmt.plots import save_picture
+
+        save_picture(options.picture, partial(step_page.draw, load(path)), size=(10.0, 3.6), panels=(1, 3))
+    if not (options.page or options.picture):
+        print(step_page.tables(load(path)))
 
 
 if __name__ == "__main__":

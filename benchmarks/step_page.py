@@ -1,10 +1,173 @@
-"""The section on whole steps of ``docs/performance.md``, from what ``benchmarks.step`` stored."""
+"""The section on whole steps of ``docs/performance.md``, from what ``benchmarks.step`` stored, and its picture."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from benchmarks.step import FRONT, LENGTHS, OF_LENGTHS, OF_OPTIONS, OPTIONS, RESULTS, TABLE, WAYS, load
 
-def tables(cells: dict[str, Any]) -> str:
+_BEGIN, _END = "<!-- steps: begin -->", "<!-- steps: end -->"
+_WORDS = {"ghost": "ghost", "hutchinson": "Hutchinson 32", "hutch++": "Hutch++", "opacus hooks": "Opacus hooks"}
+_WORDS |= {"opacus ghost": "Opacus ghost", "opacus fast": "Opacus fast", "exact": "exact, in blocks", "plain": "plain"}
+_GOALS = {"exact": 1.35, "ghost": 1.35, "hutchinson": 1.08, "hutch++": 1.08}
+_LORA, _PEAK, _FIRST, _CLOSE = 1.03, 1.3, 1.5, 0.2
+
+
+def section() -> str:
+    """Heading, words and tables; empty where nothing was measured."""
+    found = load(RESULTS / "step.json")
+    if not found["cells"]:
+        return ""
+    return "\n\n".join((_BEGIN, "## Whole steps", _ABOUT, tables(found), _gpu(), _END))
+
+
+def write(page: Path, found: dict[str, Any]) -> None:
+    """Between the marks of a page, or at its end."""
+    text = page.read_text(encoding="utf-8")
+    before, mark, rest = text.partition(_BEGIN)
+    after = rest.partition(_END)[2] if mark else "\n"
+    page.write_text(before.rstrip("\n") + "\n\n" + section() + after, encoding="utf-8")
+
+
+def tables(found: dict[str, Any]) -> str:
     """In Markdown."""
-    return str(len(cells))
+    cells, counts = found["cells"], found.get("counts", {})
+    parts = [_table(cells, TABLE, WAYS), _table(cells, (*LENGTHS, *FRONT), OF_LENGTHS), _options(cells)]
+    parts += [_goals(cells), _counted(cells, counts)] if counts else [_goals(cells)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _shape_words(shape: str) -> str:
+    from benchmarks.step_shapes import SHAPES
+
+    return SHAPES[shape].words
+
+
+def _table(cells: dict[str, Any], shapes: Sequence[str], ways: Sequence[str]) -> str:
+    shapes = [shape for shape in shapes if f"{shape}: plain" in cells]
+    lines = ["| time ×; peak ×, first peak ×; first step | " + " | ".join(map(_shape_words, shapes)) + " |"]
+    lines.append("|---" * (len(shapes) + 1) + "|")
+    for way in ways:
+        row = [_cell(cells, shape, way) for shape in shapes]
+        lines.append(f"| {_WORDS[way]} | " + " | ".join(row) + " |")
+    return "\n".join(lines)
+
+
+def _cell(cells: dict[str, Any], shape: str, way: str) -> str:
+    own, plain = cells.get(f"{shape}: {way}"), cells[f"{shape}: plain"]
+    if own is None:
+        return "–"
+    if "failed" in own:
+        return f"fails: {own['failed'].partition(':')[0]}"
+    if way == "plain":
+        return f"{own['seconds']:.2f} s; {own['mib']:.0f} MiB"
+    peaks = f"{own['mib'] / plain['mib']:.2f}, {own['first_mib'] / plain['mib']:.2f}"
+    return f"{own['ratio']:.2f}; {peaks}; {own['first_seconds'] / own['seconds']:.1f}"
+
+
+def _options(cells: dict[str, Any]) -> str:
+    return _table(cells, OPTIONS, OF_OPTIONS)
+
+
+def _goals(cells: dict[str, Any]) -> str:
+    rows = [(shape, way) for shape in (*TABLE, *LENGTHS) for way in _GOALS if f"{shape}: {way}" in cells]
+    own = {row: cells[f"{row[0]}: {row[1]}"] for row in rows}
+    limits = {row: _LORA if row[0] == "lora" else _GOALS[row[1]] for row in rows}
+    fast = [row for row in rows if own[row]["ratio"] <= limits[row]]
+    small = [row for row in rows if own[row]["mib"] <= _PEAK * cells[f"{row[0]}: plain"]["mib"]]
+    below = [row for row in rows if own[row]["mib"] <= cells[f"{row[0]}: opacus ghost"]["mib"]]
+    small_first = [row for row in rows if own[row]["first_mib"] <= _PEAK * cells[f"{row[0]}: plain"]["mib"]]
+    first = [row for row in rows if own[row]["first_seconds"] <= _FIRST * own[row]["seconds"]]
+    lines = ["| wanted of our rows above, options aside | met |", "|---|---|"]
+    names = {
+        f"time: exact ≤ {_GOALS['exact']}, estimates ≤ {_GOALS['hutchinson']}, LoRA ≤ {_LORA}": fast,
+        f"peak ≤ {_PEAK} × plain": small,
+        f"peak of the first step ≤ {_PEAK} × plain": small_first,
+        "peak below Opacus ghost's": below,
+        f"first step ≤ {_FIRST} steps": first,
+    }
+    return "\n".join(lines + [f"| {name} | {len(met)} of {len(rows)} |" for name, met in names.items()])
+
+
+def _counted(cells: dict[str, Any], counts: dict[str, Any]) -> str:
+    lines = ["| counted before, and measured | exact | ghost | Hutchinson 32 | Hutch++ | recommended |"]
+    lines.append("|---" * 6 + "|")
+    close = total = 0
+    for shape, count in counts.items():
+        row = []
+        for way in _GOALS:
+            own = cells.get(f"{shape}: {way}")
+            if own is None:
+                row.append("–")
+                continue
+            found, plain = count["ways"][way], cells[f"{shape}: plain"]
+            pairs = ((found["ratio"], own["ratio"]), (found["mib"], own["mib"]))
+            close += sum(abs(said / is_ - 1) <= _CLOSE for said, is_ in pairs)
+            total += 2
+            row.append(f"{found['ratio']:.2f}, {own['ratio']:.2f}; {found['mib']:.0f}, {own['mib']:.0f} MiB")
+            del plain
+        lines.append(f"| {_shape_words(shape)} | " + " | ".join(row) + f" | {count['sentence']} |")
+    said = f"{close} of {total} times and peaks are within {100 * _CLOSE:.0f} % of what was measured."
+    return "\n".join(lines) + "\n\n" + said
+
+
+def _gpu() -> str:
+    path = RESULTS / "step_cuda.json"
+    command = (
+        "`python -m benchmarks.step --device cuda --shapes roberta-base llama-1b --batch 8 --tokens 512 2048 16384`"
+    )
+    if not path.exists():
+        return (
+            f"On a GPU: {command}. **Nothing was measured yet**: no GPU was at hand.\n\n"
+            "| device, date | shape | way | ms | GiB |\n|---|---|---|---|---|\n| – | – | – | – | – |"
+        )
+    lines = [f"On a GPU, {command}:", "", "| device, date | shape | way | ms | GiB |", "|---|---|---|---|---|"]
+    for key, own in load(path)["cells"].items():
+        shape, _, way = key.partition(": ")
+        numbers = (
+            f"fails | {own['failed']}" if "failed" in own else f"{1e3 * own['seconds']:.0f} | {own['mib'] / 1024:.1f}"
+        )
+        lines.append(f"| {own.get('device', '–')}, {own.get('date', '–')} | {shape} | {way} | {numbers} |")
+    return "\n".join(lines)
+
+
+def draw(found: dict[str, Any], axes: Any) -> None:
+    """Time over plain against ε, one point a way, one panel a length."""
+    from dprmt.plots._style import MARKERS, PALETTE, finish
+
+    ways = ("exact", "ghost", "hutchinson", "hutch++", "opacus hooks", "opacus ghost")
+    for ax, shape in zip(list(getattr(axes, "flat", axes)), FRONT, strict=True):
+        counted = found["counts"][shape]["ways"]
+        for place, way in enumerate(ways):
+            own = found["cells"].get(f"{shape}: {way}")
+            if own is None or "failed" in own:
+                continue
+            epsilon = counted["exact" if way.startswith("opacus") else way]["epsilon"]
+            look = {
+                "color": PALETTE[place % len(PALETTE)],
+                "marker": MARKERS[place % len(MARKERS)],
+                "linestyle": "none",
+            }
+            ax.plot([own["ratio"]], [epsilon], label=_WORDS[way], **look)
+        ax.axvline(1.0, color="0.6", linewidth=0.8)
+        ax.set_xlabel("time of a step over that without privacy")
+        finish(ax, f"T = {shape.partition('-')[2]}")
+    first = next(iter(getattr(axes, "flat", axes)))
+    first.set_ylabel("ε at δ = 1e-5")
+    first.legend(fontsize="small")
+
+
+_ABOUT = """\
+Written by `python -m benchmarks.step`, then `--counts` and `--page docs/performance.md`: whole steps of SGD with noise,
+over those of plain torch at the same batch; CPU time on one thread of a loaded machine, the median of three alternating
+pairs, so that a tenth between neighbours means nothing; peaks of the resident set beyond what a process holds before
+its first step. Of each cell: time; peak, and that of the first step, over plain's; how many later steps the first one
+takes, in which ours looks for what mixes samples. Models have random weights; Qwen3's shape is width 1024, 4 layers,
+8,192 words. A step of RoBERTa-base on 512 tokens is short beside its 125 million parameters: noise alone takes a
+quarter to a third of plain's time, by any way and any package. Opacus' "fast" takes two passes with formed gradients.
+
+Exact norms in blocks form every sample's gradient once, T·d·p operations beside the 3·T·d·p of a step, in flat memory;
+estimates save that time, and no memory. Where a gradient is no larger than a layer's inputs and output gradients it
+takes the place of the sum's own product, and exact norms cost no more than estimates (T = 4,096 below)."""

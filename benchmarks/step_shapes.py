@@ -18,7 +18,8 @@ VOCABULARY = 50_265
 class Shape:
     """A model and a batch of so many samples and tokens.
 
-    ``words``: for tables. ``options``: of "checkpointing" (not reentrant), "autocast" (to bfloat16) and "compile".
+    ``words``: for tables. ``width``: of the inputs, where they are no tokens. ``options``: of "checkpointing" (not
+    reentrant), "autocast" (to bfloat16) and "compile".
     """
 
     words: str
@@ -26,6 +27,7 @@ class Shape:
     batch: int
     tokens: int
     decodes: bool = False
+    width: int | None = None
     options: frozenset[str] = field(default=frozenset())
 
     def make(self, tokens: int, device: str) -> nn.Module:
@@ -37,10 +39,10 @@ class Shape:
         return model.to(device)
 
     def inputs(self, batch: int, tokens: int, device: str) -> torch.Tensor:
-        """Token numbers; of a lone layer what wants a gradient, as inside a network."""
+        """Token numbers; of lone layers what wants a gradient, as inside a network."""
         torch.manual_seed(1)
-        if self.words.startswith("4096²"):
-            return torch.randn(batch, tokens, 4096, device=device, requires_grad=True)
+        if self.width is not None:
+            return torch.randn(batch, tokens, self.width, device=device, requires_grad=True)
         return torch.randint(4, 1000, (batch, tokens), device=device)
 
     def losses(self, model: Any, inputs: torch.Tensor) -> torch.Tensor:
@@ -118,12 +120,16 @@ def _wide(tokens: int) -> nn.Module:
     return nn.Linear(4096, 4096, bias=False)
 
 
+def _layers(tokens: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(2048, 2048), nn.GELU(), nn.Linear(2048, 2048))
+
+
 _DECODER: dict[str, Any] = {"model": _qwen3(512, 2), "batch": 2, "tokens": 256, "decodes": True}
 SHAPES = {
     "roberta-base": Shape("RoBERTa-base 8×64, full", _roberta(12), 8, 64),
     "roberta-4": Shape("4 layers of it 2×512, full", _roberta(4), 2, 512),
     "lora": Shape("RoBERTa-base 8×64, LoRA 16", _roberta(12, adapters=True), 8, 64),
-    "wide": Shape("4096² 2×1024", _wide, 2, 1024),
+    "wide": Shape("4096² 2×1024", _wide, 2, 1024, width=4096),
     "qwen3": Shape("Qwen3 shape 2×256", _qwen3(1024, 4), 2, 256, decodes=True),
     "qwen3-1k": Shape("Qwen3 shape, 2 layers, 1×1024", _qwen3(1024, 2), 1, 1024, decodes=True),
     "qwen3-4k": Shape("Qwen3 shape, 1 layer, 1×4096", _qwen3(1024, 1), 1, 4096, decodes=True),
@@ -131,6 +137,9 @@ SHAPES = {
     "decoder+checkpointing": Shape("checkpointing", **_DECODER, options=frozenset({"checkpointing"})),
     "decoder+autocast": Shape("bf16 autocast", **_DECODER, options=frozenset({"autocast"})),
     "decoder+compile": Shape("compiled", **_DECODER, options=frozenset({"compile"})),
+    "layers-128": Shape("2 × 2048², 8×128", _layers, 8, 128, width=2048),
+    "layers-1024": Shape("2 × 2048², 2×1024", _layers, 2, 1024, width=2048),
+    "layers-4096": Shape("2 × 2048², 1×4096", _layers, 1, 4096, width=2048),
     "llama-1b": Shape("Llama-1B shape", _llama, 8, 512, decodes=True),
     "tiny": Shape("width 64, 1 layer, 2×16", _qwen3(128, 1), 2, 16, decodes=True),
 }
