@@ -20,7 +20,7 @@ def section() -> str:
     found = load(RESULTS / "step.json")
     if not found["cells"]:
         return ""
-    return "\n\n".join((_BEGIN, "## Whole steps", _ABOUT, tables(found), _gpu(), _END))
+    return "\n\n".join((_BEGIN, "## Whole steps", _ABOUT, _PICTURE, tables(found), _gpu(), _END))
 
 
 def write(page: Path, found: dict[str, Any]) -> None:
@@ -158,6 +158,8 @@ def draw(found: dict[str, Any], axes: Any) -> None:
     first.set_ylabel("ε at δ = 1e-5")
     first.legend(fontsize="small")
 
+
+_PICTURE = "![Time of a step against ε, for exact norms, estimates and Opacus, at three lengths](images/step_front.png)"
 
 _ABOUT = """\
 Written by `python -m benchmarks.step`, then `--counts` and `--page docs/performance.md`: whole steps of SGD with noise,

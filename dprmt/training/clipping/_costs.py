@@ -133,8 +133,9 @@ class StepCosts:
         """Which to take, and what the other would give and cost."""
         taken = self.recommended
         other = self._estimated() if taken is self._exact() else self._exact()
-        share = 100 * (taken.time / other.time - 1)
-        pace = f"{abs(share):.0f} % {'slower' if share > 0 else 'faster'} than {other.way}"
+        share = round(100 * (taken.time / other.time - 1))
+        pace = f"{abs(share)} % {'slower' if share > 0 else 'faster'} than" if share else "as fast as"
+        pace = f"{pace} {other.way}"
         if taken.epsilon is None or other.epsilon is None:
             return f"{taken.way}: {pace}"
         return f"{taken.way}: {pace}, ε {_up(taken.epsilon)} against {_up(other.epsilon)}"
