@@ -105,7 +105,7 @@ def test_unknown_words_get_a_hint_among_all(install: Install) -> None:
     install("my-words")
     with pytest.raises(ParameterError, match=r"'halving'.*did you mean 'halving'"):
         settings(denoising={"method": "halvin"})
-    with pytest.raises(ParameterError, match="one of 'exact', 'ghost', 'hutchinson', 'hutch\\+\\+', 'half'"):
+    with pytest.raises(ParameterError, match="one of 'exact', 'ghost', 'auto', 'hutchinson', 'hutch\\+\\+', 'half'"):
         NormsRecipe("quarter")
     with pytest.raises(ParameterError, match=r"absent unless .* is 'hutchinson' or 'hutch\+\+' or 'half'"):
         NormsRecipe("ghost", probes=3)
