@@ -143,7 +143,7 @@ def _digits_runs() -> list[Run]:
 _DOCSTRINGS = {"training.steps": 60}
 _MOMENTUM = {"training.steps": 60, "optimizer": {"name": "gdm", "learning_rate": 0.05}}
 _SST2 = {"training.batch_size": 400, "training.steps": 60}
-_LARGE = {"training.batch_size": 2000, "training.steps": 20}
+_LARGE = {"training.batch_size": 2000, "training.steps": 30}
 _LM = "minilm-docstrings"
 RUNS: tuple[Run, ...] = (
     *(Run(_LM, _LM, "none", seed, _DOCSTRINGS) for seed in range(3)),
@@ -152,6 +152,9 @@ RUNS: tuple[Run, ...] = (
     *_digits_runs(),
     Run(_LM, _LM, "shuffled labels", changes=_DOCSTRINGS),
     Run(f"{_LM}, momentum", _LM, changes=_MOMENTUM),
-    Run("minilm-sst2, batch 2,000", "minilm-sst2", changes=_LARGE),
+    *(Run("minilm-sst2, batch 400", "minilm-sst2", "none", seed, _SST2) for seed in range(3)),
+    *(Run("minilm-sst2, batch 2,000", "minilm-sst2", "none", seed, _LARGE) for seed in range(3)),
     Run("minilm-sst2, batch 400", "minilm-sst2", "shuffled labels", changes=_SST2),
+    Run("minilm-sst2, batch 2,000", "minilm-sst2", changes=_LARGE),
+    Run("minilm-sst2, batch 2,000", "minilm-sst2", "shuffled labels", changes=_LARGE),
 )
