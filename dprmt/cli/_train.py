@@ -152,6 +152,9 @@ def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> N
         f"{_beside_exact(result.epsilon, result.epsilon_of_exact_norms)}",
         f"norms: {result.norms}",
     ]
+    if recipe.evaluation.private_noise is not None and result.finished:
+        said = "with noise, charged in ε" if result.evaluation else "charged in ε, and lost in a crash"
+        lines.append(f"score: {said}")
     lines += [f"{name}: {value}" for name, value in result.evaluation.items()]
     sys.stdout.write("\n".join(lines) + "\n")
 
@@ -171,7 +174,10 @@ def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
         *(
             [NO_PRIVACY]
             if recipe.privacy.clip_only
-            else [f"ε ≤ {round_up(epsilon)} after step {step}" for step, epsilon in plan.epsilon_after.items()]
+            else [
+                f"ε ≤ {round_up(epsilon)} after step {step}{_and_score(recipe, step)}"
+                for step, epsilon in plan.epsilon_after.items()
+            ]
         ),
         *_exact_alone(plan),
         f"trainable: {numbers} numbers in {len(plan.trainable)} parameters",
@@ -192,6 +198,10 @@ def _setting(recipe: Recipe) -> dict[str, object]:
 def _beside_exact(epsilon: float, exact: float | None) -> str:
     # Only where they differ: norms that were exact have no other price.
     return "" if exact is None or exact == epsilon else f" (with exact norms and the same noise: ε ≤ {round_up(exact)})"
+
+
+def _and_score(recipe: Recipe, step: int) -> str:
+    return " and the score" if recipe.evaluation.private_noise and step == recipe.training.steps else ""
 
 
 def _exact_alone(plan: DryRun) -> list[str]:

@@ -12,6 +12,7 @@ from scipy.special import ndtri
 from dprmt._validation import ParameterError, check_real
 from dprmt.accounting.mechanisms._composition import Composition, compose
 from dprmt.accounting.mechanisms._dpsgd import DPSGD
+from dprmt.accounting.mechanisms._releases import Release
 
 _SMALLEST, _LARGEST = 1e-2, 1e6
 _COARSE = 0.05  # tolerance of the answers of a first search
@@ -66,7 +67,7 @@ def calibrate(
     ----------
     run : DPSGD or Composition
         A mechanism, whose length is given beside it, or phases with theirs. The noise multipliers that it has are where
-        nothing but their ratios counts: those of phases keep theirs.
+        nothing but their ratios counts: those of phases keep theirs. What is released beside training stays as it is.
     target_epsilon, delta : float, optional
         Wanted ε, > 0, and its δ, in [1e-290, 1).
     target_advantage : float, optional
@@ -97,7 +98,7 @@ def calibrate(
 
     Examples
     --------
-    >>> from dprmt.accounting import RandomAllocation
+    >>> from dprmt.accounting import GaussianRelease, RandomAllocation
     >>> mechanism = calibrate(DPSGD(1.0, 0.01), steps=1000, target_epsilon=2.0, delta=1e-5)
     >>> mechanism.epsilon(1000, 1e-5).upper <= 2.0
     True
@@ -110,6 +111,9 @@ def calibrate(
     2.0
     >>> calibrate(DPSGD(1.0, 0.01), steps=1000, target_advantage=0.2).advantage(1000).upper <= 0.2
     True
+    >>> with_score = calibrate(compose([(DPSGD(1.0, 0.01), 1000), GaussianRelease(4.0)]), target_epsilon=2.0, delta=1e-5)
+    >>> with_score.epsilon(1e-5).upper <= 2.0
+    True
     """
     target = _wanted(target_epsilon, delta, target_advantage, target_true_positive_rate, false_positive_rate)
     check_real("tolerance", tolerance, low=1e-6, high=1.0)
@@ -117,8 +121,10 @@ def calibrate(
         if steps is not None or epochs is not None:
             raise ParameterError("steps", steps or epochs, "left out of a composition, whose phases have theirs")
         for mechanism, _ in run.phases:
-            if not isinstance(mechanism, DPSGD):
-                raise ParameterError("run", mechanism, "a composition whose phases are all DPSGD")
+            if not isinstance(mechanism, DPSGD | Release):
+                raise ParameterError("run", mechanism, "a composition whose phases are all DPSGD, and releases")
+        if all(isinstance(mechanism, Release) for mechanism, _ in run.phases):
+            raise ParameterError("run", run, "a composition with a phase of DPSGD, whose noise can be chosen")
         return _calibrated(run, target, tolerance)
     if not isinstance(run, DPSGD):
         raise ParameterError("run", run, "a DPSGD with steps or epochs beside it, or a composition of such")
@@ -178,7 +184,8 @@ def _wanted(
 
 
 def _calibrated(run: Composition, target: _Target, tolerance: float) -> Composition:
-    phases: list[tuple[Any, int]] = list(run.phases)
+    phases: list[tuple[Any, int]] = [phase for phase in run.phases if not isinstance(phase[0], Release)]
+    releases: list[tuple[Any, int]] = [phase for phase in run.phases if isinstance(phase[0], Release)]
     least = min(mechanism.noise_multiplier for mechanism, _ in phases)
 
     def at(noise_multiplier: float) -> Composition:
@@ -187,6 +194,7 @@ def _calibrated(run: Composition, target: _Target, tolerance: float) -> Composit
                 (replace(mechanism, noise_multiplier=mechanism.noise_multiplier / least * noise_multiplier), steps)
                 for mechanism, steps in phases
             ]
+            + releases
         )
 
     def measured(noise_multiplier: float, within: float = 1e-3) -> float:

@@ -17,6 +17,7 @@ from dprmt.training.harness._costs import with_norms
 from dprmt.training.harness._ledger import SpentEpsilon, describe_mechanism
 from dprmt.training.harness._norms_said import epsilon_of_exact_norms, layer_norms, norms_sentence
 from dprmt.training.harness._prepare import Prepared
+from dprmt.training.harness._private_score import wanted_releases
 from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._recipe_task import load, made_up_batch, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import RunFolder
@@ -37,7 +38,7 @@ class DryRun:
     noise_std : float
         σC/L, of one entry of the gradient that the optimizer gets.
     epsilon_after : dict of int to float
-        Upper bounds of ε after some numbers of steps, the last one included.
+        Upper bounds of ε after some numbers of steps, the last one included, which a released score comes with.
     samples, sample_rate
         Size of the training set, and the probability of a sample to be in a batch.
     trainable : dict of str to tuple of int
@@ -122,17 +123,20 @@ def dry_run(
     steps = recipe.training.steps
     marks = sorted({max(1, steps * part // _CURVE) for part in range(1, _CURVE + 1)} | {1})
     mechanism = prepared.mechanism
-    spent = SpentEpsilon(mechanism, recipe.privacy.delta)
+    spent, releases = SpentEpsilon(mechanism, recipe.privacy.delta), wanted_releases(recipe.settings)
+    epsilon_after = {mark: spent.after(mark, exactly=True) for mark in marks}
+    if releases:
+        epsilon_after[steps] = SpentEpsilon(mechanism, recipe.privacy.delta, releases=releases).after(steps)
     return DryRun(
         mechanism=describe_mechanism(mechanism),
         noise_std=mechanism.noise_multiplier * recipe.privacy.clipping_norm / recipe.training.batch_size,
-        epsilon_after={mark: spent.after(mark, exactly=True) for mark in marks},
+        epsilon_after=epsilon_after,
         samples=prepared.task.size,
         sample_rate=mechanism.sample_rate,
         trainable={name: tuple(value.shape) for name, value in prepared.parameters.items()},
         layers=[layer_norms(layer) for layer in prepared.private.record.layers],
         norms=norms_sentence(recipe.privacy.norms.kind, prepared.private.record, prepared.units),
-        epsilon_of_exact_norms=epsilon_of_exact_norms(mechanism, steps, recipe.privacy.delta, steps),
+        epsilon_of_exact_norms=epsilon_of_exact_norms(mechanism, steps, recipe.privacy.delta, steps, releases),
         memory=estimate_memory(prepared, activations),
     )
 

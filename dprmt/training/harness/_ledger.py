@@ -12,7 +12,7 @@ from typing import Any
 
 from dprmt._files import append_line, read_lines
 from dprmt._validation import TrainingStateError
-from dprmt.accounting import DPSGD
+from dprmt.accounting import DPSGD, GaussianRelease, compose
 from dprmt.training.harness._clip_only import SENTENCE, ClippingOnly
 
 Mechanism = DPSGD | ClippingOnly
@@ -80,11 +80,13 @@ class SpentEpsilon:
     to the safe side. Random allocation is charged in whole epochs, whatever step of an epoch was the last.
 
     Of a run that is long enough, bounds come in blocks of 64 numbers of steps, from one curve: each is an upper bound,
-    and takes a thirtieth of the time. The last one is always solved for alone.
+    and takes a thirtieth of the time. The last one is always solved for alone. ``releases``: what else was released.
     """
 
-    def __init__(self, mechanism: Mechanism, delta: float, planned: int = 0) -> None:
-        self._mechanism, self._delta, self._planned = mechanism, delta, planned
+    def __init__(
+        self, mechanism: Mechanism, delta: float, planned: int = 0, releases: tuple[GaussianRelease, ...] = ()
+    ) -> None:
+        self._mechanism, self._delta, self._planned, self._releases = mechanism, delta, planned, releases
         self._known: dict[int, float] = {}
         self._of_curve: dict[int, float] = {}
         self._slow = False
@@ -93,7 +95,7 @@ class SpentEpsilon:
         """The bound; infinite where no noise is added."""
         if isinstance(self._mechanism, ClippingOnly):
             return math.inf
-        if steps == 0:
+        if steps == 0 and not self._releases:
             return 0.0
         steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
         if not exactly and self._in_blocks(steps):
@@ -105,12 +107,16 @@ class SpentEpsilon:
             steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
         if steps not in self._known:
             started = time.process_time()
-            self._known[steps] = self._mechanism.epsilon(steps, self._delta).upper
+            if self._releases:
+                trained = [(self._mechanism, steps)] if steps else []
+                self._known[steps] = compose([*trained, *self._releases]).epsilon(self._delta).upper
+            else:
+                self._known[steps] = self._mechanism.epsilon(steps, self._delta).upper
             self._slow = self._slow or time.process_time() - started > _EXACT_FOR
         return self._known[steps]
 
     def _in_blocks(self, steps: int) -> bool:
-        if self._mechanism.steps_per_epoch is not None or not steps < self._planned >= _WORTH_A_BLOCK:
+        if self._releases or self._mechanism.steps_per_epoch is not None or not steps < self._planned >= _WORTH_A_BLOCK:
             return False
         self.after(self._planned, exactly=True)  # asked for at the end anyway; how long it takes decides
         return not self._slow
@@ -126,9 +132,11 @@ class SpentEpsilon:
 
 
 @lru_cache(maxsize=64)
-def spent_epsilon(mechanism: Mechanism, delta: float, planned: int) -> SpentEpsilon:
+def spent_epsilon(
+    mechanism: Mechanism, delta: float, planned: int, releases: tuple[GaussianRelease, ...] = ()
+) -> SpentEpsilon:
     """The same for all runs with the same mechanism: those of a sweep ask the same questions."""
-    return SpentEpsilon(mechanism, delta, planned)
+    return SpentEpsilon(mechanism, delta, planned, releases)
 
 
 def mechanism_digest(mechanism: Mechanism, delta: float) -> str:

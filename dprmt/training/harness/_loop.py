@@ -16,9 +16,10 @@ from dprmt._validation import ParameterError
 from dprmt.training.harness._allocation import AllocatedBatches
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._clip_only import no_privacy
-from dprmt.training.harness._ledger import PrivacyLedger, mechanism_digest, spent_epsilon, whole_epochs
+from dprmt.training.harness._ledger import PrivacyLedger, SpentEpsilon, mechanism_digest, spent_epsilon, whole_epochs
 from dprmt.training.harness._observer import Observer, StepRecord, listeners
 from dprmt.training.harness._prepare import Prepared
+from dprmt.training.harness._private_score import charged_releases, release_score, wanted_releases
 from dprmt.training.harness._processes import from_first, in_first
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
@@ -119,7 +120,7 @@ class Run:
         self._saved_draws: dict[str, Any] | None = None
         self.done = self._restore()
         self._next = 0  # steps charged once the one under way is
-        self._spent = spent_epsilon(mechanism, settings.privacy.delta, self.total)
+        self._spent = self._spending()
         # With a target, σ was chosen for so many steps: a repeated step takes the place of a later one.
         targeted = settings.privacy.target_epsilon is not None
         self._most = whole_epochs(self.total, mechanism.steps_per_epoch) if targeted else math.inf
@@ -132,6 +133,11 @@ class Run:
         """Upper bound of ε for a number of steps."""
         return self._spent.after(steps)
 
+    def _spending(self) -> SpentEpsilon:
+        settings = self.prepared.settings
+        releases = from_first(in_first(lambda: charged_releases(self._folder, settings))) or ()
+        return spent_epsilon(self.prepared.mechanism, settings.privacy.delta, self.total, releases)
+
     def stop(self) -> None:
         """End the run before the next step is charged; for observers."""
         self.stopped = True
@@ -141,6 +147,19 @@ class Run:
         if self._scored != self.done:
             self.scores, self._scored = self.prepared.task.score(), self.done
         return self.scores
+
+    def release(self) -> dict[str, Any]:
+        """Scores after the last step, to be written down and shown: charged and with noise where that is wanted."""
+        scores, folder = self.evaluate(), self._folder
+        releases, rows = wanted_releases(self.prepared.settings), self.prepared.task.scored_rows
+        if not releases:
+            return scores
+        assert folder is not None  # only runs in folders ask for it
+        assert rows is not None  # as `prepare` has seen to
+        generator = self.randomness.generator("score")
+        found = in_first(lambda: release_score(folder, scores["accuracy"], rows, releases[0], generator))
+        self._spent = self._spending()
+        return from_first(found) or {}
 
     def steps(self) -> Generator[StepRecord, None, None]:
         """Do the steps that are left, each when it is asked for.
@@ -222,6 +241,8 @@ class Run:
         self.done = step
         every = settings.evaluation.every
         scored = every is not None and (step % every == 0 or step == self.total)
+        scores = self.evaluate() if scored else None
+        exact = settings.evaluation.private_noise is None
         return StepRecord(
             step=step,
             attempt=self.attempt,
@@ -233,7 +254,8 @@ class Run:
             seconds=time.perf_counter() - started,
             loss=loss,
             batch_size=len(batch),
-            evaluation=self.evaluate() if scored else None,
+            evaluation=scores if exact else None,
+            private_evaluation=None if exact else scores,
         )
 
     def _accumulate(self, step: int, batch: Sequence[int]) -> float | None:

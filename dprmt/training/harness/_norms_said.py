@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dprmt.accounting import ExactNorms, Hutchinson, HutchPlusPlus, Norms
+from dprmt.accounting import ExactNorms, GaussianRelease, Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.harness._clip_only import ClippingOnly
 from dprmt.training.harness._ledger import Mechanism, spent_epsilon
 from dprmt.training.norms import LayerRecord, NormRecord
@@ -53,8 +53,10 @@ def layer_norms(layer: LayerRecord) -> dict[str, object]:
     return {"layer": layer.layer, **({"kind": "unknown"} if layer.norms is None else layer.norms.as_dict())}
 
 
-def epsilon_of_exact_norms(mechanism: Mechanism, steps: int, delta: float, planned: int) -> float | None:
+def epsilon_of_exact_norms(
+    mechanism: Mechanism, steps: int, delta: float, planned: int, releases: tuple[GaussianRelease, ...] = ()
+) -> float | None:
     """An upper bound of the ε of as many steps with the same noise and exact norms; None where there is no ε."""
     if isinstance(mechanism, ClippingOnly):
         return None
-    return spent_epsilon(replace(mechanism, norms=ExactNorms()), delta, planned).after(steps, exactly=True)
+    return spent_epsilon(replace(mechanism, norms=ExactNorms()), delta, planned, releases).after(steps, exactly=True)

@@ -73,6 +73,8 @@ class StepRecord:
         As it was drawn. **Private.**
     evaluation : dict or None
         Scores after the step, if they were taken.
+    private_evaluation : dict or None
+        The same where ``evaluation.private_noise`` is given. **Private.**
     telemetry : dict
         What the run said of itself, see `dprmt.training.telemetry.Telemetry.last`; empty without telemetry.
     """
@@ -87,6 +89,7 @@ class StepRecord:
     loss: float | None
     batch_size: int
     evaluation: dict[str, Any] | None = None
+    private_evaluation: dict[str, Any] | None = None
     telemetry: dict[str, Any] = field(default_factory=dict)
 
     def entry(self) -> dict[str, Any]:
@@ -101,6 +104,8 @@ class StepRecord:
             **({"telemetry": self.telemetry} if self.telemetry else {}),
             "private": {"loss": self.loss, "batch_size": self.batch_size, "seconds": self.seconds},
         }
+        if self.private_evaluation is not None:
+            entry["private"]["evaluation"] = self.private_evaluation
         return entry if self.evaluation is None else entry | {"evaluation": self.evaluation}
 
 

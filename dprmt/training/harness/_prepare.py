@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import torch
 
 from dprmt._validation import ParameterError
-from dprmt.accounting import Poisson, RandomAllocation, calibrate
+from dprmt.accounting import DPSGD, Poisson, RandomAllocation, calibrate, compose
 from dprmt.spectra import BlendMemory
 from dprmt.training.clipping import PrivateStep
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness._allocation import epoch_length
 from dprmt.training.harness._clip_only import ClippingOnly
 from dprmt.training.harness._ledger import Mechanism, whole_epochs
+from dprmt.training.harness._private_score import wanted_releases
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import charged_sample_rate
@@ -98,6 +99,9 @@ def prepare(
     tokens: int | None = None,
 ) -> Prepared:
     """Find the noise multiplier and make the steps private."""
+    if wanted_releases(settings) and task.scored_rows is None:
+        allowed = "absent: this task's score is no accuracy over a known number of rows"
+        raise ParameterError("evaluation.private_noise", settings.evaluation.private_noise, allowed)
     batches = sampling(settings, task.size)
     plan = _plan(model, task, settings, randomness, processes, tokens)
     sigma = noise_multiplier or find_noise_multiplier(settings, plan.record, batches)
@@ -122,8 +126,11 @@ def find_noise_multiplier(settings: Settings, record: NormRecord, batches: Poiss
         return privacy.noise_multiplier
     assert privacy.target_epsilon is not None  # there is exactly one of both
     run, length = record.mechanism(1.0, batches), whole_epochs(steps, batches.steps_per_epoch)
-    found = calibrate(run, steps=length, target_epsilon=privacy.target_epsilon, delta=privacy.delta)
-    return found.noise_multiplier
+    if releases := wanted_releases(settings):
+        whole = compose([(run, length), *releases])
+        found = calibrate(whole, target_epsilon=privacy.target_epsilon, delta=privacy.delta)
+        return next(one.noise_multiplier for one, _ in found.phases if isinstance(one, DPSGD))
+    return calibrate(run, steps=length, target_epsilon=privacy.target_epsilon, delta=privacy.delta).noise_multiplier
 
 
 def sampling(settings: Settings, size: int) -> Poisson | RandomAllocation:

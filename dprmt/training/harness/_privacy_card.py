@@ -10,9 +10,10 @@ from typing import Any
 
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, compose
+from dprmt.accounting import DPSGD, Release, compose, release_from_dict
 from dprmt.statements import PrivacyCard, mechanism_from_dict, privacy_card
 from dprmt.training.harness._ledger import FILE, charged_steps, whole_epochs
+from dprmt.training.harness._private_score import SCORE
 from dprmt.training.harness._run_folder import CONFIG
 from dprmt.training.harness._run_record import NOT_REPLAYED, read_run
 
@@ -23,10 +24,13 @@ _RELEASED = (
     "the trained parameters after every step: `model/`, and of `checkpoint/` the parameters and the optimizer's state",
     "`metrics.jsonl` and `run.json`, but for what stands there under `private`; `privacy.jsonl`, `spectra.npz`",
 )
+_SCORES = "scores on validation or test data, which are about those data"
+_EXACT_SCORES = "exact scores, under `private` in `metrics.jsonl`, and scores on test data"
+_SCORE_RELEASED = f"`{SCORE}`: the accuracy on validation data, with noise"
 _NOT_COVERED = (
     "what stands under `private` in `metrics.jsonl` and `run.json`: training losses, sizes of batches, a digest of the"
     " data",
-    "scores on validation or test data, which are about those data",
+    _SCORES,
     "the choice of this run, or of its recipe, among several on the same data",
     "the number of examples, names of labels, and all that the recipe says: public",
     "random states and the draws of an epoch that `checkpoint/` holds until the run is finished",
@@ -73,12 +77,14 @@ def read_card(folder: str | os.PathLike[str]) -> PrivacyCard:
     mechanism = mechanism_from_dict({"kind": DPSGD.kind, **step})
     delta = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))["privacy"]["delta"]
     digest = hashlib.sha256((path / FILE).read_bytes()).hexdigest()
+    scores = _scores(path, record)
+    unit = str(record.get("unit_of_privacy", "one sample of the training set"))
     return privacy_card(
-        compose([(mechanism, whole_epochs(charged, mechanism.steps_per_epoch))]),
+        compose([(mechanism, whole_epochs(charged, mechanism.steps_per_epoch)), *scores]),
         delta,
-        unit=str(record.get("unit_of_privacy", "one sample of the training set")),
-        released=_RELEASED,
-        not_covered=_not_covered(record),
+        unit=f"{unit}, and one row of the validation set" if scores else unit,
+        released=(*_RELEASED, *([_SCORE_RELEASED] if scores else [])),
+        not_covered=_not_covered(record, scored=bool(scores)),
         ledger={"file": FILE, "charged": charged, "sha256": digest},
     )
 
@@ -90,7 +96,13 @@ def write_card(folder: Path) -> None:
     write_whole(folder / _FOR_READERS, card.as_markdown(f"dprmt verify {CARD}"))
 
 
-def _not_covered(record: dict[str, Any]) -> tuple[str, ...]:
+def _scores(path: Path, record: dict[str, Any]) -> list[Release]:
+    charged = record.get("score_release")
+    return [release_from_dict(charged)] if charged is not None and (path / SCORE).exists() else []
+
+
+def _not_covered(record: dict[str, Any], *, scored: bool) -> tuple[str, ...]:
     known = () if record.get("noise_is_secret", True) else (_KNOWN,)
     replayed = (f"samples that mix without a gradient: {NOT_REPLAYED}",) if record.get("replay") == NOT_REPLAYED else ()
-    return (*known, *_NOT_COVERED, *replayed)
+    covered = tuple(_EXACT_SCORES if scored and line == _SCORES else line for line in _NOT_COVERED)
+    return (*known, *covered, *replayed)

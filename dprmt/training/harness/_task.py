@@ -50,6 +50,9 @@ class Task(ABC):
         Of a position, for micro-batches of samples of similar length.
     unit : str
         What a sample is, for the record of a run.
+    scored_rows : int or None
+        Of how many rows, a public number, the score's ``"accuracy"`` is a mean of zeros and ones: then
+        ``evaluation.private_noise`` may release it.
 
     Examples
     --------
@@ -70,6 +73,7 @@ class Task(ABC):
     class_names: tuple[str, ...] | None = None
     length_at: Callable[[int], int] | None = None
     unit: str = "one sample of the training set"
+    scored_rows: int | None = None
 
     @abstractmethod
     def accumulate(self, private: PrivateStep, positions: Sequence[int], step: int) -> torch.Tensor:

@@ -26,6 +26,7 @@ from dprmt.training.harness._norms_said import epsilon_of_exact_norms, norms_sen
 from dprmt.training.harness._observer import MetricsFile, Observer, SpectraFile
 from dprmt.training.harness._prepare import Prepared, prepare
 from dprmt.training.harness._privacy_card import write_card
+from dprmt.training.harness._private_score import charged_releases, wanted_releases
 from dprmt.training.harness._processes import from_first, in_first, process_group
 from dprmt.training.harness._progress import ProgressBar
 from dprmt.training.harness._randomness import Randomness, fresh_randomness
@@ -56,7 +57,8 @@ class TrainingResult:
     epsilon : float
         Upper bound of ε for all charged steps; infinite with ``privacy.clip_only``.
     evaluation : dict
-        Scores after the last step; empty if there is nothing to evaluate on.
+        Scores after the last step; empty if there is nothing to evaluate on. With ``evaluation.private_noise`` the
+        accuracy as it was released, empty where a crash took it.
     norms : str
         How norms were obtained: by what was asked for, or exactly where that costs less.
     epsilon_of_exact_norms : float or None
@@ -143,8 +145,13 @@ def train(
       were thrown away;
     * the sums are divided by the expected batch size.
 
-    Not covered, and marked ``"private"`` in ``metrics.jsonl``: the training loss and the realised batch size. Scores
-    on validation or test data are about those data. The size of the training set is taken to be public.
+    With ``evaluation.private_noise`` the accuracy after the last step is one release more, and ε, with its target, is
+    that of all together, for whoever has at most one item in the training set and at most one row among those that are
+    scored; how many are, is public. It is charged, durably, before its noise is drawn, once in a folder.
+
+    Not covered, and marked ``"private"`` in ``metrics.jsonl``: the training loss and the realised batch size, and exact
+    scores beside a released one. Else scores on validation or test data are about those data. The size of the training
+    set is taken to be public.
 
     Examples
     --------
@@ -330,10 +337,14 @@ class _FolderRun:
             if not run.stopped:
                 if run.done:  # else all steps that were charged are lost
                     check_parameters_moved(prepared.model, before)
-                run.evaluate()
+                scores = run.release()
                 if self._folder is not None:
-                    self._finished(run, finish, document)
-            spent = (run.epsilon(), run.scores, *_of_norms(run))
+                    self._finished(run, finish, document, scores)
+            elif wanted_releases(prepared.settings):
+                scores = {}
+            else:
+                scores = run.scores
+            spent = (run.epsilon(), scores, *_of_norms(run, self._path))
             return TrainingResult(self._path, not run.stopped, run.done, run.charged, *spent)
         finally:
             prepared.close()
@@ -367,6 +378,7 @@ class _FolderRun:
             "labels": None if task.class_names is None else list(task.class_names),
             "processes": self._processes,
             "trainable_parameters": sum(value.numel() for value in prepared.parameters.values()),
+            "score_release": next((one.as_dict() for one in wanted_releases(prepared.settings)), None),
             "replay": self._former.get("replay", prepared.settings.privacy.replay),
             "private": {"data": task.digest()},
         } | {**no_privacy(mechanism), **other_packages(prepared.settings)}
@@ -381,7 +393,7 @@ class _FolderRun:
     def _check_same(self, document: dict[str, Any], settings: Settings) -> None:
         # ε of all starts together is computed for one mechanism: it has to be that of every step charged so far.
         former = self._former
-        for key in ("step", "samples", "labels"):
+        for key in ("step", "samples", "labels", "score_release"):
             if former.get(key) != document[key]:
                 allowed = f"as at the run's first start ({key}: {former.get(key)})"
                 raise ParameterError("data, model and version of dprmt", document[key], allowed)
@@ -400,9 +412,11 @@ class _FolderRun:
             what = f"{run.charged} steps charged, {seen} done" if self._former else "no run.json"
             raise TrainingStateError(f"{self._path} cannot go on: {what}, so that nobody knows what was charged")
 
-    def _finished(self, run: Run, finish: Callable[[Run], None], document: dict[str, Any]) -> None:
+    def _finished(
+        self, run: Run, finish: Callable[[Run], None], document: dict[str, Any], scores: dict[str, Any]
+    ) -> None:
         finish(run)
-        norms, exact = _of_norms(run)
+        norms, exact = _of_norms(run, self._path)
         summary = {
             "steps": run.done,
             "charged": run.charged,
@@ -412,15 +426,16 @@ class _FolderRun:
             "norms": norms,
             "noise_is_secret": document["noise_is_secret"],
             "replay": document["replay"],
-            "evaluation": run.scores,
+            "evaluation": scores,
         } | no_privacy(run.prepared.mechanism)
         write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")
         if run.charged and not no_privacy(run.prepared.mechanism):
             write_card(self._path)
 
 
-def _of_norms(run: Run) -> tuple[str, float | None]:
+def _of_norms(run: Run, folder: Path) -> tuple[str, float | None]:
     prepared = run.prepared
     privacy = prepared.settings.privacy
     norms = norms_sentence(privacy.norms.kind, prepared.private.record, prepared.units)
-    return norms, epsilon_of_exact_norms(prepared.mechanism, run.charged, privacy.delta, run.total)
+    releases = charged_releases(folder, prepared.settings)
+    return norms, epsilon_of_exact_norms(prepared.mechanism, run.charged, privacy.delta, run.total, releases)

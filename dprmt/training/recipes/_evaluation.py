@@ -26,6 +26,10 @@ class EvaluationRecipe(Section):
     metrics : tuple of str
         Of accuracy, f1, bleu, nist, rouge_1, rouge_l, meteor, cider, exact_match. Empty: accuracy, or all of
         the generation metrics.
+    private_noise : float or None
+        Given, the accuracy after the last step is a release like a step: with Gaussian noise of so many validation rows
+        as its standard deviation, once in a run folder, charged with the steps; exact scores are private then. In
+        [1e-3, 1e6]; for a classifier whose unit of privacy is an item. Absent, scores are written down as they are.
     beams, max_new_tokens, length_penalty, no_repeat_ngram
         Beam search, with the values of appendix J.2 of arXiv:2510.01137v3.
 
@@ -40,6 +44,7 @@ class EvaluationRecipe(Section):
     batch_size: int = checked(count(), 64)
     limit: int | None = checked(optional(count()), None)
     metrics: tuple[str, ...] = checked(texts, ())
+    private_noise: float | None = checked(optional(real(1e-3, 1e6)), None)
     beams: int = checked(count(), 10)
     max_new_tokens: int = checked(count(), 100)
     length_penalty: float = checked(real(-math.inf, math.inf), 0.9)
@@ -50,3 +55,5 @@ class EvaluationRecipe(Section):
         for metric in self.metrics:
             if metric not in METRICS:
                 raise ParameterError("evaluation.metrics", metric, "of " + ", ".join(METRICS))
+        if self.private_noise is not None and self.metrics and "accuracy" not in self.metrics:
+            raise ParameterError("evaluation.private_noise", self.private_noise, "absent unless metrics has 'accuracy'")

@@ -126,7 +126,9 @@ class Settings(Document):
 
     def check_together(self) -> None:
         """No denoiser of momenta that are not kept, or of noise that is not there."""
-        denoising = self.denoising
+        denoising, noise = self.denoising, self.evaluation.private_noise
+        if noise is not None and self.privacy.clip_only:
+            raise ParameterError("evaluation.private_noise", noise, "absent with privacy.clip_only: nothing is private")
         if denoising.method == "none":
             return
         if denoising.on == "momentum" and not OPTIMIZERS[self.optimizer.name].keeps_momentum:
@@ -183,7 +185,17 @@ class Recipe(Document):
         columns = 0 if self.data.source == "docstrings" else 1
         if self.model.task == "generation" and len(self.data.inputs) != columns:
             raise ParameterError("data.inputs", self.data.inputs, "one column if model.task is 'generation'")
+        self._check_private_score()
         self.settings.check_together()
+
+    def _check_private_score(self) -> None:
+        noise = self.evaluation.private_noise
+        if noise is not None and self.model.task == "generation":
+            allowed = "absent for generation: one text may change its scores by more than is known"
+            raise ParameterError("evaluation.private_noise", noise, allowed)
+        if noise is not None and self.data.unit is not None:
+            allowed = "absent with data.unit: how many validation rows are one unit's is not known"
+            raise ParameterError("evaluation.private_noise", noise, allowed)
 
     @property
     def settings(self) -> Settings:

@@ -1,0 +1,188 @@
+"""A run's validation score as a charged release: what it costs, when, how often, and what stays private."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dprmt._validation import ParameterError
+from dprmt.accounting import DPSGD, GaussianRelease, RandomAllocation, calibrate, compose
+from dprmt.cli import main
+from dprmt.training.harness import ItemTask, Run, _private_score, dry_run, read_card, read_summary, train, train_task
+from dprmt.training.harness._private_score import SCORE, release_score
+from dprmt.training.randomness import SecureRandom, secret_generator
+from dprmt.training.recipes import Recipe, Settings
+from tests.training.tiny_recipe import recipe_in, write_data
+
+NOISE = 3.0
+
+
+def recipe(folder: Path, **changes: object) -> Recipe:
+    write_data(folder)
+    base = {"training.steps": 3, "evaluation.private_noise": NOISE, "evaluation.every": 2}
+    return recipe_in(folder, **{**base, **changes})
+
+
+def lines(run: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_score_is_charged_with_the_steps_and_exact_ones_are_private(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    wanted = recipe(tmp_path)
+    result = train(wanted, run, noise_seed=5)
+    step = DPSGD(1.0, 12 / 60)
+    alone, together = (compose(p).epsilon(1e-4) for p in ([(step, 3)], [(step, 3), GaussianRelease(NOISE)]))
+    assert alone.upper < together.lower <= result.epsilon == pytest.approx(together.upper, rel=1e-3)
+    # Nothing but the noisy accuracy is said, and it is not the exact one.
+    assert result.evaluation.keys() == {"accuracy", "standard_deviation", "samples"}
+    assert result.evaluation["standard_deviation"] == NOISE / 30
+    seen = lines(run)
+    assert not any("evaluation" in line for line in seen)
+    exact = seen[-1]["private"]["evaluation"]["accuracy"]  # type: ignore[index]
+    assert exact * 30 == pytest.approx(round(exact * 30))
+    assert result.evaluation["accuracy"] != exact
+    assert abs(result.evaluation["accuracy"] - exact) < 6 * NOISE / 30
+    summary = read_summary(run)
+    assert (summary["evaluation"], summary["epsilon"]) == (result.evaluation, result.epsilon)
+    # Steps before it was released cost what they cost without it.
+    assert seen[-1]["epsilon"] == pytest.approx(alone.upper, rel=1e-3)
+    card = read_card(run)
+    assert (GaussianRelease(NOISE), 1) in card.run.phases
+    assert card.worst.upper == result.epsilon
+    assert "one row of the validation set" in card.unit
+    assert any("exact scores" in line for line in card.not_covered)
+    assert any(SCORE in line for line in card.released)
+    assert main(["verify", str(run / "privacy_card.json")]) == 0
+    capsys.readouterr()
+    # Going on where nothing is left: the same score, no second charge.
+    again = train(wanted, run, resume=True)
+    assert (again.evaluation, again.epsilon) == (result.evaluation, result.epsilon)
+
+
+def test_without_it_scores_are_written_down_as_they_are(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = train(recipe(tmp_path, **{"evaluation.private_noise": None}), run)
+    assert not (run / SCORE).exists()
+    assert lines(run)[-1]["evaluation"]["accuracy"] == result.evaluation["accuracy"]  # type: ignore[index]
+
+
+def test_a_crash_between_charge_and_score_costs_and_gives_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, wanted = tmp_path / "run", recipe(tmp_path)
+
+    def power_cut(generator: object) -> float:
+        assert json.loads((run / SCORE).read_text())["charged"] == {"kind": "gaussian", "noise_multiplier": NOISE}
+        raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_private_score, "_normal", power_cut)
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(wanted, run)
+    assert (GaussianRelease(NOISE), 1) in read_card(run).run.phases
+    result = train(wanted, run, resume=True)
+    assert result.evaluation == {}
+    assert result.epsilon == read_card(run).worst.upper > DPSGD(1.0, 12 / 60).epsilon(3, 1e-4).upper
+
+
+def test_steps_after_the_release_are_charged_beside_it(tmp_path: Path) -> None:
+    """A folder that holds a score, and loses its last checkpoint: ε of every later step includes the score."""
+    run, wanted = tmp_path / "run", recipe(tmp_path, **{"training.checkpoint_every": 2})
+    whole = Run.release
+
+    def release(self: Run) -> dict[str, object]:
+        whole(self)
+        raise RuntimeError("power cut")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "release", release)
+        patch.setattr(Run, "_checkpoint", lambda self: None)
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(wanted, run)
+    result = train(wanted, run, resume=True)
+    assert (result.steps, result.charged) == (3, 6)
+    expected = compose([(DPSGD(1.0, 12 / 60), 6), GaussianRelease(NOISE)]).epsilon(1e-4)
+    assert expected.lower <= result.epsilon == pytest.approx(expected.upper, rel=1e-3)
+    assert lines(run)[-1]["epsilon"] == result.epsilon
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "allocation"])
+def test_a_target_holds_for_steps_and_score_together(tmp_path: Path, sampling: str) -> None:
+    changes = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 4.0, "privacy.sampling": sampling}
+    wanted = recipe(tmp_path, **changes)
+    plan, plain = dry_run(wanted), dry_run(wanted.with_changes({"evaluation.private_noise": None}))
+    assert 3.98 < plan.epsilon_after[3] <= 4.0
+    assert plan.mechanism["noise_multiplier"] > 1.01 * plain.mechanism["noise_multiplier"]
+    result = train(wanted, tmp_path / "run")
+    assert 3.98 < result.epsilon <= 4.0
+
+
+def test_calibration_leaves_releases_as_they_are() -> None:
+    run = calibrate(compose([(DPSGD(1.0, 0.01), 500), GaussianRelease(4.0)]), target_epsilon=2.0, delta=1e-5)
+    (mechanism, _), (release, _) = run.phases
+    assert release == GaussianRelease(4.0)
+    assert 1.995 < run.epsilon(1e-5).upper <= 2.0
+    less = compose([(DPSGD(mechanism.noise_multiplier * 0.995, 0.01), 500), release])
+    assert less.epsilon(1e-5).upper > 2.0
+    with pytest.raises(ParameterError, match="whose noise can be chosen"):
+        calibrate(compose([GaussianRelease(4.0)]), target_epsilon=2.0, delta=1e-5)
+    with pytest.raises(ParameterError, match="target_epsilon"):
+        calibrate(compose([(DPSGD(1.0, 0.01), 500), GaussianRelease(1.0)]), target_epsilon=2.0, delta=1e-5)
+    shuffled = compose([(DPSGD(1.0, RandomAllocation(10)), 20), GaussianRelease(4.0)])
+    assert calibrate(shuffled, target_epsilon=3.0, delta=1e-5).epsilon(1e-5).upper <= 3.0
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_the_noise_is_gaussian_with_so_many_rows(tmp_path: Path, secure: bool) -> None:
+    """17 of 25 rows: the released number of hits is N(17, 9); another standard deviation is rejected."""
+    if secure:
+        pytest.importorskip("cryptography")
+    found = []
+    for number in range(400):
+        key = number.to_bytes(32, "little")
+        generator = SecureRandom(key) if secure else secret_generator("cpu", key)
+        (folder := tmp_path / str(number)).mkdir()
+        score = release_score(folder, 17 / 25, 25, GaussianRelease(NOISE), generator)
+        found.append(25 * score["accuracy"])
+    values = np.array(found)
+    assert stats.kstest(values, stats.norm(17, NOISE).cdf).pvalue > 1e-3
+    assert stats.kstest(values, stats.norm(17, 0.75 * NOISE).cdf).pvalue < 1e-3
+    assert stats.kstest(values, stats.norm(18, NOISE).cdf).pvalue < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"evaluation.private_noise": 0.0}, "evaluation.private_noise must be a finite number in [0.001, 1e+06]"),
+        ({"evaluation.metrics": ["f1"]}, "unless metrics has 'accuracy'"),
+        ({"data.unit": "text"}, "how many validation rows are one unit's is not known"),
+        ({"privacy.noise_multiplier": None, "privacy.clip_only": True}, "nothing is private"),
+    ],
+)
+def test_what_has_no_bound_is_refused_by_name(tmp_path: Path, changes: dict[str, object], says: str) -> None:
+    with pytest.raises(ParameterError) as refused:
+        recipe(tmp_path, **changes)
+    assert says in str(refused.value)
+
+
+def test_a_task_that_does_not_say_how_many_rows_it_scores_is_refused(tmp_path: Path) -> None:
+    import torch
+
+    def losses(model: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(model(torch.eye(4)[labels]), labels, reduction="none")
+
+    settings = Settings(
+        privacy={"noise_multiplier": 1.0, "delta": 1e-5},  # type: ignore[arg-type]
+        optimizer={"name": "adam", "learning_rate": 0.1},  # type: ignore[arg-type]
+        training={"batch_size": 10, "steps": 2},  # type: ignore[arg-type]
+        evaluation={"private_noise": 2.0},  # type: ignore[arg-type]
+    )
+    with pytest.raises(ParameterError, match="no accuracy over a known number of rows"):
+        train_task(torch.nn.Linear(4, 3), ItemTask([0, 1, 2] * 10, torch.tensor, losses), settings, tmp_path / "run")
