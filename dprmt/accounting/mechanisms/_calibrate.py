@@ -111,8 +111,8 @@ def calibrate(
     2.0
     >>> calibrate(DPSGD(1.0, 0.01), steps=1000, target_advantage=0.2).advantage(1000).upper <= 0.2
     True
-    >>> with_score = calibrate(compose([(DPSGD(1.0, 0.01), 1000), GaussianRelease(4.0)]), target_epsilon=2.0, delta=1e-5)
-    >>> with_score.epsilon(1e-5).upper <= 2.0
+    >>> with_score = compose([(DPSGD(1.0, 0.01), 1000), GaussianRelease(4.0)])
+    >>> calibrate(with_score, target_epsilon=2.0, delta=1e-5).epsilon(1e-5).upper <= 2.0
     True
     """
     target = _wanted(target_epsilon, delta, target_advantage, target_true_positive_rate, false_positive_rate)
