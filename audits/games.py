@@ -14,10 +14,12 @@ import torch
 from audits.blocks import ManyGames, many_games
 from audits.faults import planted, repaired
 from audits.game import Game
+from audits.published import PublishedGame, planted_in_telemetry, published_games
 from audits.settings import all_games
 from audits.table import markdown
 from audits.verdict import DELTAS, TIGHT, Verdict, judge
 
+Played = Game | ManyGames | PublishedGame
 RESULTS = Path(__file__).parent / "results" / "games.json"
 # A canary that is not clipped, or whose norm hardly varies, is not the worst one: nothing is asked of its share.
 WORST = (
@@ -53,20 +55,22 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if good else 1
 
 
-def plan(trials: int) -> list[tuple[str, Game | ManyGames, int]]:
+def plan(trials: int) -> list[tuple[str, Played, int]]:
     """Names, games and numbers of trials."""
-    one: list[tuple[str, Game | ManyGames, int]] = [(f"1 step: {game.name}", game, trials) for game in many_games(1)]
+    one: list[tuple[str, Played, int]] = [(f"1 step: {game.name}", game, trials) for game in many_games(1)]
     twenty = [(f"20 steps: {game.name}", game, trials // 4) for game in many_games(20) if game.name in WORST]
     single = [
         (f"1 step, alone: {game.name}", game, trials // 50)
         for game in all_games(1)
         if game.law is not None or game.others or game.replacement or "hutch++" in game.name or "bias" in game.name
     ]
-    bugs: list[tuple[str, Game | ManyGames, int]] = []
+    published = [(f"telemetry: {game.name}", game, trials // 10) for game in published_games()]
+    bugs: list[tuple[str, Played, int]] = []
     for bug, game in planted().items():
         some = trials // 200 if game.micro_batch == 2 else trials // 50
         bugs += [(f"bug: {bug}", game, some), (f"without it: {bug}", repaired(game, bug), some)]
-    return [*one, *twenty, *single, *bugs]
+    bugs += [(f"bug: {bug}", game, trials // 40) for bug, game in planted_in_telemetry().items()]
+    return [*one, *twenty, *single, *published, *bugs]
 
 
 def as_it_should_be(name: str, verdict: Verdict) -> bool:

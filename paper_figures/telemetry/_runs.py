@@ -152,7 +152,7 @@ RUNS: tuple[Run, ...] = (
     *_digits_runs(),
     Run(_LM, _LM, "shuffled labels", changes=_DOCSTRINGS),
     Run(f"{_LM}, momentum", _LM, changes=_MOMENTUM),
-    *(Run("minilm-sst2, batch 400", "minilm-sst2", "none", seed, _SST2) for seed in range(3)),
+    *(Run("minilm-sst2, batch 400", "minilm-sst2", "none", seed, _SST2) for seed in range(9)),
     *(Run("minilm-sst2, batch 2,000", "minilm-sst2", "none", seed, _LARGE) for seed in range(3)),
     Run("minilm-sst2, batch 400", "minilm-sst2", "shuffled labels", changes=_SST2),
     Run("minilm-sst2, batch 2,000", "minilm-sst2", changes=_LARGE),

@@ -19,6 +19,7 @@ from audits.blocks import COPIES, Stage, many_games
 from audits.bounds import evidence
 from audits.faults import planted, repaired
 from audits.game import canary_lengths, noise_p_value
+from audits.published import planted_in_telemetry, published_games
 from audits.settings import all_games, parallel
 from audits.verdict import judge
 
@@ -126,3 +127,16 @@ def test_one_probe_for_all_layers_shows_in_the_lengths() -> None:
     game = planted()["one probe for all layers"]
     assert game.law is not None
     assert game.law(canary_lengths(game, 300)) < 1e-3
+
+
+@pytest.mark.slow
+def test_what_metrics_say_is_seen_no_better_than_claimed() -> None:
+    """A rule that is learnt from telemetry alone tells the canary, within the claim."""
+    verdict = judge(published_games()[0], 240, deltas=(0.1, 0.2))
+    assert not verdict.broken
+    assert verdict.mu > 0.1
+
+
+def test_telemetry_of_sums_before_their_noise_is_found() -> None:
+    (leak,) = planted_in_telemetry().values()
+    assert judge(leak, 80, deltas=(0.1, 0.2)).broken
