@@ -30,9 +30,9 @@ _LARGEST_LOSS = 700.0  # e^709 is the last finite one
 
 @dataclass(frozen=True)
 class AtomicPair:
-    """A symmetric pair whose loss takes finitely many values.
+    """A pair whose loss takes finitely many values.
 
-    ``p``: P-masses; ``infinite``: P-mass at an infinite loss, and Q-mass at its negative.
+    ``p``: P-masses; ``infinite``: P-mass at an infinite loss; ``vanishing``: Q-mass at its negative, None for as much.
     ``reach``: how far losses are to be resolved at least.
     """
 
@@ -41,6 +41,7 @@ class AtomicPair:
     infinite: float
     reach: float = 0.0
     slack: float = 0.0
+    vanishing: float | None = None
 
     def loss_range(self, tail: float) -> tuple[float, float]:
         """Where the atoms lie; ``tail`` is not needed."""
@@ -56,7 +57,7 @@ class AtomicPair:
             p=p[1:-1],
             q=q[1:-1],
             p_below=float(p[0]),
-            q_below=float(q[0]) + self.infinite,
+            q_below=float(q[0]) + (self.infinite if self.vanishing is None else self.vanishing),
             p_above=float(p[-1]) + self.infinite,
             q_above=float(q[-1]),
         )
@@ -151,7 +152,7 @@ class _Tests:
     def of(cls, ratio: Array, sample_rate: float, last: float, spacing: float) -> _Tests:
         """``ratio``: 1/μ², increasing from 0."""
         q = sample_rate
-        t = _threshold_grid(last, spacing)
+        t = threshold_grid(last, spacing, _LOWEST)
         widths = np.diff(t)
         reach = np.maximum(np.append(widths[:1], widths), np.append(widths, widths[-1:])) ** 2 / 8
         around = np.append(t[:1], t[:-1]), np.append(t[1:], t[-1:])
@@ -161,7 +162,7 @@ class _Tests:
         bend = _bend(-around[1], -around[0], ratio).max(axis=1)
         level = q * (rest - (reach * bend)[:, None])
         tail = ndtr(-t)
-        slack = reach * _largest(np.stack(around))
+        slack = reach * largest_bend(np.stack(around))
         plain = (1.0 - q) * (tail - slack)
         # Thresholds beyond the last: power as there and no level; before the first: all power, level as there.
         extra = [(1.0 - q) * tail[-1], (1.0 - q) * (1.0 - tail[0])]
@@ -241,10 +242,10 @@ def _bend(low: Array, high: Array, ratio: Array) -> Array:
     for t in (low, high):
         at, star, shift = _tangent(t, ratio)
         ends.append(np.where(shift > star[:, None], at[:, None], shift - t[:, None]))
-    return _largest(np.stack(ends))
+    return largest_bend(np.stack(ends))
 
 
-def _largest(ends: Array) -> Array:
+def largest_bend(ends: Array) -> Array:
     """The largest yφ(y) for y ≥ 0 between two numbers."""
     low, high = ends.min(axis=0), ends.max(axis=0)
     nearest = np.clip(1.0, low, high)
@@ -265,7 +266,7 @@ def _convex_in_ratio(reach: Array, around: tuple[Array, Array], t: Array, ratio:
     return value
 
 
-def _threshold_grid(last: float, spacing: float) -> Array:
+def threshold_grid(last: float, spacing: float, lowest: float) -> Array:
     """Denser where tails are steeper, so that relative errors of second order are equal; less so far out."""
     near = min(last, _DENSER_UP_TO)
     u = np.linspace(0.0, near + near**2 / 4, math.ceil((near + near**2 / 4) / spacing) + 1)
@@ -273,7 +274,7 @@ def _threshold_grid(last: float, spacing: float) -> Array:
     if last > near:
         growth = spacing / (1.0 + near / 2) / near
         right = np.append(right, np.geomspace(near, last, math.ceil(math.log(last / near) / growth) + 1)[1:])
-    left = -right[(right > 0.0) & (right <= -_LOWEST)][::-1]
+    left = -right[(right > 0.0) & (right <= -lowest)][::-1]
     return np.concatenate([left, right])
 
 

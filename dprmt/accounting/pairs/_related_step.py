@@ -8,16 +8,20 @@ from typing import TypeAlias
 
 import numpy as np
 
+from dprmt.accounting.basics import Array
 from dprmt.accounting.pairs._cells import StepPair
 from dprmt.accounting.pairs._clipping_step import ClippingStep
 from dprmt.accounting.pairs._coin_mixtures import CoinMixture
 from dprmt.accounting.pairs._neighbours import Neighbours
+from dprmt.accounting.pairs._public_group import EqualGroup, changed_together
 from dprmt.accounting.pairs._public_replacement import AtomicPair, EqualReplacement, replaced_by_potentials
 from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement, SecretReplacementBelow
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 
 _FEW_BINS, _MANY_BINS, _BINS_OF_THE_LAW = 64, 160, 0.75  # of what grows with their third power
+_SHARE_OF_THE_LAST = 8
+_FEWEST_OF_GROUPS = 8  # probes: with fewer, ratios are so small at times that (N9) has no end
 _TIMES_AS_MANY, _MOST_BINS_BELOW = 8, 1280  # errors from below are of first order
 
 
@@ -51,6 +55,8 @@ class RelatedStep:
             above = CoinMixture(step.noise_multiplier, step.sample_rate, self.size, self.is_replacement)
             return above, replace(above, is_charged=False)
         below = tail / step.sample_rate
+        if not self.is_replacement:
+            return self._group_pairs(bins, below)
         if step.secret:
             law = step.norm_ratio(bins, below)
             x, mass = law.spread(0.0)
@@ -60,10 +66,20 @@ class RelatedStep:
             return SecretReplacement(one), SecretReplacementBelow(under)
         return _by_potentials(step, _FEW_BINS if bins <= _FEW_BINS else _MANY_BINS, below), self._equal(bins, below)
 
+    def _group_pairs(self, bins: int, below: float) -> tuple[StepPair, StepPair]:
+        step, shift, mass = self.step, *self._shifts_below(bins, below)
+        above = _together(step, self.size, _FEW_BINS if bins <= _FEW_BINS else _MANY_BINS, below)
+        return above, EqualGroup(shift, mass, step.sample_rate, self.size)
+
     def _equal(self, bins: int, below: float) -> EqualReplacement:
+        shift, mass = self._shifts_below(bins, below)
+        return EqualReplacement(shift, mass, self.step.sample_rate)
+
+    def _shifts_below(self, bins: int, below: float) -> tuple[Array, Array]:
+        """Values of Z/σ that are at most the true ones, and their probabilities."""
         law = self.step.norm_ratio(min(_TIMES_AS_MANY * bins, _MOST_BINS_BELOW), below)
         x, mass = np.append(law.left[:1], law.right), np.append(law.below, law.mass)
-        return EqualReplacement(1.0 / (self.step.noise_multiplier * np.sqrt(x)), mass, self.step.sample_rate)
+        return 1.0 / (self.step.noise_multiplier * np.sqrt(x)), mass
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
         """A pair that is never more private than the step, whatever losses are asked for."""
@@ -77,7 +93,12 @@ def has_pairs(step: ClippingStep, neighbours: Neighbours, is_poisson: bool) -> b
     """Whether the pairs of a step are known where several samples change, or one is replaced; else curves are (N6)."""
     if not is_poisson:
         return False
-    return step.is_exact or (neighbours.group_size == 1 and step.law.convex_mixture is not None)
+    if step.is_exact:
+        return True
+    if step.law.convex_mixture is None or neighbours.group_size == 1:
+        return step.law.convex_mixture is not None
+    is_public_group = not (neighbours.is_replacement or step.secret)
+    return is_public_group and step.law.fewest >= _FEWEST_OF_GROUPS and step.sample_rate < 1.0
 
 
 def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
@@ -91,3 +112,12 @@ def _by_potentials(step: ClippingStep, bins: int, below: float) -> AtomicPair:
     law = step.norm_ratio(round(_BINS_OF_THE_LAW * bins), below)
     x, mass = law.spread(0.0)
     return replaced_by_potentials(x, mass, law.below, step.noise_multiplier, step.sample_rate, bins, below)
+
+
+@lru_cache(maxsize=64)
+def _together(step: ClippingStep, size: int, bins: int, below: float) -> AtomicPair:
+    law = step.norm_ratio(round(_BINS_OF_THE_LAW * bins), below / (64 * size))
+    x, mass = law.spread(0.0)
+    return changed_together(
+        x, mass, law.below, step.noise_multiplier, step.sample_rate, size, bins, below / _SHARE_OF_THE_LAST
+    )
