@@ -38,9 +38,7 @@ class CoinMixture:
 
     @cached_property
     def _log_weights(self) -> Array:
-        m, q = self.size, self.sample_rate
-        log_coin = [j * math.log(q) + (m - j) * math.log1p(-q) if q < 1.0 else -math.inf for j in range(m)]
-        return np.array([math.log(math.comb(m, j)) + log_coin[j] for j in range(m)] + [m * math.log(q)])
+        return log_coin_weights(self.size, self.sample_rate)
 
     @cached_property
     def _means(self) -> Array:
@@ -145,6 +143,13 @@ class CoinMixture:
             points = ends[start : start + ROWS_AT_A_TIME + 1, None] - self._means
             masses[start : start + ROWS_AT_A_TIME] = interval_masses(points) @ weights
         return masses
+
+
+def log_coin_weights(size: int, sample_rate: float) -> Array:
+    """Logarithms of Bin(m, q)(j)."""
+    m, q = size, sample_rate
+    log_coin = [j * math.log(q) + (m - j) * math.log1p(-q) if q < 1.0 else -math.inf for j in range(m)]
+    return np.array([math.log(math.comb(m, j)) + log_coin[j] for j in range(m)] + [m * math.log(q)])
 
 
 def replacement_thresholds(loss: Array, shift: Array, sample_rate: float) -> Array:

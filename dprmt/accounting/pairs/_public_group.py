@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import logsumexp, ndtr
-from scipy.stats import binom
 
 from dprmt.accounting.basics import Array
 from dprmt.accounting.pairs._cells import LossCells, interval_masses
-from dprmt.accounting.pairs._coin_mixtures import CoinMixture
+from dprmt.accounting.pairs._coin_mixtures import CoinMixture, log_coin_weights
 from dprmt.accounting.pairs._public_replacement import (
     AtomicPair,
     largest_bend,
@@ -85,7 +84,7 @@ class _Tests:
         cls, x: Array, mass: Array, noise_multiplier: float, sample_rate: float, size: int, spacing: float
     ) -> _Tests:
         shift = 1.0 / (noise_multiplier * np.sqrt(x))
-        weights = binom.pmf(np.arange(size + 1), size, sample_rate)
+        weights = np.exp(log_coin_weights(size, sample_rate))
         middle = float(mass @ shift / mass.sum())
         last = _BEYOND + size * min(middle, 10.0)
         t = threshold_grid(last, spacing, _LOWEST)
@@ -229,13 +228,12 @@ class EqualGroup:
     def _outcomes(self, nodes: Array, shift: float) -> tuple[Array, Array, Array]:
         """Losses of outcomes between thresholds near the nodes' ones, and their masses."""
         mean = shift * np.arange(self.size + 1)
-        weights = binom.pmf(np.arange(self.size + 1), self.size, self.sample_rate)
+        log_weights = log_coin_weights(self.size, self.sample_rate)
         t = np.linspace(-_FAR, float(mean[-1]) + _FAR, _TABLE)
-        with np.errstate(divide="ignore"):
-            loss = logsumexp(np.multiply.outer(t, mean) - mean**2 / 2 + np.log(weights), axis=1)
+        loss = logsumexp(np.multiply.outer(t, mean) - mean**2 / 2 + log_weights, axis=1)
         inside = nodes[(nodes > loss[0]) & (nodes < loss[-1])]
         ends = np.concatenate([[-np.inf], np.interp(inside, loss, t), [np.inf]])
         q = interval_masses(ends)
-        p = interval_masses(ends[:, None] - mean) @ weights
+        p = interval_masses(ends[:, None] - mean) @ np.exp(log_weights)
         keep = (p > _LEAST) & (q > _LEAST)
         return np.log(p[keep] / q[keep]), p[keep], q[keep]
