@@ -10,7 +10,7 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-_CORE = ("*.py", "accounting/**/*.py", "cli/**/*.py")
+_CORE = ("*.py", "accounting/**/*.py", "statements/**/*.py", "cli/**/*.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # so that equal sources make equal archives
 
 
