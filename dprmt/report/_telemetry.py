@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dprmt._validation import ParameterError
@@ -25,6 +26,20 @@ def telemetry_sections(lines: Sequence[Line], truth: Sequence[Line] = ()) -> lis
         raise ParameterError("full readings of run", 0, "at least 1: a run with telemetry, some steps long")
     known = {line["step"]: line["truth"] for line in truth}
     return [_learning(read, known), _layers(full, known), _rate(full, known), _displacement(full, known)]
+
+
+def measured_telemetry_sections(steps: Sequence[Line]) -> list[Section]:
+    """The same of a run whose clean gradients were measured: predicted against measured; empty without a reading."""
+    if not any("signal" in step["telemetry"] for step in steps):
+        return []
+    truth = [step for step in steps if "truth" in step]
+    first, *others = telemetry_sections(steps, truth)
+    said = (
+        f"The following four are what {len(steps)} steps of the recipe, without a denoiser, say of themselves from"
+        " released values alone"
+    )
+    beside = "; the crosses, and what is measured, are from the clean gradients." if truth else "."
+    return [replace(first, sentences=[said + beside, *first.sentences]), *others]
 
 
 def _learning(read: Sequence[Line], known: Mapping[int, Line]) -> Section:

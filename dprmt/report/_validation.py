@@ -54,6 +54,7 @@ class Sizes:
     """How much is measured."""
 
     steps: int = 10
+    telemetry_steps: int = 24
     seeds: int = 1
     noise_draws: int = 8
     samples: int = 32
@@ -63,7 +64,7 @@ class Sizes:
     @property
     def work(self) -> int:
         """How often ``advance`` is called."""
-        return 2 + 8 * self.steps * self.seeds + 4 * self.steps + 8
+        return 2 + 8 * self.steps * self.seeds + 4 * self.steps + 8 + 2 * self.telemetry_steps
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Measurements:
     norms: NormRatios
     losses: list[float]
     courses: dict[str, list[float]]
+    telemetry: list[dict[str, Any]]
 
 
 def missing_packages(recipe: Recipe | None = None) -> list[str]:
@@ -155,7 +157,12 @@ def _strength(measured: Spike | LayerSpectra) -> float:
 
 def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lambda _: None) -> Measurements:
     """Train by the recipe's first steps and measure."""
-    from dprmt.report.measurements import losses_without_noise, measure_norm_ratios, recipe_experiment
+    from dprmt.report.measurements import (
+        losses_without_noise,
+        measure_norm_ratios,
+        recipe_experiment,
+        telemetry_readings,
+    )
 
     setting = recipe_experiment(recipe, steps=sizes.steps, advance=lambda: advance(1))
     seen, model = _Seen(setting, sizes), setting.experiment.model
@@ -172,7 +179,10 @@ def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lam
     advance(8)
     without_noise = losses_without_noise(setting, start, advance=lambda: advance(2))
     courses = {NOISY: seen.losses, **without_noise}
-    return Measurements(setting, seen.spikes, seen.strongest, seen.typical, seen.alignment, norms, seen.losses, courses)
+    length = min(sizes.telemetry_steps, recipe.training.steps)
+    said = telemetry_readings(setting, start, steps=length, advance=lambda: advance(2))
+    found = (seen.spikes, seen.strongest, seen.typical, seen.alignment, norms, seen.losses, courses, said)
+    return Measurements(setting, *found)
 
 
 def setting_sentences(measured: Measurements) -> list[str]:

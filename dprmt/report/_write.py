@@ -18,6 +18,7 @@ from dprmt.report._page import Section, Table, plain_numbers, render_page
 from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section, privacy_table, work
 from dprmt.report._spectra import spectra_section
 from dprmt.report._spikes import overlap_section, spike_section
+from dprmt.report._telemetry import measured_telemetry_sections
 from dprmt.report._validation import (
     RECIPE,
     Measurements,
@@ -116,7 +117,8 @@ def write_report(
     changes : mapping, optional
         Values of the recipe to change, by dotted name.
     steps : int, optional
-        How many of its steps, >= 1; ten by default, and no more than the recipe has.
+        How many of its steps, >= 1, and no more than the recipe has; by default ten, and 24 of what the run says of
+        itself, which advises on the rate from step 20 on.
     seeds : int
         How many runs, >= 1, each with its own noise and batches: with several, the Improvement has bands.
     progress : Progress, optional
@@ -147,7 +149,7 @@ def write_report(
     folder, progress = writable_folder(Path(out)), progress or Progress()
     run, sizes = Run(), replace(Sizes(), seeds=check_count("seeds", seeds))
     if steps is not None:
-        sizes = replace(sizes, steps=check_count("steps", steps))
+        sizes = replace(sizes, steps=check_count("steps", steps), telemetry_steps=steps)
     missing = missing_packages()
     chosen = None if _without_measurements(missing) else _recipe(recipe).with_changes(changes or {})
     missing = missing_packages(chosen) if chosen is not None else missing
@@ -180,6 +182,7 @@ def _measured_sections(measured: Measurements) -> list[Section]:
         kappa_section([step for run in measured.alignment for step in run]),
         course_section(measured.courses),
         norm_section(measured.norms),
+        *measured_telemetry_sections(measured.telemetry),
     ]
 
 

@@ -23,7 +23,7 @@ from dprmt.report._validation import NOISE_SCALES, Sizes
 from dprmt.report._words import effect, interval_of_mean, no_sign, number, per_cent, with_interval
 
 SMALL = Run(name="small", sample_rate=0.05, steps=20, probes=(16,), curve_steps=(20,))
-TINY = Sizes(steps=2, noise_draws=2, samples=4, probe_draws=20, probes=4)
+TINY = Sizes(steps=2, telemetry_steps=3, noise_draws=2, samples=4, probe_draws=20, probes=4)
 
 RECIPE = """
 name = "tiny <recipe>"
@@ -140,8 +140,8 @@ def test_report_on_a_tiny_model(
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     numbers = json.loads((tmp_path / "out" / "numbers.json").read_text(encoding="utf-8"))
     sections = numbers["sections"]
-    assert len(sections) == page.count("<h2>") - 1 == 8
-    assert page.count("<figure>") == 9 < page.count("<svg ")
+    assert len(sections) == page.count("<h2>") - 1 == 12
+    assert page.count("<figure>") == 11 < page.count("<svg ")
     assert "tiny &lt;recipe&gt;" in page
     assert "reads clean gradients" in page
     points = sections["Noisy singular values against theory"]["private_points"]
@@ -175,7 +175,9 @@ def test_report_of_other_optimizers(recipe: str, tmp_path: Path, optimizer: str)
     file.write_text(text, encoding="utf-8")
     assert main(["report", "--out", str(tmp_path / "out"), "--recipe", str(file)]) == 0
     numbers = json.loads((tmp_path / "out" / "numbers.json").read_text(encoding="utf-8"))
-    assert len(numbers["sections"]) == 8
+    assert len(numbers["sections"]) == 12
+    said = numbers["sections"]["Which layers are noise?"]["sentences"]
+    assert any(sentence.startswith("Measured on clean gradients") for sentence in said) == (optimizer != "grape")
     if optimizer == "grape":
         assert "4 × 16" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     losses = numbers["sections"]["What clipping costs, and what noise costs"]["private_losses"]

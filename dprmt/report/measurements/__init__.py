@@ -27,6 +27,7 @@ from dprmt.report.measurements._spikes import Spike as Spike
 from dprmt.report.measurements._spikes import agreement as agreement
 from dprmt.report.measurements._spikes import measure_spikes as measure_spikes
 from dprmt.report.measurements._telemetry import TelemetryTruth as TelemetryTruth
+from dprmt.report.measurements._telemetry import telemetry_readings as telemetry_readings
 
 __all__ = [
     "KAPPAS",
@@ -51,4 +52,5 @@ __all__ = [
     "measure_spikes",
     "private_gradients",
     "recipe_experiment",
+    "telemetry_readings",
 ]

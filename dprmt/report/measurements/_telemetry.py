@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from dprmt.report.measurements._demo import RecipeExperiment
 from dprmt.spectra import Estimate, displacement_factor, steps_until_visible
 from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep, PrivateDataWarning
-from dprmt.training.harness import Observer, StepRecord
+from dprmt.training.harness import Observer, StepRecord, run_in_memory
+from dprmt.training.recipes import OPTIMIZERS
 
 _CURVE_FROM = 4  # the first update of telemetry's curve of the objective
+_READINGS = 12  # of a run in the report, about
 _GATE = 0.01  # chance that noise alone passes for a spike
 
 
@@ -148,6 +153,68 @@ class TelemetryTruth(Observer):
                 expected = steps_until_visible(signal, total.shape, self._sigma, false_alarm=_GATE) if signal else None
                 found[name] = math.inf if expected is None else expected
         return found
+
+
+def telemetry_readings(
+    setting: RecipeExperiment,
+    start: Mapping[str, torch.Tensor],
+    *,
+    steps: int,
+    seed: int = 0,
+    advance: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
+    """What a recipe's first steps, without a denoiser, say of themselves, beside what the clean gradients say.
+
+    The model is trained in place, from ``start``. Of DP-GRAPE, whose gradients are not whole, there is no truth.
+
+    Parameters
+    ----------
+    setting : RecipeExperiment
+        What is trained.
+    start : mapping of str to Tensor
+        Initial values of what is trained.
+    steps : int
+        How many steps, at most the recipe's; there is advice from step 20 on.
+    seed : int
+        Of noise and batches.
+    advance : callable
+        Called after each step.
+
+    Returns
+    -------
+    list of dict
+        `TelemetryTruth.private_steps`; without ``truth`` where there is none. **Private.**
+
+    Raises
+    ------
+    ParameterError
+        If the settings do not fit.
+
+    Formal guarantees
+    -----------------
+    None: it reads clean gradients, and its noise comes from a known seed.
+
+    Examples
+    --------
+    >>> from dprmt.report.measurements import recipe_experiment
+    >>> from dprmt.training.recipes import load_recipe
+    >>> changes = {"data.limit": 40, "training.batch_size": 8}
+    >>> setting = recipe_experiment(load_recipe("roberta-tiny-docstrings").with_changes(changes), steps=2)
+    >>> start = {name: p.detach().clone() for name, p in setting.experiment.model.named_parameters()}
+    >>> [sorted(entry) for entry in telemetry_readings(setting, start, steps=2)]
+    [['step', 'telemetry', 'truth'], ['step', 'telemetry', 'truth']]
+    """
+    experiment, every = setting.experiment, max(1, steps // _READINGS)
+    telemetry = {"on": True, "every": every, "window": max(2, 4 * every), "displacement": True}
+    settings = setting.settings.with_changes({"denoising": {"method": "none"}, "telemetry": telemetry})
+    experiment.model.load_state_dict(dict(start), strict=False)
+    looks = [] if OPTIMIZERS[settings.optimizer.name].in_subspaces else [TelemetryTruth()]
+    said: list[dict[str, Any]] = []
+    with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed, observers=looks) as run:
+        for record in itertools.islice(run.steps(), steps):
+            said.append({"step": record.step, "telemetry": record.telemetry})
+            advance()
+    return looks[0].private_steps if looks else said
 
 
 def _lowest(slope: float, change: float) -> float:
