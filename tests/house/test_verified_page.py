@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("flint")
 
-from benchmarks.verified import stored, table, word
+from benchmarks.verified import stored, word
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "theory" / "verifier.md").read_text(encoding="utf-8")
@@ -35,10 +35,8 @@ def gaps(*kinds: str) -> list[tuple[float, dict[str, Any]]]:
     return found
 
 
-def test_the_table_is_of_the_stored_runs() -> None:
+def test_all_that_was_open_was_asked_again() -> None:
     assert len(ROWS) == 300
-    assert table(ROWS) in PAGE
-    assert not any(word(row) == "refuted" for row in ROWS)
     assert all(row.get("again") for row in ROWS if word(row) != "proved")
 
 

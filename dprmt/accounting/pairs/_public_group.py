@@ -227,7 +227,7 @@ class EqualGroup:
 
     def _outcomes(self, nodes: Array, shift: float) -> tuple[Array, Array, Array]:
         """Losses of outcomes between thresholds near the nodes' ones, and their masses."""
-        mean = shift * np.arange(self.size + 1)
+        mean = shift * np.arange(self.size + 1, dtype=np.int64)
         log_weights = log_coin_weights(self.size, self.sample_rate)
         t = np.linspace(-_FAR, float(mean[-1]) + _FAR, _TABLE)
         loss = logsumexp(np.multiply.outer(t, mean) - mean**2 / 2 + log_weights, axis=1)
