@@ -16,7 +16,7 @@ from dprmt.accounting import DPSGD, Group, Hutchinson, HutchPlusPlus, ReplaceOne
 from dprmt.accounting.laws._rank_one_law import RankOneLaw
 from dprmt.accounting.pairs._clipping_step import ClippingStep
 from dprmt.accounting.pairs._neighbours import Group as GroupRelation
-from dprmt.accounting.pairs._public_group import _majorants, changed_together
+from dprmt.accounting.pairs._public_group import EqualGroup, _expected, _majorants, _Tests, changed_together
 from dprmt.accounting.pairs._public_replacement import AtomicPair
 from dprmt.accounting.pairs._related_step import related
 
@@ -38,14 +38,14 @@ def added(pair: AtomicPair, losses: Array) -> Array:
     return np.array([pair.vanishing + float(q @ np.maximum(-np.expm1(l + pair.losses), 0.0)) for l in losses])
 
 
-def literal(shifts: Array, q: float, losses: Array) -> tuple[Array, Array]:
+def literal(shifts: Array, q: float, losses: Array, t: Array = THRESHOLDS) -> tuple[Array, Array]:
     """Both directions for samples with these shifts, over all subsets that may be drawn, by half-lines."""
     size = shifts.size
-    power = np.zeros(THRESHOLDS.size)
+    power = np.zeros(t.size)
     for code in range(2**size):
         drawn = [bool(code >> i & 1) for i in range(size)]
-        power += q ** sum(drawn) * (1 - q) ** (size - sum(drawn)) * ndtr(shifts[drawn].sum() - THRESHOLDS)
-    level = ndtr(-THRESHOLDS)
+        power += q ** sum(drawn) * (1 - q) ** (size - sum(drawn)) * ndtr(shifts[drawn].sum() - t)
+    level = ndtr(-t)
     both = [(np.max(power - math.exp(l) * level), np.max((1 - level) - math.exp(l) * (1 - power))) for l in losses]
     return np.array([a for a, _ in both]), np.array([b for _, b in both])
 
@@ -119,6 +119,58 @@ def test_a_sum_of_majorants_exceeds_every_power(t: float, middle: float, shifts:
     x = np.linspace(0.02, 9.0, 400)
     curve = _majorants(np.array([t]), x**-0.5, x, j, middle)[0][0]
     assert np.all(np.diff(curve, 2) >= -1e-12 * (1 + curve[:-2]))
+
+
+@pytest.mark.parametrize(("sigma", "q"), [(1.0, 0.1), (0.5, 0.02), (3.0, 0.5)])
+@pytest.mark.parametrize("spacing", [0.3, 1.5])
+def test_every_two_ratios_cost_at_most_their_mean(sigma: float, q: float, spacing: float) -> None:
+    """(N9) itself, for thresholds so far apart that what happens between them counts; both directions."""
+    x = np.array([0.15, 0.4, 0.8, 1.0, 1.5, 4.0])
+    tests = _Tests.of(x, np.full(x.size, 1 / x.size), sigma, q, 2, spacing)
+    shifts, losses = 1 / (sigma * np.sqrt(x)), np.array([0.0, 0.3 * q, q, 3 * q, 1.0, 3.0])
+    removing = np.array([tests.removing(math.exp(l)) for l in losses])
+    adding = np.array([tests.adding(math.exp(l)) for l in losses[:4]])
+    for i in range(x.size):
+        for j in range(i + 1):
+            first, second = literal(shifts[[i, j]], q, losses)
+            assert np.all((removing[:, i] + removing[:, j]) / 2 >= first * (1 - 1e-9) - 1e-15)
+            assert np.all((adding[:, i] + adding[:, j]) / 2 >= second[:4] * (1 - 1e-9) - 1e-15)
+
+
+@pytest.mark.parametrize("tiny", [1e-9, 0.02, 0.45])
+def test_ratios_below_the_smallest_atom_are_charged(tiny: float) -> None:
+    """A tenth of the probability lies there, for both samples at once or for one of them."""
+    q, below, x, mass = 0.2, 0.1, np.array([0.5, 0.9, 1.3]), np.array([0.2, 0.4, 0.3])
+    pair = changed_together(x, mass, below, 1.0, q, 2, 60, 1e-10)
+    above, beside = removed(pair, LOSSES), added(pair, LOSSES[:2])
+    shifts = np.append(1.0 / np.sqrt(x), tiny**-0.5)
+    shifts[-1] = min(shifts[-1], 60.0)
+    equal = [(share, shifts[[i, i]]) for i, share in enumerate(np.append(mass, below))]
+    apart = [(0.1, shifts[[3, 0]]), (0.1, shifts[[0, 3]]), (0.1, shifts[[0, 0]]), *equal[1:3]]
+    for parts in (equal, apart):
+        both = [(share, *literal(two, q, LOSSES)) for share, two in parts]
+        assert np.all(above >= sum(share * first for share, first, _ in both) - 1e-12)
+        assert np.all(beside >= sum(share * second[:2] for share, _, second in both) - 1e-12)
+
+
+def test_what_is_expected_is_of_a_convex_function() -> None:
+    """Left of the smallest atom it goes on as a line, to 5 at 0: 3/2 + 2/5 + 1/2."""
+    x, value = np.array([1.0, 2.0]), np.array([3.0, 1.0])
+    assert _expected(value, x, np.array([0.5, 0.4]), 0.1) == pytest.approx(0.5 * 3 + 0.4 * 1 + 0.1 * 5)
+
+
+def test_from_below_there_are_ends_where_some_ratios_tell_nothing() -> None:
+    """The last bin of the law reaches to infinity: a shift of 0."""
+    pair = EqualGroup(np.array([2.0, 1.0, 0.0]), np.array([0.3, 0.5, 0.2]), 0.1, 2)
+    low, high = pair.loss_range(1e-6)
+    assert 2 * math.log1p(-0.1) - 1e-9 <= low < 0 < 5 < high
+    nodes = np.linspace(-1.0, 12.0, 2000)
+    cells = pair.cells(nodes)
+    fine = np.linspace(-9.0, 16.0, 20_001)
+    exact = sum(w * literal(np.full(2, s), 0.1, LOSSES, fine)[0] for s, w in zip(pair.shift, pair.mass, strict=True))
+    for loss, value in zip(LOSSES, np.asarray(exact), strict=True):
+        found = cells.p_above + float(np.maximum(cells.p - math.exp(loss) * cells.q, 0.0).sum())
+        assert 0.97 * value - 1e-4 <= found <= value * (1 + 1e-6) + 1e-15
 
 
 def test_two_samples_at_the_first_setting() -> None:

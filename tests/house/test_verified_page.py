@@ -60,4 +60,5 @@ def test_what_is_not_settled_is_as_near_as_the_page_says() -> None:
     secret = gaps("secret probes")
     assert len(secret) == 17
     assert sum(gap <= 0.03 for gap, _ in secret) == 8
+    assert [gap for gap, _ in secret if 0.03 < gap < 1] == [pytest.approx(0.054, abs=5e-4)]
     assert {probes(row) for gap, row in secret if gap == math.inf} == {7, 78, 111, 247}

@@ -30,7 +30,8 @@ _ROUNDING = 1e-9
 _SPACING, _LOSSES = 3.2, 2.5  # of thresholds, and losses in logarithms, times the number of bins
 _LOWEST, _BEYOND = -12.0, 40.0
 _LARGEST_LOSS = 700.0  # e^709 is the last finite one
-_FAR, _TABLE, _LEAST = 9.0, 600, 1e-290
+_FAR, _TABLE = 9.0, 600  # deviations beyond which outcomes are one, and thresholds of a table
+_LEAST = 1e-290  # lighter outcomes are left out, which is safe from below
 _STEEPEST = 1.0 / math.sqrt(2 * math.pi)
 
 
@@ -215,7 +216,7 @@ class EqualGroup:
         ends = [
             CoinMixture(1.0 / float(shift), self.sample_rate, self.size, False).loss_range(min(tail / share, 0.5))
             for shift, share in zip(self.shift, self.mass.size * self.mass, strict=True)
-            if share > tail
+            if share > tail and shift > 0.0
         ]
         return min(low for low, _ in ends), max(high for _, high in ends)
 
