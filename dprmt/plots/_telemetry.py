@@ -77,6 +77,7 @@ def plot_objective_change(
         ax.plot(x, known, **_TRUTH, label="from clean gradients")
     ax.axhline(0.0, color="0.3", linewidth=1.0)
     ax.set_xlabel("step")
+    _whole_steps(ax)
     ax.set_ylabel("change of the objective")
     ax.legend(frameon=False)
     return finish(ax)
@@ -196,9 +197,10 @@ def plot_rate_advice(
     ax.set_yscale("log", base=2)
     ax.set_ylim(0.9 / _FURTHEST, _FURTHEST / 0.9)
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{round(1 / value)}")
-    ax.text(0.01, 0.97, "rate too low", transform=ax.transAxes, va="top")
-    ax.text(0.01, 0.03, "rate too high", transform=ax.transAxes, va="bottom")
+    ax.text(1.01, 0.75, "rate too low", transform=ax.transAxes, va="center", rotation=-90)
+    ax.text(1.01, 0.25, "rate too high", transform=ax.transAxes, va="center", rotation=-90)
     ax.set_xlabel("step")
+    _whole_steps(ax)
     ax.set_ylabel("factor that all that was done lacks")
     ax.legend(frameon=False, loc="lower right")
     return finish(ax)
@@ -267,6 +269,13 @@ def plot_displacement_spikes(
     ax.set_ylabel("largest singular value of the\ndisplacement, over the edge of its noise")
     ax.legend(frameon=False, fontsize=7)
     return finish(ax)
+
+
+def _whole_steps(ax: Axes) -> None:
+    """Ticks at whole numbers alone."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _ends(name: str, values: ArrayLike, steps: Floats) -> Floats:

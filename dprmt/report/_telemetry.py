@@ -35,11 +35,12 @@ def measured_telemetry_sections(steps: Sequence[Line]) -> list[Section]:
     truth = [step for step in steps if "truth" in step]
     first, *others = telemetry_sections(steps, truth)
     said = (
-        f"The following four are what {len(steps)} steps of the recipe, without a denoiser, say of themselves from"
-        " released values alone"
+        f"This and the following three sections are what {len(steps)} steps of the recipe, without a denoiser, say of"
+        " themselves from released values alone"
     )
     beside = "; the crosses, and what is measured, are from the clean gradients." if truth else "."
-    return [replace(first, sentences=[said + beside, *first.sentences]), *others]
+    finding, *more = first.sentences
+    return [replace(first, sentences=[finding, said + beside, *more]), *others]
 
 
 def _learning(read: Sequence[Line], known: Mapping[int, Line]) -> Section:
