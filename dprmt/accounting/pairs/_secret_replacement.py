@@ -6,7 +6,7 @@ S(t) = sup E Φ(Z/σ - t) that removing a sample needs as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,6 +23,7 @@ _CLOSE, _NARROW = 1e-12, 4e-16
 _BEYOND = 38.0
 _FAR = 35.0
 _LEAST_MASS = 1e-300
+_LARGE_LOSS = 400.0  # cells beyond it are rounded to first order (D1)
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class SecretReplacement:
         present, absent = self._masses(np.concatenate([[-np.inf], t, [np.inf]]))
         p, q = present[1:-1], absent[1:-1]
         missed = 2.0 * (miss[1:] ** 2 + miss[:-1] ** 2) / np.diff(nodes)
-        return LossCells(
+        cells = LossCells(
             p=p,
             q=q,
             p_below=float(present[0]),
@@ -130,6 +131,7 @@ class SecretReplacement:
             p_above=float(present[-1] + p @ missed + self._lost),
             q_above=float(absent[-1]),
         )
+        return _with_masses_that_agree(cells, nodes)
 
     @cached_property
     def _lost(self) -> float:
@@ -146,6 +148,16 @@ class SecretReplacement:
         level = np.where(mirrored[1:] < 0.5, np.diff(mirrored), -np.diff(beside))
         present = (1.0 - q) * plain + q * np.maximum(power, 0.0)
         return present, (1.0 - q) * plain + q * np.maximum(level, 0.0)
+
+
+def _with_masses_that_agree(cells: LossCells, nodes: Array) -> LossCells:
+    """P-mass beyond e^l of a cell's Q-mass, l its right node, is of rounding: an infinite loss; Q-mass alike, below."""
+    # Far out either mass may be a rounding of a number near 1 where the other one is exactly 0. Losses only grow.
+    left, right = (np.clip(side, -_LARGE_LOSS, _LARGE_LOSS) for side in (nodes[:-1], nodes[1:]))
+    p = np.where(nodes[1:] < _LARGE_LOSS, np.minimum(cells.p, cells.q * np.exp(right)), cells.p)
+    q = np.where(nodes[:-1] > -_LARGE_LOSS, np.minimum(cells.q, cells.p * np.exp(-left)), cells.q)
+    above, below = float((cells.p - p).sum()), float((cells.q - q).sum())
+    return replace(cells, p=p, q=q, p_above=cells.p_above + above, q_below=cells.q_below + below)
 
 
 @dataclass(frozen=True)
