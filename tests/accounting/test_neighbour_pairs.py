@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import binom
 
+from dprmt.accounting import DPSGD, AddRemove, Hutchinson
 from dprmt.accounting.laws._rank_one_law import RankOneLaw
 from dprmt.accounting.pairs._cells import LossCells
 from dprmt.accounting.pairs._clipping_step import ClippingStep
@@ -20,6 +21,7 @@ from dprmt.accounting.pairs._coin_mixtures import CoinMixture
 from dprmt.accounting.pairs._neighbours import Group, Neighbours, ReplaceOne
 from dprmt.accounting.pairs._public_replacement import replaced_by_potentials
 from dprmt.accounting.pairs._related_step import related
+from dprmt.accounting.pairs._secret_replacement import _with_masses_that_agree
 from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
 
 Array = NDArray[np.float64]
@@ -209,3 +211,21 @@ def test_what_the_inversion_misses_is_charged_above_only(neighbours: Neighbours)
     above, under = related(ClippingStep(1.0, 0.1), neighbours).pairs(40, 1e-9)
     assert isinstance(above, CoinMixture)
     assert under == replace(above, is_charged=False)
+
+
+def test_one_unsampled_step_of_secret_replaced_samples_is_answered() -> None:
+    """At loss -27 a P-mass of a rounding had no Q-mass at all beside it, and the law was refused as unsound."""
+    norms = Hutchinson(4, secret=True, rank=6)
+    replaced, removed = (DPSGD(2.0, 1.0, norms, to).epsilon(1, 0.1) for to in (ReplaceOne(), AddRemove()))
+    assert removed.upper < replaced.lower <= replaced.upper < replaced.lower * 1.004
+
+
+def test_masses_without_a_partner_are_infinite_losses() -> None:
+    """Losses in (0, 1], (1, 2]: P has all of its mass in the first cell, of which Q allows e times 0.05."""
+    nodes = np.array([0.0, 1.0, 2.0])
+    cells = LossCells(np.array([0.5, 0.2]), np.array([0.05, 0.5]), 0.1, 0.2, 0.2, 0.25)
+    found = _with_masses_that_agree(cells, nodes)
+    assert found.p == pytest.approx([0.05 * math.e, 0.2])
+    assert found.q == pytest.approx([0.05, 0.2 / math.e])
+    assert found.p.sum() + found.p_below + found.p_above == pytest.approx(1.0)
+    assert found.q.sum() + found.q_below + found.q_above == pytest.approx(1.0)

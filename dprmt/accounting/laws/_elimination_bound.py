@@ -31,10 +31,7 @@ def elimination_bound(total: float, sketch: int, power_iteration: bool, cut: flo
         np.broadcast_to(part, feasible.shape)[feasible]
         for part in (large, gain * weight, sketch - eliminated + 1.0, rest / cut + error / weight)
     )
-    bound = hinge_bound(gain, terms, dof)
-    single = (count == 1) | (dof < 3.0)
-    tangent = count[single] * tangent_bound(gain[single], terms[single], dof[single])
-    bound[single] = np.minimum(bound[single], tangent)
+    bound = np.minimum(hinge_bound(gain, terms, dof), count * tangent_bound(gain, terms, dof))
     return float(np.max(bound, initial=0.0))
 
 
