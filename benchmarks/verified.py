@@ -34,7 +34,7 @@ from dprmt_verify import read_statement, verify
 RESULTS = Path(__file__).parent / "results" / "verified.jsonl"
 COUNT, SLACK, MOST = 300, 1e-3, 100.0
 SECONDS, LIMIT = (1.0, 10.0, 60.0), (8, 40, 150)
-"""CPU time for finer meshes, and after which a statement is given up, our answer included: at first, again, once more."""
+"""CPU time for finer meshes, and after which a statement is given up, our answer included, by pass."""
 KINDS = ("exact norms", "replace-one", "groups", "public probes", "secret probes")
 COMPOSITION = "compositions"
 

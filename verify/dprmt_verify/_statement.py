@@ -3,13 +3,10 @@
 import json
 from typing import Any, Literal, NamedTuple
 
-from dprmt_verify._balls import ONE
 from dprmt_verify._gaussians import exact
-from dprmt_verify._known import KnownProbes
-from dprmt_verify._norm_ratio import NormRatio
 from dprmt_verify._run import Phase
-from dprmt_verify._table import Direction, Step
-from dprmt_verify._words import NotCoveredError, flag, known, number, read_object
+from dprmt_verify._table import Direction
+from dprmt_verify._words import NotCoveredError, known, number, read_object
 
 BOTH: tuple[Direction, ...] = ("remove", "add")
 _WAYS = {"zero-out": BOTH, "add-remove": BOTH, "remove": BOTH[:1], "add": BOTH[1:]}
@@ -110,19 +107,9 @@ def _steps(mechanism: Any, norms: Any, rate: float, steps: int, neighbours: str,
         return Phase(1 if rate == 1 else steps, lambda cut, cells: exact(sigma, rate, group, steps, is_mirrored))
     if is_mirrored or group > 1:
         raise NotCoveredError("estimated norms are covered for one sample, present or not")
-    probes = number(norms, "probes", 2, 10**5, int)
-    if norms.get("rank") is not None:
-        number(norms, "rank", 1, 10**9, int)  # a bound of it, of no use here
-    if flag(norms, "secret") or norms["kind"] != "hutchinson":
-        from dprmt_verify.further._phases import estimated
+    from dprmt_verify.further._phases import estimated
 
-        return Phase(steps, estimated(norms, sigma, rate, probes))
-
-    def build(cut: float, cells: int) -> Step:
-        ratio = NormRatio(probes, {1: ONE}, cut, 1 / cells)
-        return KnownProbes(sigma, rate, ratio, ratio)
-
-    return Phase(steps, build)
+    return Phase(steps, estimated(norms, sigma, rate))
 
 
 def _claims(document: Any, neighbours: str, attained: bool) -> list[Claim]:

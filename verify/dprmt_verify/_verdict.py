@@ -43,7 +43,7 @@ def verify(statement: Statement, seconds: float = 60.0, cells: int = 10) -> list
     verdicts = {claim: Verdict(claim, "not settled") for claim in statement.claims}
     while left := [claim for claim, verdict in verdicts.items() if verdict.word == "not settled"]:
         began = time.process_time()
-        with suppress(ArithmeticError):  # where balls are too wide to decide
+        with suppress(ArithmeticError, ValueError):  # where balls are too wide to decide, or have no middle
             run = Run(statement.phases, statement.delta, max(abs(claim.value) for claim in left), cells)
             for ways in {claim.directions for claim in left}:
                 verdicts |= _judged(run, statement.delta, [claim for claim in left if claim.directions == ways])

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 
+import mpmath as mp
 import numpy as np
 import pytest
 from flint import arb, ctx
@@ -13,10 +14,10 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammaln, ndtr
 
 from dprmt_verify import read_statement, verify
-from dprmt_verify._known import KnownProbes
-from dprmt_verify._norm_ratio import NormRatio
 from dprmt_verify._run import Run
 from dprmt_verify._statement import BOTH
+from dprmt_verify.further._known import KnownProbes
+from dprmt_verify.further._norm_ratio import NormRatio, gamma_below
 from dprmt_verify.further._secret import SecretProbes
 from dprmt_verify.further._sketch import copies
 
@@ -215,3 +216,18 @@ def test_a_lower_end_above_what_is_attained_is_about_the_charged_law() -> None:
     assert ends(norms, 50, lower=1.75, upper=1.6) == ["refuted", "not covered"]
     flat = {"kind": "flat spectrum", "probes": 16, "sketch": 16}
     assert ends(flat, 50, lower=1.75) == ["refuted"]
+
+
+@pytest.mark.parametrize("shape", [1.0, 2.5, 140.5, 800.0, 2048.0])
+@pytest.mark.parametrize("share", [0.02, 0.9, 1.0, 1.05, 3.0])
+def test_masses_and_means_of_gamma_laws_have_forty_digits(shape: float, share: float) -> None:
+    """The true ones are in the balls; FLINT's own incomplete gamma functions have no digit at shapes of hundreds."""
+    ctx.prec = 150
+    found = gamma_below(arb(shape), arb(shape) * arb(share))
+    with mp.workdps(60):
+        x = mp.mpf(shape) * mp.mpf(share)
+        for ball, a in zip(found, (shape, shape + 1), strict=True):
+            truth = mp.gammainc(a, 0, x, regularized=True)
+            middle, radius = (mp.mpf(part.str(50, radius=False)) for part in (ball.mid(), ball.rad()))
+            assert abs(middle - truth) <= radius + mp.mpf(10) ** -48
+            assert radius <= mp.mpf(10) ** -38 * (truth + mp.mpf(10) ** -8)

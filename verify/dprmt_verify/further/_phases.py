@@ -4,8 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from dprmt_verify._balls import ONE
-from dprmt_verify._known import KnownProbes
-from dprmt_verify._norm_ratio import NormRatio
 from dprmt_verify._run import Phase
 from dprmt_verify._table import Step
 from dprmt_verify._words import NotCoveredError, flag, number
@@ -29,19 +27,25 @@ def allocated(run: Any, sampling: Any, steps: int, phase: Callable[[int], Phase]
     return Phase(epochs * parts, build)
 
 
-def estimated(norms: Any, sigma: float, rate: float, probes: int) -> Callable[[float, int], Step]:
-    """A step with secret probes, or with a sketch, or both."""
+def estimated(norms: Any, sigma: float, rate: float) -> Callable[[float, int], Step]:
+    """A step with probes, public or secret, or with a sketch too."""
+    from dprmt_verify.further._known import KnownProbes
+    from dprmt_verify.further._norm_ratio import NormRatio
+
+    probes = number(norms, "probes", 2, 10**5, int)
+    if norms.get("rank") is not None:
+        number(norms, "rank", 1, 10**9, int)  # a bound of it, of no use here
     sketch = number(norms, "sketch", 3, 10**4, int) if norms["kind"] != "hutchinson" else 0
-    is_charged, is_iterated = norms["kind"] == "hutch++", flag(norms, "power_iteration")
+    is_iterated, is_secret = flag(norms, "power_iteration"), flag(norms, "secret")
 
     def build(cut: float, cells: int) -> Step:
-        cut = cut / 64 if norms.get("secret") else cut
+        cut = cut / 64 if is_secret else cut
         charged = attained = NormRatio(probes * (sketch or 1), {1: ONE}, cut, 1 / cells, 0.5 if sketch else 0.0)
-        if is_charged:
+        if norms["kind"] == "hutch++":
             from dprmt_verify.further._sketch import copies
 
             charged = NormRatio(probes, copies(sketch, is_iterated), cut, 1 / cells)
-        if norms.get("secret"):
+        if is_secret:
             from dprmt_verify.further._secret import SecretProbes
 
             return SecretProbes(sigma, rate, charged, attained)

@@ -4,7 +4,7 @@ from flint import arb
 
 from dprmt_verify._balls import ZERO, normal_above, normal_density
 from dprmt_verify._gaussians import Gaussians
-from dprmt_verify._norm_ratio import NormRatio
+from dprmt_verify.further._norm_ratio import NormRatio
 
 
 class SecretProbes(Gaussians):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from itertools import count, pairwise
 from typing import NamedTuple
 
-from flint import arb
+from flint import arb, ctx
 
 from dprmt_verify._balls import ONE, ZERO
 
@@ -38,21 +38,22 @@ class NormRatio:
 
     def __init__(self, probes: int, copies: Mapping[int, arb], cut: float, fineness: float, exact: float = 0.0) -> None:
         scale = math.sqrt(2 / (probes * max(copies)))
+        shapes = [(arb(probes * j) / 2, weight) for j, weight in copies.items()]
 
-        def below(x: arb, moment: int) -> arb:
-            parts = ((weight, arb(probes * j) / 2) for j, weight in copies.items())
-            return sum((weight * (shape * x).gamma_lower(shape + moment, 1) for weight, shape in parts), ZERO)
+        def end(y: arb) -> tuple[arb, ...]:
+            parts = [[weight * one for one in gamma_below(shape, shape * y)] for shape, weight in shapes]
+            return (y, *(sum(column, ZERO) for column in zip(*parts, strict=True)))
 
         def part(y: arb) -> arb:
             return exact + (1 - exact) * y
 
-        edges = {0: ONE}
+        sides = {0: end(ONE)}
         for sign in (1, -1):
             for i in count(sign, sign):
-                edges[i] = arb(math.exp(3 * scale * math.sinh(i * fineness / 3)))
-                if (1 - below(edges[i], 0) if sign > 0 else below(edges[i], 0)) < cut:
+                sides[i] = end(arb(math.exp(3 * scale * math.sinh(i * fineness / 3))))
+                if (1 - sides[i][1] if sign > 0 else sides[i][1]) < cut:
                     break
-        ends = [(ZERO, ZERO, ZERO), *((edges[i], below(edges[i], 0), below(edges[i], 1)) for i in sorted(edges))]
+        ends = [(ZERO, ZERO, ZERO), *(sides[i] for i in sorted(sides))]
         self.rest = 1 - ends[-1][1]
         self.bins = [
             Bin(part(left), part(right), part((after - before) / (high - low)), high - low)
@@ -80,6 +81,18 @@ class NormRatio:
             x = cell.mean + bend(cell.left) * (cell.right - cell.left) ** 2 / 8
             atoms.append((cell.mass, x.upper().min(cell.right)))
         return atoms
+
+
+def gamma_below(shape: arb, x: arb) -> tuple[arb, arb]:
+    """P(G ≤ x) and E[G; G ≤ x]/a of G with law Γ(a): with t_n = x^n/((a + 1)…(a + n)), x^a e^{-x}/Γ(a + 1)·Σ t_n."""
+    first, term, total, last = (shape * x.log() - x - (shape + 1).lgamma()).exp(), ONE, ONE, shape
+    while not term < total * arb(2) ** -ctx.prec:
+        last += 1
+        term *= x / last
+        total += term
+    beyond = term * x / (last + 1 - x)  # a geometric series: terms rise and then fall, and here they fall
+    below = first * total.union(total + beyond)
+    return below, below - first
 
 
 def _power(rho: arb, x: arb) -> arb:

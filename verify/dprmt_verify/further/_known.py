@@ -3,8 +3,8 @@
 from flint import arb
 
 from dprmt_verify._balls import ZERO, normal_above, normal_density
-from dprmt_verify._norm_ratio import NormRatio
 from dprmt_verify._table import Step
+from dprmt_verify.further._norm_ratio import NormRatio
 
 
 class KnownProbes(Step):
