@@ -15,6 +15,9 @@ from paper_figures.studies._speedup import NullSpeedup as NullSpeedup
 from paper_figures.studies._speedup import Speedup as Speedup
 from paper_figures.studies._speedup import null_speedups as null_speedups
 from paper_figures.studies._speedup import speedups as speedups
+from paper_figures.studies._summed_step import SummedPlan as SummedPlan
+from paper_figures.studies._summed_step import SummedStep as SummedStep
+from paper_figures.studies._summed_step import plan_sums as plan_sums
 from paper_figures.studies._task import ClosedFormTask as ClosedFormTask
 from paper_figures.studies._task import GroupRecord as GroupRecord
 from paper_figures.studies._task import GroupTask as GroupTask
@@ -32,12 +35,15 @@ __all__ = [
     "MetricCurve",
     "NullSpeedup",
     "Speedup",
+    "SummedPlan",
+    "SummedStep",
     "compare",
     "frequency_groups",
     "group_means",
     "metric_curve",
     "metric_of",
     "null_speedups",
+    "plan_sums",
     "private_settings",
     "read_records",
     "speedups",

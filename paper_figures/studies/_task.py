@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 
 from dprmt._validation import check_count, check_real
-from dprmt.training.clipping import SummedPlan, SummedStep, plan_sums
 from dprmt.training.harness import Task
 from dprmt.training.recipes import NormsRecipe, OptimizerRecipe, PrivacyRecipe, Settings, TrainingRecipe
+from paper_figures.studies._summed_step import SummedPlan, SummedStep, plan_sums
 
 
 class Measured(NamedTuple):

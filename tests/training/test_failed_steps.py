@@ -20,12 +20,13 @@ from torch import nn
 
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms
-from dprmt.training.clipping import ClippedStep, make_private, plan_sums
+from dprmt.training.clipping import ClippedStep, make_private
 from dprmt.training.clipping._formed_layers import PerSampleGradients
 from dprmt.training.clipping._matrix_layers import Factors, LinearLayer, ProjectedLayer
 from dprmt.training.clipping._samplers import StepLog
 from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memory, train_task
 from dprmt.training.recipes import Settings
+from paper_figures.studies import plan_sums
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
 

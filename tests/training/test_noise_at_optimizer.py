@@ -21,12 +21,12 @@ pytest.importorskip("opacus")
 import torch
 from scipy import stats
 
-from dprmt.training.clipping import plan_sums
 from dprmt.training.denoising import DenoisingStep, _methods
 from dprmt.training.harness import ItemTask, Observer, Run
 from dprmt.training.harness._prepare import prepare
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.recipes import DENOISERS, OPTIMIZERS, Settings
+from paper_figures.studies import plan_sums
 from tests.training.projected import projected_step
 
 SIGMA, BOUND, SIZE, ITEMS, WIDTH = 1.7, 0.6, 5, 40, 90

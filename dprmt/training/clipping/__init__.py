@@ -26,9 +26,6 @@ from dprmt.training.clipping._rates import Rates as Rates
 from dprmt.training.clipping._rates import measured_rates as measured_rates
 from dprmt.training.clipping._samplers import NormSamplers as NormSamplers
 from dprmt.training.clipping._step import ClippedStep as ClippedStep
-from dprmt.training.clipping._summed_step import SummedPlan as SummedPlan
-from dprmt.training.clipping._summed_step import SummedStep as SummedStep
-from dprmt.training.clipping._summed_step import plan_sums as plan_sums
 from dprmt.training.clipping._unit_regime import Units as Units
 from dprmt.training.clipping._unit_step import UnitStep as UnitStep
 
@@ -43,8 +40,6 @@ __all__ = [
     "PrivateStep",
     "Rates",
     "StepCosts",
-    "SummedPlan",
-    "SummedStep",
     "TensorMemory",
     "UnitStep",
     "Units",
@@ -54,7 +49,6 @@ __all__ = [
     "make_private",
     "measured_rates",
     "plan_private",
-    "plan_sums",
     "register_norm_samplers",
     "sum_of",
 ]

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError, check_real
-from dprmt.training.clipping._optimizer import NoisySumOptimizer, sum_of
-from dprmt.training.clipping._refusals import check_optimizer
+from dprmt.training.clipping import NoisySumOptimizer, sum_of
 from dprmt.training.norms import LayerRecord, NormRecord
 
 
@@ -44,8 +43,7 @@ class SummedPlan:
     def privatize(
         self, optimizer: torch.optim.Optimizer, *, noise_multiplier: float, noise_generator: torch.Generator
     ) -> SummedStep:
-        """Noise before the optimizer; the model gets no hooks."""
-        check_optimizer(self.model, optimizer)
+        """Noise before the optimizer, which has the model's trainable parameters; the model gets no hooks."""
         noisy = NoisySumOptimizer(
             optimizer,
             noise_multiplier=check_real("noise_multiplier", noise_multiplier, low=0.0),
