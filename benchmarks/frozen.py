@@ -4,13 +4,16 @@
     python -m benchmarks.frozen compare    # exit code 1 and a line per answer that moved
 
 Stored are settings that take less than 2 s. Bits depend on the processor and on the versions of numpy and scipy, so
-store and compare on one machine, before and after.
+store (with ``--file``) and compare on one machine, before and after. ``compare --elsewhere`` reads a file of another
+machine: how many ends differ, by how much at most, and which intervals do not overlap with the stored ones, which
+no rounding explains.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +24,7 @@ from benchmarks.sweep import TOLERANCE, Question, questions, stored
 FILE = Path(__file__).parent / "results" / "frozen.jsonl"
 SWEEP = Path(__file__).parent / "results" / "sweep.jsonl"
 NUMBER, SEED, SLOWEST = 500, 0, 2.0
+ROUNDING = 1e-9  # relative: as far as late digits of another processor reach, most often
 
 
 def numbers() -> list[int]:
@@ -63,15 +67,52 @@ def differing(before: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in answers(set(before)) if row != before[row["number"]]]
 
 
+def between_machines(file: Path) -> list[str]:
+    """What can be said where bits differ: how far ends moved, and which intervals do not overlap."""
+    before = {row["number"]: row for row in stored(file)}
+    pairs = [(before[row["number"]], row) for row in differing(before)]
+    apart = [distance(old, new) for old, new in pairs]
+    lines = [f"{new['number']}: {old} -> {new}" for old, new in pairs if not overlap(old, new)]
+    equal = len(before) - len(pairs)
+    return [
+        *lines,
+        f"{equal} of {len(before)} answers are equal bit for bit, {sum(d <= ROUNDING for d in apart)} to {ROUNDING:g}, "
+        f"the others to {max(apart, default=0.0):.2g}; {len(lines)} do not overlap with the stored interval",
+    ]
+
+
+def distance(old: dict[str, Any], new: dict[str, Any]) -> float:
+    """The larger relative difference of both ends; infinite between an answer and a refusal."""
+    if "error" in old or "error" in new:
+        return math.inf
+    ends = [[float.fromhex(row[end]) for row in (old, new)] for end in ("lower", "upper")]
+    return max(0.0 if first == second else abs(first - second) / max(first, second) for first, second in ends)
+
+
+def overlap(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether one number can lie in both intervals; a refusal contradicts nothing."""
+    if "error" in old or "error" in new:
+        return True
+    lower, upper = (f(*(float.fromhex(row[end]) for row in (old, new))) for f, end in ((max, "lower"), (min, "upper")))
+    return lower <= upper
+
+
 def main() -> None:
     """Store or compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("store", "compare"))
     parser.add_argument("--file", type=Path, default=FILE)
+    parser.add_argument(
+        "--elsewhere", action="store_true", help="the file is of another machine: say how far, see above"
+    )
     arguments = parser.parse_args()
     if arguments.what == "store":
         store(arguments.file)
         return
+    if arguments.elsewhere:
+        *apart, summary = between_machines(arguments.file)
+        print(*apart, summary, sep="\n")
+        sys.exit(bool(apart))
     lines, number = moved(arguments.file), len(stored(arguments.file))
     print(*lines, f"{number - len(lines)} of {number} answers are equal bit for bit", sep="\n")
     sys.exit(bool(lines))
