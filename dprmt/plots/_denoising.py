@@ -26,7 +26,7 @@ def plot_kappa_sweep(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """What share of what is denoised gains alignment, against the gate κ that decides what is denoised.
+    """Share of denoised matrices that gain alignment, against the gate κ.
 
     Parameters
     ----------

@@ -90,7 +90,7 @@ def plot_signal_shares(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """How much of each layer's noisy gradient is signal, and which layers are noise.
+    """Share of signal in each layer's noisy gradient, and which layers are noise.
 
     Parameters
     ----------

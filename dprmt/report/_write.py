@@ -43,7 +43,7 @@ _PRIVACY_UNIT = 0.25  # of the progress per answer of the accountant
 
 @dataclass(frozen=True)
 class Progress:
-    """Who hears how far a report is.
+    """A listener for the progress of a report.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Report:
-    """What a report says.
+    """The sections of a report.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Report:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What the page of a run says.
+    """The sections of the page of a run.
 
     Attributes
     ----------

@@ -151,7 +151,7 @@ class StepComparison:
 def compare_sgd_steps(
     gradient: Blocks, direction: Blocks, baseline: Blocks, step_size: float, smoothness: float
 ) -> StepComparison:
-    """What one SGD step along ``direction`` gains over one along ``baseline``.
+    """Gain of one SGD step along ``direction`` over one along ``baseline``.
 
     With ``‖∇L(θ) - ∇L(θ')‖ <= β‖θ - θ'‖`` the two losses differ by ``-α gᵀ(Δ₁ - Δ₂)`` up to
     ``α²β(‖Δ₁‖² + ‖Δ₂‖²)/2``, and no smaller remainder holds for all such losses. At equal norms r the first

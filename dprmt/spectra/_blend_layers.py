@@ -39,7 +39,7 @@ LayerWeights: TypeAlias = Literal["noisy", "least-squares"]
 
 @dataclass(frozen=True)
 class BlendReport(LayerReport):
-    """What blending did to one layer; `LayerReport` with more detail.
+    """Effect of blending on one layer; `LayerReport` with more detail.
 
     Attributes
     ----------

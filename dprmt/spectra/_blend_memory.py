@@ -22,7 +22,7 @@ class LayerKey(NamedTuple):
 
 
 class BlendMemory:
-    """What `blend_layers` has seen at earlier steps, with exponential forgetting.
+    """Memory of `blend_layers`: earlier steps, exponentially forgotten.
 
     One noisy matrix tells little about how much signal there is, and the best of several estimates is chosen in
     part by their noise. Spectra change slowly over a run, so sums of the estimates over steps, in which each step

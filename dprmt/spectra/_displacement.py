@@ -89,7 +89,7 @@ class DisplacementNoise:
 
 @dataclass(frozen=True)
 class DisplacementSpectrum:
-    """What stands out of the noise in a displacement.
+    """Spikes of a displacement: singular values above the noise.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class DisplacementSpectrum:
 def displacement_spectrum(
     displacement: MatrixT, sigma: float | None = None, *, false_alarm: float = 0.01
 ) -> DisplacementSpectrum:
-    """Which singular values of a displacement are above what noise alone would give.
+    """Singular values of a displacement above what noise alone would give.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ class Estimate:
     high: Numbers
 
     def scaled(self, factor: float) -> Estimate:
-        """That of a multiple of the quantity.
+        """Estimate of a multiple of the quantity.
 
         Parameters
         ----------

@@ -17,7 +17,7 @@ _BATCH_ENTRIES = 2**24  # of a stack, whose copies then take 64 MiB in float32
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What the denoiser did to one layer.
+    """Effect of the denoiser on one layer.
 
     Attributes
     ----------

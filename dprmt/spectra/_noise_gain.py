@@ -44,7 +44,7 @@ _NEGATIVE = 1e-8  # curvature below zero, relative to the largest seen, that pas
 
 @dataclass(frozen=True)
 class NoiseGain:
-    """What removing all noise from a gradient gains in one step on a quadratic loss: no bound on other directions.
+    """Gain of removing all noise from a gradient, in one step on a quadratic loss: no bound on other directions.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ def noise_gain(
     seed: int = 0,
     failure: float = 0.05,
 ) -> NoiseGain:
-    """What removing all noise gains: ``ρ = σ² tr H / gᵀHg``, exact from a matrix, estimated from products.
+    """Gain of removing all noise: ``ρ = σ² tr H / gᵀHg``, exact from a matrix, estimated from products.
 
     Where ρ is small, a better estimate of g gains next to nothing that a learning rate would not give, however small
     the cosine of the noisy gradient with the clean one. It is no bound on maps whose mean is not along g: a denoiser

@@ -30,7 +30,7 @@ NOT_COVERED = (
 
 @dataclass(frozen=True)
 class PrivacyCard:
-    """What may be said of a run's privacy; made by :func:`privacy_card`.
+    """Claims about a run's privacy; made by :func:`privacy_card`.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class PrivacyCard:
         return worst_of(self.epsilon)
 
     def statement(self) -> str:
-        """What may be written in a paper.
+        """A paragraph for a paper.
 
         Returns
         -------
@@ -142,7 +142,7 @@ def privacy_card(
     not_covered: Sequence[str] = NOT_COVERED,
     ledger: dict[str, Any] | None = None,
 ) -> PrivacyCard:
-    """What may be said of a run's privacy.
+    """The privacy card of a run.
 
     Parameters
     ----------

@@ -98,7 +98,7 @@ def private_selection(
     steps: int | None = None,
     epochs: int | None = None,
 ) -> PrivateSelection:
-    """What it costs to run a random number of times and to keep the best run alone.
+    """Cost of running a random number of times and keeping the best run alone.
 
     Parameters
     ----------

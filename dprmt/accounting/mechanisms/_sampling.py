@@ -48,7 +48,7 @@ class Poisson(Value):
         return self.rate
 
     def schedule(self, step: AnyStep, steps: int) -> Schedule:
-        """What the engine composes for a number of steps.
+        """Schedule of a number of steps, for the engine.
 
         Returns
         -------
@@ -58,7 +58,7 @@ class Poisson(Value):
         return [(step, steps)]
 
     def unit(self, step: AnyStep) -> AnyStep:
-        """What another package's accountant composes.
+        """The unit that another package's accountant composes.
 
         Returns
         -------
@@ -132,7 +132,7 @@ class RandomAllocation(Value):
         return 1.0
 
     def schedule(self, step: AnyStep, steps: int) -> Schedule:
-        """What the engine composes for a number of steps: blocks of ⌊t/r⌋ or ⌈t/r⌉ of them (R1').
+        """Schedule of a number of steps, for the engine: blocks of ⌊t/r⌋ or ⌈t/r⌉ of them (R1').
 
         Returns
         -------
@@ -145,7 +145,7 @@ class RandomAllocation(Value):
         return [(_block(step, length), epochs * count) for length, count in blocks.items() if count]
 
     def unit(self, step: AnyStep) -> AnyStep | AllocationEpoch:
-        """What another package's accountant composes.
+        """The unit that another package's accountant composes.
 
         Returns
         -------
@@ -215,7 +215,7 @@ class FixedOrder(Value):
     """The sample rate of the step that the engine sees."""
 
     def schedule(self, step: AnyStep, steps: int) -> Schedule:
-        """What the engine composes for a number of epochs.
+        """Schedule of a number of epochs, for the engine.
 
         Returns
         -------
@@ -225,7 +225,7 @@ class FixedOrder(Value):
         return [(step, steps)]
 
     def unit(self, step: AnyStep) -> AnyStep:
-        """What another package's accountant composes.
+        """The unit that another package's accountant composes.
 
         Returns
         -------

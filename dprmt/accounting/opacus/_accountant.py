@@ -49,7 +49,7 @@ class ClippingConfiguration:
         DPSGD(1.0, 1.0, self.norms, self.neighbours)
 
     def as_dict(self) -> dict[str, Any]:
-        """What they say, as numbers and words.
+        """The options, as numbers and words.
 
         Returns
         -------
@@ -226,7 +226,7 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         return compose(phases).epsilon(delta, tolerance=tolerance)
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """What Opacus has the optimizer call before every step: count it, if this accountant knows of its norms.
+        """Hook that Opacus has the optimizer call before every step: count it, if this accountant knows of its norms.
 
         Parameters
         ----------

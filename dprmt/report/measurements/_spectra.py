@@ -45,7 +45,7 @@ class LayerSpectra:
 
     @property
     def above_edge(self) -> int:
-        """How many noisy singular values are above the bulk edge."""
+        """Number of noisy singular values above the bulk edge."""
         return int((self.noisy > bulk_edge(self.shape, self.sigma)).sum())
 
     @property

@@ -148,7 +148,7 @@ def _spike(
 
 @dataclass(frozen=True)
 class Agreement:
-    """How measured top singular values and overlaps compare with the predicted ones, over layers and steps.
+    """Agreement of measured and predicted top singular values and overlaps, over layers and steps.
 
     Attributes
     ----------

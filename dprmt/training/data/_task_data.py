@@ -137,7 +137,7 @@ class TaskData:
         return batch | {"sample_id": torch.tensor([item["sample_id"] for item in items])}
 
     def describe(self) -> dict[str, Any]:
-        """What the data are, as plain values for a log.
+        """The data, as plain values for a log.
 
         Returns
         -------

@@ -20,7 +20,7 @@ class PrivateDataWarning(UserWarning):
 
 @dataclass(frozen=True)
 class PrivateImprovement:
-    """How a denoised gradient compares with the clean one. Not covered by any (ε, δ): never release it.
+    """Comparison of a denoised gradient with the clean one. Not covered by any (ε, δ): never release it.
 
     Attributes
     ----------

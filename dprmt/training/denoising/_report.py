@@ -28,7 +28,7 @@ class LayerSpectrum:
 
 @dataclass(frozen=True)
 class DenoisingReport:
-    """What one denoising step did to each layer.
+    """Effect of one denoising step on each layer.
 
     Attributes
     ----------

@@ -122,7 +122,7 @@ def evaluate_generation(
 def generate_texts(
     model: torch.nn.Module, tokenizer: Any, prompts: Sequence[Sequence[int]], settings: EvaluationRecipe
 ) -> list[str]:
-    """What the model writes after each prompt.
+    """Texts that the model generates after each prompt.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ class RunView(Protocol):
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What one step was like.
+    """Record of one step.
 
     Attributes
     ----------

@@ -154,7 +154,7 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a finished run wrote down at its end.
+    """Summary that a finished run wrote at its end.
 
     Parameters
     ----------

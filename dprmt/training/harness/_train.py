@@ -42,7 +42,7 @@ _MOVED_AFTER = 10  # steps after which a parameter that has not moved since the 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a call of :func:`train` ended with.
+    """Outcome of a call of :func:`train`.
 
     Attributes
     ----------

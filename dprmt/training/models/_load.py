@@ -43,7 +43,7 @@ class LoadedModel:
         return limit - config.pad_token_id - 1 if limit and config.model_type in _PAD_OFFSET else limit
 
     def describe(self) -> dict[str, Any]:
-        """What is trained, as plain values for a log.
+        """The model, as plain values for a log.
 
         Returns
         -------
