@@ -196,7 +196,7 @@ def test_sides_keep_their_order() -> None:
     "run",
     [
         DPSGD(1.0, FIRST, Hutchinson(4), Group(2)),
-        DPSGD(1.0, FIRST, Hutchinson(32, secret=True), Group(2)),
+        DPSGD(1.0, FIRST, Hutchinson(4, secret=True), Group(2)),
         DPSGD(5.0, 1.0, Hutchinson(32), Group(2)),
         DPSGD(1.0, FIRST, Hutchinson(32), Group(2, of=ReplaceOne())),
     ],

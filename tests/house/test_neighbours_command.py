@@ -31,7 +31,7 @@ def test_relations_are_asked_and_named(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_what_is_composed_of_curves_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--probes", "32", "--secret-probes", "--group", "2"]
+    words = ["--probes", "4", "--secret-probes", "--group", "2"]
     assert said(capsys, *words)["analysis"] == "composed curves"
     assert main(["epsilon", *RUN, *words]) == 0
     assert "composed curves; zero-out, groups of 2" in capsys.readouterr().out

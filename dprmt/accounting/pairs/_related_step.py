@@ -15,13 +15,15 @@ from dprmt.accounting.pairs._coin_mixtures import CoinMixture
 from dprmt.accounting.pairs._neighbours import Neighbours
 from dprmt.accounting.pairs._public_group import EqualGroup, changed_together
 from dprmt.accounting.pairs._public_replacement import AtomicPair, EqualReplacement, replaced_by_potentials
+from dprmt.accounting.pairs._secret_group import secret_group_above, secret_group_below
 from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement, SecretReplacementBelow
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 
 _FEW_BINS, _MANY_BINS, _BINS_OF_THE_LAW = 64, 160, 0.75  # of what grows with their third power
 _SHARE_OF_THE_LAST = 8
-_FEWEST_OF_GROUPS = 8  # probes: with fewer, ratios are so small at times that (N9) has no end
+_FEWEST_OF_GROUPS = 8  # probes: with fewer, ratios are so small at times that (N9) and (N10) have no end
+_TIMES_AS_MANY_SUMS, _MOST_BINS_OF_SUMS = 3, 320  # bins of a sum are as wide as those of all that are added
 _TIMES_AS_MANY, _MOST_BINS_BELOW = 8, 1280  # errors from below are of first order
 
 
@@ -67,7 +69,12 @@ class RelatedStep:
         return _by_potentials(step, _FEW_BINS if bins <= _FEW_BINS else _MANY_BINS, below), self._equal(bins, below)
 
     def _group_pairs(self, bins: int, below: float) -> tuple[StepPair, StepPair]:
-        step, shift, mass = self.step, *self._shifts_below(bins, below)
+        step = self.step
+        if step.secret:
+            known = step.noise_multiplier, step.sample_rate, self.size
+            law = step.norm_ratio(min(_TIMES_AS_MANY_SUMS * bins, _MOST_BINS_OF_SUMS), below / self.size)
+            return secret_group_above(law, *known), secret_group_below(law, *known)
+        shift, mass = self._shifts_below(bins, below)
         above = _together(step, self.size, _FEW_BINS if bins <= _FEW_BINS else _MANY_BINS, below)
         return above, EqualGroup(shift, mass, step.sample_rate, self.size)
 
@@ -97,8 +104,9 @@ def has_pairs(step: ClippingStep, neighbours: Neighbours, is_poisson: bool) -> b
         return True
     if step.law.convex_mixture is None or neighbours.group_size == 1:
         return step.law.convex_mixture is not None
-    is_public_group = not (neighbours.is_replacement or step.secret)
-    return is_public_group and step.law.fewest >= _FEWEST_OF_GROUPS and step.sample_rate < 1.0
+    if neighbours.is_replacement or step.law.fewest < _FEWEST_OF_GROUPS:
+        return False
+    return step.secret or step.sample_rate < 1.0
 
 
 def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
