@@ -47,20 +47,24 @@ def group(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["DTensor", "fully_shard", "FullyShardedDataParallel"])
-def test_sharded_parameters(group: None, kind: str) -> None:
-    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("DTensor", "sharded along rows by torch's fully_shard over all processes"),
+        ("FullyShardedDataParallel", "without FullyShardedDataParallel, whose flat parameters"),
+    ],
+)
+def test_sharded_parameters(group: None, kind: str, words: str) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
     mesh, model = init_device_mesh("cpu", (1,)), nn.Sequential(nn.Linear(WIDTH, WIDTH))
     if kind == "DTensor":
         for name, value in list(model[0].named_parameters()):
             setattr(model[0], name, nn.Parameter(distribute_tensor(value.detach(), mesh, [Shard(0)])))
-    elif kind == "fully_shard":
-        fully_shard(model, mesh=mesh)
     else:
         model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
-    with pytest.raises(ParameterError, match=r"without sharded parameters \(FSDP, DTensor\)"):
+    with pytest.raises(ParameterError, match=words):
         private(model)
 
 

@@ -30,6 +30,8 @@ _PIECE = 1 << 18  # entries compared at once, in float64
 class FirstPass:
     """Compares what the hooks see with what autograd knows."""
 
+    least = 2  # samples of which some are looked at
+
     def __init__(
         self,
         model: GradSampleModuleFastGradientClipping,
@@ -57,7 +59,11 @@ class FirstPass:
         for parameter in self._model.parameters():
             parameter.grad = None  # what somebody left there would be added to
         self._outputs = []  # else they would be held through the backward pass
-        if len(losses) < 2 or not outputs or any(output.shape[axis] != len(losses) for _, output, axis in outputs):
+        if (
+            len(losses) < self.least
+            or not outputs
+            or any(output.shape[axis] != len(losses) for _, output, axis in outputs)
+        ):
             return  # the last is refused by shape
         for own in (0, len(losses) - 1):
             gradients = list(self._gradients(losses[own], [output for _, output, _ in outputs]))[::-1]
@@ -69,12 +75,12 @@ class FirstPass:
                     )
                     raise ParameterError("samples", name, allowed)
 
-    def check_sums(self, contributions: Sequence[Contribution], finite: torch.Tensor) -> bool:
-        """Raise unless the captured gradients add up to autograd's; sums are as before.
+    def check_sums(self, contributions: Sequence[Contribution], samples: int, *, finite: bool) -> bool:
+        """Raise unless the captured gradients of so many samples add up to autograd's; sums are as before.
 
-        Returns: whether they were compared: NaN shows nothing.
+        ``finite``: whether all are. Returns: whether they were compared: NaN shows nothing.
         """
-        if not self._compares_sums or not bool(finite.all()):
+        if not self._compares_sums or not finite:
             self.forget()
             return False
         names = {value: name for name, value in self._model._module.named_parameters()}
@@ -82,7 +88,7 @@ class FirstPass:
         try:
             for parameter in names:
                 parameter.summed_grad = None
-            wrong = [names.get(value, "a parameter") for value in self._unlike(contributions, len(finite))]
+            wrong = [names.get(value, "a parameter") for value in self._unlike(contributions, samples)]
         finally:  # what is summed here is not clipped
             for parameter, total in zip(names, before, strict=True):
                 parameter.summed_grad = total
@@ -102,12 +108,20 @@ class FirstPass:
         order, distances = list(self._plain), {}
         for contribution in contributions:
             contribution.add_to_sums(ones, slice(None))
+            self._summed()
             for value in [value for value in self._plain if getattr(value, "summed_grad", None) is not None]:
                 distances[value] = _distance(value, self._plain.pop(value))
                 value.summed_grad = None
         distances |= {value: _distance(value, self._plain.pop(value)) for value in list(self._plain)}  # none captured
+        distances = self._over_processes(distances)
         largest = max((distance.length for distance in distances.values()), default=0.0)
         return [value for value in order if distances[value].is_large(largest)]
+
+    def _summed(self) -> None:
+        """After every contribution to the sums."""
+
+    def _over_processes(self, distances: dict[torch.Tensor, Distance]) -> dict[torch.Tensor, Distance]:
+        return distances
 
     def forget(self) -> None:
         """Let go of a forward pass."""
@@ -144,7 +158,7 @@ def _reaches_others(gradient: torch.Tensor, own: int) -> bool:
 
 
 @dataclass(frozen=True)
-class _Distance:
+class Distance:
     """Between autograd's gradient, so long, and what was captured."""
 
     length: float
@@ -156,7 +170,7 @@ class _Distance:
         return self.difference > self.tolerance * (self.length + _CANCELLED * largest)
 
 
-def _distance(parameter: torch.Tensor, plain: torch.Tensor) -> _Distance:
+def _distance(parameter: torch.Tensor, plain: torch.Tensor) -> Distance:
     captured, flat = getattr(parameter, "summed_grad", None), plain.reshape(-1)
     pieces = flat.split(_PIECE)
     others = [None] * len(pieces) if captured is None else captured.reshape(-1).split(_PIECE)
@@ -165,7 +179,7 @@ def _distance(parameter: torch.Tensor, plain: torch.Tensor) -> _Distance:
         own = piece.double()
         squares.append(torch.stack([own.square().sum(), (own if other is None else own - other).square().sum()]))
     length, difference = torch.stack(squares).sum(0).sqrt().tolist()
-    return _Distance(length, difference, _TOLERANCE.get(plain.dtype, _LOW_PRECISION))
+    return Distance(length, difference, _TOLERANCE.get(plain.dtype, _LOW_PRECISION))
 
 
 def _device_of(values: dict[torch.Tensor, torch.Tensor]) -> torch.device:

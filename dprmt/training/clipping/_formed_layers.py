@@ -6,6 +6,7 @@ Opacus' sampler for LayerNorm fails without a bias. Its class dictionaries are l
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -87,7 +88,7 @@ class FormedLayer:
     ) -> None:
         self.name, self.module, self._sampler = name, module, sampler
         self._names = {parameter: own for own, parameter in parameters.items() if parameter.requires_grad}
-        self._estimator, self._budget = policy.everything, policy.memory_budget
+        self._estimator, self._budget = policy.everything, sys.maxsize if policy.sharded else policy.memory_budget
 
     def records(self) -> list[LayerRecord]:
         """See `Layer`."""

@@ -119,7 +119,8 @@ class LayerUses:
         self._buffers = buffer_versions(model)
         if model.training and torch.is_grad_enabled():
             for name, parameter in model.named_parameters():
-                if self._parameters.get(name) is not parameter:
+                known = self._parameters.get(name)
+                if known is not parameter and not _is_whole(parameter, known):
                     how = "replaced" if name in self._parameters else "added"
                     todo = "change parameters before that, or their .data alone"
                     raise TrainingStateError(f"{name} was {how} since the model was made private: {todo}")
@@ -153,6 +154,11 @@ def without_hook_warning() -> Iterator[None]:
 
 def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
     return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
+
+
+def _is_whole(parameter: nn.Parameter, known: nn.Parameter | None) -> bool:
+    """Whether it is what ``fully_shard`` gathers of a shard, which the model's own keeps after an evaluation."""
+    return hasattr(known, "device_mesh") and not hasattr(parameter, "device_mesh") and known.shape == parameter.shape
 
 
 def _refuse_packed(module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -124,7 +124,8 @@ class FactoredLayer:
     def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
         """Estimated, of gradients that are formed, or by Gram matrices of tokens."""
         (a, *_), g = uses[0]
-        factors, bias = Factors(self.module.weight, self._bias, self._inputs_first, a, g), self._bias is not None
+        own = None if self._bias is None else self.module.bias  # whole, where the planned one is a shard
+        factors, bias = Factors(self.module.weight, own, self._inputs_first, a, g), own is not None
         if self._estimator is not None:
             named = {"layer": self.name, "step": step, "samples": samples}
             return self._estimator.squared_norms(a, g, bias=bias, **named), [factors]  # type: ignore[arg-type]

@@ -59,7 +59,7 @@ def add_product(parameter: torch.nn.Parameter, left: torch.Tensor, right: torch.
         parameter.summed_grad.addmm_(left, right)
 
 
-class _NoisySum:
+class NoisySum:
     """What both optimizers below change in Opacus': where the sum comes from, its shape and its dtype.
 
     ``keeps_sums``: whether sums without noise stay until ``zero_grad``, for those who study them; else what is released
@@ -72,6 +72,8 @@ class _NoisySum:
     generator: torch.Generator | SecureRandom | None
     secure_mode: bool
     keeps_sums: bool = True
+    is_shared: bool = False
+    """Whether a process group shares each logical batch."""
     collect: Callable[[], None] | None = None
     """Adds what a backward pass outside of ``ClippedStep.accumulate`` left: Opacus' own loop has no other call."""
 
@@ -117,7 +119,7 @@ class _NoisySum:
         return noise.add_(total) if self.keeps_sums else total.add_(noise)
 
 
-class NoisySumOptimizer(_NoisySum, DPOptimizerFastGradientClipping):  # type: ignore[misc]
+class NoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # type: ignore[misc]
     """``DPOptimizerFastGradientClipping`` over the sums of :func:`sum_of`, divided by the expected batch size once.
 
     Opacus' own ``DPOptimizer`` divides by the expected batch size times the number of micro-batches.
@@ -139,7 +141,7 @@ class NoisySumOptimizer(_NoisySum, DPOptimizerFastGradientClipping):  # type: ig
     """
 
 
-class DistributedNoisySumOptimizer(_NoisySum, DistributedDPOptimizerFastGradientClipping):  # type: ignore[misc]
+class DistributedNoisySumOptimizer(NoisySum, DistributedDPOptimizerFastGradientClipping):  # type: ignore[misc]
     """The same over several processes: rank 0 adds the noise, the sums are added before anything else happens.
 
     Opacus reduces the gradients after rounding and dividing them, and after its step hook ran. Here sums are
@@ -158,6 +160,8 @@ class DistributedNoisySumOptimizer(_NoisySum, DistributedDPOptimizerFastGradient
     >>> issubclass(DistributedNoisySumOptimizer, DPOptimizerFastGradientClipping)
     True
     """
+
+    is_shared = True
 
     def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
         shared = super()._noisy_sum(total) if self.rank == 0 else total.clone()

@@ -27,11 +27,20 @@ from dprmt.training.clipping._policy import Layer, NormPolicy
 from dprmt.training.clipping._rates import Rates
 from dprmt.training.clipping._refusals import check_any_model, check_model, check_optimizer
 from dprmt.training.clipping._samplers import NormSamplers
+from dprmt.training.clipping._sharded_step import ShardedNoisySumOptimizer, ShardedStep
+from dprmt.training.clipping._shards import is_sharded
 from dprmt.training.clipping._step import REPLAY, ClippedStep
 from dprmt.training.clipping._trainable_modules import trainable_modules
 from dprmt.training.clipping._unit_regime import Regime, Units, check_units, choose_regime
 from dprmt.training.clipping._unit_step import UnitStep
-from dprmt.training.norms import DEFAULT_ROUNDING, MEMORY_BUDGET, LayerRecord, NormRecord, ProbeGenerator
+from dprmt.training.norms import (
+    DEFAULT_ROUNDING,
+    MEMORY_BUDGET,
+    EmbeddingNormEstimator,
+    LayerRecord,
+    NormRecord,
+    ProbeGenerator,
+)
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom, secret_generator
 from dprmt.training.subspaces import Subspaces
@@ -225,6 +234,8 @@ class ClippingPlan:
             check_model(self.model, whole=self.policy.whole)
         check_optimizer(self.model, optimizer)
         self._check_subspaces(optimizer)
+        if is_sharded(self.model) and isinstance(optimizer, DPGrape):
+            raise ParameterError("optimizer", "DPGrape", "one that moves whole gradients where parameters are sharded")
         if self.regime == "alone":
             return self._alone(optimizer, noise, noise_generator, secure_mode)
         layers = _layers(self.model, self.policy, self.subspaces)
@@ -240,6 +251,8 @@ class ClippingPlan:
         # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
         samplers = NormSamplers(hooks, layers, self.policy, floor=floor, keep=True)
+        if isinstance(noisy, ShardedNoisySumOptimizer):
+            return ShardedStep(hooks, noisy, samplers)
         most = self.rows_per_unit if self.regime == "together" else None
         return ClippedStep(hooks, noisy, samplers, replay=self.replay, most_rows=most)
 
@@ -265,9 +278,11 @@ class ClippingPlan:
 
     def _noisy(
         self, optimizer: torch.optim.Optimizer, **options: Any
-    ) -> NoisySumOptimizer | DistributedNoisySumOptimizer:
+    ) -> NoisySumOptimizer | DistributedNoisySumOptimizer | ShardedNoisySumOptimizer:
         options |= {"max_grad_norm": self.clipping_norm, "expected_batch_size": self.expected_batch_size}
-        if not isinstance(optimizer, DPGrape):
+        if is_sharded(self.model):
+            noisy = ShardedNoisySumOptimizer(optimizer, **options)
+        elif not isinstance(optimizer, DPGrape):
             noisy = (DistributedNoisySumOptimizer if self.distributed else NoisySumOptimizer)(optimizer, **options)
         else:
             kind = DistributedProjectedSumOptimizer if self.distributed else ProjectedSumOptimizer
@@ -340,6 +355,13 @@ def plan_private(
     names, estimator = frozenset(whole), wanted_estimator(norms, generator)
     rows = None if units is None else check_units(units).rows_per_unit
     regime: tuple[Regime, str, int | None] = ("rows", ClippingPlan.reason, None)
+    if is_sharded(model):
+        check_any_model(model)
+        for argument, value in (("units", units), ("subspaces", subspaces), ("whole", names or None)):
+            if value is not None:
+                raise ParameterError(argument, type(value).__name__, "left out where parameters are sharded")
+        if isinstance(estimator, EmbeddingNormEstimator) and estimator.everything:
+            raise ParameterError("norms", norms, "without a rank where parameters are sharded")
     if units is not None:
         regime = (*choose_regime(units, largest), rows)
     if regime[0] == "alone":
@@ -350,7 +372,7 @@ def plan_private(
     check_model(model, whole=names)
     if largest is not None and rows is not None:
         largest *= rows  # a unit's gradient has the rank, and the rounding, of all its rows' tokens
-    policy = NormPolicy(estimator, largest, forms_gradients(norms), names, budget)
+    policy = NormPolicy(estimator, largest, forms_gradients(norms), names, budget, sharded=is_sharded(model))
     record = NormRecord([record for layer in _layers(model, policy, subspaces) for record in layer.records()])
     check_rank(norms, record)
     return ClippingPlan(model, record, bound, size, policy, subspaces, bool(distributed), rate, *regime)
@@ -394,6 +416,8 @@ def _check_process_group(distributed: bool) -> None:
 def _same_start(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     with torch.no_grad():
         for value in (*model.parameters(), *model.buffers()):
+            if hasattr(value, "device_mesh"):
+                continue  # a shard is where it is
             torch.distributed.broadcast(value, src=0)
     if isinstance(optimizer, DPGrape):
         state = [optimizer.subspaces.state_dict()]

@@ -28,6 +28,7 @@ class NormPolicy:
 
     ``form``: whether exact norms are of gradients that are formed, even where Gram matrices are cheaper.
     ``memory_budget``: bytes of what is formed of a layer at once, beside what is kept.
+    ``sharded``: whether parameters are whole only while their layer computes: nothing can be formed twice.
     ``whole``: names of modules whose samples are run one by one although hooks could follow their layers.
     """
 
@@ -36,6 +37,7 @@ class NormPolicy:
     form: bool = False
     whole: frozenset[str] = frozenset()
     memory_budget: int = MEMORY_BUDGET
+    sharded: bool = False
 
     @property
     def everything(self) -> EmbeddingNormEstimator | None:

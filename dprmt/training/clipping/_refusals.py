@@ -12,12 +12,12 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 
 from dprmt._validation import ParameterError
+from dprmt.training.clipping._shards import check_shards, is_sharded
 from dprmt.training.clipping._trainable_modules import is_container, is_whole, module_with, trainable_modules
 
-_SHARDING = {"FullyShardedDataParallel", "FSDPModule"}
 _UNSHARDED = (
-    "without sharded parameters (FSDP, DTensor): norms are taken of whole ones; several processes that hold the model "
-    "each share a batch with distributed=True"
+    "without FullyShardedDataParallel, whose flat parameters hide which layer they are of: shard with "
+    "torch.distributed.fsdp.fully_shard, or hold the model in every process"
 )
 _ONE_PLACE = (
     "without trainable parameters in several places: set tie_word_embeddings=False in the configuration, "
@@ -59,13 +59,13 @@ def check_model(model: nn.Module, *, hooked: bool = False, whole: Collection[str
 
 
 def _check_parameters(model: nn.Module) -> None:
-    """Of a kind that hooks can follow: whole in every process, and real."""
+    """Of a kind that hooks can follow: whole in every process or while a layer computes, and real."""
     for name, module in model.named_modules():
-        if _SHARDING.intersection(kind.__name__ for kind in type(module).__mro__):
+        if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
             raise ParameterError("model", f"{name or 'model'}: {type(module).__name__}", _UNSHARDED)
+    if is_sharded(model):
+        check_shards(model)
     for name, parameter in model.named_parameters():
-        if hasattr(parameter, "device_mesh"):  # a DTensor, whose module may not be imported
-            raise ParameterError("model", f"{name}: {type(parameter).__name__}", _UNSHARDED)
         if parameter.requires_grad and parameter.is_complex():
             allowed = "without trainable complex parameters: hold real and imaginary parts as real ones"
             raise ParameterError("model", f"{name}: {parameter.dtype}", allowed)

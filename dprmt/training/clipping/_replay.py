@@ -180,7 +180,8 @@ class Replay:
 
 def _storages(model: nn.Module) -> Iterator[int]:
     for value in (*model.parameters(), *model.buffers()):
-        yield value.untyped_storage().data_ptr()
+        if not hasattr(value, "device_mesh"):  # a shard, of a model whose samples nobody runs alone
+            yield value.untyped_storage().data_ptr()
 
 
 def _padding_numbers(model: nn.Module) -> Iterator[int]:

@@ -12,8 +12,9 @@ from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.training.clipping._first_pass import FirstPass
 from dprmt.training.clipping._formed_layers import WholeModule
-from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer
+from dprmt.training.clipping._optimizer import NoisySum
 from dprmt.training.clipping._plain_gradients import WithoutPlainGradients, spares_plain_gradients
+from dprmt.training.clipping._policy import Contribution
 from dprmt.training.clipping._refusals import parameters_added
 from dprmt.training.clipping._replay import Replay
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
@@ -32,9 +33,7 @@ REPLAY = 0.02
 class LogicalStep:
     """What private steps share: micro-batches that a log knows are noised once, for the optimizer that was given."""
 
-    def __init__(
-        self, model: torch.nn.Module, optimizer: NoisySumOptimizer | DistributedNoisySumOptimizer, log: StepLog
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, optimizer: NoisySum, log: StepLog) -> None:
         self.model, self._log = model, log
         self.optimizer: torch.optim.Optimizer = optimizer
         self._moved = frozenset(optimizer.params)
@@ -59,7 +58,7 @@ class LogicalStep:
         """
         try:
             self._check_optimizer()
-            if isinstance(self.optimizer, DistributedNoisySumOptimizer):
+            if self.optimizer.is_shared:
                 self._log.check_ranks()
             self.optimizer.step()
         finally:
@@ -136,7 +135,7 @@ class ClippedStep(LogicalStep):
     def __init__(
         self,
         model: GradSampleModuleFastGradientClipping,
-        optimizer: NoisySumOptimizer | DistributedNoisySumOptimizer,
+        optimizer: NoisySum,
         samplers: NormSamplers,
         *,
         replay: float = REPLAY,
@@ -344,18 +343,40 @@ class ClippedStep(LogicalStep):
             self._samplers.uses.finish()
 
     def _add(self) -> bool:
-        squared, contributions = self._samplers.measured()
+        squared, contributions = self._measured()
         if squared is None:
             return False
         finite = torch.isfinite(squared)
-        # One row cannot show whether rows mix.
-        several = (self._samplers.uses.size or len(finite)) > 1
-        seen = self._first is not None and self._first.check_sums(contributions, finite) and several
+        seen = self._first is not None and self._look(self._first, contributions, finite)
         factors = clip_factors(squared, self.optimizer.max_grad_norm, rounding=self._samplers.rounding)
-        kept = slice(None) if bool(finite.all()) else finite
+        kept = self._kept(finite)
         if seen:
             self._looked()
         self._samplers.uses.summing = True
         while contributions:
             contributions.pop().add_to_sums(factors[kept], kept)  # freed one by one
+            self._summed()
         return True
+
+    def _look(self, first: FirstPass, contributions: Sequence[Contribution], finite: torch.Tensor) -> bool:
+        """Whether all was seen that the first micro-batch has to show."""
+        # One row cannot show whether rows mix.
+        several = self._in_any((self._samplers.uses.size or len(finite)) > 1)
+        return first.check_sums(contributions, len(finite), finite=self._in_all(bool(finite.all()))) and several
+
+    # What processes that share a model do together, see `ShardedStep`.
+
+    def _measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:
+        return self._samplers.measured()
+
+    def _kept(self, finite: torch.Tensor) -> torch.Tensor | slice:
+        return slice(None) if bool(finite.all()) else finite
+
+    def _in_all(self, value: bool) -> bool:
+        return value
+
+    def _in_any(self, value: bool) -> bool:
+        return value
+
+    def _summed(self) -> None:
+        """After every contribution to the sums."""

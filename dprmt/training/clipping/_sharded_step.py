@@ -1,0 +1,268 @@
+"""A private step of a model that is spread over processes by ``fully_shard``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, SupportsIndex
+
+import torch
+from opacus.grad_sample import GradSampleModuleFastGradientClipping
+from opacus.optimizers import DPOptimizerFastGradientClipping
+from torch.distributed.tensor import DTensor
+
+from dprmt._validation import ParameterError, TrainingStateError
+from dprmt.training.clipping._first_pass import Distance, FirstPass
+from dprmt.training.clipping._optimizer import NoisySum
+from dprmt.training.clipping._policy import Layer
+from dprmt.training.clipping._samplers import NormSamplers
+from dprmt.training.clipping._shards import Shards, gathered_again, in_all, in_any, like_shard, over_processes
+from dprmt.training.clipping._step import ClippedStep, Identities, Losses
+from dprmt.training.randomness import SecureRandom
+
+_TAG = 2**62
+
+
+class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # type: ignore[misc]
+    """``NoisySumOptimizer`` where parameters are shards: every process adds noise to the rows that it alone keeps.
+
+    Parameters
+    ----------
+    *arguments, **options
+        Those of ``DPOptimizerFastGradientClipping``.
+
+    Raises
+    ------
+    ParameterError
+        In all processes, if two of them have a generator in the same state: rows would get the same noise.
+
+    Formal guarantees
+    -----------------
+    Those of ``NoisySumOptimizer`` for the sum over all processes: every entry is in one process' shard, and gets
+    N(0, σ²C²) there, once, from a stream that no other process has.
+
+    Examples
+    --------
+    Made by :func:`make_private` for a model that is sharded.
+
+    >>> issubclass(ShardedNoisySumOptimizer, DPOptimizerFastGradientClipping)
+    True
+    """
+
+    is_shared = True
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._check_streams()
+
+    def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
+        """Of the rows of this process."""
+        return tuple(_shard(parameter).to_local().shape)
+
+    def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
+        """As a gradient that is sharded as the parameter is."""
+        parameter.grad = like_shard(_shard(parameter), noisy.to(parameter.dtype))
+
+    def _check_streams(self) -> None:
+        # Of 124 random bits each; equal ones are the same stream at the same place.
+        generator = self.generator
+        if isinstance(generator, SecureRandom):
+            tag = generator.integers(2, _TAG).tolist()
+        else:
+            tag = torch.randint(_TAG, (2,), generator=generator, device=generator.device).tolist()
+        tags: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(tags, tag)
+        if len({tuple(one) for one in tags}) < len(tags):
+            raise ParameterError(
+                "noise_generator", "the same in two processes", "one of its own in each: they noise other rows"
+            )
+
+
+class ShardedStep(ClippedStep):
+    """A private step whose model's parameters are shards; made by :func:`make_private`.
+
+    All processes call :meth:`accumulate` equally often in a logical step, as the model's forward and backward passes
+    are everybody's work: one that has no sample left calls it inside :meth:`standing_in`, with any row. What one
+    process refuses leaves the others waiting until their launcher ends them, as everywhere with ``fully_shard``.
+
+    Parameters
+    ----------
+    model : GradSampleModuleFastGradientClipping
+        The model with hooks.
+    optimizer : ShardedNoisySumOptimizer
+        It noises the sums.
+    samplers : NormSamplers
+        Of the model, keeping what norms are computed from.
+
+    Formal guarantees
+    -----------------
+    Those of ``ClippedStep`` with ``distributed=True``, but that no sample is run alone: losses given as a function of
+    the batch are called once. Both looks at gradients in the first micro-batch are taken, in all processes.
+
+    Examples
+    --------
+    See *Several GPUs* in the documentation: it takes a process group.
+
+    >>> issubclass(ShardedStep, ClippedStep)
+    True
+    """
+
+    def __init__(
+        self,
+        model: GradSampleModuleFastGradientClipping,
+        optimizer: ShardedNoisySumOptimizer,
+        samplers: NormSamplers,
+    ) -> None:
+        super().__init__(model, optimizer, samplers, replay=0.0)
+        self._shards = Shards([layer.module for layer in samplers.layers])
+        if self._first is not None:
+            self._first.remove()
+        self._first = _ShardedFirstPass(model, samplers.layers, self._shards)
+        self._stands_in, self._calls = False, 0
+
+    @contextmanager
+    def standing_in(self) -> Iterator[None]:
+        """Micro-batches inside take part in what all processes do, and add nothing, whatever their samples are.
+
+        Yields
+        ------
+        None
+            To call :meth:`accumulate`.
+        """
+        self._stands_in = True
+        try:
+            yield
+        finally:
+            self._stands_in = False
+
+    def accumulate(
+        self,
+        losses: Losses,
+        *,
+        samples: Identities,
+        step: SupportsIndex,
+        batch: Any = None,
+        units: Identities | None = None,
+    ) -> torch.Tensor:
+        """See ``ClippedStep``.
+
+        Parameters
+        ----------
+        losses, samples, step, batch
+            As there; at least one sample.
+        units : None
+            Units of several rows are not covered.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            The losses, without graph. **Private.**
+
+        Raises
+        ------
+        ParameterError
+            As there; if there is no sample, or there are units.
+        """
+        if units is not None:
+            raise ParameterError("units", type(units).__name__, "None where parameters are sharded")
+        if len(samples) == 0:
+            allowed = "at least one in every process: inside `with standing_in()` any row takes part and counts nothing"
+            raise ParameterError("samples", 0, allowed)
+        self._calls += 1
+        if self._stands_in:
+            who = f"nobody in process {torch.distributed.get_rank()}, call {self._calls}"
+            samples = [f"{who}, row {row}" for row in range(len(samples))]
+        return super().accumulate(losses, samples=samples, step=step, batch=batch)
+
+    def step(self) -> None:
+        """See ``ClippedStep``.
+
+        Raises
+        ------
+        ParameterError
+            As there.
+        """
+        gathered_again(self._model)  # else the next forward pass would be with what an evaluation gathered before
+        super().step()
+
+    def discard(self) -> None:
+        """See ``ClippedStep``."""
+        self._shards.forget()
+        super().discard()
+
+    def close(self) -> torch.nn.Module:
+        """See ``ClippedStep``.
+
+        Returns
+        -------
+        torch.nn.Module
+            The model as it was given, with its trained weights, sharded.
+        """
+        self._shards.remove()
+        gathered_again(self._model)
+        return super().close()
+
+    def _computed(self, losses: Any, batch: Any, size: int) -> torch.Tensor:
+        self._replay.possible = False
+        try:
+            return losses(batch)
+        except BaseException:
+            self.discard()
+            raise
+
+    def _measured(self) -> tuple[torch.Tensor | None, list[Any]]:
+        if self._samplers.uses.waiting:
+            layer = next(iter(self._samplers.uses.waiting)).name
+            raise TrainingStateError(f"the losses do not depend on all uses of {layer}, whose parameters are sharded")
+        squared, contributions = self._samplers.measured()
+        if squared is None:
+            return squared, contributions
+        seen: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(seen, (len(contributions), self._shards.used(), self._log.current))
+        if len(set(seen)) > 1:
+            raise TrainingStateError("processes reach other layers, or are at other steps: sums would go astray")
+        return squared, contributions
+
+    def _kept(self, finite: torch.Tensor) -> torch.Tensor | slice:
+        return torch.zeros_like(finite) if self._stands_in else super()._kept(finite)
+
+    def _in_all(self, value: bool) -> bool:
+        return in_all(value)
+
+    def _in_any(self, value: bool) -> bool:
+        return in_any(value)
+
+    def _summed(self) -> None:
+        self._shards.move()
+
+
+class _ShardedFirstPass(FirstPass):
+    """All processes look at as many samples, and find the same."""
+
+    least = 1
+
+    def __init__(self, model: GradSampleModuleFastGradientClipping, layers: Sequence[Layer], shards: Shards) -> None:
+        super().__init__(model, layers)
+        self._shards = shards
+
+    def keep_gradient(self, parameter: torch.Tensor) -> None:
+        """Of a shard; ``fully_shard`` has taken the mean over processes."""
+        if self._compares_sums:
+            mean = _shard(parameter.grad).to_local()
+            self._plain[parameter] = mean * torch.distributed.get_world_size()
+
+    def _summed(self) -> None:
+        self._shards.move()
+
+    def _over_processes(self, distances: dict[torch.Tensor, Distance]) -> dict[torch.Tensor, Distance]:
+        squares = {value: (one.length**2, one.difference**2) for value, one in distances.items()}
+        sums = over_processes(squares)
+        return {
+            value: Distance(sums[value][0] ** 0.5, sums[value][1] ** 0.5, one.tolerance)
+            for value, one in distances.items()
+        }
+
+
+def _shard(value: Any) -> DTensor:
+    assert isinstance(value, DTensor)
+    return value

@@ -1,0 +1,289 @@
+"""A model spread by ``fully_shard``: its clipped sums are those of one process, its noise is drawn once an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from dprmt._validation import ParameterError, TrainingStateError
+from dprmt.training.clipping import Units, make_private
+from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
+from dprmt.training.optimizers import DPGrape
+from dprmt.training.subspaces import Subspaces
+from tests.training.sharded import TOKENS, in_processes, losses, network, whole
+
+WAYS: dict[str, Callable[[], Any]] = {
+    "exact": lambda: "exact",
+    "ghost": lambda: "ghost",
+    "hutchinson": lambda: HutchinsonEstimator(2, generator=ProbeGenerator(b"7" * 32)),
+    "hutch++": lambda: HutchPlusPlusEstimator(2, 1, generator=ProbeGenerator(b"7" * 32)),
+}
+BATCHES = ([0, 1, 2, 3, 4, 5], [5, 2, 0], [], [4])
+"""Of logical steps: in the second some process has less than others, in the third nobody has anything."""
+
+
+def private(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any) -> Any:
+    chosen = torch.optim.SGD(model.parameters(), lr=1.0) if optimizer is None else optimizer
+    return make_private(
+        model,
+        chosen,
+        **{
+            "norms": "ghost",
+            "clipping_norm": 0.05,
+            "noise_multiplier": 0.0,
+            "expected_batch_size": 3.0,
+            "distributed": torch.distributed.is_initialized(),
+        }
+        | options,
+    )
+
+
+def take(step: Any, rows: list[int], number: int) -> None:
+    """A micro-batch, of nobody's rows where this process has none."""
+    if rows:
+        step.accumulate(losses(step.model, TOKENS[rows]), samples=rows, step=number)
+    else:
+        with step.standing_in():
+            step.accumulate(losses(step.model, TOKENS[:2]), samples=[0, 1], step=number)
+
+
+def trained(rank: int, size: int, way: str, optimizer: Any = torch.optim.SGD) -> dict[str, torch.Tensor]:
+    """Parameters after some logical steps without noise, in a process of so many; 0 for one that holds the model."""
+    model = network(sharded=size > 0)
+    step = private(model, optimizer(model.parameters(), lr=0.1), norms=WAYS[way]())
+    for number, batch in enumerate(BATCHES):
+        share = batch[rank :: max(size, 1)]
+        if batch:
+            take(step, share[:2], number)
+            if len(batch) > 2 * max(size, 1):
+                take(step, share[2:], number)
+        step.step()
+        with torch.no_grad():
+            model(TOKENS[:1])  # after which the model's own group stays whole
+    step.close()
+    return {name: whole(value) for name, value in model.named_parameters()}
+
+
+def all_ways(rank: int, size: int) -> dict[str, Any]:
+    found = {way: trained(rank, size, way) for way in WAYS}
+    found["adam"] = trained(rank, size, "ghost", torch.optim.Adam)
+    return {way: {name: value.numpy() for name, value in values.items()} for way, values in found.items()}
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_sums_are_those_of_one_process(tmp_path: Path, size: int) -> None:
+    start = {name: value.detach() for name, value in network().named_parameters()}
+    alone = {way: trained(0, 0, way) for way in WAYS} | {"adam": trained(0, 0, "ghost", torch.optim.Adam)}
+    for found in in_processes(size, all_ways, tmp_path):
+        assert isinstance(found, dict), found
+        for way, values in found.items():
+            for name, value in values.items():
+                moved = float((alone[way][name] - start[name]).norm())
+                assert moved > 1e-4, (way, name)
+                assert float((torch.from_numpy(value) - alone[way][name]).norm()) < 1e-9 * moved, (way, name)
+
+
+def noise_alone(rank: int, size: int) -> dict[str, Any]:
+    """Noise of two steps, all entries; and of which process' rows they are."""
+    torch.manual_seed(0)  # the same in all processes: noise is from elsewhere
+    model = network(64, sharded=True, dtype=torch.float32)
+    step = private(model, clipping_norm=0.5, noise_multiplier=4.0, expected_batch_size=1.0)
+    drawn = []
+    for number in range(2):
+        before = [whole(value) for value in model.parameters()]
+        take(step, [], number)
+        step.step()
+        drawn.append([(whole(p) - b).double() for p, b in zip(model.parameters(), before, strict=True)])
+    released = {"step": [torch.cat([value.flatten() for value in values]).numpy() for values in drawn]}
+    tops = [[value[: -(-len(value) // size)] for value in values] for values in drawn]
+    rest = [[value[-(-len(value) // size) :] for value in values] for values in drawn]
+    pairs = [(a.flatten()[: b.numel()], b.flatten()[: a.numel()]) for a, b in zip(tops[0], rest[0], strict=True)]
+    return released | {
+        "other": [torch.cat([one for one, _ in pairs]).numpy(), torch.cat([other for _, other in pairs]).numpy()]
+    }
+
+
+def _is_noise(entries: torch.Tensor, std: float) -> bool:
+    """Whether the mean square is within five standard deviations of the variance."""
+    count = entries.numel()
+    return bool(abs(float(entries.square().mean()) / std**2 - 1) < 5 * (2 / count) ** 0.5)
+
+
+def _are_independent(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 5 / one.numel() ** 0.5)
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_every_entry_gets_noise_once_and_its_own(tmp_path: Path, size: int) -> None:
+    ranks = in_processes(size, noise_alone, tmp_path)
+    assert all(isinstance(found, dict) for found in ranks), ranks
+    first, second = (torch.from_numpy(value) for value in ranks[0]["step"])
+    assert torch.equal(torch.from_numpy(ranks[-1]["step"][0]), first)
+    assert first.numel() > 30_000
+    for entries in (first, second):
+        assert _is_noise(entries, 2.0)
+        assert not _is_noise(entries, 2.0 * 2**0.5)  # as of two draws an entry
+        assert not _is_noise(entries, 2.0 / 2**0.5)
+    top, rest = (torch.from_numpy(value) for value in ranks[0]["other"])
+    assert _are_independent(first, second)
+    assert _are_independent(top, rest)  # rows of the first process, and of others
+    assert not _are_independent(top, top + rest)
+
+
+def memory(rank: int, size: int) -> list[int]:
+    """Bytes that stay in this process between steps: parameters, sums before they are noised, and Adam's moments."""
+    model = network(64, sharded=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    step = private(model, optimizer)
+    take(step, [rank], 0)
+    sums = sum(value.summed_grad.untyped_storage().nbytes() for value in model.parameters())
+    step.step()
+    local = [value.to_local().numel() * 8 for value in model.parameters()]
+    moments = [row[key].to_local().numel() * 8 for row in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+    return [sum(local), sums, sum(moments)]
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_memory_falls_with_the_number_of_processes(tmp_path: Path, size: int) -> None:
+    every = 8 * sum(value.numel() for value in network(64).parameters())
+    for found in in_processes(size, memory, tmp_path):
+        for stored, copies in zip(found, (1, 1, 2), strict=True):
+            assert stored <= 1.03 * copies * every / size, found  # five rows over two processes are three and two
+            assert stored >= 0.9 * copies * every / size, found
+
+
+class Elsewhere(nn.Module):
+    """Uses a weight beside its layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.inner(tokens) * self.inner.head.weight.sum()
+
+
+class Mixing(Elsewhere):
+    """Adds what the samples have in common."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        found = self.inner(tokens)
+        return found + found.mean(0)
+
+
+class Token(nn.Module):
+    """A parameter that is of no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.scale = network(), nn.Parameter(torch.ones(5, dtype=torch.float64))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.inner(tokens) * self.scale
+
+
+def a_step(model: nn.Module, **options: Any) -> None:
+    rank = torch.distributed.get_rank()
+    rows = [2 * rank, 2 * rank + 1]
+    step = private(model, **options)
+    step.accumulate(losses(step.model, TOKENS[rows]), samples=rows, step=0)
+    step.step()
+
+
+def spread(model: nn.Module) -> nn.Module:
+    fully_shard(model)
+    return model
+
+
+def _leaf() -> nn.Module:
+    model = network()
+    fully_shard(model.head)
+    return spread(model)
+
+
+def _by_columns() -> nn.Module:
+    model = network(8)
+    fully_shard(model, shard_placement_fn=lambda value: _columns(value))
+    return model
+
+
+def _columns(value: nn.Parameter) -> Any:
+    from torch.distributed.tensor import Shard
+
+    return Shard(1) if value.ndim == 2 else None
+
+
+def _with_grape(model: nn.Module) -> None:
+    a_step(model, optimizer=DPGrape(model.parameters(), lr=1e-3, subspaces=Subspaces(model, rank=2)))
+
+
+def _no_sample() -> None:
+    step = private(network(sharded=True))
+    step.accumulate(torch.zeros(0, requires_grad=True), samples=[], step=0)
+
+
+def _one_generator() -> None:
+    private(network(sharded=True), noise_generator=torch.Generator().manual_seed(1))
+
+
+def _same_rows() -> None:
+    step = private(network(sharded=True))
+    take(step, [0, 1], 0)
+    step.step()
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "a weight used elsewhere": (lambda: a_step(spread(Elsewhere())), "used through its own layer only"),
+    "samples that mix": (lambda: a_step(spread(Mixing())), "no sample in another's loss"),
+    "a parameter of no layer": (lambda: a_step(spread(Token())), "of layers that hooks can follow"),
+    "a layer sharded by itself": (lambda: a_step(_leaf()), "sharded as part of a block"),
+    "columns": (lambda: a_step(_by_columns()), "sharded along rows"),
+    "some of it": (lambda: a_step(_partly()), "freeze it, or shard it"),
+    "units": (lambda: a_step(network(sharded=True), units=Units(2)), "left out where parameters are sharded"),
+    "whole": (lambda: a_step(network(sharded=True), whole=["head"]), "left out where parameters are sharded"),
+    "subspaces": (lambda: _with_grape(network(sharded=True)), "left out where parameters are sharded"),
+    "a rank": (lambda: a_step(network(sharded=True), norms=_with_rank()), "without a rank"),
+    "not said": (lambda: a_step(network(sharded=True), distributed=False), "distributed must be True"),
+    "no sample": (_no_sample, "at least one in every process"),
+    "one generator": (_one_generator, "one of its own in each"),
+    "the same rows": (_same_rows, "in one process only"),
+}
+
+
+def _partly() -> nn.Module:
+    model = network()
+    fully_shard(model.blocks[0])
+    return model
+
+
+def _with_rank() -> Any:
+    from dprmt.accounting import Hutchinson
+
+    return Hutchinson(4, rank=40)
+
+
+def refusals(rank: int, size: int) -> dict[str, str]:
+    said = {}
+    for name, (work, _) in REFUSED.items():
+        try:
+            work()
+            said[name] = "taken"
+        except (ParameterError, TrainingStateError) as error:
+            said[name] = str(error)
+    return said
+
+
+def test_what_is_not_covered_is_refused_in_all_processes(tmp_path: Path) -> None:
+    for found in in_processes(2, refusals, tmp_path):
+        assert isinstance(found, dict), found
+        for name, (_, words) in REFUSED.items():
+            assert words in found[name], (name, found[name])
