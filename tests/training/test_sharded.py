@@ -27,8 +27,8 @@ WAYS: dict[str, Callable[[], Any]] = {
     "hutchinson": lambda: HutchinsonEstimator(2, generator=ProbeGenerator(b"7" * 32)),
     "hutch++": lambda: HutchPlusPlusEstimator(2, 1, generator=ProbeGenerator(b"7" * 32)),
 }
-BATCHES = ([0, 1, 2, 3, 4, 5], [5, 2, 0], [], [4])
-"""Of logical steps: in the second some process has less than others, in the third nobody has anything."""
+BATCHES = ([0, 1], [5, 2, 0], [0, 1, 2, 3, 4, 5], [], [4])
+"""Of logical steps: one sample in each of two processes first, then two and one; in the fourth nobody has anything."""
 
 
 def private(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any) -> Any:

@@ -25,6 +25,8 @@ from dprmt.training.clipping._private_step import PrivateStep as PrivateStep
 from dprmt.training.clipping._rates import Rates as Rates
 from dprmt.training.clipping._rates import measured_rates as measured_rates
 from dprmt.training.clipping._samplers import NormSamplers as NormSamplers
+from dprmt.training.clipping._sharded_step import ShardedNoisySumOptimizer as ShardedNoisySumOptimizer
+from dprmt.training.clipping._sharded_step import ShardedStep as ShardedStep
 from dprmt.training.clipping._step import ClippedStep as ClippedStep
 from dprmt.training.clipping._unit_regime import Units as Units
 from dprmt.training.clipping._unit_step import UnitStep as UnitStep
@@ -39,6 +41,8 @@ __all__ = [
     "NormSamplers",
     "PrivateStep",
     "Rates",
+    "ShardedNoisySumOptimizer",
+    "ShardedStep",
     "StepCosts",
     "TensorMemory",
     "UnitStep",

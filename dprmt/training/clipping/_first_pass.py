@@ -54,7 +54,7 @@ class FirstPass:
 
     def check_samples(self, losses: torch.Tensor) -> None:
         """Raise unless the first and the last sample's losses depend on their own rows of all layers' outputs alone."""
-        self._compares_sums = self._compares_sums or len(losses) > 1
+        self._compares_sums = self._compares_sums or len(losses) >= self.least
         outputs = [(name, output, axis) for name, output, axis in self._outputs if output.requires_grad]
         for parameter in self._model.parameters():
             parameter.grad = None  # what somebody left there would be added to

@@ -158,7 +158,9 @@ def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
 
 def _is_whole(parameter: nn.Parameter, known: nn.Parameter | None) -> bool:
     """Whether it is what ``fully_shard`` gathers of a shard, which the model's own keeps after an evaluation."""
-    return hasattr(known, "device_mesh") and not hasattr(parameter, "device_mesh") and known.shape == parameter.shape
+    if known is None or not hasattr(known, "device_mesh"):
+        return False
+    return not hasattr(parameter, "device_mesh") and known.shape == parameter.shape
 
 
 def _refuse_packed(module: nn.Module, args: tuple[Any, ...]) -> None:

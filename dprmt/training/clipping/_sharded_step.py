@@ -69,6 +69,7 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
         if isinstance(generator, SecureRandom):
             tag = generator.integers(2, _TAG).tolist()
         else:
+            assert generator is not None  # a plan makes one
             tag = torch.randint(_TAG, (2,), generator=generator, device=generator.device).tolist()
         tags: list[Any] = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(tags, tag)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from dprmt._validation import ParameterError
+from dprmt.training.harness._sharding import local, sharded_parameters
 
 
 class SilentParameterError(RuntimeError):
@@ -67,7 +68,8 @@ def snapshot(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def check_parameters_moved(model: torch.nn.Module, before: Mapping[str, torch.Tensor]) -> None:
     """Raise unless every parameter differs from its snapshot."""
-    now = dict(model.named_parameters())
-    still = [name for name, value in before.items() if torch.equal(now[name].detach(), value)]
+    now = sharded_parameters(model)
+    pairs = {name: (local(now[name].detach()), local(value)) for name, value in before.items()}
+    still = [name for name, (one, other) in pairs.items() if len(one.flatten()) and torch.equal(one, other)]
     if still:
         raise SilentParameterError(still, "trainable parameters did not change")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dprmt._validation import ParameterError
+from dprmt.training.clipping import ShardedStep
 from dprmt.training.harness._allocation import AllocatedBatches
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._clip_only import no_privacy
@@ -20,10 +21,11 @@ from dprmt.training.harness._ledger import PrivacyLedger, SpentEpsilon, mechanis
 from dprmt.training.harness._observer import Observer, StepRecord, listeners
 from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._private_score import charged_releases, release_score, wanted_releases
-from dprmt.training.harness._processes import from_first, in_first
+from dprmt.training.harness._processes import from_first, in_first, most_in_any
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import poisson_batches
+from dprmt.training.harness._sharding import gathered, like, optimizer_state_like
 
 _MOMENTS = ("before_step", "measured", "after_step", "before_checkpoint")
 
@@ -115,6 +117,7 @@ class Run:
         prepared.attach_telemetry()
         prepared.attach_denoising(self.released)
         self.scores: dict[str, Any] = {}
+        self.weights: dict[str, torch.Tensor] | None = None  # at the end, where no process has the whole model
         self._scored: int | None = None  # the step after which the scores were taken
         self._draws: AllocatedBatches | None = None
         self._saved_draws: dict[str, Any] | None = None
@@ -263,8 +266,14 @@ class Run:
         task, private = self.prepared.task, self.prepared.private
         total = torch.zeros((), dtype=torch.float64)
         share = batch[self.rank :: self.processes]  # of the same draw, so that one process and several do the same
-        for piece in task.pieces(share, self.prepared.settings.training.micro_batch_size):
+        pieces = task.pieces(share, self.prepared.settings.training.micro_batch_size)
+        # With a sharded model passes are all processes' work, and who has fewer pieces takes part with nobody's.
+        most = most_in_any(len(pieces)) if isinstance(private, ShardedStep) else len(pieces)
+        for piece in pieces:
             total += task.accumulate(private, piece, step).double().sum().cpu()
+        for _ in range(most - len(pieces)):
+            with private.standing_in():  # type: ignore[attr-defined]
+                task.accumulate(private, [0], step)
         if self.processes > 1:
             torch.distributed.all_reduce(total)
         return float(total) / len(batch) if batch else None
@@ -285,13 +294,18 @@ class Run:
     def _checkpoint(self) -> None:
         for look in self._hear["before_checkpoint"]:
             look(self)
-        if self._folder is None or self.rank:
+        is_sharded = self.prepared.settings.distributed.is_sharded
+        if self._folder is None or (self.rank and not is_sharded):
             return
-        state = {
+        state: dict[str, Any] = {
             "step": self.done,
             "parameters": {name: value.detach() for name, value in self.prepared.parameters.items()},
             "optimizer": self.prepared.inner_optimizer.state_dict(),
         }
+        if is_sharded:
+            state = gathered(state)
+        if self.rank:
+            return
         if self.prepared.denoising_memory is not None:
             state["denoising"] = self.prepared.denoising_memory.state_dict()
         if self.prepared.telemetry is not None:
@@ -313,8 +327,9 @@ class Run:
             raise ParameterError("resume", str(folder), "given for a run of the same model: its parameters differ")
         with torch.no_grad():
             for name, value in parameters.items():
-                value.copy_(saved[name])
-        self.prepared.inner_optimizer.load_state_dict(state["optimizer"])
+                value.copy_(like(saved[name], value))
+        inner = self.prepared.inner_optimizer
+        inner.load_state_dict(optimizer_state_like(state["optimizer"], inner))
         if self.prepared.denoising_memory is not None:
             self.prepared.denoising_memory.load_state_dict(state["denoising"])
         if self.prepared.telemetry is not None and "telemetry" in state:

@@ -16,9 +16,11 @@ from dprmt.training.harness._allocation import epoch_length
 from dprmt.training.harness._clip_only import ClippingOnly
 from dprmt.training.harness._ledger import Mechanism, whole_epochs
 from dprmt.training.harness._private_score import wanted_releases
+from dprmt.training.harness._processes import rank
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import charged_sample_rate
+from dprmt.training.harness._sharding import check_spread, spread
 from dprmt.training.harness._task import Plan, Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
@@ -51,7 +53,7 @@ class Prepared:
     def attach_telemetry(self) -> None:
         """Read what is released, if that is wanted and there is noise; before a denoiser changes it."""
         wanted, denoised = self.settings.telemetry, self.settings.denoising.method != "none"
-        if not wanted.on or self.settings.privacy.clip_only:
+        if not wanted.on or self.settings.privacy.clip_only or self.settings.distributed.is_sharded:
             return
         if denoised and OPTIMIZERS[self.settings.optimizer.name].in_subspaces:
             return  # the noisy gradient is gone when the optimizer's step begins
@@ -103,11 +105,15 @@ def prepare(
         allowed = "absent: this task's score is no accuracy over a known number of rows"
         raise ParameterError("evaluation.private_noise", settings.evaluation.private_noise, allowed)
     batches = sampling(settings, task.size)
+    check_spread(settings, processes)
+    if settings.distributed.is_sharded:
+        spread(model)
     plan = _plan(model, task, settings, randomness, processes, tokens)
     sigma = noise_multiplier or find_noise_multiplier(settings, plan.record, batches)
     mechanism = _mechanism(settings, plan.record, sigma, batches)
     inner = _optimizer(model, settings, plan, sigma)
-    noise = randomness.generator("noise", next(model.parameters()).device)
+    purpose = f"noise of process {rank()}" if settings.distributed.is_sharded else "noise"  # each noises other rows
+    noise = randomness.generator(purpose, next(model.parameters()).device)
     private = plan.privatize(inner, noise_multiplier=sigma, noise_generator=noise)
     units = getattr(plan, "reason", None) if getattr(plan, "regime", "rows") != "rows" else None
     return Prepared(model, task, settings, private, mechanism, noise, units)

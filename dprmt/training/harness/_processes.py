@@ -31,6 +31,18 @@ def process_group() -> Iterator[tuple[int, int]]:
         dist.destroy_process_group()
 
 
+def rank() -> int:
+    """Number of this process."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def most_in_any(count: int) -> int:
+    """The largest of all processes' counts."""
+    most = torch.tensor(count)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    return int(most)
+
+
 def from_first(value: _Value) -> _Value:
     """The first process' value, in all processes."""
     if not (dist.is_available() and dist.is_initialized()):

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from dprmt.training.harness._sharding import squared_norm
+
 
 class ReleasedGradients:
     """Reads noisy gradients as they pass; all it sees was released already, so that it costs no privacy.
@@ -53,7 +55,10 @@ class ReleasedGradients:
             if gradient is not None:
                 released[name] = gradient
         if kind == "noisy":
-            squares = [gradient.double().square().sum() for gradient in released.values()]
+            squares = [
+                squared_norm(value) if hasattr(value, "device_mesh") else value.double().square().sum()
+                for value in released.values()
+            ]
             self.norm = math.sqrt(float(sum(squares))) if squares else math.nan
         if self._every is not None and self.step % self._every == 0:
             self._keep(kind, released)

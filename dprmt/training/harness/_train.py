@@ -33,6 +33,7 @@ from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.harness._recipe_task import RecipeTask, load, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder
 from dprmt.training.harness._run_record import NOT_REPLAYED, other_packages, read_run, steps_seen
+from dprmt.training.harness._sharding import check_spread, gathered
 from dprmt.training.harness._task import Task
 from dprmt.training.harness._trained import save_trained
 from dprmt.training.recipes import Recipe, Settings
@@ -176,7 +177,7 @@ def train(
 
     def finish(run: Run) -> None:
         assert isinstance(run.prepared.task, RecipeTask)
-        save_trained(run.prepared.task.loaded, Path(out) / MODEL)
+        save_trained(run.prepared.task.loaded, Path(out) / MODEL, run.weights)
 
     return _in_folder(
         recipe,
@@ -288,6 +289,7 @@ def _in_folder(
         folder = in_first(lambda: RunFolder(out, resume=resume, config=config.to_toml()))
         try:
             start = _FolderRun(Path(out), folder, rank, processes, repeatable)
+            check_spread(config if isinstance(config, Settings) else config.settings, processes, repeatable=repeatable)
             start.draw(noise_seed, config.privacy.secure)
             return start.to_the_end(make, finish, [*observers, *([ProgressBar()] if show_progress else [])])
         finally:
@@ -335,6 +337,8 @@ class _FolderRun:
                 run.observers = [MetricsFile(self._path), *spectra, *observers]
             self._go_through(run, before, document)
             if not run.stopped:
+                if prepared.settings.distributed.is_sharded:
+                    run.weights = gathered(prepared.model.state_dict())
                 if run.done:  # else all steps that were charged are lost
                     check_parameters_moved(prepared.model, before)
                 scores = run.release()

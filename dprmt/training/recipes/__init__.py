@@ -3,6 +3,7 @@
 `load_recipe` reads a file or one of the `builtin_recipes`; torch is not needed for it.
 """
 
+from dprmt.training.recipes._distributed import DistributedRecipe as DistributedRecipe
 from dprmt.training.recipes._evaluation import EvaluationRecipe as EvaluationRecipe
 from dprmt.training.recipes._norms import NormsRecipe as NormsRecipe
 from dprmt.training.recipes._recipe import Recipe as Recipe
@@ -34,6 +35,7 @@ __all__ = [
     "DataRecipe",
     "DenoiserWord",
     "DenoisingRecipe",
+    "DistributedRecipe",
     "EstimatorWord",
     "EvaluationRecipe",
     "LoraRecipe",

@@ -14,6 +14,7 @@ from typing import Any, Self
 import tomli_w
 
 from dprmt._validation import ParameterError, check_choice
+from dprmt.training.recipes._distributed import DistributedRecipe
 from dprmt.training.recipes._evaluation import EvaluationRecipe
 from dprmt.training.recipes._fields import Section, checked, folder_name, read_section, subsection
 from dprmt.training.recipes._sections import (
@@ -97,7 +98,7 @@ class Settings(Document):
     ----------
     privacy, optimizer, training
         The required sections; tables become sections.
-    denoising, evaluation, telemetry
+    denoising, evaluation, telemetry, distributed
         With defaults for everything; the denoiser's is none, telemetry is on.
 
     Raises
@@ -123,6 +124,7 @@ class Settings(Document):
     denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), default_factory=DenoisingRecipe)
     evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), default_factory=EvaluationRecipe)
     telemetry: TelemetryRecipe = checked(subsection(TelemetryRecipe), default_factory=TelemetryRecipe)
+    distributed: DistributedRecipe = checked(subsection(DistributedRecipe), default_factory=DistributedRecipe)
 
     def check_together(self) -> None:
         """No denoiser of momenta that are not kept, or of noise that is not there."""
@@ -149,7 +151,7 @@ class Recipe(Document):
         What the run is called.
     model, data, privacy, optimizer, training
         The required sections.
-    denoising, evaluation, telemetry
+    denoising, evaluation, telemetry, distributed
         The sections with defaults for everything.
 
     Raises
@@ -179,6 +181,7 @@ class Recipe(Document):
     denoising: DenoisingRecipe = checked(subsection(DenoisingRecipe), default_factory=DenoisingRecipe)
     evaluation: EvaluationRecipe = checked(subsection(EvaluationRecipe), default_factory=EvaluationRecipe)
     telemetry: TelemetryRecipe = checked(subsection(TelemetryRecipe), default_factory=TelemetryRecipe)
+    distributed: DistributedRecipe = checked(subsection(DistributedRecipe), default_factory=DistributedRecipe)
 
     def check_together(self) -> None:
         """What concerns several sections."""
@@ -186,6 +189,11 @@ class Recipe(Document):
         if self.model.task == "generation" and len(self.data.inputs) != columns:
             raise ParameterError("data.inputs", self.data.inputs, "one column if model.task is 'generation'")
         self._check_private_score()
+        if self.distributed.is_sharded and self.model.finetune == "lora":
+            allowed = "'full' or 'head' with distributed.strategy = 'fsdp': adapters are small, and hold little memory"
+            raise ParameterError("model.finetune", "lora", allowed)
+        if self.distributed.is_sharded and self.data.unit is not None:
+            raise ParameterError("data.unit", self.data.unit, "absent with distributed.strategy = 'fsdp'")
         self.settings.check_together()
 
     def _check_private_score(self) -> None:
@@ -200,7 +208,15 @@ class Recipe(Document):
     @property
     def settings(self) -> Settings:
         """All but name, model and data."""
-        return Settings(self.privacy, self.optimizer, self.training, self.denoising, self.evaluation, self.telemetry)
+        return Settings(
+            self.privacy,
+            self.optimizer,
+            self.training,
+            self.denoising,
+            self.evaluation,
+            self.telemetry,
+            self.distributed,
+        )
 
 
 def recipe_from_dict(values: Mapping[str, Any]) -> Recipe:

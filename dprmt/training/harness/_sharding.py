@@ -1,0 +1,102 @@
+"""Runs whose model is spread over the processes of a ``torchrun`` by ``fully_shard`` (FSDP2).
+
+What is written down is whole, gathered tensor by tensor in the memory of the first process: another number of
+processes can go on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from dprmt._validation import ParameterError
+from dprmt.training.recipes import Settings
+
+
+def check_spread(settings: Settings, processes: int, *, repeatable: bool = False) -> None:
+    """Raise unless all that is asked for can be done with shards."""
+    if not settings.distributed.is_sharded:
+        return
+    if processes == 1:
+        allowed = "'replicated' in one process: torchrun --nproc-per-node N -m dprmt train … starts several"
+        raise ParameterError("distributed.strategy", "fsdp", allowed)
+    absent = {
+        "denoising.method": (settings.denoising.method, "none"),
+        "training.spectra_every": (settings.training.spectra_every, None),
+        "repeatable": (repeatable, False),
+    }
+    for name, (found, wanted) in absent.items():
+        if found != wanted:
+            raise ParameterError(
+                name, found, f"{wanted!r} with distributed.strategy = 'fsdp': no process has a gradient"
+            )
+
+
+def spread(model: torch.nn.Module) -> None:
+    """Shard every block of a list of blocks, and the model around them, unless somebody did."""
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        return
+    for module in list(model.modules()):
+        if isinstance(module, torch.nn.ModuleList):
+            for block in module:
+                if list(block.children()):  # a layer by itself stays with what is around it
+                    fully_shard(block)
+    fully_shard(model)
+
+
+def local(value: torch.Tensor) -> torch.Tensor:
+    """What this process keeps of a tensor."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def squared_norm(value: torch.Tensor) -> torch.Tensor:
+    """Of a tensor, over all processes that have a part of it: one call in each of them."""
+    total = local(value).double().square().sum()
+    if isinstance(value, DTensor):
+        total = total.cpu()
+        dist.all_reduce(total)
+    return total
+
+
+def sharded_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """By name; none of them as an evaluation has gathered it."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+    return dict(model.named_parameters())
+
+
+def gathered(value: Any) -> Any:
+    """Tensors, also in dicts and lists, whole in the first process and empty elsewhere: one call in each of them."""
+    if isinstance(value, DTensor):
+        whole = value.detach().full_tensor()
+        return whole.cpu() if dist.get_rank() == 0 else whole.new_empty(0)
+    if isinstance(value, Mapping):
+        return {key: gathered(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(gathered(item) for item in value)
+    return value
+
+
+def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """What this process keeps of a whole tensor, if the parameter is a shard and of its shape."""
+    if isinstance(parameter, DTensor) and value.shape == parameter.shape:
+        return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    return value
+
+
+def optimizer_state_like(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """A saved optimizer state whose whole tensors are cut as the parameters are."""
+    moved = [value for group in optimizer.param_groups for value in group["params"]]
+    own = {
+        key: {
+            name: like(value, moved[key]) if isinstance(value, torch.Tensor) else value for name, value in row.items()
+        }
+        for key, row in state["state"].items()
+    }
+    return state | {"state": own}
