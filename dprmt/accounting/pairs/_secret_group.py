@@ -125,8 +125,8 @@ class _Cells:
 
     def plus(self, other: _Cells) -> _Cells:
         """Cells of a sum: E Y ≤ Y(means), as the power mean is concave."""
-        ends = (np.add.outer(a, b).ravel() for a, b in zip(self.shifts, other.shifts, strict=True))
-        return _Cells(*ends, np.multiply.outer(self.mass, other.mass).ravel())
+        high, middle, low = (np.add.outer(a, b).ravel() for a, b in zip(self.shifts, other.shifts, strict=True))
+        return _Cells(high, middle, low, np.multiply.outer(self.mass, other.mass).ravel())
 
     @property
     def shifts(self) -> tuple[Array, Array, Array]:
