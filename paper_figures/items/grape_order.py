@@ -1,7 +1,7 @@
 """Project before the noise or after it (section 5.1, Table 6): DP-GRAPE and naive DP-GaLore against DP-Adam.
 
 On MNIST's files where they are, on scikit-learn's digits otherwise. Every method has its own learning rate, tuned on a
-seed that is not reported. At long scale two controls besides: four times the steps, and four times the rank.
+seed that is not reported. At long scale two controls besides: twice the steps, and four times the rank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAPER = published("grape-order")
 EPSILONS, RANK, STEPS, TUNED_ON, MARGIN = (1.0, 8.0), 16, 40, 1000, 3.0
 SEEDS = {"small": (0, 1), "long": (0, 1, 2, 3, 4)}
 RATES = (6e-3, 2e-2, 6e-2)
-CONTROLS = {"": (STEPS, RANK), "four times the steps": (4 * STEPS, RANK), "rank 64": (STEPS, 4 * RANK)}
+CONTROLS = {"": (STEPS, RANK), "twice the steps": (2 * STEPS, RANK), "rank 64": (STEPS, 4 * RANK)}
 """Steps and rank; the first is the setting itself."""
 METHODS: dict[str, dict[str, Any] | None] = {
     "DP-Adam": None,

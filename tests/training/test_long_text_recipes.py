@@ -1,4 +1,4 @@
-"""The recipes of long texts on local files of their form, from files to scores: a tiny Llama in place of the real one."""
+"""The recipes of long texts, from local files of their form to scores: a tiny Llama in place of the real one."""
 
 from __future__ import annotations
 
