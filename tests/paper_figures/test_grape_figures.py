@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,16 @@ def test_the_benchmark_forms_what_the_formula_says(method: str, monkeypatch: pyt
         result = measure(case, method)
     assert result["formed"] == formula(case, method, build(case)[0]) > 0
     assert result["peak"] > result["between_steps"] > result["weights"]
+
+
+def test_no_rate_of_the_stored_orders_lies_at_the_edge_of_its_grid() -> None:
+    from paper_figures._pieces import raw_file
+    from paper_figures._reproduction import RESULTS
+    from paper_figures.items.grape_order import EPSILONS, METHODS, RATES, TUNED_ON, _name
+
+    lines = raw_file(RESULTS, "grape-order", "long").read_text(encoding="utf-8").splitlines()
+    accuracy = {line["name"]: line["value"] for line in map(json.loads, lines)}
+    for method in METHODS:
+        for epsilon in EPSILONS:
+            tried = [accuracy[_name("", method, epsilon, rate, TUNED_ON)] for rate in RATES]
+            assert 0 < max(range(len(RATES)), key=tried.__getitem__) < len(RATES) - 1, (method, epsilon, tried)
