@@ -54,7 +54,7 @@ def secret_group_above(law: NormRatioBins, noise_multiplier: float, sample_rate:
     ratio = np.concatenate([part for part, _ in each])
     masses = np.concatenate([part * share for (_, part), share in zip(each, coins.weight, strict=True)])
     ratio, masses = _split(ratio, masses * (1.0 + _ROUNDING), _NODES_A_BIN * x.size)
-    small = float(coins.weight @ np.arange(1, coins.weight.size + 1)) * law.below + coins.beyond
+    small = float(coins.weight @ np.arange(1, coins.weight.size + 1, dtype=np.int64)) * law.below + coins.beyond
     excess = max(float(masses.sum()) + small - 1.0, 0.0)
     return SecretUpperPair(1.0 / (noise_multiplier * np.sqrt(ratio)), masses, coins.rate, below=small, excess=excess)
 

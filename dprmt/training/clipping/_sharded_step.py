@@ -33,7 +33,7 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
 
     Raises
     ------
-    ParameterError
+    TrainingStateError
         In all processes, if two of them have a generator in the same state: rows would get the same noise.
 
     Formal guarantees
@@ -74,8 +74,8 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
         tags: list[Any] = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(tags, tag)
         if len({tuple(one) for one in tags}) < len(tags):
-            raise ParameterError(
-                "noise_generator", "the same in two processes", "one of its own in each: they noise other rows"
+            raise TrainingStateError(
+                "two processes have the same noise generator; each needs one of its own, as they noise other rows"
             )
 
 
