@@ -12,7 +12,7 @@ from scipy.stats import binom
 
 from dprmt.accounting import DPSGD, Group, Hutchinson, HutchPlusPlus
 from dprmt.accounting.laws import NormRatioBins
-from dprmt.accounting.pairs._secret_group import _Coins, secret_group_above, secret_group_below
+from dprmt.accounting.pairs._secret_group import _Coins, _without_wide, secret_group_above, secret_group_below
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 
 Array = NDArray[np.float64]
@@ -21,8 +21,8 @@ T = np.array([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 6.0])
 LAST = 20.0
 
 
-def bins_of(probes: int, bins: int) -> NormRatioBins:
-    return DPSGD(SIGMA, Q, Hutchinson(probes, secret=True)).step().norm_ratio(bins, 1e-13)
+def bins_of(probes: int, bins: int, tail: float = 1e-13) -> NormRatioBins:
+    return DPSGD(SIGMA, Q, Hutchinson(probes, secret=True)).step().norm_ratio(bins, tail)
 
 
 def ratio_nodes(dof: int) -> tuple[Array, Array]:
@@ -81,26 +81,41 @@ def test_a_group_of_one_is_one_sample() -> None:
 
 
 def test_all_mass_is_there() -> None:
-    """Of a group of 40, of whom more than some are too rare to be followed."""
-    law = bins_of(16, 64)
+    """Of a group of 40; so much lies below the first bin, and in more samples than are followed, that it is seen."""
+    law = bins_of(16, 64, tail=1e-4)
+    coins = _Coins.of(40, 0.1, law.below)
+    assert law.below > 1e-5
+    assert coins.beyond > 1e-6
     above, below = secret_group_above(law, SIGMA, 0.1, 40), secret_group_below(law, SIGMA, 0.1, 40)
-    assert above.mass.sum() + above.below - above.excess == pytest.approx(1.0, abs=1e-9)
-    assert above.mass.sum() + above.below >= 1.0 - 1e-15
-    assert below.bins.mass.sum() == pytest.approx(1.0, abs=1e-9)
-    mean = float(above.mass @ above.shift)
-    assert mean == pytest.approx(40 * 0.1 / -math.expm1(40 * math.log1p(-0.1)), rel=0.2)
+    one = float(law.spread(0.0)[1].sum())
+    followed = float(coins.weight @ one ** np.arange(1, coins.weight.size + 1))
+    assert 5e-13 < above.mass.sum() / followed - 1 < 2e-12  # a little more, for the rounding of products
+    assert above.mass.sum() + above.below - above.excess == pytest.approx(1.0, rel=0, abs=1e-14)
+    assert above.excess > 1e-9
+    assert below.bins.mass.sum() == pytest.approx(1.0, rel=0, abs=1e-12)
 
 
 def test_what_is_too_rare_to_be_followed_is_charged() -> None:
-    """So many of forty samples are drawn together once in 10¹³ steps: they count as an infinite shift."""
-    law = bins_of(16, 64)
+    """So many of forty samples are drawn together, or any ratio is so small, that it counts as an infinite shift."""
+    law = bins_of(16, 64, tail=1e-4)
     coins = _Coins.of(40, 0.1, law.below)
-    most = coins.weight.size
-    assert 8 < most < 40
-    drawn = binom.sf(0, 40, 0.1)
-    assert coins.beyond == pytest.approx(binom.sf(most, 40, 0.1) / drawn)
-    small = 40 * 0.1 * law.below / drawn
-    assert secret_group_above(law, SIGMA, 0.1, 40).below == pytest.approx(small + coins.beyond, rel=1e-6)
+    most, drawn = coins.weight.size, binom.sf(0, 40, 0.1)
+    assert 4 < most < 40
+    assert coins.beyond == pytest.approx(binom.sf(most, 40, 0.1) / drawn, rel=1e-9, abs=0)
+    numbers = np.arange(1, most + 1)
+    small = float(binom.pmf(numbers, 40, 0.1) @ numbers) * law.below / drawn
+    assert secret_group_above(law, SIGMA, 0.1, 40).below == pytest.approx(small + coins.beyond, rel=1e-9, abs=0)
+
+
+def test_rare_cells_that_are_wide_lie_at_their_least_shift() -> None:
+    high, middle, low = np.array([1.1, 2.2, 9.0]), np.array([1.05, 2.1, 3.0]), np.array([1.0, 2.0, 0.5])
+    mass = np.array([0.5, 0.499, 0.001])
+    assert [list(part) for part in _without_wide(high, middle, low, mass)] == [
+        [1.1, 2.2, 0.5],
+        [1.05, 2.1, 0.5],
+        [1.0, 2.0, 0.5],
+        [0.5, 0.499, 0.001],
+    ]
 
 
 @pytest.mark.parametrize(("size", "reference", "upper"), [(2, 9.1778, 9.18), (4, 21.271, 21.29)])
