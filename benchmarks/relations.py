@@ -27,8 +27,9 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, logsumexp, ndtr
 from scipy.stats import binom
 
-from benchmarks.sweep import TOLERANCE, Question, chi2_nodes, is_checked, questions, stored
+from benchmarks.sweep import TOLERANCE, Question, chi2_nodes, is_checked, peer_ends, questions, stored, suits_peer
 from dprmt.accounting import DPSGD, ExactNorms, Group, Hutchinson, HutchPlusPlus, PrivacyBounds, ReplaceOne, ZeroOut
+from dprmt.accounting.basics import UnsoundLawError
 
 RESULTS = Path(__file__).parent / "results" / "relations.jsonl"
 SEED, LARGEST_GROUP, LIMIT = 1, 16, 60.0
@@ -134,34 +135,24 @@ def grouped(epsilon: float, shift: np.ndarray, mass: np.ndarray, q: float, size:
 
 
 def peer_interval(question: Question) -> tuple[float, float] | None:
-    """dp-accounting's ε from below and from above, for exact norms and settings that its mesh of 1e-3 suits."""
-    mechanism, steps = question.mechanism, question.steps
-    if mechanism.norms != ExactNorms() or mechanism.noise_multiplier < 0.5 or steps > 20_000 or question.delta < 1e-10:
+    """dp-accounting's ε from below and from above, for exact norms and settings that its mesh suits."""
+    if not suits_peer(question):
         return None
-    try:
-        from dp_accounting import NeighboringRelation
-        from dp_accounting.pld import privacy_loss_distribution as pld
-    except ImportError:
-        return None
-    sigma, q, low, high = mechanism.noise_multiplier, mechanism.sampling.rate, 0.0, math.inf
-    for is_above in (False, True):
-        mesh: dict[str, Any] = {
-            "value_discretization_interval": 1e-3,
-            "pessimistic_estimate": is_above,
-            "use_connect_dots": is_above,
-        }
-        if isinstance(mechanism.neighbours, Group):
-            weight = binom.pmf(np.arange(mechanism.neighbours.size + 1), mechanism.neighbours.size, q)
-            kept = [j for j, share in enumerate(weight) if share > 0]
-            one = pld.from_mixture_gaussian_mechanism(
-                sigma, [float(j) for j in kept], [float(weight[j]) for j in kept], **mesh
-            )
-        else:
-            mesh["neighboring_relation"] = NeighboringRelation.REPLACE_ONE
-            one = pld.from_gaussian_mechanism(sigma, sampling_prob=q, **mesh)
-        found = float(one.self_compose(steps).get_epsilon_for_delta(question.delta))
-        low, high = (low, found) if is_above else (found, high)
-    return (low if low <= high else 0.0), high
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    mechanism = question.mechanism
+    sigma, q, neighbours = mechanism.noise_multiplier, mechanism.sampling.rate, mechanism.neighbours
+
+    def one_step(**mesh: Any) -> Any:
+        if not isinstance(neighbours, Group):
+            relation = NeighboringRelation.REPLACE_ONE
+            return pld.from_gaussian_mechanism(sigma, sampling_prob=q, neighboring_relation=relation, **mesh)
+        weight = binom.pmf(np.arange(neighbours.size + 1), neighbours.size, q)
+        kept = np.flatnonzero(weight)
+        return pld.from_mixture_gaussian_mechanism(sigma, kept.astype(float).tolist(), weight[kept].tolist(), **mesh)
+
+    return peer_ends(one_step, question)
 
 
 def complaints(question: Question, bounds: PrivacyBounds) -> list[str]:
@@ -230,8 +221,9 @@ def answered(number: int, question: Question, check: bool) -> dict[str, Any]:
     try:
         with at_most(LIMIT):
             bounds = question.mechanism.epsilon(question.steps, question.delta, tolerance=TOLERANCE)
-    except GaveUpError:
-        return {**row, "lower": 0.0, "upper": None, "seconds": LIMIT, "gave_up": True, "complaints": []}
+    except (GaveUpError, UnsoundLawError) as error:
+        seconds, found = round(time.process_time() - start, 3), [str(error)] if str(error) else []
+        return {**row, "lower": 0.0, "upper": None, "seconds": seconds, "gave_up": True, "complaints": found}
     seconds = time.process_time() - start
     upper = bounds.upper if math.isfinite(bounds.upper) else None
     row |= {"lower": bounds.lower, "upper": upper, "seconds": round(seconds, 3), "gave_up": False}
@@ -273,7 +265,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells = [len(some), sum(row["has_pair"] for row in some)]
         cells += [int(np.sum(paired <= limit)) for limit in (1e-3, 1e-2, 5e-2)]
         cells += [sum(row["upper"] is None and not row["gave_up"] for row in some), sum(row["gave_up"] for row in some)]
-        last = [sum(row["checked"] for row in some), sum(bool(row["complaints"]) for row in some)]
+        contradicted = sum(bool(row["complaints"]) and not row["gave_up"] for row in some)
+        last = [sum(row["checked"] for row in some), contradicted]
         times = [f"{np.median(seconds):.2f}", f"{seconds.max():.0f}"]
         lines.append(f"| {name} | {' | '.join(map(str, [*cells, *times, *last]))} |")
     return "\n".join(lines)
@@ -289,11 +282,21 @@ def page(rows: list[dict[str, Any]]) -> str:
 (another seed), each for replaced samples or for a group of 2 to {LARGEST_GROUP}. Widths: of answers by pairs;
 what has no pair is answered by composed curves, whose lower end is that of one sample. "Contradicted" counts answers
 that one sample's ε, one step by quadrature, dp-accounting's replaced and mixed Gaussians, or composed curves
-contradict, of those "checked"; "given up": after {LIMIT:.0f} s of CPU time.
+contradict, of those "checked"; "given up": after {LIMIT:.0f} s of CPU time,
+or, then named below, refused by the guard of (D3).
 
 {table(rows)}
-
+{_named(rows)}
 {END}"""
+
+
+def _named(rows: list[dict[str, Any]]) -> str:
+    def line(row: dict[str, Any]) -> str:
+        asked = f"`{row['mechanism']}`, T = {row['steps']}, δ = {row['delta']:.3g}"
+        return f"\n- {row['number']}: {asked}: {'; '.join(row['complaints'])}"
+
+    some = [row for row in rows if row["complaints"]]
+    return "".join(map(line, some)) + ("\n" if some else "")
 
 
 def write_page(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -16,8 +16,9 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -128,27 +129,37 @@ def unsplit(question: Question) -> PrivacyBounds:
 
 
 def peer_interval(question: Question) -> tuple[float, float] | None:
-    """dp-accounting's ε from below and from above, for exact norms and settings that its mesh of 1e-3 suits."""
-    mechanism, steps = question.mechanism, question.steps
-    if mechanism.norms != ExactNorms() or mechanism.noise_multiplier < 0.5 or steps > 20_000 or question.delta < 1e-10:
+    """dp-accounting's ε from below and from above, for exact norms and settings that its mesh suits."""
+    if not suits_peer(question):
         return None
-    try:
-        from dp_accounting.pld import privacy_loss_distribution as pld
-    except ImportError:
-        return None
-    ends = [
-        pld.from_gaussian_mechanism(
-            mechanism.noise_multiplier,
-            sampling_prob=mechanism.sampling.rate,
-            value_discretization_interval=1e-3,
-            pessimistic_estimate=pessimistic,
-            use_connect_dots=pessimistic,
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    mechanism = question.mechanism
+
+    def one_step(**mesh: Any) -> Any:
+        return pld.from_gaussian_mechanism(mechanism.noise_multiplier, sampling_prob=mechanism.sampling.rate, **mesh)
+
+    return peer_ends(one_step, question)
+
+
+def suits_peer(question: Question) -> bool:
+    """Whether dp-accounting is here, and a mesh of 1e-3 suits the setting."""
+    mechanism = question.mechanism
+    if mechanism.norms != ExactNorms() or mechanism.noise_multiplier < 0.5:
+        return False
+    return question.steps <= 20_000 and question.delta >= 1e-10 and find_spec("dp_accounting") is not None
+
+
+def peer_ends(one_step: Callable[..., Any], question: Question) -> tuple[float, float]:
+    """ε from below and from above of all steps; ``one_step`` makes dp-accounting's for the mesh it is given."""
+    low, high = (
+        float(
+            one_step(value_discretization_interval=1e-3, pessimistic_estimate=pessimistic, use_connect_dots=pessimistic)
+            .self_compose(question.steps)
+            .get_epsilon_for_delta(question.delta)
         )
-        .self_compose(steps)
-        .get_epsilon_for_delta(question.delta)
         for pessimistic in (False, True)
-    ]
-    low, high = float(ends[0]), float(ends[1])
+    )
     return (low if low <= high else 0.0), high  # from below it may overflow to ∞
 
 
