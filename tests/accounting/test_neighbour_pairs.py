@@ -192,6 +192,18 @@ def test_lines_between_points_lie_above_the_curve() -> None:
     assert Lines(epsilon, gdp_delta(epsilon, 1.0)).epsilon_at(1e-300) == math.inf
 
 
+def test_lines_a_thousand_apart_stay_numbers() -> None:
+    """e^ε overflows between and at such nodes; of two changes the sum of both largest losses is still known."""
+    epsilon, delta = np.array([0.0, 1e3, 2e3]), np.array([1.0, 0.5, 0.0])
+    lines = lines_of(epsilon, delta, delta)
+    at = np.array([-2e3, 0.0, 500.0, 999.0, 1999.0, 2e3])
+    assert np.all(np.diff(lines.at(at)) <= 0.0)
+    assert lines.at(np.array([1999.0]))[0] == pytest.approx(0.5 * (1 - math.exp(-1.0)), rel=1e-12)
+    twice = changed_at_once(lines, lines, 2, False)
+    assert not np.isnan(twice.delta).any()
+    assert twice.epsilon_at(1e-9) == pytest.approx(4e3, rel=1e-12)
+
+
 @pytest.mark.parametrize("q", [0.05, 0.5])
 def test_lines_of_negative_slope_come_from_the_exchanged_pair(q: float) -> None:
     """(N6): sup_A P(A) - e^ε Q(A) of a sampled Gaussian step and of the same exchanged, by half-lines."""

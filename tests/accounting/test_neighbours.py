@@ -65,6 +65,25 @@ def test_public_probes_cost_a_replacement_little_more_than_equal_estimates() -> 
     assert bounds.lower >= 6.40
 
 
+@pytest.mark.parametrize(("neighbours", "width"), [(Group(7), 2e-3), (ReplaceOne(), 3e-2)], ids=repr)
+def test_rare_samples_with_public_probes_are_answered(neighbours: Any, width: float) -> None:
+    """What may be left out of a step is P-mass, however rarely a sample is drawn: at q = 1e-6 all of δ was left out."""
+    bounds = DPSGD(1.0, 1e-6, Hutchinson(300), neighbours).epsilon(1000, 1e-8)
+    exact = DPSGD(1.0, 1e-6, neighbours=neighbours).epsilon(1000, 1e-8)
+    assert exact.lower < bounds.upper < 1.05 * exact.upper
+    assert bounds.upper - bounds.lower <= width * bounds.upper
+
+
+def test_thresholds_that_move_the_commonest_mean_leave_the_lower_end_valid() -> None:
+    """(O1): a wide mesh's other thresholds put the mean 2e-12 below its node, where (D3) refuses to answer."""
+    run = DPSGD(0.3269707745929717, 6.622981769390084e-05, Hutchinson(1296, secret=True, analysis="envelope"))
+    wide = run.epsilon_by_direction(986_632, 1e-30, tolerance=1e-2)["add"]
+    narrow = run.epsilon_by_direction(986_632, 1e-30)["add"]
+    assert wide.lower <= narrow.upper
+    assert narrow.lower <= wide.upper
+    assert wide.is_narrow
+
+
 def test_a_sketch_costs_a_replacement_less_than_its_probes_alone() -> None:
     plain = DPSGD(1.0, Q, Hutchinson(32, secret=True), ReplaceOne()).epsilon(400, 1e-5)
     sketched = DPSGD(1.0, Q, HutchPlusPlus(32, 32, secret=True), ReplaceOne()).epsilon(400, 1e-5)

@@ -9,10 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.accounting.basics import LARGEST_LOSS, Array, Direction, Side, graded_indices
-from dprmt.accounting.pairs import LossCells, LossPMF, PublicPair, StepPair, from_above, from_below, keep_at_last
+from dprmt.accounting.pairs import (
+    LossCells,
+    LossPMF,
+    PublicPair,
+    SecretLowerPair,
+    StepPair,
+    from_above,
+    from_below,
+    keep_at_last,
+)
 
 _LEAST_CELLS, _MOST_CELLS = 4.0, 200.0
 _ROUNDING = 1e-12  # relative, of a mean that is the end
+_ASIDE = 1e-4  # of a cell, as a share of what lies beyond it: how far thresholds may move its mean
 MEANS = 4
 """How often the mean of the commonest losses is taken anew on a wide mesh."""
 
@@ -107,7 +117,7 @@ def lattice(
     sign = 1.0 if direction == "remove" else -1.0
     node, boundary = end, None
     if side == "lower":
-        node, boundary = _mean_near(pair, end, mesh)
+        node, boundary = _mean_near(pair, end, mesh, direction)
         if boundary is not None and abs(node - end) > mesh and _goes_on(pair, end):
             return Lattice(mesh)  # of a cell that wide the far boundary has to be where losses end
     cells = 0 if is_near else math.floor(abs(node) / mesh)
@@ -116,8 +126,11 @@ def lattice(
     return Lattice(mesh, sign * node, home) if is_near else Lattice(abs(node) / cells, 0.0, home)
 
 
-def _mean_near(pair: StepPair, end: float, mesh: float) -> tuple[float, float | None]:
-    """The mean of all losses up to a mesh above ``end``; of a wide mesh, which may cut these, above that mean."""
+def _mean_near(pair: StepPair, end: float, mesh: float, direction: Direction) -> tuple[float, float | None]:
+    """The mean of all losses up to a mesh above ``end``; of a wide mesh, which may cut these, above that mean.
+
+    Returns: a hair to the safe side of it in the direction in which (D2) would not put a mean beside the node there.
+    """
     node, boundary = end, None
     for _ in range(MEANS if is_wide(mesh, end) else 1):
         start = node + mesh
@@ -125,7 +138,9 @@ def _mean_near(pair: StepPair, end: float, mesh: float) -> tuple[float, float | 
         near = pair.cells(start + mesh * np.append(0.0, beyond))  # elsewhere where nodes are decides what lies below
         node, boundary = at_mean(near, end, start)
         if boundary is None:
-            break
+            return node, boundary
+    if direction == "add" and isinstance(pair, SecretLowerPair):
+        node = min(node + _ASIDE * mesh * (float(near.p.sum()) + near.p_above), start)
     return node, boundary
 
 

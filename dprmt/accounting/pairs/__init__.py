@@ -30,6 +30,7 @@ from dprmt.accounting.pairs._public_pair import PublicPair, masses_by_shift
 from dprmt.accounting.pairs._public_replacement import AtomicPair
 from dprmt.accounting.pairs._related_step import AnyStep, RelatedStep, has_pairs, related
 from dprmt.accounting.pairs._schedule import Schedule, Step
+from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
 from dprmt.accounting.pairs._tight_pair import TightPair
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "RelatedStep",
     "ReplaceOne",
     "Schedule",
+    "SecretLowerPair",
     "Step",
     "StepPair",
     "TightPair",

@@ -41,7 +41,7 @@ def changed_together(
     """A pair that dominates ``size`` samples with coins of their own under every coupling of their norm estimates.
 
     ``x``, ``mass``: a law of the squared-norm ratio that is spread outward from the worst one in the convex order.
-    ``below``: probability of smaller ratios.
+    ``below``: probability of smaller ratios. ``tail``: P-mass at losses that need not be resolved.
     """
     tests = _Tests.of(x, mass, noise_multiplier, sample_rate, size, _SPACING / bins)
     lost = tests.lost(x, mass, below)

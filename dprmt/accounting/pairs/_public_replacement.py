@@ -104,10 +104,10 @@ def replaced_by_potentials(
     """A pair that dominates two samples under every coupling of their norm estimates.
 
     ``x``, ``mass``: a law of the squared-norm ratio that is spread outward from the worst one in the convex order.
-    ``below``: probability of smaller ratios.
+    ``below``: probability of smaller ratios. ``tail``: P-mass at losses that need not be resolved.
     """
     shift = 1.0 / (noise_multiplier * np.sqrt(x))
-    last = min(_last_threshold(shift, mass, tail), _LARGEST_THRESHOLD)
+    last = min(_last_threshold(shift, mass, tail / sample_rate), _LARGEST_THRESHOLD)
     high = min(_largest_loss(shift, mass, sample_rate, tail), _LARGEST_LOSS)  # beyond, all counts as infinite
     scale = min(2 * sample_rate * math.sqrt(math.expm1(min(noise_multiplier**-2.0, 50.0))), 1.0)
     tests = _Tests.of(np.append(0.0, noise_multiplier**2 * x), sample_rate, last, _SPACING / bins)

@@ -119,7 +119,9 @@ def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
 def _by_potentials(step: ClippingStep, bins: int, below: float) -> AtomicPair:
     law = step.norm_ratio(round(_BINS_OF_THE_LAW * bins), below)
     x, mass = law.spread(0.0)
-    return replaced_by_potentials(x, mass, law.below, step.noise_multiplier, step.sample_rate, bins, below)
+    return replaced_by_potentials(
+        x, mass, law.below, step.noise_multiplier, step.sample_rate, bins, below * step.sample_rate
+    )
 
 
 @lru_cache(maxsize=64)
@@ -127,5 +129,12 @@ def _together(step: ClippingStep, size: int, bins: int, below: float) -> AtomicP
     law = step.norm_ratio(round(_BINS_OF_THE_LAW * bins), below / (64 * size))
     x, mass = law.spread(0.0)
     return changed_together(
-        x, mass, law.below, step.noise_multiplier, step.sample_rate, size, bins, below / _SHARE_OF_THE_LAST
+        x,
+        mass,
+        law.below,
+        step.noise_multiplier,
+        step.sample_rate,
+        size,
+        bins,
+        below * step.sample_rate / _SHARE_OF_THE_LAST,
     )

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from dprmt.accounting.basics import Array, Direction, PrivacyBounds
-from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Question, interval, solve
+from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Progress, Question, interval, solve
 from dprmt.accounting.pairs import Neighbours, Schedule, Step
 from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
 from dprmt.accounting.questions._delta_curve_solver import DeltaCurveSolver
@@ -52,7 +52,7 @@ def _upper(
     if not math.isfinite(one):
         return math.inf
     least = max(_NEGLIGIBLE * question.delta * math.exp(-min((times - 1) * one, 600.0)), _LEAST)
-    ends = [solve(schedule, EpsilonAtDelta(least), side, 1e-2).upper for side in _OTHER]
+    ends = [solve(schedule, EpsilonAtDelta(least), side, 1e-2, Progress(enough=math.inf)).upper for side in _OTHER]
     if not math.isfinite(max(ends)):
         return math.inf
     return _related(schedule, direction, neighbours, max(ends), least).epsilon_at(question.delta)

@@ -28,7 +28,9 @@ class Lines:
         first, last = float(self.epsilon[0]), float(self.epsilon[-1])
         right = np.clip(np.searchsorted(self.epsilon, epsilon), 1, self.epsilon.size - 1)
         start, stop = self.epsilon[right - 1], self.epsilon[right]
-        share = np.clip(np.expm1(np.clip(epsilon, start, stop) - start) / np.expm1(stop - start), 0.0, 1.0)
+        reached = np.clip(epsilon, start, stop)
+        share = np.exp(reached - stop) * np.expm1(start - reached) / np.expm1(start - stop)  # neither overflows
+        share = np.clip(share, 0.0, 1.0)
         between = (1.0 - share) * self.delta[right - 1] + share * self.delta[right]
         return np.where(epsilon < first, 1.0, np.where(epsilon > last, self.delta[-1], between))
 
@@ -39,7 +41,8 @@ class Lines:
         delta = np.ones(epsilon.size)
         with np.errstate(over="ignore"):
             for slope, height in zip(self.epsilon, self.delta, strict=True):
-                delta = np.minimum(delta, height + np.exp(slope) * inner.at(epsilon - slope))
+                before = inner.at(epsilon - slope)
+                delta = np.minimum(delta, height + np.where(before > 0.0, np.exp(slope), 0.0) * before)
         return Lines(epsilon, np.minimum.accumulate(delta))
 
     def epsilon_at(self, delta: float) -> float:
