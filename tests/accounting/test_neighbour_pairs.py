@@ -202,6 +202,7 @@ def test_lines_a_thousand_apart_stay_numbers() -> None:
     twice = changed_at_once(lines, lines, 2, False)
     assert not np.isnan(twice.delta).any()
     assert twice.epsilon_at(1e-9) == pytest.approx(4e3, rel=1e-12)
+    assert lines.epsilon_at(0.3) == pytest.approx(2e3 + math.log(0.4), rel=1e-12)
 
 
 @pytest.mark.parametrize("q", [0.05, 0.5])

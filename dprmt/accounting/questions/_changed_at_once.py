@@ -53,11 +53,10 @@ class Lines:
         j = int(enough[0])
         if j == 0:
             return max(float(self.epsilon[0]), 0.0)
-        share = (self.delta[j - 1] - delta) / (self.delta[j - 1] - self.delta[j])
-        step = math.log1p(float(share) * math.expm1(float(self.epsilon[j] - self.epsilon[j - 1])))
-        return max(
-            float(self.epsilon[j - 1]) + min(step * (1.0 + 1e-12), float(self.epsilon[j] - self.epsilon[j - 1])), 0.0
-        )
+        share = float((self.delta[j - 1] - delta) / (self.delta[j - 1] - self.delta[j]))
+        gap = float(self.epsilon[j] - self.epsilon[j - 1])
+        left = gap + math.log(share + (1.0 - share) * math.exp(-gap)) if share > 0.0 else 0.0
+        return max(float(self.epsilon[j - 1]) + min(left + 1e-12 * gap, gap), 0.0)
 
 
 def lines_of(epsilon: Array, delta: Array, other: Array) -> Lines:
