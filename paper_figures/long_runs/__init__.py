@@ -10,6 +10,7 @@ STUDIES = {
     "public-model": "public_model",
     "denoising": "denoising",
     "denoising-speedup": "denoising_speedup",
+    "digits": "digits",
     "gate-map": "gate_map",
     "sampling-accuracy": "sampling_accuracy",
     "telemetry": "telemetry",

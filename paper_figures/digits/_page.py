@@ -1,0 +1,70 @@
+"""The study's tables, as Markdown between two comments of a page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from paper_figures.digits._compared import MARGIN, Compared, compared
+from paper_figures.digits._settings import SETTINGS
+
+BEGIN = "<!-- from here on written by python -m paper_figures study digits page -->"
+END = "<!-- until here -->"
+
+
+def with_tables(page: str, results: dict[str, Any]) -> str:
+    """The page with the tables of these results.
+
+    Raises
+    ------
+    ValueError
+        If the page lacks one of the two comments.
+    """
+    before, _, rest = page.partition(BEGIN)
+    _, found, after = rest.partition(END)
+    if not found:
+        raise ValueError(f"the page needs {BEGIN!r}, and {END!r} after it")
+    tables = "\n\n".join(_table(name, results[name]) for name in results)
+    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
+
+
+def readings(results: dict[str, Any]) -> dict[str, Compared]:
+    """Every method of one setting against Adam."""
+    methods = results["methods"]
+    others = [name for name in methods if name != "Adam"]
+    return {name: compared(methods[name]["test"], methods["Adam"]["test"], len(others)) for name in others}
+
+
+def _table(name: str, results: dict[str, Any]) -> str:
+    setting, methods = SETTINGS[name], results["methods"]
+    adam = 100 * np.array(methods["Adam"]["test"])
+    over = methods["Adam"]["over"]
+    lines = [
+        f"**{name.capitalize()}**: {setting.batch} images a step on average, {setting.steps} steps, "
+        f"ε ≤ {setting.epsilon:g} at δ = {setting.delta:g}, σ = {results['noise_multiplier']:.3f}. "
+        f"Tuned Adam: {adam.mean():.2f} % (± {adam.std(ddof=1):.2f} from seed to seed, {len(adam)} seeds). "
+        f"Largest singular values of its clean gradient over the detection threshold, at the start, the middle "
+        f"and the end of one run: first matrix {_values(over['first'])}; second {_values(over['second'])}.",
+        "",
+        "| method | rate | points more than Adam | says |",
+        "|---|---|---|---|",
+    ]
+    for method, found in readings(results).items():
+        interval = f"{found.mean:+.2f} [{found.interval.low:+.2f}, {found.interval.high:+.2f}]"
+        edge = "" if _is_inside(methods[method]) else " (the grid's edge)"
+        lines.append(f"| {method} | 10^{methods[method]['rate'] / 4:g}{edge} | {interval} | {_said(found)} |")
+    return "\n".join(lines)
+
+
+def _values(looks: list[list[float]]) -> str:
+    return "; ".join(", ".join(f"{value:.1f}" for value in look) for look in looks)
+
+
+def _said(found: Compared) -> str:
+    return found.reading.replace("the margin", f"{MARGIN:g}")
+
+
+def _is_inside(method: dict[str, Any]) -> bool:
+    tried = [int(k) for k in method.get("tried", {})]
+    return not tried or min(tried) < method["rate"] < max(tried)

@@ -1,0 +1,150 @@
+"""The study on digits: gradients against a literal loop, filters, steps, tuning that resumes, verdicts, and its page."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from paper_figures._pieces import Pieces
+from paper_figures.digits import METHODS, Run, Setting, compared, drawn_images, train, tuned_and_run, with_tables
+from paper_figures.digits._methods import Rule, newton_schulz
+from paper_figures.digits._networks import clipped_sum, logits, start
+from paper_figures.digits._page import readings
+from paper_figures.long_runs.digits import PAGE, STORED
+
+SMALL = Setting(epsilon=3.0, batch=40, steps=6, hidden=12)
+
+
+def test_clipped_sums_are_those_of_one_sample_after_the_other() -> None:
+    generator = torch.Generator().manual_seed(1)
+    weights = {name: value.double() for name, value in start(9, 5, [3, 4]).items()}
+    x = torch.randn(2, 7, 9, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, 10, (2, 7), generator=generator)
+    present = torch.tensor([[1, 1, 1, 1, 1, 1, 0], [1, 0, 1, 1, 1, 1, 1]]).double()
+    clip = 1.9  # some of these norms are larger, some smaller
+    found = clipped_sum(weights, x, y, present, clip)
+    clipped = 0
+    for run in range(2):
+        total = {name: torch.zeros_like(value[run]) for name, value in weights.items()}
+        for row in range(7):
+            own = {name: value[run : run + 1].clone().requires_grad_() for name, value in weights.items()}
+            loss = torch.nn.functional.cross_entropy(logits(own, x[run, row : row + 1])[1][0], y[run, row : row + 1])
+            gradient = torch.autograd.grad(loss, list(own.values()))
+            norm = math.sqrt(sum(float(value.square().sum()) for value in gradient))
+            clipped += norm > clip
+            for name, value in zip(own, gradient, strict=True):
+                total[name] += present[run, row] * min(1.0, clip / norm) * value[0]
+        for name, value in total.items():
+            torch.testing.assert_close(found[name][run], value, rtol=1e-12, atol=1e-13)
+    assert 0 < clipped < 14
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_runs_side_by_side_are_runs_alone(method: str) -> None:
+    images = drawn_images(200, 50, 50)
+    runs = [Run(0.01, 1, 1), Run(0.03, 2, 2), Run(0.01, 1, 7)]
+    together = train(SMALL, method, runs, images)
+    alone = [train(SMALL, method, [run], images)[0] for run in runs]
+    assert [one.tune_loss for one in together] == pytest.approx([one.tune_loss for one in alone], rel=1e-4)
+    assert together[0].tune_loss != together[2].tune_loss  # other noise
+
+
+def test_released_gradients_have_the_noise_that_was_charged() -> None:
+    """Seen from outside: of Adam's first step only the signs; of Muon's memory all of it. Twice the noise is seen."""
+    images = drawn_images(200, 50, 50)
+    sigma = SMALL.noise_multiplier(200) / SMALL.batch
+    seen = []
+
+    class Kept(Rule):
+        def move(self, weights, gradient):  # type: ignore[no-untyped-def]
+            seen.append(gradient)
+            return super().move(weights, gradient)
+
+    import paper_figures.digits._runs as module
+
+    before, module.Rule = module.Rule, Kept
+    try:
+        train(SMALL, "Adam", [Run(1e-30, 1, noise) for noise in range(40)], images)
+    finally:
+        module.Rule = before
+    spread = torch.stack([step["first"] for step in seen]).std(dim=1, correction=1)  # the weights hardly move
+    found = float(spread.square().mean().sqrt())
+    assert found == pytest.approx(sigma, rel=0.02)
+    assert found != pytest.approx(1.1 * sigma, rel=0.02)
+
+
+@pytest.mark.parametrize("method", ["DOPPLER", "DiSK", "average of weights"])
+def test_filters_over_steps_leave_what_is_constant(method: str) -> None:
+    rule = Rule(METHODS[method], torch.tensor([0.0]), 0.1)
+    one = {"first": torch.full((1, 3, 2), 2.0)}
+    for _ in range(4):
+        assert torch.allclose(rule._over_steps(one)["first"], one["first"]) if method != "average of weights" else True
+        rule.time += 1 if method != "average of weights" else 0
+        if method == "average of weights":
+            assert torch.allclose(rule.move(one, one)["first"], one["first"])
+            assert torch.allclose(rule.tested(one)["first"], one["first"])
+
+
+def test_muon_lifts_all_directions_and_its_spiked_form_drops_noise() -> None:
+    generator = torch.Generator().manual_seed(5)
+    noise = torch.randn(4, 40, 12, generator=generator)
+    values = torch.linalg.svdvals(newton_schulz(noise))
+    assert 0.6 < float(values.min()) < float(values.max()) < 1.3
+    rule = Rule(METHODS["spiked Muon"], torch.ones(4), 1.0)
+    weights = {"first": torch.zeros(4, 40, 12), "second": torch.zeros(4, 12, 10)}
+    spike = torch.zeros(40, 12)
+    spike[0, 0] = 60.0
+    gradient = {"first": noise + spike, "second": noise[:, :12, :10].clone()}
+    moved = rule.move(weights, gradient)
+    assert torch.linalg.matrix_rank(moved["first"], rtol=1e-3).tolist() == [1] * 4
+    assert float(moved["second"].abs().max()) == 0.0
+
+
+def test_verdicts_can_tell_and_can_fail() -> None:
+    rng = np.random.default_rng(0)
+    adam = 0.9 + 0.004 * rng.standard_normal(20)
+    spread = 0.002 * rng.standard_normal(20)
+    expected = {0.01: "better", -0.01: "worse", 0.0: "equal within the margin", 0.005: "better"}
+    for shift, reading in expected.items():
+        assert compared(adam + shift + spread, adam, 11).reading == reading
+    assert compared(adam + 5 * spread, adam, 11).reading == "cannot tell"
+    assert compared(adam + 0.004 + 2 * spread, adam, 11).reading in ("better", "cannot tell")
+    assert compared(adam, adam, 11).reading == "equal in every run"
+    one, many = (compared(adam + spread, adam, of).interval for of in (1, 11))
+    assert many.high - many.low > one.high - one.low
+
+
+def test_a_stopped_study_goes_on_with_rates_inside_its_grid(tmp_path: Path) -> None:
+    images = drawn_images(300, 100, 100)
+    settings = {"drawn": SMALL}
+    first = tuned_and_run(Pieces(tmp_path, "digits", "test"), images, settings, seeds=(0, 1))
+    file = tmp_path / "raw" / "digits-test.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(lines[:-3]) + "\n")
+    again = tuned_and_run(Pieces(tmp_path, "digits", "test"), images, settings, seeds=(0, 1))
+    assert again == first
+    methods = first["drawn"]["methods"]
+    assert list(methods)[:-1] == list(METHODS)
+    adam = methods["Adam"]
+    assert adam["tried"][str(adam["rate"])] == max(adam["tried"].values())
+    assert methods["Adam, other noise"]["test"] != adam["test"]
+    assert np.mean(adam["test"]) > 0.3  # the patterns are learnt
+
+
+def test_the_page_shows_the_stored_runs() -> None:
+    stored = json.loads(STORED.read_text())["settings"]
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_tables(page, stored) == page
+    with pytest.raises(ValueError, match="the page needs"):
+        with_tables("no comments", stored)
+    for results in stored.values():
+        for method in results["methods"].values():
+            assert len(method["test"]) == 20
+            assert all(0.0 < value < 1.0 for value in method["test"])
+        null = readings(results)["Adam, other noise"]
+        assert null.interval.low <= 0.0 <= null.interval.high
