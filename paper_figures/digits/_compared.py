@@ -47,7 +47,7 @@ def compared(method: Sequence[float], adam: Sequence[float], of: int = 1) -> Com
 
 
 def _reading(interval: Interval) -> Reading:
-    if -MARGIN <= interval.low and interval.high <= MARGIN:
+    if interval.low >= -MARGIN and interval.high <= MARGIN:
         return "equal within the margin"
     if interval.low > 0:
         return "better"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -46,5 +47,5 @@ def drawn_images(train: int, tune: int, test: int, pixels: int = 36) -> Images:
 
 def _cut(rows: torch.Tensor, labels: torch.Tensor, sizes: tuple[int, int, int]) -> Images:
     ends = torch.tensor((0, *sizes)).cumsum(0).tolist()
-    parts = [(rows[a:b], labels[a:b]) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    parts = [(rows[a:b], labels[a:b]) for a, b in pairwise(ends)]
     return Images(*parts)

@@ -106,7 +106,9 @@ class Rule:
             self.memory = gradient if not self.memory else _running(self.memory, gradient, 1 - _GAIN)
             return self.memory
         if self.method.over_steps == "low pass":
-            both = {name: (value + self.before[name]) / 2 if self.before else value / 2 for name, value in gradient.items()}
+            both = {
+                name: (value + self.before[name]) / 2 if self.before else value / 2 for name, value in gradient.items()
+            }
             self.before, self.memory = gradient, _running(self.memory, both, _FIRST)
             # What the same filter makes of a constant 1.
             constant = 1 - _FIRST**self.time - (1 - _FIRST) / 2 * _FIRST ** (self.time - 1)

@@ -44,5 +44,4 @@ def _noise_multiplier(setting: Setting, images: int) -> float:
 SETTINGS: Mapping[str, Setting] = {
     "little noise": Setting(epsilon=8.0, batch=2500),
     "large batches": Setting(epsilon=3.0, batch=1000),
-    "small batches": Setting(epsilon=1.0, batch=250),
 }
