@@ -48,17 +48,20 @@ def run_plan(namespace: argparse.Namespace) -> None:
         name = "RECIPE" if error.name == "recipe" else error.name
         raise UsageError(f"dprmt plan: {name} must be {error.allowed}, got {error.value!r}") from None
     if namespace.json:
+        setting = {"version": __version__, "recipe": recipe.name, "delta": recipe.privacy.delta}
         found = dataclasses.asdict(costs) | {"recommended": costs.recommended.way, "sentence": costs.sentence}
-        sys.stdout.write(strict_json({"version": __version__, "recipe": recipe.name} | found) + "\n")
+        sys.stdout.write(strict_json(setting | found) + "\n")
         return
-    sys.stdout.write(_words(costs, recipe.name, every_layer=namespace.layers))
+    sys.stdout.write(_words(costs, recipe, every_layer=namespace.layers))
 
 
-def _words(costs: Any, name: str, *, every_layer: bool) -> str:
+def _words(costs: Any, recipe: Any, *, every_layer: bool) -> str:
+    name = recipe.name
     plain = f"without privacy {costs.plain_flops / 1e9:.3g} GFLOP, {costs.plain_peak / 2**20:.0f} MiB"
     lines = [f"{name}: a step of one micro-batch, counted; {plain}", text_table(_HEADER, costs.rows())]
     if every_layer:
         taken = costs.recommended.layers
         rows = [[one.layer, one.how, f"{one.flops / 1e9:.3g}", f"{one.kept / 2**20:.1f}"] for one in taken]
         lines.append(text_table(["layer", "norms", "GFLOP", "MiB kept"], rows))
-    return "\n".join([*lines, f"recommended: {costs.sentence}\n"])
+    at = f"ε at δ = {recipe.privacy.delta:g}; {costs.neighbours}"
+    return "\n".join([*lines, at, f"recommended: {costs.sentence}\n"])

@@ -17,7 +17,8 @@ from dprmt.cli._run_options import DELTA, NOISE
 from dprmt.cli._sampling_options import MEANING, SAMPLING, batches_of
 from dprmt.cli._terminal import waiting
 from dprmt.cli._text_table import text_table
-from dprmt.statements import round_up
+from dprmt.cli._value_options import NEIGHBOURS, neighbours_of
+from dprmt.statements import relation_label, round_up
 
 
 def _shapes(name: str, text: str) -> list[tuple[int, ...]]:
@@ -35,7 +36,7 @@ _BUDGET = Option(
 _LAYERS = Option(
     "--layers", _shapes, "shapes of linear layers, as in 1024x4096x4096,1024x4096x11008", metavar="TxPxR,..."
 )
-_OPTIONS = (replace(NOISE, required=True), *SAMPLING, replace(DELTA, required=True), _BUDGET, _LAYERS)
+_OPTIONS = (replace(NOISE, required=True), *SAMPLING, *NEIGHBOURS, replace(DELTA, required=True), _BUDGET, _LAYERS)
 _EXAMPLES = """\
 examples:
   dprmt probes --noise-multiplier 1 --sample-rate 2000/67349 --steps 400 --delta 1e-5 --budget 64
@@ -54,11 +55,13 @@ def run_probes(namespace: argparse.Namespace) -> None:
     values = read_options(namespace, _OPTIONS)
     sampling, steps = batches_of(values)
     run = {"budget": values["budget"], "delta": values["delta"], "steps": steps}
+    mechanism = DPSGD(values["noise_multiplier"], sampling, neighbours=neighbours_of(values))
     with waiting("trying splits"):
-        choices = choose_probes(DPSGD(values["noise_multiplier"], sampling), **run, layers=values["layers"])
-    setting = {"noise_multiplier": values["noise_multiplier"], "sampling": sampling.as_dict(), **run}
-    document = {"version": __version__, **setting, "choices": [_document(choice) for choice in choices]}
-    print_answer(namespace, document, _table(choices))
+        choices = choose_probes(mechanism, **run, layers=values["layers"])
+    setting = {"noise_multiplier": mechanism.noise_multiplier, "sampling": sampling.as_dict(), **run}
+    whose = {"neighbours": mechanism.neighbours.as_dict()}
+    document = {"version": __version__, **setting, **whose, "choices": [_document(choice) for choice in choices]}
+    print_answer(namespace, document, [*_table(choices), f"neighbours: {relation_label(mechanism.neighbours)}"])
 
 
 def _document(choice: ProbeChoice) -> dict[str, Any]:

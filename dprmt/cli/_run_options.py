@@ -14,7 +14,6 @@ from dprmt.accounting import (
     Composition,
     ExactNorms,
     FixedOrder,
-    Group,
     RandomAllocation,
     Release,
     calibrate,
@@ -23,6 +22,7 @@ from dprmt.cli._options import Option, read_options, real
 from dprmt.cli._records import FROM_JSON, phases_of, releases_of, stated
 from dprmt.cli._sampling_options import SAMPLING, batches_of
 from dprmt.cli._value_options import ALSO, NEIGHBOURS, NORMS, analysis_of, neighbours_of, norms_label, norms_of
+from dprmt.statements import relation_label
 
 NOISE = Option(
     "--noise-multiplier",
@@ -106,9 +106,7 @@ class Run:
         labels = list(dict.fromkeys(_label(mechanism) for mechanism, _ in self.phases))
         label = f"{len(self.phases)} phases: {'; '.join(labels)}" if self.in_phases else labels[0]
         beside = f", {len(self.releases)} more released" if self.releases else ""
-        whose = self.composition().neighbours
-        relation = f"{whose.of.kind}, groups of {whose.size}" if isinstance(whose, Group) else whose.kind
-        return f"{label}{beside}; {relation}"
+        return f"{label}{beside}; {relation_label(self.composition().neighbours)}"
 
 
 def read_run(

@@ -148,8 +148,8 @@ def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> N
         f"{result.folder}: {state} after {result.steps} of {recipe.training.steps} steps",
         NO_PRIVACY
         if recipe.privacy.clip_only
-        else f"ε ≤ {round_up(result.epsilon)} at δ = {recipe.privacy.delta:g}, {result.charged} steps charged"
-        f"{_beside_exact(result.epsilon, result.epsilon_of_exact_norms)}",
+        else f"ε ≤ {round_up(result.epsilon)} at δ = {recipe.privacy.delta:g}, {result.charged} steps charged;"
+        f" {result.neighbours}{_beside_exact(result.epsilon, result.epsilon_of_exact_norms)}",
         f"norms: {result.norms}",
     ]
     if recipe.evaluation.private_noise is not None and result.finished:
@@ -175,8 +175,11 @@ def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
             [NO_PRIVACY]
             if recipe.privacy.clip_only
             else [
-                f"ε ≤ {round_up(epsilon)} after step {step}{_and_score(recipe, step)}"
-                for step, epsilon in plan.epsilon_after.items()
+                f"ε at δ = {recipe.privacy.delta:g}; {plan.neighbours}",
+                *(
+                    f"ε ≤ {round_up(epsilon)} after step {step}{_and_score(recipe, step)}"
+                    for step, epsilon in plan.epsilon_after.items()
+                ),
             ]
         ),
         *_exact_alone(plan),

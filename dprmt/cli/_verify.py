@@ -41,16 +41,33 @@ def run_verify(namespace: argparse.Namespace) -> int:
     seconds, found, worst = read_options(namespace, (_SECONDS,))["seconds"], [], 0
     for file in namespace.files:
         try:
-            verdicts = verify(read_statement(Path(file).read_text(encoding="utf-8")), seconds)
+            text = Path(file).read_text(encoding="utf-8")
+            verdicts = verify(read_statement(text), seconds)
         except (NotCoveredError, ValueError, OSError) as error:
             raise UsageError(f"dprmt verify: {file}: {error}") from None
         worst = max([worst, *(CODES[verdict.word] for verdict in verdicts)])
-        found += [_document(file, verdict) for verdict in verdicts]
+        neighbours = _relation(text)
+        found += [_document(file, verdict) | {"neighbours": neighbours} for verdict in verdicts]
         if not namespace.json:
-            sys.stdout.writelines(f"{file}: {verdict}\n" for verdict in verdicts)
+            sys.stdout.writelines(f"{file}: {verdict}; {neighbours}\n" for verdict in verdicts)
     if namespace.json:
         sys.stdout.write(json.dumps({"claims": found}, allow_nan=False) + "\n")
     return worst
+
+
+def _relation(text: str) -> str:
+    """Of a statement that was read: in full where one of the places that name it says a group's size."""
+    document = json.loads(text)
+    document = document.get("claim", document)
+    phase = document.get("phases", [document])[0]
+    places = (phase.get("mechanism"), phase, document)
+    said = [place["neighbours"] for place in places if isinstance(place, dict) and "neighbours" in place]
+    whose = next((one for one in said if isinstance(one, dict)), {"kind": said[0] if said else "zero-out"})
+    if "size" not in whose:
+        return str(whose["kind"])
+    each = whose.get("of", "zero-out")
+    each = each.get("kind", "zero-out") if isinstance(each, dict) else each
+    return f"{each}, groups of {whose['size']}"
 
 
 def _document(file: str, verdict: Verdict) -> dict[str, Any]:

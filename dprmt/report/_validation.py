@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dprmt._validation import how_to_install
+from dprmt.accounting import ZeroOut
 from dprmt.report._course import NOISY
 from dprmt.report._page import Section
 
@@ -190,7 +191,9 @@ def setting_sentences(measured: Measurements) -> list[str]:
     setting, privacy, training = measured.setting, measured.setting.settings.privacy, measured.setting.settings.training
     matrices = {spike.layer for spike in measured.spikes}
     shapes = sorted({spike.shape for spike in measured.spikes})
-    spent = f"ε = {setting.target_epsilon:g}" if setting.target_epsilon else f"σ = {privacy.noise_multiplier:g}"
+    spent = f"σ = {privacy.noise_multiplier:g}"
+    if setting.target_epsilon:
+        spent = f"ε = {setting.target_epsilon:g} of {ZeroOut.kind} neighbours"
     finite = [loss for loss in measured.losses if math.isfinite(loss)]
     course = f" The training loss went from {finite[0]:.3f} to {finite[-1]:.3f}." if len(finite) > 1 else ""
     return [
@@ -225,6 +228,7 @@ def setting_numbers(measured: Measurements) -> dict[str, Any]:
         "items": setting.experiment.task.size,
         "sample_rate": setting.sample_rate,
         "target_epsilon": setting.target_epsilon,
+        "neighbours": ZeroOut.kind,
         "delta": privacy.delta,
         "recipe_steps": training.steps,
         "options": options,

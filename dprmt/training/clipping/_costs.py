@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dprmt import _html
 from dprmt._validation import ParameterError
-from dprmt.accounting import Poisson, RandomAllocation
+from dprmt.accounting import Poisson, RandomAllocation, ZeroOut
 from dprmt.training.clipping._matrix_layers import FactoredLayer
 from dprmt.training.clipping._policy import Layer
 from dprmt.training.clipping._rates import Rates
@@ -115,11 +115,14 @@ class StepCosts:
         "formed" first.
     plain_flops, plain_peak : int
         Of a step without privacy.
+    neighbours : str
+        Against which every ε is.
     """
 
     ways: Sequence[WayCost]
     plain_flops: int
     plain_peak: int
+    neighbours: str = ZeroOut.kind
 
     @property
     def recommended(self) -> WayCost:
