@@ -10,13 +10,15 @@ from typing import Any
 
 from dprmt import __version__
 from dprmt._validation import ParameterError
-from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms, ProbeChoice, choose_probes
+from dprmt.accounting import ExactNorms, Hutchinson, HutchPlusPlus, Norms, ProbeChoice, choose_probes
 from dprmt.cli._answers import finite, print_answer
-from dprmt.cli._options import Commands, Option, add_command_with, count, read_options
-from dprmt.cli._run_options import DELTA, NOISE
-from dprmt.cli._sampling_options import MEANING, SAMPLING, batches_of
+from dprmt.cli._options import Commands, Option, add_command_with, count
+from dprmt.cli._records import FROM_JSON
+from dprmt.cli._run_options import DELTA, NOISE, Run, read_run
+from dprmt.cli._sampling_options import MEANING, SAMPLING
 from dprmt.cli._terminal import waiting
 from dprmt.cli._text_table import text_table
+from dprmt.cli._value_options import NEIGHBOURS
 from dprmt.statements import round_up
 
 
@@ -29,13 +31,12 @@ def _shapes(name: str, text: str) -> list[tuple[int, ...]]:
         ) from None
 
 
-_BUDGET = Option(
-    "--budget", count(low=2, high=10**5), "products per layer and sample, an integer >= 2", required=True, metavar="N"
-)
+_BUDGET = Option("--budget", count(low=2, high=10**5), "products per layer and sample, an integer >= 2", metavar="N")
 _LAYERS = Option(
     "--layers", _shapes, "shapes of linear layers, as in 1024x4096x4096,1024x4096x11008", metavar="TxPxR,..."
 )
-_OPTIONS = (replace(NOISE, required=True), *SAMPLING, replace(DELTA, required=True), _BUDGET, _LAYERS)
+_ASKED = (DELTA, _BUDGET, _LAYERS)
+_OPTIONS = (NOISE, *SAMPLING, *NEIGHBOURS, *_ASKED, FROM_JSON)
 _EXAMPLES = """\
 examples:
   dprmt probes --noise-multiplier 1 --sample-rate 2000/67349 --steps 400 --delta 1e-5 --budget 64
@@ -51,13 +52,18 @@ def add_command(commands: Commands) -> None:
 
 def run_probes(namespace: argparse.Namespace) -> None:
     """The best split for each estimator, and exact norms."""
-    values = read_options(namespace, _OPTIONS)
-    sampling, steps = batches_of(values)
-    run = {"budget": values["budget"], "delta": values["delta"], "steps": steps}
+    run, values = read_run(namespace, _ASKED)
+    if len(run.phases) != 1 or run.releases:
+        raise ParameterError("from_json", namespace.from_json, "of a run in one phase, with nothing released beside it")
+    ((mechanism, steps),) = run.phases
+    mechanism = replace(mechanism, norms=ExactNorms())  # every choice brings its own
     with waiting("trying splits"):
-        choices = choose_probes(DPSGD(values["noise_multiplier"], sampling), **run, layers=values["layers"])
-    setting = {"noise_multiplier": values["noise_multiplier"], "sampling": sampling.as_dict(), **run}
-    document = {"version": __version__, **setting, "choices": [_document(choice) for choice in choices]}
+        choices = choose_probes(mechanism, steps=steps, **values)
+    layers = None if values["layers"] is None else ",".join("x".join(map(str, shape)) for shape in values["layers"])
+    setting = {"noise_multiplier": mechanism.noise_multiplier, "sampling": mechanism.sampling.as_dict()}
+    asked = {"delta": values["delta"], "budget": values["budget"], "layers": layers}
+    described = {**Run(((mechanism, steps),)).document(), **setting, **asked}
+    document = {"version": __version__, **described, "choices": [_document(choice) for choice in choices]}
     print_answer(namespace, document, _table(choices))
 
 
