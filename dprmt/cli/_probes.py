@@ -32,6 +32,7 @@ def _shapes(name: str, text: str) -> list[tuple[int, ...]]:
 
 
 _BUDGET = Option("--budget", count(low=2, high=10**5), "products per layer and sample, an integer >= 2", metavar="N")
+_NARROW = 60  # columns, which names in words do not fit into
 _LAYERS = Option(
     "--layers", _shapes, "shapes of linear layers, as in 1024x4096x4096,1024x4096x11008", metavar="TxPxR,..."
 )
@@ -74,15 +75,26 @@ def _document(choice: ProbeChoice) -> dict[str, Any]:
 
 
 def _table(choices: tuple[ProbeChoice, ...]) -> list[str]:
-    # Names come last: a narrow terminal cuts nothing but them.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    narrow = width is not None and width < _NARROW
     costs = [] if choices[0].cost is None else ["GFLOP", "MiB"]
     rows = []
     for choice in choices:
         cost = [] if choice.cost is None else [f"{choice.cost.flops / 1e9:.3f}", f"{choice.cost.bytes / 2**20:.2f}"]
         name, secrecy, sketch, probes = _columns(choice.norms)
-        rows.append([round_up(choice.epsilon.upper), sketch, probes, secrecy, *cost, name])
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    return text_table(["\u03b5 <=", "sketch", "probes", "they are", *costs, "norms"], rows, width=width).splitlines()
+        named = [_short_name(choice.norms, secrecy)] if narrow else [secrecy, *cost, name]
+        rows.append([round_up(choice.epsilon.upper), sketch, probes, *named])
+    headings = ["\u03b5 <=", "sketch", "probes", *([] if narrow else ["they are", *costs]), "norms"]
+    notes = ["*: power iteration"] if narrow and any("*" in row[-1] for row in rows) else []
+    return [*text_table(headings, rows, width=width).splitlines(), *notes]
+
+
+def _short_name(norms: Norms, secrecy: str) -> str:
+    if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
+        return "exact norms"
+    if isinstance(norms, Hutchinson):
+        return f"{secrecy} probes"
+    return f"{secrecy} Hutch++{'*' if norms.power_iteration else ''}"
 
 
 def _columns(norms: Norms) -> tuple[str, str, str, str]:

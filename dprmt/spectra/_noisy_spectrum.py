@@ -224,7 +224,7 @@ def noisy_spectrum_from_dict(record: Mapping[str, Any], *, false_alarm: float | 
     --------
     >>> record = noisy_spectrum(np.diag([30.0, 4.0]), sigma=1.0).as_dict()
     >>> len(noisy_spectrum_from_dict(record).spikes), len(noisy_spectrum_from_dict(record, false_alarm=1e-9).spikes)
-    (1, 1)
+    (2, 1)
     """
     try:
         m, n = (check_count("shape", side) for side in record["shape"])
