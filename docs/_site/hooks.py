@@ -80,7 +80,7 @@ def on_page_content(text: str, **_: Any) -> str:
 def _command_line() -> str:
     from dprmt.cli import build_parser
 
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "80"
     parser = build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     parts = ["# Command line", "What `--help` says.", _help(parser)]

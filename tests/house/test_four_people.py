@@ -117,7 +117,8 @@ def test_the_epsilon_of_my_run(with_the_core: Person) -> None:
     (stated,) = re.findall(r"# exact norms: (.*)", script)
     assert said.startswith(f"{stated} at")
     assert "3.81" in said.splitlines()[0]
-    assert re.search(r"^3\.84\d+\s+16\s+32\s+secret\s+Hutch\+\+", said, re.MULTILINE)
+    # Which split is best moves with the law of a sketch; what the README says of it does not.
+    assert re.search(r"^3\.84\d+\s+\d+\s+\d+\s+secret\s+Hutch\+\+", said, re.MULTILINE)
     assert re.search(r"^3\.81\d*\s+-\s+-\s+exact", said, re.MULTILINE)
 
 
