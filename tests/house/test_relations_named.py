@@ -107,7 +107,7 @@ def test_words_and_json_of_a_question_name_the_relation(
             assert re.search(SENTENCES[relation], page), asked
         document = json.loads(said(capsys, f"{asked} --json"))
         assert list(unnamed(document)) == [], asked
-        whose = document["neighbours"]
+        whose = document["mechanism"]["neighbours"] if command == "probes" else document["neighbours"]
         assert (whose["kind"] if isinstance(whose, dict) else whose) == kind
         if size is not None:
             assert re.search(r'"kind": "group", "size": 2', json.dumps(document)), asked
