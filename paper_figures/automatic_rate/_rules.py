@@ -101,7 +101,7 @@ class Linear(Rule):
 
 
 class Hypergradient(Rule):
-    """Baydin et al. 2018 (arXiv:1703.04782v3), the multiplicative rule (8): by a cosine."""
+    """Baydin et al. 2018 (arXiv:1703.04782), their multiplicative rule: by the cosine with the last update."""
 
     _GAIN = 0.02
 
@@ -132,7 +132,7 @@ class Corrected(Hypergradient):
 
 
 class DoG(Rule):
-    """Ivgi, Hinder, Carmon 2023 (arXiv:2302.12022v3), equation (2): distance over gradients, on plain steps."""
+    """Ivgi, Hinder, Carmon 2023 (arXiv:2302.12022): distance over gradients, on plain steps; the last iterate."""
 
     def __init__(self, optimizer: str, sigma: float, rates: Sequence[float]) -> None:
         super().__init__("gd", sigma, rates)
@@ -148,7 +148,7 @@ class DoG(Rule):
 
 
 class Prodigy(Rule):
-    """Mishchenko, Defazio 2023 (arXiv:2306.06101v4), Algorithm 4, γ = 1; a lane's number is the first distance."""
+    """Mishchenko, Defazio 2023 (arXiv:2306.06101), for Adam, γ = 1; a lane's number is the first distance."""
 
     def __init__(self, optimizer: str, sigma: float, rates: Sequence[float]) -> None:
         super().__init__("gd", sigma, rates)

@@ -336,15 +336,15 @@ class Telemetry:
         inner, squared, link = found[:3]
         if responses:  # each one number for all entries of a parameter
             rates, sizes = np.array(responses), self._history.sizes
-            found = np.stack([*found, rates * sizes, rates**2 * sizes, abs(rates)])
-        total, squares, largest = found[3:]
+            found = np.stack([*found, rates * sizes, rates**2 * sizes, rates, rates])
+        total, squares, low, high = found[3:]
         rows = np.zeros((len(ROWS), len(inner)))
         for row, values in (
             ("before", inner),
             ("noise_before", s**2 * total),
             ("variance_before", s**2 * squared),
             ("squared_response", s**4 * squares),
-            ("largest_response", s**2 * largest),
+            ("largest_response", s**2 * np.maximum(high, -low)),
             ("link", s**2 * link),
             ("squared_update", squared),
         ):
@@ -411,7 +411,7 @@ def _numbers(values: list[torch.Tensor]) -> NDArray[np.float64]:
 
 
 def _response_sums(D: torch.Tensor) -> list[torch.Tensor]:
-    return [D.sum(), _dot(D, D), torch.linalg.vector_norm(D, torch.inf)]
+    return [D.sum(), _dot(D, D), *D.aminmax()]
 
 
 def _plain(found: Estimate) -> dict[str, float]:
