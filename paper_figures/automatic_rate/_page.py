@@ -8,14 +8,28 @@ from typing import Any
 from dprmt.report import Table
 from paper_figures._picture import COLORS, MARKERS
 from paper_figures.automatic_rate._cells import CELLS, SHORT
-from paper_figures.automatic_rate._sums import Values, by_problem, findings, learnable, regrets, summary, warnings
+from paper_figures.automatic_rate._sums import (
+    Values,
+    by_problem,
+    findings,
+    learnable,
+    regrets,
+    seeds_of,
+    summary,
+    warnings,
+)
 
 _SHOWN = {"retroactive": "retroactive, each run", "one rate": "one fixed rate", "linear": "best linearly decayed"}
 
 
 def text(values: Values) -> str:
     """Sentences and tables."""
-    parts = [f"{len(values)} stored runs.", "", *(f"- {sentence}" for sentence in findings(values))]
+    seeds = sorted(len(seeds_of(values, cell)) for cell in CELLS)
+    parts = [
+        f"{len(values)} stored runs, of {seeds[0]} to {seeds[-1]} seeds a problem.",
+        "",
+        *(f"- {sentence}" for sentence in findings(values)),
+    ]
     short = summary(values, SHORT)
     tables = [summary(values), by_problem(values), Table("The same in runs of 25 steps.", short.header, short.rows)]
     for table in (*tables, by_problem(values, SHORT), warnings(values)):

@@ -214,5 +214,5 @@ def findings(values: Values) -> list[str]:
         "the best fixed rate by more than two standard errors.",
         f"In runs of 25 steps the mean is {fmean(short):.1f} %, and the worst {max(short):.1f} %.",
         f"Of the {len(lost)} runs of 100 steps that miss 5 % the rule says of {sum(lost)} that it does not know, and "
-        f"of {sum(idle)} of the {len(idle)} others, which have arrived: z does not tell which runs fail.",
+        f"of {sum(idle)} of the {len(idle)} others: z does not tell which runs fail.",
     ]

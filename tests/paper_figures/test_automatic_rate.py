@@ -175,8 +175,8 @@ def literal(problem: Problem, sigma: float, steps: int, rate: float, seed: int) 
 
 def test_the_rule_is_the_page_s() -> None:
     problem, steps = Quadratic(50), 20
-    found = simulate(problem, "gd", 4.0, steps, 3, {"r": (Retroactive, [1e-3])})
-    x, rate = literal(problem, 4.0 / EXPECTED, steps, 1e-3, 3)
+    found = simulate(problem, "gd", 40.0, steps, 3, {"r": (Retroactive, [1e-3])})
+    x, rate = literal(problem, 40.0 / EXPECTED, steps, 1e-3, 3)
     assert found["r"]["rate"][0] == pytest.approx(rate, rel=1e-3)
     assert found["r"]["objective"][0] == pytest.approx(float(problem.scores([x])["objective"]), rel=1e-3)
 
