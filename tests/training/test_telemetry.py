@@ -18,6 +18,7 @@ from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memo
 from dprmt.training.optimizers import DPAdamBC
 from dprmt.training.recipes import Settings
 from dprmt.training.telemetry import Telemetry
+from dprmt.training.telemetry._history import ROWS
 from dprmt.training.telemetry._optimizers import last_update
 
 S = 0.3
@@ -414,3 +415,17 @@ def test_a_state_of_other_parameters_is_refused():
     other = Telemetry(torch.optim.SGD([y], lr=0.1), {"y": y}, S)
     with pytest.raises(ParameterError, match="state"):
         other.load_state_dict(telemetry.state_dict())
+
+
+def test_the_largest_response_is_one_in_size() -> None:
+    """A gradient that grows makes Adam's response negative; of one entry the largest is its absolute value."""
+    x = torch.nn.Parameter(torch.zeros(1))
+    telemetry = Telemetry(torch.optim.Adam([x], lr=0.1), {"x": x}, sigma=1.0)
+    for value in (1.0, 10.0):
+        x.grad = torch.tensor([value])
+        telemetry._optimizer.step()
+    pending = telemetry._pending
+    assert pending is not None
+    response = float(pending[ROWS.index("noise_before"), 0])
+    assert response < 0
+    assert float(pending[ROWS.index("largest_response"), 0]) == -response
