@@ -61,7 +61,8 @@ def run_probes(namespace: argparse.Namespace) -> None:
     setting = {"noise_multiplier": mechanism.noise_multiplier, "sampling": sampling.as_dict(), **run}
     whose = {"neighbours": mechanism.neighbours.as_dict()}
     document = {"version": __version__, **setting, **whose, "choices": [_document(choice) for choice in choices]}
-    print_answer(namespace, document, [*_table(choices), f"neighbours: {relation_label(mechanism.neighbours)}"])
+    said = f"neighbours that ε is about: {relation_label(mechanism.neighbours)}"
+    print_answer(namespace, document, [*_table(choices), said])
 
 
 def _document(choice: ProbeChoice) -> dict[str, Any]:
