@@ -65,7 +65,8 @@ def run_probes(namespace: argparse.Namespace) -> None:
     asked = {"delta": values["delta"], "budget": values["budget"], "layers": layers}
     described = {**Run(((mechanism, steps),)).document(), **setting, **asked}
     document = {"version": __version__, **described, "choices": [_document(choice) for choice in choices]}
-    print_answer(namespace, document, [*_table(choices), f"neighbours: {relation_label(mechanism.neighbours)}"])
+    said = f"neighbours that ε is about: {relation_label(mechanism.neighbours)}"
+    print_answer(namespace, document, [*_table(choices), said])
 
 
 def _document(choice: ProbeChoice) -> dict[str, Any]:

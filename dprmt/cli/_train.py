@@ -169,7 +169,7 @@ def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> N
 
 def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
     if as_json:
-        document = _setting(recipe) | dataclasses.asdict(plan) | {"steps": recipe.training.steps}
+        document: dict[str, Any] = _setting(recipe) | dataclasses.asdict(plan) | {"steps": recipe.training.steps}
         kind = {"kind": DPSGD.kind} if document["mechanism"].pop("mechanism") == DPSGD.__name__ else {}
         document["mechanism"] = kind | document["mechanism"]
         document["neighbours"] = document["mechanism"].get("neighbours", {}).get("kind")
