@@ -111,7 +111,7 @@ def test_most_variation_covers_spectra_that_rank_one_does_not(sigma, rate, probe
 
 
 def test_all_that_is_infinite_is_variation() -> None:
-    """Slack, norm ratios of 0, and a discrete law's own."""
+    """Slack, squared-norm ratios of 0, and a discrete law's own."""
     pair = PublicPair(np.array([1.0]), np.array([0.7]), 0.5, infinite=0.3, slack=0.01)
     exact = 0.5 * (0.7 * float(2.0 * ndtr(0.5) - 1.0) + 0.3) + 0.01
     assert most_variation(pair, (-0.7, 3.0), "remove", 1e-4) == pytest.approx(exact, rel=1e-12)

@@ -88,7 +88,7 @@ def test_a_cruder_law_of_j_gives_values_computed_elsewhere_and_the_law_used_is_b
 
 
 def cells_of_copies(law: Any, probes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Norm ratios and their masses under (H4): χ²(jk)/(jk) for j copies."""
+    """Squared-norm ratios and their masses under (H4): χ²(jk)/(jk) for j copies."""
     edges = np.concatenate([[0.0], np.geomspace(1e-3, 8.0, 250), [np.inf]])
     mass, moment = np.zeros(251), np.zeros(251)
     for copies, weight in zip(*law, strict=True):

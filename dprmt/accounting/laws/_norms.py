@@ -22,7 +22,7 @@ Analysis = Literal["tight", "envelope"]
 
 
 class Norms(Value):
-    """How per-sample norms are taken; one of :class:`ExactNorms`, :class:`Hutchinson`, :class:`HutchPlusPlus`.
+    """The way per-sample norms are taken; one of :class:`ExactNorms`, :class:`Hutchinson`, :class:`HutchPlusPlus`.
 
     Examples
     --------
@@ -32,7 +32,7 @@ class Norms(Value):
 
     @property
     def is_secret(self) -> bool:
-        """Whether probes are nobody's but the training code's."""
+        """True if probes are known to the training code alone."""
         return bool(getattr(self, "secret", False))
 
     def law(self) -> NormLaw:

@@ -138,7 +138,7 @@ class HutchinsonEstimator:
         return Hutchinson(self.probes, secret=self.secret)
 
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
-        """Whether an estimate needs less memory and fewer operations than the exact norm: min(d, p) > k.
+        """True if an estimate needs less memory and fewer operations than the exact norm: min(d, p) > k.
 
         Parameters
         ----------

@@ -196,7 +196,7 @@ class HutchPlusPlusEstimator:
         return self.sketch or max(_NARROWEST, round(share * self.probes))
 
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
-        """Whether the layer is large enough to be estimated: min(d, p) > s + k, else its norm is exact.
+        """True if the layer is large enough to be estimated: min(d, p) > s + k, else its norm is exact.
 
         Parameters
         ----------

@@ -14,7 +14,7 @@ from dprmt.training.recipes._tables import Words
 
 @dataclass(frozen=True)
 class Word:
-    """What a word of a recipe stands for.
+    """A word of a recipe, and the place of what it stands for.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Word:
     place: str
 
     def meaning(self) -> Any:
-        """What is at the place, imported now.
+        """The object at the place, imported now.
 
         Returns
         -------
