@@ -19,7 +19,7 @@ from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF, GammaMixture
 from dprmt.accounting.laws._probe_copies import _averaged_tail
 from dprmt.accounting.laws._residual_law import ResidualLaw
 from dprmt.accounting.laws._residual_order import largest_shares
-from dprmt.accounting.laws._residual_tail import residual_tail
+from dprmt.accounting.laws._residual_tail import Head, residual_tail
 from dprmt.accounting.pairs._nonconvex_slack import _excess_on_intervals, tangent_excess
 from dprmt.accounting.pairs._public_replacement import AtomicPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement
@@ -74,7 +74,7 @@ def test_shares_exceed_each_value_with_at_least_the_bound(sketch: int, power_ite
 
 
 def test_what_a_sketch_leaves_has_all_its_mass() -> None:
-    bins = ResidualLaw(4, 4).bins(64, 1e-9)
+    bins = ResidualLaw(4, Head(4)).bins(64, 1e-9)
     assert bins.mass.sum() + bins.below == pytest.approx(1.0, abs=1e-9)
 
 

@@ -16,6 +16,7 @@ from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF
 from dprmt.accounting.laws._half_exact_law import HalfExactLaw
 from dprmt.accounting.laws._law import NormLaw
 from dprmt.accounting.laws._rank_one_law import RankOneLaw
+from dprmt.accounting.laws._residual_tail import Head
 from dprmt.accounting.laws._sketched_law import SketchedLaw
 
 Analysis = Literal["tight", "envelope"]
@@ -211,7 +212,7 @@ class HutchPlusPlus(Norms):
 
     def law(self) -> NormLaw:
         """See :meth:`Norms.law`."""
-        return SketchedLaw(self.probes, self.sketch, self.power_iteration)
+        return SketchedLaw(self.probes, Head(self.sketch, self.power_iteration))
 
     def alternatives(self) -> tuple[Norms, ...]:
         """See :meth:`Norms.alternatives`: the envelope, which holds for every head, and probes as if public."""

@@ -253,10 +253,3 @@ class HutchPlusPlusEstimator:
         sketch = draw(purpose="sketch", rows=height, probes=self.width)
         probes = draw(purpose="probes", rows=factors.columns, probes=self.probes)
         return _estimate(factors, sketch, probes, self.power_iteration)
-
-
-def hutchpp(
-    *, probes: int, secret: bool, generator: ProbeGenerator, sketch: int | None, power_iteration: bool
-) -> HutchPlusPlusEstimator:
-    """By its word in a recipe."""
-    return HutchPlusPlusEstimator(probes, sketch, power_iteration=power_iteration, secret=secret, generator=generator)

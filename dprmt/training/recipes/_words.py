@@ -119,8 +119,8 @@ NORMS: Words[EstimatorWord | None] = Words(
         "exact": None,
         "ghost": None,
         "auto": None,
-        "hutchinson": EstimatorWord(f"{_ESTIMATORS}._hutchinson:hutchinson"),
-        "hutch++": EstimatorWord(f"{_ESTIMATORS}._hutchpp:hutchpp", sketches=True),
+        "hutchinson": EstimatorWord(f"{_ESTIMATORS}:HutchinsonEstimator"),
+        "hutch++": EstimatorWord(f"{_ESTIMATORS}:HutchPlusPlusEstimator", sketches=True),
     },
 )
 """``privacy.norms.kind``; None where norms are exact. Entry points ``dprmt.norms`` are `EstimatorWord`."""
