@@ -10,7 +10,7 @@ import pytest
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.composition._one_step_curve import OneStepCurve
 from dprmt.accounting.composition._split_curve import _place_in_cell, _share_of_cell
-from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.pairs import LossPMF
 
 
 def decided_by_one_norm(mechanism: DPSGD, steps: int, delta: float) -> float:

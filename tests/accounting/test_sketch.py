@@ -16,7 +16,7 @@ from audits.sketch.attack import residual_shares
 from audits.sketch.exact import attained_hinge, charged_hinge, left_over, single_direction
 from audits.sketch.rounding import missed
 from audits.sketch.spectra import families
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, ExactNorms, FlatSpectrum, Hutchinson, HutchPlusPlus, Norms, calibrate, compose
 from dprmt.accounting.laws import _sketched_law
 from dprmt.accounting.laws._probe_copies import probe_copies

@@ -11,13 +11,12 @@ from scipy.special import beta as beta_function
 from scipy.stats import beta, chi2, norm
 
 from dprmt.accounting import DPSGD, FlatSpectrum, HutchPlusPlus, RandomAllocation
-from dprmt.accounting.laws._chi2_mixture import chi2_mixture_cdf
-from dprmt.accounting.laws._gamma_mixture import GammaMixture
+from dprmt.accounting.laws import GammaMixture, chi2_mixture_cdf
 from dprmt.accounting.laws._probe_copies import probe_copies
 from dprmt.accounting.laws._residual_order import ResidualOrder, _partial_mean, _two_gammas, largest_shares
 from dprmt.accounting.laws._residual_tail import Head
 from dprmt.accounting.laws._sketched_law import SketchedLaw
-from dprmt.accounting.pairs._clipping_step import ClippingStep
+from dprmt.accounting.pairs import ClippingStep
 from dprmt.accounting.pairs._secret_smaller_lower_pair import SmallerLowerPair
 from dprmt.accounting.pairs._secret_smaller_pair import SmallerPair
 

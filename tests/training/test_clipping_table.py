@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.clipping import plan_private
 from dprmt.training.subspaces import Subspaces
 from tests.training.clipping_table import (

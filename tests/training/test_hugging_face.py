@@ -14,7 +14,7 @@ import transformers
 from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson
 from dprmt.training.clipping import Units
 from dprmt.training.hugging_face import PoissonBatches, PrivateTraining

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from audits.mixing import TopTwo
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, make_private
 
 SIZE, WIDTH = 4, 8

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, chi2_mixture_cdf, envelope_cdf
 from dprmt.training.norms import (
     HutchinsonEstimator,

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms, Hutchinson
 from dprmt.training.clipping import Units, UnitStep, make_private, plan_private
 from dprmt.training.clipping._unit_regime import TOKENS_ALONE

@@ -40,8 +40,8 @@ class PoissonBatches(Sampler[list[int]]):  # type: ignore[misc]
     -----------------
     Every sample is in every batch with probability exactly `rate`, independently of the others and of all other
     batches, if the generator's numbers are uniform and independent: the coins of Opacus' sampler are multiples of 2⁻²⁴,
-    and so is the rate. (`secure`: with at most this probability.) The generator's state comes from the operating system; nobody can
-    set it. Batches may be empty; the step after one is a step like any other.
+    and so is the rate. (`secure`: with at most this probability.) The generator's state comes from the operating
+    system; nobody can set it. Batches may be empty; the step after one is a step like any other.
 
     Examples
     --------
