@@ -18,7 +18,7 @@ from dprmt.statements import relation_label, round_up
 
 
 def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[str, Any]] = ()) -> RunReport:
-    """What a run says of itself, as one page: is it learning, which layers are noise, is the rate right.
+    """A run's telemetry as one page: is it learning, which layers are noise, is the rate right.
 
     Parameters
     ----------

@@ -231,9 +231,9 @@ def noisy_spectrum_from_dict(record: Mapping[str, Any], *, false_alarm: float | 
         sigma = check_real("sigma", record["sigma"], low=0.0, low_open=True)
         rate = record["false_alarm"] if false_alarm is None else false_alarm
         observed = np.array(record["singular_values"], dtype=np.float64)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, ParameterError):
-            raise
+    except ParameterError:
+        raise
+    except (KeyError, TypeError, ValueError):
         raise ParameterError("record", sorted(record), "with shape, sigma, false_alarm, singular_values") from None
     finite = observed.shape == (min(m, n),) and np.isfinite(observed).all() and observed[-1] >= 0
     if not finite or (np.diff(observed) > 0).any():

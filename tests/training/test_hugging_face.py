@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import transformers
 from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson
 from dprmt.training.clipping import Units
 from dprmt.training.hugging_face import PoissonBatches, PrivateTraining
@@ -374,8 +375,9 @@ def test_every_sample_is_drawn_by_a_coin_of_its_own(secure: bool) -> None:
         pytest.importorskip("cryptography")
     batches = PoissonBatches(20, 5, secure=secure)
     drawn = torch.zeros(4000, 20)
-    for row in drawn:
-        row[batches._draw()] = 1
+    epochs = itertools.chain.from_iterable(itertools.repeat(batches))
+    for row, positions in zip(drawn, epochs, strict=False):
+        row[positions] = 1
     deviation = (0.25 * 0.75 / 4000) ** 0.5
     assert float((drawn.mean(0) - 0.25).abs().max()) < 5 * deviation
     assert abs(float(drawn.sum(1).var()) / (20 * 0.25 * 0.75) - 1) < 5 * (2 / 4000) ** 0.5  # a shuffle's is 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, GaussianRelease, compose
 from dprmt.cli import main
 from dprmt.training.harness import CARD, Run, read_card, read_sweep_card, sweep

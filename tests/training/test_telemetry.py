@@ -10,7 +10,7 @@ import pytest
 import torch
 from opacus.optimizers import DPOptimizer
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.spectra import layer_products
 from dprmt.training.clipping import make_private
 from dprmt.training.denoising import Denoising, DenoisingStep

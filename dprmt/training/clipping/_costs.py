@@ -53,7 +53,7 @@ class ForwardPass:
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What a layer's norms cost in a micro-batch.
+    """Cost of a layer's norms in a micro-batch.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class WayCost:
-    """What steps cost by one way.
+    """Cost of steps by one way of taking norms.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class WayCost:
 
 @dataclass(frozen=True)
 class StepCosts:
-    """What a step costs by all ways, and the one to take; from :meth:`ClippingPlan.costs`.
+    """Cost of a step by all ways of taking norms, and the way to take; from :meth:`ClippingPlan.costs`.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class StepCosts:
 
     @property
     def sentence(self) -> str:
-        """Which to take, and what the other would give and cost."""
+        """A sentence: the way to take, and what the other would give and cost."""
         taken = self.recommended
         other = self._estimated() if taken is self._exact() else self._exact()
         share = round(100 * (taken.time / other.time - 1))

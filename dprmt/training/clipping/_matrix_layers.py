@@ -139,11 +139,11 @@ class FactoredLayer:
         return ghost_squared_norms(a.to(dtype), g.to(dtype), bias=bias, margin=margin), [factors]
 
     def takes_gram_matrices(self, tokens: int) -> bool:
-        """Whether T²(d + p) products are fewer than the T·d·p of a gradient; twice as dear in float64."""
+        """True if T²(d + p) products are fewer than the T·d·p of a gradient; twice as expensive in float64."""
         if self._policy.form:
             return False
-        dear = 2 if self._gram == torch.float64 and self.module.weight.dtype != torch.float64 else 1
-        return dear * tokens * sum(self._sizes) < math.prod(self._sizes)
+        price = 2 if self._gram == torch.float64 and self.module.weight.dtype != torch.float64 else 1
+        return price * tokens * sum(self._sizes) < math.prod(self._sizes)
 
     def keeps_formed(self, tokens: int) -> bool:
         """Whether gradients are no larger than their factors."""

@@ -417,7 +417,7 @@ class _FolderRun:
         seen = max(run.done, from_first(steps_seen(self._path)))
         if run.charged < seen or (run.charged and not self._former):
             what = f"{run.charged} steps charged, {seen} done" if self._former else "no run.json"
-            raise TrainingStateError(f"{self._path} cannot go on: {what}, so that nobody knows what was charged")
+            raise TrainingStateError(f"{self._path} cannot go on: {what}, so that what was charged is unknown")
 
     def _finished(
         self, run: Run, finish: Callable[[Run], None], document: dict[str, Any], scores: dict[str, Any]

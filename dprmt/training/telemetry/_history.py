@@ -101,7 +101,7 @@ class History:
         return found
 
     def change(self, failure: float = 0.05) -> Estimate | None:
-        """By how much the objective has changed since the curve began: a band for all times at once."""
+        """Change of the objective since the curve began: a band for all times at once."""
         if self._sums is None or self._first is None:
             return None
         expected = _scaled(self._first, max(self.horizon - _WARM_UP, 1), self._memory)

@@ -24,7 +24,7 @@ NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, to
 
 
 class Telemetry:
-    """Looks at every noisy gradient that an optimizer takes, and at how parameters move: post-processing alone.
+    """Statistics of every noisy gradient that an optimizer takes, and of parameters' moves: post-processing alone.
 
     By a hook before the optimizer's step and one after it, which change nothing. :attr:`last` then holds a
     reading: at every step ``z``, at every ``every``-th step all of it. What the keys mean is in :attr:`last`.
@@ -196,7 +196,7 @@ class Telemetry:
             self._handles.pop().remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs, so that a run in pieces reads like the run in one.
+        """State for a checkpoint, so that a run in pieces reads like the run in one.
 
         Returns
         -------
