@@ -90,4 +90,4 @@ def _command_line() -> str:
 
 
 def _help(parser: argparse.ArgumentParser) -> str:
-    return f"```text\n{parser.format_help().rstrip()}\n```"
+    return f"``` {{ .text .terminal }}\n{parser.format_help().rstrip()}\n```"
