@@ -11,6 +11,8 @@ from latex2mathml.converter import convert
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 _STEP = re.compile(r"\\qq?uad\b|\\begin\b|\\end\b|\\left\b|\\right\b|(?<!\\)[{}]")
+_LINE = re.compile("<math([^>]*)>(.*?)</math>", re.DOTALL)
+_LONG = 24  # letters
 _RELATIONS = frozenset("=<>≤≥≈∼→⇒⇔≪≫∝≔")
 _OPENS = {"(": 1, "[": 1, "{": 1, "⌈": 1, "⌊": 1, ")": -1, "]": -1, "}": -1, "⌉": -1, "⌋": -1}
 _DEEPER = {"\\begin": 1, "\\left": 1, "{": 1, "\\end": -1, "\\right": -1, "}": -1}
@@ -64,6 +66,12 @@ def breakable(formula: str) -> str:
     return "<wbr>".join(parts).replace("ns0:", "").replace("xmlns:ns0", "xmlns")
 
 
+def _said_long(match: re.Match[str]) -> str:
+    # What may be longer than a telephone is wide scrolls there, at the price of its place on the line.
+    letters = len(html.unescape(re.sub("<[^>]*>", "", match[2])))
+    return f'<math class="long"{match[1]}>{match[2]}</math>' if letters > _LONG else match[0]
+
+
 def _is(part: ElementTree.Element, name: str) -> bool:
     return part.tag.rpartition("}")[2] == name
 
@@ -75,6 +83,6 @@ def _is_relation(part: ElementTree.Element) -> bool:
 def _mathml(match: re.Match[str]) -> str:
     text = html.unescape(match[2]).strip()[2:-2]  # without \( \) or \[ \]
     if match[1] == "span":
-        return breakable(convert(text, display="inline"))
+        return _LINE.sub(_said_long, breakable(convert(text, display="inline")))
     parts = [convert(part, display="block") for part in beside_each_other(text)]
     return f'<div class="formulas">{"".join(parts)}</div>' if len(parts) > 1 else "".join(parts)

@@ -83,11 +83,11 @@ def _command_line() -> str:
     os.environ["COLUMNS"] = "80"
     parser = build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    parts = ["# Command line", "What `--help` says.", _help(parser)]
+    parts = ["# Command line", "What `--help` says. What `--json` of a command printed, its `--from-json` takes in place of what it was asked.", _help(parser)]
     for name, command in commands.choices.items():
         parts += [f"## dprmt {name}", _help(command)]
     return "\n\n".join(parts) + "\n"
 
 
 def _help(parser: argparse.ArgumentParser) -> str:
-    return f"```text\n{parser.format_help().rstrip()}\n```"
+    return f"``` {{ .text .terminal }}\n{parser.format_help().rstrip()}\n```"

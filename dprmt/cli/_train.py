@@ -8,7 +8,7 @@ import os
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
 from dprmt._files import strict_json

@@ -151,7 +151,7 @@ def test_train_my_hugging_face_model(with_demo: Person) -> None:
     printed = float(with_demo.says("python mine.py").split()[-1])
     assert 3.5 < printed <= 3.8
     (command,) = re.findall(r"`(dprmt train [^`]*)`", SECTIONS[section])
-    said = with_demo.says(command, minutes=25)
+    said = with_demo.says(command, minutes=60)  # two, on a machine that does nothing else
     assert "hutch++" in said
     summary = json.loads((with_demo.home / "runs" / "first" / "summary.json").read_text(encoding="utf-8"))
     assert summary["steps"] == summary["charged"] == 30
@@ -160,7 +160,7 @@ def test_train_my_hugging_face_model(with_demo: Person) -> None:
 
 def test_compare_papers(with_demo: Person, checkout: Path) -> None:
     (script,) = blocks("Compare papers", "sh")
-    said = with_demo.says(script, at=checkout, minutes=25)
+    said = with_demo.says(script, at=checkout, minutes=60)
     page = (checkout / "report").glob("*.html")
     assert [file for file in page if "<svg" in file.read_text(encoding="utf-8")]
     assert "envelope" in said
