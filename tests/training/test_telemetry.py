@@ -392,6 +392,21 @@ def test_what_a_run_says_of_itself(changes, keys):
         assert ("change" in keys) == ("change" in last["telemetry"])
 
 
+@pytest.mark.parametrize("projector", ["gaussian", "svd"])
+def test_signal_of_projected_weights_is_that_of_the_entries_released(projector):
+    """In pure noise intervals cover 0 and estimates are near it; what a subspace confines has no spectrum."""
+    values = settings(telemetry={"every": 1, "window": 8}).to_dict()
+    values["optimizer"] |= {"name": "grape", "rank": 2, "projector": projector, "refresh_every": 4}
+    values["privacy"] |= {"noise_multiplier": 1e6}
+    with run_in_memory(torch.nn.Linear(8, 4), task(), Settings(**values), noise_seed=0) as run:
+        read = [record.telemetry for record in run.steps()]
+    shares = [reading["signal"]["weight"] for reading in read if "signal" in reading]
+    assert len(shares) > 4
+    assert all(share["low"] == 0 < share["high"] for share in shares)
+    assert abs(np.mean([share["value"] for share in shares])) < 0.3
+    assert all("weight" not in reading.get("displacement", {}) for reading in read)
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [

@@ -49,6 +49,11 @@ class LayerSpectra:
         return int((self.noisy > bulk_edge(self.shape, self.sigma)).sum())
 
     @property
+    def top_over_edge(self) -> float:
+        """Top noisy singular value over the bulk edge."""
+        return float(self.noisy[0]) / bulk_edge(self.shape, self.sigma)
+
+    @property
     def called(self) -> bool:
         """True if the top noisy singular value is above what noise alone exceeds in 1 % of draws."""
         return float(self.noisy[0]) > kappa_for(self.shape, 0.01) * bulk_edge(self.shape, self.sigma)

@@ -15,6 +15,7 @@ from opacus.optimizers import DPOptimizer
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.spectra import Estimate
 from dprmt.training.denoising import gradient_noise_std
+from dprmt.training.optimizers import DPGrape
 from dprmt.training.telemetry._advice import EARLIEST, FAILURE, advice
 from dprmt.training.telemetry._displacement import Displacement
 from dprmt.training.telemetry._history import ROWS, History
@@ -136,7 +137,7 @@ class Telemetry:
         self._known = untouched and has_known_response(optimizer)
         self.last: dict[str, Any] = {}
         parameters = {name: p for name, (p, _) in self._groups.items()}
-        self._displacement = Displacement(parameters) if displacement else None
+        self._displacement = Displacement(parameters, _confined(optimizer, parameters)) if displacement else None
         sizes = [p.numel() for p in parameters.values()]
         self._history = History(
             list(parameters),
@@ -256,7 +257,7 @@ class Telemetry:
             self._look_back(after)
         if self._displacement is not None and self._history.begins:
             self._displacement.begin()
-        self._history.add_energy(squares, self._now)
+        self._history.add_energy(squares, self._now, [g.numel() for g in self._noisy.values()])
         if self._step % self._every == 0:
             self.last["signal"] = {name: _plain(e) for name, e in self._history.signal_share(by_layer=True).items()}
             if whole and self._displacement is not None:
@@ -398,6 +399,12 @@ def _released(p: torch.Tensor) -> torch.Tensor | None:
     # DP-GRAPE releases the gradient of a projected weight in its subspace, and no other.
     projected: torch.Tensor | None = getattr(p, "projected_grad", None)
     return p.grad if projected is None else projected
+
+
+def _confined(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]) -> frozenset[str]:
+    # What DP-GRAPE moves within a subspace: so does its noise, which then stands out of white noise all by itself.
+    subspaces = optimizer.subspaces if isinstance(optimizer, DPGrape) else ()
+    return frozenset(name for name, p in parameters.items() if p in subspaces)
 
 
 def _dot(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
