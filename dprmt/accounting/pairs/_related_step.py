@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dprmt.accounting.basics import Array
+from dprmt.accounting.laws import bins_of_equal_shifts
 from dprmt.accounting.pairs._cells import StepPair
 from dprmt.accounting.pairs._clipping_step import ClippingStep
 from dprmt.accounting.pairs._coin_mixtures import CoinMixture
@@ -71,9 +72,7 @@ class RelatedStep:
     def _group_pairs(self, bins: int, below: float) -> tuple[StepPair, StepPair]:
         step = self.step
         if step.secret:
-            known = step.noise_multiplier, step.sample_rate, self.size
-            law = step.norm_ratio(min(_TIMES_AS_MANY_SUMS * bins, _MOST_BINS_OF_SUMS), below / self.size)
-            return secret_group_above(law, *known), secret_group_below(law, *known)
+            return _summed(step, self.size, min(_TIMES_AS_MANY_SUMS * bins, _MOST_BINS_OF_SUMS), below)
         shift, mass = self._shifts_below(bins, below)
         above = _together(step, self.size, _FEW_BINS if bins <= _FEW_BINS else _MANY_BINS, below)
         return above, EqualGroup(shift, mass, step.sample_rate, self.size)
@@ -138,3 +137,12 @@ def _together(step: ClippingStep, size: int, bins: int, below: float) -> AtomicP
         bins,
         below * step.sample_rate / _SHARE_OF_THE_LAST,
     )
+
+
+@lru_cache(maxsize=16)
+def _summed(step: ClippingStep, size: int, bins: int, below: float) -> tuple[StepPair, StepPair]:
+    mixture = step.law.convex_mixture
+    assert mixture is not None  # else curves are composed
+    law = bins_of_equal_shifts(mixture, bins, min(below / size, 1e-3))
+    known = step.noise_multiplier, step.sample_rate, size
+    return secret_group_above(law, *known), secret_group_below(law, *known)
