@@ -83,7 +83,8 @@ def _command_line() -> str:
     os.environ["COLUMNS"] = "80"
     parser = build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    parts = ["# Command line", "What `--help` says. What `--json` of a command printed, its `--from-json` takes in place of what it was asked.", _help(parser)]
+    said = "What `--help` says. What a command's `--json` printed, its `--from-json` takes in place of what it was asked."
+    parts = ["# Command line", said, _help(parser)]
     for name, command in commands.choices.items():
         parts += [f"## dprmt {name}", _help(command)]
     return "\n\n".join(parts) + "\n"
