@@ -83,7 +83,9 @@ def _command_line() -> str:
     os.environ["COLUMNS"] = "80"
     parser = build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    said = "What `--help` says. What a command's `--json` printed, its `--from-json` takes in place of what it was asked."
+    said = (
+        "What `--help` says. What a command's `--json` printed, its `--from-json` takes in place of what it was asked."
+    )
     parts = ["# Command line", said, _help(parser)]
     for name, command in commands.choices.items():
         parts += [f"## dprmt {name}", _help(command)]
