@@ -227,14 +227,13 @@ def noisy_spectrum_from_dict(record: Mapping[str, Any], *, false_alarm: float | 
     (2, 1)
     """
     try:
-        m, n = (check_count("shape", side) for side in record["shape"])
-        sigma = check_real("sigma", record["sigma"], low=0.0, low_open=True)
+        (rows, columns), sigma = record["shape"], record["sigma"]
         rate = record["false_alarm"] if false_alarm is None else false_alarm
         observed = np.array(record["singular_values"], dtype=np.float64)
-    except ParameterError:
-        raise
     except (KeyError, TypeError, ValueError):
         raise ParameterError("record", sorted(record), "with shape, sigma, false_alarm, singular_values") from None
+    m, n = check_count("shape", rows), check_count("shape", columns)
+    sigma = check_real("sigma", sigma, low=0.0, low_open=True)
     finite = observed.shape == (min(m, n),) and np.isfinite(observed).all() and observed[-1] >= 0
     if not finite or (np.diff(observed) > 0).any():
         raise ParameterError("singular_values", observed.shape, f"{min(m, n)} numbers >= 0, the largest first")
