@@ -73,19 +73,12 @@ class RelatedStep:
         step = self.step
         if step.secret:
             return _summed(step, self.size, min(_TIMES_AS_MANY_SUMS * bins, _MOST_BINS_OF_SUMS), below)
-        shift, mass = self._shifts_below(bins, below)
         above = _together(step, self.size, _FEW_BINS if bins <= _FEW_BINS else _MANY_BINS, below)
-        return above, EqualGroup(shift, mass, step.sample_rate, self.size)
+        return above, _equal_group(step, self.size, bins, below)
 
     def _equal(self, bins: int, below: float) -> EqualReplacement:
-        shift, mass = self._shifts_below(bins, below)
+        shift, mass = _shifts_below(self.step, bins, below)
         return EqualReplacement(shift, mass, self.step.sample_rate)
-
-    def _shifts_below(self, bins: int, below: float) -> tuple[Array, Array]:
-        """Values of Z/σ that are at most the true ones, and their probabilities."""
-        law = self.step.norm_ratio(min(_TIMES_AS_MANY * bins, _MOST_BINS_BELOW), below)
-        x, mass = np.append(law.left[:1], law.right), np.append(law.below, law.mass)
-        return 1.0 / (self.step.noise_multiplier * np.sqrt(x)), mass
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
         """A pair that is never more private than the step, whatever losses are asked for."""
@@ -112,6 +105,18 @@ def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
     """The step as the relation sees it."""
     size, replaced = neighbours.group_size, neighbours.is_replacement
     return step if size == 1 and not replaced else RelatedStep(step, size, replaced)
+
+
+def _shifts_below(step: ClippingStep, bins: int, below: float) -> tuple[Array, Array]:
+    """Values of Z/σ that are at most the true ones, and their probabilities."""
+    law = step.norm_ratio(min(_TIMES_AS_MANY * bins, _MOST_BINS_BELOW), below)
+    x, mass = np.append(law.left[:1], law.right), np.append(law.below, law.mass)
+    return 1.0 / (step.noise_multiplier * np.sqrt(x)), mass
+
+
+@lru_cache(maxsize=8)
+def _equal_group(step: ClippingStep, size: int, bins: int, below: float) -> EqualGroup:
+    return EqualGroup(*_shifts_below(step, bins, below), step.sample_rate, size)
 
 
 @lru_cache(maxsize=64)
