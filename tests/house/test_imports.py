@@ -154,6 +154,12 @@ def test_rooms_are_imported_when_they_are_first_named(package: str) -> None:
         importlib.import_module(package).acounting  # noqa: B018
 
 
+@pytest.mark.parametrize("room", ["clipping", "norms", "subspaces", "randomness"])
+def test_clipping_needs_no_transformers(room: str) -> None:
+    """The one layer of that package which hooks follow is told by its class' name."""
+    assert "transformers" not in loaded_after(f"import dprmt.training.{room}")
+
+
 def test_the_check_sees_heavy_modules() -> None:
     assert loaded_after("import matplotlib") == {"matplotlib"}
 
