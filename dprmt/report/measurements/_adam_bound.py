@@ -89,9 +89,9 @@ def measure_adam_bound(step: GradientStep, *, kappa: float = 1.02, exclude: Sequ
     >>> step.spread, round(step.cosine, 3), round(step.weighted_cosine, 3), step.promised
     (10.0, 0.316, -0.645, (False, False))
     """
-    if not step.preconditioner:
+    names = [name for name in step.noisy if name in step.preconditioner]  # of DP-GRAPE, its projected weights alone
+    if not names:
         return None
-    names = list(step.preconditioner)
     clean, noisy, scales = (
         {name: layers[name].double() for name in names} for layers in (step.clean, step.noisy, step.preconditioner)
     )
