@@ -206,7 +206,7 @@ def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _setting(recipe: Recipe) -> dict[str, object]:
+def _setting(recipe: Recipe) -> dict[str, Any]:
     said = {"version": __version__, "recipe": recipe.name, "delta": recipe.privacy.delta}
     return said | {CONFIG: recipe.to_dict()}
 
