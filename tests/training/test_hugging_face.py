@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,18 +133,21 @@ OWNERS = [f"p{i % 5}" if i < 20 else "p0" for i in range(24)]  # four, and p0 wi
 
 
 @pytest.mark.parametrize("regime", ["together", "alone"])
-def test_steps_are_those_of_owners_with_all_their_items(trainer: Make, regime: str) -> None:
+def test_steps_are_those_of_owners_with_all_their_items(
+    trainer: Make, regime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Σ_u min(1, (1-ρ)C/‖g_u‖) g_u over the owners that were drawn; ε is that of five of them."""
     one, sums, drawn = trainer(max_steps=1, per_device_train_batch_size=4), [], []
     privacy = attached(one, owners=OWNERS, units=Units(8, regime=regime), expected_batch_size=3)
     before = {name: value.detach().clone() for name, value in one.model.named_parameters()}
-    draw = privacy._batches._draw
+    batches = PoissonBatches.__iter__
 
-    def kept() -> list[int]:
-        drawn.append(draw())
-        return drawn[-1]
+    def kept(self: PoissonBatches) -> Iterator[list[int]]:
+        for positions in batches(self):
+            drawn.append(positions)
+            yield positions
 
-    privacy._batches._draw = kept
+    monkeypatch.setattr(PoissonBatches, "__iter__", kept)
 
     class Look(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -44,7 +44,7 @@ class AdamBoundStep:
 
     @property
     def promised(self) -> tuple[bool, bool]:
-        """Whether the bound is positive at small enough rates: of the noisy and of the denoised gradient."""
+        """True where the bound is positive at small enough rates: of the noisy and of the denoised gradient."""
         return 1 - self.cosine < self.shortfall, 1 - self.denoised_cosine < self.shortfall
 
 
