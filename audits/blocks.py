@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,10 +73,10 @@ class Stage:
 
     def __init__(self, game: ManyGames, noise_multiplier: float) -> None:
         self._game = game
-        model = _model(game)
+        model = self.prepared(_model(game))
         self.private = _private(game, model, noise_multiplier)
         self._model = model
-        self._start = {name: value.detach().clone() for name, value in self._trained()}
+        self._start = {name: value.detach().clone() for name, value in self.trained()}
         self._samples = _samples(game)
 
     @property
@@ -90,25 +91,40 @@ class Stage:
             subspaces.step = clock
         projectors = {layer.weight: subspaces.projector(layer.weight).double() for layer in subspaces or ()}
         if batch:
-            inputs, targets = (part[batch] for part in self._samples)
-            losses = (targets * self.private.model(inputs)).flatten(1).sum(1)
-            self.private.accumulate(losses, samples=batch, step=step)
+            self.accumulate(batch, step)
         self.private.step()
         parts = []
         with torch.no_grad():
-            for name, value in self._trained():
-                moved = self._start[name] - value
+            for name, value in self.trained():
+                moved = self.whole(self._start[name] - value)
                 if value in projectors:  # what is released is R, and the parameters move by PR
                     moved = torch.linalg.lstsq(projectors[value], subspaces.layer(value).orient(moved)).solution
                 parts.append(_by_block(moved))
                 value.copy_(self._start[name])
         return torch.cat(parts, 1)
 
-    def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+    def prepared(self, model: torch.nn.Module) -> torch.nn.Module:
+        """What is made private."""
+        return model
+
+    def accumulate(self, batch: list[int], step: int, names: list[int] | None = None) -> None:
+        """Clip and add these canaries, under their numbers or other names."""
+        inputs, targets = (part[batch] for part in self._samples)
+        losses = (targets * self.private.model(inputs)).flatten(1).sum(1)
+        self.private.accumulate(losses, samples=names or batch, step=step)
+
+    def whole(self, value: torch.Tensor) -> torch.Tensor:
+        """Of what a step has moved, all."""
+        return value
+
+    def trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """Trainable parameters, by name."""
         return [(name, value) for name, value in self._model.named_parameters() if value.requires_grad]
 
 
-def play_many(game: ManyGames, trials: int, seed: int = 0) -> tuple[Scores, Scores]:
+def play_many(
+    game: ManyGames, trials: int, seed: int = 0, stage: Callable[[ManyGames, float], Stage] = Stage
+) -> tuple[Scores, Scores]:
     """Scores of so many trials without and with the canary, rounded up to whole rounds of all blocks.
 
     Parameters
@@ -119,6 +135,8 @@ def play_many(game: ManyGames, trials: int, seed: int = 0) -> tuple[Scores, Scor
         In each world.
     seed : int
         Of the coins.
+    stage : callable
+        Makes a stage with so much noise.
 
     Returns
     -------
@@ -126,21 +144,21 @@ def play_many(game: ManyGames, trials: int, seed: int = 0) -> tuple[Scores, Scor
         Log likelihood ratios, of shape (trials,) each.
     """
     rounds = math.ceil(trials / COPIES)
-    stage, twin = Stage(game, game.noise_multiplier), Stage(game, 0.0)
+    played, twin = stage(game, game.noise_multiplier), stage(game, 0.0)
     sampler = UniformWithReplacementSampler(
         num_samples=COPIES,
         sample_rate=game.sample_rate,
         generator=torch.Generator().manual_seed(seed),
         steps=rounds * game.steps,
     )
-    variance = float(torch.stack([stage.release([], s) for s in range(_CALIBRATION)]).square().mean())
+    variance = float(torch.stack([played.release([], s) for s in range(_CALIBRATION)]).square().mean())
     adversary, numbers = _Adversary(game, twin, variance), iter(range(10**6, 10**9))
     coins, scores = iter(sampler), np.zeros((2, rounds, COPIES))
     for row in range(rounds):
         for _ in range(game.steps):
             for world, batch in enumerate(([], next(coins))):
-                step, clock = next(numbers), stage.clock
-                scores[world, row] += adversary.score(stage.release(batch, step), step, clock)
+                step, clock = next(numbers), played.clock
+                scores[world, row] += adversary.score(played.release(batch, step), step, clock)
     return scores[0].ravel(), scores[1].ravel()
 
 
@@ -213,7 +231,7 @@ def _model(game: ManyGames) -> torch.nn.Module:
 
 def _private(game: ManyGames, model: torch.nn.Module, noise_multiplier: float) -> Any:
     options: dict[str, Any] = {**game.options, "clipping_norm": 1.0, "expected_batch_size": 1.0}
-    options |= {"noise_multiplier": noise_multiplier, "noise_generator": torch.Generator().manual_seed(7)}
+    options |= {"noise_multiplier": noise_multiplier, "noise_generator": torch.Generator().manual_seed(7 + _rank())}
     if "secret" in options:
         generator, secret = ProbeGenerator(seed=1), options.pop("secret")
         options["norms"] = HutchinsonEstimator(4, secret=secret, everything=True, generator=generator)
@@ -223,6 +241,11 @@ def _private(game: ManyGames, model: torch.nn.Module, noise_multiplier: float) -
         optimizer = DPGrape(trained, lr=1.0, subspaces=subspaces, rule="sgd")
         return make_private(model, optimizer, **{"norms": "exact", **options})
     return make_private(model, torch.optim.SGD(trained, lr=1.0), **options)
+
+
+def _rank() -> int:
+    # Processes noise other rows, from streams of their own.
+    return int(torch.distributed.get_rank()) if torch.distributed.is_initialized() else 0
 
 
 def _samples(game: ManyGames) -> tuple[torch.Tensor, torch.Tensor]:

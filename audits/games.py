@@ -11,15 +11,14 @@ from typing import Any
 
 import torch
 
-from audits.blocks import ManyGames, many_games
+from audits.blocks import many_games
 from audits.faults import planted, repaired
-from audits.game import Game
-from audits.published import PublishedGame, planted_in_telemetry, published_games
+from audits.published import planted_in_telemetry, published_games
 from audits.settings import all_games
+from audits.shards import planted_in_shards, sharded_games
 from audits.table import markdown
-from audits.verdict import DELTAS, TIGHT, Verdict, judge
+from audits.verdict import DELTAS, TIGHT, Played, Verdict, judge
 
-Played = Game | ManyGames | PublishedGame
 RESULTS = Path(__file__).parent / "results" / "games.json"
 # A canary that is not clipped, or whose norm hardly varies, is not the worst one: nothing is asked of its share.
 WORST = (
@@ -70,7 +69,9 @@ def plan(trials: int) -> list[tuple[str, Played, int]]:
         some = trials // 200 if game.micro_batch == 2 else trials // 50
         bugs += [(f"bug: {bug}", game, some), (f"without it: {bug}", repaired(game, bug), some)]
     bugs += [(f"bug: {bug}", game, trials // 40) for bug, game in planted_in_telemetry().items()]
-    return [*one, *twenty, *single, *published, *bugs]
+    bugs += [(f"bug: {bug}", game, trials // 10) for bug, game in planted_in_shards().items()]
+    shards = [(f"1 step, spread: {game.name}", game, trials // 10) for game in sharded_games()]
+    return [*one, *twenty, *single, *published, *shards, *bugs]
 
 
 def as_it_should_be(name: str, verdict: Verdict) -> bool:

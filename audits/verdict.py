@@ -9,6 +9,7 @@ from audits.blocks import ManyGames, play_many
 from audits.bounds import Scores, best_threshold, evidence, middle_threshold
 from audits.game import Game, canary_lengths, noise_p_value, play
 from audits.published import PublishedGame
+from audits.shards import ShardedGame
 from dprmt.accounting import DPSGD
 from dprmt.accounting.basics import UnsoundLawError
 
@@ -17,6 +18,7 @@ CONFIDENCE = 0.99  # of every bound
 TIGHT = 0.7
 _LENGTHS = 800
 _UNLIKELY = 1e-5
+Played = Game | ManyGames | PublishedGame | ShardedGame
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,11 @@ class Verdict:
 
 
 def judge(
-    game: Game | ManyGames | PublishedGame, trials: int, seed: int = 0, *, deltas: tuple[float, ...] = DELTAS
+    game: Played,
+    trials: int,
+    seed: int = 0,
+    *,
+    deltas: tuple[float, ...] = DELTAS,
 ) -> Verdict:
     """Play, choose thresholds on a third of the trials, and bound the error rates on the rest."""
     without, inside = _played(game, trials, seed)
@@ -84,8 +90,8 @@ def judge(
     )
 
 
-def _played(game: Game | ManyGames | PublishedGame, trials: int, seed: int) -> tuple[Scores, Scores]:
-    if isinstance(game, PublishedGame):
+def _played(game: Played, trials: int, seed: int) -> tuple[Scores, Scores]:
+    if isinstance(game, PublishedGame | ShardedGame):
         return game.play(trials, seed)
     return play_many(game, trials, seed) if isinstance(game, ManyGames) else play(game, trials, seed)
 

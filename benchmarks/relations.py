@@ -5,8 +5,9 @@
 
 Settings are those of ``benchmarks.sweep``, each with a relation drawn for it: any sample in another's place, or a
 group of 2 to 16 with coins of their own. Answers are held against: the same run for one sample that is present or
-not, which is never dearer; one step by quadrature, a coupling and a spectrum that are attained; dp-accounting's own
-replaced and mixed Gaussians, from above and from below; and, above, certified curves of one sample composed (N6).
+not, which is never more expensive; one step by quadrature, a coupling and a spectrum that are attained;
+dp-accounting's own replaced and mixed Gaussians, from above and from below; and, above, certified curves of one
+sample composed (N6).
 A results file keeps the answers, so that a long run can be cut into short ones.
 """
 

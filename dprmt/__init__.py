@@ -2,11 +2,14 @@
 
 Rooms: :mod:`dprmt.accounting` (certified ε), :mod:`dprmt.spectra` (random matrix theory of noisy
 gradients), :mod:`dprmt.training` (the torch harness), :mod:`dprmt.statements`, :mod:`dprmt.plots`,
-:mod:`dprmt.report` and :mod:`dprmt.cli`.
+:mod:`dprmt.report` and :mod:`dprmt.cli`. They raise :class:`ParameterError`, a ``ValueError``, where an argument
+is out of its range, and :class:`TrainingStateError` where training code does what no guarantee covers.
 Importing this package imports none of them; ``dprmt.accounting`` does, when it is first used.
 """
 
 from dprmt._lazy import on_demand as _on_demand
+from dprmt._validation import ParameterError as ParameterError
+from dprmt._validation import TrainingStateError as TrainingStateError
 
 __version__ = "0.1.0"
 

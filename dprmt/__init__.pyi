@@ -6,6 +6,8 @@ from dprmt import report as report
 from dprmt import spectra as spectra
 from dprmt import statements as statements
 from dprmt import training as training
+from dprmt._validation import ParameterError as ParameterError
+from dprmt._validation import TrainingStateError as TrainingStateError
 
 __version__: str
 

@@ -62,7 +62,7 @@ def attack(sketch: int, power_iteration: bool, spectra: dict[str, Floats], draws
     worst: dict[str, tuple[str, Margin]] = {}
     attained = 0.0
     for seed, (name, shares) in enumerate(hard.items()):
-        few = max(draws * 4 * sketch // max(shares.size, 4 * sketch), 50)  # long spectra are dear, and easy
+        few = max(draws * 4 * sketch // max(shares.size, 4 * sketch), 50)  # long spectra are expensive, and easy
         left = residual_shares(shares[shares > 0], sketch, power_iteration, few, seed)
         found = [*share_margins(left, sketch, power_iteration), *margins(left, law, PROBES, seed)]
         for margin in found:

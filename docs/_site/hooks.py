@@ -80,14 +80,17 @@ def on_page_content(text: str, **_: Any) -> str:
 def _command_line() -> str:
     from dprmt.cli import build_parser
 
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "80"
     parser = build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    parts = ["# Command line", "What `--help` says.", _help(parser)]
+    said = (
+        "What `--help` says. What a command's `--json` printed, its `--from-json` takes in place of what it was asked."
+    )
+    parts = ["# Command line", said, _help(parser)]
     for name, command in commands.choices.items():
         parts += [f"## dprmt {name}", _help(command)]
     return "\n\n".join(parts) + "\n"
 
 
 def _help(parser: argparse.ArgumentParser) -> str:
-    return f"```text\n{parser.format_help().rstrip()}\n```"
+    return f"``` {{ .text .terminal }}\n{parser.format_help().rstrip()}\n```"

@@ -52,7 +52,8 @@ def _curve(record: dict[str, Any]) -> dict[str, list[Any]]:
     run = DPSGD(stated["noise_multiplier"], sampling, norms, neighbours_from_dict(stated["neighbours"]))
     unit = "epochs" if "epochs" in record else "steps"
     last = record[unit]
-    counts = sorted({max(1, round(last * place / _POINTS)) for place in range(1, _POINTS + 1)})
+    # Close to each other at the start, where the curve bends: between them the page draws straight lines.
+    counts = sorted({max(1, round(last * (place / _POINTS) ** 2)) for place in range(1, _POINTS + 1)})
     upper = run.epsilon(**{unit: counts}, delta=record["delta"]).upper
     finite = [float(value) if math.isfinite(value) else None for value in upper]
     return {"unit": unit, "steps": counts, "upper": finite}

@@ -62,7 +62,7 @@
     const most = Math.max(...points.map(([, value]) => value)), last = steps[steps.length - 1];
     const x = (count) => margin + (count / last) * (width - margin - 8);
     const y = (value) => height - 24 - (value / most) * (height - 44);
-    const line = [[0, 0], ...points].map(([count, value]) => `${x(count).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
+    const line = points.map(([count, value]) => `${x(count).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
     const text = (a, b, anchor, words) => `<text x="${a}" y="${b}" text-anchor="${anchor}">${words}</text>`;
     return `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="ε against ${unit}">
       <path d="M${margin} 8V${height - 24}H${width - 4}" fill="none" stroke="currentColor" stroke-opacity=".5"/>

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.spectra import NoisySpectrum, noisy_spectrum
+from dprmt.spectra import NoisySpectrum, noisy_spectrum, noisy_spectrum_from_dict
 
 LARGEST_ENTRY = 1e100
 FALSE_ALARM = 0.01
@@ -58,6 +59,12 @@ def matrix_spectrum(name: str, array: NDArray[Any], sigma: float, false_alarm: f
     """
     spectrum = noisy_spectrum(as_matrix(array), sigma, false_alarm=false_alarm)
     return MatrixSpectrum(**vars(spectrum), name=name, array_shape=tuple(map(int, array.shape)))
+
+
+def recorded_spectrum(record: Mapping[str, Any], false_alarm: float) -> MatrixSpectrum:
+    """What :meth:`MatrixSpectrum.as_dict` described, at this rate of false alarms."""
+    spectrum = noisy_spectrum_from_dict(record, false_alarm=false_alarm)
+    return MatrixSpectrum(**vars(spectrum), name=str(record["name"]), array_shape=tuple(record["array_shape"]))
 
 
 def why_not(array: NDArray[Any]) -> str | None:

@@ -12,6 +12,7 @@ from dprmt._files import strict_json
 from dprmt._validation import ParameterError, how_to_install
 from dprmt.cli._changes import add_changes, recipe_changes
 from dprmt.cli._options import Commands, UsageError, add_command_with, name_of
+from dprmt.cli._recipe_records import CONFIG, FROM_RECORD, recipe_of, recipe_record
 from dprmt.cli._text_table import text_table
 
 _HEADER = ["norms", "time ×", "GFLOP of norms", "MiB at the peak", "ε ≤"]
@@ -25,9 +26,13 @@ examples:
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
     summary = "what a recipe's steps cost by every way of taking norms: time, memory, ε; and which one to take"
-    parser = add_command_with(commands, "plan", summary, (), run_plan, _EXAMPLES)
+    parser = add_command_with(commands, "plan", summary, (FROM_RECORD,), run_plan, _EXAMPLES)
     parser.add_argument(
-        "recipe", metavar="RECIPE", type=name_of("a recipe"), help="a .toml file, or a name that `dprmt recipes` lists"
+        "recipe",
+        metavar="RECIPE",
+        nargs="?",
+        type=name_of("a recipe"),
+        help="a .toml file, or a name that `dprmt recipes` lists",
     )
     parser.add_argument("--layers", action="store_true", help="every layer's norms, too, by the recommended way")
     parser.add_argument("--measure", action="store_true", help="with this machine's rates, not those of any CPU core")
@@ -42,23 +47,31 @@ def run_plan(namespace: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         raise UsageError(f"dprmt plan: needs {error.name}: {how_to_install('train')}") from None
     try:
-        recipe = load_recipe(namespace.recipe).with_changes(recipe_changes(namespace.set))
-        costs = recipe_costs(recipe, measure=namespace.measure)
+        record = recipe_record(namespace)
+        if record is None and namespace.recipe is None:
+            raise ParameterError("recipe", None, "given, or --from-json")
+        recipe = load_recipe(namespace.recipe) if record is None else recipe_of(record)
+        recipe = recipe.with_changes(recipe_changes(namespace.set))
+        measure = namespace.measure or bool((record or {}).get("measured"))
+        costs = recipe_costs(recipe, measure=measure)
     except ParameterError as error:
-        name = "RECIPE" if error.name == "recipe" else error.name
+        name = {"recipe": "RECIPE", "from_json": "--from-json"}.get(error.name, error.name)
         raise UsageError(f"dprmt plan: {name} must be {error.allowed}, got {error.value!r}") from None
     if namespace.json:
         found = dataclasses.asdict(costs) | {"recommended": costs.recommended.way, "sentence": costs.sentence}
-        sys.stdout.write(strict_json({"version": __version__, "recipe": recipe.name} | found) + "\n")
+        asked = {"version": __version__, "recipe": recipe.name, "delta": recipe.privacy.delta, "measured": measure}
+        sys.stdout.write(strict_json(asked | {CONFIG: recipe.to_dict()} | found) + "\n")
         return
-    sys.stdout.write(_words(costs, recipe.name, every_layer=namespace.layers))
+    sys.stdout.write(_words(costs, recipe, every_layer=namespace.layers))
 
 
-def _words(costs: Any, name: str, *, every_layer: bool) -> str:
+def _words(costs: Any, recipe: Any, *, every_layer: bool) -> str:
+    name = recipe.name
     plain = f"without privacy {costs.plain_flops / 1e9:.3g} GFLOP, {costs.plain_peak / 2**20:.0f} MiB"
     lines = [f"{name}: a step of one micro-batch, counted; {plain}", text_table(_HEADER, costs.rows())]
     if every_layer:
         taken = costs.recommended.layers
         rows = [[one.layer, one.how, f"{one.flops / 1e9:.3g}", f"{one.kept / 2**20:.1f}"] for one in taken]
         lines.append(text_table(["layer", "norms", "GFLOP", "MiB kept"], rows))
-    return "\n".join([*lines, f"recommended: {costs.sentence}\n"])
+    at = f"ε at δ = {recipe.privacy.delta:g}; {costs.neighbours}"
+    return "\n".join([*lines, at, f"recommended: {costs.sentence}\n"])

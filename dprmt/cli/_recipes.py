@@ -8,6 +8,7 @@ import sys
 from dprmt._files import strict_json
 from dprmt._validation import ParameterError
 from dprmt.cli._options import Commands, UsageError, add_command_with
+from dprmt.cli._recipe_records import FROM_RECORD, recipe_of, recipe_record
 
 _EXAMPLES = """\
 examples:
@@ -19,19 +20,21 @@ examples:
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
     summary = "the recipes that come with the package, or one of them in full"
-    parser = add_command_with(commands, "recipes", summary, (), run_recipes, _EXAMPLES)
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a recipe, to be printed as TOML")
+    parser = add_command_with(commands, "recipes", summary, (FROM_RECORD,), run_recipes, _EXAMPLES)
+    parser.add_argument("recipe", metavar="NAME", nargs="?", help="a recipe, to be printed as TOML")
 
 
 def run_recipes(namespace: argparse.Namespace) -> None:
     """One line a recipe, or its text with every value written out."""
     from dprmt.training.recipes import builtin_recipes, load_recipe
 
-    if namespace.name is not None:
+    if namespace.recipe is not None or namespace.from_json is not None:
         try:
-            recipe = load_recipe(namespace.name)
+            record = recipe_record(namespace)
+            recipe = load_recipe(namespace.recipe) if record is None else recipe_of(record)
         except ParameterError as error:
-            raise UsageError(f"dprmt recipes: NAME must be {error.allowed}, got {error.value!r}") from None
+            name = {"recipe": "NAME", "from_json": "--from-json"}.get(error.name, error.name)
+            raise UsageError(f"dprmt recipes: {name} must be {error.allowed}, got {error.value!r}") from None
         text = strict_json(recipe.to_dict()) + "\n" if namespace.json else recipe.to_toml()
     elif namespace.json:
         text = strict_json({name: load_recipe(name).to_dict() for name in builtin_recipes()}) + "\n"

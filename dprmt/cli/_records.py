@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,33 @@ from dprmt.statements import mechanism_from_dict
 _FORM = "a file with what --json printed, or - for standard input"
 
 
-def _record(name: str, text: str) -> dict[str, Any]:
+def read_record(name: str, text: str, command: str, keys: Collection[str] = ()) -> dict[str, Any]:
+    """What a command's ``--json`` printed, with any of these keys."""
     try:
         content = sys.stdin.read() if text == "-" else Path(text).read_text(encoding="utf-8")
         record = json.loads(content)
     except (OSError, ValueError) as error:
         raise ParameterError(name, text, f"{_FORM} ({str(error).splitlines()[0]})") from None
-    if not isinstance(record, dict) or not ({"mechanism", "phases"} & set(record)):
-        raise ParameterError(name, text, f"{_FORM}, of a run: one with a mechanism and steps, or with phases")
+    if not isinstance(record, dict) or (keys and not set(keys) & set(record)):
+        raise ParameterError(name, text, f"{_FORM}, {command}")
     return record
+
+
+def of_record(command: str, *keys: str) -> Option:
+    """``--from-json`` of a command that answers no question about a run's privacy."""
+    return Option(
+        "--from-json",
+        lambda name, text: read_record(name, text, f"of {command}", keys),
+        f"what --json of {command} printed, in place of what it was asked",
+        metavar="FILE",
+    )
 
 
 FROM_JSON = Option(
     "--from-json",
-    _record,
+    lambda name, text: read_record(
+        name, text, "of a run: one with a mechanism and steps, or with phases", ("mechanism", "phases")
+    ),
     "a run that --json printed before, in place of the run's options; what else it states need not be given again",
     metavar="FILE",
 )
@@ -53,9 +66,11 @@ def releases_of(record: Mapping[str, Any]) -> tuple[Release, ...]:
 
 
 def stated(record: Mapping[str, Any], option: Option) -> str | None:
-    """A number that the record states under an option's name, or as its target, as the option's text."""
+    """What the record states under an option's name, or as its target, as the option's text."""
     for name in (option.dest, f"target_{option.dest}"):
         value = record.get(name)
+        if isinstance(value, str):
+            return value
         if isinstance(value, int | float) and not isinstance(value, bool):
             return repr(value)
     return None

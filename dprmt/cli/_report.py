@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from dprmt import __version__
 from dprmt._files import strict_json
 from dprmt._validation import ParameterError
 from dprmt.cli._changes import add_changes, recipe_changes
 from dprmt.cli._options import Commands, Option, add_command_with, count, name_of, read_options
+from dprmt.cli._records import of_record
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +26,9 @@ _SIZES = (
     Option("--steps", count(), "how many of its steps are run (10)", default=None, metavar="N"),
     Option("--seeds", count(), "runs, for bands around Improvement (1)", default=1, metavar="N"),
 )
+_FROM_JSON = of_record("dprmt report", "asked")
+_ASKED = ("recipe", "run_folder", "set", "steps", "seeds")
+_LEFT_OUT = "left out where --from-json is given"
 _EXAMPLES = """\
 examples:
   dprmt report --out report
@@ -36,7 +41,7 @@ examples:
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
     summary = "theory against measurement on real gradients, and the price of randomized clipping: one HTML page"
-    parser = add_command_with(commands, "report", summary, _SIZES, run_report, _EXAMPLES)
+    parser = add_command_with(commands, "report", summary, (*_SIZES, _FROM_JSON), run_report, _EXAMPLES)
     parser.add_argument(
         "--out", required=True, metavar="DIR", type=name_of("a folder"), help="folder for index.html and numbers.json"
     )
@@ -64,6 +69,7 @@ def run_report(namespace: argparse.Namespace) -> None:
     from dprmt.report import write_report
 
     console = Console()
+    _take_record(namespace)
     if namespace.run_folder is not None:
         _of_a_run(console, namespace)
         return
@@ -76,9 +82,24 @@ def run_report(namespace: argparse.Namespace) -> None:
             progress=progress,
         )
     if namespace.json:
-        _print_json(report)
+        _print_json(report, namespace)
     else:
         _print(console, report)
+
+
+def _take_record(namespace: argparse.Namespace) -> None:
+    """What a record was asked, as if it were asked here."""
+    record = read_options(namespace, (_FROM_JSON,))[_FROM_JSON.dest]
+    if record is None:
+        return
+    for name in _ASKED:
+        if getattr(namespace, name):
+            raise ParameterError(name.removesuffix("_folder"), getattr(namespace, name), _LEFT_OUT)
+    asked = dict(record["asked"])
+    for name in _ASKED:
+        value = asked.get(name)
+        setattr(namespace, name, str(value) if isinstance(value, int) else value)
+    namespace.set = namespace.set or []
 
 
 def _of_a_run(console: Console, namespace: argparse.Namespace) -> None:
@@ -89,15 +110,17 @@ def _of_a_run(console: Console, namespace: argparse.Namespace) -> None:
             raise ParameterError(name, given, "left out with --run: a run has its own")
     report = write_run_report(namespace.out, namespace.run_folder)
     if namespace.json:
-        _print_json(report)
+        _print_json(report, namespace)
         return
     _print_sections(console, report.sections)
     console.print(f"page and numbers: {report.page}, {report.numbers}", soft_wrap=True, highlight=False)
 
 
-def _print_json(report: Report | RunReport) -> None:
+def _print_json(report: Report | RunReport, namespace: argparse.Namespace) -> None:
     sections = [{"title": section.title, "sentences": list(section.sentences)} for section in report.sections]
-    document = {"page": str(report.page), "numbers": str(report.numbers), "sections": sections}
+    asked = {name: getattr(namespace, name) for name in _ASKED}
+    written = {"page": str(report.page), "numbers": str(report.numbers), "sections": sections}
+    document = {"version": __version__, "asked": asked, **written}
     sys.stdout.write(strict_json(document) + "\n")
 
 

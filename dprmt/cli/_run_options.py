@@ -14,7 +14,6 @@ from dprmt.accounting import (
     Composition,
     ExactNorms,
     FixedOrder,
-    Group,
     RandomAllocation,
     Release,
     calibrate,
@@ -23,6 +22,7 @@ from dprmt.cli._options import Option, read_options, real
 from dprmt.cli._records import FROM_JSON, phases_of, releases_of, stated
 from dprmt.cli._sampling_options import SAMPLING, batches_of
 from dprmt.cli._value_options import ALSO, NEIGHBOURS, NORMS, analysis_of, neighbours_of, norms_label, norms_of
+from dprmt.statements import relation_label
 
 NOISE = Option(
     "--noise-multiplier",
@@ -32,7 +32,7 @@ NOISE = Option(
 )
 DELTA = Option("--delta", real(low=1e-290, high=1.0, high_open=True), "δ, in [1e-290, 1)", metavar="D")
 EPSILON = Option("--epsilon", real(low=0.0, high=1e17), "ε, in [0, 1e17]", metavar="E")
-_NEEDED = ("delta", "epsilon")
+_NEEDED = ("delta", "epsilon", "budget")
 _FORM = "a TOML file with a list of tables [[phases]]"
 _OF_A_PHASE = (NOISE, *SAMPLING, *NORMS, *NEIGHBOURS)
 _KEYS = tuple(option.dest for option in _OF_A_PHASE)
@@ -106,9 +106,7 @@ class Run:
         labels = list(dict.fromkeys(_label(mechanism) for mechanism, _ in self.phases))
         label = f"{len(self.phases)} phases: {'; '.join(labels)}" if self.in_phases else labels[0]
         beside = f", {len(self.releases)} more released" if self.releases else ""
-        whose = self.composition().neighbours
-        relation = f"{whose.of.kind}, groups of {whose.size}" if isinstance(whose, Group) else whose.kind
-        return f"{label}{beside}; {relation}"
+        return f"{label}{beside}; {relation_label(self.composition().neighbours)}"
 
 
 def read_run(
@@ -128,8 +126,9 @@ def read_run(
             raise ParameterError(option.dest, None, "given, or in a record that --from-json names")
     releases = read_options(namespace, (ALSO,))[ALSO.dest] or () if hasattr(namespace, ALSO.dest) else ()
     asked = {option.dest: getattr(namespace, option.dest, None) for option in _OF_A_PHASE}
-    if namespace.phases is None:
-        run = Run((_phase(asked, noise_multiplier, "given, or --phases"),), releases=releases)
+    if getattr(namespace, PHASES.dest, None) is None:
+        instead = "--phases" if hasattr(namespace, PHASES.dest) else "a record that --from-json names"
+        run = Run((_phase(asked, noise_multiplier, f"given, or {instead}"),), releases=releases)
         return run, read_options(namespace, (*others, *targets))
     for name, text in asked.items():
         if text is not None:

@@ -8,11 +8,12 @@ import difflib
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from dprmt import __version__
+from dprmt._validation import ParameterError
 from dprmt.cli._matrix_spectrum import (
     FALSE_ALARM,
     LARGEST_ENTRY,
@@ -20,6 +21,7 @@ from dprmt.cli._matrix_spectrum import (
     as_matrix,
     is_usable,
     matrix_spectrum,
+    recorded_spectrum,
     why_not,
 )
 from dprmt.cli._options import (
@@ -32,6 +34,7 @@ from dprmt.cli._options import (
     read_options,
     real,
 )
+from dprmt.cli._records import of_record
 from dprmt.cli._spectrum_noise import OPTIONS, NoiseLevel, read_noise
 from dprmt.cli._spectrum_tables import csv_rows, details, overview, printable, verdict
 from dprmt.cli._tensor_files import Reader, UnreadableFileError, open_tensors
@@ -46,6 +49,7 @@ _GATE = Option(
     default=FALSE_ALARM,
     metavar="P",
 )
+_FROM_JSON = of_record(_COMMAND, "matrices")
 _TITLE = 100  # characters of a name that fit on a picture
 _EXAMPLES = """\
 examples:
@@ -59,10 +63,11 @@ examples:
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
     summary = "the singular values of noisy matrices, and which of them stand out from the noise"
-    parser = add_command_with(commands, "spectrum", summary, (*OPTIONS, _GATE), run_spectrum, _EXAMPLES)
+    parser = add_command_with(commands, "spectrum", summary, (*OPTIONS, _GATE, _FROM_JSON), run_spectrum, _EXAMPLES)
     parser.add_argument(
         "file",
         metavar="FILE",
+        nargs="?",
         type=name_of("a file"),
         help="a .npy, .npz, .safetensors, .pt, .pth, .ckpt or .bin file of matrices, or the folder of a model",
     )
@@ -87,7 +92,7 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
     The picture shows the matrix of ``--param``, or else that with the largest top singular value in units of its bulk
     edge; its title says which. With ``--json`` stdout is one object::
 
-        {"sigma": 0.01,
+        {"version": "0.1.0", "sigma": 0.01, "false_alarm": 0.01,
          "matrices": [{"name": "query", "shape": [16, 768], "array_shape": [16, 768], "sigma": 0.01,
                        "bulk_edge": 0.317, "detection_threshold": 0.105, "gate": 0.322, "false_alarm": 0.01,
                        "singular_values": [0.495, …],
@@ -100,14 +105,18 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
     "false_alarm" is the chance of noise to pass the gate: what was asked for, or less where the bulk edge itself is
     passed less often.
     """
-    noise, alarm = read_noise(namespace), read_options(namespace, (_GATE,))[_GATE.dest]
+    record = read_options(namespace, (_FROM_JSON,))[_FROM_JSON.dest]
+    noise, alarm = _levels(namespace, record)
     if namespace.csv and namespace.json:
         raise UsageError(f"{_COMMAND}: --csv must be left out where --json is given")
     if namespace.plot is not None:
         check_picture_name(_COMMAND, namespace.plot)
     try:
-        tensors = _chosen(open_tensors(Path(namespace.file)), namespace.file, namespace.param)
-        spectra, skipped = _analysed(tensors, noise, alarm, namespace.file)
+        if record is None:
+            tensors = _chosen(open_tensors(Path(namespace.file)), namespace.file, namespace.param)
+            spectra, skipped = _analysed(tensors, noise, alarm, namespace.file)
+        else:
+            spectra, skipped = _recorded(record, alarm, namespace)
     except UnreadableFileError as error:
         _refuse("FILE", error.allowed, namespace.file, error.reason)
     if not spectra:
@@ -117,7 +126,8 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
         _draw(namespace.plot, widest, len(spectra), alarm)
     if namespace.json:
         matrices = [spectrum.as_dict() for spectrum in spectra]
-        document = {"version": __version__, "sigma": noise.sigma, "matrices": matrices, "skipped": list(skipped)}
+        asked = {"version": __version__, "sigma": noise.sigma, "false_alarm": alarm}
+        document = {**asked, "matrices": matrices, "skipped": list(skipped)}
         sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
     elif namespace.csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(spectra))
@@ -127,6 +137,36 @@ def run_spectrum(namespace: argparse.Namespace) -> None:
         sys.stdout.writelines((verdict(spectra, estimated=noise.sigma is None), *_notes(spectra, skipped)))
         if namespace.plot is not None:
             sys.stdout.write(f"wrote {namespace.plot}: {printable(widest.name)}\n")
+
+
+def _levels(namespace: argparse.Namespace, record: dict[str, Any] | None) -> tuple[NoiseLevel, float]:
+    """The noise, and how often noise alone may be called: as asked for, or as a record says."""
+    given = [option.dest for option in OPTIONS if getattr(namespace, option.dest) is not None]
+    if record is None:
+        if namespace.file is None:
+            raise UsageError(f"{_COMMAND}: FILE must be given, or --from-json")
+        return read_noise(namespace), read_options(namespace, (_GATE,))[_GATE.dest]
+    for name in [*given, *(["file"] if namespace.file is not None else [])]:
+        shown = "FILE" if name == "file" else "--" + name.replace("_", "-")
+        _refuse(shown, "left out where --from-json is given", getattr(namespace, name))
+    if namespace.false_alarm is None and "false_alarm" in record:
+        namespace.false_alarm = repr(record["false_alarm"])
+    return NoiseLevel(record.get("sigma")), read_options(namespace, (_GATE,))[_GATE.dest]
+
+
+def _recorded(
+    record: dict[str, Any], alarm: float, namespace: argparse.Namespace
+) -> tuple[list[MatrixSpectrum], dict[str, str]]:
+    try:
+        found = {one["name"]: recorded_spectrum(one, alarm) for one in record["matrices"]}
+        skipped = dict.fromkeys(record.get("skipped", ()), "was skipped before")
+    except (ParameterError, KeyError, TypeError, AttributeError) as error:
+        _refuse("--from-json", f"what --json of {_COMMAND} printed", namespace.from_json, str(error))
+    if namespace.param is None:
+        return list(found.values()), skipped
+    if namespace.param not in found:
+        _refuse("--param", f"one of {_some_names(dict.fromkeys(found), namespace.param)}", namespace.param)
+    return [found[namespace.param]], {}
 
 
 def _chosen(tensors: dict[str, Reader], file: str, param: str | None) -> dict[str, Reader]:
@@ -215,7 +255,7 @@ def _listed(names: list[str]) -> str:
     return f"{len(names)} ({shown}{more})"
 
 
-def _some_names(tensors: dict[str, Reader], wanted: str) -> str:
+def _some_names(tensors: Mapping[str, object], wanted: str) -> str:
     # A few that are like the one that was asked for, if any are.
     like = [name for name in tensors if wanted in name] or difflib.get_close_matches(wanted, tensors)
     listed = (like or list(tensors))[:_NAMES_LISTED]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from collections.abc import Sequence
 from itertools import zip_longest
+
+from dprmt.cli._terminal import spelled
 
 _GAP = 2
 
@@ -23,13 +26,16 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, width:
      1.5  …0.query
     0.25      bias
     """
-    filled = [list(row) for row in zip_longest(*zip_longest(headings, *rows, fillvalue=""), fillvalue="")]
+    # As the output will have them: a letter that it lacks is a word there.
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    square = zip_longest(*zip_longest(headings, *rows, fillvalue=""), fillvalue="")
+    filled = [[spelled(cell, encoding) for cell in row] for row in square]
     sizes = [max(map(_columns, column)) for column in zip(*filled, strict=True)]
     if width is not None and len(sizes) > 1:
         room = max(8, width - sum(sizes[:-1]) - _GAP * (len(sizes) - 1))
         sizes[-1] = min(sizes[-1], room)
         for row in filled[1:]:
-            row[-1] = _shortened(row[-1], sizes[-1])
+            row[-1] = _shortened(row[-1], sizes[-1], "." if spelled("…", encoding) != "…" else "…")
     filled.insert(1, ["-" * size for size in sizes])
     lines = ((" " * _GAP).join(_to_the_right(*cell) for cell in zip(row, sizes, strict=True)) for row in filled)
     return "".join(line.rstrip() + "\n" for line in lines)
@@ -44,9 +50,9 @@ def _to_the_right(text: str, size: int) -> str:
     return " " * (size - _columns(text)) + text
 
 
-def _shortened(text: str, size: int) -> str:
+def _shortened(text: str, size: int, sign: str) -> str:
     if _columns(text) <= size:
         return text
     while _columns(text) > size - 1:
         text = text[1:]
-    return f"…{text}"
+    return f"{sign}{text}"

@@ -43,7 +43,8 @@ def run_tradeoff(namespace: argparse.Namespace) -> None:
     if namespace.plot is not None:
         _draw(namespace.plot, band, run)
     columns = {"alpha": band.alpha, "lower": band.lower, "estimate": band.estimate, "upper": band.upper}
-    document = {"version": __version__, **{name: column.tolist() for name, column in columns.items()}, **run.document()}
+    curve = {name: column.tolist() for name, column in columns.items()}
+    document = {"version": __version__, "points": len(alpha), **curve, **run.document()}
     lines = [f"wrote {namespace.plot}"] if namespace.plot is not None else _csv(columns)
     print_answer(namespace, document, lines)
 

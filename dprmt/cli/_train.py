@@ -8,13 +8,15 @@ import os
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
 from dprmt._files import strict_json
 from dprmt._validation import ParameterError, how_to_install
+from dprmt.accounting import DPSGD
 from dprmt.cli._changes import add_changes, recipe_changes
 from dprmt.cli._options import Commands, UsageError, add_command_with, name_of
+from dprmt.cli._recipe_records import CONFIG, FROM_RECORD, recipe_of, recipe_record
 from dprmt.statements import round_up
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from dprmt.training.recipes import Recipe
 
 _COMMAND = "dprmt train"
-_OPTIONS = ("out", "resume", "noise_seed", "set", "device", "secure", "tensorboard")
+_OPTIONS = ("out", "resume", "noise_seed", "set", "device", "secure", "tensorboard", "from_json")
 _MIB = 2.0**20
 NO_PRIVACY = "clip only, no privacy: no noise was or would be added, and no ε is stated"
 _LAYERS_SHOWN = 8
@@ -38,7 +40,7 @@ examples:
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
     summary = "train a model as a recipe says, with differential privacy, and write down what it cost"
-    parser = add_command_with(commands, "train", summary, (), run_train, _EXAMPLES)
+    parser = add_command_with(commands, "train", summary, (FROM_RECORD,), run_train, _EXAMPLES)
     parser.add_argument(
         "recipe",
         metavar="RECIPE",
@@ -73,8 +75,13 @@ def run_train(namespace: argparse.Namespace) -> None:
         raise UsageError(f"{_COMMAND}: needs {error.name}: {how_to_install('train')}") from None
     try:
         changes = recipe_changes(namespace.set) | ({"privacy.secure": True} if namespace.secure else {})
+        record = recipe_record(namespace)
         name, out, resume = _which_run(namespace)
-        recipe = (_recipe_of_run(Path(out)) if name is None else load_recipe(name)).with_changes(changes)
+        if record is not None:
+            recipe = recipe_of(record)
+        else:
+            recipe = _recipe_of_run(Path(out)) if name is None else load_recipe(name)
+        recipe = recipe.with_changes(changes)
         seed = _noise_seed(namespace.noise_seed)
         named, out = out, out or str(Path("runs") / recipe.name)
         if namespace.dry_run:
@@ -110,10 +117,10 @@ def _which_run(namespace: argparse.Namespace) -> tuple[str | None, str, bool]:
     if isinstance(resume, str) and recipe is None and out is not None:
         recipe, resume = resume, True
     if isinstance(resume, str):
-        if recipe is not None or out is not None:
+        if recipe is not None or out is not None or namespace.from_json is not None:
             raise UsageError(f"{_COMMAND}: --resume must be given without a folder beside a recipe, got {resume!r}")
         return None, resume, True
-    if recipe is None:
+    if recipe is None and namespace.from_json is None:
         raise UsageError(f"{_COMMAND}: a recipe must be named (dprmt recipes lists them), or a run: --resume DIR")
     return recipe, out or "", bool(resume)
 
@@ -140,7 +147,8 @@ def _noise_seed(text: str | None) -> int | None:
 
 def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> None:
     if as_json:
-        document = _setting(recipe) | dataclasses.asdict(result) | {"folder": str(result.folder)}
+        document = _setting(recipe) | _card(result, recipe) | dataclasses.asdict(result)
+        document |= {"folder": str(result.folder)}
         sys.stdout.write(strict_json(document) + "\n")
         return
     state = "finished" if result.finished else f"stopped; continue with: dprmt train --resume {result.folder}"
@@ -148,8 +156,8 @@ def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> N
         f"{result.folder}: {state} after {result.steps} of {recipe.training.steps} steps",
         NO_PRIVACY
         if recipe.privacy.clip_only
-        else f"ε ≤ {round_up(result.epsilon)} at δ = {recipe.privacy.delta:g}, {result.charged} steps charged"
-        f"{_beside_exact(result.epsilon, result.epsilon_of_exact_norms)}",
+        else f"ε ≤ {round_up(result.epsilon)} at δ = {recipe.privacy.delta:g}, {result.charged} steps charged;"
+        f" {result.neighbours}{_beside_exact(result.epsilon, result.epsilon_of_exact_norms)}",
         f"norms: {result.norms}",
     ]
     if recipe.evaluation.private_noise is not None and result.finished:
@@ -161,7 +169,11 @@ def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> N
 
 def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(strict_json(_setting(recipe) | dataclasses.asdict(plan)) + "\n")
+        document: dict[str, Any] = _setting(recipe) | dataclasses.asdict(plan) | {"steps": recipe.training.steps}
+        kind = {"kind": DPSGD.kind} if document["mechanism"].pop("mechanism") == DPSGD.__name__ else {}
+        document["mechanism"] = kind | document["mechanism"]
+        document["neighbours"] = document["mechanism"].get("neighbours", {}).get("kind")
+        sys.stdout.write(strict_json(document) + "\n")
         return
     numbers = sum(_size(shape) for shape in plan.trainable.values())
     mechanism = ", ".join(f"{name}={value}" for name, value in plan.mechanism.items())
@@ -175,8 +187,11 @@ def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
             [NO_PRIVACY]
             if recipe.privacy.clip_only
             else [
-                f"ε ≤ {round_up(epsilon)} after step {step}{_and_score(recipe, step)}"
-                for step, epsilon in plan.epsilon_after.items()
+                f"ε at δ = {recipe.privacy.delta:g}; {plan.neighbours}",
+                *(
+                    f"ε ≤ {round_up(epsilon)} after step {step}{_and_score(recipe, step)}"
+                    for step, epsilon in plan.epsilon_after.items()
+                ),
             ]
         ),
         *_exact_alone(plan),
@@ -191,8 +206,19 @@ def _print_dry_run(plan: DryRun, recipe: Recipe, *, as_json: bool) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _setting(recipe: Recipe) -> dict[str, object]:
-    return {"version": __version__, "recipe": recipe.name, "delta": recipe.privacy.delta}
+def _setting(recipe: Recipe) -> dict[str, Any]:
+    said = {"version": __version__, "recipe": recipe.name, "delta": recipe.privacy.delta}
+    return said | {CONFIG: recipe.to_dict()}
+
+
+def _card(result: TrainingResult, recipe: Recipe) -> dict[str, object]:
+    # What was charged, in the words of the accounting commands; a run without noise claims nothing.
+    from dprmt.training.harness import read_card
+
+    if recipe.privacy.clip_only or not result.charged:
+        return {}
+    card = read_card(result.folder).as_dict()
+    return {name: card[name] for name in ("neighbours", "unit", "phases", "also") if name in card}
 
 
 def _beside_exact(epsilon: float, exact: float | None) -> str:

@@ -98,6 +98,10 @@ NEIGHBOURS = (
 def neighbours_of(values: dict[str, Any]) -> Neighbours:
     """The value that the options describe."""
     relation = _RELATIONS[values["neighbours"] or "zero-out"]
+    if isinstance(relation, AddRemove) and values.get("examples") is not None:
+        # (N0): this rate differs between neighbours, and the scale of the noise with it.
+        allowed = "left out where --neighbours is add-remove: a rate B/N tells N; give --sample-rate, chosen without it"
+        raise ParameterError("examples", values["examples"], allowed)
     if values["group"] is None:
         return relation
     if isinstance(relation, ReplaceOne):

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dprmt import __version__
 from dprmt.cli._options import Commands, Option, UsageError, add_command_with, name_of, read_options, real
+from dprmt.cli._records import of_record
 
 if TYPE_CHECKING:
     from dprmt_verify import Verdict
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 _SECONDS = Option(
     "--seconds", real(low=0.0, high=1e6), "CPU time for finer meshes, a file (60)", default=60.0, metavar="S"
 )
+_FROM_JSON = of_record("dprmt verify", "statements")
 _EPILOG = """\
 exit code: 0 if every end is proved; 2: a file cannot be read; 3: an end is not settled or covered; 4: one is refuted
 
@@ -29,8 +32,8 @@ examples:
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
     summary = "prove or refute statements of ε in ball arithmetic, ours or anybody's"
-    parser = add_command_with(commands, "verify", summary, (_SECONDS,), run_verify, _EPILOG)
-    parser.add_argument("files", nargs="+", metavar="STATEMENT.json", type=name_of("a file"), help="what is claimed")
+    parser = add_command_with(commands, "verify", summary, (_SECONDS, _FROM_JSON), run_verify, _EPILOG)
+    parser.add_argument("files", nargs="*", metavar="STATEMENT.json", type=name_of("a file"), help="what is claimed")
 
 
 def run_verify(namespace: argparse.Namespace) -> int:
@@ -38,19 +41,57 @@ def run_verify(namespace: argparse.Namespace) -> int:
     from dprmt_verify import NotCoveredError, read_statement, verify
     from dprmt_verify.__main__ import CODES
 
+    texts, record = _statements(namespace)
+    if namespace.seconds is None and "seconds" in record:
+        namespace.seconds = repr(record["seconds"])
     seconds, found, worst = read_options(namespace, (_SECONDS,))["seconds"], [], 0
-    for file in namespace.files:
+    for file, text in texts.items():
         try:
-            verdicts = verify(read_statement(Path(file).read_text(encoding="utf-8")), seconds)
-        except (NotCoveredError, ValueError, OSError) as error:
+            verdicts = verify(read_statement(text), seconds)
+        except (NotCoveredError, ValueError) as error:
             raise UsageError(f"dprmt verify: {file}: {error}") from None
         worst = max([worst, *(CODES[verdict.word] for verdict in verdicts)])
-        found += [_document(file, verdict) for verdict in verdicts]
+        neighbours = _relation(text)
+        found += [_document(file, verdict) | {"neighbours": neighbours} for verdict in verdicts]
         if not namespace.json:
-            sys.stdout.writelines(f"{file}: {verdict}\n" for verdict in verdicts)
+            sys.stdout.writelines(f"{file}: {verdict}; {neighbours}\n" for verdict in verdicts)
     if namespace.json:
-        sys.stdout.write(json.dumps({"claims": found}, allow_nan=False) + "\n")
+        asked = {"seconds": seconds, "statements": {file: json.loads(text) for file, text in texts.items()}}
+        sys.stdout.write(json.dumps({"version": __version__, **asked, "claims": found}, allow_nan=False) + "\n")
     return worst
+
+
+def _relation(text: str) -> str:
+    """Of a statement that was read: in full where one of the places that name it says a group's size."""
+    document = json.loads(text)
+    document = document.get("claim", document)
+    phase = document.get("phases", [document])[0]
+    places = (phase.get("mechanism"), phase, document)
+    said = [place["neighbours"] for place in places if isinstance(place, dict) and "neighbours" in place]
+    whose = next((one for one in said if isinstance(one, dict)), {"kind": said[0] if said else "zero-out"})
+    if "size" not in whose:
+        return str(whose["kind"])
+    each = whose.get("of", "zero-out")
+    each = each.get("kind", "zero-out") if isinstance(each, dict) else each
+    return f"{each}, groups of {whose['size']}"
+
+
+def _statements(namespace: argparse.Namespace) -> tuple[dict[str, str], dict[str, Any]]:
+    """What is claimed, by file; with the record that it is from, where there is one."""
+    record = read_options(namespace, (_FROM_JSON,))[_FROM_JSON.dest]
+    if (record is None) == (not namespace.files):
+        given = "given, or --from-json" if record is None else "left out where --from-json is given"
+        raise UsageError(f"dprmt verify: STATEMENT.json must be {given}, got {namespace.files}")
+    if record is not None:
+        return {file: json.dumps(claimed) for file, claimed in dict(record["statements"]).items()}, record
+    return {file: _text(file) for file in namespace.files}, {}
+
+
+def _text(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"dprmt verify: {file}: {error}") from None
 
 
 def _document(file: str, verdict: Verdict) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def plot_overlaps(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """How far noisy singular vectors point along the clean ones, against the clean singular value.
+    """Squared overlaps of noisy with clean singular vectors, against the clean singular value.
 
     Parameters
     ----------

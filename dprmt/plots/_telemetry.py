@@ -29,7 +29,7 @@ def plot_objective_change(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """By how much the objective has changed along a run, as its telemetry reads it.
+    """Change of the objective along a run, as its telemetry reads it.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def plot_rate_advice(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """By which factor all that was done should have been longer.
+    """The factor by which all updates so far should have been longer.
 
     Parameters
     ----------

@@ -73,7 +73,7 @@ def plot_measured_spikes(
 def plot_prediction_errors(
     points: Mapping[tuple[int, int], tuple[ArrayLike, ArrayLike]], *, tolerance: float = 0.05, ax: Axes | None = None
 ) -> Axes:
-    """By how much measured top singular values differ from the predicted ones, against the clean ones.
+    """Relative error of predicted top singular values, against the clean ones.
 
     Parameters
     ----------

@@ -182,8 +182,9 @@ def kappa_sentence(points: Sequence[KappaPoint]) -> str:
     best = max((point for point in points if point.passing > 0), key=lambda point: point.improvement, default=paper)
     if paper.passing == 0:
         return f"No matrix passes κ = {paper.kappa:g}: the gradient comes out as it went in."
+    improved = per_cent(paper.improved) if paper.improved else "none"
     share = (
-        f"κ = {paper.kappa:g} lets {per_cent(paper.passing)} of the matrices pass; {per_cent(paper.improved)} of these"
+        f"κ = {paper.kappa:g} lets {per_cent(paper.passing)} of the matrices pass; {improved} of these"
         " come closer to the clean gradient."
     )
     if no_sign(best.by_step):

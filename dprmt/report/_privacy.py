@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds, calibrate
+from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds, ZeroOut, calibrate
 from dprmt.report._page import Picture, Section, Table
 
 
@@ -149,7 +149,7 @@ def savings_table(run: Run, rows: list[Row]) -> Table:
 
 
 def _setting(run: Run) -> str:
-    return f"{run.name}; σ = {run.noise_multiplier:g}, δ = {run.delta:g}."
+    return f"{run.name}; σ = {run.noise_multiplier:g}, δ = {run.delta:g}; {ZeroOut.kind} neighbours."
 
 
 def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBounds]]) -> Section:
@@ -168,7 +168,8 @@ def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBou
         ],
         numbers={
             "setting": {"noise_multiplier": run.noise_multiplier, "sample_rate": run.sample_rate, "delta": run.delta}
-            | {"steps": run.steps},
+            | {"steps": run.steps, "neighbours": ZeroOut.kind},
+            "neighbours": ZeroOut.kind,
             "rows": [
                 {
                     "probes": row.probes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,15 @@ from typing import Any
 from dprmt import __version__
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError
+from dprmt.accounting import neighbours_from_dict
 from dprmt.report._page import plain_numbers, render_page
 from dprmt.report._telemetry import telemetry_sections
 from dprmt.report._write import RunReport, section_numbers, writable_folder
+from dprmt.statements import relation_label, round_up
 
 
 def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[str, Any]] = ()) -> RunReport:
-    """What a run says of itself, as one page: is it learning, which layers are noise, is the rate right.
+    """A run's telemetry as one page: is it learning, which layers are noise, is the rate right.
 
     Parameters
     ----------
@@ -53,9 +56,9 @@ def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[s
     sections = telemetry_sections(lines, truth)
     last = lines[-1]
     said = f"{len(lines)} steps read, the last of them number {last['step']}"
-    spent = last.get("epsilon")
-    if isinstance(spent, float):
-        said += f"; ε ≤ {spent:.4g} after it"
+    spent, relation = last.get("epsilon"), _relation(Path(run))
+    if isinstance(spent, float) and relation is not None:
+        said += f"; ε ≤ {round_up(spent)} after it ({relation})"
     covered = (
         "Every number here is a function of what the run released, its noisy gradients and weights: it costs no"
         " privacy, and may be shown to whoever may see the model."
@@ -72,6 +75,15 @@ def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[s
     write_whole(folder / "numbers.json", strict_json(plain_numbers(numbers)) + "\n")
     write_whole(folder / "index.html", page)
     return RunReport(folder / "index.html", folder / "numbers.json", sections)
+
+
+def _relation(run: Path) -> str | None:
+    """Against which neighbours the run was charged; None if its record does not say so, and no ε is told then."""
+    try:
+        record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        return relation_label(neighbours_from_dict(record["step"]["neighbours"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def _metrics(run: Path) -> list[dict[str, Any]]:

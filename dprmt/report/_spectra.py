@@ -13,23 +13,29 @@ if TYPE_CHECKING:
     from dprmt.report.measurements import LayerSpectra, Spike
 
 
-def spectra_section(strongest: list[LayerSpectra], typical: list[LayerSpectra], spikes: list[Spike]) -> Section:
-    """Sorted singular values: of the matrices of a run with the strongest signals, and of some along the depth."""
-    everything = [*strongest, *typical]
+def spectra_section(
+    strongest: list[LayerSpectra],
+    typical: list[LayerSpectra],
+    alarms: list[LayerSpectra],
+    spikes: list[Spike],
+) -> Section:
+    """Sorted singular values: strongest signals of a run, layers along the depth, and the loudest false alarm."""
+    everything = [*strongest, *typical, *alarms]
     prefix = _common_prefix([entry.layer for entry in everything])
     rows = [
         [
             entry.layer.removeprefix(prefix),
             str(entry.step),
             f"{entry.signal_over_threshold:.2f}",
-            f"{_top(entry):.3f}",
+            f"{entry.top_over_edge:.3f}",
             entry.verdict,
             " / ".join(f"{value:.2f}" for value in entry.entropies),
         ]
         for entry in everything
     ]
     table = Table(
-        "The layers with the strongest signals, each at its best step of the run, then some along the depth"
+        "The layers with the strongest signals, each at its best step of the run, then some along the depth,"
+        " then the loudest false alarm, if there was one"
         f"{f'; all names begin with {prefix}' if prefix else ''}.",
         [
             "layer",
@@ -43,9 +49,9 @@ def spectra_section(strongest: list[LayerSpectra], typical: list[LayerSpectra], 
     )
     return Section(
         title="Spectra of real gradients",
-        sentences=[spectra_sentence(spikes), entropy_sentence(everything)],
+        sentences=[spectra_sentence(spikes), shown_sentence(strongest, alarms), entropy_sentence(everything)],
         tables=[table],
-        pictures=[_picture(entries) for entries in (strongest, typical) if entries],
+        pictures=[_picture(entries) for entries in (strongest, typical, alarms) if entries],
         numbers={"private_spectra": [_numbers(entry) for entry in everything]},
     )
 
@@ -78,6 +84,28 @@ def spectra_sentence(spikes: list[Spike]) -> str:
     )
 
 
+def shown_sentence(strongest: Sequence[LayerSpectra], alarms: Sequence[LayerSpectra]) -> str:
+    """Which of the spectra shown hold a signal above the threshold, and which one only looks so."""
+    above = [entry for entry in strongest if entry.signal_over_threshold > 1]
+    shown = (
+        f"Shown are {len(above)} spectra whose clean top value is above the detection threshold"
+        if above
+        else "No spectrum shown has a clean value above the detection threshold"
+    )
+    if not alarms:
+        return f"{shown}. No matrix of this run was called by a false alarm, so none is shown."
+    (alarm,) = alarms
+    return (
+        f"{shown}. The loudest false alarm is shown, too: {_short(alarm.layer)} at step {alarm.step} stands at"
+        f" {alarm.top_over_edge:.3f} bulk edges, its clean top value at {_share(alarm.signal_over_threshold)} of the"
+        " threshold: what looks like a signal is noise."
+    )
+
+
+def _share(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.005 or value == 0 else "less than 0.01"
+
+
 def entropy_sentence(entries: Sequence[LayerSpectra]) -> str:
     """What noise and denoiser do to the spectral entropy of the matrices shown."""
     if not entries:
@@ -91,7 +119,7 @@ def entropy_sentence(entries: Sequence[LayerSpectra]) -> str:
 
 
 def _range(ordered: Sequence[float]) -> str:
-    return f"{ordered[0]:.2f} to {ordered[-1]:.2f}"
+    return " to ".join("0" if abs(value) < 5e-7 else _share(value) for value in (ordered[0], ordered[-1]))
 
 
 def _picture(spectra: list[LayerSpectra]) -> Picture:
@@ -109,10 +137,6 @@ def _picture(spectra: list[LayerSpectra]) -> Picture:
         " noisy and denoised, with the bulk edge, the gate and the detection threshold."
     )
     return Picture(draw, alt, panels=len(spectra))
-
-
-def _top(entry: LayerSpectra) -> float:
-    return float(entry.noisy[0]) / bulk_edge(entry.shape, entry.sigma)
 
 
 def _short(layer: str) -> str:

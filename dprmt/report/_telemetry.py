@@ -92,8 +92,7 @@ def _layers(full: Sequence[Line], known: Mapping[int, Line]) -> Section:
     truth = known.get(last["step"], {}).get("signal", {})
     said = [
         f"In {len(loud)} of {len(ends)} layers a signal is seen over the window that ends at step {last['step']};"
-        f" in all of them together {per_cent(whole['value'])} of the released gradient's squared norm is signal"
-        f" ({per_cent(whole['low'])} to {per_cent(whole['high'])}).",
+        f" in all of them together {_whole_share(whole)}.",
         "Of a layer in which none is seen every value of its interval is possible; what a step does to it is noise"
         " for all that was released.",
     ]
@@ -113,13 +112,27 @@ def _layers(full: Sequence[Line], known: Mapping[int, Line]) -> Section:
     )
 
 
+def _whole_share(share: Mapping[str, float]) -> str:
+    of = "of the released gradient's squared norm"
+    if share["low"] <= 0:
+        return f"no signal is told from noise: it is {_small_share(share['high'], 'at most ')} {of}"
+    ends = f"{_small_share(share['low'])} to {_small_share(share['high'])}"
+    return f"{_small_share(share['value'])} {of} is signal ({ends})"
+
+
+def _small_share(value: float, before: str = "") -> str:
+    return f"{before}{per_cent(value)}" if value >= 5e-4 else "less than 0.1 %"
+
+
 def _rate(full: Sequence[Line], known: Mapping[int, Line]) -> Section:
     from dprmt.plots import plot_rate_advice
 
     title, seen = "Is the rate too high or too low?", [line for line in full if "advice" in line]
     best = next((line["best_rate"] for line in reversed(full) if "best_rate" in line), None)
     one = ""
-    if best is not None and _finite(best["value"]):
+    if best is not None and best["low"] == 0 and not _finite(best["high"]):
+        one = "For the next step alone every rate may be the best, for all that was released."
+    elif best is not None and _finite(best["value"]):
         one = (
             f"For the next step alone, without regard to those after it, {_rate_of(best['value'])} would be best"
             f" ({_rate_of(best['low'])} to {_rate_of(best['high'])}); under momentum that says little."
@@ -127,7 +140,7 @@ def _rate(full: Sequence[Line], known: Mapping[int, Line]) -> Section:
     if not seen:
         return Section(
             title,
-            ["It was not read: advice begins at step 20, where the objective's change is read.", *filter(None, [one])],
+            ["It was not read: advice needs the objective's change, and begins at step 20.", *filter(None, [one])],
         )
     columns = _columns([line["advice"] for line in seen], "factor")
     steps, measured = [line["step"] for line in seen], _truths(seen, known, "displacement_factor")
@@ -171,12 +184,13 @@ def _displacement(full: Sequence[Line], known: Mapping[int, Line]) -> Section:
     if visible:
         soonest = min(visible, key=lambda name: visible[name])
         sentence = (
-            f"Of {len(names)} matrices {len(visible)} have moved in a direction that stands out of the noise, first"
+            f"Of {_matrices(len(names))} {len(visible)} moved in a direction that stands out of the noise, first"
             f" {short[soonest]}, seen at step {visible[soonest]}."
         )
     else:
         sentence = (
-            f"None of {len(names)} matrices has moved in a direction that stands out of the noise, by step {steps[-1]}."
+            f"Of {_matrices(len(names))} looked at none has moved in a direction that stands out of the noise, by step"
+            f" {steps[-1]}."
         )
     said = [
         sentence,
@@ -206,6 +220,10 @@ def _displacement(full: Sequence[Line], known: Mapping[int, Line]) -> Section:
     alt = "Largest singular value of every matrix' displacement over the edge of its noise, against the step"
     numbers = {"steps": steps, "top_over_edge": tops, "first": first, "expected": expected}
     return Section(title, said, tables=[table], pictures=[Picture(draw, alt)], numbers=numbers)
+
+
+def _matrices(count: int) -> str:
+    return f"{count} {'matrix' if count == 1 else 'matrices'}"
 
 
 def _expected(seen: Sequence[Line], known: Mapping[int, Line], names: Sequence[str]) -> dict[str, float]:

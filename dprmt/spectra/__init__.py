@@ -43,6 +43,7 @@ from dprmt.spectra._noise_level import estimate_sigma as estimate_sigma
 from dprmt.spectra._noisy_spectrum import NoisySpectrum as NoisySpectrum
 from dprmt.spectra._noisy_spectrum import Spike as Spike
 from dprmt.spectra._noisy_spectrum import noisy_spectrum as noisy_spectrum
+from dprmt.spectra._noisy_spectrum import noisy_spectrum_from_dict as noisy_spectrum_from_dict
 from dprmt.spectra._phase_transition import bulk_edge as bulk_edge
 from dprmt.spectra._phase_transition import detection_threshold as detection_threshold
 from dprmt.spectra._phase_transition import predicted_spectrum as predicted_spectrum
@@ -115,6 +116,7 @@ __all__ = [
     "momentum_noise_scale",
     "noise_gain",
     "noisy_spectrum",
+    "noisy_spectrum_from_dict",
     "objective_change",
     "predicted_spectrum",
     "shrink",

@@ -162,7 +162,7 @@ def adam_bound_gap(
     step_size: float,
     printed: bool = False,
 ) -> float:
-    """Corollary I.2: by how much the lower bounds of two directions of equal norm differ.
+    """Corollary I.2: difference of the lower bounds of two directions of equal norm.
 
     At equal norms r the curvature terms cancel, and the bounds of `adam_improvement_bound` differ by
     ``α·½(p_max + p_min)·‖g‖·r·(cos(g, s₁) - cos(g, s₂))``: the better aligned direction has the better

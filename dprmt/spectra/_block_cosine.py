@@ -37,12 +37,12 @@ class BlockCosine:
 
     @property
     def applies(self) -> bool:
-        """Whether both hypotheses hold, so that ``after >= before - slack`` is a theorem."""
+        """True if both hypotheses hold, so that ``after >= before - slack`` is a theorem."""
         return not self.less_aligned and not self.norm_changed
 
     @property
     def slack(self) -> float:
-        """What the tolerance τ can cost the conclusion: ``τ + 2 sin(½ arcsin τ)``, nearly 2τ.
+        """The most that the tolerance τ can cost the conclusion: ``τ + 2 sin(½ arcsin τ)``, nearly 2τ.
 
         Norms that change by factors in [1 - τ, 1 + τ] turn the vector by an angle φ with sin φ <= τ, hence
         move its cosine by at most 2 sin(φ/2); cosines that fall by τ in every block lower the whole one by at

@@ -26,7 +26,7 @@ _INSIDE = 1e-8  # share of g in the directions without curvature that passes as 
 
 
 def direction_gain(direction: Array, gradient: Array, hessian: Array | Callable[[Array], Array] | Any) -> float:
-    """What a step along another direction gains over one along the gradient, both without noise and at their best rate.
+    """Gain of a step along another direction over one along the gradient, both without noise and at their best rate.
 
     A map of a noisy gradient whose mean is ``direction`` gains at most ``(1 + ρ)`` times this over the noisy gradient,
     ρ that of `noise_gain`, and exactly that if nothing of its noise meets curvature.

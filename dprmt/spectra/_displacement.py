@@ -174,7 +174,7 @@ def displacement_spectrum(
 def steps_until_visible(
     signal: float, shape: Sequence[int], sigma: float, *, false_alarm: float | None = None
 ) -> float:
-    """After how many steps a steady signal is above the noise of the displacement: a phase transition in time.
+    """Steps after which a steady signal is above the noise of the displacement: a phase transition in time.
 
     Signals add up like t, noise like √t, so that the displacement after t steps is one noisy matrix with a signal of
     ``λ√t`` in units of the noise of a step.

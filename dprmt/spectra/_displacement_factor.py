@@ -1,4 +1,4 @@
-"""By which factor all that a run has done should have been longer or shorter (T6)."""
+"""Factor by which all that a run has done should have been longer or shorter (T6)."""
 
 from __future__ import annotations
 

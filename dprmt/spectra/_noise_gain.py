@@ -81,7 +81,7 @@ class NoiseGain:
         sigma: float,
         failure: float = 0.05,
     ) -> NoiseGain:
-        """From independent quadratic forms ``zᵀHz`` of Gaussian vectors z, or others with the same law.
+        """The gain from independent quadratic forms ``zᵀHz`` of Gaussian vectors z, or others with the same law.
 
         Parameters
         ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt import _html
-from dprmt._validation import ParameterError, check_real
+from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.spectra._arrays import (
     MatrixT,
     check_matrices,
@@ -191,11 +192,58 @@ def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) 
     """
     values = _float64_matrix(matrix)
     sigma = check_real("sigma", sigma, low=0.0, low_open=True)
-    m, n = shape = int(values.shape[0]), int(values.shape[1])
-    observed = np.asarray(np.linalg.svdvals(values))
+    m, n = int(values.shape[0]), int(values.shape[1])
+    return _of_values(np.asarray(np.linalg.svdvals(values)), (m, n), sigma, false_alarm)
+
+
+def noisy_spectrum_from_dict(record: Mapping[str, Any], *, false_alarm: float | None = None) -> NoisySpectrum:
+    """The spectrum that :meth:`NoisySpectrum.as_dict` described, at its own rate of false alarms or another.
+
+    Parameters
+    ----------
+    record : mapping
+        With ``shape``, ``sigma``, ``singular_values`` and ``false_alarm``; what else it states follows from these.
+    false_alarm : float, optional
+        In how many matrices of noise alone a value is called a spike, in (0, 1); the record's by default.
+
+    Returns
+    -------
+    NoisySpectrum
+        Equal to the described one where the rate is.
+
+    Raises
+    ------
+    ParameterError
+        If the record lacks one of the four, or says what no spectrum has.
+
+    Formal guarantees
+    -----------------
+    None about privacy: that of the values that are given.
+
+    Examples
+    --------
+    >>> record = noisy_spectrum(np.diag([30.0, 4.0]), sigma=1.0).as_dict()
+    >>> len(noisy_spectrum_from_dict(record).spikes), len(noisy_spectrum_from_dict(record, false_alarm=1e-9).spikes)
+    (2, 1)
+    """
+    try:
+        (rows, columns), sigma = record["shape"], record["sigma"]
+        rate = record["false_alarm"] if false_alarm is None else false_alarm
+        observed = np.array(record["singular_values"], dtype=np.float64)
+    except (KeyError, TypeError, ValueError):
+        raise ParameterError("record", sorted(record), "with shape, sigma, false_alarm, singular_values") from None
+    m, n = check_count("shape", rows), check_count("shape", columns)
+    sigma = check_real("sigma", sigma, low=0.0, low_open=True)
+    finite = observed.shape == (min(m, n),) and np.isfinite(observed).all() and observed[-1] >= 0
+    if not finite or (np.diff(observed) > 0).any():
+        raise ParameterError("singular_values", observed.shape, f"{min(m, n)} numbers >= 0, the largest first")
+    return _of_values(observed, (m, n), sigma, rate)
+
+
+def _of_values(observed: Floats, shape: tuple[int, int], sigma: float, false_alarm: float) -> NoisySpectrum:
     edge, threshold, kappa = bulk_edge(shape, sigma), detection_threshold(shape, sigma), kappa_for(shape, false_alarm)
     rate = false_alarm if kappa > 1 else false_alarm_rate(shape, 1.0)
-    spikes = _spikes(observed[observed > kappa * edge], (m, n), sigma)
+    spikes = _spikes(observed[observed > kappa * edge], shape, sigma)
     return NoisySpectrum(shape, sigma, edge, threshold, kappa * edge, rate, observed, spikes)
 
 

@@ -11,7 +11,7 @@ from dprmt.spectra._update_products import UpdateProducts, slope_before, slope_c
 def objective_change(
     products: UpdateProducts, *, failure: float = 0.05, expected: UpdateProducts | None = None
 ) -> Estimate:
-    """By how much the objective changed over some steps: a loss curve that costs no privacy.
+    """Change of the objective over some steps: a loss curve that costs no privacy.
 
     The trapezoid ``½Σ⟨g_t + g_{t+1}, U_t⟩`` is exact on a quadratic. What ``⟨g̃_t, U_t⟩`` owes to shared noise is taken
     off.
@@ -110,7 +110,7 @@ def update_curvature(
 def best_rate_factor(
     products: UpdateProducts, *, failure: float = 0.05, expected: UpdateProducts | None = None
 ) -> Estimate:
-    """By which factor all these updates should have been scaled: above 1, the rate was too low for a single step.
+    """The factor by which all these updates should have been scaled: above 1, the rate was too low for a single step.
 
     On a quadratic the updates ``cU_t``, each on its own, decrease the objective most at
     ``c = Σ⟨-g_t, U_t⟩/ΣU_tᵀHU_t``. For plain gradient descent ``c·α`` is

@@ -77,7 +77,7 @@ class UpdateProducts:
         return UpdateProducts(**values)
 
     def total(self) -> UpdateProducts:
-        """Those of all layers together.
+        """The products of all layers together.
 
         Returns
         -------

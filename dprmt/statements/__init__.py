@@ -5,6 +5,15 @@ from dprmt.statements._card import privacy_card as privacy_card
 from dprmt.statements._claim import mechanism_from_dict as mechanism_from_dict
 from dprmt.statements._rounding import round_down as round_down
 from dprmt.statements._rounding import round_up as round_up
+from dprmt.statements._sentences import relation_label as relation_label
 from dprmt.statements._sentences import statement as statement
 
-__all__ = ["PrivacyCard", "mechanism_from_dict", "privacy_card", "round_down", "round_up", "statement"]
+__all__ = [
+    "PrivacyCard",
+    "mechanism_from_dict",
+    "privacy_card",
+    "relation_label",
+    "round_down",
+    "round_up",
+    "statement",
+]

@@ -10,7 +10,7 @@ from typing import Any
 
 from dprmt import __version__
 from dprmt._validation import check_real
-from dprmt.accounting import Composition, PrivacyBounds, worst_of
+from dprmt.accounting import AddRemove, Composition, Group, PrivacyBounds, worst_of
 from dprmt.statements._claim import claim
 from dprmt.statements._markdown import markdown
 from dprmt.statements._rounding import round_up
@@ -19,11 +19,13 @@ from dprmt.statements._sentences import releases, statement, trainings
 FALSE_POSITIVE_RATE = 0.01
 LEAST_DELTA = 1e-10
 RELEASED = ("the trained parameters after every step, and whatever is computed from them",)
+_PUBLIC = "the number of examples, names of labels, and all that a recipe says: public"
+_PUBLIC_CONSTANTS = "names of labels, and all that a recipe says, chosen without the number of examples: public"
 NOT_COVERED = (
     "anything else that is computed from the training data: losses, sizes of batches, norms, times",
     "scores on validation or test data, which are about those data, unless they are listed as released",
     "the choice among several runs on the same data, unless the best of a random number of them was charged",
-    "the number of examples, names of labels, and all that a recipe says: public",
+    _PUBLIC,
     "who knows the seed of the noise, or reads the memory of the machine; timing",
 )
 
@@ -183,7 +185,10 @@ def privacy_card(
     """
     delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
     epsilon, mu, advantage, rate = _numbers(run, delta)
-    said = (unit, tuple(released), tuple(not_covered), ledger or {})
+    relation = run.neighbours.of if isinstance(run.neighbours, Group) else run.neighbours
+    hidden = isinstance(relation, AddRemove)  # (N0): then the number of examples is what neighbours differ in
+    uncovered = tuple(_PUBLIC_CONSTANTS if hidden and line == _PUBLIC else line for line in not_covered)
+    said = (unit, tuple(released), uncovered, ledger or {})
     return PrivacyCard(run, delta, epsilon, mu, advantage, rate, *said)
 
 

@@ -18,6 +18,7 @@ from dprmt.accounting import (
     Hutchinson,
     HutchPlusPlus,
     LaplaceRelease,
+    Neighbours,
     Norms,
     Poisson,
     PrivacyBounds,
@@ -63,19 +64,43 @@ def statement(worst: PrivacyBounds, run: Composition, *, epsilon: str, delta: st
     )
 
 
+def relation_label(neighbours: Neighbours) -> str:
+    """The relation in a word or few, to stand beside every ε.
+
+    Parameters
+    ----------
+    neighbours : ZeroOut, AddRemove, ReplaceOne or Group
+        Whose privacy.
+
+    Returns
+    -------
+    str
+        Its kind; of a group what happens to each of its samples, and how many there may be.
+
+    Examples
+    --------
+    >>> relation_label(ReplaceOne()), relation_label(Group(3))
+    ('replace-one', 'zero-out, groups of 3')
+    """
+    if isinstance(neighbours, Group):
+        return f"{neighbours.of.kind}, groups of {neighbours.size}"
+    return neighbours.kind
+
+
 def relation_sentence(run: Composition) -> str:
     """Against which neighbour, and with which condition."""
     relation = run.neighbours
     size, one = (relation.size, relation.of) if isinstance(relation, Group) else (1, relation)
-    who = "one example" if size == 1 else f"up to {size} examples of one person, drawn independently"
+    who = "one example" if size == 1 else f"up to {size} examples of one person, drawn independently of each other,"
+    each = " each" if size > 1 else ""
     if isinstance(one, ReplaceOne):
-        return f"when {who} may be replaced by any other"
+        return f"when {who} may{each} be replaced by any other"
     if isinstance(one, AddRemove):
         return (
             f"under the addition or removal of {who}, provided that the sampling rate and the divisor of the sum were"
             " chosen without the number of examples"
         )
-    return f"when {who} may be replaced by one without a gradient, the number of examples being public"
+    return f"when {who} may{each} be replaced by one without a gradient, the number of examples being public"
 
 
 def sampling_sentence(sampling: Sampling, steps: int) -> str:

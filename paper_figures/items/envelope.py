@@ -65,7 +65,7 @@ def _against_ratio(ax: Any) -> None:
     for rank, look in zip(RANKS, LINES, strict=False):
         ax.plot(x, envelope_cdf(x, PROBES, rank), label=f"d = {rank}", **look)
     ax.plot(x, _extremes(x, 2)[0], ":", color="0.4", label="one spectral value")
-    ax.set(xlabel="norm ratio x", ylabel=f"largest P(X ≤ x), {PROBES} probes")
+    ax.set(xlabel="squared-norm ratio x", ylabel=f"largest P(X ≤ x), {PROBES} probes")
     ax.legend(frameon=False)
 
 
@@ -75,7 +75,9 @@ def _middle(ax: Any) -> None:
         ax.plot(
             near, envelope_cdf(near, PROBES, rank) - np.maximum(*_extremes(near, rank)), label=f"d = {rank}", **look
         )
-    ax.set(xlabel="norm ratio x", ylabel="envelope above one and above equal values", title="the middle segment")
+    ax.set(
+        xlabel="squared-norm ratio x", ylabel="envelope above one and above equal values", title="the middle segment"
+    )
     ax.yaxis.label.set_size(9)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def measure(scale: Scale, folder: Path) -> Found:
             ax.set_xlabel("rank r")
 
     return Found(
-        [row for method in METHODS for row in _rows(method, rate[method], accuracy)],
+        [*[row for method in METHODS for row in _rows(method, rate[method], accuracy)], *_neighbours(accuracy)],
         differs="A perceptron on small images; the paper names the ranks"
         f" {PAPER.number('rank', quantity='rank, smallest'):g} to {PAPER.number('rank', quantity='rank, largest'):g}"
         " for its transformers. Memory is counted: the weights' per-sample gradients.",
@@ -85,6 +86,17 @@ def _rows(method: str, rate: float, accuracy: dict[str, np.ndarray]) -> list[Row
         saved = 100 * (1 - kept(METHODS[method]["rank"]) / kept(None))
         rows.append(Row(f"{method}: per-sample gradients saved", saved, unit="%"))
     return rows
+
+
+def _neighbours(accuracy: dict[str, np.ndarray]) -> list[Row]:
+    # Whether a rank that is ahead of a larger one is told from it.
+    return [
+        mean_row(
+            f"points by which r = {larger} is ahead of r = {rank}, paired",
+            accuracy[f"r = {larger}"] - accuracy[f"r = {rank}"],
+        )
+        for rank, larger in pairwise(RANKS)
+    ]
 
 
 def _name(method: str, rate: float, seed: int) -> str:

@@ -14,6 +14,7 @@ STUDIES = {
     "gate-map": "gate_map",
     "sampling-accuracy": "sampling_accuracy",
     "telemetry": "telemetry",
+    "automatic-rate": "automatic_rate",
 }
 """Modules of this folder by the name after ``python -m paper_figures study``."""
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import gammaincinv, ndtr, roots_hermite, roots_legendre
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, RandomAllocation, calibrate, compose
 
 # ------------------------------------------------------------------------------------- independent numbers

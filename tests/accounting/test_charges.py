@@ -19,27 +19,22 @@ from scipy.special import ndtr
 
 from dprmt.accounting import DPSGD, Poisson, gdp_epsilon, gdp_trade_off
 from dprmt.accounting.basics import Side
-from dprmt.accounting.composition import _composed_loss as _composition
-from dprmt.accounting.composition import _few_frequencies
-from dprmt.accounting.composition import _solve as _engine
-from dprmt.accounting.composition._composed_loss import (
+from dprmt.accounting.composition import (
     ComposedLoss,
-    chernoff,
-    composed,
+    Curve,
+    DeltaAtEpsilon,
+    DeltaCurve,
+    FewFrequencies,
+    _few_frequencies,
     tilt_for_delta,
-    tilt_for_epsilon,
-    window,
 )
-from dprmt.accounting.composition._delta_curve import DeltaCurve
-from dprmt.accounting.composition._few_frequencies import FewFrequencies, SmoothCurve
+from dprmt.accounting.composition import _composed_loss as _composition
+from dprmt.accounting.composition import _solve as _engine
+from dprmt.accounting.composition._composed_loss import chernoff, composed, tilt_for_epsilon, window
+from dprmt.accounting.composition._few_frequencies import SmoothCurve
 from dprmt.accounting.composition._one_step_curve import OneStepCurve
-from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon
 from dprmt.accounting.composition._split_curve import SplitCurve
-from dprmt.accounting.pairs import _discretization
-from dprmt.accounting.pairs._allocation_epoch import AllocationEpoch
-from dprmt.accounting.pairs._cells import LossCells
-from dprmt.accounting.pairs._discretization import LossPMF
-from dprmt.accounting.pairs._public_pair import PublicPair
+from dprmt.accounting.pairs import AllocationEpoch, LossCells, LossPMF, PublicPair, _discretization
 
 EPS = float(np.finfo(np.float64).eps)
 SIGNS = pytest.mark.parametrize("sign", [-1.0, 1.0])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson, calibrate
-from dprmt.accounting.laws._gamma_mixture import GammaMixture
+from dprmt.accounting.laws import GammaMixture
 from dprmt.accounting.pairs._nonconvex_slack import tangent_excess
 
 DELTA = 1e-5

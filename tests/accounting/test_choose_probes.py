@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import (
     DPSGD,
     ExactNorms,

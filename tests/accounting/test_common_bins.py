@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from scipy.special import gammainc, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms, compose
+from dprmt.accounting.pairs import PublicPair, TightPair, pairs_of_steps
 from dprmt.accounting.pairs import _common_grid as _common_bins
-from dprmt.accounting.pairs._common_grid import pairs_of_steps
-from dprmt.accounting.pairs._public_pair import PublicPair
-from dprmt.accounting.pairs._tight_pair import TightPair
 
 TAIL = 1e-10
 

@@ -11,19 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dprmt.accounting.composition import DeltaAtEpsilon, DeltaCurve, EpsilonAtDelta, log_kappa, tilt_for_delta
 from dprmt.accounting.composition._composed_loss import (
     chernoff,
     composed,
-    log_kappa,
     log_mgf,
     loss_deviation,
-    tilt_for_delta,
     tilt_for_epsilon,
     window,
 )
-from dprmt.accounting.composition._delta_curve import DeltaCurve
-from dprmt.accounting.composition._question import DeltaAtEpsilon, EpsilonAtDelta
-from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.pairs import LossPMF
 
 MESH = 0.125
 

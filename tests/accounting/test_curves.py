@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, PrivacyCurve, RandomAllocation, compose
-from dprmt.accounting.composition._few_frequencies import FewFrequencies, TooManyFrequenciesError
-from dprmt.accounting.composition._solve import InconsistentBoundsError
-from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.composition import FewFrequencies, InconsistentBoundsError, TooManyFrequenciesError
+from dprmt.accounting.pairs import LossPMF
 from dprmt.accounting.questions._step_counts import Brackets, one_by_one
 
 # ----------------------------------------------------------------------------------------- closed forms

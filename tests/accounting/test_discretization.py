@@ -11,9 +11,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from dprmt.accounting.basics._loss_grid import graded_indices
-from dprmt.accounting.pairs._cells import LossCells, interval_masses
-from dprmt.accounting.pairs._discretization import LossPMF, cut_above, drops, from_above, from_below
+from dprmt.accounting.basics import graded_indices
+from dprmt.accounting.pairs import LossCells, LossPMF, cut_above, from_above, from_below
+from dprmt.accounting.pairs._cells import interval_masses
+from dprmt.accounting.pairs._discretization import drops
 
 EPS = np.finfo(np.float64).eps
 

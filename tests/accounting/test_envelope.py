@@ -13,22 +13,16 @@ from scipy.linalg import expm
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import gammainc, roots_jacobi
 
-from dprmt._validation import ParameterError
-from dprmt.accounting.laws._chi2_mixture import chi2_mixture_cdf
-from dprmt.accounting.laws._envelope import (
-    ENVELOPE_MARGIN,
-    LARGEST_DOF,
-    envelope_cdf,
-    envelope_leading_weight,
-    envelope_switch,
-)
+from dprmt import ParameterError
+from dprmt.accounting.laws import chi2_mixture_cdf, envelope_cdf
+from dprmt.accounting.laws._envelope import ENVELOPE_MARGIN, LARGEST_DOF, envelope_leading_weight, envelope_switch
 
 PUBLIC = [envelope_cdf, envelope_leading_weight]
 GRID = [(k, d) for k in (2, 3, 8, 32, 256, 4096) for d in (3, 4, 8, 32, 1000, 10**6)]
 
 
 def points(probes: int, rank: int) -> np.ndarray:
-    """Norm ratios in all three segments, most of them in the middle one."""
+    """Squared-norm ratios in all three segments, most of them in the middle one."""
     switch = envelope_switch(probes, rank)
     middle = 1 + (switch - 1) * np.array([1e-3, 0.1, 0.3, 0.6, 0.9, 0.999])
     return np.concatenate([[0.3, 0.8, 1.0], middle, [switch, 1 + 1.01 / probes, 1.5]])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import brentq
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import (
     DPSGD,
     AddRemove,

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.basics._errors import UnsoundLawError
+from dprmt.accounting.basics import UnsoundLawError
+from dprmt.accounting.composition import EpsilonAtDelta, _step_law
 from dprmt.accounting.composition import _solve as _engine
-from dprmt.accounting.composition import _step_law
-from dprmt.accounting.composition._question import EpsilonAtDelta
 from dprmt.accounting.composition._step_law import Lattice, directed_range, discretize_step, lattice
-from dprmt.accounting.pairs._cells import LossCells
-from dprmt.accounting.pairs._discretization import LossPMF, from_above
+from dprmt.accounting.pairs import LossCells, LossPMF, from_above
 
 STEPS = {
     "exact": DPSGD(0.7, 1e-4).step(),

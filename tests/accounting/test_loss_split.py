@@ -9,15 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dprmt.accounting.composition import _split_curve
-from dprmt.accounting.composition._composed_loss import chernoff, composed, composed_powers, log_mgf, window, window_of
+from dprmt.accounting.composition import _split_curve, composed_powers, window_of
+from dprmt.accounting.composition._composed_loss import chernoff, composed, log_mgf, window
 from dprmt.accounting.composition._delta_curve import discounted_suffix_sums
 from dprmt.accounting.composition._one_step_curve import OneStepCurve
 from dprmt.accounting.composition._small_losses import _tilts, small_loss_curves
 from dprmt.accounting.composition._split_curve import SplitCurve
-from dprmt.accounting.pairs._discretization import LossPMF, keep_at_last
-from dprmt.accounting.pairs._discretization import from_above as dots_from_above
-from dprmt.accounting.pairs._public_pair import PublicPair
+from dprmt.accounting.pairs import LossPMF, PublicPair, keep_at_last
+from dprmt.accounting.pairs import from_above as dots_from_above
 
 MESH, STRIDE, CUT = 0.03, 7, 4
 

@@ -12,10 +12,9 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.composition import _ground, _many_phases
+from dprmt.accounting.composition import DeltaAtEpsilon, _ground, _many_phases
 from dprmt.accounting.composition import _solve as _engine
 from dprmt.accounting.composition._many_phases import cells_of_many, laws_side_by_side, most_variation
-from dprmt.accounting.composition._question import DeltaAtEpsilon
 from dprmt.accounting.composition._step_law import (
     Meshing,
     directed_range,
@@ -23,8 +22,7 @@ from dprmt.accounting.composition._step_law import (
     law_of_step,
     rough_meshing,
 )
-from dprmt.accounting.pairs._discretization import LossPMF
-from dprmt.accounting.pairs._public_pair import PublicPair
+from dprmt.accounting.pairs import LossPMF, PublicPair
 
 EPSILONS = np.concatenate([-np.geomspace(1e-3, 2.0, 15), [0.0], np.geomspace(1e-3, 6.0, 30)])
 TAIL = 1e-11
@@ -111,7 +109,7 @@ def test_most_variation_covers_spectra_that_rank_one_does_not(sigma, rate, probe
 
 
 def test_all_that_is_infinite_is_variation() -> None:
-    """Slack, norm ratios of 0, and a discrete law's own."""
+    """Slack, squared-norm ratios of 0, and a discrete law's own."""
     pair = PublicPair(np.array([1.0]), np.array([0.7]), 0.5, infinite=0.3, slack=0.01)
     exact = 0.5 * (0.7 * float(2.0 * ndtr(0.5) - 1.0) + 0.3) + 0.01
     assert most_variation(pair, (-0.7, 3.0), "remove", 1e-4) == pytest.approx(exact, rel=1e-12)

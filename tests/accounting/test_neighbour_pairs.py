@@ -15,12 +15,9 @@ from scipy.stats import binom
 
 from dprmt.accounting import DPSGD, AddRemove, Hutchinson
 from dprmt.accounting.laws._rank_one_law import RankOneLaw
-from dprmt.accounting.pairs._cells import LossCells
-from dprmt.accounting.pairs._clipping_step import ClippingStep
+from dprmt.accounting.pairs import ClippingStep, Group, LossCells, Neighbours, ReplaceOne, related
 from dprmt.accounting.pairs._coin_mixtures import CoinMixture
-from dprmt.accounting.pairs._neighbours import Group, Neighbours, ReplaceOne
 from dprmt.accounting.pairs._public_replacement import replaced_by_potentials
-from dprmt.accounting.pairs._related_step import related
 from dprmt.accounting.pairs._secret_replacement import _with_masses_that_agree
 from dprmt.accounting.questions._changed_at_once import Lines, changed_at_once, lines_of
 

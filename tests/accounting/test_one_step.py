@@ -10,11 +10,11 @@ import pytest
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.composition._one_step_curve import OneStepCurve
 from dprmt.accounting.composition._split_curve import _place_in_cell, _share_of_cell
-from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.pairs import LossPMF
 
 
 def decided_by_one_norm(mechanism: DPSGD, steps: int, delta: float) -> float:
-    """ε of two probes where one norm ratio decides: T q P(1/(2σ²X) > ε) = δ, with P(X < x) = x."""
+    """ε of two probes where one squared-norm ratio decides: T q P(1/(2σ²X) > ε) = δ, with P(X < x) = x."""
     return steps * mechanism.sampling.rate / (2 * mechanism.noise_multiplier**2 * delta)
 
 

@@ -12,13 +12,9 @@ from hypothesis import given
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.pairs import _public_pair, _shifted_normals
-from dprmt.accounting.pairs._cells import LossCells
-from dprmt.accounting.pairs._charged_cells import charged_cells
-from dprmt.accounting.pairs._discretization import LossPMF
-from dprmt.accounting.pairs._public_pair import PublicPair
+from dprmt.accounting.pairs import LossCells, LossPMF, PublicPair, _public_pair, _shifted_normals, charged_cells
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pytest.importorskip("dp_accounting.pld")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, ApproximateRelease, FixedOrder, GaussianRelease, compose, private_selection
 
 RUN = (DPSGD(1.0, 2000 / 67349), 400)

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, NoRenyiDivergenceError, compose
 
 prv_accountant = pytest.importorskip("prv_accountant")

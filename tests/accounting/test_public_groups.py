@@ -14,11 +14,9 @@ from scipy.stats import binom
 
 from dprmt.accounting import DPSGD, Group, Hutchinson, HutchPlusPlus, ReplaceOne
 from dprmt.accounting.laws._rank_one_law import RankOneLaw
-from dprmt.accounting.pairs._clipping_step import ClippingStep
-from dprmt.accounting.pairs._neighbours import Group as GroupRelation
+from dprmt.accounting.pairs import AtomicPair, ClippingStep, related
+from dprmt.accounting.pairs import Group as GroupRelation
 from dprmt.accounting.pairs._public_group import EqualGroup, _expected, _majorants, _Tests, changed_together
-from dprmt.accounting.pairs._public_replacement import AtomicPair
-from dprmt.accounting.pairs._related_step import related
 
 Array = NDArray[np.float64]
 FIRST = 2000 / 67349

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy.special import comb, ndtr
 from scipy.stats import binom
 
+from dprmt.accounting.pairs import ClippingStep
 from dprmt.accounting.pairs import _likelihood_ratio_sum as _ratio_sum
 from dprmt.accounting.pairs._allocation_epoch import EpochPair
-from dprmt.accounting.pairs._clipping_step import ClippingStep
 from dprmt.accounting.pairs._likelihood_ratio import (
     RatioLaw,
     merged,

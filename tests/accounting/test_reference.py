@@ -14,8 +14,8 @@ from scipy.special import gammaincc, gammaincinv, gammaln, log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.composition._step_law import Lattice, discretize_step
-from dprmt.accounting.laws._gamma_mixture import GammaMixture
-from dprmt.accounting.pairs._clipping_step import ClippingStep
+from dprmt.accounting.laws import GammaMixture
+from dprmt.accounting.pairs import ClippingStep
 from dprmt.accounting.pairs._nonconvex_slack import tangent_excess
 
 DIRECTIONS = ("remove", "add")

@@ -11,12 +11,9 @@ from scipy.special import ndtr
 from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
+from dprmt.accounting.composition import DeltaCurve, EpsilonAtDelta, solve
 from dprmt.accounting.composition._composed_loss import composed, tilt_for_epsilon, window
-from dprmt.accounting.composition._delta_curve import DeltaCurve
-from dprmt.accounting.composition._question import EpsilonAtDelta
-from dprmt.accounting.composition._solve import solve
-from dprmt.accounting.pairs._cells import LossCells
-from dprmt.accounting.pairs._discretization import from_below
+from dprmt.accounting.pairs import LossCells, from_below
 
 
 def secret_add_delta(sigma: float, rate: float, probes: int, epsilon: float) -> float:

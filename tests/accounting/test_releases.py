@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import (
     DPSGD,
     ApproximateRelease,

@@ -10,18 +10,16 @@ from scipy.special import ndtr
 from scipy.stats import norm
 
 from dprmt.accounting import DPSGD
-from dprmt.accounting.composition._question import EpsilonAtDelta
-from dprmt.accounting.composition._solve import Progress, improve, interval
-from dprmt.accounting.laws import _envelope_law
-from dprmt.accounting.laws._envelope import envelope_cdf
+from dprmt.accounting.composition import EpsilonAtDelta, Progress, improve, interval
+from dprmt.accounting.laws import GammaMixture, _envelope_law, envelope_cdf
 from dprmt.accounting.laws._envelope_law import EnvelopeLaw
-from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF, GammaMixture
+from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF
 from dprmt.accounting.laws._probe_copies import _averaged_tail
 from dprmt.accounting.laws._residual_law import ResidualLaw
 from dprmt.accounting.laws._residual_order import largest_shares
-from dprmt.accounting.laws._residual_tail import residual_tail
+from dprmt.accounting.laws._residual_tail import Head, residual_tail
+from dprmt.accounting.pairs import AtomicPair
 from dprmt.accounting.pairs._nonconvex_slack import _excess_on_intervals, tangent_excess
-from dprmt.accounting.pairs._public_replacement import AtomicPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair, cells_between, inflection_shift
 from dprmt.accounting.questions._risks import _mu_of_chords
@@ -74,7 +72,7 @@ def test_shares_exceed_each_value_with_at_least_the_bound(sketch: int, power_ite
 
 
 def test_what_a_sketch_leaves_has_all_its_mass() -> None:
-    bins = ResidualLaw(4, 4).bins(64, 1e-9)
+    bins = ResidualLaw(4, Head(4)).bins(64, 1e-9)
     assert bins.mass.sum() + bins.below == pytest.approx(1.0, abs=1e-9)
 
 

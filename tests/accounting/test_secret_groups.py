@@ -11,8 +11,18 @@ from scipy.special import gammaincinv, gammaln, ndtr
 from scipy.stats import binom
 
 from dprmt.accounting import DPSGD, Group, Hutchinson, HutchPlusPlus
-from dprmt.accounting.laws import NormRatioBins
-from dprmt.accounting.pairs._secret_group import _Coins, _without_wide, secret_group_above, secret_group_below
+from dprmt.accounting.laws import GammaMixture, NormRatioBins, bins_of_equal_shifts
+from dprmt.accounting.pairs import _secret_group
+from dprmt.accounting.pairs._secret_group import (
+    _Cells,
+    _Coins,
+    _LatticeCells,
+    _on_lattice,
+    _ratios,
+    _without_wide,
+    secret_group_above,
+    secret_group_below,
+)
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 
 Array = NDArray[np.float64]
@@ -22,7 +32,7 @@ LAST = 20.0
 
 
 def bins_of(probes: int, bins: int, tail: float = 1e-13) -> NormRatioBins:
-    return DPSGD(SIGMA, Q, Hutchinson(probes, secret=True)).step().norm_ratio(bins, tail)
+    return bins_of_equal_shifts(GammaMixture.single(probes), bins, tail)
 
 
 def ratio_nodes(dof: int) -> tuple[Array, Array]:
@@ -140,3 +150,41 @@ def test_more_samples_more_probes_and_a_sketch() -> None:
     assert exact.lower < sketch[0] < sketch[1] < two[0] < two[1] < three[0]
     assert exact.lower < more[0] < more[1] < two[0]
     assert two[1] < public[0]
+
+
+def triples(values: Array) -> Array:
+    return np.add.outer(np.add.outer(values, values), values).ravel()
+
+
+@pytest.mark.parametrize("most_nodes", [8192, 40])
+def test_cells_of_sums_hold_their_shifts_and_means_of_ratios(most_nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three samples, all triples of cells one by one; also where the lattice grows coarser on the way."""
+    monkeypatch.setattr(_secret_group, "_MOST_NODES", most_nodes)
+    law = bins_of(16, 12, tail=1e-4)
+    cells = _Cells.of(law)
+    *_, sums = _LatticeCells.of(cells).sums(3)
+    got = sums.cells()
+    low, middle, high = triples(cells.low), triples(cells.middle), triples(cells.high)
+    mass = np.multiply.outer(np.multiply.outer(cells.mass, cells.mass), cells.mass).ravel()
+    usual = np.isfinite(high) & (low > 0.0)
+    assert got.mass.sum() == pytest.approx(mass.sum(), rel=1e-12)
+    for threshold in got.low:  # in cells that begin below it
+        inside = low[usual] < threshold * (1 - 1e-9)
+        assert got.mass[got.low < threshold * (1 - 1e-9)].sum() >= mass[usual][inside].sum() * (1 - 1e-12)
+    for threshold in got.high:
+        beyond = high[usual] > threshold * (1 + 1e-9)
+        assert got.mass[got.high > threshold * (1 + 1e-9)].sum() >= mass[usual][beyond].sum() * (1 - 1e-12)
+    there = got.low > 0.0
+    exact = float((mass[usual] / middle[usual] ** 2).sum())
+    claimed = float((got.mass[there] / got.middle[there] ** 2).sum())
+    assert exact * (1 - 1e-12) <= claimed <= exact * (1.02 if most_nodes > 40 else 1.03)
+
+
+def test_atoms_on_a_lattice_keep_their_mean_and_are_wider() -> None:
+    x, mass = bins_of(16, 30).spread(0.0)
+    first, masses = _on_lattice(x, mass, 0.05)
+    ratio = _ratios(first, masses, 0.05)
+    assert masses.sum() == pytest.approx(mass.sum(), rel=1e-13)
+    assert ratio @ masses == pytest.approx(x @ mass, rel=1e-12)
+    for kink in np.linspace(0.1, 3.0, 30):
+        assert np.maximum(kink - ratio, 0.0) @ masses >= np.maximum(kink - x, 0.0) @ mass * (1 - 1e-12)

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammainc, ndtr
 
+from dprmt.accounting.laws import NormRatioBins
 from dprmt.accounting.laws._envelope_law import EnvelopeLaw
-from dprmt.accounting.laws._norm_ratio_bins import NormRatioBins
 from dprmt.accounting.laws._rank_one_law import RankOneLaw
-from dprmt.accounting.pairs import _shifted_normals
-from dprmt.accounting.pairs._clipping_step import ClippingStep
-from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair, _log_masses
+from dprmt.accounting.pairs import ClippingStep, SecretLowerPair, _shifted_normals
+from dprmt.accounting.pairs._secret_lower_pair import _log_masses
 from dprmt.accounting.pairs._secret_smaller_pair import SmallerPair
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 

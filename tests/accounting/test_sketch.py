@@ -16,7 +16,7 @@ from audits.sketch.attack import residual_shares
 from audits.sketch.exact import attained_hinge, charged_hinge, left_over, single_direction
 from audits.sketch.rounding import missed
 from audits.sketch.spectra import families
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, ExactNorms, FlatSpectrum, Hutchinson, HutchPlusPlus, Norms, calibrate, compose
 from dprmt.accounting.laws import _sketched_law
 from dprmt.accounting.laws._probe_copies import probe_copies
@@ -88,7 +88,7 @@ def test_a_cruder_law_of_j_gives_values_computed_elsewhere_and_the_law_used_is_b
 
 
 def cells_of_copies(law: Any, probes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Norm ratios and their masses under (H4): χ²(jk)/(jk) for j copies."""
+    """Squared-norm ratios and their masses under (H4): χ²(jk)/(jk) for j copies."""
     edges = np.concatenate([[0.0], np.geomspace(1e-3, 8.0, 250), [np.inf]])
     mass, moment = np.zeros(251), np.zeros(251)
     for copies, weight in zip(*law, strict=True):

@@ -11,12 +11,12 @@ from scipy.special import beta as beta_function
 from scipy.stats import beta, chi2, norm
 
 from dprmt.accounting import DPSGD, FlatSpectrum, HutchPlusPlus, RandomAllocation
-from dprmt.accounting.laws._chi2_mixture import chi2_mixture_cdf
-from dprmt.accounting.laws._gamma_mixture import GammaMixture
+from dprmt.accounting.laws import GammaMixture, chi2_mixture_cdf
 from dprmt.accounting.laws._probe_copies import probe_copies
 from dprmt.accounting.laws._residual_order import ResidualOrder, _partial_mean, _two_gammas, largest_shares
+from dprmt.accounting.laws._residual_tail import Head
 from dprmt.accounting.laws._sketched_law import SketchedLaw
-from dprmt.accounting.pairs._clipping_step import ClippingStep
+from dprmt.accounting.pairs import ClippingStep
 from dprmt.accounting.pairs._secret_smaller_lower_pair import SmallerLowerPair
 from dprmt.accounting.pairs._secret_smaller_pair import SmallerPair
 
@@ -43,7 +43,7 @@ def test_beyond_the_switch_the_order_is_another() -> None:
     shares, x = np.append(0.7, np.full(30, 0.01)), 0.8
     assert x > 1 - 2 * 0.7 / 2
     assert cdf_of(shares, 2, x) > 1.001 * float(_two_gammas(np.array([x]), 0.7, 2)[0])
-    order = ResidualOrder(2, 3, power_iteration=False)
+    order = ResidualOrder(2, Head(3))
     assert cdf_of(shares, 2, x) <= float(order._of_share(0.7, np.array([x]), moments=False)[0][0])
     nearer, x = np.append(0.85, np.full(200, 0.15 / 200)), 0.57  # 1 - 2m/k is 0.15, and half the way is 0.575
     assert cdf_of(nearer, 2, x) > 1.01 * float(_two_gammas(np.array([x]), 0.85, 2)[0])
@@ -78,7 +78,7 @@ def attained(large: float, sketch: int, probes: int, x: float) -> float:
 @pytest.mark.parametrize(("sketch", "probes"), [(3, 2), (3, 3), (4, 5)])
 def test_above_what_is_attained_and_below_the_convex_law(sketch: int, probes: int) -> None:
     """One value over s equal ones stays below it at every x; the tail of (H4) is as if nothing were sketched."""
-    order = ResidualOrder(probes, sketch, power_iteration=False)
+    order = ResidualOrder(probes, Head(sketch))
     mixture = GammaMixture.of_copies(probes, *probe_copies(sketch, False))
     x = np.array([1e-3, 0.1, 0.3, 0.6, 0.9])
     charged = order.cdf(x)
@@ -155,13 +155,13 @@ def by_one_over_equal_ones(large: float, sketch: int, probes: int, t: float, sig
 @pytest.mark.parametrize(("probes", "sketch", "sigma"), [(4, 4, 1.77), (3, 6, 0.8)])
 def test_secret_probes_are_charged_the_smaller_curve(probes: int, sketch: int, sigma: float) -> None:
     """(C10): above what one gradient attains and above what is charged from below, which is nearly as much."""
-    step = ClippingStep(sigma, 0.01, SketchedLaw(probes, sketch), secret=True)
+    step = ClippingStep(sigma, 0.01, SketchedLaw(probes, Head(sketch)), secret=True)
     upper, lower = step.pairs(320, 1e-13)
     assert isinstance(upper, SmallerPair)
     assert isinstance(lower, SmallerLowerPair)
     jumps = 1.0 - 2.0 * np.array(largest_shares(sketch, False)[0]) / probes
     x = np.sort(np.concatenate([np.geomspace(1e-5, 1.0, 6001), *(jumps * (1 + side) for side in (0.0, 1e-12))]))
-    cdf = ResidualOrder(probes, sketch, power_iteration=False).cdf(x)
+    cdf = ResidualOrder(probes, Head(sketch)).cdf(x)
     seen = set()
     for t in (-0.5, 1.5, 3.0, 5.0, 8.0, 25.0):
         place = int(np.searchsorted([after for _, after in upper.switches], t))

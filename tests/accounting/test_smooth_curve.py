@@ -11,18 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dprmt.accounting.basics import Side
-from dprmt.accounting.composition._composed_loss import (
-    Window,
-    composed,
-    log_kappa,
-    log_mgf,
-    tilt_for_delta,
-    tilt_for_epsilon,
-    window,
-)
-from dprmt.accounting.composition._delta_curve import DeltaCurve
-from dprmt.accounting.composition._few_frequencies import FewFrequencies, SmoothCurve, smooth_curve
-from dprmt.accounting.pairs._discretization import LossPMF
+from dprmt.accounting.composition import DeltaCurve, FewFrequencies, log_kappa, tilt_for_delta
+from dprmt.accounting.composition._composed_loss import Window, composed, log_mgf, tilt_for_epsilon, window
+from dprmt.accounting.composition._few_frequencies import SmoothCurve, smooth_curve
+from dprmt.accounting.pairs import LossPMF
 
 from .test_composition import exact_delta, exact_infinite, exact_law, pmf, steps
 

@@ -301,7 +301,7 @@ def star(t):
 
 
 def majorant(mu, t):
-    """f̂_t at norm ratios given by μ, not frozen: (C3)."""
+    """f̂_t at squared-norm ratios given by μ, not frozen: (C3)."""
     m = star(t)
     y = (m / mu) ** 2
     return np.where(y < 1, ndtr(3 / m) + m / 2 * density(3 / m) * (1 - y), ndtr(mu - t))

@@ -17,12 +17,11 @@ from scipy.special import ndtr
 from scipy.stats import chi2
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.basics._loss_grid import graded_indices
+from dprmt.accounting.basics import graded_indices
 from dprmt.accounting.composition._step_law import Lattice, discretize_step
-from dprmt.accounting.laws._norm_ratio_bins import NormRatioBins
-from dprmt.accounting.pairs._discretization import from_above
-from dprmt.accounting.pairs._public_pair import PublicPair
-from dprmt.accounting.pairs._tight_pair import TightPair, inflection_shift, keep_the_envelope, majorant_excess
+from dprmt.accounting.laws import NormRatioBins
+from dprmt.accounting.pairs import PublicPair, TightPair, from_above
+from dprmt.accounting.pairs._tight_pair import inflection_shift, keep_the_envelope, majorant_excess
 
 
 def hockey_stick(epsilon: float, x):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dprmt.accounting
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import (
     DPSGD,
     ExactNorms,

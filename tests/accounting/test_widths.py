@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.accounting.basics._bounds import PrivacyBounds, worst_of
-from dprmt.accounting.composition._delta_curve import DeltaCurve
-from dprmt.accounting.composition._question import EpsilonAtDelta
-from dprmt.accounting.composition._solve import _nothing_known, _solve_at_level, interval
-from dprmt.accounting.pairs._schedule import Schedule
+from dprmt.accounting.basics import PrivacyBounds, worst_of
+from dprmt.accounting.composition import DeltaCurve, EpsilonAtDelta, interval
+from dprmt.accounting.composition._solve import _nothing_known, _solve_at_level
+from dprmt.accounting.pairs import Schedule
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair, _limit, inflection_shift
 
 TOLERANCE = 1e-3

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.harness import read_metrics
 from dprmt.training.recipes import DENOISERS, NORMS, OPTIMIZERS, NormsRecipe, load_recipe
 from tests.house.import_graph import ROOT

@@ -16,7 +16,7 @@ import torch
 
 import dprmt.cli
 import paper_figures.items
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.cli import _main
 from dprmt.training.harness import ItemTask, load_parameters, read_metrics, train_task
 from dprmt.training.recipes import (

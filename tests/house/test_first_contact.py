@@ -57,6 +57,32 @@ def test_tables_fit_a_narrow_terminal() -> None:
     assert text_table(["", "木"], [["a", "b"]]).splitlines()[1] == "-  --"
 
 
+def test_columns_stand_under_each_other_in_every_encoding() -> None:
+    few = ("probes", *RUN, "--budget", "6")
+    said = {
+        encoding: shell(*few, encoding=encoding).stdout.decode(encoding).splitlines() for encoding in ("ascii", "utf-8")
+    }
+    assert said["ascii"][0].startswith("epsilon <=  sketch")
+    for lines in said.values():
+        assert {len(line) for line in lines} == {len(lines[0])}
+
+
+def test_a_narrow_terminal_shows_whose_probes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    said = {}
+    for width in ("40", "80"):
+        monkeypatch.setenv("COLUMNS", width)
+        assert main(["probes", *RUN, "--budget", "14"]) == 0
+        said[width] = capsys.readouterr().out
+        assert max(map(len, said[width].splitlines())) <= int(width)
+    for words in ("secret Hutch++\n", "public Hutch++*\n", "secret probes\n", "exact norms\n", "*: power iteration"):
+        assert words in said["40"]
+    assert "they are" in said["80"]
+    assert "*" not in said["80"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -117,7 +117,8 @@ def test_the_epsilon_of_my_run(with_the_core: Person) -> None:
     (stated,) = re.findall(r"# exact norms: (.*)", script)
     assert said.startswith(f"{stated} at")
     assert "3.81" in said.splitlines()[0]
-    assert re.search(r"^3\.84\d+\s+16\s+32\s+secret\s+Hutch\+\+", said, re.MULTILINE)
+    # Which split is best moves with the law of a sketch; what the README says of it does not.
+    assert re.search(r"^3\.84\d+\s+\d+\s+\d+\s+secret\s+Hutch\+\+", said, re.MULTILINE)
     assert re.search(r"^3\.81\d*\s+-\s+-\s+exact", said, re.MULTILINE)
 
 
@@ -150,7 +151,7 @@ def test_train_my_hugging_face_model(with_demo: Person) -> None:
     printed = float(with_demo.says("python mine.py").split()[-1])
     assert 3.5 < printed <= 3.8
     (command,) = re.findall(r"`(dprmt train [^`]*)`", SECTIONS[section])
-    said = with_demo.says(command, minutes=25)
+    said = with_demo.says(command, minutes=60)  # two, on a machine that does nothing else
     assert "hutch++" in said
     summary = json.loads((with_demo.home / "runs" / "first" / "summary.json").read_text(encoding="utf-8"))
     assert summary["steps"] == summary["charged"] == 30
@@ -159,7 +160,7 @@ def test_train_my_hugging_face_model(with_demo: Person) -> None:
 
 def test_compare_papers(with_demo: Person, checkout: Path) -> None:
     (script,) = blocks("Compare papers", "sh")
-    said = with_demo.says(script, at=checkout, minutes=25)
+    said = with_demo.says(script, at=checkout, minutes=60)
     page = (checkout / "report").glob("*.html")
     assert [file for file in page if "<svg" in file.read_text(encoding="utf-8")]
     assert "envelope" in said

@@ -22,3 +22,12 @@ def test_every_claim_names_its_test_and_every_link_leads_somewhere() -> None:
     for row in rows:
         assert "`tests/" in row, row
     assert "replace-one" in text
+
+
+def test_no_page_claims_add_remove_of_a_rate_that_reads_n() -> None:
+    """(N0): README, pitfalls and the Trainer say zero-out; adding or removing comes with its condition."""
+    for name in ("README.md", "docs/pitfalls.md", "docs/guarantees.md", "dprmt/training/hugging_face/_callback.py"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert re.search("zero-out|[Zz]eroing out", text), name
+        for found in re.finditer(r"[Aa]dd(?:ing)? or remov(?:e|ing)|add-remove\*\* ", text):
+            assert re.search(r"only if rate and divisor\s+were\s+chosen without n", text[found.start() :][:120]), name

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from dprmt.accounting import DPSGD
-from dprmt.cli import main
-from dprmt.cli._main import build_parser
+from dprmt.cli import build_parser, main
 from tests.house.import_graph import ROOT
 
 PAGES = sorted((ROOT / "docs" / "how_to").glob("*.md"))

@@ -139,7 +139,8 @@ def test_rooms_are_imported_when_they_are_first_named(package: str) -> None:
     """All of them, and the stub for type checkers says the same."""
     place = ROOT.joinpath(*package.split("."))
     rooms = {path.parent.name for path in place.glob("*/__init__.py")}
-    listed = set(re.findall(r" as (\w+)", (place / "__init__.pyi").read_text(encoding="utf-8")))
+    stub = (place / "__init__.pyi").read_text(encoding="utf-8")
+    listed = set(re.findall(rf"^from {package} import \w+ as (\w+)", stub, flags=re.MULTILINE))
     assert rooms == listed
     names = ", ".join(f"{package}.{room}.__name__" for room in ("accounting", "spectra", "plots") if room in rooms)
     code = (
@@ -151,6 +152,12 @@ def test_rooms_are_imported_when_they_are_first_named(package: str) -> None:
     assert (first.split()[0], before) == ("True", "[]")
     with pytest.raises(AttributeError, match="has no attribute 'acounting'"):
         importlib.import_module(package).acounting  # noqa: B018
+
+
+@pytest.mark.parametrize("room", ["clipping", "norms", "subspaces", "randomness"])
+def test_clipping_needs_no_transformers(room: str) -> None:
+    """The one layer of that package which hooks follow is told by its class' name."""
+    assert "transformers" not in loaded_after(f"import dprmt.training.{room}")
 
 
 def test_the_check_sees_heavy_modules() -> None:

@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from dprmt import plots
-from dprmt._validation import ParameterError
+from dprmt import ParameterError, plots
 from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, kappa_for, shrink, spike_map, vector_overlaps
 
 SHAPE, SIGMA = (48, 120), 0.5

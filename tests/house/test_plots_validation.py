@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.plots import (
     plot_improvement_over_steps,
     plot_measured_overlaps,

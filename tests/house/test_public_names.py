@@ -127,6 +127,7 @@ PRIVACY_CLAIMS = {
         "read_card",
         "read_metrics",
         "read_summary",
+        "read_sweep_card",
         "sweep",
         "train",
         "run_in_memory",

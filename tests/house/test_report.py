@@ -140,7 +140,7 @@ def test_report_on_a_tiny_model(
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     numbers = json.loads((tmp_path / "out" / "numbers.json").read_text(encoding="utf-8"))
     sections = numbers["sections"]
-    assert len(sections) == page.count("<h2>") - 1 == 12
+    assert len(sections) == page.count("<h2>") - 1 == 13
     assert page.count("<figure>") == 11 < page.count("<svg ")
     assert "tiny &lt;recipe&gt;" in page
     assert "reads clean gradients" in page
@@ -175,7 +175,7 @@ def test_report_of_other_optimizers(recipe: str, tmp_path: Path, optimizer: str)
     file.write_text(text, encoding="utf-8")
     assert main(["report", "--out", str(tmp_path / "out"), "--recipe", str(file)]) == 0
     numbers = json.loads((tmp_path / "out" / "numbers.json").read_text(encoding="utf-8"))
-    assert len(numbers["sections"]) == 12
+    assert len(numbers["sections"]) == 13
     said = numbers["sections"]["Which layers are noise?"]["sentences"]
     assert any(sentence.startswith("Measured on clean gradients") for sentence in said) == (optimizer != "grape")
     if optimizer == "grape":

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from dprmt._files import strict_json
-from dprmt.report._page import Picture, Section, Slider, Table, plain_numbers, render_page
+from dprmt.report import Picture, Section, Table
+from dprmt.report._page import Slider, plain_numbers, render_page
 from dprmt.report._spectra import spectra_section
 from dprmt.report.measurements import LayerSpectra
 

@@ -70,6 +70,9 @@ def test_the_site(tmp_path: Path) -> None:
     assert 'id="T3"' in theory
     assert "api/accounting.html#dprmt.accounting.Hutchinson" in theory
     assert "../theory/randomized_clipping.html" in (site / "api" / "accounting.html").read_text(encoding="utf-8")
+    for page in (site / "api").glob("*.html"):  # "> 0" at the start of a line is a limit, no quotation
+        assert "<blockquote" not in page.read_text(encoding="utf-8"), page
+    assert "&gt; 0: the smallest σ" in (site / "api" / "training.html").read_text(encoding="utf-8")
     commands = (site / "command_line.html").read_text(encoding="utf-8")
     assert [name for name in COMMANDS if f'id="dprmt-{name}"' not in commands] == []
     for notebook in (ROOT / "notebooks").glob("*.ipynb"):
@@ -114,6 +117,26 @@ def test_formulas_beside_each_other_may_come_one_below_the_other() -> None:
     assert page.startswith('<div class="formulas"><math')
     assert page.count("<math") == 3
     assert page.count('display="block"') == 2
+
+
+def test_a_formula_of_a_line_may_be_broken_after_a_relation() -> None:
+    pytest.importorskip("latex2mathml")
+    spec = importlib.util.spec_from_file_location("formulas", ROOT / "docs" / "_site" / "formulas.py")
+    assert spec is not None
+    assert spec.loader is not None
+    formulas = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(formulas)
+
+    def line(formula: str) -> str:
+        return str(formulas.drawn(rf'<span class="arithmatex">\({formula}\)</span>'))
+
+    assert line("a=b").count("<math") == 2
+    assert line(r"f(x=1)\le\sum_{i=1}^n g_i").count("<math") == 2  # neither in brackets nor in an index
+    assert line(r"f(x=1)\le\sum_{i=1}^n g_i").count("<wbr>") == 1
+    assert line("=a").count("<math") == line("a=").count("<math") == line("a+b").count("<math") == 1
+    assert ["long" in line(part) for part in ("a=b", "+".join("abcdefghijklmnopq"))] == [False, True]
+    parts = re.sub("<[^>]*>", "", line(r"h(x)=\Phi(x)\ge 0"))
+    assert parts == "h(x)=Φ(x)≥0"
 
 
 def lacking(page: Path, rooms: list[str]) -> list[str]:

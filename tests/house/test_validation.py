@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dprmt._validation import ParameterError, check_choice, check_count, check_real
+from dprmt import ParameterError
+from dprmt._validation import check_choice, check_count, check_real
 from dprmt.statements import round_down, round_up
 
 PACKAGE = Path(__file__).parents[2] / "dprmt"

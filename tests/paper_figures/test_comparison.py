@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.plots import plot_accuracy_over_steps
 from dprmt.training.harness import dry_run, read_metrics, train
 from dprmt.training.recipes import load_recipe

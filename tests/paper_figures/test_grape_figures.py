@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 
 from benchmarks.grape import Case, build, formula, measure
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.plots import plot_spectrum_flattening
 from paper_figures.items._projected_runs import digits, perceptron, train_once
 from paper_figures.items.grape_flattening import per_sample_gradients, spectra, stable_rank

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

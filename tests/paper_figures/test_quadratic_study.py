@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.spectra import cosine_similarity
 
 torch = pytest.importorskip("torch")

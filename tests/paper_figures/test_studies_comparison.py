@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD
 from paper_figures.__main__ import main
 from paper_figures._pieces import Pieces, raw_file

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
-from dprmt.spectra._adam_bound import adam_bound_gap, adam_improvement_bound
+from dprmt import ParameterError
+from dprmt.spectra import adam_bound_gap, adam_improvement_bound
 
 SEEDS = st.integers(0, 2**32 - 1)
 DIMENSIONS = st.integers(1, 6)

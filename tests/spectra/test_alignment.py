@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
-from dprmt.spectra._alignment import compare_sgd_steps, cosine_similarity, improvement, layer_improvements
+from dprmt import ParameterError
+from dprmt.spectra import compare_sgd_steps, cosine_similarity, improvement, layer_improvements
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPES = st.lists(st.sampled_from([(1,), (3,), (2, 5), (2, 3, 4)]), min_size=1, max_size=4)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.spectra import blend, cosine_similarity, denoise
 from dprmt.spectra._blend_weights import (
     NAMES,

@@ -10,9 +10,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
-from dprmt.spectra._alignment import cosine_similarity
-from dprmt.spectra._block_cosine import block_cosine
+from dprmt import ParameterError
+from dprmt.spectra import block_cosine, cosine_similarity
 
 SEEDS = st.integers(0, 2**32 - 1)
 KINDS = st.lists(

@@ -10,10 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
-from dprmt.spectra import denoise
-from dprmt.spectra._phase_transition import bulk_edge
-from dprmt.spectra._shrinkage import shrink
+from dprmt import ParameterError
+from dprmt.spectra import bulk_edge, denoise, shrink
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.integers(1, 24)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.spectra import detection_batch, detection_threshold
 
 SEEDS = st.integers(0, 2**32 - 1)

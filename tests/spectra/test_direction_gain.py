@@ -12,7 +12,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.spectra import denoise, direction_gain, filter_gain, largest_direction_gain, noise_gain
 
 SEEDS = st.integers(0, 2**32 - 1)

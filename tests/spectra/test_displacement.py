@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.spectra import DisplacementNoise, detection_threshold, displacement_spectrum, steps_until_visible
 
 steps = st.lists(st.tuples(st.floats(0.0, 2.0), st.floats(0.0, 3.0), st.floats(0.0, 0.99)), min_size=1, max_size=12)

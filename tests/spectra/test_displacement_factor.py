@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.spectra import Estimate, displacement_factor
 
 numbers = st.floats(-5, 5).map(lambda x: round(x, 3))

@@ -12,12 +12,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
-from dprmt.spectra import LayerDenoiser, LayerReport, _denoiser, _layers, denoise, denoise_layers
-from dprmt.spectra._alignment import improvement
-from dprmt.spectra._block_cosine import block_cosine
-from dprmt.spectra._phase_transition import bulk_edge
-from dprmt.spectra._tracy_widom import kappa_for
+from dprmt import ParameterError
+from dprmt.spectra import (
+    LayerDenoiser,
+    LayerReport,
+    _denoiser,
+    _layers,
+    block_cosine,
+    bulk_edge,
+    denoise,
+    denoise_layers,
+    improvement,
+    kappa_for,
+)
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -15,9 +15,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
-from dprmt.spectra._marchenko_pastur import MarchenkoPastur
-from dprmt.spectra._phase_transition import bulk_edge
+from dprmt import ParameterError
+from dprmt.spectra import MarchenkoPastur, bulk_edge
 
 CASES = json.loads((Path(__file__).parent / "oracles" / "marchenko_pastur.json").read_text())
 METHODS = ("pdf", "cdf", "sf", "ppf")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.spectra import momentum_noise_scale
 
 DECAYS = st.one_of(st.floats(0.0, 0.9999), st.floats(1e-12, 1e-3).map(lambda x: 1 - x))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.spectra import NoiseGain, noise_gain
 
 SEEDS = st.integers(0, 2**32 - 1)

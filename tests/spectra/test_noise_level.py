@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dprmt._validation import ParameterError
-from dprmt.spectra._noise_level import estimate_sigma
+from dprmt import ParameterError
+from dprmt.spectra import estimate_sigma
 
 matrices = hnp.arrays(float, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=st.floats(-10, 10))
 

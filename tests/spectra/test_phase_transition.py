@@ -16,17 +16,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
-from dprmt.spectra._marchenko_pastur import MarchenkoPastur
-from dprmt.spectra._phase_transition import (
+from dprmt import ParameterError
+from dprmt.spectra import (
+    MarchenkoPastur,
     bulk_edge,
     detection_threshold,
     predicted_spectrum,
+    shrink,
     spike_map,
     spike_map_inverse,
     vector_overlaps,
 )
-from dprmt.spectra._shrinkage import shrink
 from tests.spectra.simulation import exceedance_counts, top_of_spiked_noise
 
 FUNCTIONS = {

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.spectra import BlendMemory, blend, blend_layers, denoise, denoise_layers
 from dprmt.spectra._denoiser import representable
 

@@ -12,16 +12,17 @@ import scipy
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
-from dprmt.spectra._marchenko_pastur import MarchenkoPastur
-from dprmt.spectra._phase_transition import (
+from dprmt import ParameterError
+from dprmt.spectra import (
+    MarchenkoPastur,
     bulk_edge,
     detection_threshold,
+    hard_threshold,
+    shrink,
     spike_map,
     spike_map_inverse,
     vector_overlaps,
 )
-from dprmt.spectra._shrinkage import hard_threshold, shrink
 
 LOSSES = ("frobenius", "operator", "nuclear")
 sides = st.integers(1, 5000)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.spectra import layer_products, signal_energy, signal_energy_over_steps
 
 

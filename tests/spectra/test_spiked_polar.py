@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.spectra import bulk_edge, detection_threshold, kappa_for, shrink, spiked_polar, vector_overlaps
 
 SEEDS = st.integers(0, 2**32 - 1)

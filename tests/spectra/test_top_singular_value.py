@@ -13,10 +13,9 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
-from dprmt.spectra._phase_transition import bulk_edge
+from dprmt import ParameterError
+from dprmt.spectra import TopSingularValue, bulk_edge
 from dprmt.spectra._top_singular_value import (
-    TopSingularValue,
     _bordered,
     _full_ratio,
     _log_det_one_minus,

@@ -12,11 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
-from dprmt.spectra import _tracy_widom
-from dprmt.spectra._phase_transition import bulk_edge
-from dprmt.spectra._top_singular_value import TopSingularValue
-from dprmt.spectra._tracy_widom import TracyWidom, false_alarm_rate, kappa_for, tracy_widom_edge
+from dprmt import ParameterError
+from dprmt.spectra import (
+    TopSingularValue,
+    TracyWidom,
+    _tracy_widom,
+    bulk_edge,
+    false_alarm_rate,
+    kappa_for,
+    tracy_widom_edge,
+)
 from tests.spectra.simulation import exceedance_counts
 
 CASES = json.loads((Path(__file__).parent / "oracles" / "tracy_widom.json").read_text())

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import warnings
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+
+from audits.processes import in_processes as in_processes
 
 TOKENS = torch.randint(11, (6, 4), generator=torch.Generator().manual_seed(3))
 
@@ -59,32 +55,3 @@ def losses(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 def whole(value: torch.Tensor) -> torch.Tensor:
     """Of a parameter, on all processes."""
     return (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
-
-
-def _enter(rank: int, size: int, store: str, work: Callable[[int, int], Any], said: Any) -> None:
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    try:
-        said.put((rank, work(rank, size)))
-    except BaseException as error:
-        said.put((rank, f"{type(error).__name__}: {error}"))
-        raise
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-def in_processes(size: int, work: Callable[[int, int], Any], folder: Path) -> list[Any]:
-    """What each of so many processes returns; an error as its words."""
-    context = multiprocessing.get_context("fork")
-    said = context.Queue()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside idle threads
-        store = str(folder / f"store-{size}")
-        group = [context.Process(target=_enter, args=(rank, size, store, work, said)) for rank in range(size)]
-        for process in group:
-            process.start()
-    found = dict(said.get(timeout=120) for _ in group)
-    for process in group:
-        process.join(60)
-    return [found[rank] for rank in range(size)]

@@ -13,7 +13,7 @@ from opacus import PrivacyEngine
 from opacus.accountants import PRVAccountant, RDPAccountant
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms, Hutchinson
 from dprmt.accounting.opacus import register
 from dprmt.training.clipping import register_norm_samplers

@@ -16,7 +16,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.models import byte_tokenizer, load_adapter, load_model, save_adapter
 from dprmt.training.recipes import LoraRecipe, ModelRecipe
 

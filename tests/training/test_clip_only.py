@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.cli import main
 from dprmt.training.harness import ItemTask, dry_run, read_metrics, read_summary, run_in_memory, train
 from dprmt.training.recipes import Recipe, Settings

@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertForSequenceClassification
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, chi2_mixture_cdf, envelope_cdf
 from dprmt.training.clipping import NormSamplers, make_private, register_norm_samplers
 from dprmt.training.clipping._layer_kinds import plan_layers

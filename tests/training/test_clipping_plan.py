@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, ExactNorms, FlatSpectrum, Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.clipping import make_private, plan_private
 from dprmt.training.norms import HutchPlusPlusEstimator, LayerRecord, NormEstimator, NormRecord

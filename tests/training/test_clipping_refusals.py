@@ -13,7 +13,7 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import ClippedStep, make_private, register_norm_samplers
 from tests.training.norms_by_word import by_word

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.clipping import plan_private
 from dprmt.training.subspaces import Subspaces
+from tests.training import frozen_steps
 from tests.training.clipping_table import (
     SHARINGS,
     WAYS,
@@ -97,3 +99,18 @@ def test_one_rounding_margin_for_every_kind_of_layer(trained: str, clipping: str
             torch.set_float32_matmul_precision("highest")
     assert margins[0] <= 2.0**-13
     assert margins[1] > 6e-3
+
+
+def test_a_moved_bit_is_another_digest() -> None:
+    value = torch.ones(3)
+    moved = torch.nextafter(value, torch.tensor(2.0))
+    stored = frozen_steps.digest({"weight": value})
+    assert stored == frozen_steps.digest({"weight": value.clone()})
+    others = ({"weight": moved}, {"bias": value}, {"weight": value[None]}, {"weight": value.double()})
+    assert stored not in map(frozen_steps.digest, others)
+
+
+def test_frozen_cases_come_again_bit_for_bit() -> None:
+    first, again = (list(itertools.islice(frozen_steps.tables(), 5)) for _ in range(2))
+    assert first == again
+    assert len(dict(first)) == 5

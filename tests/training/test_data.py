@@ -19,7 +19,7 @@ import torch
 from opacus import GradSampleModule
 from torch.nn import functional
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.data import _docstrings, docstrings, load_data, per_sample_losses
 from dprmt.training.models import byte_tokenizer, load_model
 from dprmt.training.recipes import DataRecipe, ModelRecipe

@@ -13,7 +13,7 @@ pytest.importorskip("datasets")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.data import TaskData, load_data
 from dprmt.training.data._rows import Row
 from dprmt.training.data._selection import kept_rows

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
-from dprmt._validation import ParameterError  # noqa: E402
+from dprmt import ParameterError  # noqa: E402
 from dprmt.spectra import BlendMemory, blend_layers, bulk_edge, denoise_layers  # noqa: E402
 from dprmt.training.denoising import Denoising, DenoisingStep  # noqa: E402
 from dprmt.training.harness import Run, read_metrics, train  # noqa: E402

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.spectra import bulk_edge, denoise, momentum_noise_scale
 
 torch = pytest.importorskip("torch")

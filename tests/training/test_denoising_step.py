@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.spectra import bulk_edge, cosine_similarity, denoise_layers, improvement, kappa_for
 
 torch = pytest.importorskip("torch")

@@ -17,7 +17,7 @@ pytest.importorskip("peft")
 
 import torch
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.data import TaskData, load_data, per_sample_losses
 from dprmt.training.evaluation import _text_metrics as text_metrics_module
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generate_texts, text_metrics

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.clipping import plan_private
 from dprmt.training.clipping._formed_layers import FormedAgain, PerSampleGradients
 from dprmt.training.clipping._layer_kinds import plan_layers

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms
 from dprmt.training.clipping import ClippedStep, make_private
 from dprmt.training.clipping._formed_layers import PerSampleGradients

@@ -13,7 +13,7 @@ from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from torch import nn
 from torch.nn import functional
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import make_private, register_norm_samplers
 from tests.training.norms_by_word import by_word

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -20,7 +20,7 @@ from scipy import stats
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD
 from dprmt.spectra import improvement
 from dprmt.training.clipping import ClippedStep

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.optimizers import DPAdamBC, DPGrape
 from dprmt.training.subspaces import Subspaces
 from tests.training.grape_reference import LiteralAdam

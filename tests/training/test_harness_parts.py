@@ -18,22 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from dprmt import ParameterError
 from dprmt._files import append_line
-from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson
-from dprmt.training.harness import ItemTask
+from dprmt.training.harness import ItemTask, SilentParameterError, read_metrics
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
-from dprmt.training.harness._guard import (
-    SilentParameterError,
-    check_gradients_arrive,
-    check_parameters_moved,
-    snapshot,
-)
+from dprmt.training.harness._guard import check_gradients_arrive, check_parameters_moved, snapshot
 from dprmt.training.harness._interrupts import Interrupts
 from dprmt.training.harness._ledger import PrivacyLedger, SpentEpsilon, charged_steps
 from dprmt.training.harness._loop import learning_rate_factor
 from dprmt.training.harness._randomness import fresh_randomness
-from dprmt.training.harness._run_folder import RunFolder, read_metrics
+from dprmt.training.harness._run_folder import RunFolder
 from dprmt.training.harness._sampling import charged_sample_rate, poisson_batches
 from dprmt.training.randomness import secret_generator
 from dprmt.training.recipes import load_recipe

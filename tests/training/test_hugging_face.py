@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import transformers
 from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson
 from dprmt.training.clipping import Units
 from dprmt.training.hugging_face import PoissonBatches, PrivateTraining
@@ -132,18 +133,21 @@ OWNERS = [f"p{i % 5}" if i < 20 else "p0" for i in range(24)]  # four, and p0 wi
 
 
 @pytest.mark.parametrize("regime", ["together", "alone"])
-def test_steps_are_those_of_owners_with_all_their_items(trainer: Make, regime: str) -> None:
+def test_steps_are_those_of_owners_with_all_their_items(
+    trainer: Make, regime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Σ_u min(1, (1-ρ)C/‖g_u‖) g_u over the owners that were drawn; ε is that of five of them."""
     one, sums, drawn = trainer(max_steps=1, per_device_train_batch_size=4), [], []
     privacy = attached(one, owners=OWNERS, units=Units(8, regime=regime), expected_batch_size=3)
     before = {name: value.detach().clone() for name, value in one.model.named_parameters()}
-    draw = privacy._batches._draw
+    batches = PoissonBatches.__iter__
 
-    def kept() -> list[int]:
-        drawn.append(draw())
-        return drawn[-1]
+    def kept(self: PoissonBatches) -> Iterator[list[int]]:
+        for positions in batches(self):
+            drawn.append(positions)
+            yield positions
 
-    privacy._batches._draw = kept
+    monkeypatch.setattr(PoissonBatches, "__iter__", kept)
 
     class Look(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -374,8 +378,9 @@ def test_every_sample_is_drawn_by_a_coin_of_its_own(secure: bool) -> None:
         pytest.importorskip("cryptography")
     batches = PoissonBatches(20, 5, secure=secure)
     drawn = torch.zeros(4000, 20)
-    for row in drawn:
-        row[batches._draw()] = 1
+    epochs = itertools.chain.from_iterable(itertools.repeat(batches))
+    for row, positions in zip(drawn, epochs, strict=False):
+        row[positions] = 1
     deviation = (0.25 * 0.75 / 4000) ** 0.5
     assert float((drawn.mean(0) - 0.25).abs().max()) < 5 * deviation
     assert abs(float(drawn.sum(1).var()) / (20 * 0.25 * 0.75) - 1) < 5 * (2 / 4000) ** 0.5  # a shuffle's is 0

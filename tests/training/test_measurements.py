@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, chi2_mixture_cdf
 from dprmt.spectra import bulk_edge, denoise_layers, detection_threshold, improvement, spike_map, vector_overlaps
 

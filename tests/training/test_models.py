@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.models import byte_tokenizer, load_adapter, load_model, load_tokenizer, save_adapter
 from dprmt.training.recipes import LoraRecipe, ModelRecipe, load_recipe
 

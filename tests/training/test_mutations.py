@@ -19,6 +19,7 @@ def test_forty_bugs_beside_the_eight_gaps_each_in_one_place() -> None:
     areas = {"gap", "clipping", "noise", "ledger", "resume", "sampling", "projection", "accounting"}
     assert {bug["area"] for bug in BUGS} == areas
     assert len({bug["name"] for bug in BUGS}) == len(BUGS)
+    assert [bug["name"] for bug in BUGS if "function" not in bug] == []
     for bug in BUGS:
         source = mutations.place_of(bug).read_text(encoding="utf-8")
         assert compile(mutations.mutated(bug, source), bug["file"], "exec")

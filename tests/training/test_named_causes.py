@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from audits.mixing import TopTwo
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, make_private
 
 SIZE, WIDTH = 4, 8
@@ -100,7 +100,7 @@ class Padded(nn.Module):
 
 @pytest.mark.parametrize("mode", ["zeros", "circular", "reflect", "replicate"])
 def test_a_convolution_of_any_padding_gets_its_own_gradients(mode: str) -> None:
-    """Others than zeros are taken whole; the sum is the literal one of clipped gradients."""
+    """All but zeros are run by per-sample vmap; the sum is the literal one of clipped gradients."""
     torch.manual_seed(0)
     model, x = Padded(mode).double(), torch.randn(SIZE, 2, 5, 5, dtype=torch.float64)
     expected = [torch.zeros_like(value) for value in model.parameters()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 
 torch = pytest.importorskip("torch")
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, chi2_mixture_cdf, envelope_cdf
 from dprmt.training.norms import (
     HutchinsonEstimator,
@@ -508,7 +508,7 @@ def crossing(values: np.ndarray, probes: int, rank: int | None) -> float:
 def test_a_whole_network_follows_the_law_and_stays_below_the_envelope(sharing: str) -> None:
     """Singular values of all layers enter one mixture, whose CDF is below G_d and G_∞ (DKW band at 1e-4).
 
-    Where layers or samples shared probes the law would be another; the envelope of 4k probes is crossed.
+    Where layers or samples had the same probes the law would be another; the envelope of 4k probes is crossed.
     """
     count, x = 1500, factors(1, 3, 5, 1)[0]
     weights = singular_value_weights(Network(), x)

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 from opacus import PrivacyEngine
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms, Hutchinson, HutchPlusPlus
 from dprmt.training.clipping import estimate_norms
 

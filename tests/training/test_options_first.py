@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from dprmt._validation import ParameterError, check_real
+from dprmt import ParameterError
+from dprmt._validation import check_real
 from dprmt.cli import main
 from dprmt.training.recipes import Recipe, recipe_from_dict
 from tests.training.tiny_recipe import recipe_in, write_data

@@ -14,7 +14,7 @@ pytest.importorskip("opacus")
 
 import torch
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD
 from dprmt.training.clipping import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
 from dprmt.training.harness import ItemTask, Observer, train_task

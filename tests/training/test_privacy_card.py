@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.cli import main
 from dprmt.training.harness import CARD, read_card, read_summary, train
 from dprmt.training.recipes import Recipe

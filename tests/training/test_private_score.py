@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD, GaussianRelease, RandomAllocation, calibrate, compose
 from dprmt.cli import main
 from dprmt.training.harness import ItemTask, Run, _private_score, dry_run, read_card, read_summary, train, train_task

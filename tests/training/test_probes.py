@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dprmt._validation import ParameterError
-from dprmt.training.norms import ProbeGenerator
-from dprmt.training.norms._probes import sample_names
+from dprmt import ParameterError
+from dprmt.training.norms import ProbeGenerator, sample_names
 
 REQUEST = {"step": 3, "layer": "head", "rows": 50, "probes": 16}
 

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.training.harness import train_task
 from tests.training.test_planted_bugs import network, settings, task
 

@@ -17,7 +17,7 @@ pytest.importorskip("cryptography")
 import torch
 from scipy import stats
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.randomness._cipher import CipherStream
 

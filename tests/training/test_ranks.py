@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import make_private
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training import recipes
 from dprmt.training.recipes import (
     DataRecipe,

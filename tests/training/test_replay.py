@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from audits import looking
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, make_private, plan_private
 from dprmt.training.clipping._replay_rows import BatchRows, Window
 from dprmt.training.data import per_sample_losses

@@ -23,7 +23,7 @@ from peft import PeftModel
 from torch import nn
 from transformers import BertConfig, BertModel
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
 from dprmt.accounting.opacus import register
 from dprmt.cli import main

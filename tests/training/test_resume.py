@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.cli import main
 from dprmt.training.harness import Run, SilentParameterError, _ledger, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness import _train as harness

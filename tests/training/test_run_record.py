@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.cli import main
 from dprmt.training.harness import read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint

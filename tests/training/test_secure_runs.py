@@ -14,8 +14,8 @@ pytest.importorskip("cryptography")
 import torch
 from scipy import stats
 
+from dprmt import ParameterError
 from dprmt._files import read_lines
-from dprmt._validation import ParameterError
 from dprmt.cli import main
 from dprmt.training.clipping import make_private
 from dprmt.training.harness import Observer, Run, read_metrics, run_in_memory, train, train_task

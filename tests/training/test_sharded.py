@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import Units, make_private
 from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
 from dprmt.training.optimizers import DPGrape

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.harness import ItemTask, Observer, load_parameters, train_task
 from dprmt.training.recipes import Settings
 from tests.training.sharded import in_processes, losses, network

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.cli import main
 from dprmt.training.clipping import (
     ClippedStep,

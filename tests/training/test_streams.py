@@ -17,7 +17,7 @@ pytest.importorskip("opacus")
 import torch
 from torch import nn
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import Hutchinson
 from dprmt.training.clipping import make_private, plan_private
 from dprmt.training.harness import ItemTask, Observer, run_in_memory

@@ -14,7 +14,7 @@ from scipy import stats
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.subspaces import LayerShape, Subspaces, at_most, share_of_dimension

@@ -10,7 +10,7 @@ from pathlib import Path
 import joblib
 import pytest
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.harness import Run, _sweep, read_summary, sweep
 from tests.training.tiny_recipe import recipe_in, write_data
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from opacus.optimizers import DPOptimizer
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.spectra import layer_products
 from dprmt.training.clipping import make_private
 from dprmt.training.denoising import Denoising, DenoisingStep
@@ -18,6 +18,7 @@ from dprmt.training.harness import ItemTask, Observer, read_metrics, run_in_memo
 from dprmt.training.optimizers import DPAdamBC
 from dprmt.training.recipes import Settings
 from dprmt.training.telemetry import Telemetry
+from dprmt.training.telemetry._history import ROWS
 from dprmt.training.telemetry._optimizers import last_update
 
 S = 0.3
@@ -391,6 +392,21 @@ def test_what_a_run_says_of_itself(changes, keys):
         assert ("change" in keys) == ("change" in last["telemetry"])
 
 
+@pytest.mark.parametrize("projector", ["gaussian", "svd"])
+def test_signal_of_projected_weights_is_that_of_the_entries_released(projector):
+    """In pure noise intervals cover 0 and estimates are near it; what a subspace confines has no spectrum."""
+    values = settings(telemetry={"every": 1, "window": 8}).to_dict()
+    values["optimizer"] |= {"name": "grape", "rank": 2, "projector": projector, "refresh_every": 4}
+    values["privacy"] |= {"noise_multiplier": 1e6}
+    with run_in_memory(torch.nn.Linear(8, 4), task(), Settings(**values), noise_seed=0) as run:
+        read = [record.telemetry for record in run.steps()]
+    shares = [reading["signal"]["weight"] for reading in read if "signal" in reading]
+    assert len(shares) > 4
+    assert all(share["low"] == 0 < share["high"] for share in shares)
+    assert abs(np.mean([share["value"] for share in shares])) < 0.3
+    assert all("weight" not in reading.get("displacement", {}) for reading in read)
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [
@@ -414,3 +430,17 @@ def test_a_state_of_other_parameters_is_refused():
     other = Telemetry(torch.optim.SGD([y], lr=0.1), {"y": y}, S)
     with pytest.raises(ParameterError, match="state"):
         other.load_state_dict(telemetry.state_dict())
+
+
+def test_the_largest_response_is_one_in_size() -> None:
+    """A gradient that grows makes Adam's response negative; of one entry the largest is its absolute value."""
+    x = torch.nn.Parameter(torch.zeros(1))
+    telemetry = Telemetry(torch.optim.Adam([x], lr=0.1), {"x": x}, sigma=1.0)
+    for value in (1.0, 10.0):
+        x.grad = torch.tensor([value])
+        telemetry._optimizer.step()
+    pending = telemetry._pending
+    assert pending is not None
+    response = float(pending[ROWS.index("noise_before"), 0])
+    assert response < 0
+    assert float(pending[ROWS.index("largest_response"), 0]) == -response

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from dprmt.accounting import DPSGD
 from dprmt.training.harness import ItemTask, read_metrics, train_task
 from dprmt.training.harness._progress import ProgressBar
 from dprmt.training.recipes import Settings
@@ -125,7 +126,8 @@ def test_a_run_writes_its_advice_down_and_says_it(tmp_path, capsys):
 
 def test_the_progress_bar_says_it_when_it_changes(capsys):
     bar = ProgressBar()
-    run = SimpleNamespace(total=1000, done=0)
+    prepared = SimpleNamespace(mechanism=DPSGD(1.0, 0.1))
+    run = SimpleNamespace(total=1000, done=0, prepared=prepared)
     bar.start(run)
     for step, rate in enumerate(("unknown", "unknown", "too low", "too low")):
         telemetry = {"advice": {"rate": rate, "says": f"it is {rate}"}}

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from dprmt import plots
-from dprmt._validation import ParameterError
+from dprmt import ParameterError, plots
 from dprmt.cli import main
 from dprmt.report import write_run_report
 from dprmt.report._telemetry import telemetry_sections

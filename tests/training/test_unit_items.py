@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.accounting import DPSGD
 from dprmt.training.clipping import Units, make_private
 from dprmt.training.harness import ItemTask, run_in_memory, train_task

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from dprmt._validation import ParameterError
+from dprmt import ParameterError
 from dprmt.training.clipping import Units, make_private
 from tests.training.clipping_table import CLIPPINGS, TRAINED, Way, make_model, make_step
 from tests.training.test_units import Literal, released_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.training.data import load_data, per_sample_losses
 from dprmt.training.harness import dry_run, train
 from dprmt.training.harness._randomness import fresh_randomness

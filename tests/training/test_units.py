@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms, Hutchinson
 from dprmt.training.clipping import Units, UnitStep, make_private, plan_private
 from dprmt.training.clipping._unit_regime import TOKENS_ALONE
@@ -145,7 +145,7 @@ def test_one_at_a_time_is_the_literal_loop_over_units(trained: str) -> None:
 
 
 class Attention(nn.Module):
-    """Torch's attention, which is taken whole, and a token of the class."""
+    """Torch's attention, a per-sample vmap module, and a token of the class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class Words(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Torch's, which is taken whole."""
+    """Torch's attention, a per-sample vmap module."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms, Hutchinson
 from dprmt.training.clipping import ClippedStep, make_private, register_norm_samplers
 from tests.training.clipping_table import L, Way, literal_gradients, make_step, norms_of, released

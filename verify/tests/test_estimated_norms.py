@@ -131,7 +131,7 @@ def test_the_secret_majorant_is_the_tangent_where_the_power_is_concave(t: float)
 
 
 def test_the_check_values_of_one_run() -> None:
-    """ε = 4.637 with 32 known probes and 4.133 with secret ones, by quadrature elsewhere."""
+    """ε = 4.637 with 32 public probes and 4.133 with secret ones, by quadrature elsewhere."""
     for is_secret, value in ((False, 4.637), (True, 4.133)):
         run = json.loads(statement(1.0, 2000 / 67349, 400, 32, is_secret))
         claim = {"delta": 1e-5, "epsilon": {"lower": value - 0.08, "upper": value + 0.08}}

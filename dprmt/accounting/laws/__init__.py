@@ -7,7 +7,14 @@ from dprmt.accounting.laws._envelope import envelope_cdf
 from dprmt.accounting.laws._exact_law import ExactLaw
 from dprmt.accounting.laws._gamma_mixture import GammaMixture
 from dprmt.accounting.laws._law import NormLaw
-from dprmt.accounting.laws._norm_ratio_bins import Focus, NormRatioBins, Steep, curvature, right_share
+from dprmt.accounting.laws._norm_ratio_bins import (
+    Focus,
+    NormRatioBins,
+    Steep,
+    bins_of_equal_shifts,
+    curvature,
+    right_share,
+)
 from dprmt.accounting.laws._norms import (
     Analysis,
     ExactNorms,
@@ -32,6 +39,7 @@ __all__ = [
     "NormRatioBins",
     "Norms",
     "Steep",
+    "bins_of_equal_shifts",
     "checked_norms",
     "chi2_mixture_cdf",
     "chi2_mixture_sf",

@@ -16,13 +16,14 @@ from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF
 from dprmt.accounting.laws._half_exact_law import HalfExactLaw
 from dprmt.accounting.laws._law import NormLaw
 from dprmt.accounting.laws._rank_one_law import RankOneLaw
+from dprmt.accounting.laws._residual_tail import Head
 from dprmt.accounting.laws._sketched_law import SketchedLaw
 
 Analysis = Literal["tight", "envelope"]
 
 
 class Norms(Value):
-    """How per-sample norms are taken; one of :class:`ExactNorms`, :class:`Hutchinson`, :class:`HutchPlusPlus`.
+    """The way per-sample norms are taken; one of :class:`ExactNorms`, :class:`Hutchinson`, :class:`HutchPlusPlus`.
 
     Examples
     --------
@@ -32,7 +33,7 @@ class Norms(Value):
 
     @property
     def is_secret(self) -> bool:
-        """Whether probes are nobody's but the training code's."""
+        """True if probes are known to the training code alone."""
         return bool(getattr(self, "secret", False))
 
     def law(self) -> NormLaw:
@@ -211,7 +212,7 @@ class HutchPlusPlus(Norms):
 
     def law(self) -> NormLaw:
         """See :meth:`Norms.law`."""
-        return SketchedLaw(self.probes, self.sketch, self.power_iteration)
+        return SketchedLaw(self.probes, Head(self.sketch, self.power_iteration))
 
     def alternatives(self) -> tuple[Norms, ...]:
         """See :meth:`Norms.alternatives`: the envelope, which holds for every head, and probes as if public."""

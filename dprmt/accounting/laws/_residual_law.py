@@ -12,6 +12,7 @@ from scipy.special import gammaincc
 from dprmt.accounting.laws._law import NormLaw
 from dprmt.accounting.laws._norm_ratio_bins import Focus, NormRatioBins, Steep, bin_edges, bins_from_moments, left_tail
 from dprmt.accounting.laws._residual_order import ResidualOrder
+from dprmt.accounting.laws._residual_tail import Head
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,7 @@ class ResidualLaw(NormLaw):
     is_stochastic: ClassVar[bool] = True
 
     probes: int
-    sketch: int
-    power_iteration: bool = False
+    head: Head
 
     @property
     def fewest(self) -> int:
@@ -32,7 +32,7 @@ class ResidualLaw(NormLaw):
     @property
     def left_tail(self) -> ResidualOrder:
         """See :class:`NormLaw`."""
-        return ResidualOrder(self.probes, self.sketch, self.power_iteration)
+        return ResidualOrder(self.probes, self.head)
 
     @property
     def decay(self) -> int:

@@ -15,7 +15,7 @@ from scipy.special import gammainc
 from dprmt.accounting.basics import Array
 from dprmt.accounting.laws._chi2_mixture import mixture_tails
 from dprmt.accounting.laws._gamma_mixture import GammaMixture
-from dprmt.accounting.laws._residual_tail import residual_tail
+from dprmt.accounting.laws._residual_tail import Head, residual_tail
 
 _NEAR_ALL = (0.995, 0.985, 0.97, 0.95, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 _RATIO = 0.9
@@ -52,8 +52,7 @@ class ResidualOrder:
     """The law of (H6) for x < 1; what is left of its mass lies at 1."""
 
     probes: int
-    sketch: int
-    power_iteration: bool
+    head: Head
 
     def cdf(self, x: Array) -> Array:
         """At least P(X ≤ x), for x < 1."""
@@ -77,7 +76,7 @@ class ResidualOrder:
         return _quantile(self, tail)
 
     def _parts(self) -> list[tuple[float, float]]:
-        shares = zip(*largest_shares(self.sketch, self.power_iteration), strict=True)
+        shares = zip(*largest_shares(*self.head), strict=True)
         return [(share, weight) for share, weight in shares if weight > 0.0]
 
     def _of_share(self, share: float, x: Array, moments: bool) -> tuple[Array, Array]:

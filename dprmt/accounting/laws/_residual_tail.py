@@ -7,6 +7,7 @@ m is the largest squared singular value of M(I - QQᵀ) over ‖M‖²_F. The sm
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from dprmt.accounting.laws._comparison_bound import comparison_bound
 from dprmt.accounting.laws._elimination_bound import elimination_bound
@@ -20,6 +21,13 @@ _LONG_SKETCH = 1e-30
 """Probability charged for a sketch of extraordinary length."""
 _ELIMINATION_ALONE = 0.3
 """1/x over s below which (H3) is the smaller one."""
+
+
+class Head(NamedTuple):
+    """The sketch whose range is taken exactly: its columns, and whether it is of MᵀMS rather than MᵀS'."""
+
+    sketch: int
+    power_iteration: bool = False
 
 
 def residual_tail(share: float, sketch: int, power_iteration: bool) -> float:

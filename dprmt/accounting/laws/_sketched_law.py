@@ -13,6 +13,7 @@ from dprmt.accounting.laws._law import NormLaw
 from dprmt.accounting.laws._norm_ratio_bins import Focus, NormRatioBins, Steep, bins_of_mixture
 from dprmt.accounting.laws._probe_copies import probe_copies
 from dprmt.accounting.laws._residual_law import ResidualLaw
+from dprmt.accounting.laws._residual_tail import Head
 
 _RARE = 1e-11  # of one norm: what decides is rarely less likely
 _LARGE_SHIFT, _SMALL, _MUCH_LESS = 3.5, 0.4, 1.8
@@ -23,8 +24,7 @@ class SketchedLaw(NormLaw):
     """The law that no spectrum exceeds in E g(X), g convex, given a sketch of so many columns."""
 
     probes: int
-    sketch: int
-    power_iteration: bool = False
+    head: Head
 
     @property
     def fewest(self) -> int:
@@ -34,12 +34,12 @@ class SketchedLaw(NormLaw):
     @property
     def convex_mixture(self) -> GammaMixture:
         """See :class:`NormLaw`: (H4)."""
-        return GammaMixture.of_copies(self.probes, *probe_copies(self.sketch, self.power_iteration))
+        return GammaMixture.of_copies(self.probes, *probe_copies(*self.head))
 
     @property
     def residual(self) -> ResidualLaw:
         """See :class:`NormLaw`: (H6)."""
-        return ResidualLaw(self.probes, self.sketch, self.power_iteration)
+        return ResidualLaw(self.probes, self.head)
 
     def ordered(self, noise_multiplier: float) -> ResidualLaw | None:
         """See :class:`NormLaw`: (H6), for short sketches and few probes."""

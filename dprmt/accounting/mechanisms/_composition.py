@@ -303,7 +303,7 @@ class Composition:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether every phase has a pair for one of its steps; else certified curves of one change are composed."""
+        """True if every phase has a pair for one of its steps; else certified curves of one change are composed."""
         return all(mechanism.has_pairs for mechanism, _ in self.phases)
 
     def _ask(self, question: Question, tolerance: float) -> dict[Direction, PrivacyBounds]:

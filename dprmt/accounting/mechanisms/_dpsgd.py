@@ -109,7 +109,7 @@ class DPSGD(Value, Mechanism):
 
     @property
     def has_pairs(self) -> bool:
-        """Whether a pair of one step is known for ``neighbours``; else bounds are composed of curves (N6)."""
+        """True if a pair of one step is known for ``neighbours``; else bounds are composed of curves (N6)."""
         return self._has_pairs(self.norms)
 
     def step(self) -> AnyStep:

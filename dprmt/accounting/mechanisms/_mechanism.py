@@ -31,7 +31,7 @@ class Mechanism:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether a pair of one step is known for ``neighbours``."""
+        """True if a pair of one step is known for ``neighbours``."""
         return True
 
     def step(self) -> AnyStep:
@@ -47,7 +47,7 @@ class Mechanism:
         return self
 
     def schedule(self, step: AnyStep, steps: int) -> Schedule:
-        """What is composed for so many steps, each like ``step``: steps, or epochs of random allocation."""
+        """Schedule of a number of steps, each like ``step``: what is composed, steps or epochs of random allocation."""
         return self.sampling.schedule(step, steps)
 
     def check_steps(self, steps: int) -> int:

@@ -22,7 +22,7 @@ _SMALLEST_NOISE, _LARGEST_NOISE = 1e-3, 1e6
 
 @dataclass(frozen=True)
 class ClippingConfiguration:
-    """How norms are computed; what the accountant has to be told and Opacus cannot tell it.
+    """Norms, sampling and neighbours, which Opacus cannot tell the accountant.
 
     Parameters
     ----------

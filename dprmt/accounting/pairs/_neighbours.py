@@ -30,7 +30,7 @@ class ZeroOut(Value):
     group_size: ClassVar[int] = 1
     """Samples that change at once."""
     is_replacement: ClassVar[bool] = False
-    """Whether other samples come in their place."""
+    """True if other samples come in their place."""
 
     def __str__(self) -> str:
         return "zero-out: one sample present, or without a gradient"
@@ -56,7 +56,7 @@ class AddRemove(Value):
     group_size: ClassVar[int] = 1
     """Samples that change at once."""
     is_replacement: ClassVar[bool] = False
-    """Whether other samples come in their place."""
+    """True if other samples come in their place."""
 
     def __str__(self) -> str:
         return "add-remove: one sample present, or absent; rate and divisor chosen without the number of samples"
@@ -76,7 +76,7 @@ class ReplaceOne(Value):
     group_size: ClassVar[int] = 1
     """Samples that change at once."""
     is_replacement: ClassVar[bool] = True
-    """Whether other samples come in their place."""
+    """True if other samples come in their place."""
 
     def __str__(self) -> str:
         return "replace-one: one sample, or any other in its place"
@@ -126,7 +126,7 @@ class Group(Value):
 
     @property
     def is_replacement(self) -> bool:
-        """Whether other samples come in their place."""
+        """True if other samples come in their place."""
         return self.of.is_replacement
 
     def __str__(self) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from scipy.special import logsumexp, ndtr
+from scipy.special import ndtr
 
 from dprmt.accounting.basics import Array
 from dprmt.accounting.pairs._cells import LossCells, interval_masses
@@ -222,19 +223,29 @@ class EqualGroup:
 
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes, of outcomes merged about there, for each value of Z."""
-        losses, p, q = zip(*(self._outcomes(nodes, float(shift)) for shift in self.shift), strict=True)
+        each = zip(self.shift, self._tables, strict=True)
+        losses, p, q = zip(*(self._outcomes(nodes, float(shift), *table) for shift, table in each), strict=True)
         weight = np.repeat(self.mass, [some.size for some in p])
         return by_node(nodes, np.concatenate(p) * weight, np.concatenate(q) * weight, np.concatenate(losses))
 
-    def _outcomes(self, nodes: Array, shift: float) -> tuple[Array, Array, Array]:
+    @cached_property
+    def _tables(self) -> list[tuple[Array, Array]]:
+        """Thresholds and their losses, for each value of Z."""
+        log_weights, tables = log_coin_weights(self.size, self.sample_rate), []
+        for shift in self.shift:
+            mean = float(shift) * np.arange(self.size + 1, dtype=np.int64)
+            t = np.linspace(-_FAR, float(mean[-1]) + _FAR, _TABLE)
+            exponent = np.multiply.outer(t, mean) - mean**2 / 2 + log_weights
+            peak = exponent.max(axis=1)
+            tables.append((t, np.log(np.exp(exponent - peak[:, None]).sum(axis=1)) + peak))
+        return tables
+
+    def _outcomes(self, nodes: Array, shift: float, t: Array, loss: Array) -> tuple[Array, Array, Array]:
         """Losses of outcomes between thresholds near the nodes' ones, and their masses."""
         mean = shift * np.arange(self.size + 1, dtype=np.int64)
-        log_weights = log_coin_weights(self.size, self.sample_rate)
-        t = np.linspace(-_FAR, float(mean[-1]) + _FAR, _TABLE)
-        loss = logsumexp(np.multiply.outer(t, mean) - mean**2 / 2 + log_weights, axis=1)
         inside = nodes[(nodes > loss[0]) & (nodes < loss[-1])]
         ends = np.concatenate([[-np.inf], np.interp(inside, loss, t), [np.inf]])
         q = interval_masses(ends)
-        p = interval_masses(ends[:, None] - mean) @ np.exp(log_weights)
+        p = interval_masses(ends[:, None] - mean) @ np.exp(log_coin_weights(self.size, self.sample_rate))
         keep = (p > _LEAST) & (q > _LEAST)
         return np.log(p[keep] / q[keep]), p[keep], q[keep]

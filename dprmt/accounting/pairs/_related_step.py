@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dprmt.accounting.basics import Array
+from dprmt.accounting.laws import bins_of_equal_shifts
 from dprmt.accounting.pairs._cells import StepPair
 from dprmt.accounting.pairs._clipping_step import ClippingStep
 from dprmt.accounting.pairs._coin_mixtures import CoinMixture
@@ -71,22 +72,13 @@ class RelatedStep:
     def _group_pairs(self, bins: int, below: float) -> tuple[StepPair, StepPair]:
         step = self.step
         if step.secret:
-            known = step.noise_multiplier, step.sample_rate, self.size
-            law = step.norm_ratio(min(_TIMES_AS_MANY_SUMS * bins, _MOST_BINS_OF_SUMS), below / self.size)
-            return secret_group_above(law, *known), secret_group_below(law, *known)
-        shift, mass = self._shifts_below(bins, below)
+            return _summed(step, self.size, min(_TIMES_AS_MANY_SUMS * bins, _MOST_BINS_OF_SUMS), below)
         above = _together(step, self.size, _FEW_BINS if bins <= _FEW_BINS else _MANY_BINS, below)
-        return above, EqualGroup(shift, mass, step.sample_rate, self.size)
+        return above, _equal_group(step, self.size, bins, below)
 
     def _equal(self, bins: int, below: float) -> EqualReplacement:
-        shift, mass = self._shifts_below(bins, below)
+        shift, mass = _shifts_below(self.step, bins, below)
         return EqualReplacement(shift, mass, self.step.sample_rate)
-
-    def _shifts_below(self, bins: int, below: float) -> tuple[Array, Array]:
-        """Values of Z/σ that are at most the true ones, and their probabilities."""
-        law = self.step.norm_ratio(min(_TIMES_AS_MANY * bins, _MOST_BINS_BELOW), below)
-        x, mass = np.append(law.left[:1], law.right), np.append(law.below, law.mass)
-        return 1.0 / (self.step.noise_multiplier * np.sqrt(x)), mass
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
         """A pair that is never more private than the step, whatever losses are asked for."""
@@ -115,6 +107,18 @@ def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
     return step if size == 1 and not replaced else RelatedStep(step, size, replaced)
 
 
+def _shifts_below(step: ClippingStep, bins: int, below: float) -> tuple[Array, Array]:
+    """Values of Z/σ that are at most the true ones, and their probabilities."""
+    law = step.norm_ratio(min(_TIMES_AS_MANY * bins, _MOST_BINS_BELOW), below)
+    x, mass = np.append(law.left[:1], law.right), np.append(law.below, law.mass)
+    return 1.0 / (step.noise_multiplier * np.sqrt(x)), mass
+
+
+@lru_cache(maxsize=8)
+def _equal_group(step: ClippingStep, size: int, bins: int, below: float) -> EqualGroup:
+    return EqualGroup(*_shifts_below(step, bins, below), step.sample_rate, size)
+
+
 @lru_cache(maxsize=64)
 def _by_potentials(step: ClippingStep, bins: int, below: float) -> AtomicPair:
     law = step.norm_ratio(round(_BINS_OF_THE_LAW * bins), below)
@@ -138,3 +142,12 @@ def _together(step: ClippingStep, size: int, bins: int, below: float) -> AtomicP
         bins,
         below * step.sample_rate / _SHARE_OF_THE_LAST,
     )
+
+
+@lru_cache(maxsize=16)
+def _summed(step: ClippingStep, size: int, bins: int, below: float) -> tuple[StepPair, StepPair]:
+    mixture = step.law.convex_mixture
+    assert mixture is not None  # else curves are composed
+    law = bins_of_equal_shifts(mixture, bins, min(below / size, 1e-3))
+    known = step.noise_multiplier, step.sample_rate, size
+    return secret_group_above(law, *known), secret_group_below(law, *known)

@@ -7,7 +7,8 @@ Together they shift the output by S = Σ Zᵢ/σ over those that are drawn. So t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from dprmt.accounting.pairs._coin_mixtures import log_coin_weights
 from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 
-_NODES_A_BIN = 2
+_SAME = 1e-12  # relative: ends of cells that lie on a lattice but for rounding
+_MOST_NODES, _MOST_OF_ONE = 4096, 3072  # of a lattice of sums, and of one sample's shifts on it
 _ROUNDING = 1e-12  # of masses that are products of many
 _WIDE = 3.0  # times the mean width
 _LEAST_MASS = 1e-200  # of what is followed from below: smaller ones are lost in the rounding of all others
@@ -50,10 +52,14 @@ def secret_group_above(law: NormRatioBins, noise_multiplier: float, sample_rate:
     """
     x, mass = law.spread(0.0)
     coins = _Coins.of(size, sample_rate, law.below)
-    each = _sums_above(x, mass, coins.weight.size, _NODES_A_BIN * x.size)
+    shift = 1.0 / np.sqrt(x)
+    step = _lattice_step(float(shift.max()), np.abs(np.gradient(shift)) if x.size > 1 else shift, mass)
+    each = _sums_above(x, mass, step, coins.weight.size)
     ratio = np.concatenate([part for part, _ in each])
     masses = np.concatenate([part * share for (_, part), share in zip(each, coins.weight, strict=True)])
-    ratio, masses = _split(ratio, masses * (1.0 + _ROUNDING), _NODES_A_BIN * x.size)
+    masses = masses * (1.0 + _ROUNDING)
+    if len(each) > 1:
+        ratio, masses = _split(ratio, masses, min(_nodes(1.0 / np.sqrt(ratio), step), x.size))
     small = float(coins.weight @ np.arange(1, coins.weight.size + 1, dtype=np.int64)) * law.below + coins.beyond
     excess = max(float(masses.sum()) + small - 1.0, 0.0)
     return SecretUpperPair(1.0 / (noise_multiplier * np.sqrt(ratio)), masses, coins.rate, below=small, excess=excess)
@@ -64,23 +70,57 @@ def secret_group_below(law: NormRatioBins, noise_multiplier: float, sample_rate:
     first = _Cells.of(law)
     coins = _Coins.of(size, sample_rate, law.below)
     weight = np.append(coins.weight[:-1], coins.weight[-1] + coins.beyond)
-    sums, parts = first, [first.times(float(weight[0]))]
-    for share in weight[1:]:
-        sums = sums.plus(first).merged(_NODES_A_BIN * first.mass.size)
-        parts.append(sums.times(float(share)))
-    all_of_them = _Cells.joined(parts).merged(_NODES_A_BIN * first.mass.size)
-    return SecretLowerPair(all_of_them.bins(), noise_multiplier, coins.rate)
+    parts, one = [first.times(float(weight[0]))], _LatticeCells.of(first)
+    for share, sums in zip(weight[1:], one.sums(weight.size), strict=True):
+        parts.append(sums.cells().times(float(share)))
+    joined = _Cells.joined(parts)
+    cells = joined.merged(min(_nodes(joined.middle, one.step), first.mass.size))
+    return SecretLowerPair(cells.bins(), noise_multiplier, coins.rate)
 
 
-def _sums_above(x: Array, mass: Array, most: int, nodes: int) -> list[tuple[Array, Array]]:
-    """Atoms of 1/(Σ xᵢ^{-1/2})² for 1 … ``most`` of them, spread in the convex order after each."""
-    shift = 1.0 / np.sqrt(x)
-    each = [(x, mass)]
+def _sums_above(x: Array, mass: Array, step: float, most: int) -> list[tuple[Array, Array]]:
+    """Atoms of 1/(Σ xᵢ^{-1/2})² for 1 … ``most`` of them, spread in the convex order onto a lattice of sums."""
+    one = _on_lattice(x, mass, step)
+    sums, each = one, [(x, mass)]
     for _ in range(most - 1):
-        ratio, before = each[-1]
-        both = 1.0 / np.add.outer(1.0 / np.sqrt(ratio), shift) ** 2
-        each.append(_split(both.ravel(), np.multiply.outer(before, mass).ravel(), nodes))
+        sums = sums[0] + one[0], np.convolve(sums[1], one[1])
+        if sums[1].size > _MOST_NODES:
+            wider = 2 * step
+            sums, one = (_on_lattice(_ratios(*atoms, step), atoms[1], wider) for atoms in (sums, one))
+            step = wider
+        each.append((_ratios(*sums, step), sums[1]))
     return each
+
+
+def _lattice_step(largest: float, width: Array, mass: Array) -> float:
+    """About a law's mean ``width``, not so narrow that sums are many; ``largest`` shift is a node."""
+    usual = float(width @ mass) / float(mass.sum())
+    return largest / max(min(round(largest / max(usual, 1e-300)), _MOST_OF_ONE), 1)
+
+
+def _nodes(shift: Array, step: float) -> int:
+    """How many nodes a geometric grid of all sums has that is as fine as the lattice is at a ratio of 1."""
+    return math.ceil(math.log(float(shift.max() / shift[shift > 0.0].min())) / step) + 2
+
+
+def _ratios(first: int, mass: Array, step: float) -> Array:
+    """1/S² of consecutive nodes S of a lattice."""
+    return 1.0 / (step * np.arange(first, first + mass.size, dtype=np.int64)) ** 2
+
+
+def _on_lattice(ratio: Array, mass: Array, step: float) -> tuple[int, Array]:
+    """Atoms moved to both neighbouring sums, means of the ratio kept: E of every convex function of it grows.
+
+    Returns: the number of the first node, and masses of it and those after it.
+    """
+    left = np.maximum((1.0 / (np.sqrt(ratio) * step)).astype(np.int64), 1)
+    largest, smallest = 1.0 / (step * left) ** 2, 1.0 / (step * (left + 1)) ** 2
+    to_right = np.clip((largest - ratio) / (largest - smallest), 0.0, 1.0)
+    first = int(left.min())
+    place = left - first
+    count = int(place.max()) + 2
+    masses = np.bincount(place, mass * (1.0 - to_right), count) + np.bincount(place + 1, mass * to_right, count)
+    return first, masses
 
 
 def _split(ratio: Array, mass: Array, nodes: int) -> tuple[Array, Array]:
@@ -123,11 +163,6 @@ class _Cells:
         """The same cells with a part of their mass."""
         return _Cells(self.high, self.middle, self.low, self.mass * share)
 
-    def plus(self, other: _Cells) -> _Cells:
-        """Cells of a sum: E Y ≤ Y(means), as the power mean is concave."""
-        high, middle, low = (np.add.outer(a, b).ravel() for a, b in zip(self.shifts, other.shifts, strict=True))
-        return _Cells(high, middle, low, np.multiply.outer(self.mass, other.mass).ravel())
-
     @property
     def shifts(self) -> tuple[Array, Array, Array]:
         """The three shifts of each cell."""
@@ -153,6 +188,73 @@ class _Cells:
         with np.errstate(divide="ignore"):
             left, mean, right = (1.0 / shift[order] ** 2 for shift in self.shifts)
         return NormRatioBins(left, right, self.mass[order], mean, 0.0)
+
+
+@dataclass(frozen=True)
+class _LatticeCells:
+    """Cells of sums that begin at consecutive nodes of a lattice.
+
+    ``first``: number of the first node; ``offset``: by how much middles lie beyond their nodes, times the mass;
+    ``width``: of all cells, in nodes.
+    """
+
+    first: int
+    mass: Array
+    offset: Array
+    width: int
+    step: float
+
+    @classmethod
+    def of(cls, cells: _Cells) -> _LatticeCells:
+        """Cells of any ends, each put into the next wider one."""
+        high, middle, low, mass = _without_wide(*cells.shifts, cells.mass)
+        step = _lattice_step(float(high.max()), high - low, mass)
+        node = np.floor(low / step * (1.0 + _SAME)).astype(np.int64)
+        first = int(node.min())
+        return cls(
+            first,
+            np.bincount(node - first, mass),
+            np.bincount(node - first, mass * (middle - node * step)),
+            int(np.ceil(high / step * (1.0 - _SAME) - node).max()),
+            step,
+        )
+
+    def sums(self, most: int) -> Iterator[_LatticeCells]:
+        """Of 2 … ``most`` independent shifts, whose middles add up as (N10) asks."""
+        one = sums = self
+        for _ in range(most - 1):
+            sums = sums._plus(one)
+            if sums.mass.size > _MOST_NODES:
+                sums, one = sums._on_every_other_node(), one._on_every_other_node()
+            yield sums
+
+    def _plus(self, other: _LatticeCells) -> _LatticeCells:
+        offset = np.convolve(self.offset, other.mass) + np.convolve(self.mass, other.offset)
+        mass = np.convolve(self.mass, other.mass)
+        return replace(self, first=self.first + other.first, mass=mass, offset=offset, width=self.width + other.width)
+
+    def _on_every_other_node(self) -> _LatticeCells:
+        node = np.arange(self.first, self.first + self.mass.size, dtype=np.int64)
+        place = node // 2 - self.first // 2
+        offset = self.offset + (node % 2) * self.step * self.mass
+        return _LatticeCells(
+            self.first // 2,
+            np.bincount(place, self.mass),
+            np.bincount(place, offset),
+            self.width // 2 + 1,
+            2 * self.step,
+        )
+
+    def cells(self) -> _Cells:
+        """1/S² of the middles in a cell is at most its chord at their mean."""
+        seen = np.flatnonzero(self.mass > _LEAST_MASS)
+        low = self.step * (self.first + seen)
+        high = low + self.step * self.width
+        share = np.clip(self.offset[seen] / self.mass[seen] / (self.step * self.width), 0.0, 1.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = 1.0 / low**2 + share * (1.0 / high**2 - 1.0 / low**2)
+            middle = np.where(low > 0.0, 1.0 / np.sqrt(ratio), 0.0)
+        return _Cells(high * (1.0 + _SAME), middle, low * (1.0 - _SAME), self.mass[seen])
 
 
 def _without_wide(high: Array, middle: Array, low: Array, mass: Array) -> tuple[Array, Array, Array, Array]:

@@ -5,6 +5,8 @@
 results are private if the data are: for data that are public anyway, such as the docstrings of the standard library.
 """
 
+from dprmt.report.measurements._adam_bound import AdamBoundStep as AdamBoundStep
+from dprmt.report.measurements._adam_bound import measure_adam_bound as measure_adam_bound
 from dprmt.report.measurements._alignment import KAPPAS as KAPPAS
 from dprmt.report.measurements._alignment import AlignmentStep as AlignmentStep
 from dprmt.report.measurements._alignment import KappaPoint as KappaPoint
@@ -31,6 +33,7 @@ from dprmt.report.measurements._telemetry import telemetry_readings as telemetry
 
 __all__ = [
     "KAPPAS",
+    "AdamBoundStep",
     "Agreement",
     "AlignmentStep",
     "Experiment",
@@ -46,6 +49,7 @@ __all__ = [
     "kappa_sweep",
     "layers_along_depth",
     "losses_without_noise",
+    "measure_adam_bound",
     "measure_alignment",
     "measure_norm_ratios",
     "measure_spectra",

@@ -78,7 +78,7 @@ class AlignmentStep:
 
 @dataclass(frozen=True)
 class KappaPoint:
-    """What a gate does, over all matrices and steps. It is **private**.
+    """Effect of one gate over all matrices and steps. It is **private**.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ def measure_alignment(
 
 
 def kappa_sweep(steps: Sequence[AlignmentStep], kappas: Sequence[float] = KAPPAS) -> list[KappaPoint]:
-    """What every gate would have done, with norm correction, from the layers as measured without a gate.
+    """Effect that every gate would have had, with norm correction, from the layers as measured without a gate.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from dprmt._validation import ParameterError
 from dprmt.training.denoising import DenoisingEvaluation, PrivateDataWarning
 from dprmt.training.harness import ItemTask, Observer, run_in_memory
+from dprmt.training.optimizers import preconditioner
 from dprmt.training.recipes import Settings
 
 
@@ -54,6 +55,8 @@ class GradientStep:
         Mean of the clipped gradients. **Private.**
     noisy : mapping of str to Tensor
         What is released.
+    preconditioner : mapping of str to Tensor
+        By which the optimizer multiplied its momentum, entry by entry; empty unless it is one of Adam's kind.
     """
 
     number: int
@@ -62,6 +65,7 @@ class GradientStep:
     loss: float
     clean: Mapping[str, torch.Tensor]
     noisy: Mapping[str, torch.Tensor]
+    preconditioner: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 def private_gradients(
@@ -115,7 +119,14 @@ def private_gradients(
     with run_in_memory(experiment.model, experiment.task, settings, noise_seed=seed, observers=[look]) as run:
         for record in itertools.islice(run.steps(), steps):
             loss = math.nan if record.loss is None else record.loss
-            yield GradientStep(record.step - 1, look.sigma, record.batch_size, loss, look.clean, look.noisy)
+            scales = _preconditioner(run.prepared)
+            yield GradientStep(record.step - 1, look.sigma, record.batch_size, loss, look.clean, look.noisy, scales)
+
+
+def _preconditioner(prepared: Any) -> dict[str, torch.Tensor]:
+    optimizer, parameters = prepared.private.optimizer, prepared.parameters
+    scales = {name: preconditioner(optimizer, p) for name, p in parameters.items()}
+    return {name: scale for name, scale in scales.items() if scale is not None}
 
 
 class CleanGradients(Observer):

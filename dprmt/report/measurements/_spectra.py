@@ -49,8 +49,13 @@ class LayerSpectra:
         return int((self.noisy > bulk_edge(self.shape, self.sigma)).sum())
 
     @property
+    def top_over_edge(self) -> float:
+        """Top noisy singular value over the bulk edge."""
+        return float(self.noisy[0]) / bulk_edge(self.shape, self.sigma)
+
+    @property
     def called(self) -> bool:
-        """Whether the top noisy singular value is above what noise alone exceeds in 1 % of draws."""
+        """True if the top noisy singular value is above what noise alone exceeds in 1 % of draws."""
         return float(self.noisy[0]) > kappa_for(self.shape, 0.01) * bulk_edge(self.shape, self.sigma)
 
     @property
@@ -60,7 +65,7 @@ class LayerSpectra:
 
     @property
     def verdict(self) -> str:
-        """What that makes of it: a signal seen or missed, a false alarm, or nothing."""
+        """One of: a signal seen, a signal missed, a false alarm, nothing."""
         if self.signal_over_threshold > 1:
             return "signal, called" if self.called else "signal, not called"
         return "false alarm" if self.called else "no signal, not called"

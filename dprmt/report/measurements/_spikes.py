@@ -60,7 +60,7 @@ class Spike:
 
     @property
     def called(self) -> bool:
-        """Whether the value of one draw is above what noise alone exceeds in 1 % of draws."""
+        """True if the value of one draw is above what noise alone exceeds in 1 % of draws."""
         return self.single > kappa_for(self.shape, 0.01)
 
 

@@ -107,7 +107,7 @@ class TelemetryTruth(Observer):
         self.private_steps.append({"step": record.step, "telemetry": found, "truth": truth})
 
     def end(self, run: Any) -> None:
-        """Go away."""
+        """Detach from the optimizer."""
         self._evaluation.stop()
         self._step.observe(self, None)
         if self._own is not None:
@@ -163,7 +163,7 @@ def telemetry_readings(
     seed: int = 0,
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """What a recipe's first steps, without a denoiser, say of themselves, beside what the clean gradients say.
+    """Telemetry of a recipe's first steps, without a denoiser, beside the truth from clean gradients.
 
     The model is trained in place, from ``start``. Of DP-GRAPE, whose gradients are not whole, there is no truth.
 

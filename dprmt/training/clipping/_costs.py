@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dprmt import _html
 from dprmt._validation import ParameterError
-from dprmt.accounting import Poisson, RandomAllocation
+from dprmt.accounting import Poisson, RandomAllocation, ZeroOut
 from dprmt.training.clipping._matrix_layers import FactoredLayer
 from dprmt.training.clipping._policy import Layer
 from dprmt.training.clipping._rates import Rates
@@ -53,7 +53,7 @@ class ForwardPass:
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What a layer's norms cost in a micro-batch.
+    """Cost of a layer's norms in a micro-batch.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class WayCost:
-    """What steps cost by one way.
+    """Cost of steps by one way of taking norms.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class WayCost:
 
 @dataclass(frozen=True)
 class StepCosts:
-    """What a step costs by all ways, and the one to take; from :meth:`ClippingPlan.costs`.
+    """Cost of a step by all ways of taking norms, and the way to take; from :meth:`ClippingPlan.costs`.
 
     Attributes
     ----------
@@ -115,11 +115,14 @@ class StepCosts:
         "formed" first.
     plain_flops, plain_peak : int
         Of a step without privacy.
+    neighbours : str
+        Against which every ε is.
     """
 
     ways: Sequence[WayCost]
     plain_flops: int
     plain_peak: int
+    neighbours: str = ZeroOut.kind
 
     @property
     def recommended(self) -> WayCost:
@@ -130,7 +133,7 @@ class StepCosts:
 
     @property
     def sentence(self) -> str:
-        """Which to take, and what the other would give and cost."""
+        """A sentence: the way to take, and what the other would give and cost."""
         taken = self.recommended
         other = self._estimated() if taken is self._exact() else self._exact()
         share = round(100 * (taken.time / other.time - 1))

@@ -11,7 +11,7 @@ from dprmt.training.clipping._embedding_layer import EmbeddingLayer
 from dprmt.training.clipping._formed_layers import FormedLayer, WholeModule, bias_alone, formed_layer
 from dprmt.training.clipping._matrix_layers import LinearLayer, ProjectedLayer
 from dprmt.training.clipping._policy import Layer, NormPolicy
-from dprmt.training.clipping._trainable_modules import MATRICES, is_whole
+from dprmt.training.clipping._trainable_modules import is_matrix, is_whole
 from dprmt.training.subspaces import Subspaces
 
 
@@ -27,7 +27,7 @@ def _layer(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspace
         return _whole(name, module, policy, subspaces)
     if isinstance(module, nn.Embedding):
         return EmbeddingLayer(name, module, policy)
-    if type(module) not in MATRICES:
+    if not is_matrix(module):
         return formed_layer(name, module, policy)
     if not module.weight.requires_grad:
         return FormedLayer(name, module, {f"{name}.bias": module.bias}, policy, bias_alone)

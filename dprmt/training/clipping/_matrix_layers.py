@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
+from dprmt.training._conv1d import is_conv1d
 from dprmt.training.clipping._formed_layers import FormedLayer, PerSampleGradients, bias_alone
 from dprmt.training.clipping._optimizer import add_product, sum_dtype, sum_of
 from dprmt.training.clipping._policy import Measured, NormPolicy, Rows, Samples, Use
@@ -139,11 +139,11 @@ class FactoredLayer:
         return ghost_squared_norms(a.to(dtype), g.to(dtype), bias=bias, margin=margin), [factors]
 
     def takes_gram_matrices(self, tokens: int) -> bool:
-        """Whether T²(d + p) products are fewer than the T·d·p of a gradient; twice as dear in float64."""
+        """True if T²(d + p) products are fewer than the T·d·p of a gradient; twice as expensive in float64."""
         if self._policy.form:
             return False
-        dear = 2 if self._gram == torch.float64 and self.module.weight.dtype != torch.float64 else 1
-        return dear * tokens * sum(self._sizes) < math.prod(self._sizes)
+        price = 2 if self._gram == torch.float64 and self.module.weight.dtype != torch.float64 else 1
+        return price * tokens * sum(self._sizes) < math.prod(self._sizes)
 
     def keeps_formed(self, tokens: int) -> bool:
         """Whether gradients are no larger than their factors."""
@@ -162,7 +162,7 @@ class LinearLayer(FactoredLayer):
     """Linear or Conv1D with a trainable weight; a trainable bias is treated together with it."""
 
     def __init__(self, name: str, module: nn.Module, policy: NormPolicy) -> None:
-        inputs_first = type(module) is Conv1D
+        inputs_first = is_conv1d(module)
         d, p = module.weight.shape if inputs_first else module.weight.shape[::-1]
         super().__init__(name, module, policy, (d, p), bias=_trained_bias(module), inputs_first=inputs_first)
 
@@ -182,7 +182,7 @@ class ProjectedLayer(FactoredLayer):
         rows = matrix.m if subspaces.kind == "svd" else matrix.rank
         super().__init__(name, module, policy, (matrix.n, rows), gram=torch.float64)
         self._subspaces, self._matrix, apart = subspaces, matrix, f"{name}.bias"
-        self._projects_inputs = (matrix.axis == 0) == (type(module) is Conv1D)
+        self._projects_inputs = (matrix.axis == 0) == (is_conv1d(module))
         self._bias_layer = None if bias is None else FormedLayer(apart, module, {apart: bias}, policy, bias_alone)
 
     def records(self) -> list[LayerRecord]:

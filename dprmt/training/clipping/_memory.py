@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class TensorMemory(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by mypy
-    """Counts the bytes of all tensor storages that operations allocate within the context, backward passes included.
+    """Count of the bytes of all tensor storages that operations allocate within the context, backward passes included.
 
     Storages count from the operation that returns them until nothing refers to them; views add nothing. What kernels
     allocate and free inside one operation is not seen, nor is what was there before, unless it is announced.

@@ -60,7 +60,7 @@ def add_product(parameter: torch.nn.Parameter, left: torch.Tensor, right: torch.
 
 
 class NoisySum:
-    """What both optimizers below change in Opacus': where the sum comes from, its shape and its dtype.
+    """Opacus' optimizer with another source, shape and dtype of the sum: shared by both optimizers below.
 
     ``keeps_sums``: whether sums without noise stay until ``zero_grad``, for those who study them; else what is released
     takes their place.
@@ -100,7 +100,7 @@ class NoisySum:
             _mark_as_processed(parameter.summed_grad)
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
-        """Of what is released for a parameter."""
+        """Shape of what is released for a parameter."""
         return parameter.shape
 
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
@@ -169,7 +169,7 @@ class DistributedNoisySumOptimizer(NoisySum, DistributedDPOptimizerFastGradientC
         return shared
 
     def reduce_gradients(self) -> None:
-        """Done already, in ``add_noise``."""
+        """Nothing: ``add_noise`` has done it already."""
 
 
 class _InSubspaces:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from opacus.layers.dp_rnn import RNNLinear
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
-_KINDS = (nn.Linear, Conv1D, RNNLinear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+from dprmt.training.clipping._trainable_modules import is_matrix
+
+_KINDS = (nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class WithoutPlainGradients:
@@ -49,7 +49,7 @@ class WithoutPlainGradients:
 
 def spares_plain_gradients(module: nn.Module) -> bool:
     """Whether the module's class, and no patch of somebody else's, says what its forward pass is."""
-    return type(module) in _KINDS and "forward" not in vars(module)
+    return (is_matrix(module) or type(module) in _KINDS) and "forward" not in vars(module)
 
 
 class _WithGraph(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy

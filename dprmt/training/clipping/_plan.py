@@ -50,7 +50,7 @@ SEED_BYTES = 32
 
 @dataclass(frozen=True)
 class ClippingPlan:
-    """How a model's gradients will be clipped, before it is known how much noise they get; from :func:`plan_private`.
+    """Decisions on how a model's gradients will be clipped, made before the noise is known; from :func:`plan_private`.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class ClippingPlan:
         delta: float | None = None,
         rates: Rates | None = None,
     ) -> StepCosts:
-        """What a step would cost by every way of taking norms, this plan's or not: time, memory, and ε.
+        """Cost of a step by every way of taking norms, this plan's or not: time, memory, and ε.
 
         Parameters
         ----------
@@ -174,7 +174,7 @@ class ClippingPlan:
         ('ghost', ['Gram'])
         """
         if self.regime != "rows" or self.subspaces is not None:
-            allowed = "of rows that are samples, and of no weights in subspaces: nobody has counted the others"
+            allowed = "of rows that are samples, and of no weights in subspaces: other costs are not counted"
             raise ParameterError("plan", self.regime if self.subspaces is None else "subspaces", allowed)
         given = (noise_multiplier, sampling, steps, delta)
         noise = None

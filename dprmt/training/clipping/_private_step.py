@@ -33,7 +33,7 @@ class PrivateStep(Protocol):
 
     @property
     def record(self) -> NormRecord:
-        """How the norms are obtained: what the accountant is told."""
+        """Record of how the norms are obtained: what the accountant is told."""
 
     def accumulate(
         self,

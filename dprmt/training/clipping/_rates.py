@@ -16,7 +16,7 @@ _ROUNDS = 4
 
 @dataclass(frozen=True)
 class Rates:
-    """What a device does in a second, float32.
+    """Operations and bytes of a device in a second, float32.
 
     Parameters
     ----------

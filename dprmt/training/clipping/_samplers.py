@@ -109,7 +109,7 @@ class NormSamplers:
 
     @property
     def record(self) -> NormRecord:
-        """What the accountant is told: how each group of trainable parameters was treated."""
+        """Record of how each group of trainable parameters was treated: what the accountant is told."""
         return self._record
 
     @property
@@ -175,7 +175,7 @@ class NormSamplers:
 
     @contextmanager
     def as_they_are(self) -> Iterator[None]:
-        """Modules that run sample by sample, run on the batch, as they were given."""
+        """Context in which modules that run sample by sample run on the batch, as they were given."""
         try:
             for forward in self._apart:
                 forward.is_apart = False
@@ -189,7 +189,7 @@ class NormSamplers:
         self.uses.finish()
 
     def measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:
-        """After the backward pass: squared norms over all layers, and what they are of.
+        """Squared norms over all layers after the backward pass, and what they are of.
 
         Returns
         -------

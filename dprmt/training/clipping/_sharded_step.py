@@ -56,11 +56,11 @@ class ShardedNoisySumOptimizer(NoisySum, DPOptimizerFastGradientClipping):  # ty
         self._check_streams()
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
-        """Of the rows of this process."""
+        """Shape of the rows of this process."""
         return tuple(_shard(parameter).to_local().shape)
 
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
-        """As a gradient that is sharded as the parameter is."""
+        """Put the noisy sum where the optimizer looks for it: as a gradient that is sharded as the parameter is."""
         parameter.grad = like_shard(_shard(parameter), noisy.to(parameter.dtype))
 
     def _check_streams(self) -> None:
@@ -221,7 +221,7 @@ class ShardedStep(ClippedStep):
         seen: list[Any] = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(seen, (len(contributions), self._shards.used(), self._log.current))
         if len(set(seen)) > 1:
-            raise TrainingStateError("processes reach other layers, or are at other steps: sums would go astray")
+            raise TrainingStateError("processes reach other layers, or are at other steps: sums would be wrong")
         return squared, contributions
 
     def _kept(self, finite: torch.Tensor) -> torch.Tensor | slice:

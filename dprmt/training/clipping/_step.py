@@ -31,7 +31,7 @@ REPLAY = 0.02
 
 
 class LogicalStep:
-    """What private steps share: micro-batches that a log knows are noised once, for the optimizer that was given."""
+    """Base of private steps: micro-batches that a log knows are noised once, for the optimizer that was given."""
 
     def __init__(self, model: torch.nn.Module, optimizer: NoisySum, log: StepLog) -> None:
         self.model, self._log = model, log
@@ -157,7 +157,7 @@ class ClippedStep(LogicalStep):
 
     @property
     def record(self) -> NormRecord:
-        """How the norm of every trainable parameter is obtained: what the accountant is told."""
+        """Record of how the norm of every trainable parameter is obtained: what the accountant is told."""
         return self._samplers.record
 
     @property
@@ -172,7 +172,7 @@ class ClippedStep(LogicalStep):
 
     @property
     def replayable(self) -> bool:
-        """Whether all losses so far came as a function of the batch, which can be run again."""
+        """True if all losses so far came as a function of the batch, which can be run again."""
         return self._replay.possible
 
     def accumulate(

@@ -8,15 +8,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from opacus.layers.dp_rnn import RNNLinear
 from opacus.layers.param_rename import RenameParamsMixin
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from dprmt._validation import ParameterError
+from dprmt.training._conv1d import is_conv1d
 
-MATRICES = (nn.Linear, Conv1D, RNNLinear)
+_MATRICES = (nn.Linear, RNNLinear)  # and the Conv1D of Transformers
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _NORMALIZATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_INSTANCE_NORMS)  # of single samples
-FOLLOWED = (*MATRICES, nn.Embedding, *_CONVOLUTIONS, *_NORMALIZATIONS)
+_FOLLOWED = (*_MATRICES, nn.Embedding, *_CONVOLUTIONS, *_NORMALIZATIONS)
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 _SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -54,7 +54,13 @@ def is_followed(module: nn.Module) -> bool:
     """
     if getattr(module, "padding_mode", "zeros") != "zeros":
         return False
-    return (type(module) in FOLLOWED or _is_replayable(module)) and not list(module.buffers())
+    known = type(module) in _FOLLOWED or is_conv1d(module)
+    return (known or _is_replayable(module)) and not list(module.buffers())
+
+
+def is_matrix(module: nn.Module) -> bool:
+    """Whether the module's output is its input times its weight, and a bias."""
+    return type(module) in _MATRICES or is_conv1d(module)
 
 
 def is_whole(name: str, module: nn.Module, whole: Collection[str]) -> bool:

@@ -180,7 +180,7 @@ class UnitStep(LogicalStep):
         return result[torch.tensor(order, device=result.device).argsort()] if order else result
 
     def step(self) -> None:
-        """As of every private step; the unit that is held is added before the noise.
+        """Step as every private step does; the unit that is held is added before the noise.
 
         Raises
         ------

@@ -15,7 +15,7 @@ from dprmt.training.denoising._step import DenoisingStep, Gradients
 
 
 class PrivateDataWarning(UserWarning):
-    """Something computes numbers from private data that no accountant has counted."""
+    """Warning that numbers are computed from private data which no accountant has counted."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def layer_noise_gains(
     seed: int = 0,
     failure: float = 0.05,
 ) -> dict[str, NoiseGain]:
-    """What removing all noise gains in one step, by parameter and for all of them, at a cross-entropy loss.
+    """Gain of removing all noise in one step, by parameter and for all of them, at a cross-entropy loss.
 
     The most that *estimating* the gradient gains; no bound on maps that aim elsewhere (`dprmt.spectra.noise_gain`).
 

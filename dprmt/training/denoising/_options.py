@@ -114,7 +114,7 @@ class Denoising:
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
 
     def new_memory(self) -> BlendMemory | None:
-        """What `apply` may keep from one step to the next.
+        """Empty memory of what `apply` may keep from one step to the next.
 
         Returns
         -------

@@ -16,6 +16,7 @@ from dprmt.training.harness._run_folder import read_metrics as read_metrics
 from dprmt.training.harness._run_folder import read_summary as read_summary
 from dprmt.training.harness._sweep import SweepRun as SweepRun
 from dprmt.training.harness._sweep import sweep as sweep
+from dprmt.training.harness._sweep_card import read_sweep_card as read_sweep_card
 from dprmt.training.harness._task import ItemTask as ItemTask
 from dprmt.training.harness._task import Task as Task
 from dprmt.training.harness._train import TrainingResult as TrainingResult
@@ -40,6 +41,7 @@ __all__ = [
     "read_card",
     "read_metrics",
     "read_summary",
+    "read_sweep_card",
     "recipe_costs",
     "run_in_memory",
     "sweep",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dprmt.statements import relation_label
+
 SENTENCE = "clip only, no privacy: no noise is added, and no ε is stated"
 
 
@@ -15,6 +17,11 @@ class ClippingOnly:
     sample_rate: float
     noise_multiplier: float = 0.0
     steps_per_epoch: None = None
+
+
+def named_relation(mechanism: Any) -> str | None:
+    """What every ε of such a run is against; nothing where there is no ε."""
+    return None if isinstance(mechanism, ClippingOnly) else relation_label(mechanism.neighbours)
 
 
 def no_privacy(mechanism: object) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _plan(recipe: Recipe, loaded: LoadedModel, data: TaskData) -> ClippingPlan:
 def _counted(recipe: Recipe, loaded: LoadedModel, data: TaskData, rates: Rates | None) -> StepCosts:
     if recipe.optimizer.name == "grape":
         raise ParameterError(
-            "optimizer.name", "grape", "one that moves whole weights: nobody has counted projected ones"
+            "optimizer.name", "grape", "one that moves whole weights: costs of projected ones are not counted"
         )
     plan, model = _plan(recipe, loaded, data), loaded.model.train()
     size = recipe_task(recipe, loaded, data, torch.device("cpu")).size

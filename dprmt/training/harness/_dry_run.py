@@ -13,6 +13,7 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.training.data import TaskData, per_sample_losses
+from dprmt.training.harness._clip_only import named_relation
 from dprmt.training.harness._costs import with_norms
 from dprmt.training.harness._ledger import SpentEpsilon, describe_mechanism
 from dprmt.training.harness._norms_said import epsilon_of_exact_norms, layer_norms, norms_sentence
@@ -49,6 +50,8 @@ class DryRun:
         The same in a sentence, which says so where all are exact though an estimate was asked for.
     epsilon_of_exact_norms : float or None
         What all steps would cost with the same noise and exact norms; None with ``privacy.clip_only``.
+    neighbours : str or None
+        Against which every ε is: "zero-out"; None with ``privacy.clip_only``.
     memory : dict of str to int
         Estimated bytes of a step: of the model, the optimizer, activations and per-sample gradients, and in all.
     """
@@ -62,6 +65,7 @@ class DryRun:
     layers: list[dict[str, Any]]
     norms: str
     epsilon_of_exact_norms: float | None
+    neighbours: str | None
     memory: dict[str, int]
 
 
@@ -137,6 +141,7 @@ def dry_run(
         layers=[layer_norms(layer) for layer in prepared.private.record.layers],
         norms=norms_sentence(recipe.privacy.norms.kind, prepared.private.record, prepared.units),
         epsilon_of_exact_norms=epsilon_of_exact_norms(mechanism, steps, recipe.privacy.delta, steps, releases),
+        neighbours=named_relation(mechanism),
         memory=estimate_memory(prepared, activations),
     )
 

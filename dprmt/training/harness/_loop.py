@@ -165,7 +165,7 @@ class Run:
         return from_first(found) or {}
 
     def steps(self) -> Generator[StepRecord, None, None]:
-        """Do the steps that are left, each when it is asked for.
+        """Iterator that does the steps that are left, each when it is asked for.
 
         Yields
         ------

@@ -93,7 +93,7 @@ class StepRecord:
     telemetry: dict[str, Any] = field(default_factory=dict)
 
     def entry(self) -> dict[str, Any]:
-        """As a line of ``metrics.jsonl``."""
+        """The record as a line of ``metrics.jsonl``."""
         entry: dict[str, Any] = {
             "step": self.step,
             "attempt": self.attempt,
@@ -110,7 +110,7 @@ class StepRecord:
 
 
 class Observer:
-    """Does nothing at any moment of a run; subclasses look, or end it by ``run.stop()``.
+    """Base of listeners to a run, which does nothing; subclasses look, or end the run by ``run.stop()``.
 
     Examples
     --------
@@ -123,25 +123,25 @@ class Observer:
     """
 
     def start(self, run: RunView) -> None:
-        """Before the first step of this start; ``run.done`` steps were done by earlier ones."""
+        """Called before the first step of this start; ``run.done`` steps were done by earlier ones."""
 
     def before_step(self, run: RunView, step: int) -> None:
-        """Before a batch is drawn. ``run.stop()`` ends the run here."""
+        """Called before a batch is drawn. ``run.stop()`` ends the run here."""
 
     def measured(self, run: RunView, step: int) -> None:
-        """After the batch went through the model, before the step is charged. ``run.stop()`` ends the run here."""
+        """Called when the batch went through the model, before the step is charged. ``run.stop()`` ends the run."""
 
     def after_step(self, run: RunView, record: StepRecord) -> None:
-        """After the optimizer has moved."""
+        """Called after the optimizer has moved."""
 
     def before_checkpoint(self, run: RunView) -> None:
-        """Before the state is written."""
+        """Called before the state is written."""
 
     def note(self, run: RunView, text: str) -> None:
-        """Hear a sentence about the run."""
+        """Called with a sentence about the run."""
 
     def end(self, run: RunView) -> None:
-        """After the last step of this start, whatever ended it, errors included."""
+        """Called after the last step of this start, whatever ended it, errors included."""
 
 
 def listeners(observers: Sequence[Observer], moment: str) -> list[Callable[..., None]]:

@@ -18,20 +18,21 @@ from dprmt.training.harness._run_folder import CONFIG
 from dprmt.training.harness._run_record import NOT_REPLAYED, read_run
 
 CARD = "privacy_card.json"
-_FOR_READERS = "privacy_card.md"
+FOR_READERS = "privacy_card.md"
 _FORM = "the folder of a private run with a step that was charged"
 _RELEASED = (
     "the trained parameters after every step: `model/`, and of `checkpoint/` the parameters and the optimizer's state",
     "`metrics.jsonl` and `run.json`, but for what stands there under `private`; `privacy.jsonl`, `spectra.npz`",
 )
-_SCORES = "scores on validation or test data, which are about those data"
+SCORES = "scores on validation or test data, which are about those data"
 _EXACT_SCORES = "exact scores, under `private` in `metrics.jsonl`, and scores on test data"
 _SCORE_RELEASED = f"`{SCORE}`: the accuracy on validation data, with noise"
+CHOICE = "the choice of this run, or of its recipe, among several on the same data"
 _NOT_COVERED = (
     "what stands under `private` in `metrics.jsonl` and `run.json`: training losses, sizes of batches, a digest of the"
     " data",
-    _SCORES,
-    "the choice of this run, or of its recipe, among several on the same data",
+    SCORES,
+    CHOICE,
     "the number of examples, names of labels, and all that the recipe says: public",
     "random states and the draws of an epoch that `checkpoint/` holds until the run is finished",
     "whoever reads the process' memory; timing; rounding of sums, and the law of noise in floating point",
@@ -93,7 +94,7 @@ def write_card(folder: Path) -> None:
     """Write a folder's card for machines and for readers."""
     card = read_card(folder)
     write_whole(folder / CARD, strict_json(card.as_dict(), indent=1) + "\n")
-    write_whole(folder / _FOR_READERS, card.as_markdown(f"dprmt verify {CARD}"))
+    write_whole(folder / FOR_READERS, card.as_markdown(f"dprmt verify {CARD}"))
 
 
 def _scores(path: Path, record: dict[str, Any]) -> list[Release]:
@@ -104,5 +105,5 @@ def _scores(path: Path, record: dict[str, Any]) -> list[Release]:
 def _not_covered(record: dict[str, Any], *, scored: bool) -> tuple[str, ...]:
     known = () if record.get("noise_is_secret", True) else (_KNOWN,)
     replayed = (f"samples that mix without a gradient: {NOT_REPLAYED}",) if record.get("replay") == NOT_REPLAYED else ()
-    covered = tuple(_EXACT_SCORES if scored and line == _SCORES else line for line in _NOT_COVERED)
+    covered = tuple(_EXACT_SCORES if scored and line == SCORES else line for line in _NOT_COVERED)
     return (*known, *covered, *replayed)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import sys
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from dprmt.statements import round_up
+from dprmt.training.harness._clip_only import named_relation
 from dprmt.training.harness._observer import Observer, RunView, StepRecord
 
 
@@ -35,7 +36,8 @@ class ProgressBar(Observer):
 
     def after_step(self, run: RunView, record: StepRecord) -> None:
         shown = "none" if record.loss is None else f"{record.loss:.4f}"
-        privacy = "clip only, no privacy" if math.isinf(record.epsilon) else f"ε ≤ {record.epsilon:.4f}"
+        relation = named_relation(run.prepared.mechanism)
+        privacy = "clip only, no privacy" if relation is None else f"ε ≤ {round_up(record.epsilon)} ({relation})"
         values = f"{privacy}  noisy gradient {record.noisy_gradient_norm:.3g}  private: loss {shown}"
         self._bar.update(self._task, completed=record.step, values=values)
         if self._bar.disable and (record.step == run.total or record.step % max(1, run.total // 10) == 0):

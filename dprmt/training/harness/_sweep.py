@@ -16,6 +16,7 @@ from joblib import Parallel, delayed
 from dprmt._files import write_whole
 from dprmt._validation import ParameterError
 from dprmt.training.harness._run_folder import CONFIG, SUMMARY, read_summary
+from dprmt.training.harness._sweep_card import write_sweep_card
 from dprmt.training.harness._train import train
 from dprmt.training.recipes import Recipe, load_recipe
 
@@ -61,7 +62,7 @@ def sweep(
     grid : mapping of str to sequence
         Values by dotted name, such as ``{"denoising.kappa": [1.01, 1.05], "training.seed": range(5)}``.
     out : path
-        A folder with one run folder per combination.
+        A folder with one run folder per combination, and at the end the privacy card of all runs in it.
     jobs : int, optional
         As joblib's ``n_jobs``. Under ``joblib.parallel_config(backend="dask")``, or Ray's, the runs go to that
         cluster; ``out`` must then be a folder that all its machines share, and workers have one thread each (initial
@@ -84,8 +85,9 @@ def sweep(
 
     Formal guarantees
     -----------------
-    Every run has its own ε. All runs together, and a choice among them by a score on private data, cost more than any
-    one of them: at most the sum of their ε at the sum of their δ, if they use the same training set.
+    Every run has its own ε. All runs together, and a choice among them by what they released, cost more than any one of
+    them: what the card in ``out`` says, see :func:`read_sweep_card`. With ``noise_seed`` runs share their noise, which
+    whoever sees two of them can subtract: they have no ε together, and there is no card.
 
     Examples
     --------
@@ -109,6 +111,7 @@ def sweep(
     Path(out).mkdir(parents=True, exist_ok=True)
     runs = zip(recipes, folders, combinations, strict=True)
     summaries = Parallel(n_jobs=jobs)(delayed(_one_run)(*run, noise_seed) for run in runs)
+    write_sweep_card(Path(out))
     return [SweepRun(*run) for run in zip(combinations, folders, summaries, strict=True)]
 
 

@@ -95,7 +95,7 @@ class Task(ABC):
         """
 
     def clipping_plan(self, model: torch.nn.Module, **options: Any) -> Plan:
-        """How the gradients of these samples will be clipped.
+        """Plan of how the gradients of these samples will be clipped.
 
         Parameters
         ----------
@@ -123,7 +123,7 @@ class Task(ABC):
         return [batch[start : start + largest] for start in range(0, len(batch), largest)]
 
     def digest(self) -> str | None:
-        """What tells this training set from others, so that a run is not continued with another one.
+        """Digest of the training set, so that a run is not continued with another one.
 
         Returns
         -------

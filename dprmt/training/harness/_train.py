@@ -15,7 +15,7 @@ import torch
 from dprmt import __version__, _html
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.training.harness._clip_only import no_privacy
+from dprmt.training.harness._clip_only import named_relation, no_privacy
 from dprmt.training.harness._costs import with_norms
 from dprmt.training.harness._events import Events
 from dprmt.training.harness._guard import check_parameters_moved, snapshot
@@ -64,6 +64,8 @@ class TrainingResult:
         How norms were obtained: by what was asked for, or exactly where that costs less.
     epsilon_of_exact_norms : float or None
         What ``epsilon`` would be with the same noise and exact norms; None with ``privacy.clip_only``.
+    neighbours : str or None
+        Against which both are: "zero-out"; None with ``privacy.clip_only``.
     """
 
     folder: Path
@@ -74,6 +76,7 @@ class TrainingResult:
     evaluation: dict[str, Any]
     norms: str
     epsilon_of_exact_norms: float | None
+    neighbours: str | None
 
     def _repr_html_(self) -> str:
         rows = [[name.replace("_", " "), str(value)] for name, value in vars(self).items() if name != "evaluation"]
@@ -348,7 +351,7 @@ class _FolderRun:
                 scores = {}
             else:
                 scores = run.scores
-            spent = (run.epsilon(), scores, *_of_norms(run, self._path))
+            spent = (run.epsilon(), scores, *_of_norms(run, self._path), named_relation(prepared.mechanism))
             return TrainingResult(self._path, not run.stopped, run.done, run.charged, *spent)
         finally:
             prepared.close()
@@ -414,7 +417,7 @@ class _FolderRun:
         seen = max(run.done, from_first(steps_seen(self._path)))
         if run.charged < seen or (run.charged and not self._former):
             what = f"{run.charged} steps charged, {seen} done" if self._former else "no run.json"
-            raise TrainingStateError(f"{self._path} cannot go on: {what}, so that nobody knows what was charged")
+            raise TrainingStateError(f"{self._path} cannot go on: {what}, so that what was charged is unknown")
 
     def _finished(
         self, run: Run, finish: Callable[[Run], None], document: dict[str, Any], scores: dict[str, Any]
@@ -427,6 +430,7 @@ class _FolderRun:
             "epsilon": run.epsilon(),
             "epsilon_of_exact_norms": exact,
             "delta": run.prepared.settings.privacy.delta,
+            "neighbours": named_relation(run.prepared.mechanism),
             "norms": norms,
             "noise_is_secret": document["noise_is_secret"],
             "replay": document["replay"],

@@ -82,7 +82,7 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
     Formal guarantees
     -----------------
     The parameters that training releases, all of them after all steps together, are (ε, δ)-DP with ε = `epsilon`, for
-    adding or removing (zeroing out) one item of the training set, or with ``owners`` all items of one: each step is a
+    zeroing out one item of the training set (its size is public), or with ``owners`` all items of one: each step is a
     `PrivateStep.step` of a batch that
     `PoissonBatches` drew, charged before it is taken, and nothing else moves the model. Not covered: items that share
     content, what a collator does between samples, ``show_losses``, evaluation on private items and choosing by it

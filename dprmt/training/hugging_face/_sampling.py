@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import torch
+from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.training.randomness import SecureRandom, secret_generator
 
-_COINS = 2.0**24
+_COINS = 2.0**24  # values of a coin of Opacus' sampler
 
 
 class PoissonBatches(Sampler[list[int]]):  # type: ignore[misc]
@@ -39,9 +39,9 @@ class PoissonBatches(Sampler[list[int]]):  # type: ignore[misc]
     Formal guarantees
     -----------------
     Every sample is in every batch with probability exactly `rate`, independently of the others and of all other
-    batches, if the generator's numbers are uniform and independent: the coins are multiples of 2⁻⁵³, and so is the
-    rate. (`secure`: with at most this probability.) The generator's state comes from the operating system; nobody can
-    set it. Batches may be empty; the step after one is a step like any other.
+    batches, if the generator's numbers are uniform and independent: the coins of Opacus' sampler are multiples of 2⁻²⁴,
+    and so is the rate. (`secure`: with at most this probability.) The generator's state comes from the operating
+    system; nobody can set it. Batches may be empty; the step after one is a step like any other.
 
     Examples
     --------
@@ -63,15 +63,13 @@ class PoissonBatches(Sampler[list[int]]):  # type: ignore[misc]
         return max(1, round(1 / self.rate))
 
     def __iter__(self) -> Iterator[list[int]]:
-        for _ in range(len(self)):
-            yield self._draw()
-
-    def _draw(self) -> list[int]:
         if isinstance(self._generator, SecureRandom):
-            return list(self._generator.poisson_sample(self.samples, self.rate))
-        coins = torch.rand(self.samples, dtype=torch.float64, generator=self._generator)
-        drawn: list[int] = (coins < self.rate).nonzero().flatten().tolist()
-        return drawn
+            for _ in range(len(self)):
+                yield self._generator.poisson_sample(self.samples, self.rate)
+        else:
+            yield from UniformWithReplacementSampler(
+                num_samples=self.samples, sample_rate=self.rate, generator=self._generator, steps=len(self)
+            )
 
 
 class _Positions(Dataset[int]):  # type: ignore[misc]

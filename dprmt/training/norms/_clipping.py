@@ -83,7 +83,7 @@ def rounding_margin(
     model: Literal["statistical", "worst"] = "statistical",
     precision: str | None = None,
 ) -> float:
-    """How much rounding may lower √n̂, relatively: the ρ of :func:`clip_factors`.
+    """The most by which rounding may lower √n̂, relatively: the ρ of :func:`clip_factors`.
 
     Parameters
     ----------

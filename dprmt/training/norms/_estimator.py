@@ -42,7 +42,7 @@ class NormEstimator(Protocol):
         """
 
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
-        """Whether to estimate a layer of this shape rather than take its exact norm; by the shape alone."""
+        """True if a layer of this shape is to be estimated rather than its exact norm taken; by the shape alone."""
 
     def terms(self, tokens: int, in_features: int, out_features: int) -> int:
         """The longest chain of additions at T tokens: what ``rounding_margin`` asks for."""
@@ -81,7 +81,7 @@ class EmbeddingNormEstimator(NormEstimator, Protocol):
 
     @property
     def everything(self) -> bool:
-        """Whether layers whose exact norm is cheaper are estimated too."""
+        """True if layers whose exact norm is cheaper are estimated too."""
 
     def embedding_squared_norms(
         self,
@@ -105,7 +105,7 @@ def layer_record(
     bias: bool = False,
     tokens: int | None = None,
 ) -> LayerRecord:
-    """What the accountant must know of a layer that is estimated.
+    """Record of what the accountant must know of a layer that is estimated.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import torch
 
@@ -138,7 +138,7 @@ class HutchinsonEstimator:
         return Hutchinson(self.probes, secret=self.secret)
 
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
-        """Whether an estimate needs less memory and fewer operations than the exact norm: min(d, p) > k.
+        """True if an estimate needs less memory and fewer operations than the exact norm: min(d, p) > k.
 
         Parameters
         ----------
@@ -239,8 +239,3 @@ class HutchinsonEstimator:
         probes = draw_probes(self.generator, self.secret, samples, values, **request)
         with full_precision(values.device):
             return embedding_squared_norms(tokens.reshape(len(values), -1), values @ probes, padding_idx=padding_idx)
-
-
-def hutchinson(*, probes: int, secret: bool, generator: ProbeGenerator, **_: Any) -> HutchinsonEstimator:
-    """By its word in a recipe."""
-    return HutchinsonEstimator(probes, secret=secret, generator=generator)

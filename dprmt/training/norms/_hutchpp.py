@@ -196,7 +196,7 @@ class HutchPlusPlusEstimator:
         return self.sketch or max(_NARROWEST, round(share * self.probes))
 
     def is_cheaper(self, in_features: int, out_features: int) -> bool:
-        """Whether the layer is large enough to be estimated: min(d, p) > s + k, else its norm is exact.
+        """True if the layer is large enough to be estimated: min(d, p) > s + k, else its norm is exact.
 
         Parameters
         ----------
@@ -253,10 +253,3 @@ class HutchPlusPlusEstimator:
         sketch = draw(purpose="sketch", rows=height, probes=self.width)
         probes = draw(purpose="probes", rows=factors.columns, probes=self.probes)
         return _estimate(factors, sketch, probes, self.power_iteration)
-
-
-def hutchpp(
-    *, probes: int, secret: bool, generator: ProbeGenerator, sketch: int | None, power_iteration: bool
-) -> HutchPlusPlusEstimator:
-    """By its word in a recipe."""
-    return HutchPlusPlusEstimator(probes, sketch, power_iteration=power_iteration, secret=secret, generator=generator)

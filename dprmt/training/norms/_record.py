@@ -13,7 +13,7 @@ from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms
 
 @dataclass(frozen=True)
 class LayerRecord:
-    """How the norm of one layer (or of one group of parameters) is obtained.
+    """Record of how the norm of one layer, or of one group of parameters, is obtained.
 
     Parameters
     ----------
@@ -46,13 +46,13 @@ class LayerRecord:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the norm is exact."""
+        """True if the norm is exact."""
         return isinstance(self.norms, ExactNorms)
 
 
 @dataclass(frozen=True)
 class NormRecord:
-    """How the norms of all trainable parameters are obtained: what the accountant is told.
+    """Record of how the norms of all trainable parameters are obtained: what the accountant is told.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class NormRecord:
 
     @property
     def norms(self) -> Norms | None:
-        """What holds for all layers together; None if the law of one is unknown."""
+        """The value that holds for all layers together; None if the law of one is unknown."""
         values = [record.norms for record in self.estimated]
         if any(value is None for value in values):
             return None

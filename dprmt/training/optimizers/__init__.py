@@ -6,5 +6,6 @@ from dprmt.training.optimizers._grape import AtRefresh as AtRefresh
 from dprmt.training.optimizers._grape import DPGrape as DPGrape
 from dprmt.training.optimizers._grape import Rule as Rule
 from dprmt.training.optimizers._names import make_optimizer as make_optimizer
+from dprmt.training.optimizers._preconditioner import preconditioner as preconditioner
 
-__all__ = ["AtRefresh", "DPAdamBC", "DPGrape", "Rule", "make_optimizer"]
+__all__ = ["AtRefresh", "DPAdamBC", "DPGrape", "Rule", "make_optimizer", "preconditioner"]

@@ -9,7 +9,7 @@ from dprmt.training.recipes._fields import Section, checked, choice
 
 @dataclass(frozen=True)
 class DistributedRecipe(Section):
-    """What every process of a ``torchrun`` holds of the model.
+    """The part of the model that every process of a ``torchrun`` holds.
 
     Attributes
     ----------
@@ -27,5 +27,5 @@ class DistributedRecipe(Section):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether no process holds the model."""
+        """True if no process holds the model."""
         return self.strategy == "fsdp"

@@ -13,7 +13,7 @@ METRICS = ("accuracy", "f1", "bleu", "nist", "rouge_1", "rouge_l", "meteor", "ci
 
 @dataclass(frozen=True)
 class EvaluationRecipe(Section):
-    """What is measured on the validation split, and how text is generated.
+    """Measurements on the validation split, and options of text generation.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class EvaluationRecipe(Section):
     no_repeat_ngram: int = checked(count(0), 4)
 
     def check_together(self) -> None:
-        """Only metrics that exist."""
+        """Refuse metrics that do not exist."""
         for metric in self.metrics:
             if metric not in METRICS:
                 raise ParameterError("evaluation.metrics", metric, "of " + ", ".join(METRICS))

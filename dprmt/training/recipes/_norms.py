@@ -13,7 +13,7 @@ from dprmt.training.recipes._words import NORMS, EstimatorWord
 
 @dataclass(frozen=True)
 class NormsRecipe(Section):
-    """How per-sample norms are taken.
+    """Per-sample norms: exact, or their estimator with its options.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class NormsRecipe(Section):
     secret: bool | None = checked(optional(flag), None)
 
     def check_together(self) -> None:
-        """Nothing is said of probes and sketches that there are not; defaults are written out where there are."""
+        """Refuse options of probes or sketches that there are not; write out defaults where there are."""
         self._take(_estimates, probes=32, secret=True)
         self._take(_sketches, sketch=None, power_iteration=True)
 

@@ -92,7 +92,7 @@ class Document(Section):
 
 @dataclass(frozen=True)
 class Settings(Document):
-    """How to train, whatever is trained: what a `Recipe` says beside its model and its data.
+    """Settings of a training run, whatever is trained: what a `Recipe` says beside its model and its data.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class Settings(Document):
     distributed: DistributedRecipe = checked(subsection(DistributedRecipe), default_factory=DistributedRecipe)
 
     def check_together(self) -> None:
-        """No denoiser of momenta that are not kept, or of noise that is not there."""
+        """Refuse a denoiser of momenta that are not kept, or of noise that is not there."""
         denoising, noise = self.denoising, self.evaluation.private_noise
         if noise is not None and self.privacy.clip_only:
             raise ParameterError("evaluation.private_noise", noise, "absent with privacy.clip_only: nothing is private")
@@ -184,7 +184,7 @@ class Recipe(Document):
     distributed: DistributedRecipe = checked(subsection(DistributedRecipe), default_factory=DistributedRecipe)
 
     def check_together(self) -> None:
-        """What concerns several sections."""
+        """Check what concerns several sections."""
         columns = 0 if self.data.source == "docstrings" else 1
         if self.model.task == "generation" and len(self.data.inputs) != columns:
             raise ParameterError("data.inputs", self.data.inputs, "one column if model.task is 'generation'")
@@ -345,7 +345,7 @@ def _anchored(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def is_folder(source: str) -> bool:
-    """Whether a model source names a folder and not a model on the hub.
+    """True if a model source names a folder and not a model on the hub.
 
     Returns
     -------

@@ -63,14 +63,14 @@ class LoraRecipe(Section):
     also_train: tuple[str, ...] = checked(texts, ())
 
     def check_together(self) -> None:
-        """Adapters need at least one target."""
+        """Refuse adapters without a target."""
         if not self.targets:
             raise ParameterError("model.lora.targets", self.targets, "at least one module name")
 
 
 @dataclass(frozen=True)
 class ModelRecipe(Section):
-    """What is trained, and which of its parameters.
+    """The model, and which of its parameters are trained.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class ModelRecipe(Section):
     dtype: str = checked(choice("float32", "bfloat16"), "float32")
 
     def check_together(self) -> None:
-        """One origin of the weights; adapters if and only if asked for."""
+        """Refuse all but one origin of the weights, and adapters unless asked for."""
         if (self.source is None) == (self.architecture is None):
             given = (self.source, self.architecture)
             raise ParameterError("model.source", given, "given, or model.architecture: exactly one of the two")
@@ -198,7 +198,7 @@ class DataRecipe(Section):
     unit_regime: str = checked(choice("auto", "together", "alone"), "auto")
 
     def check_together(self) -> None:
-        """Everything but the docstrings needs splits and columns."""
+        """Refuse a source without splits and columns, but for the docstrings."""
         self._check_units()
         if self.source == "docstrings":
             for key in ("subset", "revision", "train", "validation", "test", "inputs", "target"):
@@ -230,7 +230,7 @@ class DataRecipe(Section):
 
 @dataclass(frozen=True)
 class PrivacyRecipe(Section):
-    """How private, and how gradients are clipped.
+    """Privacy target, noise and clipping.
 
     Attributes
     ----------
@@ -272,7 +272,7 @@ class PrivacyRecipe(Section):
     replay: float = checked(real(0.0, 1.0), 0.02)
 
     def check_together(self) -> None:
-        """Exactly one of ε and σ."""
+        """Refuse all but exactly one of ε and σ."""
         given = (self.target_epsilon, self.noise_multiplier)
         if self.clip_only:
             if given != (None, None):
@@ -330,7 +330,7 @@ class OptimizerRecipe(Section):
 
     @classmethod
     def of_today(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A rank that adapted starved itself."""
+        """A table of today from one with a rank that adapted, which is refused."""
         if (share := values.get("energy_share")) is not None:
             raise ParameterError("optimizer.energy_share", share, "absent: a rank is fixed, by optimizer.rank")
         return {key: value for key, value in values.items() if key != "energy_share"}
@@ -389,7 +389,7 @@ class DenoisingRecipe(Section):
 
     @classmethod
     def of_today(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The loss was a method once."""
+        """A table of today from one that names its loss as a method."""
         if values.get("method") in ("operator", "nuclear") and values.get("loss", "frobenius") == "frobenius":
             return {**values, "method": "paper", "loss": values["method"]}
         return values

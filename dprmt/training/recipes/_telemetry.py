@@ -9,7 +9,7 @@ from dprmt.training.recipes._fields import Section, checked, count, flag, option
 
 @dataclass(frozen=True)
 class TelemetryRecipe(Section):
-    """What is read off noisy gradients and weights while a run trains: `dprmt.training.telemetry.Telemetry`.
+    """Readings from noisy gradients and weights while a run trains: `dprmt.training.telemetry.Telemetry`.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ from dprmt.training.recipes._tables import Words
 
 @dataclass(frozen=True)
 class Word:
-    """What a word of a recipe stands for.
+    """A word of a recipe, and the place of what it stands for.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Word:
     place: str
 
     def meaning(self) -> Any:
-        """What is at the place, imported now.
+        """The object at the place, imported now.
 
         Returns
         -------
@@ -119,8 +119,8 @@ NORMS: Words[EstimatorWord | None] = Words(
         "exact": None,
         "ghost": None,
         "auto": None,
-        "hutchinson": EstimatorWord(f"{_ESTIMATORS}._hutchinson:hutchinson"),
-        "hutch++": EstimatorWord(f"{_ESTIMATORS}._hutchpp:hutchpp", sketches=True),
+        "hutchinson": EstimatorWord(f"{_ESTIMATORS}:HutchinsonEstimator"),
+        "hutch++": EstimatorWord(f"{_ESTIMATORS}:HutchPlusPlusEstimator", sketches=True),
     },
 )
 """``privacy.norms.kind``; None where norms are exact. Entry points ``dprmt.norms`` are `EstimatorWord`."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from dprmt._validation import ParameterError, check_count
+from dprmt.training._conv1d import is_conv1d
 from dprmt.training.subspaces._ranks import LayerShape, RankRule
 
 
@@ -95,12 +96,6 @@ def find_layers(model: nn.Module, rank: int | Mapping[str, int] | RankRule) -> l
 def is_linear(module: nn.Module) -> bool:
     """Whether the weight is (out, in), as in ``torch.nn.Linear``."""
     return type(module) is nn.Linear
-
-
-def is_conv1d(module: nn.Module) -> bool:
-    """Whether the module is the Conv1D of Transformers, whose weight is (in, out)."""
-    kind = type(module)
-    return kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
 
 
 def _matrices(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -12,7 +12,7 @@ from dprmt._validation import check_count, check_real
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What a rule may look at: nothing that depends on the data.
+    """Shape of a layer, all that a rule may look at: nothing that depends on the data.
 
     Parameters
     ----------

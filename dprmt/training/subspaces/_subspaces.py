@@ -102,7 +102,7 @@ class Subspaces:
         return iter(self.layers)
 
     def layer(self, weight: torch.Tensor) -> ProjectedMatrix | None:
-        """What is known of a weight.
+        """Shapes and projection of a weight.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class Subspaces:
         return self._by_weight.get(weight)
 
     def projects(self, weight: torch.Tensor) -> bool:
-        """Whether the weight has a projector in the present step.
+        """True if the weight has a projector in the present step.
 
         Parameters
         ----------

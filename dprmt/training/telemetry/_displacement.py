@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
@@ -16,10 +16,13 @@ _SHORTEST, _LONGEST = 2, 4096  # shorter sides of the matrices whose spectra are
 
 
 class Displacement:
-    """``x_t - x_0`` of parameters. x_0 lies in a mapped file, not in memory."""
+    """``x_t - x_0`` of parameters. x_0 lies in a mapped file, not in memory.
 
-    def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
-        self._parameters = dict(parameters)
+    ``confined``: names of parameters whose noise is confined to a subspace, so that their spectra say nothing.
+    """
+
+    def __init__(self, parameters: Mapping[str, torch.Tensor], confined: Set[str] = frozenset()) -> None:
+        self._parameters, self._confined = dict(parameters), confined
         self._start = {name: _outside_memory(p.detach()) for name, p in self._parameters.items()}
         self._begin: dict[str, torch.Tensor] = {}
         self.noise: DisplacementNoise | None = DisplacementNoise()
@@ -42,7 +45,7 @@ class Displacement:
         sigma = None if self.noise is None else self.noise.sigma
         found = {}
         for name, p in self._parameters.items():
-            if p.ndim == 2 and _SHORTEST <= min(p.shape) <= _LONGEST:
+            if name not in self._confined and p.ndim == 2 and _SHORTEST <= min(p.shape) <= _LONGEST:
                 moved = self._since(self._start[name], name)
                 if bool(torch.isfinite(moved).all()):
                     seen = displacement_spectrum(moved, sigma)

@@ -40,7 +40,8 @@ _CROSS = ROWS.index("link")
 class History:
     """What the last steps were like, layer by layer, and the whole run so far.
 
-    ``sizes``: entries of each layer; ``window``: steps of a reading; ``horizon``: steps that the run will have, about;
+    ``sizes``: entries of each layer, until the first gradient says how many of them it has; ``window``: steps of a
+    reading; ``horizon``: steps that the run will have, about;
     ``memory``: β of the optimizer's momentum.
     """
 
@@ -55,8 +56,12 @@ class History:
         self._sums: NDArray[np.float64] | None = None  # of all steps of the curve
         self._first: NDArray[np.float64] | None = None  # the step before the curve
 
-    def add_energy(self, squared_norms: NDArray[np.float64], sigma: float) -> None:
-        """Count a noisy gradient."""
+    def add_energy(self, squared_norms: NDArray[np.float64], sigma: float, sizes: Sequence[int]) -> None:
+        """Count a noisy gradient of so many entries a layer; where these change, a window begins."""
+        released = np.array(sizes, dtype=np.float64)
+        if not np.array_equal(released, self.sizes):
+            self.sizes = released
+            self.energies.clear()
         self.energies.append(squared_norms / sigma**2)
 
     def add_record(self, rows: NDArray[np.float64]) -> None:
@@ -101,7 +106,7 @@ class History:
         return found
 
     def change(self, failure: float = 0.05) -> Estimate | None:
-        """By how much the objective has changed since the curve began: a band for all times at once."""
+        """Change of the objective since the curve began: a band for all times at once."""
         if self._sums is None or self._first is None:
             return None
         expected = _scaled(self._first, max(self.horizon - _WARM_UP, 1), self._memory)
@@ -114,6 +119,7 @@ class History:
     def state_dict(self) -> dict[str, Any]:
         """For checkpoints."""
         return {
+            "sizes": _tensor(self.sizes),
             "energies": _tensor(list(self.energies)),
             "records": _tensor(list(self.records)),
             "zs": _tensor(list(self.zs)),
@@ -130,6 +136,8 @@ class History:
             kept: deque[Any] = getattr(self, name)
             kept.clear()
             kept.extend(values)
+        if "sizes" in state:
+            self.sizes = state["sizes"].numpy()
         self.zs.clear()
         self.zs.extend(state["zs"].tolist())
         self.steps = int(state["steps"])

@@ -15,16 +15,17 @@ from opacus.optimizers import DPOptimizer
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.spectra import Estimate
 from dprmt.training.denoising import gradient_noise_std
+from dprmt.training.optimizers import DPGrape
 from dprmt.training.telemetry._advice import EARLIEST, FAILURE, advice
 from dprmt.training.telemetry._displacement import Displacement
 from dprmt.training.telemetry._history import ROWS, History
-from dprmt.training.telemetry._optimizers import Response, has_known_response, last_update, memory_of, white_noise_step
+from dprmt.training.telemetry._optimizers import has_known_response, last_update, memory_of, white_noise_step
 
 NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
 
 
 class Telemetry:
-    """Looks at every noisy gradient that an optimizer takes, and at how parameters move: post-processing alone.
+    """Statistics of every noisy gradient that an optimizer takes, and of parameters' moves: post-processing alone.
 
     By a hook before the optimizer's step and one after it, which change nothing. :attr:`last` then holds a
     reading: at every step ``z``, at every ``every``-th step all of it. What the keys mean is in :attr:`last`.
@@ -136,7 +137,7 @@ class Telemetry:
         self._known = untouched and has_known_response(optimizer)
         self.last: dict[str, Any] = {}
         parameters = {name: p for name, (p, _) in self._groups.items()}
-        self._displacement = Displacement(parameters) if displacement else None
+        self._displacement = Displacement(parameters, _confined(optimizer, parameters)) if displacement else None
         sizes = [p.numel() for p in parameters.values()]
         self._history = History(
             list(parameters),
@@ -196,7 +197,7 @@ class Telemetry:
             self._handles.pop().remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs, so that a run in pieces reads like the run in one.
+        """State for a checkpoint, so that a run in pieces reads like the run in one.
 
         Returns
         -------
@@ -247,15 +248,16 @@ class Telemetry:
         if self._now == 0 or len(self._noisy) < len(self._groups):
             self._forget()
             return
-        squares = _numbers([_dot(g, g) for g in self._noisy.values()])
-        if not np.all(np.isfinite(squares)):  # a run that diverges is no reason to end it here
+        whole = all(g.shape == self._groups[name][0].shape for name, g in self._noisy.items())
+        squares, after = self._products(whole)
+        if not np.isfinite(squares).all():  # a run that diverges is no reason to end it here
             self._forget()
             return
-        whole = all(g.shape == self._groups[name][0].shape for name, g in self._noisy.items())
-        self._look_back(whole)
+        if after is not None:
+            self._look_back(after)
         if self._displacement is not None and self._history.begins:
             self._displacement.begin()
-        self._history.add_energy(squares, self._now)
+        self._history.add_energy(squares, self._now, [g.numel() for g in self._noisy.values()])
         if self._step % self._every == 0:
             self.last["signal"] = {name: _plain(e) for name, e in self._history.signal_share(by_layer=True).items()}
             if whole and self._displacement is not None:
@@ -274,14 +276,20 @@ class Telemetry:
     def _forget(self) -> None:
         self._updates, self._pending, self._noisy = {}, None, {}
 
-    def _look_back(self, whole: bool) -> None:
-        # Along the last update, with the gradient that it led to.
+    def _products(self, whole: bool) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        # ‖g̃‖² of every parameter, and g̃ along the last update, read off the device together.
+        products = [_dot(g, g) for g in self._noisy.values()]
         if not self._updates or not whole:
-            return
+            return _numbers(products), None
         if not self._known:
             for name, (p, _) in self._groups.items():
                 torch.sub(p, self._updates[name], out=self._updates[name])
-        after = _numbers([_dot(g, self._updates[name]) for name, g in self._noisy.items()])
+        products += [_dot(g, self._updates[name]) for name, g in self._noisy.items()]
+        squares, after = _numbers(products).reshape(2, -1)
+        return squares, after
+
+    def _look_back(self, after: NDArray[np.float64]) -> None:
+        # Along the last update, with the gradient that it led to.
         if self._pending is not None:
             rows = self._pending
             squares = rows[ROWS.index("squared_update")]
@@ -321,19 +329,28 @@ class Telemetry:
             self._updates[name] = update
             products += [_dot(g, update), _dot(update, update)]
             products.append(torch.zeros_like(products[-1]) if former is None else _dot(update, former))
-            responses.append(response)
-        inner, squared, link = _numbers(products).reshape(-1, 3).T
-        total, squares, largest = _response_sums(responses, [g.numel() for g in self._noisy.values()])
-        found = {
-            "before": inner,
-            "noise_before": s**2 * total,
-            "variance_before": s**2 * squared,
-            "squared_response": s**4 * squares,
-            "largest_response": s**2 * largest,
-            "link": s**2 * link,
-            "squared_update": squared,
-        }
-        return np.stack([found.get(row, np.zeros_like(inner)) for row in ROWS])
+            if isinstance(response, torch.Tensor):
+                products += _response_sums(response)
+            else:
+                responses.append(response)
+        found = _numbers(products).reshape(len(self._noisy), -1).T
+        inner, squared, link = found[:3]
+        if responses:  # each one number for all entries of a parameter
+            rates, sizes = np.array(responses), self._history.sizes
+            found = np.stack([*found, rates * sizes, rates**2 * sizes, rates, rates])
+        total, squares, low, high = found[3:]
+        rows = np.zeros((len(ROWS), len(inner)))
+        for row, values in (
+            ("before", inner),
+            ("noise_before", s**2 * total),
+            ("variance_before", s**2 * squared),
+            ("squared_response", s**4 * squares),
+            ("largest_response", s**2 * np.maximum(high, -low)),
+            ("link", s**2 * link),
+            ("squared_update", squared),
+        ):
+            rows[ROWS.index(row)] = values
+        return rows
 
     def _read(self) -> None:
         # The full reading.
@@ -384,6 +401,12 @@ def _released(p: torch.Tensor) -> torch.Tensor | None:
     return p.grad if projected is None else projected
 
 
+def _confined(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]) -> frozenset[str]:
+    # What DP-GRAPE moves within a subspace: so does its noise, which then stands out of white noise all by itself.
+    subspaces = optimizer.subspaces if isinstance(optimizer, DPGrape) else ()
+    return frozenset(name for name, p in parameters.items() if p in subspaces)
+
+
 def _dot(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     if first.dtype.itemsize < 4 or first.dtype != second.dtype:
         first, second = first.float(), second.float()
@@ -391,19 +414,11 @@ def _dot(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 
 def _numbers(values: list[torch.Tensor]) -> NDArray[np.float64]:
-    return np.asarray(torch.stack([value.double() for value in values]).cpu().numpy())
+    return np.asarray(torch.stack(values).to(device="cpu", dtype=torch.float64).numpy())
 
 
-def _response_sums(responses: list[Response], sizes: list[int]) -> NDArray[np.float64]:
-    # ΣD, ΣD² and max|D| of every parameter: of one number for all entries, or of one an entry.
-    if all(isinstance(D, float) for D in responses):
-        rates, d = np.array(responses, dtype=np.float64), np.array(sizes)
-        return np.stack([rates * d, rates**2 * d, abs(rates)])
-    sums = []
-    for D in map(torch.as_tensor, responses):
-        low, high = D.aminmax()
-        sums += [D.sum(), _dot(D, D), torch.maximum(high, -low)]
-    return _numbers(sums).reshape(-1, 3).T
+def _response_sums(D: torch.Tensor) -> list[torch.Tensor]:
+    return [D.sum(), _dot(D, D), *D.aminmax()]
 
 
 def _plain(found: Estimate) -> dict[str, float]:

@@ -12,7 +12,7 @@ P e^{ε - kh} - e^ε Q; P-mass outside all cells counts as nothing or as itself.
 direction. With secret probes the likelihood ratio is an average over shifts that grows with the outcome; its lattice
 points are met to τ = 1e-9, and a product cell k has losses in [kh - Tτ, (k + T)h + Tτ].
 
-One step with known probes, and with them a sketch, needs no cells: δ is an average of those of single shifts. With
+One step with public probes, and with them a sketch, needs no cells: δ is an average of those of single shifts. With
 secret probes one outcome separates what counts from what does not; it is enclosed.
 """
 
@@ -39,7 +39,7 @@ TOUCH = 1e-9
 """How far a cell of secret probes may reach beyond its ends."""
 
 Law = list[tuple[float, int]]
-"""Of the norm ratio: weights of χ²(ν)/ν, and each ν."""
+"""Of the squared-norm ratio: weights of χ²(ν)/ν, and each ν."""
 
 Masses = tuple[list[arb], list[arb], int]
 """P- and Q-masses of consecutive cells, and the index of the first."""
@@ -111,7 +111,7 @@ def complex_normal(x: acb) -> acb:
 
 
 def known_cells(sigma: float, rate: float, dof: int, head: float, mesh: float, high: float) -> Masses:
-    """Known probes: the loss grows with y for each shift, and its cells' masses are averaged over shifts."""
+    """Public probes: the loss grows with y for each shift, and its cells' masses are averaged over shifts."""
     q, h = arb(rate), arb(mesh)
     first, last = math.floor(math.log1p(-rate) / mesh), math.ceil(high / mesh)
     absent, present = [arb(0)], [arb(0)]
@@ -128,7 +128,7 @@ def known_cells(sigma: float, rate: float, dof: int, head: float, mesh: float, h
 
 
 def known_step(sigma: float, rate: float, law: Law, epsilons: list[float]) -> dict[str, list[tuple[float, float]]]:
-    """[lower, upper] of δ(ε) of one step with known probes."""
+    """[lower, upper] of δ(ε) of one step with public probes."""
     q = arb(rate)
 
     def above(x: acb, factor: arb) -> acb:  # P - factor·Q beyond the outcome where their ratio is the factor

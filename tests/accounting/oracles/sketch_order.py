@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import gammainc, gammaln, ndtr
 
-from dprmt.accounting.basics._types import Array
+from dprmt.accounting.basics import Array
 from dprmt.accounting.laws._residual_order import largest_shares
 
 NODE, WEIGHT = np.polynomial.legendre.leggauss(160)

@@ -1,0 +1,204 @@
+"""Every ε that a command prints or writes says against which neighbours it is, whatever command will be added."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dprmt.accounting import (
+    DPSGD,
+    Group,
+    Neighbours,
+    PrivacyBounds,
+    ProbeChoice,
+    ReplaceOne,
+    compose,
+    neighbours_from_dict,
+)
+from dprmt.cli import _probes, main
+from dprmt.report._privacy import _HEADINGS, Row, Run, privacy_section
+from dprmt.statements import relation_label
+from tests.house.test_command_line import COMMANDS
+from tests.training.tiny_recipe import recipe_in, write_data
+
+STEP = "--noise-multiplier 2 --sample-rate 0.02"
+RUN = f"{STEP} --steps 20"
+QUESTIONS = {
+    "epsilon": [f"{RUN} --delta 1e-5", f"{RUN} --delta 1e-5 --statement", f"{RUN} --delta 1e-5 --also gaussian:3"],
+    "noise": [f"--epsilon 2 --sample-rate 0.02 --steps 20 --delta 1e-5{more}" for more in ("", " --statement")]
+    + ["--advantage 0.1 --sample-rate 0.02 --steps 20 --delta 1e-5"],
+    "delta": [f"{RUN} --epsilon 1", f"{RUN} --epsilon 1 --statement"],
+    "probes": [f"{RUN} --delta 1e-5 --budget 2"],
+    "tradeoff": [RUN],
+    "statement": [f"{RUN} --delta 1e-5"],
+}
+"""Of commands that are told whose privacy is meant."""
+OF_RUNS = {"plan", "train", "report", "verify", "statement"}
+"""Which are asked below, of a run that was trained."""
+WITHOUT_EPSILON = {"spectrum", "recipes"}
+RELATIONS = {
+    "zero-out": "",
+    "add-remove": "--neighbours add-remove",
+    "replace-one": "--neighbours replace-one",
+    "zero-out, groups of 2": "--group 2",
+    "add-remove, groups of 2": "--group 2 --neighbours add-remove",
+}
+SENTENCES = {
+    "zero-out": r"one example may be replaced by one without a gradient",
+    "add-remove": r"addition or removal of one example",
+    "replace-one": r"one example may be replaced by any other",
+    "zero-out, groups of 2": r"up to 2 examples of one person.*each be replaced by one without a gradient",
+    "add-remove, groups of 2": r"addition or removal of up to 2 examples of one person",
+}
+
+
+def test_no_command_is_forgotten() -> None:
+    """A new command is asked here, or said to print no ε; one that takes a relation is asked with each."""
+    assert QUESTIONS.keys() | OF_RUNS | WITHOUT_EPSILON == COMMANDS.keys()
+    takes = {name for name, parser in COMMANDS.items() if "--neighbours" in parser.format_help()}
+    assert takes == set(QUESTIONS)
+    for name in WITHOUT_EPSILON:
+        assert not re.search(r"ε|epsilon", COMMANDS[name].format_help()), name
+
+
+def unnamed(found: Any, relation: str | None = None, place: str = "") -> Iterator[str]:
+    """Where a JSON value has a number of ε or δ, or a trade-off, and nothing around it says whose it is."""
+    if isinstance(found, dict):
+        mechanism = found.get("mechanism")
+        beside = mechanism.get("neighbours") if isinstance(mechanism, dict) else None
+        relation = found.get("neighbours") or beside or relation
+        for key, value in found.items():
+            if relation is None and re.search(r"epsilon|by_direction|^alpha$|advantage", key) and value is not None:
+                yield f"{place}.{key}"
+            yield from unnamed(value, relation, f"{place}.{key}")
+    elif isinstance(found, list):
+        for number, value in enumerate(found):
+            yield from unnamed(value, relation, f"{place}[{number}]")
+
+
+def exact_alone(mechanism: DPSGD, *, budget: int, delta: float, steps: int, layers: object) -> tuple[ProbeChoice, ...]:
+    return (ProbeChoice(mechanism.norms, 0, mechanism.epsilon(steps, delta), None),)
+
+
+def said(capsys: pytest.CaptureFixture[str], words: str) -> str:
+    assert main(shlex.split(words)) == 0, words
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("command", QUESTIONS)
+def test_words_and_json_of_a_question_name_the_relation(
+    command: str, relation: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_probes, "choose_probes", exact_alone)  # the others' ε take minutes
+    kind, size = ("group", 2) if "group" in relation else (relation, None)
+    for question in QUESTIONS[command]:
+        asked = f"{command} {question} {RELATIONS[relation]}"
+        page = said(capsys, asked)
+        if "ε" in page:
+            assert relation in page or re.search(SENTENCES[relation], page), asked
+        if "differentially private" in page:
+            assert re.search(SENTENCES[relation], page), asked
+        document = json.loads(said(capsys, f"{asked} --json"))
+        assert list(unnamed(document)) == [], asked
+        whose = document["mechanism"]["neighbours"] if command == "probes" else document["neighbours"]
+        assert (whose["kind"] if isinstance(whose, dict) else whose) == kind
+        if size is not None:
+            assert re.search(r'"kind": "group", "size": 2', json.dumps(document)), asked
+        if command == "probes":
+            ends = compose([(DPSGD(2.0, 0.02, neighbours=neighbours_from_dict(whose)), 20)]).epsilon(1e-5)
+            assert document["choices"][0]["epsilon"]["upper"] == ends.upper
+        if "statement" in document:
+            assert re.search(SENTENCES[relation], document["statement"]), asked
+
+
+def test_a_training_run_names_it_wherever_it_says_epsilon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Plan, dry run, lines on the terminal, the result, the folder, its card, its page, and what proves it."""
+    write_data(tmp_path)
+    changes = {"training.steps": 2, "telemetry.every": 1, "telemetry.window": 2}
+    recipe, run = tmp_path / "recipe.toml", tmp_path / "run"
+    recipe.write_text(recipe_in(tmp_path, **changes).to_toml())
+    for words in (f"plan {recipe}", f"train {recipe} --dry-run"):
+        assert re.search(r"ε at δ = 0.0001; zero-out", said(capsys, words)), words
+        document = json.loads(said(capsys, f"{words} --json"))
+        assert document["neighbours"] == "zero-out"
+        assert list(unnamed(document)) == []
+
+    assert main(["train", str(recipe), "--out", str(run)]) == 0
+    shown = capsys.readouterr()
+    lines = [line for line in (shown.out + shown.err).splitlines() if "ε ≤" in line]
+    assert len(lines) >= 2
+    assert all("zero-out" in line for line in lines), lines
+    document = json.loads(said(capsys, f"train --resume {run} --json"))
+    assert document["neighbours"] == "zero-out"
+    assert list(unnamed(document)) == []
+    for name in ("summary.json", "privacy_card.json"):
+        assert list(unnamed(json.loads((run / name).read_text()))) == [], name
+    assert json.loads((run / "run.json").read_text())["step"]["neighbours"] == {"kind": "zero-out"}
+    for page in ((run / "privacy_card.md").read_text(), said(capsys, f"statement --run {run}")):
+        assert re.search(SENTENCES["zero-out"], page)
+
+    for line in said(capsys, f"verify {run / 'privacy_card.json'}").splitlines():
+        assert line.endswith("; zero-out"), line
+    assert list(unnamed(json.loads(said(capsys, f"verify {run / 'privacy_card.json'} --json")))) == []
+
+    said(capsys, f"report --run {run} --out {tmp_path / 'page'}")
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert re.search(r"ε ≤ [\d.]+ after it \(zero-out\)", page)
+    (run / "run.json").unlink()  # who is not told, does not say
+    said(capsys, f"report --run {run} --out {tmp_path / 'page'}")
+    assert "ε ≤" not in (tmp_path / "page" / "index.html").read_text()
+
+
+def test_the_price_of_clipping_names_it() -> None:
+    labels = ["exact", *_HEADINGS]
+    bounds = {
+        label: PrivacyBounds(2.0 - place / 10, 2.0 - place / 10, 2.0 - place / 10) for place, label in enumerate(labels)
+    }
+    rows = [Row(None, bounds, {}), Row(16, bounds, dict.fromkeys(_HEADINGS, 0.1))]
+    section = privacy_section(Run(curve_steps=(1,)), rows, {"exact": [bounds["exact"]]})
+    for table in section.tables:
+        assert "zero-out" in table.caption or "Same setting" in table.caption
+    assert "zero-out" in section.tables[0].caption
+    assert list(unnamed(section.numbers)) == []
+    assert "curves" in section.numbers
+
+
+@pytest.mark.parametrize(("neighbours", "words"), [(Group(3, ReplaceOne()), "replace-one, groups of 3")])
+def test_proofs_name_groups(
+    neighbours: Neighbours, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = compose([(DPSGD(4.0, 0.02, neighbours=neighbours), 5)])
+    ends = run.epsilon(1e-5)
+    claim = {
+        "mechanism": DPSGD(4.0, 0.02, neighbours=neighbours).as_dict(),
+        "steps": 5,
+        "delta": 1e-5,
+        "epsilon": {"lower": ends.lower, "upper": ends.upper},
+    }
+    file = tmp_path / "claim.json"
+    file.write_text(json.dumps(claim))
+    assert all(line.endswith(f"; {words}") for line in said(capsys, f"verify {file}").splitlines())
+    assert relation_label(neighbours) == words
+
+
+def test_a_rate_that_tells_the_number_of_examples_is_none_of_add_remove(capsys: pytest.CaptureFixture[str]) -> None:
+    """(N0): q = B/N differs between these neighbours, so no claim about them; nor does their card call n public."""
+    of_n = "--noise-multiplier 2 --examples 1000 --batch-size 20 --epochs 1"
+    for command, rest in (("epsilon", "--delta 1e-5"), ("delta", "--epsilon 1"), ("probes", "--delta 1e-5 --budget 2")):
+        for relation in ("--neighbours add-remove", "--neighbours add-remove --group 2"):
+            assert main(shlex.split(f"{command} {of_n} {rest} {relation}")) == 2
+            error = capsys.readouterr().err
+            assert "--examples must be left out where --neighbours is add-remove" in error
+            assert error.count("\n") == 1
+    assert main(shlex.split(f"epsilon {of_n} --delta 1e-5")) == 0
+    public = "the number of examples, names of labels"
+    assert public not in said(capsys, f"statement {RUN} --delta 1e-5 --neighbours add-remove")
+    assert public not in said(capsys, f"statement {RUN} --delta 1e-5 --neighbours add-remove --group 2")
+    assert public in said(capsys, f"statement {RUN} --delta 1e-5")

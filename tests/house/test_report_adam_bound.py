@@ -1,0 +1,98 @@
+"""What the report says of the bound for Adam's step, and of spectra that only look like signals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("opacus")
+
+from dprmt.report._adam_bound import adam_bound_section, adam_bound_sentence, weighted_sentence  # noqa: E402
+from dprmt.report._spectra import shown_sentence  # noqa: E402
+from dprmt.report._telemetry import _whole_share  # noqa: E402
+from dprmt.report.measurements import AdamBoundStep, GradientStep, LayerSpectra, measure_adam_bound  # noqa: E402
+from dprmt.spectra import adam_improvement_bound  # noqa: E402
+from dprmt.training.optimizers import DPAdamBC, preconditioner  # noqa: E402
+
+
+def test_preconditioner_of_adam_is_what_it_moves_by() -> None:
+    """Of torch's own and of DP-AdamBC, with its floor: the step is -ηPm̂."""
+    generator = torch.Generator().manual_seed(0)
+    for make in (
+        lambda ps: torch.optim.AdamW(ps, lr=0.1, weight_decay=0.0),
+        lambda ps: DPAdamBC(ps, lr=0.1, noise_variance=1.0, floor=0.1),
+    ):
+        weights = torch.nn.Parameter(torch.zeros(50))
+        optimizer = make([weights])
+        moment = torch.zeros(50)
+        for step in range(1, 4):
+            before = weights.detach().clone()
+            weights.grad = torch.randn(50, generator=generator)
+            moment = 0.9 * moment + 0.1 * weights.grad
+            optimizer.step()
+            scale = preconditioner(optimizer, weights)
+            expected = -0.1 * scale * moment / (1 - 0.9**step)
+            torch.testing.assert_close(weights.detach() - before, expected, rtol=1e-4, atol=1e-7)
+    assert float(scale.max()) == pytest.approx(0.1**-0.5)
+    descent = torch.optim.SGD([weights], lr=0.1)
+    descent.step()
+    assert preconditioner(descent, weights) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bound_is_positive_exactly_where_the_report_says(seed: int) -> None:
+    """Against `adam_improvement_bound` without curvature, at cosines on both sides of what is asked for."""
+    generator = np.random.default_rng(seed)
+    gradient, noise = generator.standard_normal((2, 12))
+    noise -= (noise @ gradient) / (gradient @ gradient) * gradient
+    scales = np.exp(generator.uniform(-0.2, 0.2, 12))
+    seen = set()
+    for amount in np.linspace(0, 20, 21):
+        direction = gradient + amount * noise
+        exact = adam_improvement_bound(gradient, direction, scales, np.zeros((12, 12)), 1.0)
+        layers = [{"w": torch.tensor(x)} for x in (gradient, direction, scales)]
+        step = measure_adam_bound(GradientStep(0, 1.0, 1, 0.0, *layers))
+        assert step is not None
+        assert step.promised == (exact.bound > 0,) * 2  # a vector is no matrix, so nothing is denoised
+        assert step.weighted_cosine == pytest.approx(exact.weighted_cosine)
+        assert step.shortfall == pytest.approx(1 - math.tanh(math.log(scales.max() / scales.min()) / 2))
+        seen.add(exact.bound > 0)
+    assert seen == {True, False}
+
+
+def step(number: int = 0, *, spread: float = 1e6, cosine: float = 0.05, gain: float = 0.0) -> AdamBoundStep:
+    return AdamBoundStep(number, spread, cosine, cosine, 0.02, 0.02 + gain)
+
+
+def test_sentences_of_the_bound_follow_the_numbers() -> None:
+    nothing = adam_bound_sentence([step(), step(1)])
+    assert "At none of the 2 steps" in nothing
+    assert "asks for 1 − 2e-06 and +0.0500 is there" in nothing
+    assert "0.0000" not in nothing
+    assert "Of 2 steps it is so at 1, and at 1 with denoising" in adam_bound_sentence([step(), step(1, spread=1.01)])
+    assert "Denoising did nothing to it" in weighted_sentence([step(), step(1)])
+    assert "no sign these steps could show" in weighted_sentence([step(gain=0.01), step(1, gain=-0.02)])
+    assert "Denoising adds +0.0100" in weighted_sentence([step(gain=0.01), step(1, gain=0.01)])
+    assert "no second moments" in adam_bound_section([]).sentences[0]
+
+
+def test_a_false_alarm_is_shown_as_what_it_is() -> None:
+    values = np.array([1.0, 0.1])
+    signal = LayerSpectra("query", 1, (2, 8), 0.1, 5 * values, 5 * values, values)
+    alarm = LayerSpectra("value", 2, (2, 8), 0.1, 1e-4 * values, values, values)
+    assert (signal.verdict, alarm.verdict) == ("signal, called", "false alarm")
+    said = shown_sentence([signal], [alarm])
+    assert "1 spectra whose clean top value is above" in said
+    assert f"value at step 2 stands at {alarm.top_over_edge:.3f} bulk edges" in said
+    assert "at less than 0.01 of the threshold: what looks like a signal is noise" in said
+    assert "none is shown" in shown_sentence([signal], [])
+    assert shown_sentence([alarm], []).startswith("No spectrum shown")
+
+
+def test_a_share_of_signal_is_never_below_nought() -> None:
+    none = _whole_share({"value": -0.012, "low": 0.0, "high": 2e-4})
+    assert none.startswith("no signal is told from noise: it is less than 0.1 % of")
+    assert _whole_share({"value": 0.1, "low": 0.05, "high": 0.2}).startswith("10.0 % of")
