@@ -20,7 +20,7 @@ from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 
 _SAME = 1e-12  # relative: ends of cells that lie on a lattice but for rounding
 _MOST_NODES, _MOST_OF_ONE = 4096, 3072  # of a lattice of sums, and of one sample's shifts on it
-_ROUNDING = 1e-12  # of masses that are products of many
+_ROUNDING = 1e-12  # relative, of one more sum's masses: of at most 4,096 products each
 _WIDE = 3.0  # times the mean width
 _LEAST_MASS = 1e-200  # of what is followed from below: smaller ones are lost in the rounding of all others
 
@@ -57,7 +57,7 @@ def secret_group_above(law: NormRatioBins, noise_multiplier: float, sample_rate:
     each = _sums_above(x, mass, step, coins.weight.size)
     ratio = np.concatenate([part for part, _ in each])
     masses = np.concatenate([part * share for (_, part), share in zip(each, coins.weight, strict=True)])
-    masses = masses * (1.0 + _ROUNDING)
+    masses = masses * (1.0 + _ROUNDING * len(each))
     if len(each) > 1:
         ratio, masses = _split(ratio, masses, min(_nodes(1.0 / np.sqrt(ratio), step), x.size))
     small = float(coins.weight @ np.arange(1, coins.weight.size + 1, dtype=np.int64)) * law.below + coins.beyond
