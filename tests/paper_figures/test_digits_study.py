@@ -158,3 +158,18 @@ def test_the_page_shows_the_stored_runs() -> None:
             assert all(0.0 < value < 1.0 for value in method["test"])
         null = readings(results)["Adam, other noise"]
         assert null.interval.low <= 0.0 <= null.interval.high
+
+
+def test_what_pages_say_of_it_is_what_was_found() -> None:
+    stored = json.loads(STORED.read_text())
+    found = {setting: readings(results) for setting, results in stored["settings"].items()}
+    loud, still = found["large batches"], found["little noise"]
+    assert still["gate"].reading == still["gate without norm correction"].reading == "worse"
+    assert still["gate"].mean < still["gate without norm correction"].mean
+    assert still["momentum gate"].interval.high < 0 > still["momentum blend"].interval.high
+    assert [name for name, one in still.items() if one.reading == "better"] == ["average of weights"]
+    assert not [name for name, one in loud.items() if "gate" in name and one.reading == "better"]
+    for results in stored["settings"].values():
+        over = results["methods"]["Adam"]["over"]
+        assert sum(value > 1 for value in over["first"][0] + over["second"][0]) >= 2  # several, at first
+    assert stored["cpu_seconds"] < 30 * 60
