@@ -121,8 +121,15 @@ class Rule:
         sigma = self.sigma * momentum_noise_scale(_FIRST, self.time)
         steps = {}
         for name, value in self.first.items():
-            mean = _filtered(value / (1 - _FIRST**self.time), name, self.method.momentum, sigma)
-            steps[name] = mean / ((self.second[name] / (1 - _SECOND**self.time)).sqrt() + _TINY)
+            mean = value / (1 - _FIRST**self.time)
+            root = self.second[name] / (1 - _SECOND**self.time)
+            if self.method.momentum != "none" and name in MATRICES:
+                noisy, mean = mean, _filtered(mean, name, self.method.momentum, sigma)
+                replaced = (mean != noisy).any(dim=(-2, -1), keepdim=True)
+                root = torch.where(
+                    replaced, root.clamp_min(self.sigma**2), root
+                )  # as the library's, against heavy tails
+            steps[name] = mean / (root.sqrt() + _TINY)
         return steps
 
     def _muon(self, gradient: Weights) -> Weights:
