@@ -302,9 +302,10 @@ def _minus_sin(x: Array, sin: Array) -> Array:
 def _minus_atan(x: Array) -> Array:
     # ``x - atan x``, without cancellation.
     xp = array_namespace(x)
-    z = x * x
-    small = z < 0.16
-    return xp.where(small, x * z * _horner(_MINUS_ATAN, xp.where(small, z, 0.0)), x - xp.atan(x))
+    small = xp.abs(x) < 0.4
+    near = xp.where(small, x, 0.0)  # the others' powers may overflow
+    z = near * near
+    return xp.where(small, near * z * _horner(_MINUS_ATAN, z), x - xp.atan(x))
 
 
 def _horner(coefficients: list[float], z: Array) -> Array:

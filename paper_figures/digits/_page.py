@@ -36,6 +36,12 @@ def readings(results: dict[str, Any]) -> dict[str, Compared]:
     return {name: compared(methods[name]["test"], methods["Adam"]["test"], len(others)) for name in others}
 
 
+def corrected(results: dict[str, Any]) -> Compared:
+    """What norm correction adds to the gate, each at its own rate; a comparison of its own."""
+    methods = results["methods"]
+    return compared(methods["gate"]["test"], methods["gate without norm correction"]["test"])
+
+
 def _table(name: str, results: dict[str, Any]) -> str:
     setting, methods = SETTINGS[name], results["methods"]
     adam = 100 * np.array(methods["Adam"]["test"])
@@ -51,10 +57,14 @@ def _table(name: str, results: dict[str, Any]) -> str:
         "|---|---|---|---|",
     ]
     for method, found in readings(results).items():
-        interval = f"{found.mean:+.2f} [{found.interval.low:+.2f}, {found.interval.high:+.2f}]"
+        interval = _shown(found)
         edge = "" if _is_inside(methods[method]) else " (the grid's edge)"
         lines.append(f"| {method} | 10^{methods[method]['rate'] / 4:g}{edge} | {interval} | {_said(found)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", f"The gate with norm correction less the one without: {_shown(corrected(results))}."])
+
+
+def _shown(found: Compared) -> str:
+    return f"{found.mean:+.2f} [{found.interval.low:+.2f}, {found.interval.high:+.2f}]"
 
 
 def _values(looks: list[list[float]]) -> str:

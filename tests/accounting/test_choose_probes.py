@@ -91,7 +91,7 @@ def test_the_command(
     assert rows[0]["cost"] == {"flops": choices[0].cost.flops, "bytes": choices[0].cost.bytes}  # type: ignore[union-attr]
     assert [row["epsilon"]["upper"] for row in rows] == [choice.epsilon.upper for choice in choices]
     assert main([*run, "--budget", "32"]) == 0
-    assert capsys.readouterr().out.count("\n") == len(choices) + 2  # heads and a rule
+    assert capsys.readouterr().out.count("\n") == len(choices) + 3  # heads, a rule, and the neighbours
 
 
 @pytest.mark.parametrize("bad", [["--budget", "1"], ["--budget", "8", "--layers", "a"], []])

@@ -160,6 +160,6 @@ def test_numbers_become_json() -> None:
 def test_names_in_the_table_of_spectra_lose_what_they_share(names: list[str], prefix: str) -> None:
     values = np.linspace(3.0, 1.0, 4)
     entries = [LayerSpectra(name, 0, (4, 6), 1.0, values, values, values) for name in names]
-    (table,) = spectra_section(entries, [], []).tables
+    (table,) = spectra_section(entries, [], [], []).tables
     assert [prefix + row[0] for row in table.rows] == names
     assert (f"begin with {prefix}." in table.caption) == bool(prefix)

@@ -89,7 +89,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 @pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
 def test_json_matches_direct_computation(capsys: pytest.CaptureFixture[str], tmp_path: Path, suffix: str) -> None:
     document = run_json(capsys, save_arrays(tmp_path / f"gradients{suffix}", ARRAYS))
-    assert set(document) == {"version", "sigma", "matrices", "skipped"}
+    assert set(document) == {"version", "sigma", "false_alarm", "matrices", "skipped"}
     assert document["sigma"] == SIGMA
     assert sorted(document["skipped"]) == OTHERS
     matrices = {matrix["name"]: matrix for matrix in document["matrices"]}

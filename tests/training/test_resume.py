@@ -135,9 +135,9 @@ def damage_checkpoints(run: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda run: (run / "privacy.jsonl").unlink(), "0 steps charged, 3 done, so that nobody knows"),
-        (truncate_ledger, "1 steps charged, 3 done, so that nobody knows"),
-        (lambda run: (run / "run.json").unlink(), "no run.json, so that nobody knows"),
+        (lambda run: (run / "privacy.jsonl").unlink(), "0 steps charged, 3 done, so that what was charged is unknown"),
+        (truncate_ledger, "1 steps charged, 3 done, so that what was charged is unknown"),
+        (lambda run: (run / "run.json").unlink(), "no run.json, so that what was charged is unknown"),
         (lambda run: (run / "run.json").write_text('{"starts": 1, "noi'), "record can be read"),
         (change_sigma, "as at the run's first start"),
         (damage_checkpoints, "a checkpoint that can be read"),

@@ -192,7 +192,9 @@ def bins_of_equal_shifts(law: GammaMixture, number: int, tail: float) -> NormRat
     """As :func:`bins_of_mixture`, with ends at which the shift X^{-1/2} is a multiple of one number."""
     start, end = max(law.lower_quantile(tail), 1e-290), law.upper_quantile(1e-9)
     step = max(np.log(end / start) / (2 * number), start**-0.5 / _MOST_OF_EQUAL_SHIFTS)
-    multiples = np.arange(np.ceil(start**-0.5 / step), max(np.floor(end**-0.5 / step), 1.0) - 0.5, -1.0)
+    multiples = np.arange(
+        np.ceil(start**-0.5 / step), max(np.floor(end**-0.5 / step), 1.0) - 0.5, -1.0, dtype=np.float64
+    )
     left = 1.0 / (step * multiples) ** 2
     right = np.append(left[1:], np.inf)
     return bins_from_moments(left, right, *law.increments(left, right), left_tail(law, left[0]))
