@@ -125,7 +125,9 @@ def by_problem(values: Values, cells: Iterable[Cell] = CELLS) -> Table:
 
 def _accuracy(values: Values, cell: Cell) -> str:
     found = _accuracies(values, cell)
-    return "–" if found is None else f"{found[0]:+.1f} ± {found[1]:.1f}"
+    if found is None:
+        return "–"
+    return f"{found[0]:+.1f}" + (f" ± {found[1]:.1f}" if math.isfinite(found[1]) else ", one seed")
 
 
 def _accuracies(values: Values, cell: Cell) -> tuple[float, float] | None:
