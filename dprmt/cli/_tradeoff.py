@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from dprmt.cli._options import Commands, Option, add_command_with, check_picture
 from dprmt.cli._run_options import RUN, Run, read_run
 from dprmt.cli._sampling_options import MEANING
 from dprmt.cli._terminal import waiting
+from dprmt.statements import relation_label
 
 _POINTS = Option(
     "--points", count(low=2, high=100_001), "number of false positive rates (default 101)", default=101, metavar="N"
@@ -45,7 +48,7 @@ def run_tradeoff(namespace: argparse.Namespace) -> None:
     columns = {"alpha": band.alpha, "lower": band.lower, "estimate": band.estimate, "upper": band.upper}
     curve = {name: column.tolist() for name, column in columns.items()}
     document = {"version": __version__, "points": len(alpha), **curve, **run.document()}
-    lines = [f"wrote {namespace.plot}"] if namespace.plot is not None else _csv(columns)
+    lines = [f"wrote {namespace.plot}"] if namespace.plot is not None else _csv(columns, run)
     print_answer(namespace, document, lines)
 
 
@@ -58,6 +61,10 @@ def _draw(place: str, band: TradeOff, run: Run) -> None:
     save_picture(place, lambda ax: plot_trade_off({run.label(): band}, gaussian_mu=mu, ax=ax))
 
 
-def _csv(columns: dict[str, np.ndarray]) -> list[str]:
-    rows = zip(*columns.values(), strict=True)
-    return [",".join(columns), *(",".join(f"{number:.9g}" for number in row) for row in rows)]
+def _csv(columns: dict[str, np.ndarray], run: Run) -> list[str]:
+    """Every line says whose privacy it is about, as lines of several curves may come into one table."""
+    relation = relation_label(run.composition().neighbours)
+    rows = [[f"{number:.9g}" for number in row] + [relation] for row in zip(*columns.values(), strict=True)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([[*columns, "neighbours"], *rows])
+    return text.getvalue().splitlines()

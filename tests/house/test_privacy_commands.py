@@ -126,7 +126,7 @@ def test_text_names_the_deciding_direction(capsys: pytest.CaptureFixture[str]) -
 def test_tradeoff_csv_json_and_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["tradeoff", *RUN, "--points", "11"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "alpha,lower,estimate,upper"
+    assert lines[0] == "alpha,lower,estimate,upper,neighbours"
     assert len(lines) == 12
     document = run_json(capsys, "tradeoff", *RUN, "--points", "11")
     assert document["lower"][5] == pytest.approx(float(lines[6].split(",")[1]), rel=1e-8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shlex
@@ -105,6 +107,10 @@ def test_words_and_json_of_a_question_name_the_relation(
             assert relation in page or re.search(SENTENCES[relation], page), asked
         if "differentially private" in page:
             assert re.search(SENTENCES[relation], page), asked
+        if command == "tradeoff":  # a line may be copied alone
+            rows = list(csv.DictReader(io.StringIO(page)))
+            assert len(rows) == 101
+            assert {row["neighbours"] for row in rows} == {relation}, asked
         document = json.loads(said(capsys, f"{asked} --json"))
         assert list(unnamed(document)) == [], asked
         whose = document["mechanism"]["neighbours"] if command == "probes" else document["neighbours"]
@@ -141,6 +147,10 @@ def test_a_training_run_names_it_wherever_it_says_epsilon(tmp_path: Path, capsys
     for name in ("summary.json", "privacy_card.json"):
         assert list(unnamed(json.loads((run / name).read_text()))) == [], name
     assert json.loads((run / "run.json").read_text())["step"]["neighbours"] == {"kind": "zero-out"}
+    for name in ("metrics.jsonl", "privacy.jsonl"):
+        lines = [json.loads(line) for line in (run / name).read_text().splitlines()]
+        assert len(lines) == 2
+        assert all(line["neighbours"] == "zero-out" and list(unnamed(line)) == [] for line in lines), name
     for page in ((run / "privacy_card.md").read_text(), said(capsys, f"statement --run {run}")):
         assert re.search(SENTENCES["zero-out"], page)
 

@@ -27,3 +27,9 @@ def named_relation(mechanism: Any) -> str | None:
 def no_privacy(mechanism: object) -> dict[str, Any]:
     """What every record of such a run says; nothing for others."""
     return {"privacy": SENTENCE} if isinstance(mechanism, ClippingOnly) else {}
+
+
+def said_of_every_step(mechanism: Any) -> dict[str, Any]:
+    """What stands beside the ε of each line: its neighbours; where there is no ε, that there is none."""
+    relation = named_relation(mechanism)
+    return no_privacy(mechanism) if relation is None else {"neighbours": relation}

@@ -32,8 +32,9 @@ class PrivacyLedger:
     many steps as gradients were used. A line that was cut short by a crash counts as a step.
     """
 
-    def __init__(self, folder: Path, mechanism: str) -> None:
+    def __init__(self, folder: Path, mechanism: str, relation: str | None = None) -> None:
         self._path, self._mechanism = folder / FILE, mechanism
+        self._whose = {} if relation is None else {"neighbours": relation}
         self.charged = charged_steps(folder)
         if {line["mechanism"] for line in read_lines(self._path) if "mechanism" in line} - {mechanism}:
             raise TrainingStateError(f"{self._path} was charged for another mechanism than run.json and recipe have")
@@ -43,7 +44,7 @@ class PrivacyLedger:
         # More than one more where the rest of an epoch was given up.
         self.charged = max(self.charged + 1, charged or 0)
         entry: dict[str, Any] = {"charged": self.charged, "attempt": attempt, "step": step, "epsilon": epsilon}
-        entry["mechanism"] = self._mechanism
+        entry |= {"mechanism": self._mechanism, **self._whose}
         if math.isinf(epsilon):
             entry["privacy"] = SENTENCE
         append_line(self._path, entry, durably=True)

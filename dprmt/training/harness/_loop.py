@@ -16,7 +16,7 @@ from dprmt._validation import ParameterError
 from dprmt.training.clipping import ShardedStep
 from dprmt.training.harness._allocation import AllocatedBatches
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
-from dprmt.training.harness._clip_only import no_privacy
+from dprmt.training.harness._clip_only import named_relation, no_privacy
 from dprmt.training.harness._ledger import PrivacyLedger, SpentEpsilon, mechanism_digest, spent_epsilon, whole_epochs
 from dprmt.training.harness._observer import Observer, StepRecord, listeners
 from dprmt.training.harness._prepare import Prepared
@@ -107,7 +107,7 @@ class Run:
         self._ledger = None
         if folder is not None:
             digest = mechanism_digest(mechanism, settings.privacy.delta)
-            self._ledger = in_first(lambda: PrivacyLedger(folder, digest))
+            self._ledger = in_first(lambda: PrivacyLedger(folder, digest, named_relation(mechanism)))
         self.charged = from_first(0 if self._ledger is None else self._ledger.charged)
         self.total, self.stopped = settings.training.steps, False
         self.observers: list[Observer] = []

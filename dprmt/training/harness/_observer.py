@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dprmt._files import append_line
-from dprmt.training.harness._clip_only import no_privacy
+from dprmt.training.harness._clip_only import said_of_every_step
 from dprmt.training.harness._prepare import Prepared
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._run_folder import METRICS, SPECTRA, save_spectra
@@ -158,7 +158,7 @@ class MetricsFile(Observer):
         self._always: dict[str, Any] = {}
 
     def start(self, run: RunView) -> None:
-        self._always = no_privacy(run.prepared.mechanism)
+        self._always = said_of_every_step(run.prepared.mechanism)
 
     def after_step(self, run: RunView, record: StepRecord) -> None:
         append_line(self._path, record.entry() | self._always)
