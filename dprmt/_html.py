@@ -43,9 +43,12 @@ def picture(
     *,
     levels: Mapping[str, float] | None = None,
     dots: bool = False,
+    axes: tuple[str, str] = ("", ""),
     title: str = "",
 ) -> str:
     """Curves, or dots, over one pair of axes, with labelled horizontal lines, as SVG; what is not finite is left out.
+
+    ``axes``: what is drawn to the right and upwards.
 
     Examples
     --------
@@ -58,9 +61,10 @@ def picture(
     if not everything:
         return ""
     levels = {name: level for name, level in (levels or {}).items() if math.isfinite(level)}
-    across = _axis([x for x, _ in everything], _MARGIN, _WIDTH - 8)
+    beside = 6.0 if dots else 0.0  # so that the first dot is not on the axis, where the largest singular value would be
+    across = _axis([x for x, _ in everything], _MARGIN + beside, _WIDTH - 8)
     up = _axis([0.0, *(y for _, y in everything), *levels.values()], _HEIGHT - 22, 16)
-    parts = [f"<title>{escape(title)}</title>", _frame(across, up)]
+    parts = [f"<title>{escape(title)}</title>", _frame(across, up, axes)]
     for ink, (name, found) in zip(_cycled(_INKS, len(points)), points.items(), strict=True):
         parts.append(_drawn(found, across, up, ink, dots=dots, name=name if len(points) > 1 else ""))
     parts += [_level(name, up(level)) for name, level in levels.items()]
@@ -87,16 +91,23 @@ class _axis:  # noqa: N801  (a function with limits)
         return self.first + share * (self.last - self.first)
 
 
-def _frame(across: _axis, up: _axis) -> str:
+def _frame(across: _axis, up: _axis, names: tuple[str, str]) -> str:
     left, bottom = _MARGIN, _HEIGHT - 22
+    middle = (left + _WIDTH) / 2
     axes = f'<path d="M{left:g} 8V{bottom:g}H{_WIDTH - 4:g}" fill="none" stroke="currentColor" stroke-opacity=".5"/>'
     texts = [
-        (left, bottom + 14, "start", across.low),
-        (_WIDTH - 6, bottom + 14, "end", across.high),
-        (left - 3, bottom, "end", up.low),
-        (left - 3, 18.0, "end", up.high),
+        (left, bottom + 14, "start", f"{across.low:.3g}"),
+        (_WIDTH - 6, bottom + 14, "end", f"{across.high:.3g}"),
+        (left - 3, bottom, "end", f"{up.low:.3g}"),
+        (left - 3, 18.0, "end", f"{up.high:.3g}"),
+        (middle, bottom + 14, "middle", names[0]),
+        (middle, 10.0, "middle", names[1]),
     ]
-    return axes + "".join(f'<text x="{x:g}" y="{y:g}" text-anchor="{a}">{value:.3g}</text>' for x, y, a, value in texts)
+    return axes + "".join(
+        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'
+        for x, y, anchor, text in texts
+        if text
+    )
 
 
 def _drawn(found: Sequence[tuple[float, float]], across: _axis, up: _axis, ink: str, *, dots: bool, name: str) -> str:

@@ -44,10 +44,8 @@ class _Print(argparse.Action):
 
 
 def _recipes() -> tuple[str, ...]:
-    try:
-        from dprmt.training.recipes import builtin_recipes
-    except ModuleNotFoundError:  # without the extra there is nothing that a recipe could be used for
-        return ()
+    from dprmt.training.recipes import builtin_recipes
+
     return builtin_recipes()
 
 

@@ -25,7 +25,8 @@ _EXTRAS = {
     "flint": "verify",
     "dprmt_verify": "verify",
 }
-_EXTRAS |= dict.fromkeys(("torch", "opacus", "transformers", "peft", "datasets"), "train")
+_EXTRAS |= dict.fromkeys(("torch", "opacus", "transformers", "peft", "datasets", "tomli_w"), "train")
+_EXTRAS_OF_COMMANDS = {"dprmt report": "demo"}  # at once all that it shows, not one package after another
 
 
 def build_parser() -> Parser:
@@ -100,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int | None = namespace.run(namespace)
     except ParameterError as error:
         option = "--" + error.name.replace("_", "-")
-        return _refuse(f"{command}: {option} must be {error.allowed}, got {error.value}")
+        got = f"; {command} --help has examples" if error.value is None else f", got {error.value}"
+        return _refuse(f"{command}: {option} must be {error.allowed}{got}")
     except UsageError as error:
         return _refuse(str(error))
     except TrainingStateError as error:
@@ -109,7 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
             raise
-        return _refuse(f"{command}: needs {package}: {how_to_install(_EXTRAS[package])}")
+        extra = _EXTRAS_OF_COMMANDS.get(command, _EXTRAS[package])
+        return _refuse(f"{command}: needs {package}: {how_to_install(extra)}")
     except BrokenPipeError:
         sys.stderr.close()
         return 0

@@ -9,10 +9,10 @@ from typing import Any
 
 from dprmt import __version__
 from dprmt._files import strict_json
-from dprmt._validation import ParameterError, how_to_install
+from dprmt._validation import ParameterError
 from dprmt.cli._changes import add_changes, recipe_changes
 from dprmt.cli._options import Commands, UsageError, add_command_with, name_of
-from dprmt.cli._recipe_records import CONFIG, FROM_RECORD, recipe_of, recipe_record
+from dprmt.cli._recipe_records import CONFIG, FROM_RECORD, how_to_install_for, recipe_of, recipe_record
 from dprmt.cli._text_table import text_table
 
 _HEADER = ["norms", "time ×", "GFLOP of norms", "MiB at the peak", "ε ≤"]
@@ -45,7 +45,7 @@ def run_plan(namespace: argparse.Namespace) -> None:
         from dprmt.training.harness import recipe_costs
         from dprmt.training.recipes import load_recipe
     except ModuleNotFoundError as error:
-        raise UsageError(f"dprmt plan: needs {error.name}: {how_to_install('train')}") from None
+        raise UsageError(f"dprmt plan: needs {error.name}: {how_to_install_for(namespace.recipe)}") from None
     try:
         record = recipe_record(namespace)
         if record is None and namespace.recipe is None:

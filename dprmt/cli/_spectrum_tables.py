@@ -10,6 +10,7 @@ from dprmt.cli._text_table import text_table
 _SPIKES_NAMED = 3  # predicted clean values in a row of the overview
 _SPIKES_LISTED, _BULK_LISTED = 30, 5  # rows of the table of one matrix
 _NARROW = 72  # columns of a terminal under which only what decides is shown
+_VERY_NARROW = 56  # the same, with long names cut
 _SPIKE_COLUMNS = ("signal", "shrunk", "left_overlap", "right_overlap")
 
 
@@ -28,32 +29,40 @@ def overview(spectra: Sequence[MatrixSpectrum], width: int | None = None) -> str
     """One line per matrix, names last: a narrow terminal cuts nothing but them, a very narrow one leaves scales out."""
     levels = sorted({spectrum.sigma for spectrum in spectra})
     scales = ["edge", "gate", "threshold"] if width is None or width >= _NARROW else []
-    headings = ["shape", *(["σ"] if len(levels) > 1 else []), *scales, "top", "top/edge", "spikes", "clean", "matrix"]
-    rows = [_row(spectrum, estimated=len(levels) > 1, scales=bool(scales)) for spectrum in spectra]
+    sizes = width is None or width >= _VERY_NARROW
+    top = ["top", "top/edge"] if sizes else ["top/edge"]
+    clean = ["clean"] if sizes else []
+    headings = ["shape", *(["σ"] if len(levels) > 1 else []), *scales, *top, "spikes", *clean, "matrix"]
+    rows = [_row(spectrum, headings) for spectrum in spectra]
     lines = [
         f"Singular values in noise of standard deviation {_level(levels)} per entry\n\n",
         text_table(headings, rows, width=width),
         "\nedge: bulk edge, which the largest value of noise alone is near, above or below;\n" if scales else "\n",
         f"gate: noise alone has a value above it in {_rate(spectra)} of such matrices;\n" if scales else "",
         "threshold: the smallest clean value that shows;\n" if scales else "",
-        "spikes: values above the gate; clean: predicted clean values of the top spikes\n",
+        "spikes: values above the gate",
+        "; clean: predicted clean values of the top spikes\n" if sizes else "\n",
     ]
     return "".join(lines)
 
 
-def _row(spectrum: MatrixSpectrum, *, estimated: bool, scales: bool) -> list[str]:
-    clean = [f"{spike.signal:.4g}" for spike in spectrum.spikes[:_SPIKES_NAMED]]
-    clean += ["…"] if len(spectrum.spikes) > _SPIKES_NAMED else []
-    where = [spectrum.bulk_edge, spectrum.gate, spectrum.detection_threshold] if scales else []
-    return [
-        _shape(spectrum),
-        *([f"{spectrum.sigma:.4g}"] if estimated else []),
-        *(f"{scale:.4g}" for scale in (*where, float(spectrum.singular_values[0]))),
-        f"{spectrum.top_over_edge:.3f}",
-        str(len(spectrum.spikes)),
-        " ".join(clean),
-        printable(spectrum.name),
-    ]
+def _row(spectrum: MatrixSpectrum, headings: Sequence[str]) -> list[str]:
+    named = _SPIKES_NAMED if "edge" in headings else 1
+    clean = [f"{spike.signal:.4g}" for spike in spectrum.spikes[:named]]
+    clean += ["…"] if len(spectrum.spikes) > named else []
+    cells = {
+        "shape": _shape(spectrum),
+        "σ": f"{spectrum.sigma:.4g}",
+        "edge": f"{spectrum.bulk_edge:.4g}",
+        "gate": f"{spectrum.gate:.4g}",
+        "threshold": f"{spectrum.detection_threshold:.4g}",
+        "top": f"{float(spectrum.singular_values[0]):.4g}",
+        "top/edge": f"{spectrum.top_over_edge:.3f}",
+        "spikes": str(len(spectrum.spikes)),
+        "clean": " ".join(clean),
+        "matrix": printable(spectrum.name),
+    }
+    return [cells[heading] for heading in headings]
 
 
 def verdict(spectra: Sequence[MatrixSpectrum], *, estimated: bool) -> str:
@@ -103,8 +112,10 @@ def details(spectrum: MatrixSpectrum, width: int | None = None) -> str:
         else:
             cells += [f"{noise[i]:.4g}"]
         table.append(cells)
+    columns = len(headings)
     if width is not None and width < _NARROW:
-        headings, table = headings[:6], [row[:6] for row in table]
+        columns = 6 if width >= _VERY_NARROW else 5
+    headings, table = headings[:columns], [row[:columns] for row in table]
     if not spectrum.spikes:
         headings = headings[:4]
     return "".join(
@@ -115,7 +126,9 @@ def details(spectrum: MatrixSpectrum, width: int | None = None) -> str:
             text_table(headings, table),
             "\nnoise: predicted by the Marchenko–Pastur law;",
             " clean: the value that causes the spike;\n" if spectrum.spikes else "\n",
-            "overlap: predicted squared overlap of the singular vector with the clean one\n" if spectrum.spikes else "",
+            "overlap: predicted squared overlap of the singular vector with the clean one\n"
+            if "left overlap" in headings
+            else "",
         ]
     )
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
 from dprmt._files import strict_json
-from dprmt._validation import ParameterError, how_to_install
+from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD
 from dprmt.cli._changes import add_changes, recipe_changes
 from dprmt.cli._options import Commands, UsageError, add_command_with, name_of
-from dprmt.cli._recipe_records import CONFIG, FROM_RECORD, recipe_of, recipe_record
+from dprmt.cli._recipe_records import CONFIG, FROM_RECORD, how_to_install_for, recipe_of, recipe_record
 from dprmt.statements import round_up
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def run_train(namespace: argparse.Namespace) -> None:
         from dprmt.training.harness import SilentParameterError, dry_run, train
         from dprmt.training.recipes import load_recipe
     except ModuleNotFoundError as error:
-        raise UsageError(f"{_COMMAND}: needs {error.name}: {how_to_install('train')}") from None
+        raise UsageError(f"{_COMMAND}: needs {error.name}: {how_to_install_for(namespace.recipe)}") from None
     try:
         changes = recipe_changes(namespace.set) | ({"privacy.secure": True} if namespace.secure else {})
         record = recipe_record(namespace)

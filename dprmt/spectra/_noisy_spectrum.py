@@ -130,7 +130,7 @@ class NoisySpectrum:
 
     def __repr__(self) -> str:
         rows, columns = self.shape
-        return f"<{type(self).__name__} of {rows} x {columns}, sigma={self.sigma:g}, {len(self.spikes)} spikes>"
+        return f"<{type(self).__name__} of {rows} x {columns}, sigma={self.sigma:g}, spikes={len(self.spikes)}>"
 
     def _repr_html_(self) -> str:
         names = ["observed", "clean", "shrunk", "left overlap", "right overlap"]
@@ -141,6 +141,7 @@ class NoisySpectrum:
             {"singular values": (numbers.tolist(), self.singular_values.tolist())},
             levels={"gate": self.gate},
             dots=True,
+            axes=("number", "singular value"),
             title=str(self),
         )
         return _html.block(_html.sentence(str(self)), _html.table(names, rows) if rows else "", *more, picture)

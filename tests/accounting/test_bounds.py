@@ -67,11 +67,28 @@ def test_a_notebook_shows_answers_and_runs():
     """Numbers in tables are rounded to the safe side, pictures have as many points as curves."""
     run = DPSGD(1.0, 0.01, Hutchinson(32))
     bounds, curve, band = run.epsilon(100, 1e-5), run.epsilon(range(1, 30), 1e-5), run.trade_off(100, [0.0, 0.5, 1.0])
-    low, _, high = re.findall(r">([\d.]+)</td>", bounds._repr_html_())
-    assert float(low) <= bounds.lower <= bounds.upper <= float(high)
+    for answer in (bounds, *(run.epsilon(steps, 1e-5) for steps in (3, 17, 400, 4000)), run.delta(100, 0.5)):
+        low, _, high = re.findall(r">([\d.e-]+)</td>", answer._repr_html_())
+        assert float(low) <= answer.lower <= answer.upper <= float(high)
     assert curve._repr_html_().count("<tr>") == 1 + 6
     (points,) = re.findall(r'points="([^"]+)"', curve._repr_html_())
     assert len(points.split()) == 29
     assert "<svg" in band._repr_html_()
     assert "Hutchinson(32)" in run._repr_html_()
     assert "<td" in compose([(run, 10), (DPSGD(2.0, 0.01), 5)])._repr_html_()
+
+
+def test_many_answers_read_as_a_sentence():
+    """In letters that every terminal has, rounded to the safe side."""
+    run = DPSGD(1.0, 0.01)
+    curve, band = run.epsilon([10, 100], 1e-5), run.trade_off(100, [0.5, 0.0, 1.0])
+    first, last = re.findall(r"at most ([\d.]+)", str(curve))
+    assert curve.upper[0] <= float(first) <= curve.upper[0] + 1e-5
+    assert curve.upper[1] <= float(last) <= curve.upper[1] + 1e-5
+    assert str(curve).startswith("2 certified bounds on epsilon at delta = 1e-05: at most")
+    assert str(run.delta(10, [0.5])).startswith("1 certified bound on delta: at most")
+    rate, low, high = map(float, re.findall(r"at ([\d.]+) the .* between ([\d.]+) and ([\d.]+)", str(band))[0])
+    assert rate == 0.5
+    assert low <= band.lower[0] <= band.upper[0] <= high <= low + 1e-3
+    assert str(curve).isascii()
+    assert str(band).isascii()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -10,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ import pytest
 from dprmt.accounting import DPSGD, AddRemove, Group, Hutchinson, HutchPlusPlus, RandomAllocation, ReplaceOne
 from tests.house import browser
 from tests.house.import_graph import ROOT
+from tests.house.modules import module
 
 FOLDER = ROOT / "docs" / "calculator"
 RUN = {
@@ -37,15 +36,6 @@ onmessage = async ({ data }) => {
 };
 postMessage({ status: "ready" });
 """
-
-
-def module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 ANSWER = module(FOLDER / "answer.py")

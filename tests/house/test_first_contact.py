@@ -84,6 +84,28 @@ def test_a_narrow_terminal_shows_whose_probes(
     assert "*" not in said["80"]
 
 
+@pytest.mark.parametrize("width", [40, 60])
+@pytest.mark.parametrize("names", [("layer.0.query.weight",), ("layer.0.query.weight", "layer.1.query.weight")])
+def test_tables_of_spectra_fit_narrow_terminals(
+    names: tuple[str, ...],
+    width: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What a narrow table leaves out is not explained under it."""
+    np.savez(tmp_path / "x.npz", **{name: 99 * np.eye(300, 500) for name in names})
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["spectrum", str(tmp_path / "x.npz"), "--sigma", "1"]) == 0
+    table, explained = capsys.readouterr().out.split("\n\n")[1:3]
+    assert max(map(len, table.splitlines())) <= width
+    headings = table.splitlines()[0]
+    for word in ("clean", "overlap", "gate", "threshold", "spikes"):
+        assert (f"{word}:" in explained) <= (word in headings)
+    assert ("clean" in headings) == (len(names) == 1 or width == 60)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -176,7 +176,7 @@ def without(modules: str, *arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-EXTRAS = "matplotlib rich safetensors torch opacus transformers peft datasets joblib shtab flint"
+EXTRAS = "matplotlib rich safetensors torch opacus transformers peft datasets joblib shtab flint tomli_w"
 RUN = ("--noise-multiplier", "2", "--sample-rate", "0.1", "--steps", "2")
 
 
@@ -185,13 +185,23 @@ def test_privacy_questions_need_the_core_alone() -> None:
     assert (code, out[:5], err) == (0, "ε <= ", "")
 
 
+@pytest.mark.parametrize("words", [(), ("minilm-docstrings", "--json")])
+def test_recipes_are_read_with_the_core_alone(words: tuple[str, ...]) -> None:
+    code, out, err = without(EXTRAS, "recipes", *words)
+    assert (code, err) == (0, "")
+    assert "minilm-docstrings" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("tradeoff", *RUN, "--plot", "curve.png"), "needs matplotlib: pip install '.[plots]'"),
-        (("report", "--out", "page"), "needs rich: pip install '.[cli]'"),
+        (("report", "--out", "page"), "needs rich: pip install '.[demo]'"),
         (("spectrum", "FILE.safetensors", "--sigma", "1"), "needs safetensors: pip install '.[cli]'"),
-        (("train", "minilm-docstrings"), "needs torch: pip install '.[train]'"),
+        (("train", "minilm-docstrings"), "needs torch: pip install '.[demo]'"),
+        (("plan", "roberta-base-sst2"), "needs torch: pip install '.[train]'"),
+        (("train", "--resume", "runs/first"), "needs torch: pip install '.[train]'"),
+        (("recipes", "minilm-docstrings"), "needs tomli_w: pip install '.[train]'"),
         (("verify", "FILE.json"), ": pip install '.[verify]'"),
     ],
 )

@@ -180,10 +180,18 @@ def test_a_spectrum_is_gated_anew_without_its_matrices(capsys: pytest.CaptureFix
     ]:
         assert main(words) == 2
         assert message in capsys.readouterr().err
-    for damaged in ({"shape": [40]}, {"singular_values": [1.0, 2.0]}, {"sigma": -1}, {"shape": [3, 2]}):
-        first["matrices"][0] |= damaged
-        (tmp_path / "x.json").write_text(json.dumps(first))
-        assert main(again) == 2
+    one = first["matrices"][0]
+    values = one["singular_values"]
+    for damaged in (
+        {"shape": [40]},
+        {"shape": [3, 2]},
+        {"sigma": -1},
+        {"singular_values": values[:-1]},
+        {"singular_values": [values[1], values[0], *values[2:]]},  # as many as there should be, but they rise once
+        {"singular_values": [*values[:-1], -values[-1]]},
+    ):
+        (tmp_path / "x.json").write_text(json.dumps(first | {"matrices": [one | damaged, *first["matrices"][1:]]}))
+        assert main(again) == 2, damaged
         assert capsys.readouterr().err.startswith("dprmt spectrum: --from-json must be what --json")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import os
 import re
@@ -10,17 +9,20 @@ import subprocess
 import sys
 from functools import cache
 from html import unescape
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
+from dprmt.cli import build_parser
 from tests.house.import_graph import ROOT
+from tests.house.modules import module
 
 ROOMS = {
     "accounting": ["accounting"],
     "spectra": ["spectra"],
-    "rest": ["plots", "report", "cli"],
+    "rest": ["statements", "plots", "report", "cli"],
     "training": [
         f"training.{room}"
         for room in ("norms", "subspaces", "clipping", "denoising", "optimizers", "recipes", "data", "models")
@@ -28,19 +30,6 @@ ROOMS = {
     + [f"training.{room}" for room in ("telemetry", "evaluation", "harness", "hugging_face", "randomness")],
 }
 EXECUTED = "02_phase_transition"
-COMMANDS = (
-    "epsilon",
-    "noise",
-    "delta",
-    "probes",
-    "tradeoff",
-    "spectrum",
-    "plan",
-    "train",
-    "recipes",
-    "report",
-    "verify",
-)
 
 
 def built(out: Path, notebooks: str | None = None) -> Path:
@@ -74,7 +63,8 @@ def test_the_site(tmp_path: Path) -> None:
         assert "<blockquote" not in page.read_text(encoding="utf-8"), page
     assert "&gt; 0: the smallest σ" in (site / "api" / "training.html").read_text(encoding="utf-8")
     commands = (site / "command_line.html").read_text(encoding="utf-8")
-    assert [name for name in COMMANDS if f'id="dprmt-{name}"' not in commands] == []
+    (choices,) = (action.choices for action in build_parser()._actions if isinstance(action.choices, dict))
+    assert [name for name in choices if f'id="dprmt-{name}"' not in commands] == []
     for notebook in (ROOT / "notebooks").glob("*.ipynb"):
         page = (site / "tutorials" / f"{notebook.stem}.html").read_text(encoding="utf-8")
         assert ("<img" in page) == (notebook.stem == EXECUTED), notebook
@@ -100,11 +90,7 @@ def test_every_tutorial_shows_what_it_drew(tmp_path: Path) -> None:
 
 def test_formulas_beside_each_other_may_come_one_below_the_other() -> None:
     pytest.importorskip("latex2mathml")
-    spec = importlib.util.spec_from_file_location("formulas", ROOT / "docs" / "_site" / "formulas.py")
-    assert spec is not None
-    assert spec.loader is not None
-    formulas = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(formulas)
+    formulas = module(ROOT / "docs" / "_site" / "formulas.py")
     assert formulas.beside_each_other(r"a,\qquad \left\{b\qquad c\right\},\qquad \text{if }d") == [
         "a,",
         r"\left\{b\qquad c\right\},",
@@ -121,11 +107,7 @@ def test_formulas_beside_each_other_may_come_one_below_the_other() -> None:
 
 def test_a_formula_of_a_line_may_be_broken_after_a_relation() -> None:
     pytest.importorskip("latex2mathml")
-    spec = importlib.util.spec_from_file_location("formulas", ROOT / "docs" / "_site" / "formulas.py")
-    assert spec is not None
-    assert spec.loader is not None
-    formulas = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(formulas)
+    formulas = module(ROOT / "docs" / "_site" / "formulas.py")
 
     def line(formula: str) -> str:
         return str(formulas.drawn(rf'<span class="arithmatex">\({formula}\)</span>'))
@@ -146,10 +128,10 @@ def lacking(page: Path, rooms: list[str]) -> list[str]:
 
 
 def anchors(room: str) -> list[str]:
-    module = importlib.import_module(room)
+    imported = import_module(room)
     found = []
-    for name in module.__all__:
-        value = getattr(module, name)
+    for name in imported.__all__:
+        value = getattr(imported, name)
         if inspect.isroutine(value) or inspect.isclass(value):  # aliases of types are shown where they are used
             found.append(f"{room}.{name}")
         if isinstance(value, type) and not issubclass(value, Exception):

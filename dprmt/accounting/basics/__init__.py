@@ -6,7 +6,7 @@ from dprmt.accounting.basics._bounds import Direction, PrivacyBounds, Side, wors
 from dprmt.accounting.basics._errors import NoRenyiDivergenceError, UnsoundLawError
 from dprmt.accounting.basics._isotonic import isotonic_regression
 from dprmt.accounting.basics._loss_grid import LARGEST_EPSILON, LARGEST_LOSS, graded_indices, resolvable
-from dprmt.accounting.basics._notebook import band_html, curve_html, phases_html
+from dprmt.accounting.basics._notebook import band_html, band_text, curve_html, curve_text, phases_html
 from dprmt.accounting.basics._types import Array
 from dprmt.accounting.basics._value import Value, value_from_dict
 
@@ -21,7 +21,9 @@ __all__ = [
     "UnsoundLawError",
     "Value",
     "band_html",
+    "band_text",
     "curve_html",
+    "curve_text",
     "graded_indices",
     "isotonic_regression",
     "phases_html",

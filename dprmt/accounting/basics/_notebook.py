@@ -16,8 +16,12 @@ _ROWS = 6  # of a table beside a picture
 
 
 def bounds_html(bounds: Any) -> str:
-    """The sentence, and the numbers in full."""
-    numbers = [[name, f"{value:.6g}"] for name, value in zip(("lower", "estimate", "upper"), bounds, strict=True)]
+    """The sentence, and the numbers, rounded so that the ends stay bounds."""
+    numbers = [
+        ["lower", outward(bounds.lower, ROUND_FLOOR)],
+        ["estimate", f"{bounds.estimate:.6g}"],
+        ["upper", outward(bounds.upper, ROUND_CEILING)],
+    ]
     return _html.block(_html.sentence(str(bounds)), _html.table(["", _symbol(bounds)], numbers))
 
 
@@ -25,7 +29,8 @@ def curve_html(curve: Any) -> str:
     """A picture of the upper bounds, and some rows."""
     symbol, over = ("ε", "steps") if curve.at_delta is not None else ("δ", "ε")
     at = "" if curve.at_delta is None else f" at δ = {curve.at_delta:g}"
-    picture = _html.picture({"upper": (curve.at.tolist(), curve.upper.tolist())}, title=f"{symbol} against {over}")
+    upper = {"upper": (curve.at.tolist(), curve.upper.tolist())}
+    picture = _html.picture(upper, axes=(over, f"{symbol} ≤"), title=f"{symbol} against {over}")
     rows = [[f"{curve.at[i]:g}", str(curve[i])] for i in _spread(len(curve))]
     said = f"{len(curve)} certified bounds on {symbol}{at}, upper ones drawn"
     return _html.block(_html.sentence(said), picture, _html.table([over, f"{symbol} in"], rows))
@@ -35,7 +40,8 @@ def band_html(band: Any) -> str:
     """A picture of the lower bound, which is the safe one, and some rows."""
     alpha, lower = np.ravel(band.alpha), np.ravel(band.lower)
     order = np.argsort(alpha)
-    picture = _html.picture({"lower": (alpha[order].tolist(), lower[order].tolist())}, title="β against α")
+    below = {"lower": (alpha[order].tolist(), lower[order].tolist())}
+    picture = _html.picture(below, axes=("α", "β ≥"), title="β against α")
     upper = np.ravel(band.upper)
     rows = [
         [f"{alpha[i]:g}", outward(lower[i], ROUND_FLOOR), outward(upper[i], ROUND_CEILING)]
@@ -43,6 +49,28 @@ def band_html(band: Any) -> str:
     ]
     said = "Smallest false negative rate β of any test with false positive rate α: certified from below"
     return _html.block(_html.sentence(said), picture, _html.table(["α", "β ≥", "β ≤"], rows))
+
+
+def curve_text(curve: Any) -> str:
+    """Its first and last bound, as a sentence in letters that every terminal has."""
+    symbol, over = ("epsilon", "steps") if curve.at_delta is not None else ("delta", "epsilon")
+    at = "" if curve.at_delta is None else f" at delta = {curve.at_delta:g}"
+    ends = sorted({0, len(curve) - 1}) if len(curve) else []
+    said = [f"at most {outward(curve.upper[i], ROUND_CEILING)} at {over} = {curve.at[i]:g}" for i in ends]
+    bounds = "bound" if len(curve) == 1 else "bounds"
+    return f"{len(curve)} certified {bounds} on {symbol}{at}{': ' if said else ''}{', '.join(said)}"
+
+
+def band_text(band: Any) -> str:
+    """The band where it is in the middle, as a sentence in letters that every terminal has."""
+    alpha, lower, upper = np.ravel(band.alpha), np.ravel(band.lower), np.ravel(band.upper)
+    rates = "rate" if alpha.size == 1 else "rates"
+    said = f"trade-off function at {alpha.size} false positive {rates}"
+    if not alpha.size:
+        return said
+    i = int(np.argsort(alpha)[alpha.size // 2])
+    between = f"between {outward(lower[i], ROUND_FLOOR)} and {outward(upper[i], ROUND_CEILING)}"
+    return f"{said}: at {alpha[i]:g} the smallest false negative rate is {between}"
 
 
 def value_html(value: Any) -> str:

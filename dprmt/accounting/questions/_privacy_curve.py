@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.accounting.basics import Array, Direction, PrivacyBounds, curve_html
+from dprmt.accounting.basics import Array, Direction, PrivacyBounds, curve_html, curve_text
 
 Counts = Sequence[int] | NDArray[np.integer[Any]]
 Numbers = Sequence[float] | NDArray[np.floating[Any]]
@@ -36,6 +36,8 @@ class PrivacyCurve:
     >>> curve = DPSGD(1.0, 0.01).epsilon([10, 100, 1000], 1e-5)
     >>> bool((curve.lower <= curve.upper).all()), curve[2].upper < 1.83
     (True, True)
+    >>> print(curve)
+    3 certified bounds on epsilon at delta = 1e-05: at most 0.98... at steps = 10, at most 1.82... at steps = 1000
     """
 
     at: Array
@@ -46,6 +48,9 @@ class PrivacyCurve:
     is_narrow: NDArray[np.bool_]
     at_delta: float | None = None
     """The δ at which ε was asked for."""
+
+    def __str__(self) -> str:
+        return curve_text(self)
 
     def _repr_html_(self) -> str:
         return curve_html(self)

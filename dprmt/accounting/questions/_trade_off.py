@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError
-from dprmt.accounting.basics import Array, Direction, band_html
+from dprmt.accounting.basics import Array, Direction, band_html, band_text
 from dprmt.accounting.composition import ComposedLoss, EpsilonAtDelta, loss_drift, solve, whole_loss
 from dprmt.accounting.pairs import Neighbours, Schedule
 from dprmt.accounting.questions._by_curves import lines_by_curves
@@ -35,6 +35,9 @@ class TradeOff:
     lower: Array
     estimate: Array
     upper: Array
+
+    def __str__(self) -> str:
+        return band_text(self)
 
     def _repr_html_(self) -> str:
         return band_html(self)

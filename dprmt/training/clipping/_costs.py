@@ -165,7 +165,10 @@ class StepCosts:
         ]
 
     def _repr_html_(self) -> str:
-        return _html.block(_html.table(["way", "time ×", "GFLOP", "MiB", "ε"], self.rows()), self.sentence)
+        return _html.block(
+            _html.table(["way", "time ×", "GFLOP", "MiB", "ε"], self.rows()),
+            _html.sentence(f"{self.sentence} ({self.neighbours})"),
+        )
 
 
 def _costs_little(one: WayCost, exact: WayCost) -> bool:

@@ -11,9 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-import tomli_w
-
-from dprmt._validation import ParameterError, check_choice
+from dprmt._validation import ParameterError, check_choice, needing
 from dprmt.training.recipes._distributed import DistributedRecipe
 from dprmt.training.recipes._evaluation import EvaluationRecipe
 from dprmt.training.recipes._fields import Section, checked, folder_name, read_section, subsection
@@ -86,7 +84,14 @@ class Document(Section):
         -------
         str
             The text of the file.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            If tomli-w is not installed, with the extra that has it; reading a recipe does not need it.
         """
+        with needing("train"):
+            import tomli_w
         return tomli_w.dumps(self.to_dict())
 
 
