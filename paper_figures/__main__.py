@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 
 from paper_figures._complete import add_up, keep, sentence
 from paper_figures._needs import DATA
 from paper_figures._page import PAGE, write_page
-from paper_figures._pieces import raw_file
+from paper_figures._pieces import forget
 from paper_figures._published import names
 from paper_figures._reproduction import RESULTS, Item, Scale, load, run
 from paper_figures._rows import table_of, verdict_counts
@@ -37,7 +40,34 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.data:
         os.environ[DATA] = options.data
-    return _run(options.name, options.scale, options.again, Path(options.results))
+    try:
+        with _ending_after(options.minutes):
+            return _run(options.name, options.scale, options.again, Path(options.results))
+    except KeyboardInterrupt as stop:
+        print(f"paper_figures: {stop or 'stopped'}; the same command goes on (without --again)", file=sys.stderr)
+        return 1
+
+
+@contextmanager
+def _ending_after(minutes: float | None) -> Iterator[None]:
+    """An interrupt after so long, which ends a training between two steps."""
+    if minutes is None:
+        yield
+        return
+    former = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+
+
+def _minutes(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be minutes, positive and finite, got {text!r}")
+    return value
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,6 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     scale_help = "by default small where an item has it; without names, paper where it has not"
     runner.add_argument("--scale", choices=get_args(Scale), help=scale_help)
     runner.add_argument("--again", action="store_true", help="also where there is a result")
+    stop_help = "stop after so long by the clock, a training between two steps: the same command goes on (status 1)"
+    runner.add_argument("--minutes", type=_minutes, metavar="N", help=stop_help)
     runner.add_argument("--data", metavar="FOLDER", help="where e2e/, sst2/, dart/, mnist/ and cifar-10/ lie")
     studies = commands.add_parser("study", help="a training with options of its own, longer than an item")
     studies.add_argument("name", choices=list(STUDIES))
@@ -111,7 +143,7 @@ def _run(chosen: list[str], scale: Scale | None, again: bool, folder: Path) -> i
         used = _scale(item, scale)
         print(f"{number} of {len(due)}: {name}, {used} scale", file=sys.stderr)
         if again:
-            raw_file(folder, name, used).unlink(missing_ok=True)
+            forget(folder, name, used)
         stored = run(item, used, folder)
         print(f"{name}: {stored.state()} ({stored.cpu_seconds:.0f} s of processor time)")
     return 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,20 @@ def cpu_seconds() -> float:
 class Pieces:
     """Values by name in ``raw/<item>-<scale>.jsonl`` beside the results; each is measured once.
 
-    A value is what JSON holds. ``python -m paper_figures run ITEM --again`` throws the pieces away first.
+    A value is what JSON holds. ``python -m paper_figures run ITEM --again`` throws the pieces away first. A piece that
+    takes an hour keeps what it has in :meth:`folder`, which is gone once the value is known.
     """
 
     def __init__(self, folder: Path, item: str, scale: str) -> None:
-        self._file = raw_file(folder, item, scale)
-        self._known = {line["name"]: line for line in read_lines(self._file)} if self._file.exists() else {}
-        self.earlier_seconds = sum(line.get("cpu_seconds", 0.0) for line in self._known.values())
+        self._file, self._folders = raw_file(folder, item, scale), _folders(folder, item, scale)
+        lines = read_lines(self._file) if self._file.exists() else []
+        self._known = {line["name"]: line for line in lines if "value" in line}
+        self.earlier_seconds = sum(line.get("cpu_seconds", 0.0) for line in lines)
         """Processor time of the pieces that earlier calls measured, as far as it was recorded."""
+
+    def folder(self, name: str) -> Path:
+        """Where a piece that is measured step by step may keep what it has; made by whoever uses it."""
+        return self._folders / re.sub(r"[^a-z0-9.]+", "-", name.lower())
 
     def measure(self, tasks: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """The value of every task, in order; those that are not known yet are measured, under a progress bar."""
@@ -39,12 +47,16 @@ class Pieces:
         return {name: self._known[name]["value"] for name in tasks}
 
     def _keep(self, name: str, task: Callable[[], Any]) -> None:
-        before = cpu_seconds()
-        value = task()
-        line = {"name": name, "cpu_seconds": round(cpu_seconds() - before, 2), "value": _rounded(value)}
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        append_line(self._file, line)
+        before, value = cpu_seconds(), {}
+        try:
+            value = {"value": _rounded(task())}
+        finally:  # the time of what was begun, and goes on another time, counts
+            if value or self.folder(name).exists():
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                line = {"name": name, "cpu_seconds": round(cpu_seconds() - before, 2)} | value
+                append_line(self._file, line)
         self._known[name] = line
+        shutil.rmtree(self.folder(name), ignore_errors=True)
 
 
 def _rounded(value: Any) -> Any:
@@ -59,3 +71,13 @@ def _rounded(value: Any) -> Any:
 def raw_file(folder: Path, item: str, scale: str) -> Path:
     """Where the pieces lie."""
     return folder / "raw" / f"{item}-{scale}.jsonl"
+
+
+def _folders(folder: Path, item: str, scale: str) -> Path:
+    return folder / "raw" / "runs" / f"{item}-{scale}"
+
+
+def forget(folder: Path, item: str, scale: str) -> None:
+    """Throw the pieces away, and what was begun."""
+    raw_file(folder, item, scale).unlink(missing_ok=True)
+    shutil.rmtree(_folders(folder, item, scale), ignore_errors=True)

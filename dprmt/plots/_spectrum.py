@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt.plots._style import PALETTE, axes_or_new, finish
+from dprmt.plots._style import PALETTE, axes_or_new, finish, legend_below
 from dprmt.plots._values import Floats, descending
 from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, kappa_for, spike_map
 
@@ -92,7 +92,7 @@ def plot_singular_values(
     _index_axis(ax, max(map(len, curves.values())))
     ax.set_ylim(0.0, 1.06 * max(top, gate) or 1.0)
     ax.set_ylabel("singular value")
-    ax.legend(frameon=False)
+    legend_below(ax)
     return finish(ax)
 
 

@@ -19,6 +19,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """One marker per colour."""
 
 
+_LABEL_POINTS = -34  # ticks and label of a horizontal axis
+
+
 def axes_or_new(ax: Axes | None) -> Axes:
     """The given axes, or those of a new figure of the current backend."""
     if ax is not None:
@@ -39,3 +42,12 @@ def finish(ax: Axes, title: str | None = None) -> Axes:
     if title:
         ax.set_title(title)
     return ax
+
+
+def legend_below(ax: Axes, columns: int = 2) -> None:
+    """A legend under the axis' label, where no curve passes; a constrained layout makes room for it."""
+    from matplotlib.transforms import offset_copy
+
+    below = offset_copy(ax.transAxes, ax.figure, y=_LABEL_POINTS, units="points")
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
+    ax.legend(frameon=False, fontsize="small", ncols=columns, **place)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dprmt.report._page import Picture, Section, Table
-from dprmt.report._words import by_columns, effect, no_sign, with_interval
+from dprmt.report._words import by_columns, counted, effect, no_sign, with_interval
 
 if TYPE_CHECKING:
     from dprmt.report.measurements import AdamBoundStep
@@ -80,10 +80,11 @@ def adam_bound_sentence(steps: Sequence[AdamBoundStep]) -> str:
     )
     if not before and not after:
         return (
-            f"{asked}. At none of the {len(steps)} steps is it so, with or without denoising; {place}. A better cosine"
-            " raises the bound, but the difference of two bounds that promise nothing says nothing of the decrease."
+            f"{asked}. At none of {counted(len(steps), 'step')} is it so, with or without denoising; {place}. A better"
+            " cosine raises the bound, but the difference of two bounds that promise nothing says nothing of"
+            " the decrease."
         )
-    return f"{asked}. Of {len(steps)} steps it is so at {before}, and at {after} with denoising; {place}."
+    return f"{asked}. Of {counted(len(steps), 'step')} it is so at {before}, and at {after} with denoising; {place}."
 
 
 def weighted_sentence(steps: Sequence[AdamBoundStep]) -> str:
@@ -97,6 +98,7 @@ def weighted_sentence(steps: Sequence[AdamBoundStep]) -> str:
         change = f"Denoising adds {with_interval(gains)} to it{told}"
     return (
         "In the preconditioner's geometry the bound is positive at small enough rates wherever the weighted cosine is"
-        f" above 0: at {sum(value > 0 for value in before)} of {len(steps)} steps, mean {with_interval(before)}."
-        f" {change}. Steps are taken for independent; the momentum is left out, as in the proposition."
+        f" above 0: at {sum(value > 0 for value in before)} of {counted(len(steps), 'step')}, mean"
+        f" {with_interval(before)}. {change}. Steps are taken for independent; the momentum is left out, as in the"
+        " proposition."
     )

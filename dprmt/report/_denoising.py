@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dprmt.report._page import Picture, Section, Slider, Table
-from dprmt.report._words import by_columns, effect, interval_of_mean, no_sign, per_cent, with_interval
+from dprmt.report._words import by_columns, counted, effect, interval_of_mean, no_sign, per_cent, with_interval
 
 if TYPE_CHECKING:
     from dprmt.report.measurements import AlignmentStep, KappaPoint, LayerAlignment
@@ -79,7 +79,7 @@ def improvement_sentence(steps: Sequence[AlignmentStep]) -> str:
     """What denoising did along the run, as far as its steps show it."""
     corrected, uncorrected = ([getattr(s, name) for s in steps] for name in ("corrected", "uncorrected"))
     before, gain = _mean(steps, "cosine"), float(np.mean(corrected))
-    at = f"at {sum(value > 0 for value in corrected)} of {len(steps)} steps"
+    at = f"at {sum(value > 0 for value in corrected)} of {counted(len(steps), 'step')}"
     if no_sign(corrected):
         first = f"Nothing to be seen of denoising with norm correction; it brought the gradient closer {at}"
     elif gain > 0:
@@ -98,7 +98,8 @@ def improvement_sentence(steps: Sequence[AlignmentStep]) -> str:
     return (
         f"{first}: mean Improvement {with_interval(corrected)} on a mean cosine of {before:.4f}. Without norm"
         f" correction it is {with_interval(uncorrected)}, better than nothing at"
-        f" {sum(value > 0 for value in uncorrected)} steps: {verdict}. Intervals take the steps for independent."
+        f" {counted(sum(value > 0 for value in uncorrected), 'step')}: {verdict}. Intervals take the steps"
+        " for independent."
     )
 
 
@@ -114,8 +115,8 @@ def blend_sentence(steps: Sequence[AlignmentStep]) -> str:
         against = "not to be told from"
     return (
         f"Shrinkers blended by their estimated alignment, averaged over the steps so far: mean Improvement"
-        f" {with_interval(blended)}, better than nothing at {sum(s.blended > 0 for s in steps)} of {len(steps)} steps."
-        f" That is {verdict} on average, and {against} the gate's {_signed(gate)}."
+        f" {with_interval(blended)}, better than nothing at {sum(s.blended > 0 for s in steps)} of"
+        f" {counted(len(steps), 'step')}. That is {verdict} on average, and {against} the gate's {_signed(gate)}."
     )
 
 

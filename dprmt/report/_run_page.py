@@ -13,6 +13,7 @@ from dprmt._validation import ParameterError
 from dprmt.accounting import neighbours_from_dict
 from dprmt.report._page import plain_numbers, render_page
 from dprmt.report._telemetry import telemetry_sections
+from dprmt.report._words import counted
 from dprmt.report._write import RunReport, section_numbers, writable_folder
 from dprmt.statements import relation_label, round_up
 
@@ -55,7 +56,7 @@ def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[s
     lines = _metrics(Path(run))
     sections = telemetry_sections(lines, truth)
     last = lines[-1]
-    said = f"{len(lines)} steps read, the last of them number {last['step']}"
+    said = f"{counted(len(lines), 'step')} read, the last of them number {last['step']}"
     spent, relation = last.get("epsilon"), _relation(Path(run))
     if isinstance(spent, float) and relation is not None:
         said += f"; ε ≤ {round_up(spent)} after it ({relation})"

@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from dprmt.report._page import Picture, Section, Table
+from dprmt.report._words import matrices
 from dprmt.spectra import bulk_edge
 
 if TYPE_CHECKING:
@@ -73,13 +74,13 @@ def spectra_sentence(spikes: list[Spike]) -> str:
     expected = f"noise alone would give {0.01 * others:.2g}"
     if not above:
         return (
-            f"Nothing to be seen at the noise of this run: no clean singular value of its {len(own)} matrices (layer"
+            f"Nothing to be seen at the noise of this run: no clean singular value of its {matrices(len(own))} (layer"
             f" and step) is above the detection threshold. Called all the same, at a false alarm rate of 1 %:"
             f" {alarms}; {expected}."
         )
     return (
-        f"Of the {len(own)} matrices of this run (layer and step) {len(above)} have a clean singular value above the"
-        f" detection threshold; called of these, at a false alarm rate of 1 %: {seen}. Of the other {others}, whose"
+        f"Of the {matrices(len(own))} of this run (layer and step), with a clean singular value above the detection"
+        f" threshold: {len(above)}; called of these, at a false alarm rate of 1 %: {seen}. Of the other {others}, whose"
         f" signal is too weak to be seen, called by a false alarm: {alarms}; {expected}."
     )
 
@@ -88,7 +89,7 @@ def shown_sentence(strongest: Sequence[LayerSpectra], alarms: Sequence[LayerSpec
     """Which of the spectra shown hold a signal above the threshold, and which one only looks so."""
     above = [entry for entry in strongest if entry.signal_over_threshold > 1]
     shown = (
-        f"Shown are {len(above)} spectra whose clean top value is above the detection threshold"
+        f"Spectra shown whose clean top value is above the detection threshold: {len(above)}"
         if above
         else "No spectrum shown has a clean value above the detection threshold"
     )
@@ -113,7 +114,7 @@ def entropy_sentence(entries: Sequence[LayerSpectra]) -> str:
     clean, noisy, denoised = (sorted(values) for values in zip(*(entry.entropies for entry in entries), strict=True))
     return (
         "Spectral entropy, in nats, of the squared singular values as shares of their sum (a flat spectrum has the"
-        f" logarithm of their number), over the {len(entries)} matrices shown: clean {_range(clean)}, noisy"
+        f" logarithm of their number), over the {matrices(len(entries))} shown: clean {_range(clean)}, noisy"
         f" {_range(noisy)}, denoised {_range(denoised)}."
     )
 

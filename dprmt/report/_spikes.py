@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dprmt.report._page import Picture, Section, Table
-from dprmt.report._words import by_columns, number, per_cent
+from dprmt.report._words import by_columns, matrices, number, per_cent
 from dprmt.spectra import TopSingularValue, bulk_edge
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ def spike_sentence(spikes: Sequence[Spike]) -> str:
     above = [spike for spike in spikes if spike.signal_over_threshold > 1]
     if not above:
         return (
-            f"No statement about F: none of the {len(spikes)} measured matrices has a clean singular value above the"
+            f"No statement about F: none of {matrices(len(spikes))} measured has a clean singular value above the"
             " detection threshold."
         )
     a = agreement(above)
-    counted = f"{a.count} of {len(spikes)} matrices (layer, step and noise level) are above the detection threshold."
+    counted = f"Above the detection threshold: {a.count} of {matrices(len(spikes))} (layer, step and noise level)."
     if a.large_error <= TOLERANCE:
         return (
             "Theory and measurement agree above the detection threshold: the noisy top singular value is F(λ) of Eq. 3"
@@ -106,7 +106,7 @@ def below_sentence(spikes: Sequence[Spike]) -> str:
     expected = float(np.mean([_pure_noise(spike.shape) for spike in below]))
     verdict = "agrees" if a.large_error <= TOLERANCE else f"differs by more than {per_cent(TOLERANCE, 0)} in places"
     return (
-        f"Below the threshold ({a.count} matrices) the prediction, the bulk edge, {verdict}: mean error"
+        f"Below the threshold ({matrices(a.count)}) the prediction, the bulk edge, {verdict}: mean error"
         f" {per_cent(a.bias, sign=True)}, 95 % within {per_cent(a.large_error)}. Pure noise of these sizes has its"
         f" exact median {per_cent(expected, sign=True)} from the edge, which is a limit for large matrices."
     )
@@ -165,16 +165,17 @@ def overlap_sentence(spikes: Sequence[Spike]) -> str:
     if a.overlap_large_error <= OVERLAP_TOLERANCE:
         return (
             f"The squared overlaps of Eqs. 4 and 5 hold on these gradients: median difference {a.overlap_error:.3f},"
-            f" 95 % within {a.overlap_large_error:.3f} (tolerance {OVERLAP_TOLERANCE:g}), over {a.count} matrices."
+            f" 95 % within {a.overlap_large_error:.3f} (tolerance {OVERLAP_TOLERANCE:g}), over {matrices(a.count)}."
         )
     near = [spike for spike in above if _largest_difference(spike) > OVERLAP_TOLERANCE]
     low = float(np.median([spike.signal_over_threshold for spike in near]))
     gap = float(np.median([spike.gap for spike in near]))
     return (
         f"The squared overlaps of Eqs. 4 and 5 do not hold everywhere: median difference {a.overlap_error:.3f}, but 5 %"
-        f" differ by more than {a.overlap_large_error:.3f} (tolerance {OVERLAP_TOLERANCE:g}). The {len(near)} matrices"
-        f" that exceed it have a median λ of {low:.2f} thresholds and a second clean singular value of {gap:.2f} of the"
-        " first: the theory is a limit in which values are far from the threshold and from each other."
+        f" differ by more than {a.overlap_large_error:.3f} (tolerance {OVERLAP_TOLERANCE:g}). Where they"
+        f" exceed it ({matrices(len(near))}) the median λ is {low:.2f} thresholds, the second clean singular value"
+        f" {gap:.2f} of the first: the theory is a limit in which values are far from the threshold and from each"
+        " other."
     )
 
 
@@ -195,7 +196,7 @@ def _scales_sentence(spikes: Sequence[Spike]) -> str:
     own = [spike for spike in spikes if spike.noise_scale == 1]
     detected = sum(spike.signal_over_threshold > 1 for spike in own)
     return (
-        f"With the noise of the run itself {detected} of {len(own)} matrices are above the threshold; the same clean"
+        f"With the noise of the run itself {detected} of {matrices(len(own))} stand above the threshold; the same clean"
         " gradients are also looked at with"
         f" {', '.join(f'{scale:g}' for scale in scales if scale != 1)} times the noise,"
         " as larger batches would have, which moves them along the curve. A matrix counts as called if noise alone"

@@ -9,7 +9,7 @@ from typing import Any
 
 from dprmt._validation import ParameterError
 from dprmt.report._page import Picture, Section, Table
-from dprmt.report._words import number, per_cent
+from dprmt.report._words import counted, matrices, number, per_cent
 
 _MOST = 24  # layers of a picture
 _WRAPPED = ("base_model.model.", "_module.", ".default")
@@ -35,8 +35,8 @@ def measured_telemetry_sections(steps: Sequence[Line]) -> list[Section]:
     truth = [step for step in steps if "truth" in step]
     first, *others = telemetry_sections(steps, truth)
     said = (
-        f"This and the following three sections are what {len(steps)} steps of the recipe, without a denoiser, say of"
-        " themselves from released values alone"
+        f"This and the following three sections are what {counted(len(steps), 'step')} of the recipe, without a"
+        " denoiser, say of themselves from released values alone"
     )
     beside = "; the crosses, and what is measured, are from the clean gradients." if truth else "."
     finding, *more = first.sentences
@@ -64,7 +64,8 @@ def _learning(read: Sequence[Line], known: Mapping[int, Line]) -> Section:
     if measured:
         held = sum(a <= t <= b for t, a, b in zip(measured, *columns[1:], strict=True))
         said.append(
-            f"Measured on clean gradients: {_signed(measured[-1])}; in the band at {held} of {len(measured)} readings."
+            f"Measured on clean gradients: {_signed(measured[-1])}; in the band at {held} of"
+            f" {counted(len(measured), 'reading')}."
         )
     said.append(
         "This is the work of the clipped gradients along the updates since the third step; where samples are clipped,"
@@ -91,14 +92,14 @@ def _layers(full: Sequence[Line], known: Mapping[int, Line]) -> Section:
     short = _short_names(ends)
     truth = known.get(last["step"], {}).get("signal", {})
     said = [
-        f"In {len(loud)} of {len(ends)} layers a signal is seen over the window that ends at step {last['step']};"
-        f" in all of them together {_whole_share(whole)}.",
+        f"In {len(loud)} of {counted(len(ends), 'layer')} a signal is seen over the window that ends at step"
+        f" {last['step']}; in all of them together {_whole_share(whole)}.",
         "Of a layer in which none is seen every value of its interval is possible; what a step does to it is noise"
         " for all that was released.",
     ]
     if truth:
         held = sum(low <= truth[name] <= high for name, (_, low, high) in ends.items())
-        said.append(f"Measured on clean gradients: {held} of {len(ends)} layers are in their intervals.")
+        said.append(f"Measured on clean gradients: {held} of {counted(len(ends), 'layer')} inside the interval.")
     if len(order) < len(ends):
         said.append(f"The picture has the {len(order)} layers with the strongest signal.")
 
@@ -149,8 +150,8 @@ def _rate(full: Sequence[Line], known: Mapping[int, Line]) -> Section:
     if measured:
         held = sum(a <= t <= b for t, a, b in zip(measured, *columns[1:], strict=True))
         said.append(
-            f"Measured on clean gradients: {_factor(measured[-1])}; in the interval at {held} of {len(measured)}"
-            " readings."
+            f"Measured on clean gradients: {_factor(measured[-1])}; in the interval at {held} of"
+            f" {counted(len(measured), 'reading')}."
         )
     said += [
         "Read as a line search: made this factor longer or shorter, all that was done would have decreased the"
@@ -184,12 +185,12 @@ def _displacement(full: Sequence[Line], known: Mapping[int, Line]) -> Section:
     if visible:
         soonest = min(visible, key=lambda name: visible[name])
         sentence = (
-            f"Of {_matrices(len(names))} {len(visible)} moved in a direction that stands out of the noise, first"
+            f"Of {matrices(len(names))} {len(visible)} moved in a direction that stands out of the noise, first"
             f" {short[soonest]}, seen at step {visible[soonest]}."
         )
     else:
         sentence = (
-            f"Of {_matrices(len(names))} looked at none has moved in a direction that stands out of the noise, by step"
+            f"Of {matrices(len(names))} looked at none has moved in a direction that stands out of the noise, by step"
             f" {steps[-1]}."
         )
     said = [
@@ -220,10 +221,6 @@ def _displacement(full: Sequence[Line], known: Mapping[int, Line]) -> Section:
     alt = "Largest singular value of every matrix' displacement over the edge of its noise, against the step"
     numbers = {"steps": steps, "top_over_edge": tops, "first": first, "expected": expected}
     return Section(title, said, tables=[table], pictures=[Picture(draw, alt)], numbers=numbers)
-
-
-def _matrices(count: int) -> str:
-    return f"{count} {'matrix' if count == 1 else 'matrices'}"
 
 
 def _expected(seen: Sequence[Line], known: Mapping[int, Line], names: Sequence[str]) -> dict[str, float]:

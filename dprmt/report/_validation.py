@@ -12,6 +12,7 @@ from dprmt._validation import how_to_install
 from dprmt.accounting import ZeroOut
 from dprmt.report._course import NOISY
 from dprmt.report._page import Section
+from dprmt.report._words import matrices
 
 if TYPE_CHECKING:
     from dprmt.report.measurements import (
@@ -221,7 +222,7 @@ def measure(recipe: Recipe, sizes: Sizes, advance: Callable[[float], None] = lam
 def setting_sentences(measured: Measurements) -> list[str]:
     """What was run."""
     setting, privacy, training = measured.setting, measured.setting.settings.privacy, measured.setting.settings.training
-    matrices = {spike.layer for spike in measured.spikes}
+    layers = {spike.layer for spike in measured.spikes}
     shapes = sorted({spike.shape for spike in measured.spikes})
     spent = f"σ = {privacy.noise_multiplier:g}"
     if setting.target_epsilon:
@@ -234,9 +235,8 @@ def setting_sentences(measured: Measurements) -> list[str]:
             f" of DP-SGD on {setting.experiment.task.size} training items, expected batch {training.batch_size}"
             f" (q = {setting.sample_rate:.4f}), clipping norm {privacy.clipping_norm:g}, noise multiplier"
             f" {privacy.noise_multiplier:.3f} (the whole recipe: {spent} at δ = {privacy.delta:g}), with denoising."
-            f" Measured on {len(matrices)} matrices of shapes {', '.join(f'{m} × {n}' for m, n in shapes)} at each"
-            " step."
-            f"{course}"
+            f" Measured on {matrices(len(layers))} of shapes {', '.join(f'{m} × {n}' for m, n in shapes)} at each"
+            f" step.{course}"
         )
     ]
 

@@ -15,6 +15,16 @@ def by_columns(records: list[Any], names: tuple[str, ...]) -> dict[str, list[Any
     return {name: [getattr(record, name) for record in records] for name in names}
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """A number of things: "1 step", "2 steps", "0 matrices"."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def matrices(count: int) -> str:
+    """A number of them."""
+    return counted(count, "matrix", "matrices")
+
+
 def per_cent(value: float, digits: int = 1, *, sign: bool = False) -> str:
     """A share in per cent."""
     if not math.isfinite(value):

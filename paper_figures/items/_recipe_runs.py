@@ -3,27 +3,67 @@
 from __future__ import annotations
 
 import tempfile
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dprmt._files import read_lines
 from dprmt._validation import ParameterError
-from dprmt.training.recipes import Recipe
+from dprmt.training.recipes import Recipe, recipe_from_dict
 from paper_figures._pieces import Pieces
 
 
 def train_once(recipe: Recipe, seed: int) -> dict[str, Any]:
     """``steps``, ``epsilon`` and ``scores`` by metric of one run, whose noise has a known seed."""
-    from dprmt.training.harness import read_metrics, train
+    from dprmt.training.harness import train
 
     with tempfile.TemporaryDirectory() as folder:
         train(recipe.with_changes({"training.seed": seed}), Path(folder, "run"), noise_seed=seed)
-        lines = read_metrics(Path(folder, "run"))
-    if not lines or lines[-1]["step"] < recipe.training.steps:
-        raise KeyboardInterrupt("the run was stopped: no piece of the item")
+        return _scored(Path(folder, "run"), recipe.training.steps)
+
+
+def train_on(recipe: Recipe, seed: int, folder: Path) -> dict[str, Any]:
+    """The same of a run of many minutes: it lies in ``folder``, and goes on where a cut at any instant left it.
+
+    Whatever the cuts, the numbers are those of the run in one. For that σ is given instead of a target ε, to which
+    steps that a cut threw away would be charged, and a step's ε is that of as many steps.
+    """
+    from dprmt.training.harness import train
+
+    begun = (folder / "config.toml").exists()
+    resumable = with_noise(recipe).with_changes({"training.seed": seed, "training.checkpoint_every": 1})
+    train(resumable, folder, resume=begun, noise_seed=seed, repeatable=True)
+    found = _scored(folder, recipe.training.steps)
+    charged = {line["charged"]: line["epsilon"] for line in read_lines(folder / "privacy.jsonl")}
+    return found | {"epsilon": [charged[step] for step in found["steps"]]}
+
+
+def with_noise(recipe: Recipe) -> Recipe:
+    """The recipe with the σ that keeps its target ε over its steps, in the target's place."""
+    if recipe.privacy.target_epsilon is None:
+        return recipe
+    return recipe.with_changes({"privacy.target_epsilon": None, "privacy.noise_multiplier": _noise(recipe.to_toml())})
+
+
+@cache
+def _noise(recipe: str) -> float:
+    # A recipe is no key itself; seeds share one.
+    from dprmt.training.harness import dry_run
+
+    return float(dry_run(recipe_from_dict(tomllib.loads(recipe))).mechanism["noise_multiplier"])
+
+
+def _scored(folder: Path, steps: int) -> dict[str, Any]:
+    from dprmt.training.harness import read_metrics
+
+    lines = read_metrics(folder)
+    done = lines[-1]["step"] if lines else 0
+    if done < steps:
+        raise KeyboardInterrupt(f"the run was stopped after {done} of {steps} steps: no piece of the item")
     entries = [entry for entry in lines if "evaluation" in entry]
     names = [name for name, value in entries[0]["evaluation"].items() if isinstance(value, int | float)]
     return {
@@ -34,13 +74,24 @@ def train_once(recipe: Recipe, seed: int) -> dict[str, Any]:
 
 
 def run_variants(
-    pieces: Pieces, recipe: Recipe, variants: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]
+    pieces: Pieces,
+    recipe: Recipe,
+    variants: Mapping[str, Mapping[str, Any]],
+    seeds: Sequence[int],
+    *,
+    by_steps: bool = False,
 ) -> dict[str, list[dict[str, Any]]]:
-    """The runs of every variant, by seed; recipes are checked before the first one trains."""
+    """The runs of every variant, by seed; recipes are checked before the first one trains.
+
+    ``by_steps``: a run that is cut goes on at its last step, see :func:`train_on`, instead of its first.
+    """
     changed = {name: recipe.with_changes(dict(changes)) for name, changes in variants.items()}
-    tasks: dict[str, Callable[[], Any]] = {
-        f"{name}, seed {seed}": partial(train_once, changed[name], seed) for seed in seeds for name in variants
-    }
+    tasks: dict[str, Callable[[], Any]] = {}
+    for seed in seeds:
+        for name in variants:
+            label = f"{name}, seed {seed}"
+            run = partial(train_on, folder=pieces.folder(label)) if by_steps else train_once
+            tasks[label] = partial(run, changed[name], seed)
     found = pieces.measure(tasks)
     return {name: [found[f"{name}, seed {seed}"] for seed in seeds] for name in variants}
 

@@ -1,7 +1,8 @@
 """Generation with and without denoising, early and late in a run (version 3: Tables 2, 4, 5; version 1: Tables 4, 5).
 
 At small scale SmolLM2 on E2E and DART for a few small steps: the form alone. Both items read the same runs, which
-belong to the first of them.
+belong to the first of them. At long scale the first fifty of the recipes' 400 steps, beside them norms by Hutchinson and
+Hutch++: a day of one core, which goes on at its last step however often it is cut.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dprmt.training.recipes import Recipe, load_recipe
 from paper_figures._needs import all_missing, data_file, missing_files, missing_gpu, missing_package, missing_weights
@@ -18,7 +21,17 @@ from paper_figures._reproduction import Found, Item, Row, Scale
 from paper_figures.items._recipe_runs import run_variants, scores
 
 OWNER = "generation-50"
-VARIANTS = {"baseline": {"denoising.method": "none"}, "denoised": {"denoising.method": "paper"}}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "baseline": {"denoising.method": "none"},
+    "denoised": {"denoising.method": "paper"},
+}
+PROBED: dict[str, dict[str, Any]] = {
+    "Hutchinson": {"privacy.norms": {"kind": "hutchinson", "probes": 32, "secret": True}},
+    "Hutch++": {"privacy.norms": {"kind": "hutch++", "probes": 16, "sketch": 8, "secret": True}},
+}
+"""Not of the tables: what estimated norms do to the same scores, at as many products."""
+LONG: dict[str, Any] = {"training.steps": 50, "evaluation.every": 50, "evaluation.limit": 200, "data.test": []}
+LONG_SEEDS = (0, 1, 2)
 METRICS = {
     "bleu": ("BLEU", 1.0),
     "rouge_l": ("ROUGE_L", 100.0),

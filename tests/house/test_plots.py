@@ -146,6 +146,20 @@ def test_singular_values_are_drawn_in_decreasing_order() -> None:
     assert set(drawn["detection threshold (of clean values)"][1]) == {THRESHOLD}
 
 
+@pytest.mark.parametrize("sides", [(1, 1), (2, 2)])
+def test_the_legend_of_a_spectrum_covers_no_curve(sides: tuple[int, int]) -> None:
+    """Below the axes' label, within the figure; of several spectra clear of those below."""
+    figure = Figure(figsize=(6.0 * sides[0], 4.1 * sides[1]), layout="constrained")
+    many = figure.subplots(*sides, squeeze=False)
+    for ax in many.flat:
+        plots.plot_singular_values(NOISY, SHAPE, SIGMA, clean=SIGNALS, denoised=SIGNALS, ax=ax)
+    figure.draw_without_rendering()
+    legends = [ax.get_legend().get_window_extent() for ax in many.flat]
+    assert all(figure.bbox.y0 <= box.y0 and figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in legends)
+    taken = [box for ax in many.flat for box in (ax.get_window_extent(), ax.xaxis.label.get_window_extent())]
+    assert not any(box.overlaps(other) for box in legends for other in taken)
+
+
 def test_values_near_zero_get_no_marker() -> None:
     ax = plots.plot_singular_values([5.0, 1.0, 1e-9, 0.0], (4, 4), 0.1, ax=fresh_axes())
     assert ax.lines[0].get_markevery() == [0, 1]

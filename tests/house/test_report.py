@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -311,7 +312,7 @@ def test_singular_value_sentences() -> None:
     good, off = spike(), spike(layer="value", mean=1.8, overlaps=(0.2, 0.6))
     below = spike(signal_over_threshold=0.5, predicted=1.0, mean=0.97)
     assert spike_sentence([good, below]).startswith("Theory and measurement agree")
-    assert "within 0.7 % (tolerance 5 %). 1 of 2" in spike_sentence([good, below])
+    assert "within 0.7 % (tolerance 5 %). Above the detection threshold: 1 of 2" in spike_sentence([good, below])
     assert spike_sentence([good, off]).startswith("Theory and measurement differ")
     assert "value at step 3 (measured 1.800, predicted 1.500" in spike_sentence([good, off])
     assert spike_sentence([below]).startswith("No statement")
@@ -384,9 +385,29 @@ def test_what_is_called_without_a_signal_is_a_false_alarm() -> None:
     quiet = [spike(signal_over_threshold=0.4, single=0.99)] * 99
     said = spectra_sentence([seen, alarm, *quiet])
     assert "Of the 101 matrices" in said
-    assert "1 have a clean singular value" in said
+    assert "with a clean singular value above the detection threshold: 1; called of these, at a false alarm" in said
     assert "called by a false alarm: 1; noise alone would give 1." in said
     assert spectra_sentence([alarm, *quiet]).startswith("Nothing to be seen")
+
+
+def test_one_of_a_thing_is_not_called_several() -> None:
+    pytest.importorskip("opacus")
+    from dprmt.report._adam_bound import adam_bound_sentence, weighted_sentence
+    from dprmt.report._denoising import blend_sentence, improvement_sentence
+    from dprmt.report._spectra import entropy_sentence, shown_sentence, spectra_sentence
+    from dprmt.report._spikes import below_sentence, overlap_sentence, spike_sentence
+    from dprmt.report.measurements import AdamBoundStep, AlignmentStep, LayerSpectra
+
+    seen, low = spike(), spike(signal_over_threshold=0.4, single=0.99)
+    values = np.array([1.0, 0.1])
+    shown = LayerSpectra("query", 1, (2, 8), 0.1, 5 * values, 5 * values, values)
+    steps = [AlignmentStep(1, 0.1, 0.02, 0.01, 0.01, ())]
+    bound = [AdamBoundStep(0, 2.0, 0.05, 0.05, 0.02, 0.02)]
+    said = [make([one]) for make in (spectra_sentence, spike_sentence, below_sentence) for one in (seen, low)]
+    said += [overlap_sentence([seen]), shown_sentence([shown], []), entropy_sentence([shown])]
+    said += [improvement_sentence(steps), blend_sentence(steps), adam_bound_sentence(bound), weighted_sentence(bound)]
+    wrong = re.compile(r"\b1 (steps|matrices|spectra|layers|readings|seeds)\b")
+    assert [sentence for sentence in said if wrong.search(sentence)] == []
 
 
 def test_norm_sentences() -> None:

@@ -90,6 +90,7 @@ def train(
     *,
     resume: bool = False,
     noise_seed: int | None = None,
+    repeatable: bool = False,
     device: str | torch.device | None = None,
     show_progress: bool = False,
     tensorboard: bool = False,
@@ -111,6 +112,11 @@ def train(
         Continue the run in ``out`` from its last checkpoint.
     noise_seed : int, optional
         Makes noise, Poisson coins and probes repeatable. For studies and tests: whoever knows it can remove the noise.
+    repeatable : bool
+        With a noise seed only: whether a resumed run goes on with the seed's noise and coins where its checkpoint
+        leaves them, so that a run in pieces is the run in one. Otherwise every start has fresh ones. Refused with
+        LoRA's dropout, whose draws no checkpoint holds. Steps that a crash threw away are charged again all the same,
+        and with a target ε the run ends as many earlier: give σ where that must not be.
     device : str, optional
         A GPU if there is one, by default.
     show_progress : bool
@@ -173,6 +179,8 @@ def train(
     (True, 2, 6.7, ['accuracy', 'loss', 'samples'])
     """
     place = usable_device(device)
+    if repeatable and recipe.model.lora is not None and recipe.model.lora.dropout:
+        raise ParameterError("repeatable", True, f"False with model.lora.dropout = {recipe.model.lora.dropout:g}")
 
     def make(randomness: Randomness, **options: Any) -> Prepared:
         loaded, data = load(recipe)
@@ -191,6 +199,7 @@ def train(
         noise_seed=noise_seed,
         show_progress=show_progress,
         observers=[Events(Path(out))] if tensorboard else [],
+        repeatable=repeatable,
     )
 
 

@@ -1,0 +1,163 @@
+"""Runs of recipes that are cut and go on, and the command that stops after some minutes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dprmt import ParameterError
+from dprmt.training.harness import Run, read_metrics, train
+from dprmt.training.recipes import Recipe
+from paper_figures.__main__ import main
+from paper_figures._pieces import Pieces, forget, raw_file
+from paper_figures._reproduction import Found, Item, Row, Scale
+from paper_figures.items._recipe_runs import run_variants, train_on, train_once, with_noise
+from tests.training.tiny_recipe import recipe_in, write_data
+
+STEPS = 4
+CUTS = ("_accumulate", "_charge", "_checkpoint")
+"""Methods of a run before whose work it is cut: before the batch, before and after the step is charged and used."""
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    """With a target, probes of each sample's own, and a state between steps in optimizer and denoiser."""
+    folder = tmp_path_factory.mktemp("data")
+    write_data(folder)
+    return recipe_in(folder).with_changes(
+        {
+            "training.steps": STEPS,
+            "evaluation.every": 2,
+            "privacy.noise_multiplier": None,
+            "privacy.target_epsilon": 8.0,
+            "privacy.norms": {"kind": "hutchinson", "probes": 3, "secret": True},
+            "denoising": {"method": "paper", "on": "momentum"},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return train_on(recipe, 3, tmp_path_factory.mktemp("whole") / "run")
+
+
+def cut(method: str, step: int, call: Callable[[], Any]) -> None:
+    """The call, killed at a place of a step: nothing after it is done or written."""
+    real = getattr(Run, method)
+
+    def killed(run: Run, *given: Any) -> Any:
+        if run.done + (method != "_checkpoint") == step:
+            raise OSError("power cut")
+        return real(run, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, method, killed)
+        with pytest.raises(OSError, match="power cut"):
+            call()
+
+
+@pytest.mark.parametrize("step", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, STEPS)), STEPS])
+@pytest.mark.parametrize("method", CUTS)
+def test_a_run_that_is_cut_anywhere_gives_the_numbers_of_the_run_in_one(
+    recipe: Recipe, whole: dict[str, Any], tmp_path: Path, method: str, step: int
+) -> None:
+    cut(method, step, lambda: train_on(recipe, 3, tmp_path / "run"))
+    assert train_on(recipe, 3, tmp_path / "run") == whole
+
+
+def test_a_run_that_is_cut_three_times_gives_them_too(recipe: Recipe, whole: dict[str, Any], tmp_path: Path) -> None:
+    for method, step in (("_charge", 1), ("_checkpoint", 2), ("_accumulate", 4)):
+        cut(method, step, lambda: train_on(recipe, 3, tmp_path / "run"))
+    assert train_on(recipe, 3, tmp_path / "run") == whole
+    assert [line["attempt"] for line in read_metrics(tmp_path / "run")] == [2, 3, 3, 4]
+
+
+def test_the_numbers_are_those_of_a_run_with_the_target(recipe: Recipe, whole: dict[str, Any]) -> None:
+    once = train_once(recipe, 3)
+    assert once["scores"] == whole["scores"]
+    assert once["epsilon"] == whole["epsilon"]
+    assert once["epsilon"][-1] == pytest.approx(8.0, rel=2e-3)
+    assert train_once(recipe, 4)["scores"] != whole["scores"]
+
+
+def test_noise_is_given_where_a_target_was(recipe: Recipe) -> None:
+    given = with_noise(recipe)
+    assert given.privacy.target_epsilon is None
+    assert with_noise(given) == given
+
+
+def test_a_known_seed_alone_does_not_make_pieces_one_run(recipe: Recipe, whole: dict[str, Any], tmp_path: Path) -> None:
+    resumable = with_noise(recipe).with_changes({"training.seed": 3, "training.checkpoint_every": 1})
+    cut("_accumulate", 3, lambda: train(resumable, tmp_path / "run", noise_seed=3))
+    train(resumable, tmp_path / "run", resume=True, noise_seed=3)
+    last = read_metrics(tmp_path / "run")[-1]["evaluation"]
+    assert last["loss"] != whole["scores"]["loss"][-1]
+
+
+def test_draws_that_no_checkpoint_holds_are_refused(recipe: Recipe, tmp_path: Path) -> None:
+    dropping = recipe.with_changes({"model.lora.dropout": 0.1})
+    with pytest.raises(ParameterError, match=r"repeatable must be False with model\.lora\.dropout = 0\.1"):
+        train(dropping, tmp_path / "run", noise_seed=1, repeatable=True)
+    with pytest.raises(ParameterError, match="repeatable must be False without a noise seed"):
+        train(recipe, tmp_path / "run", repeatable=True)
+
+
+def item(recipe: Recipe) -> Item:
+    def measure(scale: Scale, folder: Path) -> Found:
+        pieces = Pieces(folder, "toy", scale)
+        runs = run_variants(pieces, recipe, {"Plain, a": {}}, (0, 1), by_steps=True)
+        rows = [Row(str(seed), run["scores"]["loss"][-1]) for seed, run in enumerate(runs["Plain, a"])]
+        return Found(rows, "Nothing.", earlier_seconds=pieces.earlier_seconds)
+
+    return Item("toy", "Toy", measure)
+
+
+def test_an_item_stops_between_steps_after_its_minutes(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The clock strikes within a step of the first run: the step is done, and the same command goes on after it."""
+    monkeypatch.setitem(__import__("paper_figures.items").items.ITEMS, "toy", item(recipe))
+    real, struck = Run._accumulate, []
+
+    def accumulate(run: Run, step: int, batch: Any) -> Any:
+        if step == 3 and not struck:
+            struck.append(step)
+            os.kill(os.getpid(), signal.SIGALRM)
+        return real(run, step, batch)
+
+    monkeypatch.setattr(Run, "_accumulate", accumulate)
+    arguments = ["run", "toy", "--results", str(tmp_path), "--minutes", "60"]
+    assert main(arguments) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("paper_figures: the run was stopped after 3 of 4 steps")
+    assert not (tmp_path / "toy.json").exists()
+    folder = tmp_path / "raw" / "runs" / "toy-small" / "plain-a-seed-0"
+    assert len(read_metrics(folder)) == 3
+    assert main(arguments) == 0
+    assert not folder.exists()
+    lines = Pieces(tmp_path, "toy", "small").measure({"Plain, a, seed 0": lambda: 1 / 0})
+    assert lines["Plain, a, seed 0"]["steps"] == [2, 4]
+    assert len(raw_file(tmp_path, "toy", "small").read_text().splitlines()) == 3  # one of them of the time alone
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+def test_what_was_begun_is_thrown_away_with_the_pieces(recipe: Recipe, tmp_path: Path) -> None:
+    pieces = Pieces(tmp_path, "toy", "small")
+    cut("_charge", 2, lambda: run_variants(pieces, recipe, {"a": {}}, (0,), by_steps=True))
+    assert pieces.folder("a, seed 0").exists()
+    assert Pieces(tmp_path, "toy", "small").earlier_seconds > 0
+    forget(tmp_path, "toy", "small")
+    assert not pieces.folder("a, seed 0").exists()
+    assert Pieces(tmp_path, "toy", "small").earlier_seconds == 0
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "inf", "nan", "soon"])
+def test_minutes_are_positive(minutes: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "--minutes", minutes])
+    assert "--minutes" in capsys.readouterr().err
