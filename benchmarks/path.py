@@ -9,6 +9,7 @@ import io
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import FrameType
@@ -119,11 +120,17 @@ def settings_of(name: str) -> Settings:
     return Settings(**sections)
 
 
+def by_room(calls: Iterable[tuple[str, str]]) -> Counter[str]:
+    """How many of the functions lie in each folder."""
+    return Counter(str(Path(file).parent) for file, _ in calls)
+
+
 def main() -> None:
-    """Print how many functions and files, and with ``--list`` which."""
+    """Print how many functions and files, in which rooms, and with ``--list`` which."""
     for name in [*WAYS, *QUESTIONS]:
         calls = (path_of_a_step(settings_of(name)) if name in WAYS else path_of_a_question(QUESTIONS[name])).calls
         print(f"{name}: {len(calls)} functions in {len({file for file, _ in calls})} files")
+        print(f"  {', '.join(f'{room} {count}' for room, count in sorted(by_room(calls).items()))}")
         if "--list" in sys.argv[1:]:
             for (file, function), count in sorted(calls.items()):
                 print(f"  {file} {function} ({count})")

@@ -116,16 +116,15 @@ def chi2_nodes(probes: int) -> tuple[np.ndarray, np.ndarray]:
 
 def unsplit(question: Question) -> PrivacyBounds:
     """The coarsest bounds of the engine, all on one mesh."""
-    from dprmt.accounting.composition import _solve as _engine
-    from dprmt.accounting.composition._question import EpsilonAtDelta
+    from dprmt.accounting.composition import EpsilonAtDelta, _level, solve
 
-    keep = _engine.plan_split
-    _engine.plan_split = lambda *arguments: None  # type: ignore[assignment]
+    keep = _level.plan_split
+    _level.plan_split = lambda *arguments: None  # type: ignore[assignment]
     try:
         schedule = [(question.mechanism.step(), question.steps)]
-        return _engine.solve(schedule, EpsilonAtDelta(question.delta), "remove", 0.5)
+        return solve(schedule, EpsilonAtDelta(question.delta), "remove", 0.5)
     finally:
-        _engine.plan_split = keep
+        _level.plan_split = keep
 
 
 def peer_interval(question: Question) -> tuple[float, float] | None:

@@ -1,8 +1,8 @@
 """Generation with and without denoising, early and late in a run (version 3: Tables 2, 4, 5; version 1: Tables 4, 5).
 
 At small scale SmolLM2 on E2E and DART for a few small steps: the form alone. Both items read the same runs, which
-belong to the first of them. At long scale the first fifty of the recipes' 400 steps, beside them norms by Hutchinson and
-Hutch++: a day of one core, which goes on at its last step however often it is cut.
+belong to the first of them. At long scale the first fifty of the recipes' 400 steps, beside them norms by Hutchinson
+and Hutch++: a day of one core, which goes on at its last step however often it is cut.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from dprmt.training.recipes import Recipe, load_recipe
 from paper_figures._needs import all_missing, data_file, missing_files, missing_gpu, missing_package, missing_weights

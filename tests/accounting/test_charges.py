@@ -26,10 +26,11 @@ from dprmt.accounting.composition import (
     DeltaCurve,
     FewFrequencies,
     _few_frequencies,
+    _level,
+    loss_drift,
     tilt_for_delta,
 )
 from dprmt.accounting.composition import _composed_loss as _composition
-from dprmt.accounting.composition import _solve as _engine
 from dprmt.accounting.composition._composed_loss import chernoff, composed, tilt_for_epsilon, window
 from dprmt.accounting.composition._few_frequencies import SmoothCurve
 from dprmt.accounting.composition._one_step_curve import OneStepCurve
@@ -273,7 +274,7 @@ def shifted_losses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         return replace(cells, q=factor * cells.q, q_below=factor * cells.q_below, q_above=factor * cells.q_above)
 
     monkeypatch.setattr(PublicPair, "mixed", wrong)
-    monkeypatch.setattr(_engine, "_LOSS_DRIFT", SHIFT)
+    monkeypatch.setattr(_level, "_LOSS_DRIFT", SHIFT)
     monkeypatch.setattr(_discretization, "_check_drift", lambda *law: None)
 
 
@@ -296,4 +297,4 @@ def test_losses_as_wrong_as_their_grid_may_be() -> None:
 def test_each_step_of_an_epoch_adds_its_rounding() -> None:
     """(F3), (R7)."""
     step = DPSGD(1.0, Poisson(1.0)).step()
-    assert _engine.loss_drift([(step, 30), (AllocationEpoch(step, 50), 20)]) == _engine._LOSS_DRIFT * 1030
+    assert loss_drift([(step, 30), (AllocationEpoch(step, 50), 20)]) == _level._LOSS_DRIFT * 1030

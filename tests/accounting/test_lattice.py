@@ -10,8 +10,7 @@ import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.basics import UnsoundLawError
-from dprmt.accounting.composition import EpsilonAtDelta, _step_law
-from dprmt.accounting.composition import _solve as _engine
+from dprmt.accounting.composition import EpsilonAtDelta, Level, _level, _step_law
 from dprmt.accounting.composition._step_law import Lattice, directed_range, discretize_step, lattice
 from dprmt.accounting.pairs import LossCells, LossPMF, from_above
 
@@ -145,10 +144,10 @@ def test_no_mesh_is_unlucky(run: DPSGD, steps: int, monkeypatch: pytest.MonkeyPa
     """Of second order in the mesh, wherever its nodes would fall beside the commonest loss."""
     schedule = [(run.step(), steps)]
     for mesh in (0.06, 0.05, 0.04, 0.035, 0.03, 0.025, 0.02, 0.015):
-        monkeypatch.setattr(_engine, "_MESH", mesh)
-        curves = _engine.level_curves(schedule, EpsilonAtDelta(1e-5), "remove", 0, split=False)
-        assert curves is not None
-        upper, lower = curves("upper").epsilon_above(1e-5), curves("lower").epsilon_below(1e-5)
+        monkeypatch.setattr(_level, "_MESH", mesh)
+        at = Level(schedule, EpsilonAtDelta(1e-5), "remove", 0)
+        upper = at.curve("upper", split=False).epsilon_above(1e-5)
+        lower = at.curve("lower", split=False).epsilon_below(1e-5)
         assert 0.0 < upper - lower < 0.4 * mesh**2 * upper
 
 

@@ -12,8 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.composition import DeltaAtEpsilon, _ground, _many_phases
-from dprmt.accounting.composition import _solve as _engine
+from dprmt.accounting.composition import DeltaAtEpsilon, Level, _level, _many_phases
 from dprmt.accounting.composition._many_phases import cells_of_many, laws_side_by_side, most_variation
 from dprmt.accounting.composition._step_law import (
     Meshing,
@@ -188,13 +187,12 @@ def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.Mo
     phases = [(DPSGD(sigma, 0.03, Hutchinson(8)), 2) for sigma in (0.8, 1.2)]
 
     def bounds() -> tuple[float, float]:
-        curves = _engine.level_curves(compose(phases).schedule(), DeltaAtEpsilon(0.0), "remove", -1, split=False)
-        assert curves is not None
-        return curves("lower").delta_bounds(0.0)[0], curves("upper").delta_bounds(0.0)[1]
+        at = Level(compose(phases).schedule(), DeltaAtEpsilon(0.0), "remove", -1)
+        return tuple(at.curve(side, split=False).delta_bounds(0.0)[end] for side, end in (("lower", 0), ("upper", 1)))
 
-    monkeypatch.setattr(_engine, "_MAX_WINDOW", 2**15)
+    monkeypatch.setattr(_level, "_MAX_WINDOW", 2**15)
     lower, upper = bounds()
-    monkeypatch.setattr(_ground, "_FARTHER", 1e13)
+    monkeypatch.setattr(_level, "_FARTHER", 1e13)
     far_lower, far_upper = bounds()
     assert far_lower <= upper
     assert lower <= far_upper

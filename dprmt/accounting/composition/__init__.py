@@ -10,21 +10,18 @@ from dprmt.accounting.composition._composed_loss import (
     window_of,
 )
 from dprmt.accounting.composition._delta_curve import DeltaCurve
-from dprmt.accounting.composition._delta_size import least_upper
+from dprmt.accounting.composition._delta_size import least_upper, reachable
 from dprmt.accounting.composition._few_frequencies import FewFrequencies, TooManyFrequenciesError
-from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon, EpsilonAtDelta, Question
+from dprmt.accounting.composition._level import Level, loss_drift, step_laws
+from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon, EpsilonAtDelta, Question, WholeCurve
 from dprmt.accounting.composition._solve import (
     InconsistentBoundsError,
     Progress,
     improve,
     intersection,
     interval,
-    level_curves,
     levels,
-    loss_drift,
     solve,
-    step_laws,
-    whole_loss,
 )
 
 __all__ = [
@@ -35,21 +32,22 @@ __all__ = [
     "EpsilonAtDelta",
     "FewFrequencies",
     "InconsistentBoundsError",
+    "Level",
     "Progress",
     "Question",
     "TooManyFrequenciesError",
+    "WholeCurve",
     "composed_powers",
     "improve",
     "intersection",
     "interval",
     "least_upper",
-    "level_curves",
     "levels",
     "log_kappa",
     "loss_drift",
+    "reachable",
     "solve",
     "step_laws",
     "tilt_for_delta",
-    "whole_loss",
     "window_of",
 ]

@@ -101,20 +101,16 @@ def log_kappa(tilt: Array) -> Array:
 
 def tilt_for_delta(phases: Phases, delta: float) -> float:
     """The tilt whose Chernoff bound on ε at this δ is smallest."""
-
-    def epsilon(tilts: Array) -> Array:
-        return (log_mgf(phases, tilts) + log_kappa(tilts) - np.log(delta)) / tilts
-
-    return _minimize_on_log_grid(epsilon, loss_deviation(phases))
+    return _minimize_on_log_grid(
+        lambda tilts: (log_mgf(phases, tilts) + log_kappa(tilts) - np.log(delta)) / tilts, loss_deviation(phases)
+    )
 
 
 def tilt_for_epsilon(phases: Phases, epsilon: float) -> float:
     """The tilt whose Chernoff bound on δ at this ε is smallest."""
-
-    def log_delta(tilts: Array) -> Array:
-        return log_mgf(phases, tilts) + log_kappa(tilts) - tilts * epsilon
-
-    return _minimize_on_log_grid(log_delta, loss_deviation(phases))
+    return _minimize_on_log_grid(
+        lambda tilts: log_mgf(phases, tilts) + log_kappa(tilts) - tilts * epsilon, loss_deviation(phases)
+    )
 
 
 def loss_deviation(phases: Phases, tilt: float = 0.0) -> float:

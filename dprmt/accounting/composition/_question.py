@@ -6,10 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
-import numpy as np
-
 from dprmt.accounting.basics import PrivacyBounds, Side
-from dprmt.accounting.composition._composed_loss import Phases, log_kappa, log_mgf, tilt_for_delta, tilt_for_epsilon
+from dprmt.accounting.composition._composed_loss import Phases, log_chernoff, tilt_for_delta, tilt_for_epsilon
 
 _ROUNDING = 1e-12
 LEAST_DELTA = 1e-290
@@ -61,8 +59,7 @@ class EpsilonAtDelta:
     def around(self, phases: Phases, tilt: float, offset: float = 0.0) -> float:
         """Chernoff's bound on the answer, less the offset."""
         del offset
-        log_m = float(log_mgf(phases, np.array([tilt]))[0])
-        return (log_m + float(log_kappa(np.array(tilt))) - math.log(self.delta)) / tilt
+        return (log_chernoff(phases, tilt) - math.log(self.delta)) / tilt
 
     def at_most(self, log_bound: float, infinite: float, tilt: float, drift: float) -> float:
         """The upper answer if δ(ε) ≤ ``infinite`` + e^{log_bound - tilt·ε} is all that is known; ``drift`` as below."""

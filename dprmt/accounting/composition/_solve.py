@@ -3,53 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
+from dprmt.accounting.basics import Direction, PrivacyBounds, Side
+from dprmt.accounting.composition._delta_size import least_upper, sized
+from dprmt.accounting.composition._level import LOWEST, Level
+from dprmt.accounting.composition._question import DeltaAtEpsilon, Question
+from dprmt.accounting.pairs import Schedule
 
-from dprmt.accounting.basics import Direction, PrivacyBounds, Side, graded_indices, resolvable
-from dprmt.accounting.composition._composed_loss import (
-    ComposedLoss,
-    Window,
-    chernoff,
-    composed,
-    moved,
-    some_of,
-    window,
-)
-from dprmt.accounting.composition._delta_curve import DeltaCurve
-from dprmt.accounting.composition._delta_size import least_upper, reachable, sized
-from dprmt.accounting.composition._few_frequencies import SmoothCurve, smooth_curve
-from dprmt.accounting.composition._ground import (
-    LOWEST,
-    Ground,
-    Pairs,
-    bins_at,
-    ground_of,
-    laws_of,
-    pairs_at,
-    tail_per_step,
-)
-from dprmt.accounting.composition._one_step_curve import OneStepCurve
-from dprmt.accounting.composition._question import (
-    Curve,
-    DeltaAtEpsilon,
-    EpsilonAtDelta,
-    Question,
-    WholeCurve,
-)
-from dprmt.accounting.composition._split_plan import SplitPlan, plan_split, split_curve
-from dprmt.accounting.composition._step_law import Lattice, Meshing, discretize_step, lattice
-from dprmt.accounting.pairs import LossPMF, Schedule, Step, StepPair
-
-_MAX_WINDOW = 2**21
-_MAX_COARSENINGS = 12
-_MUCH_COARSER = 2.0
-_VERY_MANY = 10**7  # steps: then a few frequencies are tried first, on as fine a mesh as is wanted (F6)
-_LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
-_MESH = 0.04  # at level 0, in units of the scale of a step's loss
-_BULK, _LUMP = 5.0, 2.0  # in the same units: nodes are equidistant so far out; log(1 - q) gets one if it is so near
 _HIGHEST_FIRST = 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_LEVEL_OF_A_LAW = 2
@@ -180,197 +141,18 @@ def _solve_at_level(
     schedule: Schedule, question: Question, direction: Direction, level: float, split: bool, enough: float
 ) -> dict[Side, float]:
     """Both answers, or only the upper one where that is ``enough``, or Chernoff's bound is."""
-    both, ground = _shared(schedule, question, direction, level)
-    if question.is_trivial(ground.total_variation):
+    at = Level(schedule, question, direction, level)
+    if question.is_trivial(at.ground.total_variation):
         return {"upper": 0.0, "lower": 0.0}
-    drift = loss_drift(schedule)
-    if 0.0 < enough < math.inf and ground.rough is not None:
-        at_most = question.at_most(*chernoff(*ground.rough, ground.tilt), ground.tilt, drift)
-        if at_most <= enough:
-            return {"upper": at_most}
-    curves = _curves(both, ground, question, direction, level, split)
-    answer: dict[Side, float] = {"upper": question.read(curves("upper"), "upper", drift)}
-    if isinstance(question, DeltaAtEpsilon) and ground.rough is not None:
-        bound = question.at_most(*chernoff(*ground.rough, ground.tilt), ground.tilt, drift)
-        answer["upper"] = min(answer["upper"], bound)
+    if 0.0 < enough < math.inf and at.at_most <= enough:
+        return {"upper": at.at_most}
+    answer: dict[Side, float] = {"upper": question.read(at.curve("upper", split), "upper", at.drift)}
+    if isinstance(question, DeltaAtEpsilon):
+        answer["upper"] = min(answer["upper"], at.at_most)
     if answer["upper"] < question.least:
         answer["upper"] = least_upper(schedule, question, direction)
     if answer["upper"] > enough:
-        answer["lower"] = question.read(curves("lower"), "lower", drift)
+        answer["lower"] = question.read(at.curve("lower", split), "lower", at.drift)
         if direction == "add":  # there losses are bounded, most often, and rounding may put mass beyond
-            farthest = sum(steps * max(ends[1], 0.0) for (_, steps), ends in zip(schedule, ground.ranges, strict=True))
-            answer["lower"] = question.within(answer["lower"], farthest)
+            answer["lower"] = question.within(answer["lower"], at.farthest)
     return answer
-
-
-def level_curves(
-    schedule: Schedule, question: Question, direction: Direction, level: float, split: bool, many: bool = False
-) -> Callable[[Side], Curve] | None:
-    """Makes δ(ε) from above or from below, sharpest where the question is; None if its answer is 0 without them.
-
-    ``many``: whether a curve will be asked so often that the whole of it had better be made.
-    """
-    question = reachable(schedule, question, direction)
-    both, ground = _shared(schedule, question, direction, level, many)
-    if question.is_trivial(ground.total_variation):
-        return None
-    return _curves(both, ground, question, direction, level, split, many)
-
-
-def _shared(
-    schedule: Schedule, question: Question, direction: Direction, level: float, many: bool = False
-) -> tuple[dict[Side, Pairs], Ground]:
-    tail = tail_per_step(schedule, question.small)
-    upper, lower = pairs_at(schedule, tail, level)
-    return {"upper": upper, "lower": lower}, ground_of(upper, question, direction, tail, many)
-
-
-def _curves(
-    both: dict[Side, Pairs],
-    ground: Ground,
-    question: Question,
-    direction: Direction,
-    level: float,
-    split: bool,
-    many: bool = False,
-) -> Callable[[Side], Curve]:
-    plan = None if ground.rough is None else _plan(*ground.rough, ground, question)
-    return lambda side: _curve(both[side], ground, plan, question, direction, side, level, split, many)
-
-
-def _plan(law: LossPMF, steps: int, ground: Ground, question: Question) -> SplitPlan | None:
-    if steps == 1:
-        return None
-    below = question.below if isinstance(question, EpsilonAtDelta) else ground.near
-    return plan_split(law, steps, question.small, ground.near, ground.tilt, ground.scale, below)
-
-
-def _curve(
-    pairs: Pairs,
-    ground: Ground,
-    plan: SplitPlan | None,
-    question: Question,
-    direction: Direction,
-    side: Side,
-    level: float,
-    split: bool,
-    many: bool,
-) -> Curve:
-    pair, steps = pairs[0]
-    if len(pairs) == 1 and steps == 1:
-        return _one_step(pair, ground, direction, side, level)
-    splits = plan is not None and (split or plan.needed)
-    phases = None
-    if not splits or steps >= _VERY_MANY:
-        phases = _on_one_mesh(pairs, ground, question, direction, side, level, not many)
-        if phases is not None and phases.smooth is not None:
-            return phases.smooth
-    if plan is not None and (splits or phases is None or phases.coarsened > _MUCH_COARSER):
-        curve = split_curve(pair, steps, ground.ranges[0], direction, side, plan, level, question.small)
-        if curve is not None:
-            return curve
-    phases = phases or _on_one_mesh(pairs, ground, question, direction, side, level, not many)
-    if phases is None:
-        return DeltaCurve(_nothing_known(side), 0.0)
-    smooth = None if many else smooth_curve(phases.laws, phases.tilt, phases.window, phases.offset, side)
-    if smooth is not None:
-        return smooth
-    around = question.around(phases.laws, phases.tilt, phases.offset) + phases.offset
-    return DeltaCurve(_composed(phases), around)
-
-
-def _one_step(pair: StepPair, ground: Ground, direction: Direction, side: Side, level: float) -> OneStepCurve:
-    mesh = resolvable(0.005 * 2.0**-level * ground.scale, ground.ranges[0][1])
-    index = graded_indices(*ground.ranges[0], mesh, ground.scale)
-    return OneStepCurve(discretize_step(pair, index, Lattice(mesh), direction, side, to_infinity=True), side)
-
-
-def loss_drift(schedule: Schedule) -> float:
-    """Bias that rounding of the losses' grid, step by step, may cause in the composed loss (F3)."""
-    return _LOSS_DRIFT * sum(step.steps * count for step, count in schedule)
-
-
-def whole_loss(schedule: Schedule, direction: Direction, level: float) -> dict[Side, ComposedLoss]:
-    """The composed loss without tilt, from above and from below."""
-    question = WholeCurve()
-    tail = tail_per_step(schedule, question.small)
-    upper, lower = pairs_at(schedule, tail, level)
-    ground = ground_of(upper, question, direction, tail)
-    both: dict[Side, Pairs] = {"upper": upper, "lower": lower}
-    found = {side: _on_one_mesh(pairs, ground, question, direction, side, level) for side, pairs in both.items()}
-    return {side: _nothing_known(side) if phases is None else _composed(phases) for side, phases in found.items()}
-
-
-def step_laws(
-    step: Step, count: int, question: Question, direction: Direction, level: float, tail: float
-) -> tuple[dict[Side, LossPMF], float]:
-    """One step's discrete losses from above and from below, on a mesh for ``count`` steps.
-
-    ``tail``: mass that may be cut off per step.
-    Returns: the laws, and a bound on the total variation of one step.
-    """
-    upper, lower = step.pairs(bins_at(level), tail)
-    ground = ground_of([(upper, count)], question, direction, tail)
-    mesh = resolvable(_MESH * 2.0**-level * ground.scale, max(high for _, high in ground.ranges))
-    sides: dict[Side, StepPair] = {"upper": upper, "lower": lower}
-    laws: dict[Side, LossPMF] = {}
-    for side, pair in sides.items():
-        grid = lattice(pair, ground.ranges[0], direction, side, mesh, within=0.0, stretched=True)
-        index = grid.covering(ground.ranges[0], _BULK * ground.scale)
-        laws[side] = discretize_step(pair, index, grid, direction, side)
-    return laws, ground.total_variation / count
-
-
-@dataclass(frozen=True)
-class _Phases:
-    """Discrete losses of steps on a mesh, ``coarsened`` so much, less an ``offset`` in all; how to compose them."""
-
-    laws: list[tuple[LossPMF, int]]
-    offset: float
-    tilt: float
-    window: Window
-    coarsened: float
-    smooth: SmoothCurve | None = None
-
-
-def _on_one_mesh(
-    pairs: Pairs,
-    ground: Ground,
-    question: Question | WholeCurve,
-    direction: Direction,
-    side: Side,
-    level: float,
-    one_point: bool = False,
-) -> _Phases | None:
-    """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing.
-
-    ``one_point``: whether few frequencies would do instead of a coarser mesh (F6).
-    """
-    mesh = finest = resolvable(_MESH * 2.0**-level * ground.scale, max(high for _, high in ground.ranges))
-    for _ in range(_MAX_COARSENINGS):
-        how = Meshing(direction, side, mesh, _LUMP * ground.scale, _BULK * ground.scale, level <= 0.0)
-        laws, offset = laws_of(pairs, ground.ranges, how)
-        if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
-            return None
-        # The rough law is one from above: for one from below its tilt may be far too large.
-        shared = len(laws) == 1 and side == "upper"
-        tilt = ground.tilt if shared else question.tilt(some_of(laws), offset)
-        span = window(laws, tilt)
-        if span.size <= _MAX_WINDOW:
-            return _Phases(laws, offset, tilt, span, mesh / finest)
-        if one_point and mesh == finest:
-            smooth = smooth_curve(laws, tilt, span, offset, side)
-            if smooth is not None:
-                return _Phases(laws, offset, tilt, span, 1.0, smooth)
-        mesh *= 1.1 * span.size / _MAX_WINDOW
-    return None
-
-
-def _composed(phases: _Phases) -> ComposedLoss:
-    return moved(composed(phases.laws, phases.tilt, phases.window), phases.offset)
-
-
-def _nothing_known(side: Side) -> ComposedLoss:
-    """What bounds every loss on one side."""
-    nowhere = np.zeros(1)
-    return ComposedLoss(nowhere, nowhere, tilt=0.0, log_scale=0.0, infinite=float(side == "upper"), error=0.0)

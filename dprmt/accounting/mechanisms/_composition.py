@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._validation import ParameterError, check_count, check_real
+from dprmt._validation import ParameterError, check_real
 from dprmt.accounting.basics import LARGEST_EPSILON, Direction, PrivacyBounds, phases_html, worst_of
 from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Progress, Question, improve, interval, solve
 from dprmt.accounting.mechanisms._releases import Release
@@ -424,4 +424,4 @@ def _checked_phase(phase: tuple[Composable, int] | Release) -> tuple[Composable,
         raise ParameterError("phases", phase, "a list of (mechanism, steps) and of releases") from None
     if not hasattr(mechanism, "fallback_steps"):
         raise ParameterError("phases", mechanism, "a list of (mechanism, steps), as in (DPSGD(1.0, 0.01), 100)")
-    return mechanism, mechanism.check_steps(check_count("steps", steps, high=10**9))
+    return mechanism, mechanism.check_steps(steps)

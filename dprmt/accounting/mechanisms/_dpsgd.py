@@ -110,7 +110,7 @@ class DPSGD(Value, Mechanism):
     @property
     def has_pairs(self) -> bool:
         """True if a pair of one step is known for ``neighbours``; else bounds are composed of curves (N6)."""
-        return self._has_pairs(self.norms)
+        return self._step(self.norms)[1]
 
     def step(self) -> AnyStep:
         """One step under the chosen analysis.
@@ -121,7 +121,7 @@ class DPSGD(Value, Mechanism):
             The step as ``neighbours`` see it; where it has no pair for them, of a sample that is present or without a
             gradient.
         """
-        return self._step(self.norms)
+        return self._step(self.norms)[0]
 
     def fallback_steps(self) -> tuple[AnyStep, ...]:
         """One step under each of the analyses that are valid too, and at times tighter.
@@ -131,8 +131,8 @@ class DPSGD(Value, Mechanism):
         tuple of ClippingStep or RelatedStep
             By :meth:`Norms.alternatives`.
         """
-        others = [norms for norms in self.norms.alternatives() if self._has_pairs(norms) or not self.has_pairs]
-        return tuple(self._step(norms) for norms in others)
+        others = [self._step(norms) for norms in self.norms.alternatives()]
+        return tuple(step for step, has_pair in others if has_pair or not self.has_pairs)
 
     def of_one_sample(self) -> DPSGD:
         """The same mechanism for :class:`ZeroOut`.
@@ -144,24 +144,19 @@ class DPSGD(Value, Mechanism):
         """
         return replace(self, neighbours=ZeroOut())
 
-    def _step(self, norms: Norms) -> AnyStep:
-        step, relation = self._own_step(norms), self.neighbours
-        is_plain = relation.group_size == 1 and not relation.is_replacement
-        return step if is_plain or not self._has_pairs(norms) else related(step, relation)
-
-    def _own_step(self, norms: Norms) -> ClippingStep:
-        return ClippingStep(self.noise_multiplier, self.sampling.step_rate, norms.law(), norms.is_secret)
-
-    def _has_pairs(self, norms: Norms) -> bool:
+    def _step(self, norms: Norms) -> tuple[AnyStep, bool]:
+        """One step with these norms, and whether it is one for ``neighbours``; else for one sample's presence."""
         relation = self.neighbours
+        step = ClippingStep(self.noise_multiplier, self.sampling.step_rate, norms.law(), norms.is_secret)
         if relation.group_size == 1 and not relation.is_replacement:
-            return True
-        step, is_poisson = self._own_step(norms), isinstance(self.sampling, Poisson)
+            return step, True
+        is_poisson = isinstance(self.sampling, Poisson)
         if isinstance(self.sampling, FixedOrder):
             # Several may be in one batch, or in several; and bounds by potentials are infinite without sampling.
             by_potentials = relation.is_replacement and not (step.is_exact or step.secret)
             is_poisson = relation.group_size == 1 and not by_potentials
-        return has_pairs(step, relation, is_poisson)
+        has_pair = has_pairs(step, relation, is_poisson)
+        return (related(step, relation) if has_pair else step), has_pair
 
     def rdp(self, orders: float | Sequence[float]) -> NoReturn:
         """Refuse: no Rényi divergence is finite with estimated norms, and none is computed here with exact ones.
@@ -181,12 +176,6 @@ class DPSGD(Value, Mechanism):
             "polynomial tail, P(Z > z) ~ z^-k with k probes, so E exp(c Z^2) is infinite; "
             "use epsilon(), delta() or to_pld() instead of RDP or moments accounting"
         )
-
-
-def check_noise_and_rate(noise_multiplier: float, sample_rate: float) -> None:
-    """Range checks of σ and q."""
-    check_noise(noise_multiplier)
-    check_real("sample_rate", sample_rate, low=1e-9, high=1.0)
 
 
 def check_noise(noise_multiplier: float) -> float:

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from dprmt._validation import check_count, check_real
-from dprmt.accounting.mechanisms._dpsgd import check_noise_and_rate
+from dprmt.accounting.mechanisms._dpsgd import check_noise
 from dprmt.accounting.questions import checked_rates
 
 
@@ -36,7 +36,8 @@ def clt_mu(noise_multiplier: float, sample_rate: float, steps: int) -> float:
     >>> round(clt_mu(1.0, 0.01, 1000), 4)
     0.4145
     """
-    check_noise_and_rate(noise_multiplier, sample_rate)
+    check_noise(noise_multiplier)
+    check_real("sample_rate", sample_rate, low=1e-9, high=1.0)
     check_count("steps", steps)
     return float(sample_rate * np.sqrt(steps * np.expm1(noise_multiplier**-2.0)))
 

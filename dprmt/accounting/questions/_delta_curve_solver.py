@@ -6,14 +6,14 @@ import math
 
 from dprmt.accounting.basics import Direction, PrivacyBounds, Side
 from dprmt.accounting.composition import (
-    Curve,
     DeltaAtEpsilon,
+    Level,
+    Question,
     intersection,
     interval,
     least_upper,
-    level_curves,
     levels,
-    loss_drift,
+    reachable,
 )
 from dprmt.accounting.pairs import Schedule
 
@@ -64,17 +64,18 @@ class DeltaCurveSolver:
         self._refine([place for place in far if place > middle], level)
 
     def _ask(self, middle: int, places: list[int], level: float) -> None:
-        question = self.questions[middle]
+        question: Question = self.questions[middle]
         if math.isfinite(self.found[middle].upper):
             question = question.sharpened(self.found[middle])
+        question = reachable(self.schedule, question, self.direction)
         split = level > 1.0 and self._width(middle) > _SPLIT_BEYOND
-        curves = level_curves(self.schedule, question, self.direction, level, split, len(places) > _FEW)
-        drift = loss_drift(self.schedule)
-        made: dict[Side, Curve] = {} if curves is None else {side: curves(side) for side in _SIDES}
+        at = Level(self.schedule, question, self.direction, level, many=len(places) > _FEW)
+        is_trivial = question.is_trivial(at.ground.total_variation)
+        curves = {} if is_trivial else {side: at.curve(side, split) for side in _SIDES}
         for place in places:
             answer: dict[Side, float] = {"upper": 0.0, "lower": 0.0}
-            answer |= {side: self.questions[place].read(curve, side, drift) for side, curve in made.items()}
-            if made and answer["upper"] < self.questions[place].least:
+            answer |= {side: self.questions[place].read(curve, side, at.drift) for side, curve in curves.items()}
+            if curves and answer["upper"] < self.questions[place].least:
                 answer["upper"] = least_upper(self.schedule, self.questions[place], self.direction)
             self.found[place] = intersection(self.found[place], answer, self.questions[place], self.tolerance)
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError
 from dprmt.accounting.basics import Array, Direction, band_html, band_text
-from dprmt.accounting.composition import ComposedLoss, EpsilonAtDelta, loss_drift, solve, whole_loss
+from dprmt.accounting.composition import ComposedLoss, EpsilonAtDelta, Level, WholeCurve, solve
 from dprmt.accounting.pairs import Neighbours, Schedule
 from dprmt.accounting.questions._by_curves import lines_by_curves
 
@@ -62,10 +62,9 @@ def trade_off(schedule: Schedule, alpha: ArrayLike) -> TradeOff:
     f(α) = sup_ε (1 - δ(ε) - e^ε α) over all real ε: Dong, Roth & Su 2022 (arXiv:1905.02383v3), Proposition 6.
     """
     alpha = checked_rates(alpha)
-    drift = loss_drift(schedule)
-    bands = [whole_loss(schedule, direction, _LEVEL) for direction in _DIRECTIONS]
-    lower = np.min([_beta(band["upper"], alpha, drift, safe=True) for band in bands], axis=0)
-    upper = np.min([_beta(band["lower"], alpha, drift, safe=False) for band in bands], axis=0)
+    bands = [Level(schedule, WholeCurve(), direction, _LEVEL) for direction in _DIRECTIONS]
+    lower = np.min([_beta(band.composed("upper"), alpha, band.drift, safe=True) for band in bands], axis=0)
+    upper = np.min([_beta(band.composed("lower"), alpha, band.drift, safe=False) for band in bands], axis=0)
     upper = np.maximum(np.minimum(upper, 1.0 - alpha), lower)
     return TradeOff(alpha, lower, lower + _ESTIMATE_AT * (upper - lower), upper)
 
