@@ -12,7 +12,6 @@ import matplotlib as mpl
 import pytest
 
 from dprmt import plots
-from dprmt._files import read_lines
 from paper_figures._pieces import raw_file
 from paper_figures._reproduction import RESULTS
 from paper_figures.items import hutchpp_price
@@ -59,8 +58,8 @@ def test_there_are_notebooks() -> None:
 
 def test_price_of_hutchpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The picture is drawn from stored numbers, one of which is computed again."""
-    (line,) = read_lines(raw_file(RESULTS, "hutchpp-price", "paper"))
-    stored = line["value"]
+    (line,) = raw_file(RESULTS, "hutchpp-price", "paper").read_text(encoding="utf-8").splitlines()
+    stored = json.loads(line)["value"]
     monkeypatch.setattr(hutchpp_price, "measured", lambda: stored)
     (picture,) = hutchpp_price.measure("paper", tmp_path).pictures
     assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")

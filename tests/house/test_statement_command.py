@@ -31,8 +31,7 @@ from dprmt.accounting import (
     compose,
 )
 from dprmt.cli import main
-from dprmt.statements import privacy_card
-from dprmt.statements._claim import claim
+from dprmt.statements import PrivacyCard, privacy_card
 from dprmt_verify import NotCoveredError, read_statement, verify
 
 RUN = ["--noise-multiplier", "1.5", "--sample-rate", "0.02", "--steps", "50", "--delta", "1e-5"]
@@ -149,7 +148,7 @@ def test_there_is_a_claim_where_the_verifier_knows_the_mechanism(mechanism: DPSG
     if mechanism is None:
         return
     run = compose([(mechanism, 20), *([release] if release else [])])
-    found = claim(run, 1e-5, ENDS)
+    found = PrivacyCard(run, 1e-5, ENDS, ENDS["add"], ENDS["add"], ENDS["add"], "one row").as_dict()["claim"]
     if found is not None:
         assert len(read_statement(json.dumps(found)).claims) in (2, 6)
     elif run.has_pairs and not isinstance(mechanism.sampling, FixedOrder):
@@ -159,7 +158,7 @@ def test_there_is_a_claim_where_the_verifier_knows_the_mechanism(mechanism: DPSG
 
 def test_a_fixed_order_is_claimed_as_steps_of_all_samples() -> None:
     run = compose([(DPSGD(4.0, FixedOrder(), neighbours=ReplaceOne()), 5)])
-    proved = claim(run, 1e-6, run.epsilon_by_direction(1e-6))
+    proved = privacy_card(run, 1e-6).as_dict()["claim"]
     assert [verdict.word for verdict in verify(read_statement(json.dumps(proved)), 20.0)] == ["proved", "proved"]
 
 

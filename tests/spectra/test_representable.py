@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from dprmt import ParameterError
 from dprmt.spectra import BlendMemory, blend, blend_layers, denoise, denoise_layers
-from dprmt.spectra._denoiser import representable
 
 LIBRARIES = pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
 SIGMA = 4000.0
@@ -115,9 +114,3 @@ def test_the_top_of_wider_dtypes(function, dtype):
     assert np.isfinite(result).all()
     unscaled = function(near_the_limit().astype(np.float64), SIGMA, norm_correction=False)
     np.testing.assert_allclose(result / dtype(scale), unscaled, rtol=1e-4, atol=1e-1)
-
-
-def test_within_range_nothing_is_touched():
-    matrices = np.ones((2, 3, 4), np.float32)
-    assert representable(matrices, np.ones(2, np.float32), np.ones(2), np.float32, ["a", "b"]) is matrices
-    assert (matrices == 1).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,15 @@ pytest.importorskip("opacus")
 import torch
 
 from dprmt import ParameterError
-from dprmt.accounting import DPSGD
 from dprmt.training.clipping import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
 from dprmt.training.harness import ItemTask, Observer, train_task
-from dprmt.training.harness._ledger import mechanism_digest
-from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.recipes import Settings
 from dprmt.training.subspaces import Subspaces
 
+PRIVACY = {"noise_multiplier": 1.0, "delta": 1e-5}
 SETTINGS = Settings(
-    privacy={"noise_multiplier": 1.0, "delta": 1e-5},
+    privacy=PRIVACY,
     optimizer={"name": "adam", "learning_rate": 0.1},
     training={"batch_size": 10, "steps": 4, "checkpoint_every": 1},
 )
@@ -35,10 +34,10 @@ def losses(model: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(model(torch.eye(4)[labels]), labels, reduction="none")
 
 
-def start(out: Path, **options: Any) -> Any:
+def start(out: Path, settings: Settings = SETTINGS, **options: Any) -> Any:
     torch.manual_seed(0)
     task = ItemTask([0, 1, 2] * 10, torch.tensor, losses)
-    return train_task(torch.nn.Linear(4, 3), task, SETTINGS, out, **options)
+    return train_task(torch.nn.Linear(4, 3), task, settings, out, **options)
 
 
 class StopAfter(Observer):
@@ -100,10 +99,9 @@ def test_one_process_adds_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_seed_that_somebody_knows_is_no_secret(tmp_path: Path) -> None:
-    assert fresh_randomness(None, 1).is_secret
-    assert not fresh_randomness(5, 1).is_secret
-    start(tmp_path / "run", noise_seed=5)
-    assert not json.loads((tmp_path / "run" / "summary.json").read_text())["noise_is_secret"]
+    for name, seed in (("known", 5), ("secret", None)):
+        start(tmp_path / name, noise_seed=seed)
+        assert json.loads((tmp_path / name / "summary.json").read_text())["noise_is_secret"] is (seed is None)
 
 
 def test_a_run_with_a_known_seed_once_never_becomes_secret(tmp_path: Path) -> None:
@@ -148,7 +146,10 @@ def test_every_layer_has_a_projector_of_its_own() -> None:
         assert not torch.equal(subspaces.projector(model[0].weight), subspaces.projector(model[1].weight))
 
 
-def test_another_delta_is_another_ledger() -> None:
-    mechanism = DPSGD(1.0, 0.01)
-    assert mechanism_digest(mechanism, 1e-5) != mechanism_digest(mechanism, 1e-6)
-    assert mechanism_digest(mechanism, 1e-5) != mechanism_digest(DPSGD(1.1, 0.01), 1e-5)
+def test_another_delta_or_noise_is_another_ledger(tmp_path: Path) -> None:
+    digests = set()
+    for number, changes in enumerate(({}, {"delta": 1e-6}, {"noise_multiplier": 1.1})):
+        start(tmp_path / str(number), settings=replace(SETTINGS, privacy={**PRIVACY, **changes}))
+        lines = (tmp_path / str(number) / "privacy.jsonl").read_text().splitlines()
+        digests |= {json.loads(line)["mechanism"] for line in lines}
+    assert len(digests) == 3

@@ -29,11 +29,10 @@ from dprmt.accounting.opacus import register
 from dprmt.cli import main
 from dprmt.spectra import blend, denoise, denoise_layers
 from dprmt.training.clipping import ClippedStep, make_private, register_norm_samplers
-from dprmt.training.data._rows import Row
-from dprmt.training.data._selection import kept_rows
+from dprmt.training.data import load_data
 from dprmt.training.harness import read_metrics, train
 from dprmt.training.models import byte_tokenizer, load_model, save_adapter
-from dprmt.training.recipes import LoraRecipe, ModelRecipe
+from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe
 from tests.training.norms_by_word import by_word
 from tests.training.test_first_pass import SequenceFirst, TiedByHand
 from tests.training.test_planted_bugs import literal_sum
@@ -76,13 +75,20 @@ def resumed(folder: Path, run: Path) -> Any:
 
 
 @pytest.mark.parametrize("gone", [999, 0])
-def test_a_a_limit_of_rows_changes_by_one_row_at_most(gone: int) -> None:
+def test_a_a_limit_of_rows_changes_by_one_row_at_most(tmp_path: Path, gone: int) -> None:
     """1,000 rows, 500 kept; the last or the first row is removed."""
-    rows = [Row((f"text {number}",), number % 3, "train") for number in range(1000)]
-    before = {rows[number] for number in kept_rows(rows, limit=500)}
-    left = rows[:gone] + rows[gone + 1 :]
-    after = {left[number] for number in kept_rows(left, limit=500)}
-    assert before - after <= {rows[gone]}
+
+    def kept(rows: list[int]) -> set[str]:
+        lines = ["text,label", *(f"text {number},{'abc'[number % 3]}" for number in rows)]
+        (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+        files = {"train": ["rows.csv"], "validation": ["rows.csv"], "inputs": ["text"], "target": "label"}
+        recipe = DataRecipe("files", limit=500, **files)
+        data = load_data(recipe, byte_tokenizer(), "classification", base_folder=tmp_path)
+        assert len(data.train.rows) == 500
+        return {row.inputs[0] for row in data.train.rows}
+
+    before, after = kept(list(range(1000))), kept([number for number in range(1000) if number != gone])
+    assert before - after <= {f"text {gone}"}
     assert len(after - before) == len(before - after)
 
 

@@ -18,7 +18,6 @@ from transformers.pytorch_utils import Conv1D
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import ExactNorms, Hutchinson
 from dprmt.training.clipping import Units, UnitStep, make_private, plan_private
-from dprmt.training.clipping._unit_regime import TOKENS_ALONE
 from dprmt.training.norms import HutchinsonEstimator, ProbeGenerator
 from tests.training.clipping_table import (
     CLIPPINGS,
@@ -338,8 +337,9 @@ def test_regimes_are_chosen_from_public_sizes() -> None:
         "units are run one at a time: one of 5 rows fills a micro-batch",
     )
     assert "exceed a micro-batch of 8" in reason(units=Units(9, micro_batch_size=8))[1]
-    assert reason(tokens=TOKENS_ALONE // 2, units=Units(2, 64))[0] == "alone"
-    assert reason(tokens=TOKENS_ALONE // 2 - 1, units=Units(2, 64))[0] == "together"
+    # A unit of 256 tokens or more (docs/training.md).
+    assert reason(tokens=128, units=Units(2, 64))[0] == "alone"
+    assert reason(tokens=127, units=Units(2, 64))[0] == "together"
 
 
 def _private(model: nn.Module, *, most: float = 1.0, **options: object) -> object:
