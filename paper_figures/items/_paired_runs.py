@@ -44,10 +44,6 @@ class PairedRuns:
         """At the end of each seed's run."""
         return self.accuracy[variant][:, -1]
 
-    def mean_curve(self, variant: str) -> tuple[np.ndarray, np.ndarray]:
-        """Steps, and the mean over the seeds at each."""
-        return np.array(self.steps), self.accuracy[variant].mean(0)
-
     def difference(self, variant: str, baseline: str) -> np.ndarray:
         """At the end, in points, paired by seed."""
         return self.last(variant) - self.last(baseline)

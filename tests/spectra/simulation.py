@@ -1,4 +1,4 @@
-"""Exact and cheap samplers of noise and spiked-noise spectra, by Householder reduction on paper.
+"""Exact and cheap samplers of noise and spiked-noise spectra, by Householder reduction on paper; quadratic losses.
 
 A Gaussian matrix is invariant under rotations, so reducing it to bidiagonal form leaves independent chi
 variables (Bartlett; Silverstein 1985; Dumitriu & Edelman 2002): a draw costs O(min(m, n)) random numbers.
@@ -52,3 +52,11 @@ def top_of_spiked_noise(shape, signal, draws, rng):
         )
         tops[draw], overlaps[draw] = np.sqrt(values[0]), vectors[0, 0] ** 2
     return tops, overlaps
+
+
+def quadratic(seed, d=5):
+    """A gradient and a positive semidefinite curvature whose eigenvalues differ by up to e⁵, and the generator."""
+    rng = np.random.default_rng(seed)
+    Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    H = Q * np.exp(rng.uniform(-4, 1, d)) @ Q.T
+    return rng, rng.standard_normal(d), (H + H.T) / 2

@@ -14,16 +14,9 @@ from hypothesis import strategies as st
 
 from dprmt import ParameterError
 from dprmt.spectra import denoise, direction_gain, filter_gain, largest_direction_gain, noise_gain
+from tests.spectra.simulation import quadratic
 
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-def problem(seed, d=5):
-    """A gradient and a positive semidefinite curvature whose eigenvalues differ by up to e⁵."""
-    rng = np.random.default_rng(seed)
-    Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
-    H = Q * np.exp(rng.uniform(-4, 1, d)) @ Q.T
-    return rng, rng.standard_normal(d), (H + H.T) / 2
 
 
 def best_decrease(g, mean, second):
@@ -47,7 +40,7 @@ def noisy_decrease(g, H, sigma):
 @given(SEEDS, st.floats(0.01, 3))
 def test_gain_of_an_affine_map_has_three_factors(seed, sigma):
     """The map AY + b: gain = (1 + ρ)·κ(E d)/(1 + ν), ν = tr(H Cov d)/(E d)ᵀH(E d); never above (1 + ρ)·κ(E d)."""
-    rng, g, H = problem(seed)
+    rng, g, H = quadratic(seed)
     A, b = rng.standard_normal((5, 5)), rng.standard_normal(5)
     mean, covariance = A @ g + b, sigma**2 * A @ A.T
     assume(g @ mean > 1e-3 * np.linalg.norm(g) * np.linalg.norm(mean))
@@ -60,7 +53,7 @@ def test_gain_of_an_affine_map_has_three_factors(seed, sigma):
 @given(SEEDS, st.floats(0.01, 3), st.floats(0.1, 10))
 def test_maps_whose_mean_is_along_g_gain_at_most_1_plus_rho(seed, sigma, scale):
     """And d = g attains it."""
-    rng, g, H = problem(seed)
+    rng, g, H = quadratic(seed)
     A = rng.standard_normal((5, 5))
     A += np.outer(scale * g - A @ g, g) / (g @ g)  # A g = scale·g
     limit = noise_gain(g, H, sigma).gain
@@ -75,7 +68,7 @@ def test_maps_whose_mean_is_along_g_gain_at_most_1_plus_rho(seed, sigma, scale):
 @given(SEEDS, st.floats(0.01, 3))
 def test_no_map_beats_the_newton_direction(seed, sigma):
     """No direction gains more than (1 + ρ)K, H⁻¹g gains that, and K is at most Kantorovich's (l + L)²/4lL."""
-    rng, g, H = problem(seed)
+    rng, g, H = quadratic(seed)
     K, noisy = largest_direction_gain(g, H), noisy_decrease(g, H, sigma)
     limit = noise_gain(g, H, sigma).gain * K
     for v in rng.standard_normal((20, 5)):
@@ -90,7 +83,7 @@ def test_no_map_beats_the_newton_direction(seed, sigma):
 
 @given(SEEDS)
 def test_one_plus_rho_bounds_every_map_exactly_for_eigenvectors(seed):
-    _, g, H = problem(seed)
+    _, g, H = quadratic(seed)
     for v in np.linalg.eigh(H)[1].T:
         assert largest_direction_gain(v, H) == pytest.approx(1.0, abs=1e-9)
     assume(np.linalg.norm(H @ g - (g @ H @ g) / (g @ g) * g) > 1e-3 * np.linalg.norm(H @ g))
@@ -159,7 +152,7 @@ def test_equal_singular_values_have_equal_weights():
 @given(SEEDS, st.floats(0.0, 3), st.integers(1, 4))
 def test_a_projection_helps_if_and_only_if_it_drops_enough_curvature(seed, sigma, kept):
     """Gain (1 - e)²/(1 - q) of ΠY: above 1 if and only if q > e(2 - e); drawn projections, not of H's own."""
-    rng, g, H = problem(seed)
+    rng, g, H = quadratic(seed)
     Q = np.linalg.qr(rng.standard_normal((5, kept)))[0]
     Π = Q @ Q.T
     total = g @ H @ g + sigma**2 * np.trace(H)
@@ -215,7 +208,7 @@ def test_norm_correction_at_the_noisy_rate(signal, climbs):
 @given(SEEDS, st.floats(0.05, 3), st.floats(0.1, 1.9))
 def test_no_map_of_the_noisy_length_does_better_than_stated(seed, sigma, t):
     """At t times the noisy rate: at most 2tc - t²·h_min(1 + ρ_c)/(h_g(1 + ρ)); by an eigenvector of h_min attained."""
-    rng, g, H = problem(seed)
+    rng, g, H = quadratic(seed)
     values, vectors = np.linalg.eigh(H)
     for gradient, attained in ((g, False), (vectors[:, 0], True)):
         size, along, trace = gradient @ gradient, gradient @ H @ gradient, np.trace(H)
@@ -263,7 +256,7 @@ def test_our_own_denoiser_gains_34_where_1_plus_rho_is_1_03():
 
 @given(SEEDS)
 def test_products_libraries_and_scales_agree(seed):
-    rng, g, H = problem(seed, 6)
+    rng, g, H = quadratic(seed, 6)
     v = rng.standard_normal(6)
     expected = direction_gain(v, g, H)
     T = torch.from_numpy

@@ -11,16 +11,9 @@ from hypothesis import strategies as st
 
 from dprmt import ParameterError
 from dprmt.spectra import NoiseGain, noise_gain
+from tests.spectra.simulation import quadratic
 
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-def problem(seed, d=5):
-    """A gradient and a positive semidefinite curvature."""
-    rng = np.random.default_rng(seed)
-    Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
-    H = Q * np.exp(rng.uniform(-4, 1, d)) @ Q.T
-    return rng, rng.standard_normal(d), (H + H.T) / 2
 
 
 def expected_decrease(g, H, sigma):
@@ -37,7 +30,7 @@ def best(decrease, scale):
 @given(SEEDS, st.floats(0.01, 10))
 def test_gain_is_the_ratio_of_the_best_decreases(seed, sigma):
     """Max over α without noise = (1 + ρ) max over α with noise; at one rate up to the best, at most (1+2ρ)/(1+ρ)."""
-    _, g, H = problem(seed)
+    _, g, H = quadratic(seed)
     found = noise_gain(g, H, sigma)
     clean, noisy = expected_decrease(g, H, 0.0), expected_decrease(g, H, sigma)
     (_, without), (rate, with_noise) = (best(f, 4 * (g @ g) / (g @ H @ g)) for f in (clean, noisy))
@@ -53,7 +46,7 @@ def test_gain_is_the_ratio_of_the_best_decreases(seed, sigma):
 
 def test_expectation_by_simulation():
     """The decrease that the derivation starts from, drawn; and the same with a trace that is 20 % off is rejected."""
-    rng, g, H = problem(3)
+    rng, g, H = quadratic(3)
     α, sigma, draws = 0.3, 0.7, 40_000
     steps = g + sigma * rng.standard_normal((draws, len(g)))
     decreases = α * steps @ g - α**2 / 2 * np.einsum("ni,ij,nj->n", steps, H, steps)
@@ -64,7 +57,7 @@ def test_expectation_by_simulation():
 
 @given(SEEDS, st.booleans())
 def test_preconditioner_is_the_curvature_php(seed, as_operator):
-    rng, g, H = problem(seed)
+    rng, g, H = quadratic(seed)
     p = rng.uniform(0.1, 3, len(g))
     hessian = (lambda v: H @ v) if as_operator else H
     whole = (lambda v: p * (H @ (p * v))) if as_operator else np.diag(p) @ H @ np.diag(p)
@@ -75,7 +68,7 @@ def test_preconditioner_is_the_curvature_php(seed, as_operator):
 @given(SEEDS)
 def test_products_libraries_and_shapes_agree(seed):
     """A callable, a linear operator and torch, and a gradient with two axes: the same vectors, the same answer."""
-    _, g, H = problem(seed, 6)
+    _, g, H = quadratic(seed, 6)
     expected = noise_gain(g, lambda v: H @ v, 0.5)
     others = [
         noise_gain(g, scipy.sparse.linalg.aslinearoperator(H), 0.5),
@@ -105,7 +98,7 @@ def test_upper_limit_covers_the_trace(probes, rank):
 
 
 def test_estimate_is_unbiased():
-    _, g, H = problem(11, 20)
+    _, g, H = quadratic(11, 20)
     found = [noise_gain(g, lambda v: H @ v, 1.0, probes=1, seed=seed).trace for seed in range(3000)]
     error = np.std(found) / len(found) ** 0.5
     assert abs(np.mean(found) - np.trace(H)) < 4 * error

@@ -14,6 +14,7 @@ from dprmt.training.clipping._costs import StepCosts as StepCosts
 from dprmt.training.clipping._costs import WayCost as WayCost
 from dprmt.training.clipping._make_private import make_private as make_private
 from dprmt.training.clipping._memory import TensorMemory as TensorMemory
+from dprmt.training.clipping._memory import saved_for_backward as saved_for_backward
 from dprmt.training.clipping._opacus_engine import estimate_norms as estimate_norms
 from dprmt.training.clipping._opacus_engine import register_norm_samplers as register_norm_samplers
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer as DistributedNoisySumOptimizer
@@ -54,5 +55,6 @@ __all__ = [
     "measured_rates",
     "plan_private",
     "register_norm_samplers",
+    "saved_for_backward",
     "sum_of",
 ]

@@ -6,8 +6,7 @@ alive at once. A forward pass on made-up samples shows shapes; nothing private i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any, SupportsFloat
@@ -21,13 +20,14 @@ from dprmt import _html
 from dprmt._validation import ParameterError
 from dprmt.accounting import Poisson, RandomAllocation, ZeroOut
 from dprmt.training.clipping._matrix_layers import FactoredLayer
+from dprmt.training.clipping._memory import saved_for_backward
 from dprmt.training.clipping._policy import Layer
 from dprmt.training.clipping._rates import Rates
 from dprmt.training.norms import NormRecord
 
 _FLOAT = 4  # bytes
 _OF_THE_SUM = 5 * _FLOAT  # an entry's of the sum: written, and read and written as noise is added and it is divided
-_SLOWER, _DEARER = 0.10, 0.05
+_SLOWER, _MORE_EPSILON = 0.10, 0.05
 FORMED = "formed"
 """Every sample's gradient at once, as hooks do that keep them: not offered, to compare with."""
 
@@ -63,7 +63,7 @@ class LayerCost:
     flops, normals, moved : int
         Of products, random numbers, and bytes read and written, beside those of a step without privacy.
     at_once : int
-        Bytes of what is formed at once and let go.
+        Bytes of what is formed at once and freed.
     kept : int
         Bytes that are kept until the sum is formed.
     """
@@ -172,7 +172,7 @@ class StepCosts:
 
 
 def _costs_little(one: WayCost, exact: WayCost) -> bool:
-    return one.epsilon is not None and exact.epsilon is not None and one.epsilon <= (1 + _DEARER) * exact.epsilon
+    return one.epsilon is not None and exact.epsilon is not None and one.epsilon <= (1 + _MORE_EPSILON) * exact.epsilon
 
 
 def _up(epsilon: float) -> str:
@@ -183,9 +183,9 @@ def forward_pass(modules: Mapping[str, nn.Module], losses: Callable[[], torch.Te
     """Shapes, FLOPs and what is kept of a forward pass over made-up samples."""
     seen: dict[str, Seen] = {}
     handles = [module.register_forward_hook(_noting(name, seen)) for name, module in modules.items()]
-    parameters = {p.untyped_storage()._cdata for module in modules.values() for p in module.parameters()}
+    parameters = [p for module in modules.values() for p in module.parameters()]
     try:
-        with FlopCounterMode(display=False) as counter, _saved(parameters) as saved:
+        with FlopCounterMode(display=False) as counter, saved_for_backward(parameters) as saved:
             found = losses()
     finally:
         for handle in handles:
@@ -318,20 +318,3 @@ def _noting(name: str, seen: dict[str, Seen]) -> Callable[..., None]:
         )
 
     return note
-
-
-@contextmanager
-def _saved(without: set[int]) -> Iterator[dict[int, int]]:
-    """Bytes of every storage that autograd keeps, once, by its identity."""
-    saved: dict[int, int] = {}
-    alive = []  # so that no identity is used twice
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in without:
-            alive.append(storage)
-            saved[storage._cdata] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield saved

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import torch
 
 from dprmt._validation import ParameterError
+from dprmt.training.clipping import saved_for_backward
 from dprmt.training.data import TaskData, per_sample_losses
 from dprmt.training.harness._clip_only import named_relation
 from dprmt.training.harness._costs import with_norms
@@ -174,23 +173,6 @@ def activation_bytes(loaded: LoadedModel, data: TaskData) -> int:
 
 def _saved_bytes(loaded: LoadedModel, data: TaskData, tokens: int) -> int:
     batch = made_up_batch(loaded, data, samples=1, tokens=tokens)
-    with _saved_tensors({value.untyped_storage()._cdata for value in loaded.model.parameters()}) as saved:
+    with saved_for_backward(loaded.model.parameters()) as saved:
         per_sample_losses(loaded.model, batch)
     return sum(saved.values())
-
-
-@contextmanager
-def _saved_tensors(without: set[int]) -> Iterator[dict[int, int]]:
-    # Bytes of every storage that autograd keeps, once, by its identity.
-    saved: dict[int, int] = {}
-    kept = []  # so that no identity is used twice
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in without:
-            kept.append(storage)
-            saved[storage._cdata] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield saved
