@@ -311,7 +311,7 @@ def write_page(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Go on with the run, print the table and every contradiction; with ``--page`` write the section."""
+    """Continue the run, print the table and every contradiction; with ``--page`` write the section."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--checked", type=float, default=0.2, help="share of the mechanisms held against references")

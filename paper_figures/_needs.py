@@ -1,4 +1,4 @@
-"""What an item needs that may not be here: weights, files, a GPU. Each answer is found out, and "" where it is here."""
+"""What an item needs that may not be here: weights, files, a GPU. Each answer is looked up, and "" where it is here."""
 
 from __future__ import annotations
 

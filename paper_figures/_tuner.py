@@ -23,7 +23,7 @@ Train = Callable[[str, float, int, Path], Sequence[Any]]
 
 @dataclass(frozen=True)
 class Tuned:
-    """One optimizer at its best rate: its records by seed, as stored. Not private, but for ε."""
+    """One optimizer at its best rate: its records by seed, as stored. Not private, except for ε."""
 
     rate: float
     runs: list[dict[str, Any]]

@@ -26,7 +26,7 @@ class UsageError(Exception):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help as it is written, but for prose under a heading: that is filled to the terminal's width."""
+    """Help as it is written, except for prose under a heading: that is filled to the terminal's width."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         blocks = re.split(r"(?m)^(?=\S)", text)  # a heading and what is indented under it

@@ -16,7 +16,7 @@ from dprmt.statements import PrivacyCard, privacy_card
 
 def _words(name: str, text: str) -> str:
     if not text.strip():
-        raise ParameterError(name, text, "words")
+        raise ParameterError(name, text, "a non-empty description")
     return " ".join(text.split())
 
 

@@ -112,7 +112,7 @@ def run_train(namespace: argparse.Namespace) -> None:
 
 
 def _which_run(namespace: argparse.Namespace) -> tuple[str | None, str, bool]:
-    # Recipe, folder and whether it is gone on with. ``--resume NAME --out DIR`` is a recipe after a bare ``--resume``.
+    # Recipe, folder and whether it is resumed. ``--resume NAME --out DIR`` is a recipe after a bare ``--resume``.
     recipe, out, resume = namespace.recipe, namespace.out, namespace.resume
     if isinstance(resume, str) and recipe is None and out is not None:
         recipe, resume = resume, True

@@ -33,7 +33,7 @@ def plot_singular_values(
 ) -> Axes:
     """Sorted singular values of a noisy matrix, with the bulk edge, the gate and the detection threshold.
 
-    A noisy value above the gate shows a signal, but for the stated rate of false alarms; a clean value below the
+    A noisy value above the gate shows a signal, except at the stated rate of false alarms; a clean value below the
     detection threshold leaves no trace.
 
     Parameters

@@ -123,7 +123,7 @@ def write_report(
     seeds : int
         How many runs, >= 1, each with its own noise and batches: with several, the Improvement has bands.
     progress : Progress, optional
-        Who hears how far it is.
+        Receives what is being made, and how far it is.
 
     Returns
     -------

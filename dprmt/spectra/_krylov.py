@@ -101,7 +101,7 @@ class DeflatedProduct:
         return rows - (rows @ U) @ U.mT if U.shape[-1] else rows
 
     def without(self, vectors: Array) -> DeflatedProduct:
-        """The same with more vectors deflated; these are orthonormal but for rounding, which this removes."""
+        """The same with more vectors deflated; these are orthonormal up to rounding, which this removes."""
         xp = array_namespace(vectors)
         if not vectors.shape[-1]:
             return self
@@ -154,7 +154,7 @@ class FrobeniusRun:
         return False
 
     def sees_above(self, threshold: float) -> bool:
-        """Whether T has an eigenvalue that is not below the threshold: then B has, but for rounding."""
+        """Whether T has an eigenvalue that is not below the threshold: then B has, up to rounding."""
         return float(np.linalg.eigvalsh(self._tridiagonal())[-1]) >= threshold
 
     def step(self) -> None:

@@ -45,7 +45,7 @@ class PrivacyCard:
     gdp_mu : PrivacyBounds
         The smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > 1e-10.
     advantage : PrivacyBounds
-        An attacker's true positive rate less his false positive rate, at most.
+        An attacker's true positive rate less the false positive rate, at most.
     true_positive_rate : PrivacyBounds
         The largest at a false positive rate of 1 %.
     unit : str

@@ -79,7 +79,7 @@ class Quadratic(Problem):
 
 
 class Nothing(Problem):
-    """No data: all that is released is noise, and every step away from the start is for nothing."""
+    """No data: all that is released is noise, and every step away from the start is in vain."""
 
     _SIZE = 7850
 

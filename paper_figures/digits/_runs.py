@@ -27,7 +27,7 @@ class Run(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What is left of a run; all **private**, but for ε: ``over`` by matrix are clean values over the threshold."""
+    """What is left of a run; all **private**, except for ε: ``over`` by matrix are clean values over the threshold."""
 
     tune: float
     tune_loss: float

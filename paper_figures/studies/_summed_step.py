@@ -157,7 +157,7 @@ class SummedStep:
         units: Sequence[int | str] | torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Refused: sums are added by :meth:`add`."""
-        raise ParameterError("losses", type(losses).__name__, "absent: this step is given sums, by its method add")
+        raise ParameterError("losses", type(losses).__name__, "left out: this step is given sums, by its method add")
 
     def step(self) -> None:
         """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum."""

@@ -135,7 +135,7 @@ class ClosedFormTask(GroupTask):
 
 
 class GroupRecord(NamedTuple):
-    """Training metrics after a number of steps. Private but for ε."""
+    """Training metrics after a number of steps. Private except for ε."""
 
     step: int
     epsilon: float

@@ -49,7 +49,7 @@ def law_of(mass: np.ndarray) -> LossPMF:
 
 
 def even_masses() -> np.ndarray:
-    """At every node the same, but for a rare largest loss."""
+    """At every node the same, except for a rare largest loss."""
     mass = np.ones(2 * REACH + 1)
     mass[-1] = 0.08
     return mass / mass.sum()

@@ -93,7 +93,7 @@ def test_one_cell_holds_all_that_is_averaged(direction: str, mesh: float) -> Non
 
 
 def test_a_cell_that_is_cut_is_an_error_of_ours() -> None:
-    """The fault of old: a node between log(1 - q) and the mean cut what was averaged, and E u fell by 3e-7."""
+    """The former fault: a node between log(1 - q) and the mean cut what was averaged, and E u fell by 3e-7."""
     step = DPSGD(1.0, 1e-3).step()
     pair = step.pairs(128, 1e-12)[1]
     ends = directed_range(pair, 1e-12, "add")

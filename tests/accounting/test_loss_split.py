@@ -111,7 +111,7 @@ def test_left_of_its_grid_a_curve_is_at_least_what_it_is_there() -> None:
 
 
 def test_just_left_of_its_grid_a_curve_keeps_what_lies_below() -> None:
-    """D is linear in e^ε but for losses below ε, of which as much as 1e-10 may lie left of the grid."""
+    """D is linear in e^ε except for losses below ε, of which as much as 1e-10 may lie left of the grid."""
     small_part = LossPMF(np.array([-5, 5]), np.array([0.27, 0.73]), MESH, 0.0)
     upper = small_loss_curves(small_part, [40], 1e-9, "upper")
     first, law = power(small_part, 40)

@@ -82,7 +82,7 @@ def test_hockey_stick_curve_is_its_definition(weights: list, mesh: float, first:
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_one_exact_step_is_the_closed_form(direction: str) -> None:
-    """On the grid equal but for the tail's 1e-12; between grid points on the chord in e^ε, so never below."""
+    """On the grid equal except for the tail's 1e-12; between grid points on the chord in e^ε, so never below."""
     mesh = 1e-3
     pld = in_direction(EXACT.to_pld(mesh), direction)
     right_share = math.expm1(mesh / 2) / math.expm1(mesh)
@@ -185,7 +185,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of seven nodes at a time are those of all nodes at once, but for a charge of the size of the tails."""
+    """Cells of seven nodes at a time are those of all nodes at once, except for a charge of the size of the tails."""
     pair = PAIRS[name]
     nodes = np.concatenate([np.linspace(-1.5, 1.5, 61), [2.0, 3.0, 8.0, 20.0]])
     whole = charged_cells(pair, nodes)

@@ -13,7 +13,7 @@ from tests.house.import_graph import ROOT, modules
 
 
 def rooms() -> list[str]:
-    """Every importable name of a module with an ``__all__``, but for the folders that are accounting's own."""
+    """Every importable name of a module with an ``__all__``, except for the folders that are accounting's own."""
     own = tuple(
         f"dprmt.accounting.{path.parent.name}" for path in (ROOT / "dprmt" / "accounting").glob("*/__init__.py")
     )

@@ -107,7 +107,7 @@ def test_unknown_words_get_a_hint_among_all(install: Install) -> None:
         settings(denoising={"method": "halvin"})
     with pytest.raises(ParameterError, match="one of 'exact', 'ghost', 'auto', 'hutchinson', 'hutch\\+\\+', 'half'"):
         NormsRecipe("quarter")
-    with pytest.raises(ParameterError, match=r"absent unless .* is 'hutchinson' or 'hutch\+\+' or 'half'"):
+    with pytest.raises(ParameterError, match=r"left out unless .* is 'hutchinson' or 'hutch\+\+' or 'half'"):
         NormsRecipe("ghost", probes=3)
     with pytest.raises(KeyError):
         NORMS["quarter"]

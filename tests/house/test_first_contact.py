@@ -1,4 +1,4 @@
-"""What a newcomer meets: terminals of every encoding, a core without extras, a run that is gone on with."""
+"""What a newcomer meets: terminals of every encoding, a core without extras, a run that is resumed."""
 
 from __future__ import annotations
 

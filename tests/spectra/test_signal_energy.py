@@ -23,7 +23,7 @@ def noisy_gradients(energy, d, sigma, count, seed=0):
 @pytest.mark.parametrize(("d", "energy"), [(3, 0.0), (3, 8.0), (200, 40.0), (2000, 0.0)])
 def test_unbiased_and_covered_with_the_stated_probability(d, energy):
     """Mean within 3.5 standard errors; coverage of the 90 % interval in its binomial range. A noise that is taken for
-    a third smaller or larger is found out by both.
+    a third smaller or larger is rejected by both.
     """
     draws = noisy_gradients(energy, d, 1.0, 3000)
     for sigma, right in ((1.0, True), (0.66, False), (1.33, False)):

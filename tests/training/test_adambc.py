@@ -308,7 +308,7 @@ def two_groups(dtypes: Sequence[Any], foreach: bool | None = None, seed: int = 0
 
 
 def gradients_for(params: Sequence[Any], steps: int, seed: int = 100) -> list[list[Any]]:
-    """Random gradients; every parameter but the first misses one step now and then."""
+    """Random gradients; every parameter but the first misses some steps at random."""
     rng = np.random.default_rng(seed)
     return [
         [

@@ -273,7 +273,7 @@ def test_an_opacus_loop_of_ones_own(norms: type[Any]) -> None:
 
 
 class LargestTensor(TorchDispatchMode):
-    """Elements of the largest tensor that an operation gives back, but for those of one size."""
+    """Elements of the largest tensor that an operation gives back, except for those of one size."""
 
     def __init__(self, ignored: int) -> None:
         super().__init__()

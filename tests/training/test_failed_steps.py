@@ -124,7 +124,7 @@ def copied(value: Any) -> Any:
 
 
 def state(step: ClippedStep) -> dict[str, Any]:
-    """All that a micro-batch or a step can change, but for the numbers of steps that are used up."""
+    """All that a micro-batch or a step can change, except for the numbers of steps that are used up."""
     found: dict[str, Any] = {}
     for name, p in network(step).named_parameters():
         found[name] = copied(p)

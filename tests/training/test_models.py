@@ -344,7 +344,7 @@ BAD: list[tuple[ModelRecipe, int | None, str]] = [
     (tiny("gpt2", "generation"), 3, r"labels must be given if and only if"),
     (tiny("bert"), 1, r"labels must be an integer >= 2"),
     (tiny("bert", "generation"), None, r"model\.task must be 'classification' for a bert model"),
-    (tiny("bert", config={"hidden": 8}), 3, r"model\.config\.hidden must be absent: bert has no such size"),
+    (tiny("bert", config={"hidden": 8}), 3, r"model\.config\.hidden must be left out: bert has no such size"),
     (tiny("bert", config={"hidden_size": 15}), 3, r"model\.config must be sizes that fit together"),
     (
         tiny("bert", finetune="lora", lora=lora("gpt2")),

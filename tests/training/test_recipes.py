@@ -359,7 +359,7 @@ def test_sections_are_keywords_of_the_library() -> None:
 def test_a_rank_that_adapts_is_refused_by_name() -> None:
     """The error says what to give instead; files that were written with nothing there are read."""
     grape = load_recipe("roberta-large-sst2-grape")
-    with pytest.raises(ParameterError, match=r"optimizer\.energy_share must be absent.*fixed, by optimizer\.rank"):
+    with pytest.raises(ParameterError, match=r"optimizer\.energy_share must be left out.*fixed, by optimizer\.rank"):
         grape.with_changes({"optimizer.projector": "svd", "optimizer.energy_share": 0.9})
     values = grape.to_dict()
     assert "energy_share" not in values["optimizer"]

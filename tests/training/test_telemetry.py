@@ -157,7 +157,7 @@ def test_pure_noise_is_seen_to_be_pure_noise():
 
 
 class Clean(torch.Tensor):
-    """A clean gradient: whoever does anything with it is found out."""
+    """A clean gradient: whatever uses it is detected."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):

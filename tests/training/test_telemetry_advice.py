@@ -46,7 +46,7 @@ def advised(name, rate, seed, *, spectrum=(0.1, 1.0), clip=math.inf, steps=STEPS
 
 @pytest.mark.parametrize("name", MAKE)
 def test_a_rate_eight_times_too_low_and_one_far_too_high_are_seen(name):
-    """From the first reading to the last it hears nothing false; at the end, in every run, the truth."""
+    """From the first reading to the last nothing false is said; at the end, in every run, the truth."""
     low, lefts = zip(*(advised(name, BEST[name] / 8, seed) for seed in range(4)), strict=True)
     assert {reading["rate"] for run in low for reading in run} == {"too low"}
     assert low[0][0]["factor"]["low"] > 1

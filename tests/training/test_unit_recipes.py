@@ -75,10 +75,10 @@ def test_bad_columns_are_refused_in_a_sentence(tmp_path: Path, rows: list, head:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"limit": 3}, "data.limit must be absent with data.unit"),
+        ({"limit": 3}, "data.limit must be left out with data.unit"),
         ({"rows_per_unit": 0}, "data.rows_per_unit must be"),
         ({"unit_gradient": "median"}, "data.unit_gradient must be one of 'sum', 'mean'"),
-        ({"unit": None, "rows_per_unit": 2}, "data.rows_per_unit must be absent without data.unit"),
+        ({"unit": None, "rows_per_unit": 2}, "data.rows_per_unit must be left out without data.unit"),
         ({"unit_regime": "together"}, "data.rows_per_unit must be given"),
         ({"source": "docstrings", "unit": "author"}, "data.unit must be 'module'"),
     ],

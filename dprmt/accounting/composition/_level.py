@@ -107,7 +107,7 @@ class Level:
 
     @property
     def farthest(self) -> float:
-        """The largest loss of all steps, but for what is cut off."""
+        """The largest loss of all steps, except for what is cut off."""
         each = zip(self.pairs["upper"], self.ground.ranges, strict=True)
         return sum(count * max(high, 0.0) for (_, count), (_, high) in each)
 

@@ -67,6 +67,6 @@ def _good_cuts(total: float, sketch: int, power_iteration: bool) -> list[float]:
 
 def _missed(share: float, sketch: int, power_iteration: bool) -> float:
     """κ: an upper bound on how far a direction left over misses the exact constraints, in units of x (H5)."""
-    length = 4.0 * (math.log(1.0 / _LONG_SKETCH) + sketch / 2 * math.log(2.0))  # Σ λ‖g‖² but for that probability
+    length = 4.0 * (math.log(1.0 / _LONG_SKETCH) + sketch / 2 * math.log(2.0))  # Σ λ‖g‖² except for that probability
     scale = share / (1.0 + _ROOM)
     return ROUNDING * math.sqrt(length) / (scale if power_iteration else math.sqrt(scale))

@@ -211,7 +211,7 @@ class ApproximateRelease(Release):
         above = AtomicPair(losses, p, self.delta, reach=_DISCLOSED if self.delta else _LEAST_REACH)
         if self.delta == 0.0:
             return _ReleaseStep(above, above)
-        # From below a disclosure is believed but for a chance of e^{-D}: a finite loss.
+        # From below a disclosure is certain except with probability e^{-D}: a finite loss.
         disclosed = self.delta * np.array([math.exp(-_DISCLOSED), -math.expm1(-_DISCLOSED)])
         ends = np.array([-_DISCLOSED, _DISCLOSED])
         below = AtomicPair(np.insert(ends, 1, losses), np.insert(disclosed, 1, p), 0.0)

@@ -18,7 +18,7 @@ from dprmt.accounting.pairs._cells import CellRows, LossCells
 
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
 _SPARE = 0.5  # of a height: dropping all of it would leave nothing at larger losses
-_NO_GAP = 1e-9  # of the largest one: a cell whose mean is a node, but for rounding
+_NO_GAP = 1e-9  # of the largest one: a cell whose mean is a node, up to rounding
 _MOST_DRIFT = 1e-12  # of E u, by which rounding may move mass to the wrong side
 _LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
 
@@ -209,7 +209,7 @@ def drops(moment: Array, share: Array, height: Array | None = None) -> Array:
     # A drop at the end of the law changes its mean of u, to first order; one inside only narrows the law. With a
     # node at the commonest loss the last cell lies beside it.
     if height is not None:
-        to_left |= left <= _NO_GAP * height[..., :-1]  # its mean is its left node, but for rounding
+        to_left |= left <= _NO_GAP * height[..., :-1]  # its mean is its left node, up to rounding
         seen = (gap > 0.0) & (gap > _NO_GAP * np.max(gap, axis=-1, keepdims=True))
         end = gap.shape[-1] - 1 - np.argmax(seen[..., ::-1], axis=-1)[..., None]
         at_end = [np.take_along_axis(values, end, -1) for values in (to_left, seen, left, height)]

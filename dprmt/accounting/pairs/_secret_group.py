@@ -18,7 +18,7 @@ from dprmt.accounting.pairs._coin_mixtures import log_coin_weights
 from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 
-_SAME = 1e-12  # relative: ends of cells that lie on a lattice but for rounding
+_SAME = 1e-12  # relative: ends of cells that lie on a lattice up to rounding
 _MOST_NODES, _MOST_OF_ONE = 4096, 3072  # of a lattice of sums, and of one sample's shifts on it
 _ROUNDING = 1e-12  # relative, of one more sum's masses: of at most 4,096 products each
 _WIDE = 3.0  # times the mean width

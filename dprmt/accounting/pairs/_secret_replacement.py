@@ -82,7 +82,7 @@ class SecretReplacement:
     def thresholds(self, nodes: Array) -> tuple[Array, Array]:
         """The outcome at which the loss reaches each node, and by how much the loss misses the node there.
 
-        Where the loss jumps across a node it does not miss it.
+        Where the loss steps across a node it does not miss it.
         """
         grid, table = self._table
         size, place = np.unique(np.abs(nodes), return_inverse=True)
@@ -139,7 +139,7 @@ class SecretReplacement:
         return self.one.sample_rate * float(self.one.capped_curve(np.array([self._last]), self._last)[0][0])
 
     def _masses(self, ends: Array) -> tuple[Array, Array]:
-        """P's and Q's masses between outcomes, but for what is lost."""
+        """P's and Q's masses between outcomes, except for what is lost."""
         q, plain = self.one.sample_rate, interval_masses(ends)
         t = np.clip(ends, -self._last, self._last)
         value, rest = self.one.capped_curve(t, self._last)

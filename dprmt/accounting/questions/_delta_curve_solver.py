@@ -53,7 +53,7 @@ class DeltaCurveSolver:
             level = min(level + min(max(math.log(_SAFELY * worst, 4), _LEAST_STEP), 1.0), last)
 
     def _refine(self, wide: list[int], level: float) -> None:
-        """Make a loss for the middle of what is wide, ask it all, and go on with what is far from there."""
+        """Make a loss for the middle of what is wide, ask it all, and repeat for what is far from there."""
         if not wide:
             return
         middle = wide[len(wide) // self.parts]

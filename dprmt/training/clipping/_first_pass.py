@@ -124,7 +124,7 @@ class FirstPass:
         return distances
 
     def forget(self) -> None:
-        """Let go of a forward pass."""
+        """Discard a forward pass."""
         self._outputs, self._plain = [], {}
 
     def remove(self) -> None:

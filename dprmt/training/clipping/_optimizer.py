@@ -86,7 +86,7 @@ class NoisySum:
                 sum_of(parameter, self.released_shape(parameter))
 
     def forget(self) -> None:
-        """Let go of the sum, and of what was released of it."""
+        """Free the sum, and what was released of it."""
         for parameter in self.params:
             parameter.grad = parameter.summed_grad = parameter.projected_grad = None
 
@@ -114,7 +114,7 @@ class NoisySum:
             return (total.double() + generator.normal(total.shape, std=std, device=total.device)).to(total.dtype)
         if secure or std == 0:
             return total + _generate_noise(std=std, reference=total, generator=generator, secure_mode=secure)
-        # Opacus' own call, but for the zeros that it makes before.
+        # Opacus' own call, except for the zeros that it makes before.
         noise = torch.normal(0.0, std, total.shape, device=total.device, generator=generator, dtype=total.dtype)
         return noise.add_(total) if self.keeps_sums else total.add_(noise)
 
@@ -197,7 +197,7 @@ class _InSubspaces:
         return float(self.noise_multiplier * self.max_grad_norm / self.expected_batch_size)
 
     def add_noise(self) -> None:
-        """As ever, if the inner optimizer is as it should be; it is told of σ, C and L, which may follow schedules."""
+        """One step, if the inner optimizer is as it should be; it is told of σ, C and L, which may follow schedules."""
         self.original_optimizer.check()
         for group in self.param_groups:
             group["noise_variance"] = self.noise_std**2

@@ -185,7 +185,7 @@ class NormSamplers:
                 forward.is_apart = True
 
     def forget(self) -> None:
-        """Let go of a backward pass, or of a forward pass that is not followed by one."""
+        """Discard a backward pass, or a forward pass that is not followed by one."""
         self.uses.finish()
 
     def measured(self) -> tuple[torch.Tensor | None, list[Contribution]]:

@@ -76,7 +76,7 @@ class Shards:
                 shard.summed_grad = own if before is None else before.add_(own)
 
     def forget(self) -> None:
-        """Let go of sums that were not moved."""
+        """Free sums that were not moved."""
         for whole in self._whole.values():
             whole.summed_grad = None
 

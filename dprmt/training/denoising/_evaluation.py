@@ -109,7 +109,7 @@ class DenoisingEvaluation:
         warnings.warn(message, PrivateDataWarning, stacklevel=2)
         self.private_history: list[PrivateImprovement] = []
         self._step, self._dp_optimizer = step, step.dp_optimizer
-        self._dp_optimizer.keeps_sums = True  # private steps let go of them otherwise
+        self._dp_optimizer.keeps_sums = True  # private steps free them otherwise
         step.observe(self, self._compare)
 
     def private_clean_gradients(self) -> Gradients:

@@ -40,7 +40,7 @@ def text_metrics(
         ``bleu`` in [0, 100] (sacrebleu, corpus, 13a tokens, cased), ``nist`` >= 0 (nltk, corpus, up to 5 words;
         of several references the best one for each text and length),
         ``rouge_1`` and ``rouge_l`` in [0, 1] (rouge-score, mean of the best F1 over the references, no stemming),
-        ``exact_match`` in [0, 1] (share that is one of the references, but for case, punctuation, articles and
+        ``exact_match`` in [0, 1] (share that is one of the references, except for case, punctuation, articles and
         spaces, as SQuAD and HotpotQA count), ``meteor`` in [0, 1] (METEOR 1.5), ``cider`` in [0, 10] (CIDEr-D of
         pycocoevalcap; close to 0 whatever the texts if there is one hypothesis). METEOR, CIDEr and NIST use
         sacrebleu's 13a tokens in lower case.

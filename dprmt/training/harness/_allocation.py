@@ -23,7 +23,7 @@ class AllocatedBatches:
 
     Formal guarantees
     -----------------
-    A run that is resumed where it was checkpointed, nothing having been charged since, goes on with the same draws. If
+    A run that is resumed where it was checkpointed, nothing having been charged since, keeps the same draws. If
     a step was charged since, the epoch is over: it is charged as a whole, and a new one is drawn. So at every instant
     what was released is part of ``charged / steps_per_epoch`` epochs, rounded up, each with one draw, and ε of so many
     whole epochs holds: (R1'') of ``docs/theory/random_allocation.md``.

@@ -42,7 +42,7 @@ def recipe_costs(recipe: Recipe, *, measure: bool = False) -> StepCosts:
 
     Formal guarantees
     -----------------
-    No text of the data is looked at, but for how many there are and the names of labels, which are taken to be public.
+    Reads no text of the data: only how many there are, and the names of labels, which are taken to be public.
 
     Examples
     --------

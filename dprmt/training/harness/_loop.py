@@ -47,7 +47,7 @@ class Run:
     rank, processes : int
         This process, and how many work together.
     repeatable : bool
-        Whether the next start goes on with the generators of noise and coins where the checkpoint leaves them, so
+        Whether the next start continues with the generators of noise and coins where the checkpoint leaves them, so
         that a run in pieces is the run in one. Refused for a secret seed, whose state may not be written down.
 
     Attributes

@@ -102,7 +102,7 @@ def prepare(
 ) -> Prepared:
     """Find the noise multiplier and make the steps private."""
     if wanted_releases(settings) and task.scored_rows is None:
-        allowed = "absent: this task's score is no accuracy over a known number of rows"
+        allowed = "left out: this task's score is no accuracy over a known number of rows"
         raise ParameterError("evaluation.private_noise", settings.evaluation.private_noise, allowed)
     batches = sampling(settings, task.size)
     check_spread(settings, processes)

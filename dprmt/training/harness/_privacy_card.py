@@ -22,7 +22,7 @@ FOR_READERS = "privacy_card.md"
 _FORM = "the folder of a private run with a step that was charged"
 _RELEASED = (
     "the trained parameters after every step: `model/`, and of `checkpoint/` the parameters and the optimizer's state",
-    "`metrics.jsonl` and `run.json`, but for what stands there under `private`; `privacy.jsonl`, `spectra.npz`",
+    "`metrics.jsonl` and `run.json`, except for what stands there under `private`; `privacy.jsonl`, `spectra.npz`",
 )
 SCORES = "scores on validation or test data, which are about those data"
 _EXACT_SCORES = "exact scores, under `private` in `metrics.jsonl`, and scores on test data"

@@ -132,7 +132,7 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Formal guarantees
     -----------------
     As for :func:`dprmt.training.harness.train`: what stands under ``"private"`` is private, the rest is covered by the
-    run's ε, but for scores, which are about the data that they were measured on.
+    run's ε, except for scores, which are about the data that they were measured on.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Runs whose model is spread over the processes of a ``torchrun`` by ``fully_shard`` (FSDP2).
 
 What is written down is whole, gathered tensor by tensor in the memory of the first process: another number of
-processes can go on with it.
+processes can resume from it.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Task(ABC):
         return plan_private(model, **options)
 
     def pieces(self, batch: Sequence[int], largest: int) -> list[Sequence[int]]:
-        """One process' share of a logical batch as micro-batches; in its order, but for samples of known length.
+        """One process' share of a logical batch as micro-batches; in its order, except for samples of known length.
 
         Returns
         -------
@@ -158,7 +158,7 @@ class ItemTask(Task):
         own tokens by their number, as `dprmt.training.data.per_sample_losses` has it. Wrong, as other samples' lengths
         decide: the mean over the padded length, or the sum over the batch's number of tokens
         (``num_items_in_batch``). Wrong, too: a loss divided by the batch's largest one, a batch's mean taken from the
-        inputs. Everything in the batch has one row for each sample. Samples are run alone now and then, and a loss
+        inputs. Everything in the batch has one row for each sample. Samples are run alone at random, and a loss
         that differs is refused.
     length : callable or None
         Of an item: micro-batches are then formed of items of similar length.

@@ -146,7 +146,7 @@ def train(
     * every logical step is the mechanism that ``run.json`` names (its clipping is `dprmt.training.clipping`'s, with
       that guarantee and its limits), sampled by Poisson sampling with the stated rate, which is the exact probability
       of the coins that are thrown, or by random allocation. Then every epoch that was begun is charged as a whole, so
-      ε holds at each of its steps; a run that is resumed where its last checkpoint was made goes on with the epoch's
+      ε holds at each of its steps; a run that is resumed where its last checkpoint was made keeps the epoch's
       draws, which that checkpoint therefore holds until the run is finished (keep it as secret as the data), and one
       that lost steps gives the epoch up, charged, and draws anew;
     * a step is charged, durably, before its noisy gradient is used. Steps that a crash threw away are charged as
@@ -216,7 +216,7 @@ def train_task(
     show_progress: bool = False,
     observers: Sequence[Observer] = (),
 ) -> TrainingResult:
-    """Train any model on any task, in place and in a run folder as `train` keeps it, but for ``model/``.
+    """Train any model on any task, in place and in a run folder as `train` keeps it, except for ``model/``.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def train_task(
     out, resume, noise_seed, show_progress
         As for `train`.
     repeatable : bool
-        With a noise seed only: whether a resumed run goes on with the seed's noise and coins where its checkpoint
+        With a noise seed only: whether a resumed run continues with the seed's noise and coins where its checkpoint
         leaves them, so that a run in pieces is the run in one. Otherwise every start has fresh ones.
     tokens : int, optional
         Length of the longest sample, if it is known without looking at the data.

@@ -30,7 +30,7 @@ _ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "auto_find_batch_size": ((False,), "False: a step that failed is not tried again"),
     "world_size": ((1,), "1: one process"),
     "n_gpu": ((0, 1), "1 at most: one device"),
-    "resume_from_checkpoint": ((None, False), "None: `dprmt train --resume` goes on with a run"),
+    "resume_from_checkpoint": ((None, False), "None: `dprmt train --resume` resumes a run"),
 }
 
 

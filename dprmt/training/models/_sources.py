@@ -101,7 +101,7 @@ def _random_config(model: ModelRecipe, tokenizer: Any) -> Any:
     known = set(default.to_dict()) | set(default.attribute_map)
     for key, value in model.config.items():
         if key not in known:
-            raise ParameterError(f"model.config.{key}", value, f"absent: {model.architecture} has no such size")
+            raise ParameterError(f"model.config.{key}", value, f"left out: {model.architecture} has no such size")
     tokens: Mapping[str, Any] = {
         "vocab_size": len(tokenizer),
         "bos_token_id": tokenizer.bos_token_id,

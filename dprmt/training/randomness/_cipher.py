@@ -25,5 +25,5 @@ class CipherStream:
         return self.__encryptor.update(bytes(count))
 
     def fill(self, buffer: memoryview) -> None:
-        """Overwrite a buffer with the next bytes of the stream, but for its last 15, which the library works in."""
+        """Overwrite a buffer with the next bytes of the stream, except for its last 15, which the library works in."""
         self.__encryptor.update_into(bytes(len(buffer) - ROOM), buffer)

@@ -54,6 +54,8 @@ class EvaluationRecipe(Section):
         """Refuse metrics that do not exist."""
         for metric in self.metrics:
             if metric not in METRICS:
-                raise ParameterError("evaluation.metrics", metric, "of " + ", ".join(METRICS))
+                raise ParameterError("evaluation.metrics", metric, "one of " + ", ".join(METRICS))
         if self.private_noise is not None and self.metrics and "accuracy" not in self.metrics:
-            raise ParameterError("evaluation.private_noise", self.private_noise, "absent unless metrics has 'accuracy'")
+            raise ParameterError(
+                "evaluation.private_noise", self.private_noise, "left out unless metrics has 'accuracy'"
+            )

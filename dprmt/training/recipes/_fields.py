@@ -159,7 +159,7 @@ def read_section(kind: type[Any], values: Mapping[str, Any]) -> Any:
     for key in values:
         if key not in entries:
             known = f"The keys are {', '.join(entries)}{did_you_mean(key, entries)}"
-            raise ParameterError(f"{prefix}{key}", values[key], f"absent: no such key. {known}")
+            raise ParameterError(f"{prefix}{key}", values[key], f"left out: no such key. {known}")
     for key, entry in entries.items():
         if key not in values and entry.default is MISSING and entry.default_factory is MISSING:
             raise ParameterError(f"{prefix}{key}", None, "given: it has no default")

@@ -63,7 +63,7 @@ class NormsRecipe(Section):
                 object.__setattr__(self, key, default)
             elif not is_asked and value is not None:
                 kinds = " or ".join(repr(name) for name, word in NORMS.items() if asks(word))
-                allowed = f"absent unless privacy.norms.kind is {kinds}"
+                allowed = f"left out unless privacy.norms.kind is {kinds}"
                 raise ParameterError(f"privacy.norms.{key}", value, allowed)
 
 

@@ -59,7 +59,7 @@ class Document(Section):
             for step in path:
                 place = place.setdefault(step, {})
                 if not isinstance(place, dict):
-                    raise ParameterError(name, value, "absent: no such key")
+                    raise ParameterError(name, value, "left out: no such key")
             if value is None:
                 place.pop(key, None)
             else:
@@ -135,7 +135,9 @@ class Settings(Document):
         """Refuse a denoiser of momenta that are not kept, or of noise that is not there."""
         denoising, noise = self.denoising, self.evaluation.private_noise
         if noise is not None and self.privacy.clip_only:
-            raise ParameterError("evaluation.private_noise", noise, "absent with privacy.clip_only: nothing is private")
+            raise ParameterError(
+                "evaluation.private_noise", noise, "left out with privacy.clip_only, a run without noise"
+            )
         if denoising.method == "none":
             return
         if denoising.on == "momentum" and not OPTIMIZERS[self.optimizer.name].keeps_momentum:
@@ -198,16 +200,16 @@ class Recipe(Document):
             allowed = "'full' or 'head' with distributed.strategy = 'fsdp': adapters are small, and hold little memory"
             raise ParameterError("model.finetune", "lora", allowed)
         if self.distributed.is_sharded and self.data.unit is not None:
-            raise ParameterError("data.unit", self.data.unit, "absent with distributed.strategy = 'fsdp'")
+            raise ParameterError("data.unit", self.data.unit, "left out with distributed.strategy = 'fsdp'")
         self.settings.check_together()
 
     def _check_private_score(self) -> None:
         noise = self.evaluation.private_noise
         if noise is not None and self.model.task == "generation":
-            allowed = "absent for generation: one text may change its scores by more than is known"
+            allowed = "left out for generation: one text may change its scores by more than is known"
             raise ParameterError("evaluation.private_noise", noise, allowed)
         if noise is not None and self.data.unit is not None:
-            allowed = "absent with data.unit: how many validation rows are one unit's is not known"
+            allowed = "left out with data.unit: how many validation rows are one unit's is not known"
             raise ParameterError("evaluation.private_noise", noise, allowed)
 
     @property

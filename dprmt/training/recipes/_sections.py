@@ -125,7 +125,7 @@ class ModelRecipe(Section):
             given = (self.source, self.architecture)
             raise ParameterError("model.source", given, "given, or model.architecture: exactly one of the two")
         if self.config and self.architecture is None:
-            raise ParameterError("model.config", self.config, "absent unless model.architecture is given")
+            raise ParameterError("model.config", self.config, "left out unless model.architecture is given")
         if (self.lora is not None) != (self.finetune == "lora"):
             raise ParameterError("model.lora", self.lora, "given if and only if model.finetune is 'lora'")
         if self.finetune == "head" and self.task == "generation":
@@ -171,7 +171,7 @@ class DataRecipe(Section):
     Raises
     ------
     ParameterError
-        If a value is of the wrong type or outside its range, or a key is missing or in vain; it names ``data.key``.
+        If a value is of the wrong type or outside its range, or a key is missing or unused; it names ``data.key``.
 
     Formal guarantees
     -----------------
@@ -198,12 +198,12 @@ class DataRecipe(Section):
     unit_regime: str = checked(choice("auto", "together", "alone"), "auto")
 
     def check_together(self) -> None:
-        """Refuse a source without splits and columns, but for the docstrings."""
+        """Refuse a source without splits and columns, except for the docstrings."""
         self._check_units()
         if self.source == "docstrings":
             for key in ("subset", "revision", "train", "validation", "test", "inputs", "target"):
                 if getattr(self, key):
-                    raise ParameterError(f"data.{key}", getattr(self, key), "absent with data.source = 'docstrings'")
+                    raise ParameterError(f"data.{key}", getattr(self, key), "left out with data.source = 'docstrings'")
             return
         for key in ("train", "validation", "inputs", "target"):
             if not getattr(self, key):
@@ -215,11 +215,11 @@ class DataRecipe(Section):
         if self.unit is None:
             for key, default in (("rows_per_unit", None), ("unit_gradient", "sum"), ("unit_regime", "auto")):
                 if getattr(self, key) != default:
-                    raise ParameterError(f"data.{key}", getattr(self, key), "absent without data.unit")
+                    raise ParameterError(f"data.{key}", getattr(self, key), "left out without data.unit")
             return
         if self.limit is not None:
             allowed = (
-                "absent with data.unit: where one unit leaves, rows of others would enter (data.fraction does not)"
+                "left out with data.unit: where one unit leaves, rows of others would enter (data.fraction does not)"
             )
             raise ParameterError("data.limit", self.limit, allowed)
         if self.source == "docstrings" and self.unit != "module":
@@ -301,7 +301,7 @@ class OptimizerRecipe(Section):
     eps : float
         Adam's, > 0.
     weight_decay : float
-        >= 0; decoupled but for ``"gd"``, ``"gdm"`` and ``"adam"``, where it is an L2 penalty.
+        >= 0; decoupled except for ``"gd"``, ``"gdm"`` and ``"adam"``, where it is an L2 penalty.
     floor : float
         > 0, the least second moment of ``"adambc"``, in units of the gradient squared.
     schedule : {"constant", "linear"}
@@ -332,7 +332,7 @@ class OptimizerRecipe(Section):
     def of_today(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """A table of today from one with a rank that adapted, which is refused."""
         if (share := values.get("energy_share")) is not None:
-            raise ParameterError("optimizer.energy_share", share, "absent: a rank is fixed, by optimizer.rank")
+            raise ParameterError("optimizer.energy_share", share, "left out: a rank is fixed, by optimizer.rank")
         return {key: value for key, value in values.items() if key != "energy_share"}
 
 

@@ -217,7 +217,7 @@ class Subspaces:
         return 1.0 if self.kind == "svd" else layer.m / layer.rank
 
     def advance(self) -> None:
-        """Count a step; at the end of a period let go of its projectors."""
+        """Count a step; at the end of a period discard its projectors."""
         self.step += 1
         if self.step % self.refresh_every == 0:
             self._held.clear()

@@ -86,7 +86,7 @@ def _adam(
 def _roots(
     optimizer: torch.optim.Optimizer, group: Mapping[str, Any], state: Mapping[str, Any], debias: float
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
-    # The r that g̃ moves, infinite where it moves nothing, and h by which the moment is multiplied: both but for a
+    # The r that g̃ moves, infinite where it moves nothing, and h by which the moment is multiplied: both except for a
     # factor, which divides r and multiplies h, so that no pass over the entries is spent on it.
     if isinstance(optimizer, DPAdamBC):
         floor = max(float(group["floor"]), torch.finfo(state["exp_avg_sq"].dtype).tiny)
