@@ -113,7 +113,7 @@ def train(
     noise_seed : int, optional
         Makes noise, Poisson coins and probes repeatable. For studies and tests: whoever knows it can remove the noise.
     repeatable : bool
-        With a noise seed only: whether a resumed run goes on with the seed's noise and coins where its checkpoint
+        With a noise seed only: whether a resumed run continues with the seed's noise and coins where its checkpoint
         leaves them, so that a run in pieces is the run in one. Otherwise every start has fresh ones. Refused with
         LoRA's dropout, whose draws no checkpoint holds. Steps that a crash threw away are charged again all the same,
         and with a target ε the run ends as many earlier: give σ where that must not be.
