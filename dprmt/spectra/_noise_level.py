@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from dprmt.spectra._arrays import Array, MatrixT, array_namespace, check_matrices, promote_half
 from dprmt.spectra._marchenko_pastur import MarchenkoPastur
 
@@ -52,7 +54,12 @@ def estimate_sigma(matrix: MatrixT) -> MatrixT:
 
 def median_sigma(spectrum: Array, shape: tuple[int, int]) -> Array:
     """The noise level of matrices of this shape from their singular values, in decreasing order."""
-    return _median(spectrum) / MarchenkoPastur(shape, sigma=1.0).median
+    return _median(spectrum) / _unit_median(shape)
+
+
+@lru_cache
+def _unit_median(shape: tuple[int, int]) -> float:
+    return MarchenkoPastur(shape, sigma=1.0).median
 
 
 def _median(values: Array) -> Array:

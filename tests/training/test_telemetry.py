@@ -20,6 +20,7 @@ from dprmt.training.recipes import Settings
 from dprmt.training.telemetry import Telemetry
 from dprmt.training.telemetry._history import ROWS
 from dprmt.training.telemetry._optimizers import last_update
+from dprmt.training.telemetry._vectors import vector
 
 S = 0.3
 OPTIMIZERS = {
@@ -57,8 +58,8 @@ def test_updates_and_responses_are_those_of_the_optimizer(name):
         optimizer.step()
         ends[shift] = x.detach().clone()
     with torch.no_grad():
-        update, response = last_update(optimizer, x, optimizer.param_groups[0], x.grad)
-    assert torch.allclose(update, ends[0.0] - start, rtol=1e-9, atol=1e-12)
+        update, response = last_update(optimizer, [x], optimizer.param_groups[0], vector(x.grad))
+    assert torch.allclose(torch.as_tensor(update), ends[0.0] - start, rtol=1e-9, atol=1e-12)
     expected = -(ends[h] - ends[-h]) / (2 * h)
     assert torch.allclose(torch.as_tensor(response, dtype=torch.float64).expand(12), expected, rtol=1e-4, atol=1e-8)
 
@@ -112,11 +113,11 @@ def test_without_its_own_term_adam_would_be_wrong():
     """With the response of a preconditioner that is taken for fixed, Adam's curve is off; with its own it is not."""
     from dprmt.training.telemetry import _telemetry
 
-    def fixed(optimizer, p, group, gradient):
-        update, _ = last_update(optimizer, p, group, gradient)
-        state, (β1, β2) = optimizer.state[p], group["betas"]
+    def fixed(optimizer, parameters, group, gradient):
+        update, _ = last_update(optimizer, parameters, group, gradient)
+        state, (β1, β2) = optimizer.state[parameters[0]], group["betas"]
         step = float(state["step"])
-        root = (state["exp_avg_sq"] / (1 - β2**step)).sqrt() + group["eps"]
+        root = np.sqrt(vector(state["exp_avg_sq"]) / (1 - β2**step)) + group["eps"]
         return update, group["lr"] * (1 - β1) / (1 - β1**step) / root
 
     errors = {}

@@ -46,7 +46,7 @@ class History:
     """
 
     def __init__(self, names: Sequence[str], sizes: Sequence[int], window: int, horizon: int, memory: float) -> None:
-        self.names, self.sizes = list(names), np.array(sizes, dtype=np.float64)
+        self.names, self.sizes = list(names), list(sizes)
         self.horizon, self._memory = horizon, memory
         self.energies: deque[NDArray[np.float64]] = deque(maxlen=window)
         self.records: deque[NDArray[np.float64]] = deque(maxlen=window)
@@ -58,9 +58,8 @@ class History:
 
     def add_energy(self, squared_norms: NDArray[np.float64], sigma: float, sizes: Sequence[int]) -> None:
         """Count a noisy gradient of so many entries a layer; where these change, a window begins."""
-        released = np.array(sizes, dtype=np.float64)
-        if not np.array_equal(released, self.sizes):
-            self.sizes = released
+        if list(sizes) != self.sizes:
+            self.sizes = list(sizes)
             self.energies.clear()
         self.energies.append(squared_norms / sigma**2)
 
@@ -85,7 +84,7 @@ class History:
     def signal_share(self, by_layer: bool) -> dict[str, Estimate]:
         """‖g‖²/(‖g‖² + ds²) over the window."""
         S, n = np.sum(list(self.energies), axis=0), len(self.energies)
-        S, d = np.append(S, S.sum()), np.append(self.sizes, self.sizes.sum())
+        S, d = np.append(S, S.sum()), np.array([*self.sizes, sum(self.sizes)], dtype=np.float64)
         found = signal_energy_over_steps(S, d, n)
         value, low, high = (_share(end, n * d) for end in (found.value, found.low, found.high))
         places = range(len(d)) if by_layer else [len(d) - 1]
@@ -137,7 +136,7 @@ class History:
             kept.clear()
             kept.extend(values)
         if "sizes" in state:
-            self.sizes = state["sizes"].numpy()
+            self.sizes = [int(size) for size in state["sizes"]]
         self.zs.clear()
         self.zs.extend(state["zs"].tolist())
         self.steps = int(state["steps"])

@@ -7,17 +7,16 @@ entry moves by its own entry of the gradient have one, and of these the ones bel
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
 from dprmt.training.optimizers import DPAdamBC
+from dprmt.training.telemetry._vectors import Vector, joined, vector
 
-Response: TypeAlias = float | torch.Tensor
-"""One number for all entries, or one an entry."""
-
-_TINY = 1e-30  # in place of a root of 0, where the gradient was 0 too
+_TINY = 1e-30  # beside a root of 0, where the gradient was 0 too
 
 
 def has_known_response(optimizer: torch.optim.Optimizer) -> bool:
@@ -42,56 +41,88 @@ def white_noise_step(group: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def last_update(
-    optimizer: torch.optim.Optimizer, p: torch.Tensor, group: Mapping[str, Any], gradient: torch.Tensor
-) -> tuple[torch.Tensor, Response]:
-    """The update that the optimizer has just made of this gradient, as a new tensor, and its response."""
+    optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor], group: Mapping[str, Any], gradient: Vector
+) -> tuple[Vector, Vector | float]:
+    """The update that the optimizer has just made of this gradient, as a new vector, and its response.
+
+    Parameters of one group are one vector, in their order; the response is one number for all entries, or one an entry.
+    """
+    state = [optimizer.state[p] for p in parameters]
     if isinstance(optimizer, torch.optim.SGD):
-        return _descent(optimizer.state[p], p, group, gradient)
-    return _adam(optimizer, p, group, gradient)
+        return _descent(parameters, state, group, gradient)
+    times = [(float(own["step"]), float(own.get("noise_average", 0.0))) for own in state]
+    if len(set(times)) == 1:
+        return _adam(optimizer, parameters, state, group, gradient)
+    found, start = [], 0
+    for p in parameters:
+        end = start + p.numel()
+        found.append(last_update(optimizer, [p], group, gradient[start:end]))
+        start = end
+    return joined([update for update, _ in found]), joined([response for _, response in found])
 
 
 def _descent(
-    state: Mapping[str, Any], p: torch.Tensor, group: Mapping[str, Any], g: torch.Tensor
-) -> tuple[torch.Tensor, Response]:
+    parameters: Sequence[torch.Tensor], state: Sequence[Mapping[str, Any]], group: Mapping[str, Any], g: Vector
+) -> tuple[Vector, float]:
     α, β, λ = float(group["lr"]), float(group["momentum"]), float(group["weight_decay"])
     if β and not group["nesterov"]:
-        return state["momentum_buffer"] * -α, α
+        return _entries(state, "momentum_buffer") * -α, α
     # x_{t+1} = x_t - α(g + λx_t + βb) is solved for x_t, of which U is a multiple.
-    moved = g if not β else g.add(state["momentum_buffer"], alpha=β)
+    moved = g if not β else g + β * _entries(state, "momentum_buffer")
     update = moved * -α
     if λ:
-        update.sub_(p.detach() - update, alpha=α * λ / (1 - α * λ))
+        update -= α * λ / (1 - α * λ) * (_places(parameters) - update)
     return update, α * (1 + β)
 
 
 def _adam(
-    optimizer: torch.optim.Optimizer, p: torch.Tensor, group: Mapping[str, Any], g: torch.Tensor
-) -> tuple[torch.Tensor, Response]:
-    state, (β1, β2) = optimizer.state[p], group["betas"]
-    α, λ, step = float(group["lr"]), float(group["weight_decay"]), float(state["step"])
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[torch.Tensor],
+    state: Sequence[Mapping[str, Any]],
+    group: Mapping[str, Any],
+    g: Vector,
+) -> tuple[Vector, Vector]:
+    (β1, β2), step = group["betas"], float(state[0]["step"])
+    α, λ = float(group["lr"]), float(group["weight_decay"])
     debias1, debias2 = 1 - β1**step, 1 - β2**step
     root, inverse, factor = _roots(optimizer, group, state, debias2)
-    update = torch.mul(state["exp_avg"], inverse).mul_(-α * factor / debias1)
+    update = _entries(state, "exp_avg") * inverse
+    update *= -α * factor / debias1
     decoupled = isinstance(optimizer, torch.optim.AdamW | DPAdamBC) or group.get("decoupled_weight_decay")
     if λ and not decoupled:
-        g = g.add(p.detach() - update, alpha=λ)
-    # D = αc₁h + U·h·c₂g/r, where c₂ is 0 for entries at DP-AdamBC's floor.
-    bent = torch.mul(update, g).mul_(inverse)
-    response = inverse.mul_(α * factor * (1 - β1) / debias1).addcdiv_(bent, root, value=factor**2 * (1 - β2) / debias2)
+        g = g + λ * (_places(parameters) - update)
+    # D = h(αc₁ + c₂Ug/r), where c₂ is 0 for entries at DP-AdamBC's floor.
+    response = update * g
+    response /= root
+    response *= factor**2 * (1 - β2) / debias2
+    response += α * factor * (1 - β1) / debias1
+    response *= inverse
     if λ and decoupled:
-        update.sub_(p.detach() - update, alpha=α * λ / (1 - α * λ))
+        update -= α * λ / (1 - α * λ) * (_places(parameters) - update)
     return update, response
 
 
 def _roots(
-    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], state: Mapping[str, Any], debias: float
-) -> tuple[torch.Tensor, torch.Tensor, float]:
+    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], state: Sequence[Mapping[str, Any]], debias: float
+) -> tuple[Vector, Vector, float]:
     # The r that g̃ moves, infinite where it moves nothing, and h by which the moment is multiplied: both except for a
     # factor, which divides r and multiplies h, so that no pass over the entries is spent on it.
+    second = _entries(state, "exp_avg_sq")
+    xp: Any = np if isinstance(second, np.ndarray) else torch
     if isinstance(optimizer, DPAdamBC):
-        floor = max(float(group["floor"]), torch.finfo(state["exp_avg_sq"].dtype).tiny)
-        square = state["exp_avg_sq"].div(debias).sub_(float(state["noise_average"]) / debias)
-        inverse = square.clamp_min(floor).rsqrt_()
-        return torch.where(square > floor, 1 / inverse, torch.inf), inverse, 1.0
-    root, factor = state["exp_avg_sq"].sqrt().clamp_min_(_TINY), math.sqrt(debias)
-    return root, root.add(factor * float(group["eps"])).reciprocal_(), factor
+        floor = max(float(group["floor"]), float(xp.finfo(second.dtype).tiny))
+        square = second / debias - float(state[0]["noise_average"]) / debias
+        inverse = 1 / xp.sqrt(xp.clip(square, floor, None))
+        return xp.where(square > floor, 1 / inverse, math.inf), inverse, 1.0
+    root, factor = xp.sqrt(second), math.sqrt(debias)
+    root += _TINY
+    inverse = root + factor * float(group["eps"])
+    return root, xp.reciprocal(inverse, out=inverse), factor
+
+
+def _entries(state: Sequence[Mapping[str, Any]], name: str) -> Vector:
+    return joined([vector(own[name]) for own in state])
+
+
+def _places(parameters: Sequence[torch.Tensor]) -> Vector:
+    return joined([vector(p) for p in parameters])

@@ -20,7 +20,9 @@ from dprmt.training.telemetry._advice import EARLIEST, FAILURE, advice
 from dprmt.training.telemetry._displacement import Displacement
 from dprmt.training.telemetry._history import ROWS, History
 from dprmt.training.telemetry._optimizers import has_known_response, last_update, memory_of, white_noise_step
+from dprmt.training.telemetry._vectors import Pack, Vector, dot, joined, largest, numbers, packs, total, vector
 
+_POWERS = np.array([[0], [0], [2], [2], [0], [4], [2], [2], [0]])  # of s, in each of `ROWS`
 NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
 
 
@@ -129,9 +131,10 @@ class Telemetry:
         self._sigma = sigma if callable(sigma) else partial(check_real, "sigma", sigma, low=0.0)
         self._sigma()
         self._every, self._step = check_count("every", every), 0
-        self._updates: dict[str, torch.Tensor] = {}
+        self._packs = packs(self._groups)
+        self._updates: dict[tuple[str, ...], Vector] = {}  # by the names of a pack
         self._pending: NDArray[np.float64] | None = None  # of the last update, whose next gradient is not there yet
-        self._noisy: dict[str, torch.Tensor] = {}
+        self._noisy: dict[str, Vector] = {}
         self._now = 0.0  # σ of the step under way
         self._slope = (0.0, 0.0)  # along the displacement, and its standard deviation
         self._known = untouched and has_known_response(optimizer)
@@ -206,7 +209,7 @@ class Telemetry:
         """
         return {
             "step": self._step,
-            "updates": dict(self._updates),
+            "updates": {name: torch.as_tensor(u) for name, u in self._by_name(self._updates).items()},
             "pending": None if self._pending is None else torch.tensor(self._pending),
             "history": self._history.state_dict(),
             "displacement": None if self._displacement is None else self._displacement.state_dict(),
@@ -228,7 +231,8 @@ class Telemetry:
         if not state["updates"].keys() <= self._groups.keys():
             raise ParameterError("state", sorted(state["updates"]), f"of the parameters {sorted(self._groups)}")
         self._step = int(state["step"])
-        self._updates = {name: u.to(self._groups[name][0].device).clone() for name, u in state["updates"].items()}
+        updates = {name: vector(u.to(self._groups[name][0].device).clone()) for name, u in state["updates"].items()}
+        self._updates = {p.names: joined([updates[name] for name in p.names]) for p in self._packs if updates}
         self._pending = None if state["pending"] is None else state["pending"].numpy().copy()
         self._history.load_state_dict(state["history"])
         if self._displacement is not None and state["displacement"] is not None:
@@ -236,7 +240,7 @@ class Telemetry:
 
     def _before(self) -> None:
         # The noisy gradient is there, and the parameters are where the last update led.
-        with torch.no_grad():
+        with torch.no_grad(), np.errstate(all="ignore"):
             self._look()
 
     def _look(self) -> None:
@@ -244,24 +248,25 @@ class Telemetry:
         self._step += 1
         self.last = {}
         released = {name: _released(p) for name, (p, _) in self._groups.items()}
-        self._noisy = {name: g for name, g in released.items() if g is not None}
+        gradients = {name: g for name, g in released.items() if g is not None}
+        self._noisy = {name: vector(g) for name, g in gradients.items()}
         if self._now == 0 or len(self._noisy) < len(self._groups):
             self._forget()
             return
-        whole = all(g.shape == self._groups[name][0].shape for name, g in self._noisy.items())
+        whole = all(g.shape == self._groups[name][0].shape for name, g in gradients.items())
         squares, after = self._products(whole)
-        if not np.isfinite(squares).all():  # a run that diverges is no reason to end it here
+        if not math.isfinite(squares.sum()):  # a run that diverges is no reason to end it here
             self._forget()
             return
         if after is not None:
             self._look_back(after)
         if self._displacement is not None and self._history.begins:
             self._displacement.begin()
-        self._history.add_energy(squares, self._now, [g.numel() for g in self._noisy.values()])
+        self._history.add_energy(squares, self._now, [len(g) for g in self._noisy.values()])
         if self._step % self._every == 0:
             self.last["signal"] = {name: _plain(e) for name, e in self._history.signal_share(by_layer=True).items()}
             if whole and self._displacement is not None:
-                self._slope = self._displacement.along(self._noisy, self._now)
+                self._slope = self._displacement.along(gradients, self._now)
                 if self._slope[1] > 0:
                     self.last["z_displacement"] = -self._slope[0] / self._slope[1]
         if whole and self._known:
@@ -270,22 +275,27 @@ class Telemetry:
         if not whole:
             self._updates = {}
             return
-        for name, (p, _) in self._groups.items():  # the places, until the next gradient
-            self._updates[name] = self._updates[name].copy_(p) if name in self._updates else p.detach().clone()
+        for pack in self._packs:  # the places, until the next gradient
+            self._updates[pack.names] = 1 * joined([vector(p) for p in pack.parameters])
+
+    def _by_name(self, vectors: Mapping[tuple[str, ...], Vector]) -> dict[str, Vector]:
+        known = [pack for pack in self._packs if pack.names in vectors]
+        return {name: part for pack in known for name, part in pack.split(vectors[pack.names]).items()}
 
     def _forget(self) -> None:
         self._updates, self._pending, self._noisy = {}, None, {}
 
     def _products(self, whole: bool) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         # ‖g̃‖² of every parameter, and g̃ along the last update, read off the device together.
-        products = [_dot(g, g) for g in self._noisy.values()]
+        products = [dot(g, g) for g in self._noisy.values()]
         if not self._updates or not whole:
-            return _numbers(products), None
+            return numbers(products), None
         if not self._known:
-            for name, (p, _) in self._groups.items():
-                torch.sub(p, self._updates[name], out=self._updates[name])
-        products += [_dot(g, self._updates[name]) for name, g in self._noisy.items()]
-        squares, after = _numbers(products).reshape(2, -1)
+            for pack in self._packs:
+                self._updates[pack.names] = joined([vector(p) for p in pack.parameters]) - self._updates[pack.names]
+        updates = self._by_name(self._updates)
+        products += [dot(g, updates[name]) for name, g in self._noisy.items()]
+        squares, after = numbers(products).reshape(2, -1)
         return squares, after
 
     def _look_back(self, after: NDArray[np.float64]) -> None:
@@ -295,10 +305,10 @@ class Telemetry:
             squares = rows[ROWS.index("squared_update")]
             rows[ROWS.index("after")], rows[ROWS.index("variance_after")] = after, self._now**2 * squares
             squared = float(squares.sum())
-            if np.all(np.isfinite(rows)):
+            if math.isfinite(rows.sum()):
                 self._history.add_record(rows)
         else:
-            squared = float(_numbers([_dot(u, u) for u in self._updates.values()]).sum())
+            squared = float(numbers([dot(u, u) for u in self._updates.values()]).sum())
         if squared > 0:
             self.last["z"] = -float(after.sum()) / (self._now * math.sqrt(squared))
             self._history.zs.append(self.last["z"])
@@ -306,7 +316,7 @@ class Telemetry:
 
     def _after(self) -> None:
         # The optimizer has moved.
-        with torch.no_grad():
+        with torch.no_grad(), np.errstate(all="ignore"):
             self._look_at_the_update()
 
     def _look_at_the_update(self) -> None:
@@ -321,36 +331,21 @@ class Telemetry:
             self._read()
 
     def _taken(self) -> NDArray[np.float64]:
-        s, products, responses = self._now, [], []
-        for name, g in self._noisy.items():
-            p, group = self._groups[name]
-            update, response = last_update(self._optimizer, p, group(), g)
-            former = self._updates.get(name)
-            self._updates[name] = update
-            products += [_dot(g, update), _dot(update, update)]
-            products.append(torch.zeros_like(products[-1]) if former is None else _dot(update, former))
-            if isinstance(response, torch.Tensor):
-                products += _response_sums(response)
-            else:
-                responses.append(response)
-        found = _numbers(products).reshape(len(self._noisy), -1).T
-        inner, squared, link = found[:3]
-        if responses:  # each one number for all entries of a parameter
-            rates, sizes = np.array(responses), self._history.sizes
-            found = np.stack([*found, rates * sizes, rates**2 * sizes, rates, rates])
-        total, squares, low, high = found[3:]
-        rows = np.zeros((len(ROWS), len(inner)))
-        for row, values in (
-            ("before", inner),
-            ("noise_before", s**2 * total),
-            ("variance_before", s**2 * squared),
-            ("squared_response", s**4 * squares),
-            ("largest_response", s**2 * np.maximum(high, -low)),
-            ("link", s**2 * link),
-            ("squared_update", squared),
-        ):
-            rows[ROWS.index(row)] = values
-        return rows
+        found = {}
+        for pack in self._packs:
+            g = joined([self._noisy[name] for name in pack.names])
+            update, response = last_update(self._optimizer, pack.parameters, pack.group(), g)
+            former = pack.split(self._updates.get(pack.names, update))
+            linked = float(pack.names in self._updates)
+            self._updates[pack.names] = update
+            sums = _response_sums(pack, response)
+            for name, u in pack.split(update).items():
+                total, squares, largest = sums[name]
+                squared = dot(u, u)
+                values = [dot(self._noisy[name], u), 0.0, total, squared, 0.0, squares, largest]
+                found[name] = [*values, linked * dot(u, former[name]), squared]
+        rows = numbers([value for name in self._noisy for value in found[name]]).reshape(-1, len(ROWS)).T
+        return rows * self._now**_POWERS
 
     def _read(self) -> None:
         # The full reading.
@@ -407,18 +402,13 @@ def _confined(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.T
     return frozenset(name for name, p in parameters.items() if p in subspaces)
 
 
-def _dot(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    if first.dtype.itemsize < 4 or first.dtype != second.dtype:
-        first, second = first.float(), second.float()
-    return torch.dot(first.reshape(-1), second.reshape(-1))
-
-
-def _numbers(values: list[torch.Tensor]) -> NDArray[np.float64]:
-    return np.asarray(torch.stack(values).to(device="cpu", dtype=torch.float64).numpy())
-
-
-def _response_sums(D: torch.Tensor) -> list[torch.Tensor]:
-    return [D.sum(), _dot(D, D), *D.aminmax()]
+def _response_sums(pack: Pack, response: Vector | float) -> dict[str, tuple[Any, Any, Any]]:
+    # ΣD and ΣD² of every parameter, and the largest D of the pack in size: only the largest of all counts.
+    if isinstance(response, float):
+        sizes = zip(pack.names, pack.sizes, strict=True)
+        return {name: (n * response, n * response**2, response) for name, n in sizes}
+    most = largest(response)
+    return {name: (total(D), dot(D, D), most) for name, D in pack.split(response).items()}
 
 
 def _plain(found: Estimate) -> dict[str, float]:
