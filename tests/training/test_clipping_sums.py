@@ -28,6 +28,7 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from dprmt.training.clipping import ClippedStep, make_private
+from dprmt.training.clipping._optimizer import add_normal
 from dprmt.training.norms import ProbeGenerator, cheaper_side
 from tests.training.norms_by_word import by_word
 
@@ -446,3 +447,15 @@ def test_close_gives_the_model_back(clipping: str) -> None:
     again = private(model, clipping)
     again.accumulate(losses(again.model, x), samples=IDS, step=0)
     again.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 15, 16, 100, 65_535, 65_536, 65_551, 65_552, 3 * 65_536 + 5])
+def test_noise_in_pieces_is_what_torch_draws_at_once(size: int, dtype: torch.dtype) -> None:
+    """And leaves the generator where torch does."""
+    total = torch.randn(size, dtype=dtype)
+    one, other = torch.Generator().manual_seed(size), torch.Generator().manual_seed(size)
+    expected = total + torch.normal(0.0, 1.3, (size,), generator=one, dtype=dtype)
+    assert add_normal(total, 1.3, other) is total
+    assert torch.equal(total, expected)
+    assert torch.equal(one.get_state(), other.get_state())

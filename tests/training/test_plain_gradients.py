@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers.pytorch_utils import Conv1D
 
+from dprmt import ParameterError
 from dprmt.training.clipping import ClippedStep, TensorMemory, make_private
 
 
@@ -160,3 +161,43 @@ def test_a_failing_forward_pass_leaves_the_parameters_in_their_place() -> None:
     step.discard()
     step.accumulate(step.model(numbers(1)), samples=range(4), step=1)
     step.step()
+
+
+class Scaled(nn.Module):
+    """The first tensor that it is given is no batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.again = nn.Linear(5, 3), False
+
+    def forward(self, scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        out = self.layer(x) * scale
+        return (out + (self.layer.bias if self.again else 0.0)).square().sum((1, 2))
+
+
+@pytest.mark.parametrize("ones", [2, 3])
+def test_a_run_of_single_samples_forms_plain_gradients_once(ones: int) -> None:
+    """And again with the first several samples, for which the look waits."""
+    model, formed = Numbers(), []
+    model.first.weight.register_hook(formed.append)
+    step = private(model)
+    for number in range(ones):
+        step.accumulate(step.model(numbers(number)[:1]), samples=[number], step=number)
+        step.step()
+    assert len([value for value in formed if value is not None]) == 1
+    for number in range(ones, ones + 2):
+        step.accumulate(step.model(numbers(number)), samples=range(4), step=number)
+        step.step()
+    assert len([value for value in formed if value is not None]) == 2
+
+
+def test_several_samples_that_were_taken_for_one_are_compared_at_the_next_micro_batch() -> None:
+    """Rows are counted by the first tensor; where it is no batch, a second use of a parameter is found one later."""
+    model, scale = Scaled(), torch.ones(1)
+    step = private(model)
+    step.accumulate(step.model(scale, numbers(0)[:1]), samples=[0], step=0)
+    model.again = True
+    step.accumulate(step.model(scale, numbers(1)), samples=range(1, 5), step=0)
+    losses = step.model(scale, numbers(2))
+    with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'layer\.bias'"):
+        step.accumulate(losses, samples=range(5, 9), step=0)

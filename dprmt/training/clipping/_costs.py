@@ -206,8 +206,10 @@ def way_cost(
 ) -> WayCost:
     """Of one way; ``noise``: σ, sampling, steps and δ."""
     costs = [_layer_cost(layer, shown.layers[layer.name], way) for layer in layers if layer.name in shown.layers]
-    trained = [value.numel() for layer in layers for value in layer.module.parameters() if value.requires_grad]
-    entries, captured = sum(trained), sum(shown.layers[cost.layer].outputs for cost in costs)
+    values = [value for layer in layers for value in layer.module.parameters() if value.requires_grad]
+    drawn = max((value.numel() for value in values if value.device.type != "cpu"), default=0)  # a CPU draws in pieces
+    entries, summing = sum(value.numel() for value in values), _summing(layers, costs, shown)
+    captured = sum(shown.layers[cost.layer].outputs for cost in costs)
     plain = _plain_seconds(layers, shown, rates)
     norms = sum(cost.flops / rates.flops + cost.normals / rates.normals + cost.moved / rates.bytes for cost in costs)
     adds = (_OF_THE_SUM * entries + 2 * captured) / rates.bytes + entries / rates.normals
@@ -216,7 +218,7 @@ def way_cost(
         costs,
         sum(cost.flops for cost in costs),
         1 + (norms + adds) / plain,
-        _peak(costs, trained, shown, way == FORMED),
+        _peak(costs, _FLOAT * entries, max(summing, _FLOAT * (entries + drawn)), shown, way == FORMED),
         None if noise is None else _epsilon(record, *noise),
     )
 
@@ -292,13 +294,24 @@ def _layer_cost(layer: Layer, seen: Seen, way: str) -> LayerCost:
     return LayerCost(layer.name, "blocks", flops, moved=2 * size, at_once=min(size, layer.block), kept=held)
 
 
-def _peak(costs: Sequence[LayerCost], trained: Sequence[int], shown: ForwardPass, formed: bool) -> int:
-    """As the backward pass begins or ends, or as noise is drawn for the largest sum."""
+def _peak(costs: Sequence[LayerCost], total: int, afterwards: int, shown: ForwardPass, formed: bool) -> int:
+    """As the backward pass begins or ends, or after it."""
     kept, at_once = sum(cost.kept for cost in costs), max((cost.at_once for cost in costs), default=0)
-    total, flowing = _FLOAT * sum(trained), _flowing(shown)
+    flowing = _flowing(shown)
     if formed:
         return max(shown.saved + flowing, kept + 2 * total)
-    return max(max(shown.saved + flowing, kept) + at_once, total + _FLOAT * max(trained, default=0))
+    return max(max(shown.saved + flowing, kept) + at_once, afterwards)
+
+
+def _summing(layers: Sequence[Layer], costs: Sequence[LayerCost], shown: ForwardPass) -> int:
+    """At the most, while sums take the place of what is kept, from the first layer to the last."""
+    modules = {layer.name: layer.module for layer in layers}
+    present = most = sum(cost.kept for cost in costs)
+    for cost in costs:
+        present += _FLOAT * sum(value.numel() for value in modules[cost.layer].parameters() if value.requires_grad)
+        weighted = 0 if cost.how in ("formed", "apart") else shown.layers[cost.layer].outputs
+        most, present = max(most, present + weighted), present - cost.kept
+    return most
 
 
 def _noting(name: str, seen: dict[str, Seen]) -> Callable[..., None]:

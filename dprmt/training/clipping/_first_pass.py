@@ -42,11 +42,20 @@ class FirstPass:
         self._outputs: list[tuple[str, torch.Tensor, int]] = []
         self._plain: dict[torch.Tensor, torch.Tensor] = {}
         self._compares_sums = True  # of one sample once, and again with the samples of a batch
+        self._spared = False
         self._handles = [layer.module.register_forward_hook(self._keeper(layer.name)) for layer in layers]
+
+    def spares(self, rows: int) -> bool:
+        """Whether a forward pass of so many rows needs no plain gradients: of one sample they are compared only once.
+
+        Asked by every layer that can do without, so that a batch of which something else was said is not compared.
+        """
+        self._spared = not self._compares_sums and rows < self.least
+        return self._spared
 
     def keep_gradient(self, parameter: torch.Tensor) -> None:
         """Keep autograd's sum over the samples."""
-        if not self._compares_sums:
+        if not self._compares_sums or self._spared:
             return
         assert parameter.grad is not None
         layer, gradient = self._projected.get(parameter), parameter.grad.detach()
@@ -80,7 +89,7 @@ class FirstPass:
 
         ``finite``: whether all are. Returns: whether they were compared: NaN shows nothing.
         """
-        if not self._compares_sums or not finite:
+        if not self._compares_sums or self._spared or not finite:
             self.forget()
             return False
         names = {value: name for name, value in self._model._module.named_parameters()}
@@ -125,7 +134,7 @@ class FirstPass:
 
     def forget(self) -> None:
         """Discard a forward pass."""
-        self._outputs, self._plain = [], {}
+        self._outputs, self._plain, self._spared = [], {}, False
 
     def remove(self) -> None:
         """Take the hooks away."""

@@ -149,7 +149,7 @@ class ClippedStep(LogicalStep):
         self._first: FirstPass | None = FirstPass(model, samplers.layers)
         self._handles = [value.register_post_accumulate_grad_hook(self._let_go) for value in optimizer.params]
         self._plainless = [
-            WithoutPlainGradients(layer.module, lambda: self._first is None)  # what is looked at is compared with them
+            WithoutPlainGradients(layer.module, lambda: self._spares_plain_gradients())  # a copied model copies methods
             for layer in samplers.layers
             if not isinstance(layer, WholeModule) and spares_plain_gradients(layer.module)
         ]
@@ -317,6 +317,10 @@ class ClippedStep(LogicalStep):
         while self._plainless:
             self._plainless.pop().remove()
         return self._model.to_standard_module()
+
+    def _spares_plain_gradients(self) -> bool:
+        # What is looked at is compared with them.
+        return self._first is None or self._first.spares(self._samplers.uses.batch_size)
 
     def _let_go(self, parameter: torch.Tensor) -> None:
         if self._first is not None:
