@@ -19,13 +19,16 @@ from paper_figures.digits._nulls import null_columns as null_columns
 from paper_figures.digits._page import with_tables as with_tables
 from paper_figures.digits._runs import Run as Run
 from paper_figures.digits._runs import train as train
+from paper_figures.digits._settings import HEADS as HEADS
 from paper_figures.digits._settings import SETTINGS as SETTINGS
 from paper_figures.digits._settings import Setting as Setting
+from paper_figures.digits._texts import docstring_features as docstring_features
 from paper_figures.digits._tuning import of_method as of_method
 from paper_figures.digits._tuning import tuned_and_run as tuned_and_run
 
 __all__ = [
     "ALSO",
+    "HEADS",
     "MARGIN",
     "METHODS",
     "SETTINGS",
@@ -36,6 +39,7 @@ __all__ = [
     "Run",
     "Setting",
     "compared",
+    "docstring_features",
     "drawn_images",
     "false_alarms",
     "null_columns",

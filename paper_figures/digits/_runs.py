@@ -14,7 +14,7 @@ from paper_figures.digits._networks import Weights, accuracy, clipped_sum, is_ma
 from paper_figures.digits._settings import Setting
 
 CLIP = 1.0
-LOOKS = 4
+LOOKS = 5
 """How many of the largest singular values of a clean gradient are kept."""
 
 
