@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,11 @@ from paper_figures.telemetry._tasks import SST2
 _MOST = {"train": 6000, "validation": 1500}
 
 
-def pooled(name: str, folder: Path) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Features of length 1 and labels, of the training and the validation texts of a recipe."""
+def pooled(name: str, folder: Path, most: Mapping[str, int] = _MOST) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Features of length 1 and labels, of the training and the validation texts of a recipe.
+
+    ``most``: of which splits, and how many texts of each at most.
+    """
     from dprmt.training.data import load_data
     from dprmt.training.models import load_model, load_tokenizer
     from dprmt.training.recipes import load_recipe
@@ -31,9 +34,9 @@ def pooled(name: str, folder: Path) -> list[tuple[torch.Tensor, torch.Tensor]]:
     head = next(module for name, module in model.named_modules() if name.endswith("classifier"))
     head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     splits = []
-    for part, most in _MOST.items():
+    for part, few in most.items():
         split = getattr(data, part)
-        items = [split[i] for i in range(min(most, len(split)))]
+        items = [split[i] for i in range(min(few, len(split)))]
         rows = kept(folder / name, part, items, partial(_means, model, data.collate, seen))
         labels = torch.tensor([item["labels"] for item in items])
         splits.append((torch.stack(rows), labels))

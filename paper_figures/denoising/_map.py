@@ -105,7 +105,7 @@ class Sums(Observer):
     """Sums of clipped gradients of one model, added up over draws; **private**."""
 
     def __init__(self, micro: int, sizes: list[int]) -> None:
-        self.tops: dict[str, list[float]] = {}
+        self.leading: dict[str, list[list[float]]] = {}
         self.draws: dict[str, list[torch.Tensor]] = {}
         self.shapes: dict[str, tuple[int, int]] = {}
         self._micro, self._sizes, self._drawn = micro, sizes, 0
@@ -136,16 +136,17 @@ class Sums(Observer):
                 self.draws.setdefault(name, []).append(mean.clone())
         if self._drawn in self._sizes:
             for name, total in self._sums.items():
-                self.tops.setdefault(name, []).append(top_singular_value(total))
+                self.leading.setdefault(name, []).append(leading_singular_values(total))
 
 
 _MOST_ENTRIES = 700_000  # of a matrix whose single draws are kept
 
 
-def top_singular_value(matrix: torch.Tensor) -> float:
-    """λ₁, from the Gram matrix of the shorter side in float64."""
+def leading_singular_values(matrix: torch.Tensor, count: int = 5) -> list[float]:
+    """The largest, in order, from the Gram matrix of the shorter side in float64."""
     tall = matrix.double() if matrix.shape[0] >= matrix.shape[1] else matrix.double().T
-    return float(torch.linalg.eigvalsh(tall.T @ tall)[-1].clamp(min=0).sqrt())
+    values: list[float] = torch.linalg.eigvalsh(tall.T @ tall).flip(0)[:count].clamp(min=0).sqrt().tolist()
+    return values
 
 
 def looks(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -187,7 +188,7 @@ def noise_multipliers(setting: Setting, recipe: Recipe, samples: int, epsilon: f
 
 
 def look(setting: Setting, recipe: Recipe, loaded: LoadedModel, data: TaskData) -> list[dict[str, Any]]:
-    """Every matrix with a gradient: role, shape, λ₁ of sums over C by batch, the batch that detects it."""
+    """Every matrix with a gradient: role, shape, λ₁ and λ₁ … λ₅ of sums over C by batch, the batch that detects it."""
     changes = {
         "optimizer.name": "gd",
         "optimizer.learning_rate": _STILL,
@@ -206,11 +207,12 @@ def look(setting: Setting, recipe: Recipe, loaded: LoadedModel, data: TaskData) 
             "layer": name,
             "role": role_of(name),
             "shape": sums.shapes[name],
-            "tops": [top / clip for top in tops],
+            "tops": [values[0] / clip for values in leading],
+            "leading": [[value / clip for value in values] for values in leading],
             "detects": _detects(sums.draws[name], setting.micro, clip) if name in sums.draws else None,
         }
-        for name, tops in sums.tops.items()
-        if tops[-1] > 0
+        for name, leading in sums.leading.items()
+        if leading[-1][0] > 0
     ]
 
 

@@ -11,6 +11,7 @@ from dprmt._files import read_lines
 from dprmt.accounting import DPSGD, calibrate
 from paper_figures._picture import COLORS, picture
 from paper_figures.denoising._map import EPSILONS, SETTINGS
+from paper_figures.denoising._map_opening import HEADER, rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, PICTURE = DOCS / "theory" / "when_denoising_helps.md", DOCS / "images" / "gate_map.png"
@@ -32,8 +33,9 @@ def write(file: Path, page: Path = PAGE, image: Path = PICTURE) -> None:
 
 
 def text(looks: Sequence[Look]) -> str:
-    """What the looks say, in sentences and two tables."""
-    return "\n\n".join([sentence(looks), _table(_HEADER, _rows(looks)), _growth(looks)])
+    """What the looks say, in sentences and tables."""
+    parts = [sentence(looks), _table(_HEADER, _rows(looks)), _several(looks), _growth(looks), _opening(looks)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def strength(seen: Look, layer: Mapping[str, Any], epsilon: float, size: int) -> float | None:
@@ -135,17 +137,66 @@ def sentence(looks: Sequence[Look]) -> str:
     )
 
 
+def leading(seen: Look, layer: Mapping[str, Any], epsilon: float, size: int) -> list[float]:
+    """λ₁ … λ₅ of the clean sum over the detection threshold, where they were kept."""
+    at = seen["sizes"].index(size)
+    noise = seen["noise"][f"{epsilon:g}"][at]
+    return [value / (noise * _root(layer)) for value in layer["leading"][at]]
+
+
+def _several(looks: Sequence[Look]) -> str:
+    found = []
+    for seen in looks:
+        size = largest_batch(seen)
+        for role, layers in _groups(seen):
+            kept = [leading(seen, layer, EPSILONS[-1], size) for layer in layers if "leading" in layer]
+            if kept:
+                best = ", ".join(f"{value:.2g}" for value in max(kept))
+                counts = [str(sum(len(values) >= k and values[k - 1] >= 1 for values in kept)) for k in (1, 2, 3, 5)]
+                found.append([seen["setting"], str(seen["step"]), role, str(len(kept)), str(size), best, *counts])
+    if not found:
+        return ""
+    words = "How many directions stand out, where more than the first was kept: λ₁ … λ₅ over the threshold at ε = 6.7."
+    header = ("setting", "step", "role", "matrices", "largest batch", "the strongest matrix")
+    return f"{words}\n\n{_table((*header, *(f'λ{k} ≥ 1 in' for k in '₁₂₃₅')), found)}"
+
+
+def _opening(looks: Sequence[Look]) -> str:
+    words = (
+        "The papers' own lengths, data and privacy, with the mean gradients of the largest batch measured here in place"
+        " of theirs: what would open the gate; median and largest over matrices."
+    )
+    return f"{words}\n\n{_table(HEADER, rows(looks, ROLES))}"
+
+
 def coherence(seen: Look, layer: Mapping[str, Any]) -> tuple[float, float]:
     """Share of λ₁² of the largest batch's mean that stays as it grows, and the worst miss of μ² + τ²/B between."""
-    sizes = [size for size in seen["sizes"] if size <= seen["samples"]]
-    squares = [(top / size) ** 2 for top, size in zip(layer["tops"], sizes, strict=False)]
-    slope = (squares[0] - squares[-1]) / (1 / sizes[0] - 1 / sizes[-1])
-    mean = squares[-1] - slope / sizes[-1]
+    sizes, squares = _squares(seen, layer)
+    mean, slope = _law(seen, layer)
     misses = [
         abs(((mean + slope / size) / square) ** 0.5 - 1) if mean + slope / size > 0 else 1.0
         for size, square in list(zip(sizes, squares, strict=True))[1:-1]
     ]
     return max(mean, 0.0) / squares[-1], max(misses, default=0.0)
+
+
+def predicted(seen: Look, layer: Mapping[str, Any], epsilon: float, size: int) -> float:
+    """λ₁ over the threshold by that law, from the smallest and the largest batch; 0 where the law has none."""
+    mean, slope = _law(seen, layer)
+    noise = seen["noise"][f"{epsilon:g}"][seen["sizes"].index(size)]
+    return float(size * max(mean + slope / size, 0.0) ** 0.5 / (noise * _root(layer)))
+
+
+def _law(seen: Look, layer: Mapping[str, Any]) -> tuple[float, float]:
+    # μ² and τ².
+    sizes, squares = _squares(seen, layer)
+    slope = (squares[0] - squares[-1]) / (1 / sizes[0] - 1 / sizes[-1])
+    return squares[-1] - slope / sizes[-1], slope
+
+
+def _squares(seen: Look, layer: Mapping[str, Any]) -> tuple[list[int], list[float]]:
+    sizes = [size for size in seen["sizes"] if size <= seen["samples"]]
+    return sizes, [(top / size) ** 2 for top, size in zip(layer["tops"], sizes, strict=False)]
 
 
 def _growth(looks: Sequence[Look]) -> str:
@@ -182,6 +233,7 @@ def draw(looks: Sequence[Look], axes: Any) -> None:
 def _key(ax: Any) -> None:
     for role, color in zip(ROLES, COLORS, strict=False):
         ax.plot([], [], color=color, label=role)
+    ax.plot([], [], color="black", linestyle="none", marker="x", markersize=3, label="μ² + τ²/B through both ends")
     ax.plot([], [], color="0.5", linestyle="--", label="before training")
     ax.plot([], [], color="0.5", label="after training, band from least to largest")
     ax.plot([], [], color="0.5", linestyle=":", label="the recipe's batch")
@@ -198,6 +250,8 @@ def _lines(ax: Any, seen: Look) -> None:
         color, style = COLORS[ROLES.index(role)], "-" if seen["step"] else "--"
         bands = [sorted(_strengths(seen, layers, EPSILONS[-1], size)) for size in sizes]
         ax.plot(sizes, [median(band) for band in bands], color=color, linestyle=style, linewidth=1.2)
+        laid_over = [median(predicted(seen, layer, EPSILONS[-1], size) for layer in layers) for size in sizes]
+        ax.plot(sizes, laid_over, color="black", linestyle="none", marker="x", markersize=3, markeredgewidth=0.6)
         if seen["step"]:
             ax.fill_between(sizes, [b[0] for b in bands], [b[-1] for b in bands], color=color, alpha=0.12, linewidth=0)
 

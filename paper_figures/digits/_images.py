@@ -25,6 +25,11 @@ class Images:
         """Numbers of a row."""
         return int(self.train[0].shape[1])
 
+    @property
+    def classes(self) -> int:
+        """How many there are, empty ones below the last included."""
+        return int(max(labels.max() for _, labels in (self.train, self.tune, self.test))) + 1
+
 
 def split_images(data: Path) -> Images:
     """The 10,000 images of MNIST's test file at 14 × 14, in an order of their own; ``data``: where ``mnist`` lies."""

@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 
 from dprmt.spectra import blend, denoise, momentum_noise_scale, spiked_polar
-from paper_figures.digits._networks import MATRICES, Weights
+from paper_figures.digits._networks import Weights, is_matrix
 
-Filter = Literal["none", "gate", "gate without norm", "blend"]
+Filter = Literal["none", "gate", "gate without norm", "blend", "blend without norm"]
 
 _FIRST, _SECOND, _TINY = 0.9, 0.999, 1e-8  # Adam's
 _MUON = 0.95
@@ -57,6 +57,9 @@ METHODS: Mapping[str, Method] = {
     "spiked Muon": Method(step="spiked muon"),
 }
 """By the name that tables use; the first is what the others are compared with."""
+
+ALSO: Mapping[str, Method] = {"blend without norm correction": Method(gradient="blend without norm")}
+"""Measured after these: compared with one of them alone, so that the intervals of the table stay what they were."""
 
 
 @dataclass
@@ -123,7 +126,7 @@ class Rule:
         for name, value in self.first.items():
             mean = value / (1 - _FIRST**self.time)
             root = self.second[name] / (1 - _SECOND**self.time)
-            if self.method.momentum != "none" and name in MATRICES:
+            if self.method.momentum != "none" and is_matrix(name):
                 noisy, mean = mean, _filtered(mean, name, self.method.momentum, sigma)
                 replaced = (mean != noisy).any(dim=(-2, -1), keepdim=True)
                 root = torch.where(
@@ -136,7 +139,7 @@ class Rule:
         self.memory = _running(self.memory, gradient, _MUON)
         sigma = self.sigma * momentum_noise_scale(_MUON, self.time)
         steps = self._adam(gradient)  # for the biases
-        for name in MATRICES:
+        for name in filter(is_matrix, self.memory):
             momentum = self.memory[name] / (1 - _MUON**self.time)
             polar = newton_schulz(momentum) if self.method.step == "muon" else spiked_polar(momentum, sigma)
             steps[name] = 0.2 * math.sqrt(max(momentum.shape[-2:])) * polar  # entries of about the size of Adam's
@@ -156,10 +159,10 @@ def newton_schulz(matrices: torch.Tensor) -> torch.Tensor:
 
 
 def _filtered(value: torch.Tensor, name: str, how: Filter, sigma: float) -> torch.Tensor:
-    if how == "none" or name not in MATRICES:
+    if how == "none" or not is_matrix(name):
         return value
-    if how == "blend":
-        return blend(value, sigma)
+    if how.startswith("blend"):
+        return blend(value, sigma, how == "blend")
     return denoise(value, sigma, _PAPER_GATE, how == "gate")
 
 

@@ -1,4 +1,4 @@
-"""Many networks with one hidden layer as one batch of matrices, and their clipped sums of gradients."""
+"""Many networks with one hidden layer, or none, as one batch of matrices, and their clipped sums of gradients."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import math
 import torch
 
 Weights = dict[str, torch.Tensor]
-"""``first`` (runs, pixels, hidden) and ``second`` (runs, hidden, 10), with ``first bias`` and ``second bias``."""
+"""``first`` (runs, pixels, hidden) and ``second`` (runs, hidden, classes), with ``first bias`` and ``second bias``;
+without a hidden layer ``head`` (runs, pixels, classes) and ``head bias``."""
 
-MATRICES = ("first", "second")
+
+def is_matrix(name: str) -> bool:
+    """Whether it is one of the matrices, which denoisers are for, and no bias."""
+    return not name.endswith(" bias")
 
 
-def start(pixels: int, hidden: int, seeds: list[int]) -> Weights:
-    """Uniform weights, as torch's linear layers have them, by seed."""
+def start(pixels: int, hidden: int, seeds: list[int], classes: int = 10) -> Weights:
+    """Uniform weights, as torch's linear layers have them, by seed; ``hidden``: 0 for a head alone."""
+    layers = {"first": (pixels, hidden), "second": (hidden, classes)} if hidden else {"head": (pixels, classes)}
     weights: dict[str, list[torch.Tensor]] = {}
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
-        for name, shape in (("first", (pixels, hidden)), ("second", (hidden, 10))):
+        for name, shape in layers.items():
             reach = 1 / math.sqrt(shape[0])
             for key, size in ((name, shape), (f"{name} bias", shape[1:])):
                 drawn = torch.rand(size, generator=generator) * 2 * reach - reach
@@ -26,22 +31,28 @@ def start(pixels: int, hidden: int, seeds: list[int]) -> Weights:
 
 
 def logits(weights: Weights, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Hidden units and logits, (runs, rows, …) of ``x`` (runs or none, rows, pixels)."""
+    """What goes into the last layer, and logits, (runs, rows, …) of ``x`` (runs or none, rows, pixels)."""
+    if "head" in weights:
+        return x, x @ weights["head"] + weights["head bias"][:, None]
     hidden = (x @ weights["first"] + weights["first bias"][:, None]).relu()
     return hidden, hidden @ weights["second"] + weights["second bias"][:, None]
 
 
-def clipped_sum(weights: Weights, x: torch.Tensor, y: torch.Tensor, present: torch.Tensor, clip: float) -> Weights:
-    """Σ min(1, C/‖g‖) g over the rows that are ``present``, for each run.
+def clipped_sum(weights: Weights, x: torch.Tensor, y: torch.Tensor, clip: float) -> Weights:
+    """Σ min(1, C/‖g‖) g over the rows, for each run.
 
     A row's gradients are outer products, so that ‖g‖² = ‖δ₂‖²(‖h‖² + 1) + ‖δ₁‖²(‖x‖² + 1).
     """
     hidden, out = logits(weights, x)
     error = out.softmax(-1)
     error.scatter_add_(-1, y[..., None], torch.full_like(y[..., None], -1, dtype=error.dtype))
+    square = error.square().sum(-1) * (hidden.square().sum(-1) + 1)
+    if "head" in weights:
+        error = error * _factor(square, clip)[..., None]
+        return {"head": hidden.mT @ error, "head bias": error.sum(1)}
     behind = (error @ weights["second"].mT) * (hidden > 0)
-    square = error.square().sum(-1) * (hidden.square().sum(-1) + 1) + behind.square().sum(-1) * (x.square().sum(-1) + 1)
-    factor = (clip / square.sqrt().clamp_min(1e-12)).clamp_max(1.0) * present
+    square = square + behind.square().sum(-1) * (x.square().sum(-1) + 1)
+    factor = _factor(square, clip)
     error, behind = error * factor[..., None], behind * factor[..., None]
     return {
         "first": x.mT @ behind,
@@ -51,11 +62,15 @@ def clipped_sum(weights: Weights, x: torch.Tensor, y: torch.Tensor, present: tor
     }
 
 
+def _factor(square: torch.Tensor, clip: float) -> torch.Tensor:
+    return (clip / square.sqrt().clamp_min(1e-12)).clamp_max(1.0)
+
+
 def accuracy(weights: Weights, rows: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Share of right digits and mean cross-entropy, by run."""
+    """Share of right classes and mean cross-entropy, by run."""
     x, y = rows
     right, loss = [], []
-    for run in range(len(weights["first"])):
+    for run in range(len(next(iter(weights.values())))):
         _, out = logits({name: value[run : run + 1] for name, value in weights.items()}, x)
         right.append((out[0].argmax(-1) == y).double().mean())
         loss.append(torch.nn.functional.cross_entropy(out[0].double(), y))

@@ -7,26 +7,27 @@ from typing import Any
 import numpy as np
 
 from paper_figures.digits._compared import MARGIN, Compared, compared
-from paper_figures.digits._settings import SETTINGS
+from paper_figures.digits._settings import HEADS, SETTINGS
 
-BEGIN = "<!-- from here on written by python -m paper_figures study digits page -->"
+BEGIN = "<!-- from here on written by python -m paper_figures study {} page -->"
 END = "<!-- until here -->"
 
 
-def with_tables(page: str, results: dict[str, Any]) -> str:
-    """The page with the tables of these results.
+def with_tables(page: str, results: dict[str, Any], study: str = "digits") -> str:
+    """The page with the tables of a study's results.
 
     Raises
     ------
     ValueError
         If the page lacks one of the two comments.
     """
-    before, _, rest = page.partition(BEGIN)
+    begin = BEGIN.format(study)
+    before, _, rest = page.partition(begin)
     _, found, after = rest.partition(END)
     if not found:
-        raise ValueError(f"the page needs {BEGIN!r}, and {END!r} after it")
+        raise ValueError(f"the page needs {begin!r}, and {END!r} after it")
     tables = "\n\n".join(_table(name, results[name]) for name in results)
-    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
+    return f"{before}{begin}\n\n{tables}\n\n{END}{after}"
 
 
 def readings(results: dict[str, Any]) -> dict[str, Compared]:
@@ -43,15 +44,15 @@ def corrected(results: dict[str, Any]) -> Compared:
 
 
 def _table(name: str, results: dict[str, Any]) -> str:
-    setting, methods = SETTINGS[name], results["methods"]
+    setting, methods = {**SETTINGS, **HEADS}[name], results["methods"]
     adam = 100 * np.array(methods["Adam"]["test"])
     over = methods["Adam"]["over"]
     lines = [
-        f"**{name.capitalize()}**: {setting.batch} images a step on average, {setting.steps} steps, "
+        f"**{name.capitalize()}**: {setting.batch} {setting.of} a step on average, {setting.steps} steps, "
         f"ε ≤ {setting.epsilon:g} at δ = {setting.delta:g}, σ = {results['noise_multiplier']:.3f}. "
         f"Tuned Adam: {adam.mean():.2f} % (± {adam.std(ddof=1):.2f} from seed to seed, {len(adam)} seeds). "
         f"Largest singular values of its clean gradient over the detection threshold, at the start, the middle "
-        f"and the end of one run: first matrix {_values(over['first'])}; second {_values(over['second'])}.",
+        f"and the end of one run: {_looks(over)}.",
         "",
         "| method | rate | points more than Adam | says |",
         "|---|---|---|---|",
@@ -65,6 +66,11 @@ def _table(name: str, results: dict[str, Any]) -> str:
 
 def _shown(found: Compared) -> str:
     return f"{found.mean:+.2f} [{found.interval.low:+.2f}, {found.interval.high:+.2f}]"
+
+
+def _looks(over: dict[str, list[list[float]]]) -> str:
+    of = {name: _values(looks) for name, looks in over.items()}
+    return f"first matrix {of['first']}; second {of['second']}" if "first" in of else of["head"]
 
 
 def _values(looks: list[list[float]]) -> str:

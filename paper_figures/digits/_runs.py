@@ -9,12 +9,12 @@ import torch
 
 from dprmt.spectra import detection_threshold
 from paper_figures.digits._images import Images
-from paper_figures.digits._methods import METHODS, Rule
-from paper_figures.digits._networks import MATRICES, Weights, accuracy, clipped_sum, start
+from paper_figures.digits._methods import ALSO, METHODS, Rule
+from paper_figures.digits._networks import Weights, accuracy, clipped_sum, is_matrix, start
 from paper_figures.digits._settings import Setting
 
 CLIP = 1.0
-LOOKS = 4
+LOOKS = 5
 """How many of the largest singular values of a clean gradient are kept."""
 
 
@@ -42,20 +42,18 @@ def train(setting: Setting, method: str, runs: Sequence[Run], images: Images, lo
     """
     x, y = images.train
     sigma = setting.noise_multiplier(len(y)) * CLIP / setting.batch
-    weights = start(images.pixels, setting.hidden, [run.seed for run in runs])
-    rule = Rule(METHODS[method], torch.tensor([run.rate for run in runs], dtype=x.dtype), sigma)
+    weights = start(images.pixels, setting.hidden, [run.seed for run in runs], images.classes)
+    rule = Rule({**METHODS, **ALSO}[method], torch.tensor([run.rate for run in runs], dtype=x.dtype), sigma)
     seeds = sorted({run.seed for run in runs})
     of_seed = torch.tensor([seeds.index(run.seed) for run in runs])
     draws = [torch.Generator().manual_seed(10_000 + seed) for seed in seeds]
     noises = sorted({run.noise for run in runs})
     of_noise = torch.tensor([noises.index(run.noise) for run in runs])
     sources = [torch.Generator().manual_seed(20_000 + noise) for noise in noises]
-    over: list[dict[str, list[list[float]]]] = [{name: [] for name in MATRICES} for _ in runs]
+    over: list[dict[str, list[list[float]]]] = [{name: [] for name in filter(is_matrix, weights)} for _ in runs]
     for step in range(setting.steps):
-        rows, present = _drawn(draws, len(y), setting.batch / len(y))
-        rows, present = rows[of_seed], present[of_seed]
-        clean = clipped_sum(rule.point(weights), x[rows], y[rows], present, CLIP)
-        clean = {name: value / setting.batch for name, value in clean.items()}
+        rows = _drawn(draws, len(y), setting.batch / len(y))
+        clean = _clean(rule.point(weights), x, y, [rows[place] for place in of_seed], setting.batch)
         if look and step in (0, setting.steps // 2, setting.steps - 1):
             _keep(over, clean, sigma)
         noisy = {name: value + sigma * _noise(sources, value.shape[1:])[of_noise] for name, value in clean.items()}
@@ -65,13 +63,20 @@ def train(setting: Setting, method: str, runs: Sequence[Run], images: Images, lo
     return [Ended(*values) for values in zip(tune.tolist(), loss.tolist(), test.tolist(), over, strict=True)]
 
 
-def _drawn(generators: list[torch.Generator], size: int, rate: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows that each generator's coins draw, filled up to the same number, and which of them are no filling."""
-    drawn = [torch.nonzero(torch.rand(size, generator=one) < rate)[:, 0] for one in generators]
-    longest = max(len(rows) for rows in drawn)
-    rows = torch.stack([torch.nn.functional.pad(rows, (0, longest - len(rows))) for rows in drawn])
-    present = torch.stack([torch.arange(longest) < len(rows) for rows in drawn])
-    return rows, present.float()
+def _drawn(generators: list[torch.Generator], size: int, rate: float) -> list[torch.Tensor]:
+    """Rows that each generator's coins draw."""
+    return [torch.nonzero(torch.rand(size, generator=one) < rate)[:, 0] for one in generators]
+
+
+def _clean(weights: Weights, x: torch.Tensor, y: torch.Tensor, rows: Sequence[torch.Tensor], batch: int) -> Weights:
+    # Run by run: what one run needs stays in the processor's cache.
+    sums = [
+        clipped_sum(
+            {name: value[run : run + 1] for name, value in weights.items()}, x[drawn][None], y[drawn][None], CLIP
+        )
+        for run, drawn in enumerate(rows)
+    ]
+    return {name: torch.cat([one[name] for one in sums]) / batch for name in weights}
 
 
 def _noise(generators: list[torch.Generator], shape: torch.Size) -> torch.Tensor:
@@ -79,7 +84,7 @@ def _noise(generators: list[torch.Generator], shape: torch.Size) -> torch.Tensor
 
 
 def _keep(over: list[dict[str, list[list[float]]]], clean: Weights, sigma: float) -> None:
-    for name in MATRICES:
+    for name in filter(is_matrix, clean):
         threshold = detection_threshold(tuple(clean[name].shape[1:]), sigma)
         values = torch.linalg.svdvals(clean[name])[:, :LOOKS] / threshold
         for kept, found in zip(over, values.tolist(), strict=True):

@@ -18,7 +18,9 @@ class Setting:
     batch, steps : int
         Images drawn in a step on average, and steps.
     hidden : int
-        Units between the image and the digits.
+        Units between the image and the digits; 0 for a head alone.
+    of : str
+        What is trained on, in a word for tables.
     """
 
     epsilon: float
@@ -26,6 +28,7 @@ class Setting:
     steps: int = 60
     delta: float = 1e-5
     hidden: int = 128
+    of: str = "images"
 
     def noise_multiplier(self, images: int) -> float:
         """σ for that ε, upper end, if ``images`` are trained on."""
@@ -45,3 +48,9 @@ SETTINGS: Mapping[str, Setting] = {
     "little noise": Setting(epsilon=8.0, batch=2500),
     "large batches": Setting(epsilon=3.0, batch=1000),
 }
+HEADS: Mapping[str, Setting] = {
+    "head, few steps": Setting(epsilon=8.0, batch=2500, steps=15, hidden=0, of="texts"),
+    "head, little noise": Setting(epsilon=8.0, batch=2500, hidden=0, of="texts"),
+    "head, large batches": Setting(epsilon=3.0, batch=1000, hidden=0, of="texts"),
+}
+"""For a head on what a pretrained model makes of texts: the same two, and a short one in which more stands out."""

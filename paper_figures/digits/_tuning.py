@@ -31,18 +31,23 @@ def tuned_and_run(
 
 
 def _of_setting(pieces: Pieces, images: Images, name: str, setting: Setting, seeds: Sequence[int]) -> dict[str, Any]:
-    measure = partial(_measured, pieces, images, name, setting)
-    found: dict[str, Any] = {}
-    for method in METHODS:
-        tried = _tried(partial(measure, method))
-        best = max(tried, key=lambda k: (tried[k][0], -tried[k][1]))
-        runs = [Run(10 ** (best / 4), seed, seed) for seed in seeds]
-        ended = measure(method, f"at {best}", runs)
-        found[method] = {"rate": best, "tried": {str(k): tried[k][0] for k in sorted(tried)}, **_columns(ended)}
+    found = {method: of_method(pieces, images, name, setting, method, seeds) for method in METHODS}
     rate = found["Adam"]["rate"]
     other = [Run(10 ** (rate / 4), seed, 1000 + seed) for seed in seeds]
-    found[NULL] = {"rate": rate, **_columns(measure("Adam", f"null at {rate}", other))}
+    ended = measured(pieces, images, name, setting, "Adam", f"null at {rate}", other)
+    found[NULL] = {"rate": rate, **_columns(ended)}
     return {"noise_multiplier": setting.noise_multiplier(len(images.train[1])), "methods": found}
+
+
+def of_method(
+    pieces: Pieces, images: Images, name: str, setting: Setting, method: str, seeds: Sequence[int] = SEEDS
+) -> dict[str, Any]:
+    """One method in one setting: its best rate, what was tried, and what it reached by seed."""
+    measure = partial(measured, pieces, images, name, setting, method)
+    tried = _tried(measure)
+    best = max(tried, key=lambda k: (tried[k][0], -tried[k][1]))
+    ended = measure(f"at {best}", [Run(10 ** (best / 4), seed, seed) for seed in seeds])
+    return {"rate": best, "tried": {str(k): tried[k][0] for k in sorted(tried)}, **_columns(ended)}
 
 
 def _tried(measure: Any) -> dict[int, tuple[float, float]]:
@@ -64,9 +69,10 @@ def _tried(measure: Any) -> dict[int, tuple[float, float]]:
     return tried
 
 
-def _measured(
+def measured(
     pieces: Pieces, images: Images, name: str, setting: Setting, method: str, what: str, runs: list[Run]
 ) -> list[Ended]:
+    """What these runs come to, from the pieces where it is known."""
     key = f"{name} · {method} · {what}"
     look = "tuning" not in what
     kept = pieces.measure({key: lambda: [end._asdict() for end in train(setting, method, runs, images, look)]})

@@ -79,13 +79,14 @@ class Probe(Observer):
         before = cosine_similarity(noisy, clean)
         found = []
         for correction in (True, False):
-            denoised, _ = Denoising(kappa=kappa, norm_correction=correction, exclude=self._exclude).apply(noisy, sigma)
+            options = Denoising("paper", kappa=kappa, norm_correction=correction, exclude=self._exclude)
+            denoised, _ = options.apply(noisy, sigma)
             found.append(cosine_similarity(denoised, clean) - before)
         return found
 
     def _layers(self, noisy: Gradients, clean: Gradients, sigma: float) -> list[list[Any]]:
         # m, n, λ₁ over the bulk edge, and what denoising it does to its cosine, for each matrix with λ₁ above the edge.
-        denoised, report = Denoising(kappa=1.0, exclude=self._exclude).apply(noisy, sigma)
+        denoised, report = Denoising("paper", kappa=1.0, exclude=self._exclude).apply(noisy, sigma)
         gains = layer_improvements(denoised, noisy, clean)
         return [
             [*report[name].shape, report[name].top_over_edge, gains[name]] for name in report if report[name].denoised

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dprmt.spectra import denoise
+from dprmt.training.denoising import Denoising
 from paper_figures._pieces import Pieces
 from paper_figures.digits import METHODS, Run, Setting, compared, drawn_images, train, tuned_and_run, with_tables
 from paper_figures.digits._methods import Rule, newton_schulz
@@ -26,9 +27,8 @@ def test_clipped_sums_are_those_of_one_sample_after_the_other() -> None:
     weights = {name: value.double() for name, value in start(9, 5, [3, 4]).items()}
     x = torch.randn(2, 7, 9, generator=generator, dtype=torch.float64)
     y = torch.randint(0, 10, (2, 7), generator=generator)
-    present = torch.tensor([[1, 1, 1, 1, 1, 1, 0], [1, 0, 1, 1, 1, 1, 1]]).double()
     clip = 1.9  # some of these norms are larger, some smaller
-    found = clipped_sum(weights, x, y, present, clip)
+    found = clipped_sum(weights, x, y, clip)
     clipped = 0
     for run in range(2):
         total = {name: torch.zeros_like(value[run]) for name, value in weights.items()}
@@ -39,7 +39,7 @@ def test_clipped_sums_are_those_of_one_sample_after_the_other() -> None:
             norm = math.sqrt(sum(float(value.square().sum()) for value in gradient))
             clipped += norm > clip
             for name, value in zip(own, gradient, strict=True):
-                total[name] += present[run, row] * min(1.0, clip / norm) * value[0]
+                total[name] += min(1.0, clip / norm) * value[0]
         for name, value in total.items():
             torch.testing.assert_close(found[name][run], value, rtol=1e-12, atol=1e-13)
     assert 0 < clipped < 14
@@ -190,3 +190,8 @@ def test_what_pages_say_of_it_is_what_was_found() -> None:
         over = results["methods"]["Adam"]["over"]
         assert sum(value > 1 for value in over["first"][0] + over["second"][0]) >= 2  # several, at first
     assert stored["cpu_seconds"] < 30 * 60
+    costs = [corrected(results) for results in stored["settings"].values()]
+    one, other = (f"{-c.mean:.2f} [{-c.interval.high:.2f}, {-c.interval.low:.2f}]".replace("0.", ".") for c in costs)
+    assert f"the gate with it is {one} and {other} points\nbehind" in PAGE.read_text(encoding="utf-8")
+    assert Denoising().keeps_norm is False  # what that decided
+    assert Denoising("paper").keeps_norm

@@ -11,14 +11,24 @@ import torch
 from dprmt.accounting import DPSGD, calibrate
 from dprmt.training.recipes import load_recipe
 from paper_figures.denoising import _map, _map_page
-from paper_figures.denoising._map import SETTINGS, Setting, Sums, role_of, top_singular_value
+from paper_figures.denoising._map import SETTINGS, Setting, Sums, leading_singular_values, role_of
+from paper_figures.denoising._map_opening import (
+    PAPERS,
+    PaperSetting,
+    batch_to_open,
+    epsilon_to_open,
+    noise_of,
+    over_threshold,
+    whole_over_threshold,
+)
 
 
-def test_top_singular_value_of_either_orientation() -> None:
+def test_leading_singular_values_of_either_orientation() -> None:
     matrix = torch.randn(7, 40, generator=torch.Generator().manual_seed(0))
-    expected = float(torch.linalg.matrix_norm(matrix.double(), 2))
-    assert top_singular_value(matrix) == pytest.approx(expected, rel=1e-12)
-    assert top_singular_value(matrix.T) == pytest.approx(expected, rel=1e-12)
+    expected = torch.linalg.svdvals(matrix.double())[:5].tolist()
+    assert leading_singular_values(matrix) == pytest.approx(expected, rel=1e-12)
+    assert leading_singular_values(matrix.T) == pytest.approx(expected, rel=1e-12)
+    assert len(leading_singular_values(matrix[:3])) == 3
 
 
 def test_roles() -> None:
@@ -104,6 +114,38 @@ def test_what_a_batch_of_part_of_the_data_loses(epsilon: float, batch: int, fact
         assert whole == pytest.approx(math.sqrt(steps) * one, rel=5e-4)
 
 
+def test_the_law_is_laid_over_where_it_was_fitted_and_where_it_was_not() -> None:
+    seen = _seen(0.01, 0.16)
+    (layer,) = seen["layers"]  # type: ignore[misc]
+    for size in (64, 128, 256):
+        found = _map_page.predicted(seen, layer, 6.7, size)
+        assert found == pytest.approx(_map_page.strength(seen, layer, 6.7, size))
+    layer["tops"][1] *= 1.3  # not one of the ends
+    assert _map_page.predicted(seen, layer, 6.7, 128) == pytest.approx(_map_page.strength(seen, layer, 6.7, 128) / 1.3)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("paper", PAPERS.values(), ids=[paper.name for paper in PAPERS.values()])
+def test_what_would_open_the_gate_opens_it(paper: PaperSetting) -> None:
+    """At the ε and at the batch that are told the clean top is at the threshold; both ways of having none are there."""
+    mean = noise_of(paper, paper.batch, 2 * paper.epsilon) / paper.batch
+    assert over_threshold(paper, mean) < 1
+    assert epsilon_to_open(paper, mean) == pytest.approx(2 * paper.epsilon, rel=2e-3)
+    batch = round(batch_to_open(paper, mean))
+    assert batch * mean / noise_of(paper, batch, paper.epsilon) == pytest.approx(1.0, abs=0.01)
+    assert batch * 0.8 * mean / noise_of(paper, round(0.8 * batch), paper.epsilon) < 0.99
+    faint = 0.9 * noise_of(paper, paper.samples, paper.epsilon) / paper.samples
+    assert whole_over_threshold(paper, faint) == pytest.approx(0.9)
+    assert math.isinf(batch_to_open(paper, faint))
+    assert math.isinf(epsilon_to_open(paper, 1e-9))
+
+
+def test_papers_settings_are_those_of_the_recipes_that_repeat_them() -> None:
+    for recipe, paper in zip(("roberta-base-sst2", "qwen3-0.6b-e2e"), PAPERS.values(), strict=True):
+        made = load_recipe(recipe)
+        assert (made.training.batch_size, made.training.steps) == (paper.batch, paper.steps)
+        assert (made.privacy.target_epsilon, made.privacy.delta) == (paper.epsilon, paper.delta)
+
+
 def test_stored_looks_are_those_of_the_settings() -> None:
     file = _map_page.DOCS.parent / "paper_figures" / "results" / "raw" / "gate-map.jsonl"
     stored = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -114,6 +156,26 @@ def test_stored_looks_are_those_of_the_settings() -> None:
     looks = [line["value"] for line in stored]
     looks.sort(key=lambda seen: (list(SETTINGS).index(seen["setting"]), seen["step"]))
     assert _map_page.text(looks) in page
+
+
+def test_what_the_page_says_of_the_papers_settings_is_in_its_table() -> None:
+    written = _map_page.PAGE.read_text(encoding="utf-8")
+    page = " ".join(written.split())
+    table = [line.strip("| ").split(" | ") for line in written.splitlines() if "appendix J." in line]
+    of_b = [row for row in table if row[3] == "LoRA B"]
+    medians = {
+        paper: [[cell.split(", ")[0] for cell in row[4:]] for row in of_b if row[0].startswith(paper)]
+        for paper in ("SST-2", "E2E")
+    }
+    (strong, _, batch, whole), (strong_after, _, batch_after, whole_after) = medians["SST-2"]
+    assert (batch, batch_after) == ("none", "none")
+    assert {epsilon for _, epsilon, _, _ in medians["SST-2"]} == {"> 100"}
+    assert f"at {strong[1:]} and {strong_after[1:]} of the threshold" in page
+    assert f"as one are at {whole[1:]} and {whole_after[1:]}." in page
+    (strong, epsilon, batch, _), (strong_after, epsilon_after, batch_after, _) = medians["E2E"]
+    assert f"at {strong[1:]} and {strong_after[1:]} and opens from batches of {batch} and {batch_after} on" in page
+    assert f"or at ε = {epsilon} and {epsilon_after}." in page
+    assert max(int(batch), int(batch_after)) < 3 * 64
 
 
 def test_settings_are_of_recipes_with_the_default_length_for_their_noise() -> None:

@@ -69,10 +69,10 @@ def literal(name, θ, gradients):
         m, v, b = β1 * m + (1 - β1) * g, β2 * v + (1 - β2) * g * g, β1 * b + g
         scale = momentum_noise_scale(0.9, t) * SIGMA
         if name == "sgd":
-            θ = θ - RATE * denoise(b, scale * (1 - β1**t) / (1 - β1), 1.02)
+            θ = θ - RATE * denoise(b, scale * (1 - β1**t) / (1 - β1), 1.02, False)
             continue
         m_hat, v_hat = m / (1 - β1**t), v / (1 - β2**t)
-        cleaned = denoise(m_hat, scale, 1.02)
+        cleaned = denoise(m_hat, scale, 1.02, False)
         replaced = cleaned is not m_hat
         denoised += replaced
         if name == "adambc":

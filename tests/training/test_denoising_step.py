@@ -155,10 +155,12 @@ def test_options_reach_the_denoiser() -> None:
     for options, arguments in (
         (Denoising(false_alarm=1e-3), {"kappa": lambda shape: kappa_for(shape, 1e-3)}),
         (Denoising(backend="svd"), {"backend": "svd"}),
-        (Denoising(norm_correction=False), {"norm_correction": False}),
+        (Denoising("paper"), {"norm_correction": True}),
+        (Denoising("paper", norm_correction=False), {}),
+        (Denoising(norm_correction=True), {"norm_correction": True}),
     ):
         denoised, report = options.apply(grads, 1.0)
-        expected, layers = denoise_layers(grads, 1.0, **({"kappa": 1.02} | arguments))
+        expected, layers = denoise_layers(grads, 1.0, **({"kappa": 1.02, "norm_correction": False} | arguments))
         assert all(torch.equal(denoised[name], expected[name]) for name in grads)
         assert report == layers
     denoised, report = Denoising(exclude=["t*", "head"]).apply(grads, 1.0)
@@ -273,7 +275,7 @@ def test_the_realised_batch_size_does_not_enter(samples: int) -> None:
     private.step()
     sigma = 1.5 * 0.4 / 30
     assert step.last_report.sigma == sigma
-    expected, report = denoise_layers(released, sigma, 1.02)
+    expected, report = denoise_layers(released, sigma, 1.02, norm_correction=False)
     assert report == step.last_report.layers
     for name, p in named.items():
         assert torch.equal(p.grad, expected[name])
@@ -397,7 +399,7 @@ def test_end_to_end_with_opacus(ghost: bool, micro: int | None) -> None:
     denoised, (report,) = trained(ghost, Denoising(), 1, micro)
     sigma = 0.02 * 20.0 / 30
     grads = {name: (start[name].double() - noisy[name].double()) / 0.5 for name in start}
-    expected, layers = denoise_layers(grads, sigma, 1.02)
+    expected, layers = denoise_layers(grads, sigma, 1.02, norm_correction=False)
     assert report.sigma == sigma
     assert (
         set(report.replaced)

@@ -328,7 +328,7 @@ def test_every_rule_and_order_of_projected_training(
         noise_generator=torch.Generator().manual_seed(1),
     )
     looked: list[Any] = []
-    monkeypatch.setattr(_methods, "paper", marking(_methods.paper, looked))
+    monkeypatch.setattr(_methods, "gate", marking(_methods.gate, looked))
     DenoisingStep.attach(private.optimizer, model.named_parameters())
     received: list[dict[str, torch.Tensor]] = []
     parameters = dict(model.named_parameters())

@@ -86,6 +86,8 @@ def test_glue_recipes_have_the_values_of_appendix_j1(size: str, task: str) -> No
     assert (recipe.privacy.clipping_norm, recipe.privacy.target_epsilon) == (10.0, 6.7)
     assert recipe.privacy.delta == (1e-6 if task in ("mnli", "qqp") else 1e-5)
     assert (recipe.denoising.method, recipe.denoising.kappa, recipe.denoising.norm_correction) == ("paper", 1.02, True)
+    shorter = recipe.with_changes({"denoising": {"method": "paper"}})
+    assert shorter.denoising.keeps_norm  # that paper's, said or not
     assert recipe.data.subset == task
     columns = {"sst2": 1}.get(task, 2)
     assert len(recipe.data.inputs) == columns
@@ -334,7 +336,7 @@ def test_the_denoising_section_is_the_constructors_keywords() -> None:
     from dprmt.training.denoising import Denoising
 
     defaults = {field.name: field.default for field in dataclasses.fields(Denoising)}
-    section = dataclasses.asdict(recipes.DenoisingRecipe(method="paper", exclude=()))  # heads, by default
+    section = dataclasses.asdict(recipes.DenoisingRecipe(method="gate", exclude=()))  # heads, by default
     assert section == {name: defaults[name] for name in section}
     assert set(defaults) - set(section) == {"spectra"}  # which training.spectra_layers names
     assert Denoising(**section) == Denoising()
@@ -371,5 +373,5 @@ def test_a_rank_that_adapts_is_refused_by_name() -> None:
 def test_a_loss_that_was_a_method_is_understood(former: str) -> None:
     recipe = load_recipe("minilm-docstrings").with_changes({"denoising.method": former})
     assert (recipe.denoising.method, recipe.denoising.loss) == ("paper", former)
-    with pytest.raises(ParameterError, match=r"denoising\.method must be one of 'none', 'paper', 'blend'"):
+    with pytest.raises(ParameterError, match=r"denoising\.method must be one of 'none', 'gate', 'paper', 'blend'"):
         recipe.with_changes({"denoising.method": former})

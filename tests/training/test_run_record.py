@@ -204,8 +204,39 @@ def test_settings_of_a_version_without_an_option_are_those_with_its_default(tmp_
     with contextlib.closing(RunFolder(folder, resume=False, config=settings.to_toml())) as run:
         run.write_config()
     lines = (folder / "config.toml").read_text().splitlines()
-    (folder / "config.toml").write_text("\n".join(line for line in lines if "norm_correction" not in line))
+    (folder / "config.toml").write_text("\n".join(line for line in lines if "layer_weights" not in line))
     RunFolder(folder, resume=True, config=settings.to_toml()).close()
-    for other in ({"privacy.clipping_norm": 7.0}, {"denoising.norm_correction": False}):
+    for other in ({"privacy.clipping_norm": 7.0}, {"denoising.loss": "nuclear"}):
         with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
             RunFolder(folder, resume=True, config=settings.with_changes(other).to_toml())
+
+
+@pytest.mark.parametrize(
+    ("method", "said", "goes_on"),
+    [
+        ("none", "true", True),
+        ("none", "false", True),
+        ("paper", "true", True),
+        ("paper", "false", False),
+        ("gate", "true", False),
+        ("gate", "false", True),
+    ],
+)
+def test_a_run_goes_on_only_with_the_norm_correction_that_it_had(
+    method: str, said: str, goes_on: bool, tmp_path: Path
+) -> None:
+    """Where the recipe leaves it to the method, the run's folder says what that was."""
+    settings = recipe_in(tmp_path, **{"denoising.method": method}).settings
+    folder = tmp_path / "run"
+    with contextlib.closing(RunFolder(folder, resume=False, config=settings.to_toml())) as run:
+        run.write_config()
+    written = (folder / "config.toml").read_text()
+    assert ("norm_correction" in written) == (method != "none")
+    lines = [line for line in written.splitlines() if "norm_correction" not in line]
+    at = lines.index("[denoising]")
+    (folder / "config.toml").write_text("\n".join([*lines[: at + 1], f"norm_correction = {said}", *lines[at + 1 :]]))
+    if goes_on:
+        RunFolder(folder, resume=True, config=settings.to_toml()).close()
+        return
+    with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
+        RunFolder(folder, resume=True, config=settings.to_toml())

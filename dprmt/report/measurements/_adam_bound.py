@@ -95,7 +95,7 @@ def measure_adam_bound(step: GradientStep, *, kappa: float = 1.02, exclude: Sequ
     clean, noisy, scales = (
         {name: layers[name].double() for name in names} for layers in (step.clean, step.noisy, step.preconditioner)
     )
-    denoised, _ = Denoising(kappa=kappa, exclude=exclude).apply(noisy, step.sigma)
+    denoised, _ = Denoising("paper", kappa=kappa, exclude=exclude).apply(noisy, step.sigma)
     least, largest = min(float(p.min()) for p in scales.values()), max(float(p.max()) for p in scales.values())
     return AdamBoundStep(
         step.number,

@@ -149,7 +149,7 @@ def measure_alignment(
     check_real("kappa", kappa, low=1.0)
     clean, noisy = ({name: x.double() for name, x in layers.items()} for layers in (step.clean, step.noisy))
     before = cosine_similarity(noisy, clean)
-    paper = Denoising(kappa=kappa, exclude=exclude)
+    paper = Denoising("paper", kappa=kappa, exclude=exclude)
     after = [
         cosine_similarity(replace(paper, norm_correction=correction).apply(noisy, step.sigma)[0], clean)
         for correction in (True, False)

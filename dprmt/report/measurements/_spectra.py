@@ -155,7 +155,7 @@ def measure_spectra(step: GradientStep, layers: Sequence[str], *, kappa: float |
     ([5.0, 0.0], 1)
     """
     noisy = {name: step.noisy[name].double() for name in layers}
-    options = Denoising(false_alarm=0.01) if kappa is None else Denoising(kappa=kappa)
+    options = Denoising("paper", false_alarm=0.01) if kappa is None else Denoising("paper", kappa=kappa)
     denoised, _ = options.apply(noisy, step.sigma)
     return [_spectra(name, step, noisy, denoised) for name in layers]
 

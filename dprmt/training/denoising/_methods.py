@@ -13,14 +13,14 @@ def nothing(options: Denoising, memory: BlendMemory | None) -> Method:
     return lambda layers, sigma: (dict(layers), {})
 
 
-def paper(options: Denoising, memory: BlendMemory | None) -> Method:
-    """Eq. 10 of arXiv:2510.01137v3."""
+def gate(options: Denoising, memory: BlendMemory | None) -> Method:
+    """Eq. 10 of arXiv:2510.01137v3, with or without its norm correction."""
     alarm = options.false_alarm
     kappa = options.kappa if alarm is None else partial(kappa_for, false_alarm=alarm)
-    return LayerDenoiser(kappa, options.norm_correction, loss=options.loss, backend=options.backend)
+    return LayerDenoiser(kappa, options.keeps_norm, loss=options.loss, backend=options.backend)
 
 
 def blend(options: Denoising, memory: BlendMemory | None) -> Method:
     """Shrinkers blended by their estimated cosine with the clean gradient."""
     weights = options.layer_weights
-    return partial(blend_layers, norm_correction=options.norm_correction, layer_weights=weights, memory=memory)
+    return partial(blend_layers, norm_correction=options.keeps_norm, layer_weights=weights, memory=memory)

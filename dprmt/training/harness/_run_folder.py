@@ -70,7 +70,7 @@ class RunFolder:
     def write_config(self) -> None:
         """Make it the folder of a run, once the recipe is known to work."""
         if not (self.path / CONFIG).exists():
-            write_whole(self.path / CONFIG, self._config)
+            write_whole(self.path / CONFIG, _written_out(self._config.encode()).decode())
 
     def _locked(self) -> IO[str]:
         handle = (self.path / _LOCK).open("w", encoding="utf-8")
@@ -101,11 +101,12 @@ def _left_by_a_kill(file: Path) -> bool:
 
 
 def _written_out(config: bytes) -> bytes:
-    # With the values of options that the version which wrote it did not have yet.
+    # With the values of options that the version which wrote it did not have yet, and of those that others decide.
     try:
         values = tomllib.loads(config.decode())
         document = recipe_from_dict(values) if "model" in values else Settings(**values)
-        return document.to_toml().encode()
+        said = document.with_changes({"denoising.norm_correction": document.denoising.keeps_norm})
+        return said.to_toml().encode()
     except (ParameterError, tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError):
         return config
 

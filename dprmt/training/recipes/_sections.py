@@ -344,23 +344,25 @@ class DenoisingRecipe(Section):
 
     Attributes
     ----------
-    method : {"none", "paper", "blend"}
-        Nothing; the shrinker of arXiv:2510.01137v3; or shrinkers blended by their estimated cosine with the clean
-        gradient, see `dprmt.spectra.blend_layers`, without a gate.
+    method : {"none", "gate", "paper", "blend"}
+        Nothing; the gate and shrinker of arXiv:2510.01137v3; these with its norm correction, as published; or
+        shrinkers blended by their estimated cosine with the clean gradient, see `dprmt.spectra.blend_layers`, without
+        a gate.
     on : {"gradient", "momentum"}
         What is denoised: every gradient, or the optimizer's momentum, for ``"gdm"``, ``"adam"``, ``"adamw"`` and
         ``"adambc"``.
     kappa : float
-        The gate of "paper" in units of the bulk edge, >= 1.
+        The gate of "gate" and "paper" in units of the bulk edge, >= 1.
     false_alarm : float or None
         In (0, 1): chance that a layer of pure noise passes the gate; then ``kappa`` is found per shape from it.
-    norm_correction : bool
-        Scale a denoised layer back to its noisy norm.
+    norm_correction : bool or None
+        Scale a denoised layer back to its noisy norm. If absent, as the method says: "paper" and "blend" do, "gate"
+        does not.
     loss : {"frobenius", "operator", "nuclear"}
-        The shrinker of "paper"; the paper's is Frobenius. (``method = "operator"``, as it was called, still means
-        "paper" with this loss.)
+        The shrinker of "gate" and "paper"; the paper's is Frobenius. (``method = "operator"``, as it was called, still
+        means "paper" with this loss.)
     backend : {"auto", "gram", "lanczos", "products", "svd"}
-        How "paper" finds singular values.
+        How "gate" and "paper" find singular values.
     memory : float
         In [0, 1): decay of the averages over steps from which "blend" chooses; 0 for each step alone.
     layer_weights : {"noisy", "least-squares"}
@@ -380,12 +382,19 @@ class DenoisingRecipe(Section):
     on: str = checked(choice("gradient", "momentum"), "gradient")
     kappa: float = checked(real(1.0, math.inf), 1.02)
     false_alarm: float | None = checked(optional(real(1e-30, 1 - 1e-6)), None)
-    norm_correction: bool = checked(flag, True)
+    norm_correction: bool | None = checked(optional(flag), None)
     loss: str = checked(choice("frobenius", "operator", "nuclear"), "frobenius")
     backend: str = checked(choice("auto", "gram", "lanczos", "products", "svd"), "auto")
     memory: float = checked(real(0.0, 1.0, high_open=True), 0.9)
     layer_weights: str = checked(choice("noisy", "least-squares"), "noisy")
     exclude: tuple[str, ...] = checked(texts, HEADS)
+
+    @property
+    def keeps_norm(self) -> bool | None:
+        """Whether denoised layers get the noisy norm: as ``norm_correction`` or else the method says; None of none."""
+        if self.method == "none" or self.norm_correction is not None:
+            return self.norm_correction if self.method != "none" else None
+        return DENOISERS[self.method].keeps_norm
 
     @classmethod
     def of_today(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -77,6 +77,8 @@ class DenoiserWord(Word):
         As for `Word`.
     remembers : bool
         Whether it is given a `dprmt.spectra.BlendMemory`, which is in checkpoints.
+    keeps_norm : bool
+        Whether a matrix that it replaces gets the norm of the noisy one, where ``norm_correction`` says nothing.
 
     Examples
     --------
@@ -85,6 +87,7 @@ class DenoiserWord(Word):
     """
 
     remembers: bool = False
+    keeps_norm: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,8 +147,9 @@ DENOISERS: Words[DenoiserWord] = Words(
     DenoiserWord,
     {
         "none": DenoiserWord(f"{_METHODS}:nothing"),
-        "paper": DenoiserWord(f"{_METHODS}:paper"),
-        "blend": DenoiserWord(f"{_METHODS}:blend", remembers=True),
+        "gate": DenoiserWord(f"{_METHODS}:gate"),
+        "paper": DenoiserWord(f"{_METHODS}:gate", keeps_norm=True),
+        "blend": DenoiserWord(f"{_METHODS}:blend", remembers=True, keeps_norm=True),
     },
 )
 """``denoising.method``. Entry points ``dprmt.denoisers`` are `DenoiserWord`."""
