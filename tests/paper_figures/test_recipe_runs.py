@@ -163,6 +163,11 @@ def test_generation_at_long_scale_compares_variants_by_seed(
     """On a tiny classifier in the language model's place: what is trained, paired and judged."""
     monkeypatch.setattr(generation, "_recipes", lambda scale: ({("E2E", "toy"): recipe}, ""))
     monkeypatch.setattr(generation, "METRICS", {"loss": ("Loss", 2.0)})
+    slower = {
+        "denoising.method": "paper",
+        "optimizer.learning_rate": 1e-3,
+    }  # else the gate, which stays shut, is nothing
+    monkeypatch.setitem(generation.VARIANTS, "denoised", slower)
     monkeypatch.setattr(generation, "PROBED", {"Hutchinson": {"privacy.norms.probes": 2}})
     monkeypatch.setattr(generation, "LONG_STEPS", 2)
     monkeypatch.setattr(generation, "LONG_SEEDS", (0, 1))
