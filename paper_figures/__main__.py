@@ -1,4 +1,4 @@
-"""``python -m paper_figures list | run | forensics | study | times | page``: published numbers, ours and theirs."""
+"""``python -m paper_figures list | run | forensics | study | times | stale | page``: numbers, ours and printed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from paper_figures._pieces import forget
 from paper_figures._published import names
 from paper_figures._reproduction import RESULTS, Item, Scale, load, run
 from paper_figures._rows import table_of, verdict_counts
+from paper_figures._sources import changed, module_of
 from paper_figures.forensics import CHECKS
 from paper_figures.forensics import run as run_checks
 from paper_figures.items import ITEMS
@@ -33,6 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _forensics(options.name)
     if options.command == "list":
         return _list(Path(options.results))
+    if options.command == "stale":
+        return _stale(Path(options.results))
     if options.command == "times":
         return _times(Path(options.results))
     if options.command == "page":
@@ -88,7 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     studies.add_argument("name", choices=list(STUDIES))
     studies.add_argument("arguments", nargs=argparse.REMAINDER, help="--help names them")
     times = commands.add_parser("times", help="add up what a complete run took, and keep it for the page")
-    for command in (lister, runner, times):
+    stale = commands.add_parser("stale", help="stored results that are older than their items' own code (status 1)")
+    for command in (lister, runner, times, stale):
         command.add_argument("--results", metavar="FOLDER", default=str(RESULTS), help="where the results lie")
     page = commands.add_parser("page", help=f"write {PAGE.name}: ours and theirs side by side")
     page.add_argument("--out", default=str(PAGE))
@@ -115,6 +119,18 @@ def _list(folder: Path) -> int:
     for name in STUDIES:
         print(f"study {name:18}{summary(name)}")
     return 0
+
+
+def _stale(folder: Path) -> int:
+    results = {name: stored for name in ITEMS if (stored := load(name, folder)) is not None}
+    recorded = {name: result.code for name, result in results.items() if result.code}
+    known = {name: changed(code, module_of(ITEMS[name].measure)) for name, code in recorded.items()}
+    older = {name: files for name, files in known.items() if files}
+    for name, files in older.items():
+        print(f"{name:24}changed since: {', '.join(files)}")
+    unknown = len(results) - len(known)
+    print(f"{len(older)} of {len(known)} results are older than their code; of {unknown} it was not recorded")
+    return int(bool(older))
 
 
 def _times(folder: Path) -> int:

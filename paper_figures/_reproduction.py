@@ -16,6 +16,7 @@ from typing import Any, Literal
 from dprmt._files import strict_json, write_whole
 from paper_figures._pieces import cpu_seconds
 from paper_figures._published import Cell
+from paper_figures._sources import digests, module_of
 from paper_figures._verdict import Interval, Reason, Verdict, judge
 
 Scale = Literal["small", "long", "paper"]
@@ -130,6 +131,8 @@ class Stored:
     wall_seconds: float
     cpu_seconds: float
     versions: dict[str, str] = field(default_factory=dict)
+    code: dict[str, str] = field(default_factory=dict)
+    """Digests of the item's own files, see `paper_figures._sources`; empty in results that are older than they."""
 
     @property
     def disagrees(self) -> bool:
@@ -165,6 +168,7 @@ def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
         round(time.perf_counter() - wall, 1),
         round(cpu_seconds() - cpu + found.earlier_seconds, 1),
         _versions(),
+        digests(module_of(item.measure)),
     )
     save(stored, folder)
     return stored

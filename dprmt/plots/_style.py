@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dprmt._validation import needing
 
@@ -44,10 +44,13 @@ def finish(ax: Axes, title: str | None = None) -> Axes:
     return ax
 
 
-def legend_below(ax: Axes, columns: int = 2) -> None:
-    """A legend under the axis' label, where no curve passes; a constrained layout makes room for it."""
+def legend_below(ax: Axes, columns: int = 2, **entries: Any) -> None:
+    """A legend under the axis' label, where no curve passes; a constrained layout makes room for it.
+
+    ``entries``: handles, labels and title, if not those of the axes.
+    """
     from matplotlib.transforms import offset_copy
 
     below = offset_copy(ax.transAxes, ax.figure, y=_LABEL_POINTS, units="points")
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
-    ax.legend(frameon=False, fontsize="small", ncols=columns, **place)
+    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
+    ax.legend(frameon=False, fontsize="small", ncols=columns, **place, **entries)

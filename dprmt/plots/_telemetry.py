@@ -135,7 +135,7 @@ def plot_signal_shares(
     ax.set_yticks(places, list(layers), fontsize=7 if len(layers) > 8 else 9)
     ax.set_ylim(len(layers) - 0.4, -0.6)
     ax.set_xlim(left=0.0)
-    ax.set_xlabel("signal in the released gradient (%); grey: none seen")
+    ax.set_xlabel("signal in it (%); grey: none seen")
     return finish(ax)
 
 
@@ -266,6 +266,7 @@ def plot_displacement_spikes(
             ax.plot([when], [1.0], color=color, marker="|", markersize=16, markeredgewidth=2, linestyle="none")
     ax.axhline(1.0, color="0.3", linewidth=1.0, linestyle="-.", label="edge of the noise")
     ax.set_xlabel("step" if not predicted else "step (bars on the edge: when it was expected)")
+    _whole_steps(ax)
     ax.set_ylabel("largest singular value of the\ndisplacement, over the edge of its noise")
     ax.legend(frameon=False, fontsize=7)
     return finish(ax)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError
-from dprmt.plots._style import LINES, MARKERS, PALETTE, axes_or_new, finish
+from dprmt.plots._style import LINES, MARKERS, PALETTE, axes_or_new, finish, legend_below
 from dprmt.plots._values import Floats, finite_values, matching
 from dprmt.spectra import bulk_edge, detection_threshold, spike_map, vector_overlaps
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BLACK, _BLUE, _RED = PALETTE[:3]
+_PAIRED = "line: predicted, marker: measured"
 _LEAST = 0.03  # where a logarithmic axis begins; smaller signals are drawn there
 
 
@@ -54,19 +55,19 @@ def plot_measured_spikes(
     >>> from matplotlib.figure import Figure
     >>> ax = plot_measured_spikes({(16, 384): ([0.5, 2.0], [0.99, 1.3])}, ax=Figure().subplots())
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
-    ['16 × 384, predicted', '16 × 384, measured', 'detection threshold']
+    ['16 × 384', 'detection threshold']
     """
     groups = _groups(points, "observed")
     ax = axes_or_new(ax)
-    grid = _grid(groups)
+    grid, pairs = _grid(groups), []
     for number, (shape, (signals, observed)) in enumerate(groups.items()):
-        color, line, marker = _look(number)
         predicted = spike_map(grid * detection_threshold(shape, 1.0), shape, 1.0) / bulk_edge(shape, 1.0)
-        ax.plot(grid, predicted, color=color, linestyle=line, linewidth=1.8, label=f"{_name(shape)}, predicted")
-        _scatter(ax, signals, observed, color, marker, f"{_name(shape)}, measured")
+        pairs.append(_pair(ax, _name(shape), number, (grid, predicted), (signals, observed)))
     ax.set_yscale("log")
-    _finish_against_signal(ax, "noisy top singular value / bulk edge")
+    threshold = _finish_against_signal(ax, "noisy top singular value / bulk edge")
     _plain_log_ticks(ax.yaxis)
+    entries = _entries(list(map(_name, groups)), pairs, threshold, _PAIRED)
+    ax.legend(loc="upper left", framealpha=0.9, edgecolor="none", fontsize="small", **entries)
     return ax
 
 
@@ -108,7 +109,8 @@ def plot_prediction_errors(
     for number, (shape, (signals, errors)) in enumerate(groups.items()):
         color, _, marker = _look(number)
         _scatter(ax, signals, 100 * errors, color, marker, _name(shape))
-    _finish_against_signal(ax, "measured / predicted − 1 (%)", loc="lower right")
+    _finish_against_signal(ax, "measured / predicted − 1 (%)")
+    legend_below(ax, 4)
     return ax
 
 
@@ -143,8 +145,8 @@ def plot_measured_overlaps(
     --------
     >>> from matplotlib.figure import Figure
     >>> ax = plot_measured_overlaps({(16, 384): ([0.5, 2.0], [0.1, 0.8], [0.0, 0.5])}, ax=Figure().subplots())
-    >>> [text.get_text() for text in ax.get_legend().get_texts()][:2]
-    ['length 16 of 16 × 384, predicted', 'length 16 of 16 × 384, measured']
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['16 of 16 × 384', '384 of 16 × 384', 'detection threshold']
     """
     merged: dict[tuple[int, int], list[list[Floats]]] = {}
     for shape, (signals, left, right) in points.items():
@@ -160,17 +162,15 @@ def plot_measured_overlaps(
     groups = {shape: [np.concatenate(column) for column in zip(*rows, strict=True)] for shape, rows in merged.items()}
     ax = axes_or_new(ax)
     grid = _grid({shape: (columns[0], columns[1]) for shape, columns in groups.items()})
-    number = 0
+    names, pairs = [], []
     for shape, (signals, *sides) in groups.items():
         curves = vector_overlaps(grid * detection_threshold(shape, 1.0), shape, 1.0)
         for length, curve, measured in zip(shape, curves, sides, strict=True):
-            color, line, marker = _look(number)
-            name = f"length {length} of {_name(shape)}"
-            ax.plot(grid, curve, color=color, linestyle=line, linewidth=1.8, label=f"{name}, predicted")
-            _scatter(ax, signals, measured, color, marker, f"{name}, measured")
-            number += 1
-    _finish_against_signal(ax, "squared overlap with the clean vector", loc="upper left")
+            names.append(f"{length} of {_name(shape)}")
+            pairs.append(_pair(ax, f"length {names[-1]}", len(pairs), (grid, curve), (signals, measured)))
+    threshold = _finish_against_signal(ax, "squared overlap")
     ax.set_ylim(-0.02, 1.02)
+    legend_below(ax, 3, **_entries(names, pairs, threshold, f"vector's length, of shape; {_PAIRED}"))
     return ax
 
 
@@ -319,19 +319,32 @@ def _name(shape: tuple[int, int]) -> str:
     return f"{shape[0]} × {shape[1]}"
 
 
-def _scatter(ax: Axes, signals: Floats, values: Floats, color: Any, marker: str, label: str) -> None:
+def _pair(ax: Axes, name: str, number: int, predicted: tuple[Any, Any], measured: tuple[Any, Any]) -> tuple[Any, Any]:
+    # A line and markers of one look, which share an entry of the legend.
+    color, line, marker = _look(number)
+    (curve,) = ax.plot(*predicted, color=color, linestyle=line, linewidth=1.8, label=f"{name}, predicted")
+    return curve, _scatter(ax, *measured, color, marker, f"{name}, measured")
+
+
+def _entries(names: list[str], pairs: list[tuple[Any, Any]], threshold: Any, title: str) -> dict[str, Any]:
+    labels = [*names, str(threshold.get_label())]
+    return {"handles": [*pairs, threshold], "labels": labels, "title": title, "title_fontsize": "small"}
+
+
+def _scatter(ax: Axes, signals: Floats, values: Floats, color: Any, marker: str, label: str) -> Any:
     style: dict[str, Any] = {"markersize": 4.0, "markerfacecolor": "none", "markeredgewidth": 0.8, "alpha": 0.7}
-    ax.plot(np.maximum(signals, _LEAST), values, color=color, marker=marker, linestyle="none", label=label, **style)
+    style |= {"color": color, "marker": marker, "linestyle": "none", "label": label}
+    return ax.plot(np.maximum(signals, _LEAST), values, **style)[0]
 
 
-def _finish_against_signal(ax: Axes, ylabel: str, loc: str = "upper left") -> None:
-    ax.axvline(1.0, color="0.3", linestyle="-.", linewidth=1.0, label="detection threshold")
+def _finish_against_signal(ax: Axes, ylabel: str) -> Any:
+    threshold = ax.axvline(1.0, color="0.3", linestyle="-.", linewidth=1.0, label="detection threshold")
     ax.set_xscale("log")
     _plain_log_ticks(ax.xaxis)
     ax.set_xlabel("clean top singular value / detection threshold")
     ax.set_ylabel(ylabel)
-    ax.legend(loc=loc, framealpha=0.9, edgecolor="none", fontsize="small")
     finish(ax)
+    return threshold
 
 
 def _plain_log_ticks(axis: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dprmt.report._figure import along_steps
 from dprmt.report._page import Picture, Section, Table
 from dprmt.report._words import by_columns, counted, effect, no_sign, with_interval
 
@@ -29,8 +30,7 @@ def adam_bound_section(steps: Sequence[AdamBoundStep]) -> Section:
         ):
             ax.plot(numbers, [getattr(step, name) for step in steps], style, color="black", label=label)
         ax.axhline(0, color="black", linewidth=0.5)
-        ax.set(xlabel="step", ylabel="cosine with the clean gradient")
-        ax.legend(frameon=False)
+        along_steps(ax, "cosine with the clean gradient")
 
     rows = [
         [

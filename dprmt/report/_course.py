@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dprmt.report._figure import along_steps
 from dprmt.report._page import Picture, Section, Table
 from dprmt.report._words import with_interval
 
@@ -20,8 +21,7 @@ def course_section(courses: Mapping[str, Sequence[float]]) -> Section:
     def draw(ax: Any) -> None:
         for (name, losses), style in zip(courses.items(), ("-", "--", ":"), strict=True):
             ax.plot(range(1, len(losses) + 1), losses, style, color="black", label=name)
-        ax.set(xlabel="step", ylabel="mean loss of the step's batch, nats")
-        ax.legend(frameon=False)
+        along_steps(ax, "mean loss of the step's batch, nats")
 
     rows = [[str(step), *map(_cell, losses)] for step, losses in enumerate(zip(*courses.values(), strict=True), 1)]
     return Section(

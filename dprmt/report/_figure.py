@@ -38,6 +38,16 @@ def drawn_panels(draw: Any, panels: int, alt: str, prefix: str) -> str:
         return "".join(_svg(figure, alt, f"{prefix}-{number}-") for number, figure in enumerate(figures))
 
 
+def along_steps(ax: Any, ylabel: str) -> None:
+    """Axes and legend of curves that have a point a step."""
+    ax.set(xlabel="step", ylabel=ylabel)
+    ax.locator_params(axis="x", integer=True)
+    ax.grid(True, color="0.9", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False)
+
+
 def _svg(figure: Any, alt: str, prefix: str) -> str:
     stream = io.StringIO()
     figure.patch.set_alpha(0.0)

@@ -93,7 +93,7 @@ def _layers(full: Sequence[Line], known: Mapping[int, Line]) -> Section:
     truth = known.get(last["step"], {}).get("signal", {})
     said = [
         f"In {len(loud)} of {counted(len(ends), 'layer')} a signal is seen over the window that ends at step"
-        f" {last['step']}; in all of them together {_whole_share(whole)}.",
+        f" {last['step']}; in all layers together {_whole_share(whole)}.",
         "Of a layer in which none is seen every value of its interval is possible; what a step does to it is noise"
         " for all that was released.",
     ]

@@ -26,18 +26,20 @@ def train_once(recipe: Recipe, seed: int) -> dict[str, Any]:
         return _scored(Path(folder, "run"), recipe.training.steps)
 
 
-def train_on(recipe: Recipe, seed: int, folder: Path) -> dict[str, Any]:
+def train_on(recipe: Recipe, seed: int, folder: Path, first: int | None = None) -> dict[str, Any]:
     """The same of a run of many minutes: it lies in ``folder``, and goes on where a cut at any instant left it.
 
     Whatever the cuts, the numbers are those of the run in one. For that σ is given instead of a target ε, to which
-    steps that a cut threw away would be charged, and a step's ε is that of as many steps.
+    steps that a cut threw away would be charged, and a step's ε is that of as many steps. ``first``: so many steps
+    alone, with the noise of them all.
     """
     from dprmt.training.harness import train
 
     begun = (folder / "config.toml").exists()
-    resumable = with_noise(recipe).with_changes({"training.seed": seed, "training.checkpoint_every": 1})
-    train(resumable, folder, resume=begun, noise_seed=seed, repeatable=True)
-    found = _scored(folder, recipe.training.steps)
+    steps = recipe.training.steps if first is None else first
+    changes = {"training.seed": seed, "training.steps": steps, "training.checkpoint_every": 1}
+    train(with_noise(recipe).with_changes(changes), folder, resume=begun, noise_seed=seed, repeatable=True)
+    found = _scored(folder, steps)
     charged = {line["charged"]: line["epsilon"] for line in read_lines(folder / "privacy.jsonl")}
     return found | {"epsilon": [charged[step] for step in found["steps"]]}
 
@@ -80,17 +82,19 @@ def run_variants(
     seeds: Sequence[int],
     *,
     by_steps: bool = False,
+    first: int | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """The runs of every variant, by seed; recipes are checked before the first one trains.
 
-    ``by_steps``: a run that is cut goes on at its last step, see :func:`train_on`, instead of its first.
+    ``by_steps``: a run that is cut goes on at its last step, see :func:`train_on` and its ``first``, instead of at its
+    first one.
     """
     changed = {name: recipe.with_changes(dict(changes)) for name, changes in variants.items()}
     tasks: dict[str, Callable[[], Any]] = {}
     for seed in seeds:
         for name in variants:
             label = f"{name}, seed {seed}"
-            run = partial(train_on, folder=pieces.folder(label)) if by_steps else train_once
+            run = partial(train_on, folder=pieces.folder(label), first=first) if by_steps else train_once
             tasks[label] = partial(run, changed[name], seed)
     found = pieces.measure(tasks)
     return {name: [found[f"{name}, seed {seed}"] for seed in seeds] for name in variants}

@@ -322,7 +322,7 @@ def test_singular_value_sentences() -> None:
     assert below_sentence([good]).startswith("No measured matrix")
     assert "hold on these gradients" in overlap_sentence([good])
     assert "do not hold everywhere" in overlap_sentence([good, off])
-    assert "The 1 matrices" in overlap_sentence([good, off])
+    assert "Where they exceed it (1 matrix) the median" in overlap_sentence([good, off])
     assert overlap_sentence([below]).startswith("No statement")
 
 

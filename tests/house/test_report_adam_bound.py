@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,6 +86,9 @@ def test_a_false_alarm_is_shown_as_what_it_is() -> None:
     signal = LayerSpectra("query", 1, (2, 8), 0.1, 5 * values, 5 * values, values)
     alarm = LayerSpectra("value", 2, (2, 8), 0.1, 1e-4 * values, values, values)
     assert (signal.verdict, alarm.verdict) == ("signal, called", "false alarm")
+    page = (Path(__file__).parents[2] / "docs" / "how_to" / "read_the_report.md").read_text(encoding="utf-8")
+    for entry in (signal, alarm, replace(signal, noisy=0.1 * values), replace(alarm, noisy=0.1 * values)):
+        assert f"\n| {entry.verdict} | " in page
     said = shown_sentence([signal], [alarm])
     assert said.startswith("Spectra shown whose clean top value is above the detection threshold: 1. The loudest")
     assert f"value at step 2 stands at {alarm.top_over_edge:.3f} bulk edges" in said

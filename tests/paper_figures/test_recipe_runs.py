@@ -8,14 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dprmt import ParameterError
 from dprmt.training.harness import Run, read_metrics, train
-from dprmt.training.recipes import Recipe
+from dprmt.training.recipes import Recipe, load_recipe
 from paper_figures.__main__ import main
 from paper_figures._pieces import Pieces, forget, raw_file
 from paper_figures._reproduction import Found, Item, Row, Scale
+from paper_figures.items import generation
 from paper_figures.items._recipe_runs import run_variants, train_on, train_once, with_noise
 from tests.training.tiny_recipe import recipe_in, write_data
 
@@ -144,6 +146,44 @@ def test_an_item_stops_between_steps_after_its_minutes(
     assert lines["Plain, a, seed 0"]["steps"] == [2, 4]
     assert len(raw_file(tmp_path, "toy", "small").read_text().splitlines()) == 3  # one of them of the time alone
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+def test_the_first_steps_have_the_noise_of_them_all(recipe: Recipe, tmp_path: Path) -> None:
+    found = train_on(recipe, 3, tmp_path / "run", first=2)
+    assert found["steps"] == [2]
+    kept = load_recipe(tmp_path / "run" / "config.toml")
+    assert kept.privacy.noise_multiplier == with_noise(recipe).privacy.noise_multiplier
+    shorter = with_noise(recipe.with_changes({"training.steps": 2}))
+    assert kept.privacy.noise_multiplier > 1.1 * shorter.privacy.noise_multiplier
+
+
+def test_generation_at_long_scale_compares_variants_by_seed(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a tiny classifier in the language model's place: what is trained, paired and judged."""
+    monkeypatch.setattr(generation, "_recipes", lambda scale: ({("E2E", "toy"): recipe}, ""))
+    monkeypatch.setattr(generation, "METRICS", {"loss": ("Loss", 2.0)})
+    slower = {
+        "denoising.method": "paper",
+        "optimizer.learning_rate": 1e-3,
+    }  # else the gate, which stays shut, is nothing
+    monkeypatch.setitem(generation.VARIANTS, "denoised", slower)
+    monkeypatch.setattr(generation, "PROBED", {"Hutchinson": {"privacy.norms.probes": 2}})
+    monkeypatch.setattr(generation, "LONG_STEPS", 2)
+    monkeypatch.setattr(generation, "LONG_SEEDS", (0, 1))
+    found = generation.early("long", tmp_path)
+    rows = {row.label.removeprefix("E2E, toy, "): row for row in found.rows}
+    assert len(rows) == 5
+    assert [label for label, row in rows.items() if row.verdict()] == ["denoised: Loss more than the baseline, paired"]
+    pieces = Pieces(tmp_path, "generation-50", "long")
+    names = [f"E2E, toy, {name}, seed {seed}" for name in ("baseline", "denoised") for seed in (0, 1)]
+    ends = [2 * run["scores"]["loss"][-1] for run in pieces.measure(dict.fromkeys(names, lambda: 1 / 0)).values()]
+    gaps = np.subtract(ends[2:], ends[:2])
+    row = rows["denoised: Loss more than the baseline, paired"]
+    assert row.ours == pytest.approx(gaps.mean(), abs=1e-6)
+    assert row.interval == pytest.approx(
+        tuple(gaps.mean() + np.array([-1, 1]) * 12.706 * abs(np.ptp(gaps)) / 2), rel=1e-3
+    )
 
 
 def test_what_was_begun_is_thrown_away_with_the_pieces(recipe: Recipe, tmp_path: Path) -> None:

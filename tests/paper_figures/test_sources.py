@@ -1,0 +1,98 @@
+"""Results that are older than the code that makes them are found by what the code's files say."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from paper_figures import _sources
+from paper_figures.__main__ import main
+from paper_figures._reproduction import load
+from paper_figures._sources import changed, digests, module_of
+from paper_figures.items import ITEMS
+
+Capture = pytest.CaptureFixture[str]
+TEXT = '''"""Says."""
+
+from paper_figures.other import x
+
+# A comment.
+def f():
+    """Says more."""
+    from paper_figures.room._deep import y
+    return x + y + 1
+'''
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three files of a package of the same name; what they say is read anew in every test."""
+    (tmp_path / "paper_figures" / "room").mkdir(parents=True)
+    root = tmp_path / "paper_figures"
+    (root / "item.py").write_text(TEXT)
+    (root / "other.py").write_text("import numpy\nfrom paper_figures._page import page\nx = 1\n")
+    (root / "_page.py").write_text("page = 1\n")
+    (root / "room" / "__init__.py").write_text("")
+    (root / "room" / "_deep.py").write_text("from paper_figures.item import f\ny = 2\n")
+    monkeypatch.setattr(_sources, "ROOT", root)
+    monkeypatch.setattr(_sources, "_digest", _sources._digest.__wrapped__)
+    return root
+
+
+def test_all_that_a_file_imports_counts_but_what_shows_and_stores(package: Path) -> None:
+    assert list(digests("paper_figures.item")) == ["item.py", "other.py", "room/_deep.py"]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "seen"),
+    [
+        ("item.py", "x + y + 1", "x + y + 2", True),
+        ("room/_deep.py", "y = 2", "y = 3", True),
+        ("other.py", "x = 1", "x = 1.0", True),
+        ("item.py", "Says more.", "Says even more.\n\n    Two lines.\n    ", False),
+        ("item.py", "# A comment.\n", "# Another one.\n\n\n", False),
+        ("_page.py", "page = 1", "page = 2", False),
+    ],
+)
+def test_what_is_computed_is_seen_and_what_is_said_is_not(
+    package: Path, file: str, old: str, new: str, seen: bool
+) -> None:
+    before, path = digests("paper_figures.item"), package / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    assert changed(before, "paper_figures.item") == ([file] if seen else [])
+
+
+def test_a_file_that_came_or_went_is_named(package: Path) -> None:
+    before = digests("paper_figures.item")
+    (package / "item.py").write_text("from paper_figures.fresh import z\n")
+    (package / "fresh.py").write_text("z = 1\n")
+    assert changed(before, "paper_figures.item") == ["fresh.py", "item.py", "other.py", "room/_deep.py"]
+
+
+def test_every_item_has_code_of_its_own() -> None:
+    for item in ITEMS.values():
+        module = module_of(item.measure)
+        assert f"items/{module.split('.')[-1]}.py" in digests(module)
+    assert module_of(partial(partial(digests, "a"), "b")) == "paper_figures._sources"
+
+
+def test_older_results_are_told(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["run", "generation-counts", "adam-bound", "--results", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["stale", "--results", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "0 of 2 results are older than their code; of 0 it was not recorded\n"
+    path = tmp_path / "adam-bound.json"
+    stored = load("adam-bound", tmp_path)
+    assert stored is not None
+    digest = stored.code["items/adam_bound.py"]
+    path.write_text(path.read_text().replace(digest, "0" * len(digest)))
+    counts = tmp_path / "generation-counts.json"
+    counts.write_text(counts.read_text().split('"code"')[0].rstrip().rstrip(",") + "}")
+    assert main(["stale", "--results", str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split(maxsplit=1) == ["adam-bound", "changed since: items/adam_bound.py"]
+    assert lines[1] == "1 of 1 results are older than their code; of 1 it was not recorded"
