@@ -243,7 +243,7 @@ to the truth than the verifier came. **No answer**: an error of its own, an infi
 CPU-seconds. "Claimed / proved" is an answer divided by the smallest ε that is proved; a little below 1 need not be
 false.
 
-Versions: {versions}. Anybody's: `pip install 'dprmt[verify]' opacus dp-accounting prv-accountant PLD_accounting
+Versions: {versions}. In a checkout: `pip install '.[verify]' opacus dp-accounting prv-accountant PLD_accounting
 riskcal`; what is not installed is left out.
 
 {totals}

@@ -22,6 +22,8 @@ from notebooks import notebook_pages
 
 _ROOT = Path(__file__).parents[2]
 _UPWARDS = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)]*)\)")
+_FILE = re.compile(r"<code>((?:[\w.-]+/)+[\w.-]*)</code>")
+_LONG = re.compile(r"<code>([^<\n]{28,})</code>")
 _PAGES: dict[str, tuple[str, str]] = {}  # title and Markdown by address, while the site is built
 _SECTIONS: list[tuple[str, list[str]]] = []
 _COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
@@ -73,8 +75,9 @@ def _stays(target: str, folder: str) -> bool:
 
 
 def on_page_content(text: str, **_: Any) -> str:
-    """Every formula as MathML."""
-    return drawn(text)
+    """Every formula as MathML; names of files may be broken after a slash, long code anywhere: tables fit."""
+    named = _FILE.sub(lambda match: f'<code class="long">{match[1].replace("/", "/<wbr>")}</code>', drawn(text))
+    return _LONG.sub(r'<code class="long">\1</code>', named)
 
 
 def _command_line() -> str:
@@ -93,4 +96,4 @@ def _command_line() -> str:
 
 
 def _help(parser: argparse.ArgumentParser) -> str:
-    return f"``` {{ .text .terminal }}\n{parser.format_help().rstrip()}\n```"
+    return f"``` {{ .text .help }}\n{parser.format_help().rstrip()}\n```"

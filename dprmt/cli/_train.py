@@ -163,7 +163,8 @@ def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> N
     if recipe.evaluation.private_noise is not None and result.finished:
         said = "with noise, charged in ε" if result.evaluation else "charged in ε, and lost in a crash"
         lines.append(f"score: {said}")
-    lines += [f"{name}: {value}" for name, value in result.evaluation.items()]
+    scores = result.evaluation.items()
+    lines += [f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}" for name, value in scores]
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from dprmt.cli import main
 from dprmt.cli._terminal import spelled
 from dprmt.cli._text_table import text_table
+from tests.house.import_graph import ROOT
 
 RUN = ("--noise-multiplier", "1", "--sample-rate", "0.03", "--steps", "10", "--delta", "1e-5")
 
@@ -121,6 +123,16 @@ def test_which_run_is_asked_for_in_one_line(
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert words in captured.err
+
+
+def test_no_page_installs_what_is_on_no_index() -> None:
+    """Until there is a release, who follows a page has a checkout."""
+    named = re.compile(r"""pip install(?: -\S+| \S*\.txt| torch)* ['"]?dprmt\b""")
+    written = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "notebooks").rglob("*.ipynb")]
+    written += [*(ROOT / "dprmt").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+    assert named.search("`pip install 'dprmt[demo]'`")
+    found = [(path, line) for path in written for line in named.findall(path.read_text(encoding="utf-8"))]
+    assert found == []
 
 
 def test_a_bare_command_prints_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,8 @@ def test_the_site(tmp_path: Path) -> None:
         page = (site / "tutorials" / f"{notebook.stem}.html").read_text(encoding="utf-8")
         assert ("<img" in page) == (notebook.stem == EXECUTED), notebook
         assert ("not executed in this copy" in page) == (notebook.stem != EXECUTED)
+    claims = (site / "guarantees.html").read_text(encoding="utf-8")
+    assert '<code class="long">tests/<wbr>accounting/<wbr>test_reference.py</code>' in claims
     assert twice(site) == []
     assert "(api/accounting.md)" in (site / "llms.txt").read_text(encoding="utf-8")
     assert "### dprmt.accounting.DPSGD" in (site / "api" / "accounting.md").read_text(encoding="utf-8")
