@@ -14,7 +14,7 @@ from dprmt.spectra import MarchenkoPastur, detection_threshold, spike_map, vecto
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BLACK, _BLUE, _RED = PALETTE[:3]
+_, _BLUE, _RED = PALETTE[:3]
 _REACH = 3.0  # of the curves, in units of the detection threshold
 
 

@@ -109,7 +109,7 @@ def privacy_table(run: Run, rows: list[Row]) -> Table:
     return Table(caption, ["clipping", *(f"ε, {_HEADINGS[label]}" for label in _HEADINGS)], cells)
 
 
-def noise_table(run: Run, rows: list[Row]) -> Table:
+def noise_table(rows: list[Row]) -> Table:
     """What more noise than exact norms need makes up for random ones."""
     cells = [
         [f"{row.probes} probes", *(f"+{100 * row.extra_noise[label]:.1f} %" for label in _HEADINGS)] for row in rows[1:]
@@ -161,8 +161,8 @@ def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBou
 
     return Section(
         title="What randomized clipping costs",
-        sentences=[privacy_sentence(run, rows)],
-        tables=[privacy_table(run, rows), noise_table(run, rows), savings_table(run, rows)],
+        sentences=[privacy_sentence(rows)],
+        tables=[privacy_table(run, rows), noise_table(rows), savings_table(run, rows)],
         pictures=[
             Picture(draw, "Certified ε against the number of steps, one curve per analysis of randomized clipping")
         ],
@@ -184,7 +184,7 @@ def privacy_section(run: Run, rows: list[Row], curves: dict[str, list[PrivacyBou
     )
 
 
-def privacy_sentence(run: Run, rows: list[Row]) -> str:
+def privacy_sentence(rows: list[Row]) -> str:
     """What the table says, in words."""
     exact = rows[0].epsilon["exact"].upper
     row = rows[-1] if len(rows) < 3 else rows[2]

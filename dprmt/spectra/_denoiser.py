@@ -19,7 +19,6 @@ from dprmt.spectra._layers import LayerReport, axes_of, batches, checked_matrix,
 from dprmt.spectra._tracy_widom import kappa_for
 
 _SAFE = 2.0**-40, 2.0**40  # range of largest entries whose squares, and sums of them, are normal in float32
-_LOOKS = "shape", "dtype", "device"
 FALSE_ALARM = 0.01  # of the gate that nobody chose
 NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats
 

@@ -54,7 +54,7 @@ def test_printed_bounds_are_rounded_up() -> None:
 
 def test_sentence_changes_when_the_order_is_not_the_expected_one() -> None:
     rows, _ = small_rows()
-    sentence = privacy_sentence(SMALL, rows)
+    sentence = privacy_sentence(rows)
     over = rows[1].epsilon["tight"].upper / rows[0].epsilon["exact"].upper - 1
     assert f"tight one {100 * over:.1f} %" in sentence
     assert "Unexpected" not in sentence
@@ -62,4 +62,4 @@ def test_sentence_changes_when_the_order_is_not_the_expected_one() -> None:
     assert f"Hutch++ of as many products to {100 * sketched:.1f} %" in sentence
     worse = {**rows[1].epsilon, "tight, secret probes": PrivacyBounds(9.0, 9.0, 9.0)}
     changed = [rows[0], dataclasses.replace(rows[1], epsilon=worse)]
-    assert privacy_sentence(SMALL, changed).startswith("Unexpected order")
+    assert privacy_sentence(changed).startswith("Unexpected order")

@@ -247,12 +247,12 @@ class DPGrape(NoiseAwareOptimizer):
                 G = layer.orient(p.grad.to(θ.dtype))
                 P = self.subspaces.find(p, G) if P is None else P
                 R, Φ = P.mT @ G, Φ * self.subspaces.noise_gain(p)
-            self._refresh(state, R, group["betas"][0])
+            self._refresh(state, group["betas"][0])
             layer.orient(θ).addmm_(P, self._step_of(R.to(θ.dtype), state, group, Φ), alpha=-1)
         if θ is not p:
             p.copy_(θ)
 
-    def _refresh(self, state: dict[str, Any], R: torch.Tensor, β1: float) -> None:
+    def _refresh(self, state: dict[str, Any], β1: float) -> None:
         changed = state.get("period", 0) != self.subspaces.period
         state["period"] = self.subspaces.period
         if not changed or "exp_avg" not in state:
