@@ -60,7 +60,8 @@ def test_commands_parse_and_one_setting_has_one_answer(capsys: pytest.CaptureFix
     for sharing in ("secret", "public"):
         upper[f"hutch++ {sharing}"] = found[sharing, "Hutch++,", "one", "pass"]
         upper[f"plain {sharing}"] = found[sharing, "Hutchinson"]
-    sentence = re.search(r"exact norms ε = ([\d.]+), Hutch\+\+ ([\d.]+), plain probes ([\d.]+)", TEXT)
+    costs = r"Exact norms cost ε = ([\d.]+); at 64 products .* Hutch\+\+ costs ([\d.]+) and plain probes ([\d.]+)"
+    sentence = re.search(costs, TEXT)
     others = re.search(r"public ones ([\d.]+) and ([\d.]+)", TEXT)
     assert sentence
     assert others

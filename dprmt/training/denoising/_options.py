@@ -117,7 +117,7 @@ class Denoising:
 
     @property
     def keeps_norm(self) -> bool:
-        """Whether a denoised layer gets the norm of the noisy one: ``norm_correction``, or else as the method says."""
+        """True if a denoised layer gets the norm of the noisy one: ``norm_correction``, or else as the method says."""
         return DENOISERS[self.method].keeps_norm if self.norm_correction is None else self.norm_correction
 
     def new_memory(self) -> BlendMemory | None:
