@@ -391,7 +391,7 @@ class DenoisingRecipe(Section):
 
     @property
     def keeps_norm(self) -> bool | None:
-        """Whether denoised layers get the noisy norm: as ``norm_correction`` or else the method says; None of none."""
+        """True if denoised layers get the noisy norm: as ``norm_correction`` or else the method says; None of none."""
         if self.method == "none" or self.norm_correction is not None:
             return self.norm_correction if self.method != "none" else None
         return DENOISERS[self.method].keeps_norm
