@@ -70,13 +70,18 @@ def test_a_spike_is_counted_and_its_share_is_that_of_the_signal():
 
 
 @given(st.floats(1e-3, 1e3), st.integers(0, 1000))
-def test_scale_and_rotation_do_not_matter(scale, seed):
+def test_scale_rotation_and_type_do_not_matter(scale, seed):
     rng = np.random.default_rng(seed)
     matrix = rng.standard_normal((6, 9)) + 3 * np.outer(np.ones(6), np.ones(9))
     Q = np.linalg.qr(rng.standard_normal((6, 6)))[0]
-    one, two = displacement_spectrum(matrix, 1.0), displacement_spectrum(scale * Q @ matrix, scale)
-    assert (two.top_over_edge, two.spikes) == (pytest.approx(one.top_over_edge), one.spikes)
-    assert two.share == pytest.approx(one.share)
+    for sigma in (1.0, None):
+        one = displacement_spectrum(matrix, sigma)
+        others = [displacement_spectrum(scale * Q @ matrix, None if sigma is None else scale * sigma)]
+        others.append(displacement_spectrum(torch.tensor(matrix), sigma))
+        for other in others:
+            assert (other.top_over_edge, other.spikes) == (pytest.approx(one.top_over_edge), one.spikes)
+            assert other.share == pytest.approx(one.share)
+        assert others[0].sigma == pytest.approx(scale * one.sigma)
 
 
 @pytest.mark.parametrize("shape", [(60, 60), (40, 160)])

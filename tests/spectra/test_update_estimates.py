@@ -23,8 +23,12 @@ from dprmt.spectra import (
 D, S = 60, 0.4
 
 
-def run(rng, *, steps=15, rate=0.2, momentum=0.0, sigma=S, count_shared_noise=True):
-    """Noisy descent on a quadratic: products, true Σ⟨g_t, U_t⟩ and Σ⟨g_{t+1}, U_t⟩, the change of f."""
+def run(rng, *, steps=15, rate=0.2, momentum=0.0, sigma=S, told=None, count_shared_noise=True):
+    """Noisy descent on a quadratic: products, true Σ⟨g_t, U_t⟩ and Σ⟨g_{t+1}, U_t⟩, the change of f.
+
+    ``told``: the σ that the products are made with.
+    """
+    told = sigma if told is None else told
     H, previous = np.linspace(0.1, 1.0, D), np.zeros(D)
     x, buffer, seen, before, after = np.ones(D), np.zeros(D), None, 0.0, 0.0
     start, noisy = 0.5 * float(x @ (H * x)), H * x + sigma * rng.standard_normal(D)
@@ -36,16 +40,22 @@ def run(rng, *, steps=15, rate=0.2, momentum=0.0, sigma=S, count_shared_noise=Tr
         after += float((H * x) @ update)
         following = H * x + sigma * rng.standard_normal(D)
         response = rate if count_shared_noise else 0.0
-        new = update_products(noisy, update, following, sigma, response, previous_update=previous)
+        new = update_products(noisy, update, following, told, response, previous_update=previous)
         seen, noisy, previous = (new if seen is None else seen + new), following, update
     return seen, before, after, 0.5 * float(x @ (H * x)) - start
 
 
 @given(st.floats(1e-3, 1.9), st.floats(0.0, 0.9), st.integers(0, 1000))
 def test_exact_on_a_quadratic(rate, momentum, seed):
-    """½Σ⟨g_t + g_{t+1}, U_t⟩ is the change of a quadratic, to rounding, whatever the steps; the curvature is ΣUᵀHU."""
-    _, before, after, change = run(np.random.default_rng(seed), rate=rate, momentum=momentum)
+    """Where noise is a billionth, slopes, change, curvature and factor are the quadratic's, whatever the steps."""
+    products, before, after, change = run(np.random.default_rng(seed), rate=rate, momentum=momentum, sigma=1e-9)
     assert (before + after) / 2 == pytest.approx(change, rel=1e-9, abs=1e-9)
+    near = {"rel": 1e-6, "abs": 1e-6 * abs(before)}
+    assert slope_before(products).value == pytest.approx(before, **near)
+    assert slope_after(products).value == pytest.approx(after, **near)
+    assert objective_change(products).value == pytest.approx(change, **near)
+    assert update_curvature(products).value == pytest.approx(after - before, **near)
+    assert best_rate_factor(products).value == pytest.approx(max(-before / (after - before), 0.0), rel=1e-5)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -69,6 +79,20 @@ def test_unbiased_and_covered(momentum):
         assert covered >= 0.9
         half = np.mean([f.high - f.low for f in found]) / 2
         assert half < 2.8 * errors.std()  # Chernoff's bound at 10 % in place of the normal quantile, 2.45 for 1.64
+
+
+@pytest.mark.parametrize("told", [0.66 * S, 1.33 * S])
+def test_another_noise_is_found_out(told):
+    """Told a noise a third smaller or larger, what holds the shared noise is biased, and its intervals miss."""
+    rng = np.random.default_rng(3)
+    expected = run(np.random.default_rng(1), rate=0.6, told=told)[0]
+    runs = [run(rng, rate=0.6, told=told) for _ in range(150)]
+    for function, place in ((slope_before, 1), (objective_change, 3)):
+        found = [function(products, failure=0.1, expected=expected) for products, *_ in runs]
+        errors = np.array([f.value for f in found]) - [one[place] for one in runs]
+        assert (told - S) * errors.mean() > 10 * abs(told - S) * errors.std() / len(runs) ** 0.5
+        missed = np.mean([not f.low <= one[place] <= f.high for f, one in zip(found, runs, strict=True)])
+        assert missed > 0.15
 
 
 def test_without_the_shared_noise_it_is_wrong():
@@ -185,3 +209,22 @@ def test_bad_input(changes, name):
     given = {"noisy": np.ones(3), "update": np.ones(3), "following": np.ones(3), "sigma": 1.0, "response": 0.1}
     with pytest.raises(ParameterError, match=name):
         update_products(**{**given, **changes})
+
+
+@given(st.floats(1e-3, 1e3), st.integers(0, 2**31))
+def test_of_a_slope_scale_rotation_and_type_do_not_matter(scale, seed):
+    """⟨w, g̃⟩ grows with both, z with neither; layers are the arrays one by one; torch gives what NumPy gives."""
+    rng = np.random.default_rng(seed)
+    noisy, w = rng.standard_normal((2, 9))
+    Q = np.linalg.qr(rng.standard_normal((9, 9)))[0]
+    one = directional_slope(noisy, w, 1.0)
+    two = directional_slope(scale * Q @ noisy, 3 * Q @ w, scale)
+    three = directional_slope(torch.tensor(noisy), torch.tensor(w), 1.0)
+    layers = directional_slope({"a": noisy, "b": 2 * noisy}, {"a": w, "b": w}, 1.0)
+    for name, power in (("value", 1), ("low", 1), ("high", 1), ("z", 0)):
+        first, second, third = (getattr(found, name) for found in (one, two, three))
+        assert second == pytest.approx((3 * scale) ** power * first, rel=1e-6, abs=1e-6 * (3 * scale) ** power)
+        assert third == pytest.approx(first, rel=1e-12, abs=1e-12)
+        assert getattr(layers, name)[0] == pytest.approx(first, rel=1e-12, abs=1e-12)
+    assert layers.value[1] == pytest.approx(2 * one.value)
+    assert directional_slope(noisy, -w, 1.0).z == pytest.approx(-one.z)
