@@ -201,3 +201,39 @@ def test_several_samples_that_were_taken_for_one_are_compared_at_the_next_micro_
     losses = step.model(scale, numbers(2))
     with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'layer\.bias'"):
         step.accumulate(losses, samples=range(5, 9), step=0)
+
+
+class Blocks(nn.Module):
+    """As many blocks as said, each run again in the backward pass."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(64, 64) for _ in range(blocks))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = checkpoint(lambda h, block=block: torch.tanh(block(h)), x, use_reentrant=False)
+        return x.square().sum((1, 2))
+
+
+def first_peak(model: nn.Module, x: torch.Tensor) -> tuple[int, int]:
+    """Bytes of the first step's peak, and of the parameters."""
+    step = private(model)
+    losses = step.model(x)
+    with TensorMemory() as memory:
+        step.accumulate(losses, samples=range(len(x)), step=0)
+    return memory.peak, sum(value.nbytes for value in model.parameters())
+
+
+def test_the_first_look_holds_one_plain_gradient_and_no_sum() -> None:
+    """Of ten layers whose weights are most of all memory: beside their clipped sums, one of autograd's at a time."""
+    model = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(10)), nn.Linear(256, 1), nn.Flatten(0))
+    peak, weights = first_peak(model, torch.randn(4, 256))
+    assert peak < 1.2 * weights
+
+
+def test_what_checkpoints_run_again_is_not_kept_by_the_first_look() -> None:
+    """A block more takes its output's gradient, and nothing of the three times that it runs."""
+    x = torch.randn(8, 200, 64)
+    less, more = (first_peak(Blocks(blocks), x)[0] for blocks in (4, 12))
+    assert more - less < 1.5 * 8 * x.nbytes

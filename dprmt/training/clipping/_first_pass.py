@@ -6,7 +6,7 @@ And a parameter that the model also uses by itself, not through its layer, gets 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +16,15 @@ from torch.utils._pytree import tree_leaves
 
 from dprmt._validation import ParameterError
 from dprmt.training.clipping._layer_uses import without_hook_warning
-from dprmt.training.clipping._matrix_layers import ProjectedLayer
+from dprmt.training.clipping._matrix_layers import Factors, ProjectedLayer, sketch_columns
 from dprmt.training.clipping._policy import Contribution, Layer
 from dprmt.training.clipping._sample_axes import output_axis
+from dprmt.training.norms import full_precision
 
 # Of a parameter's gradient: rounding is far below, a second use of a parameter far above.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 5e-3}
 _LOW_PRECISION = 0.05
 _CANCELLED = 0.02
-_PIECE = 1 << 18  # entries compared at once, in float64
 
 
 class FirstPass:
@@ -42,7 +42,7 @@ class FirstPass:
         self._outputs: list[tuple[str, torch.Tensor, int]] = []
         self._plain: dict[torch.Tensor, torch.Tensor] = {}
         self._compares_sums = True  # of one sample once, and again with the samples of a batch
-        self._spared = False
+        self._spared = self._is_looking = False
         self._handles = [layer.module.register_forward_hook(self._keeper(layer.name)) for layer in layers]
 
     def spares(self, rows: int) -> bool:
@@ -54,12 +54,12 @@ class FirstPass:
         return self._spared
 
     def keep_gradient(self, parameter: torch.Tensor) -> None:
-        """Keep autograd's sum over the samples."""
+        """Keep what tells autograd's sum over the samples from others, of one parameter's after the other."""
         if not self._compares_sums or self._spared:
             return
         assert parameter.grad is not None
         layer, gradient = self._projected.get(parameter), parameter.grad.detach()
-        self._plain[parameter] = gradient if layer is None else layer.as_captured(gradient)
+        self._plain[parameter] = sketched(gradient if layer is None else layer.as_captured(gradient))
 
     def check_samples(self, losses: torch.Tensor) -> None:
         """Raise unless the first and the last sample's losses depend on their own rows of all layers' outputs alone."""
@@ -67,7 +67,7 @@ class FirstPass:
         outputs = [(name, output, axis) for name, output, axis in self._outputs if output.requires_grad]
         for parameter in self._model.parameters():
             parameter.grad = None  # what somebody left there would be added to
-        self._outputs = []  # else they would be held through the backward pass
+        self._outputs, self._is_looking = [], True  # else they would be held through the backward pass
         if (
             len(losses) < self.least
             or not outputs
@@ -112,19 +112,32 @@ class FirstPass:
         return True
 
     def _unlike(self, contributions: Sequence[Contribution], samples: int) -> list[torch.Tensor]:
-        """Parameters of which something else was summed; one layer's sums, and one plain gradient less, at a time."""
+        """Parameters of which something else was summed; one layer's sums at a time."""
         ones = torch.ones(samples, dtype=torch.float64, device=_device_of(self._plain))
         order, distances = list(self._plain), {}
         for contribution in contributions:
-            contribution.add_to_sums(ones, slice(None))
-            self._summed()
-            for value in [value for value in self._plain if getattr(value, "summed_grad", None) is not None]:
-                distances[value] = _distance(value, self._plain.pop(value))
-                value.summed_grad = None
-        distances |= {value: _distance(value, self._plain.pop(value)) for value in list(self._plain)}  # none captured
+            for value, captured in self._captured(contribution, ones):
+                distances[value] = _distance(value, self._plain.pop(value), captured)
+        distances |= {value: _distance(value, self._plain.pop(value), None) for value in list(self._plain)}
         distances = self._over_processes(distances)
         largest = max((distance.length for distance in distances.values()), default=0.0)
         return [value for value in order if distances[value].is_large(largest)]
+
+    def _captured(self, contribution: Contribution, ones: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Parameters, with sketches of what was captured of them: of factors without their product."""
+        if isinstance(contribution, Factors):
+            yield from contribution.sketched()
+            return
+        yield from self._captured_sums(contribution, ones)
+
+    def _captured_sums(
+        self, contribution: Contribution, ones: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        contribution.add_to_sums(ones, slice(None))
+        self._summed()
+        for value in [value for value in self._plain if getattr(value, "summed_grad", None) is not None]:
+            yield value, sketched(value.summed_grad)
+            value.summed_grad = None
 
     def _summed(self) -> None:
         """After every contribution to the sums."""
@@ -134,7 +147,7 @@ class FirstPass:
 
     def forget(self) -> None:
         """Discard a forward pass."""
-        self._outputs, self._plain, self._spared = [], {}, False
+        self._outputs, self._plain, self._spared, self._is_looking = [], {}, False, False
 
     def remove(self) -> None:
         """Take the hooks away."""
@@ -152,7 +165,7 @@ class FirstPass:
 
     def _keeper(self, name: str) -> Callable[..., None]:
         def keep(module: torch.nn.Module, args: Any, output: Any) -> None:
-            if module.training and torch.is_grad_enabled():
+            if module.training and torch.is_grad_enabled() and not self._is_looking:  # not what checkpoints run again
                 for place, value in enumerate(tree_leaves(output)):
                     if isinstance(value, torch.Tensor):
                         self._outputs.append((name, value, output_axis(module, place)))
@@ -179,16 +192,19 @@ class Distance:
         return self.difference > self.tolerance * (self.length + _CANCELLED * largest)
 
 
-def _distance(parameter: torch.Tensor, plain: torch.Tensor) -> Distance:
-    captured, flat = getattr(parameter, "summed_grad", None), plain.reshape(-1)
-    pieces = flat.split(_PIECE)
-    others = [None] * len(pieces) if captured is None else captured.reshape(-1).split(_PIECE)
-    squares = [torch.zeros(2, dtype=torch.float64, device=plain.device)]
-    for piece, other in zip(pieces, others, strict=True):
-        own = piece.double()
-        squares.append(torch.stack([own.square().sum(), (own if other is None else own - other).square().sum()]))
-    length, difference = torch.stack(squares).sum(0).sqrt().tolist()
-    return Distance(length, difference, _TOLERANCE.get(plain.dtype, _LOW_PRECISION))
+def sketched(gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient times `sketch_columns`: lengths are as before, except for a few tenths."""
+    rows = gradient.reshape(len(gradient), -1) if gradient.ndim > 1 else gradient.reshape(1, -1)
+    dtype = torch.promote_types(gradient.dtype, torch.float32)
+    with full_precision(gradient.device):
+        return rows.to(dtype) @ sketch_columns(rows.shape[1], dtype).to(gradient.device)
+
+
+def _distance(parameter: torch.Tensor, plain: torch.Tensor, captured: torch.Tensor | None) -> Distance:
+    own = plain.double()
+    other = torch.zeros_like(own) if captured is None else captured.to(own)
+    length, difference = (float(torch.linalg.vector_norm(value)) for value in (own, own - other))
+    return Distance(length, difference, _TOLERANCE.get(parameter.dtype, _LOW_PRECISION))
 
 
 def _device_of(values: dict[torch.Tensor, torch.Tensor]) -> torch.device:

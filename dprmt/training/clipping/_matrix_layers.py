@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +27,8 @@ from dprmt.training.norms import (
 )
 from dprmt.training.subspaces import Subspaces
 
+_SKETCHED = 16
+
 
 @dataclass(frozen=True)
 class Factors:
@@ -49,6 +51,16 @@ class Factors:
             values = {self.weight: left.transpose(1, 2) @ right}
         return PerSampleGradients(values if self.bias is None else values | {self.bias: g.sum(1)})
 
+    def sketched(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Sums over all samples times `sketch_columns`, in few operations."""
+        a, g = token_factors(activations=self.activations, gradients=self.gradients)
+        left, right = (value.flatten(0, 1) for value in ((a, g) if self.inputs_first else (g, a)))
+        with full_precision(g.device):
+            yield self.weight, left.T @ (right @ sketch_columns(right.shape[1], right.dtype).to(right.device))
+            if self.bias is not None:
+                columns = sketch_columns(g.shape[-1], g.dtype).to(g.device)
+                yield self.bias, g.flatten(0, 1).sum(0, keepdim=True) @ columns
+
     def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
         """See `Contribution`."""
         both = token_factors(activations=self.activations[kept], gradients=self.gradients[kept])
@@ -59,6 +71,14 @@ class Factors:
             add_product(self.weight, left.flatten(0, 1).T, right.flatten(0, 1))
             if self.bias is not None:
                 sum_of(self.bias).add_(g.sum((0, 1)))
+
+
+def sketch_columns(width: int, dtype: torch.dtype) -> torch.Tensor:
+    """As high as gradients are wide, of independent N(0, 1/16) entries, the same at every call; few are left alone."""
+    if width <= _SKETCHED:
+        return torch.eye(width, dtype=dtype)
+    generator = torch.Generator().manual_seed(width)
+    return torch.randn(width, _SKETCHED, generator=generator, dtype=dtype).div_(_SKETCHED**0.5)
 
 
 class FactoredLayer:

@@ -12,7 +12,7 @@ from opacus.optimizers import DPOptimizerFastGradientClipping
 from torch.distributed.tensor import DTensor
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.training.clipping._first_pass import Distance, FirstPass
+from dprmt.training.clipping._first_pass import Distance, FirstPass, sketched
 from dprmt.training.clipping._optimizer import NoisySum
 from dprmt.training.clipping._policy import Layer
 from dprmt.training.clipping._samplers import NormSamplers
@@ -250,7 +250,10 @@ class _ShardedFirstPass(FirstPass):
         """Of a shard; ``fully_shard`` has taken the mean over processes."""
         if self._compares_sums:
             mean = _shard(parameter.grad).to_local()
-            self._plain[parameter] = mean * torch.distributed.get_world_size()
+            self._plain[parameter] = sketched(mean * torch.distributed.get_world_size())
+
+    def _captured(self, contribution: Any, ones: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return self._captured_sums(contribution, ones)  # of shards, which another process may have factors of
 
     def _summed(self) -> None:
         self._shards.move()
