@@ -157,6 +157,7 @@ def test_the_first_steps_have_the_noise_of_them_all(recipe: Recipe, tmp_path: Pa
     assert kept.privacy.noise_multiplier > 1.1 * shorter.privacy.noise_multiplier
 
 
+@pytest.mark.slow
 def test_generation_at_long_scale_compares_variants_by_seed(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
