@@ -53,7 +53,7 @@ audit: $(VENV)/.dev  ## distinguishing games against the training code, and plan
 	OMP_NUM_THREADS=1 $(BIN)/python -m audits
 
 docs: $(VENV)/.dev  ## the site of documents in site/, notebooks executed; a warning is an error
-	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --site-dir site
 
 docs-version: $(VENV)/.dev  ## the site as a version beside others on the branch gh-pages: VERSION=0.1.0 ALIAS=latest
 	git config user.name "docs" && git config user.email "docs@localhost"

@@ -55,7 +55,7 @@ def linked_citations(docstring: str) -> str:
         page, section, label = match.groups()
         place = f"s{section}" if section else label or ""
         words = ", ".join(filter(None, (page.replace("_", " "), f"§{section}" if section else label)))
-        return f"[{words}](../theory/{page}.html#{place})" if place else f"[{words}](../theory/{page}.html)"
+        return f"[{words}](../theory/{page}.md#{place})" if place else f"[{words}](../theory/{page}.md)"
 
     return _CITED.sub(link, docstring)
 

@@ -33,10 +33,13 @@ EXECUTED = "02_phase_transition"
 
 
 def built(out: Path, notebooks: str | None = None) -> Path:
-    """The pages; a warning is an error (``strict`` in ``mkdocs.yml``), and so is one in a notebook that is executed."""
+    """The pages; a warning is an error (``strict`` in ``mkdocs.yml``), and so is one in a notebook that is executed.
+
+    Without ``--quiet``: what it does not say it does not count.
+    """
     for needed in ("material", "mkdocstrings_handlers", "latex2mathml", "nbconvert"):
         pytest.importorskip(needed)
-    command = [sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(out)]
+    command = [sys.executable, "-m", "mkdocs", "build", "-d", str(out)]
     some = {} if notebooks is None else {"DPRMT_NOTEBOOKS": notebooks}
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", **some}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
