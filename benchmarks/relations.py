@@ -1,6 +1,7 @@
 """Random mechanisms under every relation: replaced samples and groups, held against what shares none of their code.
 
     python -m benchmarks.relations --count 2000 --checked 0.2 --seconds 600
+    python -m benchmarks.relations --again "replace-one, public probes"
     python -m benchmarks.relations --page docs/performance.md
 
 Settings are those of ``benchmarks.sweep``, each with a relation drawn for it: any sample in another's place, or a
@@ -249,6 +250,22 @@ def run(path: Path, count: int, checked: float, seconds: float) -> list[dict[str
     return rows
 
 
+def forget(path: Path, strata: list[str]) -> int:
+    """Take out the answers of these strata, which are asked again then.
+
+    Returns: their number. A stratum that no answer has is refused: it is misspelt, or there is nothing to ask again.
+    """
+    rows = stored(path)
+    known = {row["stratum"] for row in rows}
+    if unknown := sorted(set(strata) - known):
+        raise SystemExit(f"--again must be of {', '.join(sorted(known))}; got {', '.join(unknown)}")
+    kept = [row for row in rows if row["stratum"] not in strata]
+    shorter = path.with_name(f"{path.name}.part")
+    shorter.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    shorter.replace(path)
+    return len(rows) - len(kept)
+
+
 def relative_width(row: dict[str, Any]) -> float:
     """Of the interval, relative to ε where that is above 1."""
     return math.inf if row["upper"] is None else (row["upper"] - row["lower"]) / max(1.0, row["upper"])
@@ -319,11 +336,16 @@ def main() -> None:
         "--results", type=Path, default=RESULTS, help="a file to go on from; a line is added per answer"
     )
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long, to go on later")
+    parser.add_argument(
+        "--again", action="append", default=[], metavar="STRATUM", help="forget its answers first; may be given again"
+    )
     parser.add_argument("--page", type=Path, help="write the section from what is stored, ask nothing")
     arguments = parser.parse_args()
     if arguments.page is not None:
         write_page(arguments.page, stored(arguments.results))
         return
+    if arguments.again:
+        print(f"{forget(arguments.results, arguments.again)} answers are asked again")
     rows = run(arguments.results, arguments.count, arguments.checked, arguments.seconds)
     print(table(rows))
     for row in rows:

@@ -25,6 +25,7 @@ from dprmt.accounting.laws._norms import (
     checked_norms,
     norms_from_dict,
 )
+from dprmt.accounting.laws._rank_one_law import RankOneLaw
 
 __all__ = [
     "Analysis",
@@ -38,6 +39,7 @@ __all__ = [
     "NormLaw",
     "NormRatioBins",
     "Norms",
+    "RankOneLaw",
     "Steep",
     "bins_of_equal_shifts",
     "checked_norms",

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.pairs._cells import ROWS_AT_A_TIME, LossCells, interval_masses
-from dprmt.accounting.pairs._coin_mixtures import replacement_thresholds
+from dprmt.accounting.pairs._cells import LossCells
 from dprmt.accounting.pairs._public_pair import PublicPair
 from dprmt.accounting.pairs._tight_pair import keep_the_envelope
 
@@ -25,7 +24,7 @@ _SPACING, _STEP = 3.2, 5.0  # of thresholds, and of losses in logarithms, times 
 _DENSER_UP_TO = 10.0
 _ANTIMONOTONE_UP_TO = 0.5
 _LEAST_SHIFT = 1e-9
-_LARGEST_LOSS = 700.0  # e^709 is the last finite one
+LARGEST_LOSS = 700.0  # e^709 is the last finite one
 
 
 @dataclass(frozen=True)
@@ -63,41 +62,6 @@ class AtomicPair:
         )
 
 
-@dataclass(frozen=True)
-class EqualReplacement:
-    """Opposite gradients with the same norm estimate: from below, as X = X' is one coupling (N1)."""
-
-    shift: Array
-    mass: Array
-    sample_rate: float
-    slack: float = 0.0
-
-    def loss_range(self, tail: float) -> tuple[float, float]:
-        """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
-        high = _largest_loss(self.shift, self.mass, self.sample_rate, tail)
-        return -high, high
-
-    def cells(self, nodes: Array) -> LossCells:
-        """Masses between increasing loss nodes, mixed over Z."""
-        q, shift = self.sample_rate, np.maximum(self.shift, _LEAST_SHIFT)
-        present, absent = np.empty(nodes.size + 1), np.empty(nodes.size + 1)
-        ends = np.concatenate([[-np.inf], nodes, [np.inf]])
-        for start in range(0, present.size, ROWS_AT_A_TIME):
-            rows = slice(start, start + ROWS_AT_A_TIME)
-            t = replacement_thresholds(ends[start : start + ROWS_AT_A_TIME + 1, None], shift, q)
-            plain = (1.0 - q) * interval_masses(t)
-            present[rows] = (plain + q * interval_masses(t - shift)) @ self.mass
-            absent[rows] = (plain + q * interval_masses(t + shift)) @ self.mass
-        return LossCells(
-            p=present[1:-1],
-            q=absent[1:-1],
-            p_below=float(present[0]),
-            q_below=float(absent[0]),
-            p_above=float(present[-1]),
-            q_above=float(absent[-1]),
-        )
-
-
 def replaced_by_potentials(
     x: Array, mass: Array, below: float, noise_multiplier: float, sample_rate: float, bins: int, tail: float
 ) -> AtomicPair:
@@ -108,19 +72,19 @@ def replaced_by_potentials(
     """
     shift = 1.0 / (noise_multiplier * np.sqrt(x))
     last = min(_last_threshold(shift, mass, tail / sample_rate), _LARGEST_THRESHOLD)
-    high = min(_largest_loss(shift, mass, sample_rate, tail), _LARGEST_LOSS)  # beyond, all counts as infinite
+    high = min(largest_loss(shift, mass, sample_rate, tail), LARGEST_LOSS)  # beyond, all counts as infinite
     scale = min(2 * sample_rate * math.sqrt(math.expm1(min(noise_multiplier**-2.0, 50.0))), 1.0)
     tests = _Tests.of(np.append(0.0, noise_multiplier**2 * x), sample_rate, last, _SPACING / bins)
     end = math.asinh(high / scale)
     losses = scale * np.sinh(np.linspace(0.0, end, math.ceil(end * bins / _STEP) + 2))
     weights = np.append(below, mass)
     curve = np.array([tests.bound(float(loss), weights) for loss in losses])
-    curve = np.minimum(np.minimum.accumulate(curve * (1.0 + _ROUNDING)), 1.0)
-    return _symmetric(losses, curve)
+    return symmetric_pair(losses, curve)
 
 
-def _symmetric(losses: Array, curve: Array) -> AtomicPair:
+def symmetric_pair(losses: Array, curve: Array) -> AtomicPair:
     """The pair with the largest convex δ(ε) that is at most ``curve`` at ``losses`` ≥ 0, and the same exchanged."""
+    curve = np.minimum(np.minimum.accumulate(curve * (1.0 + _ROUNDING)), 1.0)
     step = np.diff(losses)
     mass = np.zeros(losses.size)
     mass[1:] = -np.diff(curve) / -np.expm1(-step)
@@ -293,7 +257,7 @@ def _last_threshold(shift: Array, mass: Array, tail: float) -> float:
     return high
 
 
-def _largest_loss(shift: Array, mass: Array, sample_rate: float, tail: float) -> float:
+def largest_loss(shift: Array, mass: Array, sample_rate: float, tail: float) -> float:
     """No smaller than the loss that P exceeds with probability ``tail``."""
     high = PublicPair(np.maximum(shift, _LEAST_SHIFT), mass, sample_rate).loss_range(tail)[1]
     return high + min(-math.log1p(-sample_rate) if sample_rate < 1.0 else math.inf, high)

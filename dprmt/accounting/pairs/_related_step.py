@@ -9,13 +9,14 @@ from typing import TypeAlias
 import numpy as np
 
 from dprmt.accounting.basics import Array
-from dprmt.accounting.laws import bins_of_equal_shifts
+from dprmt.accounting.laws import RankOneLaw, bins_of_equal_shifts
 from dprmt.accounting.pairs._cells import StepPair
 from dprmt.accounting.pairs._clipping_step import ClippingStep
 from dprmt.accounting.pairs._coin_mixtures import CoinMixture
 from dprmt.accounting.pairs._neighbours import Neighbours
+from dprmt.accounting.pairs._opposite_replacement import opposites_below, replaced_by_opposites
 from dprmt.accounting.pairs._public_group import EqualGroup, changed_together
-from dprmt.accounting.pairs._public_replacement import AtomicPair, EqualReplacement, replaced_by_potentials
+from dprmt.accounting.pairs._public_replacement import AtomicPair, replaced_by_potentials
 from dprmt.accounting.pairs._secret_group import secret_group_above, secret_group_below
 from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement, SecretReplacementBelow
@@ -24,6 +25,8 @@ from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 _FEW_BINS, _MANY_BINS, _BINS_OF_THE_LAW = 64, 160, 0.75  # of what grows with their third power
 _SHARE_OF_THE_LAST = 8
 _FEWEST_OF_GROUPS = 8  # probes: with fewer, ratios are so small at times that (N9) and (N10) have no end
+_FEWEST_OF_OPPOSITES, _SHARE_OF_SMALL_RATIOS = 12, 256
+_LOSSES, _LOSSES_BELOW, _MOST_LOSSES = 2.5, 3.75, 4000  # times the number of bins
 _TIMES_AS_MANY_SUMS, _MOST_BINS_OF_SUMS = 3, 320  # bins of a sum are as wide as those of all that are added
 _TIMES_AS_MANY, _MOST_BINS_BELOW = 8, 1280  # errors from below are of first order
 
@@ -67,7 +70,7 @@ class RelatedStep:
             one = SecretUpperPair(shift, mass, step.sample_rate, law.below)
             under = SecretLowerPair(law, step.noise_multiplier, step.sample_rate)
             return SecretReplacement(one), SecretReplacementBelow(under)
-        return _by_potentials(step, _FEW_BINS if bins <= _FEW_BINS else _MANY_BINS, below), self._equal(bins, below)
+        return self._replaced(bins, below), _equal_ratios(step, bins, below)
 
     def _group_pairs(self, bins: int, below: float) -> tuple[StepPair, StepPair]:
         step = self.step
@@ -76,9 +79,10 @@ class RelatedStep:
         above = _together(step, self.size, _FEW_BINS if bins <= _FEW_BINS else _MANY_BINS, below)
         return above, _equal_group(step, self.size, bins, below)
 
-    def _equal(self, bins: int, below: float) -> EqualReplacement:
-        shift, mass = _shifts_below(self.step, bins, below)
-        return EqualReplacement(shift, mass, self.step.sample_rate)
+    def _replaced(self, bins: int, below: float) -> StepPair:
+        if isinstance(self.step.law, RankOneLaw) and self.step.law.probes >= _FEWEST_OF_OPPOSITES:
+            return _by_opposites(self.step, bins, below)
+        return _potentials(self.step, bins, below)
 
     def upper_with_slack(self, bins: int, tail: float) -> StepPair:
         """A pair that is never more private than the step, whatever losses are asked for."""
@@ -119,6 +123,10 @@ def _equal_group(step: ClippingStep, size: int, bins: int, below: float) -> Equa
     return EqualGroup(*_shifts_below(step, bins, below), step.sample_rate, size)
 
 
+def _potentials(step: ClippingStep, bins: int, below: float) -> AtomicPair:
+    return _by_potentials(step, _FEW_BINS if bins <= _FEW_BINS else _MANY_BINS, below)
+
+
 @lru_cache(maxsize=64)
 def _by_potentials(step: ClippingStep, bins: int, below: float) -> AtomicPair:
     law = step.norm_ratio(round(_BINS_OF_THE_LAW * bins), below)
@@ -126,6 +134,25 @@ def _by_potentials(step: ClippingStep, bins: int, below: float) -> AtomicPair:
     return replaced_by_potentials(
         x, mass, law.below, step.noise_multiplier, step.sample_rate, bins, below * step.sample_rate
     )
+
+
+@lru_cache(maxsize=64)
+def _by_opposites(step: ClippingStep, bins: int, below: float) -> AtomicPair:
+    pair, smaller_of_it_and = replaced_by_opposites(
+        step.norm_ratio(bins, below / _SHARE_OF_SMALL_RATIOS),
+        step.law.fewest,
+        step.noise_multiplier,
+        step.sample_rate,
+        below * step.sample_rate,
+        min(round(_LOSSES * bins), _MOST_LOSSES),
+    )
+    return pair if smaller_of_it_and is None else smaller_of_it_and(_potentials(step, bins, below))
+
+
+@lru_cache(maxsize=64)
+def _equal_ratios(step: ClippingStep, bins: int, below: float) -> AtomicPair:
+    law, number = step.norm_ratio(bins, below), min(round(_LOSSES_BELOW * bins), _MOST_LOSSES)
+    return opposites_below(law, step.noise_multiplier, step.sample_rate, below * step.sample_rate, number)
 
 
 @lru_cache(maxsize=64)
