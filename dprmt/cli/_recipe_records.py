@@ -44,8 +44,8 @@ def how_to_install_for(name: str | None) -> str:
     from dprmt.training.recipes import load_recipe
 
     with suppress(ParameterError):
-        if name is not None:
-            return how_to_install(_EXTRAS.get(load_recipe(name).model.source, "train"))
+        if name is not None and (source := load_recipe(name).model.source) in _EXTRAS:
+            return how_to_install(_EXTRAS[source])
     return how_to_install("train")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dprmt._validation import needing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PALETTE = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe & Ito's colours: told apart with any colour vision, and ordered so that neighbours differ in grey."""
@@ -51,6 +52,7 @@ def legend_below(ax: Axes, columns: int = 2, **entries: Any) -> None:
     """
     from matplotlib.transforms import offset_copy
 
-    below = offset_copy(ax.transAxes, ax.figure, y=_LABEL_POINTS, units="points")
+    figure = cast("Figure", ax.figure)  # or a part of one, which scales alike
+    below = offset_copy(ax.transAxes, figure, y=_LABEL_POINTS, units="points")
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
     ax.legend(frameon=False, fontsize="small", ncols=columns, **place, **entries)

@@ -86,7 +86,8 @@ def false_alarms(results: dict[str, Any]) -> FalseAlarms:
         [pair.mean for pair in pairs],
         missed,
         share_interval(missed, len(pairs)),
-        *(_drawn(points, of) for of in (1, len(methods) - 1)),
+        _drawn(points, 1),
+        _drawn(points, len(methods) - 1),
         mean_interval(100 * np.array(methods["Adam"]["test"]) - points.mean(0)),
     )
 

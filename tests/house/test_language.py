@@ -20,6 +20,7 @@ HOUSE_WORDS = re.compile(
     r"|(known|revealed|shared) probes|probes (known|revealed)|probe.sharing)\b|(?<!squared-)\bnorm ratios?\b",
     re.IGNORECASE,
 )
+ANOTHER_WORD = re.compile(r"""["'](absent|omitted|not given|unset)[ :"']""")  # of an argument that is "left out"
 OWN_PLACES = {"CHANGELOG.md", "tests/house/test_language.py"}  # old names beside new ones; this list
 
 
@@ -48,6 +49,12 @@ def test_first_lines_name_a_thing_or_say_what_is_done() -> None:
 def test_house_words_are_not_used() -> None:
     found = {path: house_words(path.read_text(encoding="utf-8")) for path in written_by_hand()}
     assert {str(path.relative_to(ROOT)): words for path, words in found.items() if words} == {}
+
+
+def test_errors_have_one_word_for_what_must_be_left_out() -> None:
+    found = {path: ANOTHER_WORD.findall(path.read_text(encoding="utf-8")) for path in (ROOT / "dprmt").rglob("*.py")}
+    assert {str(path.relative_to(ROOT)): words for path, words in found.items() if words} == {}
+    assert ANOTHER_WORD.search('ParameterError("data.unit", unit, "absent with data.limit")')
 
 
 @pytest.mark.parametrize("docstring", ["How norms are taken.", "\n    Whether it is.", "In equal ratios, over V."])

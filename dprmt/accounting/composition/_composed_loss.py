@@ -292,22 +292,30 @@ def window_of(pmf: LossPMF, fewest: int, most: int, tilt: float) -> tuple[int, i
 
 
 @dataclass(frozen=True)
-class TiltedTransform:
-    """One step's tilted loss, transformed.
+class TiltedLaw:
+    """One step's law, tilted and normalised.
 
     Attributes
     ----------
-    values : ndarray, shape (N // 2 + 1,)
-        Its transform on a window of N points.
+    index : ndarray of int64, shape (n,)
+        Grid indices of the losses.
+    weights : ndarray, shape (n,)
+        Their masses, of sum 1.
     log_scale : float
         Logarithm of the tilted mass before it was normalised.
     rounding : float
         Relative tilted mass that rounding moved (F1).
     """
 
-    values: Array
+    index: NDArray[np.int64]
+    weights: Array
     log_scale: float
     rounding: float
+
+    def transform(self, size: int) -> Array:
+        """Its transform on a window of ``size`` points, shape (size // 2 + 1,)."""
+        values: Array = fft.rfft(folded(self.index, self.weights[None], size)[0])
+        return values
 
     def misplaced(self, counts: Array | int) -> Array:
         """Tilted mass outside the window, or moved by rounding, after so many steps."""
@@ -315,21 +323,12 @@ class TiltedTransform:
         return value
 
 
-def tilted_transform(pmf: LossPMF, tilt: float, size: int) -> TiltedTransform:
-    """The transform of one step's loss after tilting, on a window of ``size`` points."""
-    weights, rounding = tilted_weights(pmf, tilt)
-    values = fft.rfft(folded(pmf.index, weights[None], size)[0])
-    return TiltedTransform(values, float(log_mgf([(pmf, 1)], np.array([tilt]))[0]), rounding)
-
-
-def tilted_weights(pmf: LossPMF, tilt: float, *, two_sided: bool = False) -> tuple[Array, float]:
-    """One step's masses, tilted and normalised, and the relative tilted mass that rounding moved (F1).
-
-    ``two_sided``: whether this is judged by the smaller tail of each mass (F6).
-    """
+def tilted_law(pmf: LossPMF, tilt: float, *, two_sided: bool = False) -> TiltedLaw:
+    """``two_sided``: whether rounding is judged by the smaller tail of each mass (F6)."""
     (stack,) = _stacks([(pmf, 1)])
     weights = _tilted_mass(stack, tilt)
-    return weights[0], float(_mass_rounding(stack.mass, weights, two_sided=two_sided)[0])
+    rounding = float(_mass_rounding(stack.mass, weights, two_sided=two_sided)[0])
+    return TiltedLaw(pmf.index, weights[0], float(log_mgf([(pmf, 1)], np.array([tilt]))[0]), rounding)
 
 
 @dataclass(frozen=True)
@@ -353,11 +352,12 @@ def composed_rows(
     pmf: LossPMF, counts: Sequence[int], tilt: float, first: int, size: int, at_a_time: int
 ) -> Iterator[ComposedRows]:
     """Compositions of several lengths from one transform, some at a time, in the order of ``counts``."""
-    one = tilted_transform(pmf, tilt, size)
-    magnitude = np.abs(one.values)
+    one = tilted_law(pmf, tilt)
+    values = one.transform(size)
+    magnitude = np.abs(values)
     for start in range(0, len(counts), at_a_time):
         steps = np.array(counts[start : start + at_a_time], dtype=np.float64)
-        mass = np.roll(fft.irfft(_powers(one.values, magnitude, steps), size), -(first % size), axis=1)
+        mass = np.roll(fft.irfft(_powers(values, magnitude, steps), size), -(first % size), axis=1)
         error = one.misplaced(steps) + _power_rounding(magnitude, steps, size)
         yield ComposedRows(np.maximum(mass, 0.0), steps * one.log_scale, error)
 

@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 
 from dprmt.accounting.basics import Array, Side
 from dprmt.accounting.composition._composed_loss import (
-    TiltedTransform,
+    TiltedLaw,
     Window,
     log_kappa,
-    log_mgf,
-    tilted_transform,
-    tilted_weights,
+    tilted_law,
     window_of,
 )
 from dprmt.accounting.composition._long_window import low_frequencies, number_that_matters
@@ -100,11 +98,12 @@ class FewFrequencies:
         self.end = (self.first + self.size) * self.mesh
         self.infinite = -np.expm1(counts * np.log1p(-min(pmf.infinite, 1.0 - _EPS)))
         self.center, self.unit = 0, np.zeros(1)
-        if self.size > _MOST_POINTS:
-            one = self._on_a_long_window(pmf)
+        is_long = self.size > _MOST_POINTS
+        one = tilted_law(pmf, tilt, two_sided=is_long and pmf.two_sided)
+        if is_long:
+            self._on_a_long_window(one)
         else:
-            one = tilted_transform(pmf, tilt, self.size)
-            self._choose(one.values)
+            self._choose(one.transform(self.size))
         self.log_scale = counts * one.log_scale
         # 1 - e^{-τ·mesh + iω} for τ = tilt, 1 + tilt, without cancellation.
         turn = 2j * np.pi * self.frequency / self.size
@@ -112,21 +111,19 @@ class FewFrequencies:
         kappa = float(np.exp(log_kappa(np.asarray(tilt))))
         self.error = kappa * one.misplaced(counts) + self._rounding(kappa) + self.left_out
 
-    def _on_a_long_window(self, pmf: LossPMF) -> TiltedTransform:
+    def _on_a_long_window(self, one: TiltedLaw) -> None:
         """Frequency by frequency (F6); worth it for one number of very many steps."""
-        weights, rounding = tilted_weights(pmf, self.tilt, two_sided=pmf.two_sided)
         number = self.size
         if self.counts.size == 1 and self.size < _LONGEST:
-            number = number_that_matters(pmf.index, weights, self.size, _LOG_NOTHING / float(self.counts[0]))
+            number = number_that_matters(one.index, one.weights, self.size, _LOG_NOTHING / float(self.counts[0]))
         if number > _MOST_FREQUENCIES:
             raise TooManyFrequenciesError
-        low = low_frequencies(pmf.index, weights, self.size, number)
+        low = low_frequencies(one.index, one.weights, self.size, number)
         self.frequency = np.arange(number, dtype=np.int64)
         self.share = np.where(self.frequency == 0, 1.0, 2.0) / self.size
         self.center, self.log_transform, self.unit = low.center, low.log_transform, low.error
         self.modulus = np.exp(low.log_transform.real) + low.error
         self.left_out = 2.5 * np.exp(_LOG_NOTHING) * self._largest_weight(number)
-        return TiltedTransform(np.empty(0), float(log_mgf([(pmf, 1)], np.array([self.tilt]))[0]), rounding)
 
     def _choose(self, transform: Array) -> None:
         """Keep the frequencies that matter for the fewest steps, and bound what the others add (F4)."""
