@@ -49,10 +49,12 @@ def _learning(read: Sequence[Line], known: Mapping[int, Line]) -> Section:
     seen = [line for line in read if "change" in line and _finite(line["change"]["value"])]
     title = "Is it learning?"
     if not seen:
-        why = "Its optimizer's answer to a gradient is not known, or a denoiser stands before it, or it is too short"
+        why = (
+            "The optimizer's answer to a gradient is not known (DP-GRAPE's is not), or a denoiser stands before it, or"
+        )
         last = next((line["z_window"] for line in reversed(read) if _finite(line.get("z_window"))), None)
         falls = "" if last is None else f" {_slopes(last)}"
-        return Section(title, [f"The change of the objective was not read.{falls}", f"{why}."])
+        return Section(title, [f"The change of the objective was not read.{falls}", f"{why} the run is too short."])
     columns = _columns(seen, "change")
     value, low, high = (column[-1] for column in columns)
     sentence = (
@@ -174,7 +176,8 @@ def _displacement(full: Sequence[Line], known: Mapping[int, Line]) -> Section:
     title, seen = "Since when can the displacement be seen?", [line for line in full if line.get("displacement")]
     names = [n for n in (seen[-1]["displacement"] if seen else {}) if all(n in line["displacement"] for line in seen)]
     if not names:
-        return Section(title, ["The displacement was not looked at, or no parameter is a matrix."])
+        why = "no parameter is a matrix, or all of them move in subspaces, as under DP-GRAPE"
+        return Section(title, [f"The displacement was not looked at, or {why}."])
     steps, short = [line["step"] for line in seen], _short_names(names)
     first = {
         name: next((line["step"] for line in seen if line["displacement"][name]["spikes"]), math.inf) for name in names

@@ -124,6 +124,14 @@ def test_where_little_is_read_the_page_says_so(tmp_path: Path) -> None:
     said = [section.sentences[0] for section in report.sections]
     assert "not read" in said[0]
     assert "not read" in said[2]
+    train_task(
+        model(), TASK, settings("grape", optimizer__rank=2, training__steps=10), tmp_path / "grape", noise_seed=0
+    )
+    learning, layers, rate, displacement = write_run_report(tmp_path / "page", tmp_path / "grape").sections
+    assert "DP-GRAPE's is not" in learning.sentences[1]
+    assert layers.sentences[0].startswith("In ")
+    assert "not read" in rate.sentences[0]
+    assert "all of them move in subspaces" in displacement.sentences[0]
     train_task(model(), TASK, settings(telemetry={"on": False}, training__steps=2), tmp_path / "silent", noise_seed=0)
     with pytest.raises(ParameterError, match=r"run must be one with telemetry, and some .*, got 'no full reading'"):
         write_run_report(tmp_path / "page", tmp_path / "silent")
