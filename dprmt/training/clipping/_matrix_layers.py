@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from dprmt.training._conv1d import is_conv1d
 from dprmt.training.clipping._formed_layers import FormedLayer, PerSampleGradients, bias_alone
 from dprmt.training.clipping._optimizer import add_product, sum_dtype, sum_of
 from dprmt.training.clipping._policy import Measured, NormPolicy, Rows, Samples, Use
@@ -21,6 +20,7 @@ from dprmt.training.norms import (
     exact_squared_norms,
     full_precision,
     ghost_squared_norms,
+    is_conv1d,
     layer_record,
     rounding_margin,
     token_factors,

@@ -10,7 +10,7 @@ from opacus.layers.param_rename import RenameParamsMixin
 from torch import nn
 
 from dprmt._validation import ParameterError
-from dprmt.training._conv1d import is_conv1d
+from dprmt.training.norms import is_conv1d
 
 _MATRICES = (nn.Linear, RNNLinear)  # and the Conv1D of Transformers
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

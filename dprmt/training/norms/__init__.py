@@ -20,6 +20,7 @@ from dprmt.training.norms._clipping import DEFAULT_ROUNDING as DEFAULT_ROUNDING
 from dprmt.training.norms._clipping import UNIT_ROUNDOFF as UNIT_ROUNDOFF
 from dprmt.training.norms._clipping import clip_factors as clip_factors
 from dprmt.training.norms._clipping import rounding_margin as rounding_margin
+from dprmt.training.norms._conv1d import is_conv1d as is_conv1d
 from dprmt.training.norms._estimator import EmbeddingNormEstimator as EmbeddingNormEstimator
 from dprmt.training.norms._estimator import NormEstimator as NormEstimator
 from dprmt.training.norms._estimator import layer_record as layer_record
@@ -68,6 +69,7 @@ __all__ = [
     "ghost_squared_norms",
     "hutchinson_squared_norms",
     "hutchpp_squared_norms",
+    "is_conv1d",
     "layer_gradient",
     "layer_record",
     "rounding_margin",

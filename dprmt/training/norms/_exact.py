@@ -67,8 +67,10 @@ def exact_squared_norms(
     samples, rows = _block(
         d, p * dtype.itemsize, min(budget, CACHED_BYTES) if gradients.device.type == "cpu" else budget, budget
     )
+    # One block for all, as the C library cuts up what is given back, so that the next one may need memory anew.
+    block = torch.empty(min(samples, size), rows, p, dtype=dtype, device=gradients.device)
     parts = [
-        _norms_by_rows(activations[first : first + samples], gradients[first : first + samples], rows)
+        _norms_by_rows(activations[first : first + samples], gradients[first : first + samples], block)
         for first in range(0, size, samples)
     ]
     norms = torch.cat(parts) if parts else sum_of_squares(gradients)
@@ -83,10 +85,13 @@ def _block(rows: int, row: int, wanted: int, most: int) -> tuple[int, int]:
     return max(1, wanted // (row * rows)), rows
 
 
-def _norms_by_rows(activations: torch.Tensor, gradients: torch.Tensor, rows: int) -> torch.Tensor:
+def _norms_by_rows(activations: torch.Tensor, gradients: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
     layer = layer_gradient(activations, gradients)
     with full_precision(layer.left.device):
-        squares = [sum_of_squares(part.transpose(1, 2) @ layer.right) for part in layer.left.split(rows, 2)]
+        squares = [
+            sum_of_squares(torch.bmm(part.transpose(1, 2), layer.right, out=block[: len(part), : part.shape[2]]))
+            for part in layer.left.split(block.shape[1], 2)
+        ]
     return torch.stack(squares).sum(0)
 
 
@@ -115,10 +120,11 @@ def bias_squared_norms(gradients: torch.Tensor) -> torch.Tensor:
     tensor([9.], dtype=torch.float64)
     """
     (per_token,) = token_factors(gradients=gradients)
-    few = max(
-        1, CACHED_BYTES // (8 * max(len(per_token), 1) * per_token.shape[-1])
-    )  # torch copies what it adds in float64
-    return sum_of_squares(torch.stack([part.sum(1, dtype=torch.float64) for part in per_token.split(few, 1)]).sum(0))
+    size, tokens, p = per_token.shape
+    few = max(1, CACHED_BYTES // (8 * max(size, 1) * p))
+    copied = per_token.new_empty(size, min(few, tokens), p, dtype=torch.float64)  # torch's own would be new every time
+    sums = [copied[:, : part.shape[1]].copy_(part).sum(1) for part in per_token.split(few, 1)]
+    return sum_of_squares(torch.stack(sums).sum(0))
 
 
 def embedding_squared_norms(

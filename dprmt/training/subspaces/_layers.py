@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.training._conv1d import is_conv1d
+from dprmt.training.norms import is_conv1d
 from dprmt.training.subspaces._ranks import LayerShape, RankRule
 
 
