@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,19 @@ import torch
 from dprmt.spectra import denoise
 from dprmt.training.denoising import Denoising
 from paper_figures._pieces import Pieces
-from paper_figures.digits import METHODS, Run, Setting, compared, drawn_images, train, tuned_and_run, with_tables
+from paper_figures.digits import (
+    ALSO,
+    METHODS,
+    Run,
+    Setting,
+    compared,
+    drawn_images,
+    false_alarms,
+    null_columns,
+    train,
+    tuned_and_run,
+    with_tables,
+)
 from paper_figures.digits._methods import Rule, newton_schulz
 from paper_figures.digits._networks import clipped_sum, logits, start
 from paper_figures.digits._page import corrected, readings
@@ -45,7 +58,7 @@ def test_clipped_sums_are_those_of_one_sample_after_the_other() -> None:
     assert 0 < clipped < 14
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, *ALSO])
 def test_runs_side_by_side_are_runs_alone(method: str) -> None:
     images = drawn_images(200, 50, 50)
     runs = [Run(0.01, 1, 1), Run(0.03, 2, 2), Run(0.01, 1, 7)]
@@ -139,6 +152,53 @@ def test_verdicts_can_tell_and_can_fail() -> None:
     assert compared(adam, adam, 11).reading == "equal in every run"
     one, many = (compared(adam + spread, adam, of).interval for of in (1, 11))
     assert many.high - many.low > one.high - one.low
+
+
+def _with_columns(spread: float, shift: float, columns: int = 20) -> dict[str, Any]:
+    rng = np.random.default_rng(4)
+    found = 0.9 + 0.004 * rng.standard_normal(20) + spread * rng.standard_normal((columns, 20))
+    found[::2] += shift
+    adam = 0.9 + spread * rng.standard_normal(20)
+    return {"nulls": found.tolist(), "methods": {name: {"test": adam.tolist()} for name in ("Adam", *"abcdefghijk")}}
+
+
+def test_false_alarms_of_equal_columns_are_as_rare_as_their_level_and_shifted_ones_are_seen() -> None:
+    equal, shifted = (false_alarms(_with_columns(0.003, shift)) for shift in (0.0, 0.004))
+    assert len(equal.differences) == 10
+    assert equal.missed <= 3
+    assert equal.share.low < 0.05 < equal.share.high
+    assert equal.drawn == pytest.approx(0.05, abs=0.015)
+    assert equal.drawn_at_once == pytest.approx(0.05 / 11, abs=0.004)
+    assert shifted.missed >= 8
+    assert shifted.share.low > 0.05
+    assert equal.lucky.low <= equal.lucky.high
+
+
+def test_columns_of_noise_differ_in_noise_alone(tmp_path: Path) -> None:
+    images = drawn_images(200, 50, 200)
+    pieces = Pieces(tmp_path, "digits", "test")
+    one, other = null_columns(pieces, images, "drawn", SMALL, -4, seeds=(3, 4), columns=2)
+    assert one != other
+    again = train(SMALL, "Adam", [Run(0.1, 3, 3003), Run(0.1, 4, 3004)], images)
+    assert other == pytest.approx([end.test for end in again])
+
+
+def test_a_head_alone_has_the_sums_of_one_sample_after_the_other() -> None:
+    generator = torch.Generator().manual_seed(2)
+    weights = {name: value.double() for name, value in start(9, 0, [3], classes=5).items()}
+    assert {name: tuple(value.shape) for name, value in weights.items()} == {"head": (1, 9, 5), "head bias": (1, 5)}
+    x, y = torch.randn(1, 8, 9, generator=generator).double(), torch.randint(0, 5, (1, 8), generator=generator)
+    found = clipped_sum(weights, x, y, 2.6)
+    total, clipped = torch.zeros(9, 5).double(), 0
+    for row in range(8):
+        own = {name: value.clone().requires_grad_() for name, value in weights.items()}
+        loss = torch.nn.functional.cross_entropy(logits(own, x[0, row : row + 1])[1][0], y[0, row : row + 1])
+        gradient = torch.autograd.grad(loss, list(own.values()))
+        norm = math.sqrt(sum(float(value.square().sum()) for value in gradient))
+        clipped += norm > 2.6
+        total += min(1.0, 2.6 / norm) * gradient[0][0]
+    torch.testing.assert_close(found["head"][0], total, rtol=1e-12, atol=1e-13)
+    assert 0 < clipped < 8
 
 
 def test_a_stopped_study_goes_on_with_rates_inside_its_grid(tmp_path: Path) -> None:
