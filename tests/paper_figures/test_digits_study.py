@@ -230,6 +230,10 @@ def test_the_page_shows_the_stored_runs() -> None:
             assert all(0.0 < value < 1.0 for value in method["test"])
 
 
+def _short(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0")
+
+
 def test_what_pages_say_of_it_is_what_was_found() -> None:
     stored = json.loads(STORED.read_text())
     found = {setting: readings(results) for setting, results in stored["settings"].items()}
@@ -250,6 +254,15 @@ def test_what_pages_say_of_it_is_what_was_found() -> None:
         over = results["methods"]["Adam"]["over"]
         assert sum(value > 1 for value in over["first"][0] + over["second"][0]) >= 2  # several, at first
     assert stored["cpu_seconds"] < 30 * 60
+    words = " ".join(PAGE.read_text(encoding="utf-8").split())
+    quiet, found_loud = (false_alarms(stored["settings"][name]) for name in ("little noise", "large batches"))
+    for nulls in (quiet, found_loud):
+        assert nulls.missed == 1
+        assert len(nulls.differences) == 10
+        assert nulls.share.low < 0.05 < nulls.share.high
+        assert -0.225 < nulls.lucky.low < 0 < nulls.lucky.high < 0.225
+    assert f"{100 * found_loud.drawn:.1f} % do at 95 % and {_short(100 * found_loud.drawn_at_once)} %" in words
+    assert f"({100 * quiet.drawn:.1f} and {_short(100 * quiet.drawn_at_once)} with little noise)" in words
     costs = [corrected(results) for results in stored["settings"].values()]
     one, other = (f"{-c.mean:.2f} [{-c.interval.high:.2f}, {-c.interval.low:.2f}]".replace("0.", ".") for c in costs)
     assert f"the gate with it is {one} and {other} points\nbehind" in PAGE.read_text(encoding="utf-8")
