@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from paper_figures._verdict import Interval
 from paper_figures.digits._compared import MARGIN, Compared, compared
+from paper_figures.digits._nulls import false_alarms
 from paper_figures.digits._settings import HEADS, SETTINGS
 
 BEGIN = "<!-- from here on written by python -m paper_figures study {} page -->"
@@ -43,6 +45,11 @@ def corrected(results: dict[str, Any]) -> Compared:
     return compared(methods["gate"]["test"], methods["gate without norm correction"]["test"])
 
 
+def corrected_blend(results: dict[str, Any]) -> Compared:
+    """What norm correction adds to the blend, each at its own rate; a comparison of its own."""
+    return compared(results["methods"]["blend"]["test"], results["also"]["blend without norm correction"]["test"])
+
+
 def _table(name: str, results: dict[str, Any]) -> str:
     setting, methods = {**SETTINGS, **HEADS}[name], results["methods"]
     adam = 100 * np.array(methods["Adam"]["test"])
@@ -61,7 +68,33 @@ def _table(name: str, results: dict[str, Any]) -> str:
         interval = _shown(found)
         edge = "" if _is_inside(methods[method]) else " (the grid's edge)"
         lines.append(f"| {method} | 10^{methods[method]['rate'] / 4:g}{edge} | {interval} | {_said(found)} |")
-    return "\n".join([*lines, "", f"The gate with norm correction less the one without: {_shown(corrected(results))}."])
+    return "\n".join([*lines, "", " ".join(_sentences(results))])
+
+
+def _sentences(results: dict[str, Any]) -> list[str]:
+    sentences = [f"The gate with norm correction less the one without: {_shown(corrected(results))}."]
+    if "also" in results:
+        sentences.append(f"The blend with it less the one without: {_shown(corrected_blend(results))}.")
+    if "nulls" in results:
+        found = false_alarms(results)
+        count, columns = len(found.differences), len(results["nulls"])
+        misses = "misses" if found.missed == 1 else "miss"
+        sentences.append(
+            f"Adam against itself: {found.missed or 'none'} of {count} further nulls, two other noises each,"
+            f" {misses} 0 by a 95 % interval of its own ({_percent(found.share)} of such nulls); of nulls that take"
+            f" any two of these {columns} noises, seed by seed, {100 * found.drawn:.1f} % do, and"
+            f" {100 * found.drawn_at_once:.2f} % at the level of the table."
+            f" The Adam of the table is {_interval(found.lucky)} points above the mean of the {columns}."
+        )
+    return sentences
+
+
+def _percent(share: Interval) -> str:
+    return f"{100 * share.low:.0f} to {100 * share.high:.0f} %"
+
+
+def _interval(found: Interval) -> str:
+    return f"{(found.low + found.high) / 2:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
 def _shown(found: Compared) -> str:

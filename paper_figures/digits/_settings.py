@@ -50,7 +50,6 @@ SETTINGS: Mapping[str, Setting] = {
 }
 HEADS: Mapping[str, Setting] = {
     "head, few steps": Setting(epsilon=8.0, batch=2500, steps=15, hidden=0, of="texts"),
-    "head, little noise": Setting(epsilon=8.0, batch=2500, hidden=0, of="texts"),
     "head, large batches": Setting(epsilon=3.0, batch=1000, hidden=0, of="texts"),
 }
-"""For a head on what a pretrained model makes of texts: the same two, and a short one in which more stands out."""
+"""For a head on what a pretrained model makes of texts: one so short that much stands out, one in which little does."""

@@ -25,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for command, words in {
         "train": "tune and train; a stopped study goes on",
-        "more": "nulls and a blend without norm correction, for what train has stored",
+        "more": "nulls, for what train has stored",
     }.items():
         trainer = commands.add_parser(command, help=words)
         trainer.add_argument("folder", help="where the pieces are kept")
@@ -47,7 +47,7 @@ def _train(options: argparse.Namespace) -> None:
 
 def _more(options: argparse.Namespace) -> None:
     from paper_figures._pieces import Pieces, cpu_seconds
-    from paper_figures.digits import ALSO, SETTINGS, null_columns, of_method, split_images
+    from paper_figures.digits import SETTINGS, null_columns, split_images
 
     stored = json.loads(STORED.read_text())
     pieces, images = Pieces(Path(options.folder), "digits", "more"), split_images(Path(options.data))
@@ -55,8 +55,6 @@ def _more(options: argparse.Namespace) -> None:
     for name, results in settings.items():
         rate = results["methods"]["Adam"]["rate"]
         results["nulls"] = null_columns(pieces, images, name, SETTINGS[name], rate)
-    for name, results in settings.items():
-        results["also"] = {also: of_method(pieces, images, name, SETTINGS[name], also) for also in ALSO}
     stored["more_cpu_seconds"] = round(pieces.earlier_seconds + cpu_seconds())
     STORED.write_text(json.dumps(stored, separators=(",", ":")) + os.linesep)
     print(f"stored {STORED.name} ({stored['more_cpu_seconds']} s of processor time)")

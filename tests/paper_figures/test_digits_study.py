@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,19 @@ import torch
 from dprmt.spectra import denoise
 from dprmt.training.denoising import Denoising
 from paper_figures._pieces import Pieces
-from paper_figures.digits import METHODS, Run, Setting, compared, drawn_images, train, tuned_and_run, with_tables
+from paper_figures.digits import (
+    ALSO,
+    METHODS,
+    Run,
+    Setting,
+    compared,
+    drawn_images,
+    false_alarms,
+    null_columns,
+    train,
+    tuned_and_run,
+    with_tables,
+)
 from paper_figures.digits._methods import Rule, newton_schulz
 from paper_figures.digits._networks import clipped_sum, logits, start
 from paper_figures.digits._page import corrected, readings
@@ -45,7 +58,7 @@ def test_clipped_sums_are_those_of_one_sample_after_the_other() -> None:
     assert 0 < clipped < 14
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, *ALSO])
 def test_runs_side_by_side_are_runs_alone(method: str) -> None:
     images = drawn_images(200, 50, 50)
     runs = [Run(0.01, 1, 1), Run(0.03, 2, 2), Run(0.01, 1, 7)]
@@ -141,6 +154,53 @@ def test_verdicts_can_tell_and_can_fail() -> None:
     assert many.high - many.low > one.high - one.low
 
 
+def _with_columns(spread: float, shift: float, columns: int = 20) -> dict[str, Any]:
+    rng = np.random.default_rng(4)
+    found = 0.9 + 0.004 * rng.standard_normal(20) + spread * rng.standard_normal((columns, 20))
+    found[::2] += shift
+    adam = 0.9 + spread * rng.standard_normal(20)
+    return {"nulls": found.tolist(), "methods": {name: {"test": adam.tolist()} for name in ("Adam", *"abcdefghijk")}}
+
+
+def test_false_alarms_of_equal_columns_are_as_rare_as_their_level_and_shifted_ones_are_seen() -> None:
+    equal, shifted = (false_alarms(_with_columns(0.003, shift)) for shift in (0.0, 0.004))
+    assert len(equal.differences) == 10
+    assert equal.missed <= 3
+    assert equal.share.low < 0.05 < equal.share.high
+    assert equal.drawn == pytest.approx(0.05, abs=0.015)
+    assert equal.drawn_at_once == pytest.approx(0.05 / 11, abs=0.004)
+    assert shifted.missed >= 8
+    assert shifted.share.low > 0.05
+    assert equal.lucky.low <= equal.lucky.high
+
+
+def test_columns_of_noise_differ_in_noise_alone(tmp_path: Path) -> None:
+    images = drawn_images(200, 50, 200)
+    pieces = Pieces(tmp_path, "digits", "test")
+    one, other = null_columns(pieces, images, "drawn", SMALL, -4, seeds=(3, 4), columns=2)
+    assert one != other
+    again = train(SMALL, "Adam", [Run(0.1, 3, 3003), Run(0.1, 4, 3004)], images)
+    assert other == pytest.approx([end.test for end in again])
+
+
+def test_a_head_alone_has_the_sums_of_one_sample_after_the_other() -> None:
+    generator = torch.Generator().manual_seed(2)
+    weights = {name: value.double() for name, value in start(9, 0, [3], classes=5).items()}
+    assert {name: tuple(value.shape) for name, value in weights.items()} == {"head": (1, 9, 5), "head bias": (1, 5)}
+    x, y = torch.randn(1, 8, 9, generator=generator).double(), torch.randint(0, 5, (1, 8), generator=generator)
+    found = clipped_sum(weights, x, y, 2.6)
+    total, clipped = torch.zeros(9, 5).double(), 0
+    for row in range(8):
+        own = {name: value.clone().requires_grad_() for name, value in weights.items()}
+        loss = torch.nn.functional.cross_entropy(logits(own, x[0, row : row + 1])[1][0], y[0, row : row + 1])
+        gradient = torch.autograd.grad(loss, list(own.values()))
+        norm = math.sqrt(sum(float(value.square().sum()) for value in gradient))
+        clipped += norm > 2.6
+        total += min(1.0, 2.6 / norm) * gradient[0][0]
+    torch.testing.assert_close(found["head"][0], total, rtol=1e-12, atol=1e-13)
+    assert 0 < clipped < 8
+
+
 def test_a_stopped_study_goes_on_with_rates_inside_its_grid(tmp_path: Path) -> None:
     images = drawn_images(300, 100, 100)
     settings = {"drawn": SMALL}
@@ -170,6 +230,10 @@ def test_the_page_shows_the_stored_runs() -> None:
             assert all(0.0 < value < 1.0 for value in method["test"])
 
 
+def _short(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0")
+
+
 def test_what_pages_say_of_it_is_what_was_found() -> None:
     stored = json.loads(STORED.read_text())
     found = {setting: readings(results) for setting, results in stored["settings"].items()}
@@ -190,6 +254,15 @@ def test_what_pages_say_of_it_is_what_was_found() -> None:
         over = results["methods"]["Adam"]["over"]
         assert sum(value > 1 for value in over["first"][0] + over["second"][0]) >= 2  # several, at first
     assert stored["cpu_seconds"] < 30 * 60
+    words = " ".join(PAGE.read_text(encoding="utf-8").split())
+    quiet, found_loud = (false_alarms(stored["settings"][name]) for name in ("little noise", "large batches"))
+    for nulls in (quiet, found_loud):
+        assert nulls.missed == 1
+        assert len(nulls.differences) == 10
+        assert nulls.share.low < 0.05 < nulls.share.high
+        assert -0.225 < nulls.lucky.low < 0 < nulls.lucky.high < 0.225
+    assert f"{100 * found_loud.drawn:.1f} % do at 95 % and {_short(100 * found_loud.drawn_at_once)} %" in words
+    assert f"({100 * quiet.drawn:.1f} and {_short(100 * quiet.drawn_at_once)} with little noise)" in words
     costs = [corrected(results) for results in stored["settings"].values()]
     one, other = (f"{-c.mean:.2f} [{-c.interval.high:.2f}, {-c.interval.low:.2f}]".replace("0.", ".") for c in costs)
     assert f"the gate with it is {one} and {other} points\nbehind" in PAGE.read_text(encoding="utf-8")
