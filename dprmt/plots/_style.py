@@ -19,7 +19,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """One marker per colour."""
 
 
-_LABEL_POINTS = -34  # ticks and label of a horizontal axis
+_LABEL_INCHES = 0.47  # ticks and label of a horizontal axis
 
 
 def axes_or_new(ax: Axes | None) -> Axes:
@@ -49,8 +49,8 @@ def legend_below(ax: Axes, columns: int = 2, **entries: Any) -> None:
 
     ``entries``: handles, labels and title, if not those of the axes.
     """
-    from matplotlib.transforms import offset_copy
+    from matplotlib.transforms import ScaledTranslation
 
-    below = offset_copy(ax.transAxes, ax.figure, y=_LABEL_POINTS, units="points")
+    below = ax.transAxes + ScaledTranslation(0, -_LABEL_INCHES, ax.figure.dpi_scale_trans)
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
     ax.legend(frameon=False, fontsize="small", ncols=columns, **place, **entries)

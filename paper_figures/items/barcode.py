@@ -31,8 +31,8 @@ MNIST = ((10, 800), (20, 150), (100, 40), (200, 10))  # 330 classes; the paper d
 
 LARGER = (
     f" `--scale paper` makes {sum(classes * images for classes, images in MNIST)} images in as many classes as the"
-    " paper of MNIST's test file, in pieces that go on after a stop; no result of it is stored. More ask for MNIST's training"
-    " file, which is not read."
+    " paper of MNIST's test file, in pieces that go on after a stop; no result of it is stored. More ask for MNIST's"
+    " training file, which is not read."
 )
 MOMENTUM, STABILITY = 0.9, {"gd": 0.1, "gdm": 0.1, "adam": 1e-3, "adambc": 0.1}
 SIGMA, CLIPPING, TUNED_ON = 1.0, 1.0, 1000
