@@ -1,7 +1,7 @@
 """Whether a stored result is older than the code that makes it, as far as the item's own code goes.
 
-A digest is of what a file computes: lines of comments, docstrings and empty ones are left out, and so are files that
-only store, show and look up. Changes of the package, ``dprmt``, and of files that are read are not seen.
+A digest is of what a file computes: lines of comments, docstrings, spaces and breaks are left out, and so are files
+that only store, show and look up. Changes of the package, ``dprmt``, and of files that are read are not seen.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def module_of(measure: Any) -> str:
 
 @cache
 def _digest(file: Path) -> str:
-    # Of the lines, so that every version of Python gives the same.
+    # Of the text, so that every version of Python gives the same.
     text = file.read_text(encoding="utf-8")
     said = {
         number
@@ -55,9 +55,9 @@ def _digest(file: Path) -> str:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
-    lines = [line.rstrip() for number, line in enumerate(text.splitlines(), 1) if number not in said]
-    kept = [line for line in lines if line and not line.lstrip().startswith("#")]
-    return hashlib.blake2b("\n".join(kept).encode(), digest_size=4).hexdigest()
+    lines = [line for number, line in enumerate(text.splitlines(), 1) if number not in said]
+    kept = "".join(line for line in lines if not line.lstrip().startswith("#"))
+    return hashlib.blake2b("".join(kept.split()).encode(), digest_size=4).hexdigest()
 
 
 def _imported(file: Path) -> Iterator[Path]:

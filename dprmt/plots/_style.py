@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from dprmt._validation import needing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PALETTE = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe & Ito's colours: told apart with any colour vision, and ordered so that neighbours differ in grey."""
@@ -20,7 +19,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """One marker per colour."""
 
 
-_LABEL_POINTS = -34  # ticks and label of a horizontal axis
+_LABEL_INCHES = 0.47  # ticks and label of a horizontal axis
 
 
 def axes_or_new(ax: Axes | None) -> Axes:
@@ -50,9 +49,8 @@ def legend_below(ax: Axes, columns: int = 2, **entries: Any) -> None:
 
     ``entries``: handles, labels and title, if not those of the axes.
     """
-    from matplotlib.transforms import offset_copy
+    from matplotlib.transforms import ScaledTranslation
 
-    figure = cast("Figure", ax.figure)  # or a part of one, which scales alike
-    below = offset_copy(ax.transAxes, figure, y=_LABEL_POINTS, units="points")
+    below = ax.transAxes + ScaledTranslation(0, -_LABEL_INCHES, ax.figure.dpi_scale_trans)
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
     ax.legend(frameon=False, fontsize="small", ncols=columns, **place, **entries)

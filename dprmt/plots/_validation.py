@@ -163,7 +163,7 @@ def plot_measured_overlaps(
     ax = axes_or_new(ax)
     grid = _grid({shape: (columns[0], columns[1]) for shape, columns in groups.items()})
     names: list[str] = []
-    pairs: list[Any] = []
+    pairs: list[tuple[Any, Any]] = []
     for shape, (signals, *sides) in groups.items():
         curves = vector_overlaps(grid * detection_threshold(shape, 1.0), shape, 1.0)
         for length, curve, measured in zip(shape, curves, sides, strict=True):

@@ -53,6 +53,7 @@ def test_all_that_a_file_imports_counts_but_what_shows_and_stores(package: Path)
         ("other.py", "x = 1", "x = 1.0", True),
         ("item.py", "Says more.", "Says even more.\n\n    Two lines.\n    ", False),
         ("item.py", "# A comment.\n", "# Another one.\n\n\n", False),
+        ("item.py", "x + y + 1", "x  +  y + 1", False),
         ("_page.py", "page = 1", "page = 2", False),
     ],
 )
