@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 _CELL = "text-align:right;padding:.15em .8em .15em 0;border:0"
-_WIDTH, _HEIGHT, _MARGIN = 340.0, 150.0, 34.0
+_WIDTH, _HEIGHT, _MARGIN = 346.0, 150.0, 40.0
 _INKS = ("#0072b2", "#d55e00", "#009e73")  # told apart by most who see colours differently, on light and on dark
 
 

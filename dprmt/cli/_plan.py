@@ -73,5 +73,5 @@ def _words(costs: Any, recipe: Any, *, every_layer: bool) -> str:
         taken = costs.recommended.layers
         rows = [[one.layer, one.how, f"{one.flops / 1e9:.3g}", f"{one.kept / 2**20:.1f}"] for one in taken]
         lines.append(text_table(["layer", "norms", "GFLOP", "MiB kept"], rows))
-    at = f"ε at δ = {recipe.privacy.delta:g}; {costs.neighbours}"
+    at = f"time ×: of a step without privacy; ε at δ = {recipe.privacy.delta:g}; {costs.neighbours}"
     return "\n".join([*lines, at, f"recommended: {costs.sentence}\n"])

@@ -151,9 +151,10 @@ def _print_result(result: TrainingResult, recipe: Recipe, *, as_json: bool) -> N
         document |= {"folder": str(result.folder)}
         sys.stdout.write(strict_json(document) + "\n")
         return
-    state = "finished" if result.finished else f"stopped; continue with: dprmt train --resume {result.folder}"
     lines = [
-        f"{result.folder}: {state} after {result.steps} of {recipe.training.steps} steps",
+        f"{result.folder}: {'finished' if result.finished else 'stopped'} after {result.steps} of"
+        f" {recipe.training.steps} steps",
+        *([] if result.finished else [f"continue with: dprmt train --resume {result.folder}"]),
         NO_PRIVACY
         if recipe.privacy.clip_only
         else f"ε ≤ {round_up(result.epsilon)} at δ = {recipe.privacy.delta:g}, {result.charged} steps charged;"

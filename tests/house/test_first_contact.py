@@ -125,6 +125,19 @@ def test_which_run_is_asked_for_in_one_line(
     assert words in captured.err
 
 
+def test_what_was_stopped_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """On a line of its own, so that what is copied is a command."""
+    harness = pytest.importorskip("dprmt.training.harness")
+    stopped = harness.TrainingResult(Path("runs/a"), False, 4, 4, 3.4, {}, "exact", 3.4, "zero-out")
+    monkeypatch.setattr(harness, "train", lambda *_, **__: stopped)
+    assert main(["train", "minilm-docstrings", "--out", str(tmp_path / "run")]) == 130
+    first, then, *_ = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"runs/a: stopped after 4 of \d+ steps", first)
+    assert then == "continue with: dprmt train --resume runs/a"
+
+
 def test_no_page_installs_what_is_on_no_index() -> None:
     """Until there is a release, who follows a page has a checkout."""
     named = re.compile(r"""pip install(?: -\S+| \S*\.txt| torch)* ['"]?dprmt\b""")

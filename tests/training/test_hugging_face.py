@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,10 @@ def test_the_target_holds_for_the_planned_steps(trainer: Make) -> None:
     one.train()
     assert privacy.charged == 6  # 24 samples, 6 a batch, one and a half epochs
     assert 2.9 < privacy.epsilon() <= 3.0
+    assert re.fullmatch(
+        r"<PrivateTraining: epsilon <= (2\.9\d+|3\.0+) at delta = 1e-05 \(zero-out\) after 6 steps, \w+\(.*\)>",
+        repr(privacy),
+    )
 
 
 def test_an_empty_batch_is_a_step(trainer: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,13 @@ def test_without_noise_there_is_no_price(tmp_path: Path) -> None:
 def test_a_notebook_shows_records_and_results(tmp_path: Path) -> None:
     write_data(tmp_path)
     recipe = recipe_in(tmp_path).with_changes({"training.steps": 1})
-    shown = train(recipe, tmp_path / "run")._repr_html_()
+    result = train(recipe, tmp_path / "run")
+    assert re.fullmatch(
+        r".*run: finished after 1 steps, 1 charged; epsilon <= [\d.]+ \(zero-out\); norms: exact in all 5 layers",
+        str(result),
+    )
+    assert str(result).isascii()
+    shown = result._repr_html_()
     assert "exact in all 5 layers" in shown
     assert "accuracy" in shown
     record = NormRecord([LayerRecord("a<b", HutchPlusPlus(4, 3, secret=True)), LayerRecord("head")])

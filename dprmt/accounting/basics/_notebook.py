@@ -31,9 +31,12 @@ def curve_html(curve: Any) -> str:
     at = "" if curve.at_delta is None else f" at δ = {curve.at_delta:g}"
     upper = {"upper": (curve.at.tolist(), curve.upper.tolist())}
     picture = _html.picture(upper, axes=(over, f"{symbol} ≤"), title=f"{symbol} against {over}")
-    rows = [[f"{curve.at[i]:g}", str(curve[i])] for i in _spread(len(curve))]
+    rows = [
+        [f"{curve.at[i]:g}", outward(curve.lower[i], ROUND_FLOOR), outward(curve.upper[i], ROUND_CEILING)]
+        for i in _spread(len(curve))
+    ]
     said = f"{len(curve)} certified bounds on {symbol}{at}, upper ones drawn"
-    return _html.block(_html.sentence(said), picture, _html.table([over, f"{symbol} in"], rows))
+    return _html.block(_html.sentence(said), picture, _html.table([over, f"{symbol} ≥", f"{symbol} ≤"], rows))
 
 
 def band_html(band: Any) -> str:

@@ -164,6 +164,9 @@ class StepCosts:
             for one in self.ways
         ]
 
+    def __str__(self) -> str:
+        return f"{self.sentence.replace('ε', 'epsilon')} ({self.neighbours})"
+
     def _repr_html_(self) -> str:
         return _html.block(
             _html.table(["way", "time ×", "GFLOP", "MiB", "ε"], self.rows()),

@@ -15,6 +15,7 @@ import torch
 from dprmt import __version__, _html
 from dprmt._files import strict_json, write_whole
 from dprmt._validation import ParameterError, TrainingStateError
+from dprmt.statements import round_up
 from dprmt.training.harness._clip_only import named_relation, no_privacy
 from dprmt.training.harness._costs import with_norms
 from dprmt.training.harness._events import Events
@@ -77,6 +78,11 @@ class TrainingResult:
     norms: str
     epsilon_of_exact_norms: float | None
     neighbours: str | None
+
+    def __str__(self) -> str:
+        state = "finished" if self.finished else "stopped"
+        spent = "no privacy" if self.neighbours is None else f"epsilon <= {round_up(self.epsilon)} ({self.neighbours})"
+        return f"{self.folder}: {state} after {self.steps} steps, {self.charged} charged; {spent}; norms: {self.norms}"
 
     def _repr_html_(self) -> str:
         rows = [[name.replace("_", " "), str(value)] for name, value in vars(self).items() if name != "evaluation"]

@@ -94,8 +94,8 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
     >>> privacy = PrivateTraining(
     ...     norms="ghost", clipping_norm=1.0, expected_batch_size=8, delta=1e-5, noise_multiplier=1.0
     ... )
-    >>> privacy.charged
-    0
+    >>> privacy
+    <PrivateTraining: no step charged>
     >>> privacy.epsilon()
     0.0
     """
@@ -137,6 +137,13 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         self._private: PrivateStep | None = None
         self._optimizer: PrivateOptimizer | None = None
         self._mechanism: DPSGD | None = None
+
+    def __repr__(self) -> str:
+        if self._mechanism is None or not self.charged:
+            return f"<{type(self).__name__}: no step charged>"
+        bounds = self._mechanism.epsilon(self.charged, self._delta)
+        spent = f"epsilon <= {bounds:.4f} at delta = {self._delta:g} ({self._mechanism.neighbours.kind})"
+        return f"<{type(self).__name__}: {spent} after {self.charged} steps, {self._mechanism.norms!r}>"
 
     def attach(self, trainer: transformers.Trainer) -> None:
         """Make a Trainer's steps private, and this one of its callbacks.
