@@ -6,7 +6,7 @@ from torch import nn
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """Whether a module is the Conv1D of Transformers: a linear layer whose weight is (in, out), and its gradient AᵀG.
+    """True if a module is the Conv1D of Transformers: a linear layer whose weight is (in, out), and its gradient AᵀG.
 
     Parameters
     ----------
