@@ -3,6 +3,7 @@
     python -m benchmarks.relations --count 2000 --checked 0.2 --seconds 600
     python -m benchmarks.relations --again "replace-one, public probes"
     python -m benchmarks.relations --page docs/performance.md
+    python -m benchmarks.relations --times
 
 Settings are those of ``benchmarks.sweep``, each with a relation drawn for it: any sample in another's place, or a
 group of 2 to 16 with coins of their own. Answers are held against: the same run for one sample that is present or
@@ -327,6 +328,40 @@ def write_page(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+TIMED = [
+    ("exact norms", ExactNorms(), ReplaceOne()),
+    ("exact norms", ExactNorms(), Group(8)),
+    ("32 secret probes", Hutchinson(32, secret=True), ReplaceOne()),
+    ("32 secret probes", Hutchinson(32, secret=True), Group(8)),
+    ("16 secret probes", Hutchinson(16, secret=True), Group(8)),
+    ("32 public probes", Hutchinson(32), ReplaceOne()),
+    ("128 public probes", Hutchinson(128), ReplaceOne()),
+    ("32 public probes", Hutchinson(32), Group(2)),
+    ("32 public probes", Hutchinson(32), Group(8)),
+]
+
+
+def times(repeats: int = 5) -> str:
+    """CPU seconds of ε at the first setting, and how many times those of zero-out, in turns."""
+    lines = ["| norms | neighbours | ε | CPU-s | of zero-out |", "|---|---|---|---|---|"]
+    for name, norms, neighbours in TIMED:
+        spent: dict[bool, list[float]] = {True: [], False: []}
+        for repeat in range(repeats):
+            for is_related in (False, True):
+                rate = 2000 / 67349 * (1.0 + 1e-9 * repeat)  # another run, so that no table of an earlier one serves
+                run = DPSGD(1.0, rate, norms, neighbours if is_related else ZeroOut())
+                start = time.process_time()
+                shown = run.epsilon(400, 1e-5)
+                spent[is_related].append(time.process_time() - start)
+        related, plain = (sorted(spent[which])[repeats // 2] for which in (True, False))
+        width = (shown.upper - shown.lower) / shown.upper
+        lines.append(
+            f"| {name} | {neighbours!r} | [{shown.lower:.5g}, {shown.upper:.5g}], width {width:.1e} | {related:.3f} "
+            f"| {related / plain:.1f} × |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Continue the run, print the table and every contradiction; with ``--page`` write the section."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -340,7 +375,11 @@ def main() -> None:
         "--again", action="append", default=[], metavar="STRATUM", help="forget its answers first; may be given again"
     )
     parser.add_argument("--page", type=Path, help="write the section from what is stored, ask nothing")
+    parser.add_argument("--times", action="store_true", help="times at the first setting alone")
     arguments = parser.parse_args()
+    if arguments.times:
+        print(times())
+        return
     if arguments.page is not None:
         write_page(arguments.page, stored(arguments.results))
         return

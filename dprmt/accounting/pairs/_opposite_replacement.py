@@ -27,14 +27,14 @@ Places: TypeAlias = NDArray[np.int64]
 
 _ROUNDING = 1e-11  # of differences of distribution functions
 _BEND = 3.0  # the largest N at which a potential is convex
-_SEEN, _MUCH = 1e-3, 2e-3  # of the curve at 0, and of the curve
+_ROUGHLY, _SEEN, _MUCH = 1e-3, 100.0, 2e-3  # of the curve at 0, times the tail, and of the curve
 _LEAST_SHIFT, _LEAST_MASS = 1e-9, 1e-290  # lighter outcomes are left out, which is safe from below
-_INTERVALS, _DENSER = 48, 1.8  # of losses, each of which has one multiplier β, and how much denser from 0 on
-_FEW_CELLS, _CELLS, _HEIGHTS, _EVERY = 8, 48, 32, 3  # of rare ratios, of others, of y in each; cells to a window's step
-_RARE, _STRIDE = 1e-5, 2
-_MULTIPLIERS, _SHARES = 10, 2.0  # values of β, each so much smaller than the one before
+_INTERVALS, _DENSER = 44, 1.8  # of losses, each of which has one multiplier β, and how much denser from 0 on
+_FEW_CELLS, _CELLS, _HEIGHTS, _EVERY = 8, 48, 24, 3  # of rare ratios, of others, of y in each; cells to a window's step
+_RARE, _STRIDE, _FEWER = 1e-5, 3, 3
+_MULTIPLIERS, _SHARES = 9, 2.5  # values of β, each so much smaller than the one before
 _ANGLES = (0.0, 0.3, 1.0)  # of 1 - cos θ
-_HALVINGS = 9
+_HALVINGS = 7
 _STEEPEST = 1.0 / math.sqrt(2 * math.pi)
 _LARGEST = math.exp(-0.5) * _STEEPEST  # yφ(y)
 
@@ -59,17 +59,24 @@ class RatioLaw:
 
 
 def replaced_by_opposites(
-    law: NormRatioBins, probes: int, noise_multiplier: float, sample_rate: float, tail: float, number: int
+    law: NormRatioBins,
+    probes: int,
+    noise_multiplier: float,
+    sample_rate: float,
+    tail: float,
+    number: int,
+    is_rough: bool,
 ) -> tuple[AtomicPair, Callable[[AtomicPair], AtomicPair] | None]:
     """A pair that dominates two samples whose norms ``probes`` public Gaussian probes estimate.
 
     ``law``: χ²(k)/k in bins. ``tail``: P-mass at losses that need not be resolved; ``number``: of losses.
+    ``is_rough``: whether large losses may be charged much, as most answers are decided by others.
     Returns: the pair, and, where much of it is charged, what makes the smaller one of it and another.
     """
     x, mass = law.spread(equal_ratios_convex_from(noise_multiplier))
     losses = _losses(1.0 / (noise_multiplier * np.sqrt(x)), mass, noise_multiplier, sample_rate, tail, number)
     curve, charged = opposite_curve(losses, x, mass, law.below, probes, noise_multiplier, sample_rate)
-    seen = curve > _SEEN * curve[0]
+    seen = curve > (_ROUGHLY * curve[0] if is_rough else _SEEN * tail)
 
     def smaller(other: AtomicPair) -> AtomicPair:
         return symmetric_pair(losses, np.minimum(curve, curve_of(other, losses)))
@@ -129,7 +136,8 @@ def opposite_curve(
         x, mass = np.append(x, more), np.append(mass, np.zeros(more.size))
     shift = 1.0 / (noise_multiplier * np.sqrt(x))
     equal = _EqualRatios.at(losses, shift, sample_rate)
-    charged = equal.bent(x, shift, law, noise_multiplier) + below
+    some = np.append(np.arange(x.size - 1, dtype=np.int64)[::_FEWER], x.size - 1)
+    charged = equal.of(some).bent(x[some], shift[some], law, noise_multiplier) + below
     start = np.unique(np.round(losses.size * np.linspace(0.0, 1.0, _INTERVALS + 1) ** _DENSER).astype(np.int64))[:-1]
     parts = np.split(losses, start[1:])
     ends = np.array([[part[0], part[-1]] for part in parts])
@@ -143,15 +151,13 @@ def opposite_curve(
 class _EqualRatios:
     """The pair whose shifts are both a, by loss l (row) and shift (column), over the rate.
 
-    ``height``: h, rounded up; ``before``, ``after``: y = a - t and z = a + t, t the threshold; ``tilt``: κ;
-    ``weight``: e^l.
+    ``height``: h, rounded up; ``before``, ``after``: y = a - t and z = a + t, t the threshold; ``loss``: l.
     """
 
     height: Array
     before: Array
     after: Array
-    tilt: Array
-    weight: Array
+    loss: Array
 
     @classmethod
     def at(cls, losses: Array, shift: Array, sample_rate: float) -> _EqualRatios:
@@ -160,15 +166,23 @@ class _EqualRatios:
         drawn = ndtr(before)
         plain = np.expm1(losses)[:, None] * ((1.0 - sample_rate) / sample_rate) * ndtr(-t)
         height = np.maximum(drawn - weight * ndtr(-after) - plain, 0.0) + _ROUNDING * drawn
-        return cls(height, before, after, np.tanh(shift * t - losses[:, None] / 2), weight)
+        return cls(height, before, after, losses[:, None])
+
+    def of(self, some: Places) -> _EqualRatios:
+        """The same of some shifts."""
+        return _EqualRatios(self.height[:, some], self.before[:, some], self.after[:, some], self.loss)
+
+    def tilt(self, shift: Array) -> Array:
+        """κ = tanh(at - l/2)."""
+        return np.asarray(np.tanh(shift * (self.after - self.before) / 2 - self.loss / 2))
 
     def bent(self, x: Array, shift: Array, law: RatioLaw, noise_multiplier: float) -> Array:
         """What convex functions above both potentials cost more than these: E of each one's excess."""
         cells = np.diff(law.below(x))
-        total = np.zeros(self.weight.size)
+        tilt, total = self.tilt(shift), np.zeros(self.loss.size)
         for density, (least, most) in (
-            (_density(self.before), self._bend_of_w(shift)),
-            (self.weight * _density(self.after), self._bend_of_v(shift)),
+            (_density(self.before), self._bend_of_w(shift, tilt)),
+            (np.exp(self.loss) * _density(self.after), self._bend_of_v(shift, tilt)),
         ):
             slope = shift**3 * density
             step = np.log(shift[:-1] / shift[1:]) / 2
@@ -188,14 +202,14 @@ class _EqualRatios:
         low = np.maximum(2 * shift[1:] - self.before[:, :-1], 0.0)
         return low, 2 * shift[:-1] - self.before[:, 1:]
 
-    def _bend_of_v(self, shift: Array) -> tuple[Array, Array]:
+    def _bend_of_v(self, shift: Array, tilt: Array) -> tuple[Array, Array]:
         """Bounds of N = z(y + κa) between neighbours."""
-        (low, high), other = self._between(shift), self.before + self.tilt * shift
+        (low, high), other = self._between(shift), self.before + tilt * shift
         return _product(other[:, 1:], low, high)[0], _product(other[:, :-1], low, high)[1]
 
-    def _bend_of_w(self, shift: Array) -> tuple[Array, Array]:
+    def _bend_of_w(self, shift: Array, tilt: Array) -> tuple[Array, Array]:
         """Bounds of N = y(z - κa) between neighbours."""
-        (low, high), lean = self._between(shift), self.tilt * shift
+        (low, high), lean = self._between(shift), tilt * shift
         low, high = np.maximum(low - lean[:, :-1], 0.0), np.maximum(high - lean[:, 1:], 0.0)
         return _product(self.before[:, 1:], low, high)[0], _product(self.before[:, :-1], low, high)[1]
 

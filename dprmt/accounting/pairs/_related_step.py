@@ -25,6 +25,7 @@ from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 _FEW_BINS, _MANY_BINS, _BINS_OF_THE_LAW = 64, 160, 0.75  # of what grows with their third power
 _SHARE_OF_THE_LAST = 8
 _FEWEST_OF_GROUPS = 8  # probes: with fewer, ratios are so small at times that (N9) and (N10) have no end
+_BINS_OF_RATIOS = 1.2
 _FEWEST_OF_OPPOSITES, _SHARE_OF_SMALL_RATIOS = 12, 256
 _LOSSES, _LOSSES_BELOW, _MOST_LOSSES = 2.5, 3.75, 4000  # times the number of bins
 _TIMES_AS_MANY_SUMS, _MOST_BINS_OF_SUMS = 3, 320  # bins of a sum are as wide as those of all that are added
@@ -139,19 +140,20 @@ def _by_potentials(step: ClippingStep, bins: int, below: float) -> AtomicPair:
 @lru_cache(maxsize=64)
 def _by_opposites(step: ClippingStep, bins: int, below: float) -> AtomicPair:
     pair, smaller_of_it_and = replaced_by_opposites(
-        step.norm_ratio(bins, below / _SHARE_OF_SMALL_RATIOS),
+        step.norm_ratio(round(_BINS_OF_RATIOS * bins), below / _SHARE_OF_SMALL_RATIOS),
         step.law.fewest,
         step.noise_multiplier,
         step.sample_rate,
         below * step.sample_rate,
         min(round(_LOSSES * bins), _MOST_LOSSES),
+        bins <= _MANY_BINS,
     )
     return pair if smaller_of_it_and is None else smaller_of_it_and(_potentials(step, bins, below))
 
 
 @lru_cache(maxsize=64)
 def _equal_ratios(step: ClippingStep, bins: int, below: float) -> AtomicPair:
-    law, number = step.norm_ratio(bins, below), min(round(_LOSSES_BELOW * bins), _MOST_LOSSES)
+    law, number = step.norm_ratio(round(_BINS_OF_RATIOS * bins), below), min(round(_LOSSES_BELOW * bins), _MOST_LOSSES)
     return opposites_below(law, step.noise_multiplier, step.sample_rate, below * step.sample_rate, number)
 
 
