@@ -52,14 +52,17 @@ def best_place(values: Values, cell: Cell, lanes: str = "fixed") -> int:
 
 
 def common_rate(values: Values, optimizer: str) -> int:
-    """Place in the grid of the rate with the lowest mean regret over all problems, on a seed that is not reported."""
-    runs = [
-        values[name] for cell in CELLS if cell.optimizer == optimizer and (name := piece(cell, TUNING_SEED)) in values
-    ]
-    rows = [
-        [_regret(run, end, min(map(_number, run["fixed"]["objective"]))) for end in run["fixed"]["objective"]]
-        for run in runs
-    ]
+    """Place in the grid of the rate with the lowest mean regret over all problems, on a seed that is not reported.
+
+    Problems in which no rate gains `LEAST_GAIN` there have no regret.
+    """
+    rows = []
+    for cell in CELLS:
+        if cell.optimizer == optimizer and (name := piece(cell, TUNING_SEED)) in values:
+            run, ends = values[name], values[name]["fixed"]["objective"]
+            best = min(map(_number, ends))
+            if best <= (1 - LEAST_GAIN) * run["start"]["objective"]:
+                rows.append([_regret(run, end, best) for end in ends])
     means = [fmean(column) for column in zip(*rows, strict=True)]
     return means.index(min(means))
 

@@ -2,9 +2,9 @@
 
 Usage: ``python -m paper_figures study telemetry [--data FOLDER] [--tables]``
 
-Trains the runs that are not stored yet, small models and MiniLM, each with labels as they are, shuffled, or without
-data, and keeps them in ``results/raw/telemetry-small.jsonl``; a study that is stopped goes on where it was. Then three
-tables go into ``docs/theory/telemetry.md``, of the runs that are stored.
+Trains the runs that are not stored yet, small models, MiniLM and SmolLM2 (whose package it needs), each with labels as
+they are, shuffled, or without data, and keeps them in ``results/raw/telemetry-small.jsonl``; a study that is stopped
+goes on where it was. Then three tables go into ``docs/theory/telemetry.md``, of the runs that are stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m paper_figures study telemetry", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--data", metavar="FOLDER", help="where sst2/ lies")
+    parser.add_argument("--data", metavar="FOLDER", help="where sst2/ and e2e/ lie")
     parser.add_argument("--tables", action="store_true", help="train nothing, write the tables of what is stored")
     options = parser.parse_args(arguments)
     if options.data:

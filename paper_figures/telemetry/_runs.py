@@ -144,7 +144,8 @@ _DOCSTRINGS = {"training.steps": 60}
 _MOMENTUM = {"training.steps": 60, "optimizer": {"name": "gdm", "learning_rate": 0.05}}
 _SST2 = {"training.batch_size": 400, "training.steps": 60}
 _LARGE = {"training.batch_size": 2000, "training.steps": 30}
-_LM = "minilm-docstrings"
+_LM, _E2E = "minilm-docstrings", "smollm2-e2e, batch 8"
+_FEW = {"training.batch_size": 8, "training.steps": 20, "data.limit": 2000}
 RUNS: tuple[Run, ...] = (
     *(Run(_LM, _LM, "none", seed, _DOCSTRINGS) for seed in range(3)),
     Run(_LM, _LM, changes=_DOCSTRINGS),
@@ -157,4 +158,7 @@ RUNS: tuple[Run, ...] = (
     Run("minilm-sst2, batch 400", "minilm-sst2", "shuffled labels", changes=_SST2),
     Run("minilm-sst2, batch 2,000", "minilm-sst2", changes=_LARGE),
     Run("minilm-sst2, batch 2,000", "minilm-sst2", "shuffled labels", changes=_LARGE),
+    Run(_E2E, "smollm2-e2e", changes=_FEW),
+    *(Run(_E2E, "smollm2-e2e", "none", seed, _FEW) for seed in range(3)),
+    Run(_E2E, "smollm2-e2e", "shuffled labels", changes=_FEW),
 )

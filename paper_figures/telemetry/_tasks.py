@@ -26,7 +26,17 @@ class Shuffled(Sequence[Any]):
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, place: Any) -> Any:
-        return {**self._items[place], "labels": self._items[self._order[place]]["labels"]}
+        own, other = self._items[place], self._items[self._order[place]]
+        if isinstance(own["labels"], int):
+            return {**own, "labels": other["labels"]}
+        return {**own, **_continued(own, other)}
+
+
+def _continued(own: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[int]]:
+    # What is read of one text, what is to be written of another.
+    prompt = own["input_ids"][: own["labels"].count(UNSCORED)]
+    target = other["labels"][other["labels"].count(UNSCORED) :]
+    return {"input_ids": [*prompt, *target], "labels": [UNSCORED] * len(prompt) + [*target]}
 
 
 class NoData(Task):
@@ -70,6 +80,10 @@ def _digits_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) ->
 
 
 SST2 = {"data.train": "sst2/train.tsv", "data.validation": "sst2/dev.tsv", "data.test": "sst2/test.tsv"}
+UNSCORED = -100
+"""Label of a token that no loss is taken of."""
+E2E = {"data.train": "e2e/trainset.csv", "data.validation": "e2e/devset.csv", "data.test": "e2e/testset_w_refs.csv"}
+_FILES = {"minilm-sst2": SST2, "smollm2-e2e": E2E}
 
 
 def recipe(name: str, changes: Mapping[str, Any]) -> Any:
@@ -77,5 +91,5 @@ def recipe(name: str, changes: Mapping[str, Any]) -> Any:
     from dprmt.report.measurements import recipe_experiment
     from dprmt.training.recipes import load_recipe
 
-    files = {key: [str(data_file(file))] for key, file in SST2.items()} if name.endswith("sst2") else {}
+    files = {key: [str(data_file(file))] for key, file in _FILES.get(name, {}).items()}
     return recipe_experiment(load_recipe(name).with_changes({**files, **changes}))

@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from dprmt._files import read_lines
+from paper_figures._pieces import raw_file
+from paper_figures._reproduction import RESULTS
 from paper_figures.automatic_rate import findings, regrets, text
 from paper_figures.automatic_rate._cells import CELLS, NOTHING, Cell
 from paper_figures.automatic_rate._problems import EXPECTED, Adapted, Logistic, Nothing, Perceptron, Problem, Quadratic
 from paper_figures.automatic_rate._rules import Fixed, Retroactive
-from paper_figures.automatic_rate._runs import piece
+from paper_figures.automatic_rate._runs import LANES, piece
 from paper_figures.automatic_rate._simulation import simulate
+from paper_figures.automatic_rate._sums import common_rate
 from paper_figures.long_runs.automatic_rate import PAGE, stored
 
 
@@ -205,12 +209,37 @@ def test_regret_of_made_up_runs() -> None:
     assert regrets(values, cell, "retroactive") == pytest.approx([10.0, -20.0, 100.0])
 
 
+def test_the_common_rate_is_that_of_problems_that_can_be_learnt() -> None:
+    """Where every rate ends above the start a regret has the wrong sign: such a problem would choose the worst one."""
+    first, second = [cell for cell in CELLS if cell.optimizer == "gdm"][:2]
+    start = {"objective": 1.0}
+    values: dict[str, Any] = {
+        piece(first, 1000): {"start": start, "fixed": {"rates": [0.1, 1.0], "objective": [0.5, 0.9]}},
+        piece(second, 1000): {"start": start, "fixed": {"rates": [0.1, 1.0], "objective": [1.01, 9.0]}},
+    }
+    assert common_rate(values, "gdm") == 0
+
+
 def test_the_page_has_what_the_stored_runs_say() -> None:
     known, page = stored(), PAGE.read_text(encoding="utf-8")
     assert text(known) in page
     assert all(sentence in page for sentence in findings(known))
     assert ("is not offered" in page) == any("it is missed" in sentence for sentence in findings(known))
     assert all(run["retroactive"]["objective"] for name, run in known.items() if not name.endswith("1000"))
+
+
+def test_the_page_says_what_whole_models_would_cost() -> None:
+    """47 runs of a seed, at the cost of steps that are stored for another study."""
+    page = PAGE.read_text(encoding="utf-8")
+    runs = sum(len(rates) for _, rates in LANES.values())
+    costs = {line["name"]: line["cpu_seconds"] for line in read_lines(raw_file(RESULTS, "telemetry", "small"))}
+    assert f"A seed of one problem is {runs} runs of 100 steps" in page
+    for name, steps, said in (
+        ("minilm-sst2, batch 400, seed 0", 60, "takes {step:.1f} s of a core and the {runs} runs {hours:.1f} hours"),
+        ("smollm2-e2e, batch 8, seed 0", 20, "takes {step:.1f} s for a step of 8 rows, and {hours:.1f} hours"),
+    ):
+        step = costs[name] / steps
+        assert said.format(step=step, runs=runs, hours=100 * runs * step / 3600) in page
 
 
 def test_stored_noise_alone_is_known_for_what_it_is() -> None:

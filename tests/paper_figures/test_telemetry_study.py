@@ -49,3 +49,20 @@ def test_without_data_nothing_is_claimed() -> None:
         assert row[4].startswith("0 of")
         assert row[5].startswith("0 of")
         assert set(row[-1].split(": ")[:1]) <= {"unknown", "–"}
+
+
+def test_the_page_says_what_little_a_small_batch_shows() -> None:
+    """Of SmolLM2 at 8 rows a step: numbers of its prose, its slopes and layers covered, nothing claimed."""
+    page, known = PAGE.read_text(encoding="utf-8"), stored()
+    runs = {name: run for name, run in known.items() if name.startswith("smollm2-e2e, batch 8")}
+    learning = runs["smollm2-e2e, batch 8, seed 0"]
+    last = learning["readings"][-1]
+    assert f"(σ = {learning['noise_multiplier']:.2f}".replace("0.", ".") in page
+    assert f"adapters in {len(learning['shapes']) // 2} projections" in page
+    assert f"share of signal is {100 * last['signal'][0]:.3f} %".replace("0.", ".") in page
+    assert f"clean change {last['change'][0]:.3f}".replace("0.", ".") in page
+    assert last["signal"][1] == 0
+    assert last["change"][1] < 0 < last["change"][3]
+    assert last["advice"] == "unknown"
+    row = next(row for row in first_spikes(runs).rows if row[0] == "smollm2-e2e, batch 8")
+    assert row[1:] == ["120", "0", "–", "4", "1"]

@@ -429,7 +429,10 @@ def test_tensorboard_events_do_not_stand_in_the_way_of_an_error(folder, tmp_path
         train(recipe_in(folder, **{"training.batch_size": 61}), tmp_path / "run", tensorboard=True)
     assert made == []
     assert not (tmp_path / "run").exists()
-    train(recipe_in(folder, **{"training.steps": 1}), tmp_path / "run", tensorboard=True)
+    changes = {"training.steps": 4, "telemetry.every": 2, "telemetry.window": 2}
+    train(recipe_in(folder, **changes), tmp_path / "run", tensorboard=True)
     assert made[0] == tmp_path / "run" / "tensorboard"
     assert {("epsilon", 1), ("private/batch_size", 1)} <= set(made[1:-1])
+    assert {("telemetry/z", 3), ("telemetry/signal/*/value", 4), ("telemetry/signal/*/low", 4)} <= set(made[1:-1])
+    assert not any("private/telemetry" in name for name, _ in made[1:-1])
     assert made[-1] == "closed"
