@@ -24,6 +24,8 @@ from paper_figures.forensics import run as run_checks
 from paper_figures.items import ITEMS
 from paper_figures.long_runs import STUDIES, study, summary
 
+_MOST_MINUTES = 525_600  # a year
+
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
@@ -68,8 +70,8 @@ def _ending_after(minutes: float | None) -> Iterator[None]:
 
 def _minutes(text: str) -> float:
     value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be minutes, positive and finite, got {text!r}")
+    if not 0 < value <= _MOST_MINUTES:
+        raise argparse.ArgumentTypeError(f"must be in (0, {_MOST_MINUTES:,}], got {text!r}")
     return value
 
 

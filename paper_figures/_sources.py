@@ -20,9 +20,12 @@ NEUTRAL = {"items/__init__.py", "_sources.py", "_states.py", *(f"{name}.py" for 
 
 
 def digests(module: str) -> dict[str, str]:
-    """By file, of a module of this package and all of the package that it imports, wherever in its text."""
+    """By file, of a module of this package and all of the package that it imports, wherever in its text.
+
+    Empty of a module from elsewhere: an item may be added from outside.
+    """
     found: dict[str, str] = {}
-    due = [_file(module)]
+    due = [_file(module)] if _is_ours(module) else []
     while due:
         file = due.pop()
         name = file.relative_to(ROOT).as_posix()
@@ -62,10 +65,14 @@ def _digest(file: Path) -> str:
 
 def _imported(file: Path) -> Iterator[Path]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == ROOT.name:
+        if isinstance(node, ast.ImportFrom) and _is_ours(node.module or ""):
             for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
                 if (found := _file(name or "")).exists():
                     yield found
+
+
+def _is_ours(module: str) -> bool:
+    return module.split(".")[0] == ROOT.name
 
 
 def _file(module: str) -> Path:

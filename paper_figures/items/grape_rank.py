@@ -55,7 +55,7 @@ def measure(scale: Scale, folder: Path) -> Found:
         )
         axes[0].axhline(accuracy["DP-Adam"].mean(), label="DP-Adam", **STYLES["DP-Adam"])
         axes[0].set(ylabel=f"test accuracy at ε = {EPSILON:g}, %")
-        axes[0].legend(frameon=False)
+        axes[0].legend(frameon=False, loc="lower right")
         saved = [100 * (1 - kept(rank) / kept(None)) for rank in RANKS]
         axes[1].plot(RANKS, saved, marker="o", markersize=4, **STYLES["DP-GRAPE"])
         axes[1].set(ylabel="per-sample gradients saved, %")
@@ -89,13 +89,13 @@ def _rows(method: str, rate: float, accuracy: dict[str, np.ndarray]) -> list[Row
 
 
 def _neighbours(accuracy: dict[str, np.ndarray]) -> list[Row]:
-    # Whether a rank that is ahead of a larger one is told from it.
+    # Whether a rank that is ahead of a larger one is told from it; and the two furthest apart.
     return [
         mean_row(
             f"points by which r = {larger} is ahead of r = {rank}, paired",
             accuracy[f"r = {larger}"] - accuracy[f"r = {rank}"],
         )
-        for rank, larger in pairwise(RANKS)
+        for rank, larger in (*pairwise(RANKS), (RANKS[0], RANKS[-1]))
     ]
 
 

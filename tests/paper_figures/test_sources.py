@@ -43,6 +43,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_all_that_a_file_imports_counts_but_what_shows_and_stores(package: Path) -> None:
     assert list(digests("paper_figures.item")) == ["item.py", "other.py", "room/_deep.py"]
+    assert digests("elsewhere.item") == {}
 
 
 @pytest.mark.parametrize(

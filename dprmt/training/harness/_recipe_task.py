@@ -139,6 +139,13 @@ def prepare_recipe(
     )
 
 
+def check_draws_kept(recipe: Recipe, *, repeatable: bool) -> None:
+    """Raise where a checkpoint does not hold all that a run draws, and it is to go on as if it had not stopped."""
+    lora = recipe.model.lora
+    if repeatable and lora is not None and lora.dropout:
+        raise ParameterError("repeatable", True, f"False with model.lora.dropout = {lora.dropout:g}")
+
+
 def load(recipe: Recipe) -> tuple[LoadedModel, TaskData]:
     """Model with tokenizer, and data, of a recipe; refused if the model cannot read texts as long as the recipe's."""
     tokenizer = load_tokenizer(recipe.model)

@@ -31,7 +31,7 @@ from dprmt.training.harness._private_score import charged_releases, wanted_relea
 from dprmt.training.harness._processes import from_first, in_first, process_group
 from dprmt.training.harness._progress import ProgressBar
 from dprmt.training.harness._randomness import Randomness, fresh_randomness
-from dprmt.training.harness._recipe_task import RecipeTask, load, prepare_recipe, usable_device
+from dprmt.training.harness._recipe_task import RecipeTask, check_draws_kept, load, prepare_recipe, usable_device
 from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder
 from dprmt.training.harness._run_record import NOT_REPLAYED, other_packages, read_run, steps_seen
 from dprmt.training.harness._sharding import check_spread, gathered
@@ -119,10 +119,8 @@ def train(
     noise_seed : int, optional
         Makes noise, Poisson coins and probes repeatable. For studies and tests: whoever knows it can remove the noise.
     repeatable : bool
-        With a noise seed only: whether a resumed run continues with the seed's noise and coins where its checkpoint
-        leaves them, so that a run in pieces is the run in one. Otherwise every start has fresh ones. Refused with
-        LoRA's dropout, whose draws no checkpoint holds. Steps that a crash threw away are charged again all the same,
-        and with a target ε the run ends as many earlier: give σ where that must not be.
+        Whether, with a noise seed, noise and coins go on where the checkpoint leaves them: a run in pieces is that in
+        one. Lost steps are charged again, so give σ, not a target ε. Refused with LoRA's dropout.
     device : str, optional
         A GPU if there is one, by default.
     show_progress : bool
@@ -185,8 +183,7 @@ def train(
     (True, 2, 6.7, ['accuracy', 'loss', 'samples'])
     """
     place = usable_device(device)
-    if repeatable and recipe.model.lora is not None and recipe.model.lora.dropout:
-        raise ParameterError("repeatable", True, f"False with model.lora.dropout = {recipe.model.lora.dropout:g}")
+    check_draws_kept(recipe, repeatable=repeatable)
 
     def make(randomness: Randomness, **options: Any) -> Prepared:
         loaded, data = load(recipe)
@@ -236,11 +233,8 @@ def train_task(
         (``replay``).
     settings : Settings
         How.
-    out, resume, noise_seed, show_progress
+    out, resume, noise_seed, repeatable, show_progress
         As for `train`.
-    repeatable : bool
-        With a noise seed only: whether a resumed run continues with the seed's noise and coins where its checkpoint
-        leaves them, so that a run in pieces is the run in one. Otherwise every start has fresh ones.
     tokens : int, optional
         Length of the longest sample, if it is known without looking at the data.
     observers : sequence of Observer
@@ -362,10 +356,8 @@ class _FolderRun:
                 scores = run.release()
                 if self._folder is not None:
                     self._finished(run, finish, document, scores)
-            elif wanted_releases(prepared.settings):
-                scores = {}
             else:
-                scores = run.scores
+                scores = {} if wanted_releases(prepared.settings) else run.scores
             spent = (run.epsilon(), scores, *_of_norms(run, self._path), named_relation(prepared.mechanism))
             return TrainingResult(self._path, not run.stopped, run.done, run.charged, *spent)
         finally:
