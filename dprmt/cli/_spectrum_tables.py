@@ -124,11 +124,11 @@ def details(spectrum: MatrixSpectrum, width: int | None = None) -> str:
             f"bulk edge {spectrum.bulk_edge:.4g}, gate {spectrum.gate:.4g},",
             f" detection threshold {spectrum.detection_threshold:.4g}\n\n",
             text_table(headings, table),
-            "\nnoise: predicted by the Marchenko–Pastur law;",
-            " clean: the value that causes the spike;\n" if spectrum.spikes else "\n",
-            "overlap: predicted squared overlap of the singular vector with the clean one\n"
+            "\nnoise: predicted by the Marchenko–Pastur law",
+            "; clean: the value that causes the spike" if spectrum.spikes else "",
+            ";\noverlap: predicted squared overlap of the singular vector with the clean one\n"
             if "left overlap" in headings
-            else "",
+            else "\n",
         ]
     )
 

@@ -305,10 +305,11 @@ class Mechanism:
         >>> bool(0 < prv.pm_inf < 2e-12)
         True
         """
+        unit = self._unit()  # refused before a package is missed
         with needing("interop"):
             from dprmt.accounting.interop.prv import to_prv
 
-        return to_prv(self._unit(), direction, largest_loss=largest_loss, tail=tail, bins=bins)
+        return to_prv(unit, direction, largest_loss=largest_loss, tail=tail, bins=bins)
 
     def to_pld(
         self,
@@ -346,7 +347,8 @@ class Mechanism:
         >>> DPSGD(1.0, 0.03).to_pld(1e-3).self_compose(400).get_epsilon_for_delta(1e-5) < 3.86
         True
         """
+        unit = self._unit()  # refused before a package is missed
         with needing("interop"):
             from dprmt.accounting.interop.pld import to_pld
 
-        return to_pld(self._unit(), discretization, largest_loss=largest_loss, tail=tail, bins=bins)
+        return to_pld(unit, discretization, largest_loss=largest_loss, tail=tail, bins=bins)
