@@ -189,6 +189,33 @@ def test_hinges_lie_above_what_they_must() -> None:
     assert float(law.above(np.array([1.3]))[0]) == pytest.approx(quad(lambda y: density(y) * (y - 1.3), 1.3, 9)[0])
 
 
+def test_a_constant_is_charged_as_such() -> None:
+    """What is asked at the last ratio is asked of all beyond it too."""
+    x = np.array([0.3, 0.5, 0.8, 1.0, 1.6])
+    assert float(opposite._expected_hinges(np.full(5, 0.05), x, opposite.RatioLaw(12))) == pytest.approx(0.05)
+
+
+def test_outside_a_window_angles_are_charged_in_full() -> None:
+    """Literally: ramps of height 4β/k that begin one ratio within the window, for both samples, and none without β."""
+    probes, beta, law = 32, 0.7, opposite.RatioLaw(32)
+    x = np.array([1e-3, 0.02, 0.5, 0.7, 0.8, 1.0, 1.3, 1.5, 2.0])
+    window = opposite._Windows(np.array([[1.0]]), np.array([3]), np.array([7]))
+    need = np.zeros((1, 1, x.size - 1))
+    height = 4 * beta / probes
+
+    def density(y: float) -> float:
+        return float(chi2.pdf(probes * y, probes) * probes)
+
+    left = quad(lambda y: density(y) * (0.8 - y) / 0.1, 0.0, 0.8)[0]
+    right = quad(lambda y: density(y) * (y - 1.3) / 0.2, 1.3, 9.0)[0]
+    charge = float(opposite._least_charge(np.array([[beta]]), need, x, law, window)[0])
+    assert charge == pytest.approx(2 * height * (left + right), rel=1e-3)
+    assert charge >= 2 * height * (chi2.cdf(probes * 0.7, probes) + chi2.sf(probes * 1.5, probes))
+    assert float(opposite._least_charge(np.array([[0.0]]), need, x, law, window)[0]) <= 1e-9
+    too_narrow = opposite._Windows(np.array([[0.5]]), np.array([3]), np.array([7]))
+    assert math.isinf(float(opposite._least_charge(np.array([[beta]]), need, x, law, too_narrow)[0]))
+
+
 @settings(deadline=None, max_examples=40)
 @given(loss=losses, q=rates, sigma=st.floats(0.4, 3.0), x=st.floats(0.05, 3.0))
 def test_equal_ratios_are_convex_right_of_a_third(loss: float, q: float, sigma: float, x: float) -> None:
