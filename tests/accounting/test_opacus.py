@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -516,3 +517,17 @@ def test_neighbours_are_those_that_were_stated() -> None:
         zero_out.load_state_dict({**accountant.state_dict(), "mechanism": "zero_out"})
     with pytest.raises(ParameterError, match="neighbours must be"):
         register(ExactNorms(), neighbours="replace-one", name="worded")
+
+
+@pytest.mark.parametrize("norms", [ExactNorms(), Hutchinson(32), Hutchinson(32, secret=True)], ids=repr)
+def test_every_relation_has_the_mechanism_s_own_numbers(norms: Any) -> None:
+    """Also those of probes; groups with public ones are slow, and asked of exact norms alone."""
+    from dprmt.accounting import AddRemove, Group, ReplaceOne, ZeroOut
+
+    relations: list[Any] = [ZeroOut(), AddRemove(), ReplaceOne()]
+    if norms == ExactNorms():
+        relations += [Group(2), Group(2, AddRemove()), Group(3, ReplaceOne())]
+    accountant = after(register(norms, name="related")(), (1.0, 0.02, 50))
+    answers = [accountant.get_epsilon(DELTA, neighbours=whose) for whose in relations]
+    assert answers == [DPSGD(1.0, 0.02, norms, whose).epsilon(50, DELTA).upper for whose in relations]
+    assert answers[0] == answers[1] < answers[2]
