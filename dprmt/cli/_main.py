@@ -10,13 +10,9 @@ from dprmt import __version__
 from dprmt._validation import ParameterError, TrainingStateError, did_you_mean, how_to_install
 from dprmt.cli._completion import add_completion
 from dprmt.cli._options import Parser, UsageError
-from dprmt.cli._sampling_options import MEANING
+from dprmt.cli._summaries import MEANING, SUMMARIES
 from dprmt.cli._terminal import speak_any_encoding
 
-_COMMANDS = (
-    *("epsilon", "noise", "delta", "probes", "tradeoff", "statement"),
-    *("spectrum", "plan", "train", "recipes", "report", "verify"),
-)
 _EXTRAS = {
     "matplotlib": "plots",
     "rich": "cli",
@@ -25,6 +21,7 @@ _EXTRAS = {
     "flint": "verify",
     "dprmt_verify": "verify",
 }
+_OF_NO_COMMAND = (["-h"], ["--help"], ["--version"])
 _EXTRAS |= dict.fromkeys(("torch", "opacus", "transformers", "peft", "datasets", "tomli_w"), "train")
 _EXTRAS_OF_COMMANDS = {"dprmt report": "demo"}  # at once all that it shows, not one package after another
 
@@ -47,21 +44,24 @@ def build_parser() -> Parser:
 
 def _parser_for(arguments: Sequence[str]) -> Parser:
     # Without the other commands where the first word names one: their imports take longer than a whole answer.
-    named = [name for name in _COMMANDS if arguments[:1] == [name]]
+    named = [name for name in SUMMARIES if arguments[:1] == [name]]
     parser = Parser(
         prog="dprmt", description="The mathematics of noise in differentially private training.", epilog=MEANING
     )
     parser.add_argument("--version", action="version", version=f"dprmt {__version__}")
     add_completion(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for name in named or _COMMANDS:
-        import_module(f"dprmt.cli._{name}").add_command(commands)
+    for name in named or SUMMARIES:
+        if arguments[:1] in _OF_NO_COMMAND:
+            commands.add_parser(name, help=SUMMARIES[name])
+        else:
+            import_module(f"dprmt.cli._{name}").add_command(commands)
     return parser
 
 
 def _refuse_unknown_command(word: str) -> None:
-    if not word.startswith("-") and word not in _COMMANDS:
-        raise UsageError(f"dprmt: no such command: {word!r}{did_you_mean(word, _COMMANDS)}; dprmt --help lists them")
+    if not word.startswith("-") and word not in SUMMARIES:
+        raise UsageError(f"dprmt: no such command: {word!r}{did_you_mean(word, SUMMARIES)}; dprmt --help lists them")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

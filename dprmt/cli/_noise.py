@@ -9,7 +9,7 @@ from dprmt._validation import ParameterError
 from dprmt.cli._answers import Answer, add_statement, finite, print_bounds
 from dprmt.cli._options import Commands, Option, add_command_with, real
 from dprmt.cli._run_options import DELTA, RUN_WITHOUT_NOISE, Run, read_run
-from dprmt.cli._sampling_options import MEANING
+from dprmt.cli._summaries import MEANING
 from dprmt.cli._terminal import waiting
 from dprmt.statements import round_up
 
@@ -42,8 +42,7 @@ examples:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    summary = "the smallest noise multiplier for a target (ε, δ), or for what an attacker may reach"
-    add_statement(add_command_with(commands, "noise", summary, _OPTIONS, run_noise, f"{MEANING}\n{_EXAMPLES}"))
+    add_statement(add_command_with(commands, "noise", _OPTIONS, run_noise, f"{MEANING}\n{_EXAMPLES}"))
 
 
 def run_noise(namespace: argparse.Namespace) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real, did_you_mean
+from dprmt.cli._summaries import SUMMARIES
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 AnyNumber = TypeVar("AnyNumber", float, int)
@@ -245,12 +246,12 @@ def leave_out(values: Mapping[str, Any], names: tuple[str, ...], where: str) -> 
 def add_command_with(
     commands: Commands,
     name: str,
-    summary: str,
     options: tuple[Option, ...],
     run: Callable[[argparse.Namespace], int | None],
     epilog: str,
 ) -> Parser:
     """Declare a command with its options and ``--json``."""
+    summary = SUMMARIES[name]
     parser = commands.add_parser(name, help=summary, description=summary, epilog=epilog)
     for option in options:
         option.add_to(parser)

@@ -25,8 +25,7 @@ examples:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    summary = "what a recipe's steps cost by every way of taking norms: time, memory, ε; and which one to take"
-    parser = add_command_with(commands, "plan", summary, (FROM_RECORD,), run_plan, _EXAMPLES)
+    parser = add_command_with(commands, "plan", (FROM_RECORD,), run_plan, _EXAMPLES)
     parser.add_argument(
         "recipe",
         metavar="RECIPE",

@@ -15,7 +15,8 @@ from dprmt.cli._answers import finite, print_answer
 from dprmt.cli._options import Commands, Option, add_command_with, count
 from dprmt.cli._records import FROM_JSON
 from dprmt.cli._run_options import DELTA, NOISE, Run, read_run
-from dprmt.cli._sampling_options import MEANING, SAMPLING
+from dprmt.cli._sampling_options import SAMPLING
+from dprmt.cli._summaries import MEANING
 from dprmt.cli._terminal import waiting
 from dprmt.cli._text_table import text_table
 from dprmt.cli._value_options import NEIGHBOURS
@@ -47,8 +48,7 @@ examples:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    summary = "how to spend a budget of products per layer on sketch and probes, with the ε of each choice"
-    add_command_with(commands, "probes", summary, _OPTIONS, run_probes, f"{MEANING}\n{_EXAMPLES}")
+    add_command_with(commands, "probes", _OPTIONS, run_probes, f"{MEANING}\n{_EXAMPLES}")
 
 
 def run_probes(namespace: argparse.Namespace) -> None:

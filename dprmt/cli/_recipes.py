@@ -19,8 +19,7 @@ examples:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    summary = "the recipes that come with the package, or one of them in full"
-    parser = add_command_with(commands, "recipes", summary, (FROM_RECORD,), run_recipes, _EXAMPLES)
+    parser = add_command_with(commands, "recipes", (FROM_RECORD,), run_recipes, _EXAMPLES)
     parser.add_argument("recipe", metavar="NAME", nargs="?", help="a recipe, to be printed as TOML")
 
 

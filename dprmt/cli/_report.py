@@ -40,8 +40,7 @@ examples:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    summary = "theory against measurement on real gradients, and the price of randomized clipping: one HTML page"
-    parser = add_command_with(commands, "report", summary, (*_SIZES, _FROM_JSON), run_report, _EXAMPLES)
+    parser = add_command_with(commands, "report", (*_SIZES, _FROM_JSON), run_report, _EXAMPLES)
     parser.add_argument(
         "--out", required=True, metavar="DIR", type=name_of("a folder"), help="folder for index.html and numbers.json"
     )

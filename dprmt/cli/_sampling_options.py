@@ -35,17 +35,6 @@ SAMPLING = (
     ),
 )
 
-MEANING = """\
-what the answer means:
-  Whoever sees all that training releases can tell a run with any one example from the same run in which it has no
-  gradient only as well as (ε, δ) allows: zero-out neighbours, the number of examples being public; --neighbours and
-  --group ask about others. The larger of both directions counts. It holds if every batch is drawn by
-  Poisson sampling (each example enters with probability q, by coins of its own) or, where --sampling says so, by
-  random allocation (each example in one step of every epoch, drawn anew and uniformly); if gradients are clipped as
-  said; and if sums are divided by the expected batch size. Batches from a shuffled or any other order are answered by
-  --sampling fixed-order, without credit for the shuffle.
-"""
-
 
 def batches_of(values: dict[str, Any]) -> tuple[Sampling, int]:
     """How samples come into batches, as the library's value, and the number of steps; however the two were given."""

@@ -62,8 +62,7 @@ examples:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    summary = "the singular values of noisy matrices, and which of them stand out from the noise"
-    parser = add_command_with(commands, "spectrum", summary, (*OPTIONS, _GATE, _FROM_JSON), run_spectrum, _EXAMPLES)
+    parser = add_command_with(commands, "spectrum", (*OPTIONS, _GATE, _FROM_JSON), run_spectrum, _EXAMPLES)
     parser.add_argument(
         "file",
         metavar="FILE",

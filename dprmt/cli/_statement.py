@@ -9,7 +9,7 @@ from dprmt._files import strict_json
 from dprmt._validation import ParameterError, how_to_install
 from dprmt.cli._options import Commands, Option, UsageError, add_command_with, name_of
 from dprmt.cli._run_options import DELTA, RUN, read_run
-from dprmt.cli._sampling_options import MEANING
+from dprmt.cli._summaries import MEANING
 from dprmt.cli._terminal import waiting
 from dprmt.statements import PrivacyCard, privacy_card
 
@@ -35,8 +35,7 @@ examples:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    summary = "the privacy card of a run: what may be said, in Markdown or JSON, and what not"
-    parser = add_command_with(commands, "statement", summary, _OPTIONS, run_statement, f"{MEANING}\n{_EXAMPLES}")
+    parser = add_command_with(commands, "statement", _OPTIONS, run_statement, f"{MEANING}\n{_EXAMPLES}")
     parser.add_argument(
         "--run",
         dest="folder",

@@ -13,7 +13,7 @@ from dprmt.accounting import ExactNorms, Poisson, TradeOff, clt_mu
 from dprmt.cli._answers import print_answer
 from dprmt.cli._options import Commands, Option, add_command_with, check_picture_name, count, name_of
 from dprmt.cli._run_options import RUN, Run, read_run
-from dprmt.cli._sampling_options import MEANING
+from dprmt.cli._summaries import MEANING
 from dprmt.cli._terminal import waiting
 from dprmt.statements import relation_label
 
@@ -30,8 +30,7 @@ examples:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    summary = "the trade-off curve of a training run (f-DP), as csv, JSON or picture"
-    parser = add_command_with(commands, "tradeoff", summary, _OPTIONS, run_tradeoff, f"{MEANING}\n{_EXAMPLES}")
+    parser = add_command_with(commands, "tradeoff", _OPTIONS, run_tradeoff, f"{MEANING}\n{_EXAMPLES}")
     parser.add_argument("--plot", metavar="FILE", type=name_of("a file"), help="write a picture (png, pdf or svg)")
 
 

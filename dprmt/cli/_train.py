@@ -39,8 +39,7 @@ examples:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    summary = "train a model as a recipe says, with differential privacy, and write down what it cost"
-    parser = add_command_with(commands, "train", summary, (FROM_RECORD,), run_train, _EXAMPLES)
+    parser = add_command_with(commands, "train", (FROM_RECORD,), run_train, _EXAMPLES)
     parser.add_argument(
         "recipe",
         metavar="RECIPE",

@@ -31,8 +31,7 @@ examples:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    summary = "prove or refute statements of ε in ball arithmetic, ours or anybody's"
-    parser = add_command_with(commands, "verify", summary, (_SECONDS, _FROM_JSON), run_verify, _EPILOG)
+    parser = add_command_with(commands, "verify", (_SECONDS, _FROM_JSON), run_verify, _EPILOG)
     parser.add_argument("files", nargs="*", metavar="STATEMENT.json", type=name_of("a file"), help="what is claimed")
 
 

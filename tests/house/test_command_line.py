@@ -279,3 +279,13 @@ def test_names_of_recipes_complete_in_fish(tmp_path: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
     answers = [{line.split("\t")[0] for line in part.splitlines()} for part in run.stdout.split("\n\n")]
     assert answers == list(asked.values())
+
+
+def test_help_names_all_commands_and_loads_none_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is printed without them is what the whole parser prints; numpy is loaded by every command's options."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert capsys.readouterr().out == build_parser().format_help()
+    code = "import sys; from dprmt.cli import main\ntry: main(['--help'])\nfinally: print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"

@@ -18,6 +18,7 @@ import dprmt.cli
 import paper_figures.items
 from dprmt import ParameterError
 from dprmt.cli import _main
+from dprmt.cli._summaries import SUMMARIES
 from dprmt.training.harness import ItemTask, load_parameters, read_metrics, train_task
 from dprmt.training.recipes import (
     DENOISERS,
@@ -158,7 +159,7 @@ def test_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     (tmp_path / "_answer.py").write_text(COMMAND)
     assert _main.main(["answer", "--to", "all"]) == 2
     monkeypatch.setattr(dprmt.cli, "__path__", [*dprmt.cli.__path__, str(tmp_path)])
-    monkeypatch.setattr(_main, "_COMMANDS", (*_main._COMMANDS, "answer"))
+    monkeypatch.setitem(SUMMARIES, "answer", "the answer")
     capsys.readouterr()
     assert _main.main(["answer", "--to", "all"]) == 0
     assert capsys.readouterr().out == "all: 42\n"
