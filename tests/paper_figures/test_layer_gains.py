@@ -115,6 +115,8 @@ def test_the_page_shows_what_is_stored() -> None:
         assert 0.235 < gain(seen, "blend") < 0.795
         assert predicted_by_cosine(seen, "gate") < 27
     assert all(0.014 < rho(seen) < 0.43 for name in stored if name != "head" for seen in stored[name].values())
+    curved = [seen["directions"][0][0] / (seen["along"] / seen["square"]) for seen in found]
+    assert f"by {min(curved):.1f} to\n{max(curved):.1f} times" in page
     better = [seen for seen in found if gains(seen)["momentum gate"].low > 1.2]
     assert better == [stored["head"]["0.7"]]
     for seen in found:
