@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from dprmt.spectra import blend, denoise, detection_threshold, momentum_noise_scale, shrink, spike_map, vector_overlaps
+from dprmt.spectra import (
+    blend,
+    bulk_edge,
+    denoise,
+    detection_threshold,
+    momentum_noise_scale,
+    shrink,
+    spike_map,
+    vector_overlaps,
+)
 from paper_figures._verdict import Interval, mean_interval
 
 STRENGTHS = (0.7, 2.0)
@@ -111,16 +120,23 @@ def gains(found: Mapping[str, Any]) -> dict[str, Interval]:
 def gain(found: Mapping[str, Any], variant: str, of: Sequence[int] | slice = slice(None)) -> float:
     """D of a variant over that of the noisy gradient, whose first-order term is exact, from these draws.
 
-    ⟨g, W⟩ has the mean 0: what of ⟨g, d⟩ is linear in it is taken out, by least squares.
+    ⟨g, W⟩ and gᵀHW have the mean 0: what of ⟨g, d⟩ and dᵀHd is linear in them is taken out, by least squares.
     """
     inner, _, curved = np.array(found["values"][variant])[of].T
-    control = np.array(found["values"]["noisy"])[of, 0] - found["square"]
-    centred = control - control.mean()
-    inner = inner - (inner @ centred) / (centred @ centred) * control
-    noisy = found["along"] + found["sigma"] ** 2 * np.mean(np.array(found["traces"])[of])
+    of_noisy, _, noisy_curved = np.array(found["values"]["noisy"])[of].T
+    spread = found["sigma"] ** 2 * np.array(found["traces"])[of]
+    inner = _without(inner, of_noisy - found["square"])
+    curved = _without(curved, noisy_curved - found["along"] - spread)
+    noisy = found["along"] + spread.mean()
     if inner.mean() <= 0:
         return 0.0
     return float(inner.mean() ** 2 / curved.mean() * noisy / found["square"] ** 2)
+
+
+def _without(values: np.ndarray, control: np.ndarray) -> np.ndarray:
+    centred = control - control.mean()
+    adjusted: np.ndarray = values - (values @ centred) / (centred @ centred) * control
+    return adjusted
 
 
 def _gain(found: Mapping[str, Any], variant: str) -> Interval:
@@ -152,28 +168,42 @@ def predicted(found: Mapping[str, Any], variant: str) -> float | None:
         return plain
     if variant.endswith("blend"):
         return None
-    return _gated(found, level * found["sigma"]) or plain
+    return _gated(found, found["expected"]["momentum" if variant.startswith("momentum") else "gradient"]) or plain
 
 
-def _gated(found: Mapping[str, Any], sigma: float) -> float | None:
-    shape = tuple(found["shape"])
-    mean = np.mean(found["traces"]) / (shape[0] * shape[1])
-    inner = curved = 0.0
-    kept = [k for k, value in enumerate(found["singular"]) if value > _GATE * detection_threshold(shape, sigma)]
-    for k in kept:
-        value = found["singular"][k]
-        size = float(shrink(np.array([spike_map(value, shape, sigma)]), shape, sigma)[0])
-        left, right = (float(overlap) for overlap in vector_overlaps(value, shape, sigma))
-        both, of_left, of_right = found["directions"][k]
-        inner += size * value * math.sqrt(left * right)
-        around = (
-            left * right * both
-            + left * (1 - right) * of_left
-            + (1 - left) * right * of_right
-            + (1 - left) * (1 - right) * mean
-        )
-        curved += size**2 * around
-    if not kept:
+def _gated(found: Mapping[str, Any], expected: Mapping[str, Any] | None) -> float | None:
+    # What passes, by its mean, with all products between its parts, and what strays around each of them.
+    if expected is None:
         return None
+    mean = np.mean(found["traces"]) / math.prod(found["shape"])
+    curved = expected["curved"]
+    for k, (of_left, of_right, of_none) in enumerate(expected["strayed"]):
+        # Of the directions that were not looked around, as of the last one that was.
+        _, left, right = found["directions"][min(k, len(found["directions"]) - 1)]
+        curved += of_left * left + of_right * right + of_none * mean
     noisy = found["along"] * (1 + rho(found))
-    return float(inner**2 / curved * noisy / found["square"] ** 2)
+    return float(expected["inner"] ** 2 / curved * noisy / found["square"] ** 2)
+
+
+def expected(curvature: Curvature, strength: float) -> dict[str, Any]:
+    """What theory expects to pass the gate of a gradient and of a momentum, with the curvature along its mean."""
+    g = curvature.gradient.double()
+    shape = (int(g.shape[0]), int(g.shape[1]))
+    parts = torch.linalg.svd(g, full_matrices=False)
+    sigma = float(parts.S[0]) / (strength * detection_threshold(shape, 1.0))
+    return {"gradient": _passing(curvature, parts, sigma), "momentum": _passing(curvature, parts, MOMENTUM * sigma)}
+
+
+def _passing(curvature: Curvature, parts: Any, sigma: float) -> dict[str, Any] | None:
+    shape = (len(parts.U), parts.Vh.shape[1])
+    if spike_map(float(parts.S[0]), shape, sigma) < _GATE * bulk_edge(shape, sigma):
+        return None
+    threshold = detection_threshold(shape, sigma)
+    values = parts.S[threshold < parts.S].numpy()
+    observed = spike_map(values, shape, sigma)
+    sizes = shrink(observed, shape, sigma)
+    left, right = vector_overlaps(values, shape, sigma)
+    weights = torch.from_numpy(sizes * np.sqrt(left * right))
+    mean = (parts.U[:, : len(values)] * weights) @ parts.Vh[: len(values)]
+    strayed = np.stack([left * (1 - right), (1 - left) * right, (1 - left) * (1 - right)], 1) * sizes[:, None] ** 2
+    return {"inner": float(weights.numpy() @ values), "curved": curvature.along(mean), "strayed": strayed.tolist()}

@@ -36,14 +36,21 @@ def _train(options: argparse.Namespace) -> None:
 
     from paper_figures._pieces import Pieces, cpu_seconds
     from paper_figures.denoising._gain_model import curvatures
-    from paper_figures.denoising._gains import STRENGTHS, around, measured
+    from paper_figures.denoising._gains import STRENGTHS, around, expected, measured
 
     pieces, found = Pieces(Path(options.folder), NAME, "study"), {}
     for name, curvature in curvatures():
         tasks = {f"{name} at {strength:g}": partial(measured, curvature, strength) for strength in STRENGTHS}
-        values = pieces.measure({**tasks, f"{name} around": partial(around, curvature)})
-        there = values.pop(f"{name} around")
-        found[name] = {f"{key.rsplit(' ', 1)[1]}": {**value, **there} for key, value in values.items()}
+        theory = {f"{name} expected at {strength:g}": partial(expected, curvature, strength) for strength in STRENGTHS}
+        values = pieces.measure({**tasks, f"{name} around": partial(around, curvature), **theory})
+        found[name] = {
+            f"{strength:g}": {
+                **values[f"{name} at {strength:g}"],
+                **values[f"{name} around"],
+                "expected": values[f"{name} expected at {strength:g}"],
+            }
+            for strength in STRENGTHS
+        }
     seconds = round(pieces.earlier_seconds + cpu_seconds())
     STORED.write_text(json.dumps({"cpu_seconds": seconds, "matrices": found}, separators=(",", ":")) + os.linesep)
     print(f"stored {STORED.name} ({seconds} s of processor time)")

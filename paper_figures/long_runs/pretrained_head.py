@@ -33,14 +33,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _train(options: argparse.Namespace) -> None:
     from paper_figures._pieces import Pieces, cpu_seconds
-    from paper_figures.digits import ALSO, HEADS, docstring_features, null_columns, of_method, tuned_and_run
+    from paper_figures.digits import ALSO, HEADS, docstring_features, of_method, tuned_and_run
 
     folder = Path(options.folder)
     pieces, texts = Pieces(folder, NAME, "study"), docstring_features(folder / "features")
     found = tuned_and_run(pieces, texts, HEADS)
     for name, results in found.items():
         results["also"] = {also: of_method(pieces, texts, name, HEADS[name], also) for also in ALSO}
-        results["nulls"] = null_columns(pieces, texts, name, HEADS[name], results["methods"]["Adam"]["rate"])
     seconds = round(pieces.earlier_seconds + cpu_seconds())
     texts_of = [len(labels) for _, labels in (texts.train, texts.tune, texts.test)]
     stored = {"cpu_seconds": seconds, "texts": texts_of, "settings": found}

@@ -178,6 +178,19 @@ def test_what_the_page_says_of_the_papers_settings_is_in_its_table() -> None:
     assert max(int(batch), int(batch_after)) < 3 * 64
 
 
+def test_no_second_direction_passes_where_five_were_kept() -> None:
+    file = _map_page.DOCS.parent / "paper_figures" / "results" / "raw" / "gate-map.jsonl"
+    looks = [json.loads(line)["value"] for line in file.read_text(encoding="utf-8").splitlines()]
+    kept = [(seen, layer) for seen in looks for layer in seen["layers"] if "leading" in layer]
+    assert {seen["setting"] for seen, _ in kept} == {"small RoBERTa, docstrings", "small Qwen3, docstrings"}
+    for seen, layer in kept:
+        top, *rest = _map_page.leading(seen, layer, 6.7, _map_page.largest_batch(seen))
+        assert top == pytest.approx(_map_page.strength(seen, layer, 6.7, _map_page.largest_batch(seen)))
+        assert max(rest, default=0.0) < 1
+    assert any(_map_page.leading(seen, layer, 6.7, 2048)[0] > 1 for seen, layer in kept)
+    assert "no matrix has a second one above the threshold" in _map_page.PAGE.read_text(encoding="utf-8")
+
+
 def test_settings_are_of_recipes_with_the_default_length_for_their_noise() -> None:
     for setting in SETTINGS.values():
         load_recipe(setting.recipe)

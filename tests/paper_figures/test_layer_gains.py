@@ -1,0 +1,128 @@
+"""Predicted and measured gains of one step: products with the curvature, predictions where they are exact, the page."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from paper_figures.denoising._gains import (
+    MOMENTUM,
+    STRENGTHS,
+    VARIANTS,
+    Curvature,
+    around,
+    expected,
+    gain,
+    gains,
+    measured,
+    predicted,
+    predicted_by_cosine,
+    rho,
+)
+from paper_figures.denoising._gains_page import with_table
+from paper_figures.long_runs.digits import PAGE
+from paper_figures.long_runs.layer_gains import STORED
+
+
+class Made:
+    """A gradient of one spike and a curvature that is a sum over entries."""
+
+    def __init__(self, weights: torch.Tensor) -> None:
+        self._weights = weights
+        u, v = torch.zeros(weights.shape[0]).double(), torch.zeros(weights.shape[1]).double()
+        u[0] = v[0] = 1.0
+        self.gradient = 5 * torch.outer(u, v)
+        self.gradient[1, 1] = 4.0
+
+    def along(self, direction: torch.Tensor) -> float:
+        return float((self._weights * direction**2).sum())
+
+
+def found(curvature: Made, strength: float, draws: int = 10) -> dict[str, object]:
+    found = {**measured(curvature, strength, draws=draws), **around(curvature)}  # type: ignore[arg-type]
+    return {**found, "expected": expected(curvature, strength)}  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")  # torch's own, in func.jvp
+def test_products_are_those_of_the_gauss_newton_matrix() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, labels = torch.randn(6, 4, generator=generator), torch.randint(3, (6,), generator=generator)
+    weight = torch.randn(3, 4, generator=generator)
+    curvature = Curvature(lambda w: (x @ w.T).tanh(), weight, labels)
+    jacobian = torch.autograd.functional.jacobian(lambda w: (x @ w.T).tanh(), weight).flatten(2).double()
+    p = (x @ weight.T).tanh().softmax(-1).double()
+    core = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    whole = (jacobian.mT @ core @ jacobian).mean(0)
+    d = torch.randn(3, 4, generator=generator).double()
+    assert curvature.along(d) == pytest.approx(float(d.flatten() @ whole @ d.flatten()), rel=1e-5)
+    residual = p - torch.nn.functional.one_hot(labels, 3)
+    expected = (residual[:, None] @ jacobian)[:, 0].mean(0).view(3, 4)
+    torch.testing.assert_close(curvature.gradient.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_with_one_curvature_everywhere_gains_are_what_cosines_say() -> None:
+    seen = found(Made(torch.ones(60, 90).double()), 2.0)
+    for variant in VARIANTS[1:]:
+        # They differ in what is known exactly and what is a mean over draws.
+        assert predicted_by_cosine(seen, variant) == pytest.approx(gain(seen, variant), rel=0.05)
+        assert gain(seen, variant) > 1.5
+
+
+def test_predictions_are_right_where_their_assumptions_hold() -> None:
+    """Curvature that depends on the row, the column, or on neither; a wrong curvature around the spike is seen."""
+    rows, columns = torch.linspace(0.2, 3.0, 120).double(), torch.linspace(2.0, 0.1, 160).double()
+    for weights in (torch.ones(120, 160).double(), rows[:, None].expand(120, 160), torch.outer(rows, columns)):
+        seen = found(Made(weights), 2.0)
+        for variant in ("gate", "momentum", "momentum gate"):
+            assert predicted(seen, variant) == pytest.approx(gain(seen, variant), rel=0.1)
+            assert predicted(seen, variant) != pytest.approx(0.8 * gain(seen, variant), rel=0.1)
+    wrong = dict(seen) | {"directions": [[9 * value for value in entry] for entry in seen["directions"]]}  # type: ignore[attr-defined]
+    assert predicted(wrong, "gate") < 0.8 * gain(seen, "gate")  # type: ignore[operator]
+
+
+def test_a_gate_that_stays_closed_gains_nothing_and_is_predicted_to() -> None:
+    seen = found(Made(torch.ones(200, 300).double()), 0.5)  # so large that κ = 1.02 is no false alarm
+    assert predicted(seen, "gate") == 1.0
+    assert gain(seen, "gate") == pytest.approx(1.0, rel=0.01)
+    assert predicted(seen, "blend") is None
+    assert predicted(seen, "momentum") == pytest.approx((1 + rho(seen)) / (1 + rho(seen) * MOMENTUM**2))
+
+
+def test_intervals_hold_the_gain_and_shrink_with_draws() -> None:
+    few, many = (found(Made(torch.rand(30, 50).double()), 2.0, draws) for draws in (6, 40))
+    for variant, interval in gains(few).items():
+        assert interval.low <= gain(few, variant) * 1.05
+        assert interval.high >= gain(few, variant) * 0.95
+        assert math.log(gains(many)[variant].high / gains(many)[variant].low) < math.log(interval.high / interval.low)
+
+
+def test_the_page_shows_what_is_stored() -> None:
+    stored = json.loads(STORED.read_text())["matrices"]
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_table(page, stored) == page
+    found = [seen for strengths in stored.values() for seen in strengths.values()]
+    told = [(seen, name, p) for seen in found for name in gains(seen) if (p := predicted(seen, name)) is not None]
+    inside = sum(gains(seen)[name].low <= p <= gains(seen)[name].high for seen, name, p in told)
+    near = [abs(p / gain(seen, name) - 1) < 0.06 for seen, name, p in told]
+    assert f"{inside} of {len(told)} lie within the interval, {sum(near)} within 6 %" in page
+    assert gain(stored["head"]["0.7"], "gate") < 0.9  # the one that is not near
+    for seen in (strengths["2"] for strengths in stored.values()):
+        assert 0.235 < gain(seen, "gate") < 0.57
+        assert 0.235 < gain(seen, "blend") < 0.795
+        assert predicted_by_cosine(seen, "gate") < 27
+    assert all(0.014 < rho(seen) < 0.43 for name in stored if name != "head" for seen in stored[name].values())
+    curved = [seen["directions"][0][0] / (seen["along"] / seen["square"]) for seen in found]
+    assert f"by {min(curved):.1f} to\n{max(curved):.1f} times" in page
+    better = [seen for seen in found if gains(seen)["momentum gate"].low > 1.2]
+    assert better == [stored["head"]["0.7"]]
+    for seen in found:
+        assert gain(seen, "momentum gate") < gain(seen, "momentum")
+        assert gain(seen, "momentum blend") < gain(seen, "momentum")
+    for strengths in stored.values():
+        assert list(strengths) == [f"{strength:g}" for strength in STRENGTHS]
+        for seen in strengths.values():
+            assert {name: np.shape(rows) for name, rows in seen["values"].items()} == dict.fromkeys(VARIANTS, (10, 3))
