@@ -234,7 +234,9 @@ def _coupling(ends: Array, smallest: float, law: RatioLaw, noise_multiplier: flo
     cross = _largest_cross_derivative(ends, shift, sample_rate)
     window = _Windows.of(ends, x, shift, law, sample_rate)
     largest = window.beta.max(axis=1)[:, None]
-    beta = np.concatenate([np.zeros_like(largest), largest * _SHARES ** -np.arange(_MULTIPLIERS)], axis=1)
+    beta = np.concatenate(
+        [np.zeros_like(largest), largest * _SHARES ** -np.arange(_MULTIPLIERS, dtype=np.int64)], axis=1
+    )
     need = _excess_of_cells(beta, cross, x, shift, noise_multiplier)
     return _least_charge(beta, need, x, law, window)
 
@@ -359,7 +361,9 @@ def _least_charge(beta: Array, need: Array, x: Array, law: RatioLaw, window: _Wi
     allowance = 4.0 * beta / law.probes
     # Of the smaller ratio: at each node, for all to the left of it.
     node = np.concatenate([np.ones((*beta.shape, 1)), need], axis=2)
-    node = node + np.where(np.arange(x.size) <= window.left[best][:, :, None], allowance[:, :, None], 0.0)
+    node = node + np.where(
+        np.arange(x.size, dtype=np.int64) <= window.left[best][:, :, None], allowance[:, :, None], 0.0
+    )
     charge = _expected_hinges(node, x, law) + allowance * right[best]
     result: Array = 2.0 * np.where(fits.any(axis=2) | (beta == 0.0), charge, math.inf).min(axis=1)
     return result
