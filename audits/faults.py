@@ -96,13 +96,21 @@ class _QuietLayer(_Faulty):
 class _LongBias(_Faulty):
     total: torch.Tensor | None = None
 
+    def __init__(self, private: Any) -> None:
+        super().__init__(private)
+        (layer,) = (module for module in private.model.modules() if getattr(module, "bias", None) is not None)
+        layer.register_forward_hook(self._keep)
+
+    def _keep(self, module: torch.nn.Module, args: Any, output: torch.Tensor) -> None:
+        self._output = output
+
     def accumulate(self, losses: torch.Tensor, **options: Any) -> None:
-        (bias,) = (value for value in self._private.optimizer.params if value.ndim == 1)
         self._private.model.disable_hooks()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            (gradient,) = torch.autograd.grad(losses.sum(), bias, retain_graph=True)
+            (of_output,) = torch.autograd.grad(losses.sum(), self._output, retain_graph=True)
         self._private.model.enable_hooks()
+        gradient = of_output.flatten(0, -2).sum(0)
         self.total = gradient if self.total is None else self.total + gradient
         self._private.accumulate(losses, **options)
 

@@ -25,7 +25,7 @@ def digests(module: str) -> dict[str, str]:
     Empty of a module from elsewhere: an item may be added from outside.
     """
     found: dict[str, str] = {}
-    due = [_file(module)] if _is_ours(module) else []
+    due = [_file(module)] if _is_ours(module) and _file(module).exists() else []
     while due:
         file = due.pop()
         name = file.relative_to(ROOT).as_posix()

@@ -23,7 +23,7 @@ def telemetry_sections(lines: Sequence[Line], truth: Sequence[Line] = ()) -> lis
     read = [{"step": line["step"], **line["telemetry"]} for line in lines if line.get("telemetry")]
     full = [line for line in read if "signal" in line]
     if not full:
-        raise ParameterError("run", "no full reading", "one with telemetry, and some steps long")
+        raise ParameterError("run", len(read), "one with telemetry, and some steps long")
     known = {line["step"]: line["truth"] for line in truth}
     return [_learning(read, known), _layers(full, known), _rate(full, known), _displacement(full, known)]
 

@@ -230,6 +230,7 @@ def test_a_run_of_an_earlier_version_lacks_options_that_came_later(tmp_path):
     folder = RunFolder(tmp_path, resume=False, config=before)
     folder.write_config()
     folder.close()
+    (tmp_path / "config.toml").write_text(before)  # as that version did, which knew of no more
     RunFolder(tmp_path, resume=True, config=now).close()
     assert (tmp_path / "config.toml").read_text() == before
     other = load_recipe("minilm-docstrings").with_changes({"denoising.memory": 0.5}).to_toml()

@@ -150,7 +150,8 @@ def steps_of(
     """All steps of a run."""
     looked: list[Any] = []
     if way.method != "none":
-        patch.setattr(_methods, way.method, marking(getattr(_methods, way.method), looked))
+        name = {"paper": "gate"}.get(way.method, way.method)
+        patch.setattr(_methods, name, marking(getattr(_methods, name), looked))
     randomness = Randomness(bytes([7]) * 32, False, way.secure)
     task = ItemTask(list(range(ITEMS)), torch.tensor, losses)
     prepared = prepare(network(rank), task, settings(way, sigma), randomness, processes=processes)

@@ -139,6 +139,7 @@ def test_what_stands_at_the_top_of_the_metrics_is_known(tmp_path: Path) -> None:
             "step",
             "attempt",
             "epsilon",
+            "neighbours",
             "learning_rate",
             "noisy_gradient_norm",
             "telemetry",

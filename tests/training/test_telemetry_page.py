@@ -133,7 +133,7 @@ def test_where_little_is_read_the_page_says_so(tmp_path: Path) -> None:
     assert "not read" in rate.sentences[0]
     assert "all of them move in subspaces" in displacement.sentences[0]
     train_task(model(), TASK, settings(telemetry={"on": False}, training__steps=2), tmp_path / "silent", noise_seed=0)
-    with pytest.raises(ParameterError, match=r"run must be one with telemetry, and some .*, got 'no full reading'"):
+    with pytest.raises(ParameterError, match=r"run must be one with telemetry, and some .*, got 0"):
         write_run_report(tmp_path / "page", tmp_path / "silent")
 
 
@@ -168,7 +168,7 @@ def test_sentences_follow_the_numbers() -> None:
     ):
         learning, layers, rate, displacement = telemetry_sections([entry(change, "too low")])
         assert verdict in learning.sentences[0]
-        assert layers.sentences[0].startswith("In 0 of 1 layers")
+        assert layers.sentences[0].startswith("In 0 of 1 layer ")
         assert "rate too low: 2 to ∞ ×" in rate.sentences[0]
         assert "not looked at" in displacement.sentences[0]
         for section in (learning, layers, rate):

@@ -37,7 +37,7 @@ class PrivacyCurve:
     >>> bool((curve.lower <= curve.upper).all()), curve[2].upper < 1.83
     (True, True)
     >>> print(curve)
-    3 certified bounds on epsilon at delta = 1e-05: at most 0.98... at steps = 10, at most 1.82... at steps = 1000
+    3 certified bounds on epsilon at delta = 1e-05: at most 0.379... at steps = 10, at most 1.82... at steps = 1000
     """
 
     at: Array

@@ -19,10 +19,10 @@ from dprmt.training.harness._sweep import sweep as sweep
 from dprmt.training.harness._sweep_card import read_sweep_card as read_sweep_card
 from dprmt.training.harness._task import ItemTask as ItemTask
 from dprmt.training.harness._task import Task as Task
-from dprmt.training.harness._train import TrainingResult as TrainingResult
 from dprmt.training.harness._train import train as train
 from dprmt.training.harness._train import train_task as train_task
 from dprmt.training.harness._trained import load_trained as load_trained
+from dprmt.training.harness._training_result import TrainingResult as TrainingResult
 
 __all__ = [
     "CARD",

@@ -59,7 +59,7 @@ class RunFolder:
             and (not self.path.is_dir() or not all(map(_left_by_a_kill, self.path.iterdir())))
         ):
             raise ParameterError("out", str(self.path), "a new or empty folder")
-        if exists and _written_out((self.path / CONFIG).read_bytes()) != _written_out(self._config.encode()):
+        if exists and not is_config_of((self.path / CONFIG).read_bytes(), self._config):
             raise ParameterError("recipe", str(self.path), "the recipe the run was started with (see its config.toml)")
 
     def _unmake(self) -> None:
@@ -98,6 +98,11 @@ def _named(path: str | os.PathLike[str]) -> Path:
 
 def _left_by_a_kill(file: Path) -> bool:
     return file.name in _OF_A_KILL or file.match(LEFTOVERS)
+
+
+def is_config_of(stored: bytes, config: str) -> bool:
+    """Whether a run folder's recipe is this one, whatever either leaves to defaults."""
+    return _written_out(stored) == _written_out(config.encode())
 
 
 def _written_out(config: bytes) -> bytes:

@@ -15,10 +15,10 @@ from joblib import Parallel, delayed
 
 from dprmt._files import write_whole
 from dprmt._validation import ParameterError
-from dprmt.training.harness._run_folder import CONFIG, SUMMARY, read_summary
+from dprmt.training.harness._run_folder import CONFIG, SUMMARY, is_config_of, read_summary
 from dprmt.training.harness._sweep_card import write_sweep_card
 from dprmt.training.harness._train import train
-from dprmt.training.recipes import Recipe, load_recipe
+from dprmt.training.recipes import Recipe
 
 _CHANGES = "changes.json"
 
@@ -106,7 +106,7 @@ def sweep(
     recipes = [recipe.with_changes(changes) for changes in combinations]
     folders = [Path(out) / _name(changes) for changes in combinations]
     for folder, changed in zip(folders, recipes, strict=True):
-        if (folder / CONFIG).exists() and load_recipe(folder / CONFIG) != changed:
+        if (folder / CONFIG).exists() and not is_config_of((folder / CONFIG).read_bytes(), changed.to_toml()):
             raise ParameterError("out", str(out), f"the folder of a sweep of the same recipe (see {folder / CONFIG})")
     Path(out).mkdir(parents=True, exist_ok=True)
     runs = zip(recipes, folders, combinations, strict=True)

@@ -74,6 +74,7 @@ def exact_squared_norms(
         for first in range(0, size, samples)
     ]
     norms = torch.cat(parts) if parts else sum_of_squares(gradients)
+    del block  # before the bias takes its own
     return norms + bias_squared_norms(gradients) if bias else norms
 
 
