@@ -168,7 +168,7 @@ def test_sentences_follow_the_numbers() -> None:
     ):
         learning, layers, rate, displacement = telemetry_sections([entry(change, "too low")])
         assert verdict in learning.sentences[0]
-        assert layers.sentences[0].startswith("In 0 of 1 layers")
+        assert layers.sentences[0].startswith("In 0 of 1 layer ")
         assert "rate too low: 2 to ∞ ×" in rate.sentences[0]
         assert "not looked at" in displacement.sentences[0]
         for section in (learning, layers, rate):
