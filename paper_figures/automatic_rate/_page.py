@@ -26,7 +26,7 @@ def text(values: Values) -> str:
     """Sentences and tables."""
     seeds = sorted(len(seeds_of(values, cell)) for cell in CELLS)
     parts = [
-        f"{len(values)} stored runs, of {seeds[0]} to {seeds[-1]} seeds a problem.",
+        f"{len(values)} stored runs, of {_from_to(seeds[0], seeds[-1])} seeds a problem.",
         "",
         *(f"- {sentence}" for sentence in findings(values)),
     ]
@@ -36,6 +36,10 @@ def text(values: Values) -> str:
         rows = [table.header, ["---"] * len(table.header), *table.rows]
         parts += ["", f"*{table.caption}*", "", *("| " + " | ".join(row) + " |" for row in rows)]
     return "\n".join(parts)
+
+
+def _from_to(first: int, last: int) -> str:
+    return f"{first}" if first == last else f"{first} to {last}"
 
 
 def draw(axes: Any, values: Values) -> None:
