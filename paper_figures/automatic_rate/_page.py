@@ -63,4 +63,4 @@ def draw(axes: Any, values: Values) -> None:
     axes.set_yticks(range(len(cells)), names, fontsize=6.5)
     axes.set_ylim(len(cells) - 0.4, -0.6)
     axes.set_xlabel("regret against the best fixed rate of the grid, per cent; within 5 % is grey")
-    axes.legend(loc="lower left")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.06), ncol=3)
