@@ -46,10 +46,10 @@ def _noise_multiplier(setting: Setting, images: int) -> float:
 
 SETTINGS: Mapping[str, Setting] = {
     "little noise": Setting(epsilon=8.0, batch=2500),
-    "large batches": Setting(epsilon=3.0, batch=1000),
+    "more noise": Setting(epsilon=3.0, batch=1000),
 }
 HEADS: Mapping[str, Setting] = {
     "head, few steps": Setting(epsilon=8.0, batch=2500, steps=15, hidden=0, of="texts"),
-    "head, large batches": Setting(epsilon=3.0, batch=1000, hidden=0, of="texts"),
+    "head, more noise": Setting(epsilon=3.0, batch=1000, hidden=0, of="texts"),
 }
 """For a head on what a pretrained model makes of texts: one so short that much stands out, one in which little does."""

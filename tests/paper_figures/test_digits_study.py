@@ -237,8 +237,8 @@ def _short(value: float) -> str:
 def test_what_pages_say_of_it_is_what_was_found() -> None:
     stored = json.loads(STORED.read_text())
     found = {setting: readings(results) for setting, results in stored["settings"].items()}
-    loud, still = found["large batches"], found["little noise"]
-    for one, results in ((loud, stored["settings"]["large batches"]), (still, stored["settings"]["little noise"])):
+    loud, still = found["more noise"], found["little noise"]
+    for one, results in ((loud, stored["settings"]["more noise"]), (still, stored["settings"]["little noise"])):
         for method in ("gate", "gate without norm correction", "blend", "Muon", "spiked Muon", "DOPPLER"):
             assert one[method].reading == "worse"
         assert corrected(results).reading == "worse"
@@ -255,7 +255,7 @@ def test_what_pages_say_of_it_is_what_was_found() -> None:
         assert sum(value > 1 for value in over["first"][0] + over["second"][0]) >= 2  # several, at first
     assert stored["cpu_seconds"] < 30 * 60
     words = " ".join(PAGE.read_text(encoding="utf-8").split())
-    quiet, found_loud = (false_alarms(stored["settings"][name]) for name in ("little noise", "large batches"))
+    quiet, found_loud = (false_alarms(stored["settings"][name]) for name in ("little noise", "more noise"))
     for nulls in (quiet, found_loud):
         assert nulls.missed == 1
         assert len(nulls.differences) == 10
