@@ -6,6 +6,7 @@ the masses does not give and the FFT of the put and call function does: (R5) of 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +39,11 @@ class GridMeasure:
 
     def total(self) -> float:
         """All of the mass."""
-        return float(self.mass.sum())
+        return math.fsum(self.mass)
+
+    def log_total(self) -> float:
+        """Its logarithm, off by a rounding of itself: near 1 not by one of the total, which many copies multiply."""
+        return math.log1p(math.fsum([*self.mass, -1.0]))
 
 
 @dataclass(frozen=True)
@@ -176,11 +181,11 @@ def power_convolution(measure: GridMeasure, copies: int, window: GridWindow) -> 
     # Whichever is known more accurately, as a distance from ``total`` or as it is.
     distance = np.where(distance_error < plain_error, distance, plain[kept] - total)
     error_of_one = np.minimum(distance_error, plain_error)
-    log_transform = complex_log1p(distance / total)
-    modulus = total * np.exp(log_transform.real)
-    power = np.exp(copies * (np.log(total) + log_transform))
-    power_error = copies * error_of_one * np.exp((copies - 1) * np.log(modulus + error_of_one))
-    power_error += 8 * _EPS * (2.0 + copies * np.abs(log_transform)) * np.abs(power)
+    log_of_rest = complex_log1p(distance / total)
+    log_transform = measure.log_total() + log_of_rest
+    power = np.exp(copies * log_transform)
+    power_error = copies * error_of_one * np.exp((copies - 1) * np.log(np.exp(log_transform.real) + error_of_one))
+    power_error += 8 * _EPS * (2.0 + copies * (np.abs(log_of_rest) + abs(measure.log_total()))) * np.abs(power)
     error = 2.0 * float(np.sum(power_error + _unit(size) * np.abs(power))) / size + 2.0 * np.exp(_LOG_NOTHING)
     spectrum = np.zeros(plain.size, dtype=np.complex128)
     spectrum[kept] = power
