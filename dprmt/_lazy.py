@@ -1,14 +1,16 @@
-"""Sub-packages that are imported when they are first named: ``import dprmt; dprmt.accounting``."""
+"""Sub-packages (and names) that are imported when they are first named: ``import dprmt; dprmt.accounting``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from types import ModuleType
+from typing import Any
 
 
-def on_demand(package: str, names: Iterable[str]) -> tuple[Callable[[str], ModuleType], Callable[[], list[str]]]:
+def on_demand(package: str, names: Iterable[str], **homes: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package that imports none of these sub-packages itself.
+
+    ``homes``: by its name, the sub-package that a function lives in which the package lends its own name to.
 
     Examples
     --------
@@ -20,9 +22,11 @@ def on_demand(package: str, names: Iterable[str]) -> tuple[Callable[[str], Modul
     ...
     AttributeError: module 'email' has no attribute 'massage'
     """
-    rooms = sorted(names)
+    rooms = sorted({*names, *homes})
 
-    def get(name: str) -> ModuleType:
+    def get(name: str) -> Any:
+        if name in homes:
+            return getattr(import_module(f"{package}.{homes[name]}"), name)
         if name not in rooms:
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
         return import_module(f"{package}.{name}")

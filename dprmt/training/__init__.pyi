@@ -12,3 +12,4 @@ from dprmt.training import randomness as randomness
 from dprmt.training import recipes as recipes
 from dprmt.training import subspaces as subspaces
 from dprmt.training import telemetry as telemetry
+from dprmt.training.clipping import make_private as make_private
