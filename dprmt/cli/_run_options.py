@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import tomllib
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 from dprmt._validation import ParameterError
@@ -19,6 +17,7 @@ from dprmt.accounting import (
     calibrate,
 )
 from dprmt.cli._options import Option, read_options, real
+from dprmt.cli._phase_options import phase_options
 from dprmt.cli._records import FROM_JSON, phases_of, releases_of, stated
 from dprmt.cli._sampling_options import SAMPLING, batches_of
 from dprmt.cli._value_options import ALSO, NEIGHBOURS, NORMS, analysis_of, neighbours_of, norms_label, norms_of
@@ -33,35 +32,12 @@ NOISE = Option(
 DELTA = Option("--delta", real(low=1e-290, high=1.0, high_open=True), "δ, in [1e-290, 1)", metavar="D")
 EPSILON = Option("--epsilon", real(low=0.0, high=1e17), "ε, in [0, 1e17]", metavar="E")
 _NEEDED = ("delta", "epsilon", "budget")
-_FORM = "a TOML file with a list of tables [[phases]]"
 _OF_A_PHASE = (NOISE, *SAMPLING, *NORMS, *NEIGHBOURS)
 _KEYS = tuple(option.dest for option in _OF_A_PHASE)
-
-
-def _tables(name: str, text: str) -> list[dict[str, Any]]:
-    try:
-        content = tomllib.loads(Path(text).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ParameterError(name, text, f"{_FORM} ({str(error).splitlines()[0]})") from None
-    phases = content.pop("phases", None)
-    if not isinstance(phases, list) or not phases or not all(isinstance(phase, dict) for phase in phases):
-        raise ParameterError(name, text, _FORM)
-    for key in [*content, *(key for phase in phases for key in phase)]:
-        if key not in _KEYS:
-            raise ParameterError(name, key, f"{_FORM} whose keys are {', '.join(_KEYS)}")
-    return [{**content, **phase} for phase in phases]
-
-
-PHASES = Option(
-    "--phases",
-    _tables,
-    "a TOML file of [[phases]], in place of the run's options: their names are its keys, those above the first"
-    " [[phases]] are for all",
-    metavar="FILE",
-)
-RUN = (*_OF_A_PHASE, PHASES, FROM_JSON, ALSO)
+PHASES, PHASE = phase_options(_OF_A_PHASE)
+RUN = (*_OF_A_PHASE, PHASE, PHASES, FROM_JSON, ALSO)
 """Options of a run in one phase or more."""
-RUN_WITHOUT_NOISE = (*SAMPLING, *NORMS, *NEIGHBOURS, PHASES, FROM_JSON)
+RUN_WITHOUT_NOISE = (*SAMPLING, *NORMS, *NEIGHBOURS, PHASE, PHASES, FROM_JSON)
 """The same where the noise is what is asked for; that of phases then counts by its ratios."""
 
 
@@ -74,7 +50,7 @@ class Run:
     phases : tuple of (DPSGD, int)
         Mechanisms and how many steps each is run.
     in_phases : bool
-        Whether they came from a file.
+        Whether they were given as phases.
     releases : tuple of Release
         What is released beside training.
     """
@@ -126,26 +102,33 @@ def read_run(
             raise ParameterError(option.dest, None, "given, or in a record that --from-json names")
     releases = read_options(namespace, (ALSO,))[ALSO.dest] or () if hasattr(namespace, ALSO.dest) else ()
     asked = {option.dest: getattr(namespace, option.dest, None) for option in _OF_A_PHASE}
-    if getattr(namespace, PHASES.dest, None) is None:
+    tables = _tables(namespace, asked)
+    if tables is None:
         instead = "--phases" if hasattr(namespace, PHASES.dest) else "a record that --from-json names"
         run = Run((_phase(asked, noise_multiplier, f"given, or {instead}"),), releases=releases)
-        return run, read_options(namespace, (*others, *targets))
-    for name, text in asked.items():
-        if text is not None:
+    else:
+        missing = "given in every phase, or for all of them"
+        run = Run(tuple(_phase(table, noise_multiplier, missing) for table in tables), True, releases)
+    return run, read_options(namespace, (*others, *targets))
+
+
+def _tables(namespace: argparse.Namespace, asked: dict[str, Any]) -> list[dict[str, str]] | None:
+    """The texts of every phase's options, if phases were given; options of the run are for each ``--phase``."""
+    of_all = {name: text for name, text in asked.items() if text is not None}
+    given = [option for option in (PHASE, PHASES) if getattr(namespace, option.dest, None) is not None]
+    if not given:
+        return None
+    if PHASES in given:
+        for name, text in {**of_all, **({PHASE.dest: "given"} if PHASE in given else {})}.items():
             raise ParameterError(name, text, "left out where --phases is given")
-    words = {True: "yes", False: "no"}
-    tables = [
-        {key: words[value] if isinstance(value, bool) else str(value) for key, value in table.items()}
-        for table in PHASES.read(PHASES.dest, namespace.phases)
-    ]
-    phases = [_phase(table, noise_multiplier, "given in every phase, or above the first") for table in tables]
-    return Run(tuple(phases), True, releases), read_options(namespace, (*others, *targets))
+    tables = given[0].read(given[0].dest, getattr(namespace, given[0].dest))
+    return [{**of_all, **table} for table in tables]
 
 
 def _from_record(
     namespace: argparse.Namespace, others: tuple[Option, ...], targets: tuple[Option, ...]
 ) -> tuple[Run, dict[str, Any]]:
-    for option in (*_OF_A_PHASE, PHASES, ALSO):
+    for option in (*_OF_A_PHASE, PHASE, PHASES, ALSO):
         if getattr(namespace, option.dest, None) is not None:
             given = getattr(namespace, option.dest)
             raise ParameterError(option.dest, given, "left out where --from-json is given")

@@ -46,6 +46,44 @@ def test_phases_are_composed(capsys: pytest.CaptureFixture[str], run_file: str, 
     assert document["phases"][1]["mechanism"]["norms"]["secret"] is True
 
 
+def test_phases_are_given_one_by_one(capsys: pytest.CaptureFixture[str], run_file: str) -> None:
+    """What is said of the run holds for every phase that does not say otherwise; the record is the file's."""
+    assert main(["epsilon", "--phases", run_file, "--delta", "1e-5", "--json"]) == 0
+    of_file = json.loads(capsys.readouterr().out)
+    second = "noise_multiplier=1.5, steps=5, sample-rate=0.1, probes=16, secret-probes"
+    phases = ["--phase", "noise-multiplier=2,steps=10", "--phase", second]
+    assert main(["epsilon", "--sample-rate", "1/20", *phases, "--delta", "1e-5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == of_file
+    assert main(["noise", "--epsilon", ".5", "--phase", "steps=10", "--sample-rate=.05", "--delta=1e-5", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["phases"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--phase", "steps=3,noise=2"], "--phase must be options of a phase without their dashes"),
+        (["--phase", "noise-multiplyer=2"], "did you mean 'noise-multiplier'?"),
+        (["--phase", "steps"], "each with its value, got steps"),
+        (["--phase", "steps="], "each with its value, got steps="),
+        (["--phase", ""], "without their dashes"),
+        (["--phase", "steps=3"], "--noise-multiplier must be given in every phase, or for all of them"),
+        (
+            ["--phase", "noise-multiplier=1,steps=-3", "--sample-rate=1"],
+            "--steps must be an integer in [1, 1000000000]",
+        ),
+        (["--phase", "steps=3", "--phases", "run.toml"], "--phase must be left out where --phases is given"),
+        (["--phase", "steps=3", "--from-json", "run.json"], "--phase must be left out where --from-json is given"),
+    ],
+)
+def test_a_bad_phase_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert main(["epsilon", *arguments, "--delta", "1e-5"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert words in error
+
+
 def test_phases_are_calibrated(capsys: pytest.CaptureFixture[str], run_file: str) -> None:
     assert main(["noise", "--epsilon", "0.5", "--phases", run_file, "--delta", "1e-5", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
