@@ -11,7 +11,7 @@ from typing import Any
 
 from dprmt import __version__
 from dprmt.accounting import PrivacyBounds, worst_of
-from dprmt.cli._options import Parser
+from dprmt.cli._options import Option, yes_or_no
 from dprmt.cli._run_options import Run
 from dprmt.statements import round_down, round_up, statement
 
@@ -38,46 +38,41 @@ class Answer:
     by_direction: dict[Any, PrivacyBounds]
     at: tuple[str, str, float]
 
-    @property
-    def worst(self) -> PrivacyBounds:
-        """The larger of both directions."""
-        return worst_of(self.by_direction)
-
     def document(self) -> dict[str, Any]:
         """The answer as a JSON object: the run, the question, the deciding direction and all bounds."""
-        name, _, value = self.at
+        (name, _, value), worst = self.at, worst_of(self.by_direction)
         return {
             "version": __version__,
             **self.run.document(),
             **({} if name == self.name else {name: value}),
-            self.name: finite(self.worst),
-            "direction": self.worst.direction,
+            self.name: finite(worst),
+            "direction": worst.direction,
             "by_direction": {direction: finite(bounds) for direction, bounds in self.by_direction.items()},
         }
 
     def lines(self) -> list[str]:
         """The answer as lines of text."""
-        how, at = self.run.label(), f"{self.at[1]} = {self.at[2]:g}"
-        lines = [f"{self.symbol} <= {round_up(self.worst.upper)} at {at}  ({how})"]
-        if math.isinf(self.worst.upper):
+        how, at, worst = self.run.label(), f"{self.at[1]} = {self.at[2]:g}", worst_of(self.by_direction)
+        lines = [f"{self.symbol} <= {round_up(worst.upper)} at {at}  ({how})"]
+        if math.isinf(worst.upper):
             lines = [f"no finite {self.symbol} could be certified at {at}  ({how})"]
         for name, bounds in self.by_direction.items():
             ends = f"{round_down(bounds.lower)} <= {self.symbol} <= {round_up(bounds.upper)}"
-            lines.append(f"  {name:<7}{ends}{'  <- decides' if name == self.worst.direction else ''}")
+            lines.append(f"  {name:<7}{ends}{'  <- decides' if name == worst.direction else ''}")
         return lines
 
     def statement(self) -> str:
         """A paragraph that may be written in a paper."""
+        worst = worst_of(self.by_direction)
         said = {
-            self.symbol: f"{self.symbol} ≤ {round_up(self.worst.upper, 4)}",
+            self.symbol: f"{self.symbol} ≤ {round_up(worst.upper, 4)}",
             self.at[1]: f"{self.at[1]} = {self.at[2]:g}",
         }
-        return statement(self.worst, self.run.composition(), epsilon=said["ε"], delta=said["δ"])
+        return statement(worst, self.run.composition(), epsilon=said["ε"], delta=said["δ"])
 
 
-def add_statement(parser: Parser) -> None:
-    """Declare ``--statement``."""
-    parser.add_argument("--statement", action="store_true", help="print what may be written in a paper, too")
+STATEMENT = Option("--statement", yes_or_no, "print what may be written in a paper, too", is_flag=True)
+"""Of every command that prints bounds."""
 
 
 def print_bounds(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from dprmt.cli._answers import Answer, add_statement, print_bounds
+from dprmt.cli._answers import STATEMENT, Answer, print_bounds
 from dprmt.cli._options import Commands, add_command_with
 from dprmt.cli._run_options import EPSILON, RUN, read_run
 from dprmt.cli._summaries import MEANING
@@ -21,7 +21,7 @@ examples:
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
     epilog = f"{MEANING}\n{_EXAMPLES}"
-    add_statement(add_command_with(commands, "delta", _OPTIONS, run_delta, epilog))
+    add_command_with(commands, "delta", (*_OPTIONS, STATEMENT), run_delta, epilog)
 
 
 def run_delta(namespace: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from dprmt.cli._answers import Answer, add_statement, print_bounds
+from dprmt.cli._answers import STATEMENT, Answer, print_bounds
 from dprmt.cli._options import Commands, add_command_with
 from dprmt.cli._run_options import DELTA, RUN, read_run
 from dprmt.cli._summaries import MEANING
@@ -35,7 +35,7 @@ examples:
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
     epilog = f"{MEANING}\n{_EXAMPLES}"
-    add_statement(add_command_with(commands, "epsilon", _OPTIONS, run_epsilon, epilog))
+    add_command_with(commands, "epsilon", (*_OPTIONS, STATEMENT), run_epsilon, epilog)
 
 
 def run_epsilon(namespace: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from dprmt._validation import ParameterError
-from dprmt.cli._answers import Answer, add_statement, finite, print_bounds
+from dprmt.cli._answers import STATEMENT, Answer, finite, print_bounds
 from dprmt.cli._options import Commands, Option, add_command_with, real
 from dprmt.cli._run_options import DELTA, RUN_WITHOUT_NOISE, Run, read_run
 from dprmt.cli._summaries import MEANING
@@ -42,7 +42,7 @@ examples:
 
 def add_command(commands: Commands) -> None:
     """The command, its options and its help."""
-    add_statement(add_command_with(commands, "noise", _OPTIONS, run_noise, f"{MEANING}\n{_EXAMPLES}"))
+    add_command_with(commands, "noise", (*_OPTIONS, STATEMENT), run_noise, f"{MEANING}\n{_EXAMPLES}")
 
 
 def run_noise(namespace: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -20,6 +20,7 @@ from dprmt.cli._summaries import SUMMARIES
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 AnyNumber = TypeVar("AnyNumber", float, int)
 _PICTURES = (".png", ".pdf", ".svg")
+_NEGATIVE = re.compile(r"-(\.?\d|inf|nan)")
 
 
 class UsageError(Exception):
@@ -47,25 +48,18 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **options)
+        self._negative_number_matcher = _NEGATIVE  # argparse's own knows no -1e-5, -inf and -nan
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Join ``--delta -1e-5`` to ``--delta=-1e-5``, which argparse takes for two options; refuse unknown ones."""
-        joined = sys.argv[1:] if args is None else _joined(args)
-        self._refuse_unknown(joined)
-        return super().parse_known_args(joined, namespace)
-
-    def _refuse_unknown(self, words: Sequence[str]) -> None:
-        # Before argparse, which would first ask for the option that a wrong word stands for. What comes after a
-        # command's name is the command's.
-        for word in words:
-            if self._subparsers is not None and not word.startswith("-"):
-                return
+        """Refuse unknown options before argparse, which would first ask for the one that a wrong word stands for."""
+        for word in sys.argv[1:] if args is None else args:
             name = word.partition("=")[0]
-            if name == "--":
-                return
+            if name == "--" or (self._subparsers is not None and not word.startswith("-")):
+                break  # what comes after a command's name is the command's
             if name.startswith("--") and name not in self._option_string_actions:
                 known = [option for option in self._option_string_actions if option.startswith("--")]
                 self.error(f"no such option: {name}{did_you_mean(name, known)}")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
@@ -134,16 +128,6 @@ class Choice:
     def __call__(self, name: str, text: str) -> str:
         """The word, checked."""
         return check_choice(name, text, self.words)
-
-
-def _joined(arguments: Sequence[str]) -> list[str]:
-    joined: list[str] = []
-    for word in arguments:
-        if joined and re.fullmatch(r"--[a-z-]+", joined[-1]) and re.match(r"-(\.?\d|inf|nan)", word):
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined
 
 
 @dataclass(frozen=True, eq=False)

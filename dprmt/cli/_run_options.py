@@ -166,7 +166,7 @@ def _analysis(mechanism: DPSGD) -> str:
         return "composed curves"
     # Potentials of public probes give way to curves where these are smaller.
     norms = mechanism.norms
-    either = mechanism.neighbours.is_replacement and not isinstance(norms, ExactNorms) and not norms.is_secret
+    either = mechanism.neighbours.is_replacement and not isinstance(norms, ExactNorms) and not norms.secret
     return f"{analysis_of(norms)}{' or composed curves' if either else ''}"
 
 

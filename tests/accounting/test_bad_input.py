@@ -11,8 +11,10 @@ import pytest
 from dprmt import ParameterError
 from dprmt.accounting import (
     DPSGD,
+    GaussianRelease,
     Hutchinson,
     NoRenyiDivergenceError,
+    RandomAllocation,
     clt_mu,
     compose,
     gdp_epsilon,
@@ -91,6 +93,16 @@ def test_alpha(alpha: Any) -> None:
 def test_phases(phases: Any) -> None:
     with pytest.raises(ParameterError, match="phases"):
         compose(phases)
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [(DPSGD(1.0, 0.1), 0), (DPSGD(1.0, 0.1), 2.5), (DPSGD(1.0, RandomAllocation(100)), 150), (GaussianRelease(1.0), 0)],
+)
+def test_steps_of_a_phase(phase: Any) -> None:
+    mechanism, steps = phase
+    with pytest.raises(ParameterError, match=f"^steps must be .* got {steps}$"):
+        compose([(mechanism, steps)])
 
 
 def test_renyi_accounting_is_refused_with_the_reason() -> None:

@@ -31,10 +31,8 @@ class Norms(Value):
     True
     """
 
-    @property
-    def is_secret(self) -> bool:
-        """True if probes are known to the training code alone."""
-        return bool(getattr(self, "secret", False))
+    secret: bool = False
+    """True if probes are known to the training code alone."""
 
     def law(self) -> NormLaw:
         """The law of the squared-norm ratio that is charged.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, cast, overload
+from typing import TYPE_CHECKING, Protocol, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,6 +13,7 @@ from dprmt._validation import ParameterError, check_real
 from dprmt.accounting.basics import LARGEST_EPSILON, Direction, PrivacyBounds, phases_html, worst_of
 from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Progress, Question, improve, interval, solve
 from dprmt.accounting.mechanisms._releases import Release
+from dprmt.accounting.mechanisms._sampling import Sampling
 from dprmt.accounting.mechanisms._sketch_choice import settled
 from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut
 from dprmt.accounting.questions import (
@@ -36,6 +37,11 @@ class Composable(Protocol):
     """What can be composed: what a :class:`Composition` asks of a phase."""
 
     @property
+    def sampling(self) -> Sampling:
+        """How samples come into batches: it counts steps, and says what is composed of them."""
+        ...
+
+    @property
     def neighbours(self) -> Neighbours | None:
         """Whose privacy; None where that is the others' affair."""
         ...
@@ -53,16 +59,8 @@ class Composable(Protocol):
         """One step under each of two other valid analyses, or none."""
         ...
 
-    def schedule(self, step: Any, steps: int) -> Schedule:
-        """Schedule of a number of steps, each like ``step``."""
-        ...
-
     def of_one_sample(self) -> Composable:
         """The same for one sample that is present, or without a gradient."""
-        ...
-
-    def check_steps(self, steps: int) -> int:
-        """The number of steps, checked."""
         ...
 
 
@@ -299,7 +297,7 @@ class Composition:
         phases = self.phases
         if len(phases) > 1:  # rounding depends on the order
             phases = tuple(sorted(phases, key=lambda phase: repr(phase[0])))
-        return [unit for mechanism, steps in phases for unit in mechanism.schedule(mechanism.step(), steps)]
+        return [unit for mechanism, steps in phases for unit in mechanism.sampling.schedule(mechanism.step(), steps)]
 
     @property
     def has_pairs(self) -> bool:
@@ -345,7 +343,7 @@ class Composition:
             schedule = [
                 unit
                 for mechanism, steps in self.phases
-                for unit in mechanism.schedule(_fallback(mechanism, choice), steps)
+                for unit in mechanism.sampling.schedule(_fallback(mechanism, choice), steps)
             ]
             bounds = improve(bounds, schedule, question, tolerance, progress)
         if self.neighbours.is_replacement and not bounds.is_narrow and bounds.upper > enough:
@@ -424,4 +422,4 @@ def _checked_phase(phase: tuple[Composable, int] | Release) -> tuple[Composable,
         raise ParameterError("phases", phase, "a list of (mechanism, steps) and of releases") from None
     if not hasattr(mechanism, "fallback_steps"):
         raise ParameterError("phases", mechanism, "a list of (mechanism, steps), as in (DPSGD(1.0, 0.01), 100)")
-    return mechanism, mechanism.check_steps(steps)
+    return mechanism, mechanism.sampling.run_length(steps, None)

@@ -147,7 +147,7 @@ class DPSGD(Value, Mechanism):
     def _step(self, norms: Norms) -> tuple[AnyStep, bool]:
         """One step with these norms, and whether it is one for ``neighbours``; else for one sample's presence."""
         relation = self.neighbours
-        step = ClippingStep(self.noise_multiplier, self.sampling.step_rate, norms.law(), norms.is_secret)
+        step = ClippingStep(self.noise_multiplier, self.sampling.step_rate, norms.law(), norms.secret)
         if relation.group_size == 1 and not relation.is_replacement:
             return step, True
         is_poisson = isinstance(self.sampling, Poisson)

@@ -46,14 +46,6 @@ class Mechanism:
         """The same for one sample that is present, or without a gradient."""
         return self
 
-    def schedule(self, step: AnyStep, steps: int) -> Schedule:
-        """Schedule of a number of steps, each like ``step``: what is composed, steps or epochs of random allocation."""
-        return self.sampling.schedule(step, steps)
-
-    def check_steps(self, steps: int) -> int:
-        """The number of steps, checked: whole epochs of random allocation."""
-        return self.sampling.run_length(steps, None)
-
     @overload
     def epsilon(
         self, steps: int | None = ..., delta: float | None = ..., *, epochs: int | None = ..., tolerance: float = ...
@@ -253,7 +245,7 @@ class Mechanism:
         return epsilon_curve(schedule, self._solved_after, counts * (length or 1), delta, tolerance, at=counts)
 
     def _schedule_after(self, steps: int) -> Schedule:
-        return self.schedule(self.step(), steps)
+        return self.sampling.schedule(self.step(), steps)
 
     def _solved_after(self, steps: int, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
         return solved(compose([(self, steps)]), question, direction, tolerance)

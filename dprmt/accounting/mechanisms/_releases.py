@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dprmt._validation import check_count, check_real
+from dprmt._validation import check_real
 from dprmt.accounting.basics import Array, Value, value_from_dict
-from dprmt.accounting.pairs import AtomicPair, ClippingStep, LossCells, Schedule, Step, StepPair
+from dprmt.accounting.mechanisms._sampling import Poisson
+from dprmt.accounting.pairs import AtomicPair, ClippingStep, LossCells, Step, StepPair
 
-_MOST_TIMES = 10**9
 _LARGEST_EPSILON = 300.0
 _DISCLOSED, _LEAST_REACH = 40.0, 1e-3
 
@@ -29,6 +29,8 @@ class Release(Value):
 
     neighbours: ClassVar[None] = None
     """Its numbers are in units of what neighbours can change, whoever they are."""
+    sampling: ClassVar[Poisson] = Poisson(1.0)
+    """Everybody is in it, as in a step without sampling."""
     has_pairs: ClassVar[bool] = True
 
     def step(self) -> Step:
@@ -51,16 +53,6 @@ class Release(Value):
         """
         return ()
 
-    def schedule(self, step: Step, steps: int) -> Schedule:
-        """Schedule of a number of equal releases.
-
-        Returns
-        -------
-        list of (step, count)
-            Of equal releases.
-        """
-        return [(step, steps)]
-
     def of_one_sample(self) -> Release:
         """The release itself, which has no relation of its own.
 
@@ -70,16 +62,6 @@ class Release(Value):
             Itself.
         """
         return self
-
-    def check_steps(self, steps: int) -> int:
-        """The number of releases, checked.
-
-        Returns
-        -------
-        int
-            The number.
-        """
-        return check_count("steps", steps, high=_MOST_TIMES)
 
 
 @dataclass(frozen=True, repr=False)

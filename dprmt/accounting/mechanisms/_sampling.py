@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, SupportsFloat, TypeAlias
+from typing import Any, ClassVar, SupportsFloat, TypeAlias, TypeVar
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting.basics import Value, value_from_dict
-from dprmt.accounting.pairs import AllocationEpoch, AnyStep, ClippingStep, Schedule
+from dprmt.accounting.pairs import AllocationEpoch, AnyStep, ClippingStep, Schedule, Step
 
+OneStep = TypeVar("OneStep", bound=Step)
 _MOST_STEPS = 10**9
 
 
@@ -47,7 +48,7 @@ class Poisson(Value):
         """The sample rate of the step that the engine sees."""
         return self.rate
 
-    def schedule(self, step: AnyStep, steps: int) -> Schedule:
+    def schedule(self, step: Step, steps: int) -> Schedule:
         """Schedule of a number of steps, for the engine.
 
         Returns
@@ -131,7 +132,7 @@ class RandomAllocation(Value):
         """1: the epoch does the sampling, not the step."""
         return 1.0
 
-    def schedule(self, step: AnyStep, steps: int) -> Schedule:
+    def schedule(self, step: Step, steps: int) -> Schedule:
         """Schedule of a number of steps, for the engine: blocks of ⌊t/r⌋ or ⌈t/r⌉ of them (R1').
 
         Returns
@@ -214,7 +215,7 @@ class FixedOrder(Value):
     step_rate: ClassVar[float] = 1.0
     """The sample rate of the step that the engine sees."""
 
-    def schedule(self, step: AnyStep, steps: int) -> Schedule:
+    def schedule(self, step: Step, steps: int) -> Schedule:
         """Schedule of a number of epochs, for the engine.
 
         Returns
@@ -300,7 +301,7 @@ def sampling_from_dict(record: Mapping[str, Any]) -> Sampling:
     return value
 
 
-def _block(step: AnyStep, length: int) -> AnyStep | AllocationEpoch:
+def _block(step: OneStep, length: int) -> OneStep | AllocationEpoch:
     if length == 1:
         return step
     assert isinstance(step, ClippingStep)  # for other relations curves are composed

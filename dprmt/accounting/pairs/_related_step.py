@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -36,14 +36,11 @@ _TIMES_AS_MANY, _MOST_BINS_BELOW = 8, 1280  # errors from below are of first ord
 class RelatedStep:
     """One step for several samples that change at once, or for one that is replaced."""
 
+    steps: ClassVar[int] = 1
+
     step: ClippingStep
     size: int
     is_replacement: bool
-
-    @property
-    def steps(self) -> int:
-        """One."""
-        return 1
 
     @property
     def tail_share(self) -> float:
