@@ -14,7 +14,7 @@ from scipy.special import ndtr
 from dprmt.accounting.basics import graded_indices
 from dprmt.accounting.pairs import LossCells, LossPMF, cut_above, from_above, from_below
 from dprmt.accounting.pairs._cells import interval_masses
-from dprmt.accounting.pairs._discretization import drops
+from dprmt.accounting.pairs._discretization import drops, pulled_in
 
 EPS = np.finfo(np.float64).eps
 
@@ -351,3 +351,13 @@ def test_a_cell_whose_mean_is_its_node_but_for_rounding_drops_nothing_to_speak_o
     gap = moment * share * (1 - share)
     assert np.all(share * dropped[1:] + (1 - share) * dropped[:-1] >= gap * (1 - 1e-12))
     assert np.all(dropped <= height + 1e-9 * np.max(height))
+
+
+@given(p=st.floats(1e-3, 1.0), offset=st.floats(1e-9, 0.5), width=st.floats(1e-6, 1e-2), beyond=st.floats(0.0, 1e-60))
+@example(p=0.0427, offset=9.2e-6, width=4.75e-4, beyond=0.0)
+def test_what_a_cell_leaves_at_larger_losses_is_no_rounding(p, offset, width, beyond) -> None:
+    """Outcomes of a cell can all have its mean: then there is nothing beyond, and from below no more may stay there."""
+    mass, share = np.array([beyond, p, 0.0]), np.array([1.0, 1.0 - offset, 1.0])
+    left = pulled_in(np.array([width, width, width / 1e3]), mass, share, np.zeros(4))
+    assert float(left[:2].sum()) <= beyond
+    assert float(left.sum()) == pytest.approx(p + beyond, rel=1e-14)

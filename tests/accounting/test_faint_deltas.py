@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson, LaplaceRelease, compose
+from dprmt.accounting.composition import DeltaAtEpsilon, Level
+from dprmt.accounting.laws import RankOneLaw
+from dprmt.accounting.pairs import ClippingStep
 
 from .oracles.inversion import chernoff, log_delta
 
@@ -87,3 +90,14 @@ def test_a_curve_and_its_points_agree():
         assert max(point.lower, curve.lower[at]) <= min(point.upper, curve.upper[at])
     assert np.all(curve.upper >= LEAST)
     assert np.all(curve.is_narrow)
+
+
+def test_from_below_no_rounding_stays_far_out():
+    """Large losses so far apart that next to all of a cell lies at its left node: 3e-21 stayed, where δ is 4e-36."""
+    run = DPSGD(24.090177108226847, 4.246069174450293e-06, Hutchinson(28))
+    epsilon, steps = 4.75e-05, 17
+    truth = run.delta(steps, epsilon)
+    assert truth.upper < 5e-36
+    step = ClippingStep(run.noise_multiplier, run.sampling.rate, RankOneLaw(28))
+    level = Level([(step, steps)], DeltaAtEpsilon(epsilon, 1e-52), "remove", 1.0, many=True)
+    assert level.curve("lower", split=False).delta_bounds(epsilon)[0] <= truth.upper

@@ -19,6 +19,7 @@ from dprmt.accounting.pairs._cells import CellRows, LossCells
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
 _SPARE = 0.5  # of a height: dropping all of it would leave nothing at larger losses
 _NO_GAP = 1e-9  # of the largest one: a cell whose mean is a node, up to rounding
+_CANCELLED, _SLOPE_ROUNDING = 0.5, 16 * float(np.finfo(np.float64).eps)  # where most of a slope is taken away
 _MOST_DRIFT = 1e-12  # of E u, by which rounding may move mass to the wrong side
 _LARGE_LOSS = 400.0  # beyond it e^{-loss} nears underflow: round to first order instead
 
@@ -119,7 +120,9 @@ def pulled_in(width: Array, mass: Array, share: Array, at_nodes: Array) -> Array
     ``width``, ``mass``, ``share``: of each cell, the latter of its right node in the law that keeps mass and mean.
     ``at_nodes``: mass that lies at the nodes. All but the widths may be rows, one for each law.
     """
-    dots = at_nodes + _dots(mass[..., ::-1], share[..., ::-1])[..., ::-1]
+    dots = at_nodes.copy()
+    dots[..., 1:] += mass * share
+    dots[..., :-1] += mass * (1.0 - share)  # to what drops takes away no rounding of the whole mass is added
     slope = _pulled_down_slopes(dots, width, mass, share)
     steps = np.concatenate([np.zeros_like(dots[..., :1]), slope, dots.sum(axis=-1, keepdims=True)], axis=-1)
     return np.maximum(np.diff(steps), 0.0)
@@ -170,6 +173,7 @@ def _pulled_down_slopes(dots: Array, width: Array, mass: Array, share: Array) ->
     height = _after_zero(np.cumsum(chord_slope * width, axis=-1))
     drop = drops(mass * width, share, height)
     slope = chord_slope - np.diff(drop) / width
+    slope = np.where(slope < _CANCELLED * chord_slope, slope - _SLOPE_ROUNDING * chord_slope, slope)
     convex = slope.reshape(-1, width.size)
     for row in np.flatnonzero((np.diff(convex) < 0.0).any(axis=-1)):
         convex[row] = isotonic_regression(convex[row], width)
