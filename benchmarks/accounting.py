@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import spectra_page, step_page
+from benchmarks import relations, spectra_page, step_page
 from benchmarks.sweep import compared, misses, stored, table
 from dprmt.accounting import DPSGD, Hutchinson, calibrate, compose
 
@@ -76,11 +76,11 @@ def ours() -> dict[str, Callable[[], Any]]:
         schedule = compose(phases)
         questions[f"ε, 200 phases, {name}"] = lambda s=schedule: s.epsilon(DELTA)
     polynomial = DPSGD(2.32, 0.001237, Hutchinson(2, rank=2, analysis="envelope"))
-    questions["ε, 2 probes, batch, σ = 2.32, q = 0.001237, T = 363,816, δ = 1.4e-10"] = lambda: polynomial.epsilon(
+    questions["ε, 2 public probes, σ = 2.32, q = 0.001237, T = 363,816, δ = 1.4e-10"] = lambda: polynomial.epsilon(
         363_816, 1.4e-10
     )
     rare = DPSGD(0.4096, 3.388e-6, Hutchinson(14))
-    questions["ε, 14 probes, batch, σ = 0.4096, q = 3.388e-6, T = 618,735, δ = 3.36e-7"] = lambda: rare.epsilon(
+    questions["ε, 14 public probes, σ = 0.4096, q = 3.388e-6, T = 618,735, δ = 3.36e-7"] = lambda: rare.epsilon(
         618_735, 3.36e-7
     )
     return questions
@@ -258,10 +258,9 @@ def page(rows: dict[str, Any]) -> str:
         answers = stored(_SWEEP)
         parts += ["## Random mechanisms", _ABOUT_SWEEP.format(count=len(answers)), table(answers)]
         parts += [_AGAINST.format(found=compared(answers, stored(_EARLIER))), misses(answers)]
-    parts += [spectra_page.section(), step_page.section()]
     notes = _SWEEP.with_name("notes.md")
-    if notes.exists():
-        parts.append(notes.read_text().strip())
+    parts += [spectra_page.section(), notes.read_text().strip() if notes.exists() else "", step_page.section()]
+    parts.append(relations.page(stored(relations.RESULTS)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

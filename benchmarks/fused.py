@@ -105,9 +105,9 @@ def main() -> None:
     print(f", relative difference {off:.1g}")
     phases = compose([(DPSGD(sigma, RATE, Hutchinson(32)), 2) for sigma in np.linspace(0.7, 1.3, 20)])
     answers: dict[str, Callable[[], Any]] = {
-        "32 probes, batch (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(32)).epsilon(STEPS, DELTA),
-        "32 probes, sample (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(32, secret=True)).epsilon(STEPS, DELTA),
-        "8 probes, batch (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(8)).epsilon(STEPS, DELTA),
+        "32 public probes (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(32)).epsilon(STEPS, DELTA),
+        "32 secret probes (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(32, secret=True)).epsilon(STEPS, DELTA),
+        "8 public probes (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(8)).epsilon(STEPS, DELTA),
         "20 phases, 32 probes": lambda: phases.epsilon(DELTA),
     }
     for name, answer in answers.items():

@@ -42,7 +42,7 @@ _OPTIONS = (NOISE, *SAMPLING, *NEIGHBOURS, *_ASKED, FROM_JSON)
 _EXAMPLES = """\
 examples:
   dprmt probes --noise-multiplier 1 --sample-rate 2000/67349 --steps 400 --delta 1e-5 --budget 64
-  dprmt probes --noise-multiplier 1 --examples 67349 --batch-size 2000 --epochs 12 --delta 1e-5 --budget 64 --json
+  dprmt probes --noise-multiplier 1 --samples 67349 --batch-size 2000 --epochs 12 --delta 1e-5 --budget 64 --json
 """
 
 

@@ -1,4 +1,4 @@
-"""How examples come into batches, and for how long: from flat options to the library's value and a number of steps."""
+"""How samples come into batches, and for how long: from flat options to the library's value and a number of steps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MOST_STEPS = 10**9
 POISSON = (
     Option("--sample-rate", share(1e-9), "q of Poisson sampling, in [1e-9, 1]; 2000/67349 is read too", metavar="Q"),
     Option("--steps", count(high=_MOST_STEPS), "T of Poisson sampling, an integer in [1, 1e9]", metavar="T"),
-    Option("--examples", count(high=10**12), "N; with --batch-size B in place of --sample-rate: q = B/N", metavar="N"),
-    Option("--batch-size", count(high=10**12), "B, expected number of examples in a step, at most N", metavar="B"),
+    Option("--samples", count(high=10**12), "N; with --batch-size B in place of --sample-rate: q = B/N", metavar="N"),
+    Option("--batch-size", count(high=10**12), "B, expected number of samples in a step, at most N", metavar="B"),
     Option("--epochs", real(low=0.0, low_open=True, high=1e9), "E, in place of --steps: T = E/q, up", metavar="E"),
 )
 SAMPLING = (
@@ -30,7 +30,7 @@ SAMPLING = (
     Option(
         "--participations",
         count(high=10**7),
-        "r of random allocation, at most t (default 1): the epoch is r blocks, each example in one step of each",
+        "r of random allocation, at most t (default 1): the epoch is r blocks, each sample in one step of each",
         metavar="R",
     ),
 )
@@ -48,7 +48,7 @@ def batches_of(values: dict[str, Any]) -> tuple[Sampling, int]:
 
 
 def _allocated(values: dict[str, Any]) -> tuple[RandomAllocation, int]:
-    leave_out(values, ("sample_rate", "steps", "examples", "batch_size"), "--sampling is allocation")
+    leave_out(values, ("sample_rate", "steps", "samples", "batch_size"), "--sampling is allocation")
     _need(values, ("steps_per_epoch", "epochs"), "--sampling is allocation")
     sampling = RandomAllocation(values["steps_per_epoch"], values["participations"] or 1)
     epochs = _whole(values["epochs"], "allocation")
@@ -56,7 +56,7 @@ def _allocated(values: dict[str, Any]) -> tuple[RandomAllocation, int]:
 
 
 def _in_order(values: dict[str, Any]) -> tuple[FixedOrder, int]:
-    beside = ("sample_rate", "steps", "examples", "batch_size", "steps_per_epoch", "participations")
+    beside = ("sample_rate", "steps", "samples", "batch_size", "steps_per_epoch", "participations")
     leave_out(values, beside, "--sampling is fixed-order, whatever the batches are")
     _need(values, ("epochs",), "--sampling is fixed-order")
     sampling = FixedOrder()
@@ -77,13 +77,13 @@ def _whole(epochs: float, sampling: str) -> int:
 
 def _exact_rate(values: dict[str, Any]) -> Fraction:
     if values["sample_rate"] is not None:
-        leave_out(values, ("examples", "batch_size"), "--sample-rate is given")
+        leave_out(values, ("samples", "batch_size"), "--sample-rate is given")
         return Fraction(values["sample_rate"])
-    if values["examples"] is None and values["batch_size"] is None:
-        _need(values, ("sample_rate",), "--sampling is poisson, or --examples with --batch-size")
-    _need(values, ("examples", "batch_size"), "the other of --examples and --batch-size is")
-    batch = check_count("batch_size", values["batch_size"], high=values["examples"])
-    return Fraction(batch, values["examples"])
+    if values["samples"] is None and values["batch_size"] is None:
+        _need(values, ("sample_rate",), "--sampling is poisson, or --samples with --batch-size")
+    _need(values, ("samples", "batch_size"), "the other of --samples and --batch-size is")
+    batch = check_count("batch_size", values["batch_size"], high=values["samples"])
+    return Fraction(batch, values["samples"])
 
 
 def _steps(values: dict[str, Any], rate: Fraction) -> int:

@@ -20,7 +20,7 @@ def _words(name: str, text: str) -> str:
     return " ".join(text.split())
 
 
-_UNIT = Option("--unit", _words, "what one example is, in words (one row of the training data)", metavar="WORDS")
+_UNIT = Option("--unit", _words, "what one sample is, in words (one row of the training data)", metavar="WORDS")
 _OPTIONS = (*RUN, DELTA, _UNIT)
 _COMMAND = "dprmt statement"
 _EXAMPLES = """\

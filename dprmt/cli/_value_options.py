@@ -83,13 +83,13 @@ NEIGHBOURS = (
     Option(
         "--neighbours",
         choice(*_RELATIONS),
-        "whose privacy: zero-out (default; one example present, or without a gradient), add-remove (the same numbers,"
-        " if rate and divisor do not depend on the number of examples) or replace-one",
+        "whose privacy: zero-out (default; one sample present, or without a gradient), add-remove (the same numbers,"
+        " if rate and divisor do not depend on the number of samples) or replace-one",
     ),
     Option(
         "--group",
         count(high=1000),
-        "up to M examples of one person, each with a coin of its own, change at once; in [1, 1000]",
+        "up to M samples of one person, each with a coin of its own, change at once; in [1, 1000]",
         metavar="M",
     ),
 )
@@ -98,10 +98,10 @@ NEIGHBOURS = (
 def neighbours_of(values: dict[str, Any]) -> Neighbours:
     """The value that the options describe."""
     relation = _RELATIONS[values["neighbours"] or "zero-out"]
-    if isinstance(relation, AddRemove) and values.get("examples") is not None:
+    if isinstance(relation, AddRemove) and values.get("samples") is not None:
         # (N0): this rate differs between neighbours, and the scale of the noise with it.
         allowed = "left out where --neighbours is add-remove: a rate B/N tells N; give --sample-rate, chosen without it"
-        raise ParameterError("examples", values["examples"], allowed)
+        raise ParameterError("samples", values["samples"], allowed)
     if values["group"] is None:
         return relation
     if isinstance(relation, ReplaceOne):

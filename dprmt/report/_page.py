@@ -27,7 +27,7 @@ _GLOSSARY = {
     "norm correction": "Scaling a denoised matrix back to the length of the noisy one.",
     "randomized norm": "A per-sample gradient norm estimated from random probes (arXiv:2605.24879).",
     "envelope": "The largest distribution function that an estimated norm can have, over all spectra of a gradient.",
-    "ε, δ": "Bounds on what anybody can find out about one example being in the training data or not.",
+    "ε, δ": "Bounds on what anybody can find out about one sample being in the training data or not.",
 }
 
 

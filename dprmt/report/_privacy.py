@@ -15,7 +15,7 @@ from dprmt.report._page import Picture, Section, Table
 class Run:
     """A fine-tuning run: the setting of the table."""
 
-    name: str = "SST-2 (67,349 examples), expected batch 2,000, 400 steps"
+    name: str = "SST-2 (67,349 samples), expected batch 2,000, 400 steps"
     noise_multiplier: float = 1.0
     sample_rate: float = 2000 / 67349
     steps: int = 400

@@ -20,7 +20,7 @@ def spectra_section(
     alarms: list[LayerSpectra],
     spikes: list[Spike],
 ) -> Section:
-    """Sorted singular values: strongest signals of a run, layers along the depth, and the loudest false alarm."""
+    """Sorted singular values: strongest signals of a run, layers along the depth, and the largest false alarm."""
     everything = [*strongest, *typical, *alarms]
     prefix = _common_prefix([entry.layer for entry in everything])
     rows = [
@@ -36,7 +36,7 @@ def spectra_section(
     ]
     table = Table(
         "The layers with the strongest signals, each at its best step of the run, then some along the depth,"
-        " then the loudest false alarm, if there was one"
+        " then the largest false alarm, if there was one"
         f"{f'; all names begin with {prefix}' if prefix else ''}.",
         [
             "layer",
@@ -97,7 +97,7 @@ def shown_sentence(strongest: Sequence[LayerSpectra], alarms: Sequence[LayerSpec
         return f"{shown}. No matrix of this run was called by a false alarm, so none is shown."
     (alarm,) = alarms
     return (
-        f"{shown}. The loudest false alarm is shown, too: {_short(alarm.layer)} at step {alarm.step} stands at"
+        f"{shown}. The largest false alarm is shown, too: {_short(alarm.layer)} at step {alarm.step} stands at"
         f" {alarm.top_over_edge:.3f} bulk edges, its clean top value at {_share(alarm.signal_over_threshold)} of the"
         " threshold: what looks like a signal is noise."
     )

@@ -117,7 +117,7 @@ class _Seen:
         self.spikes: list[Spike] = []
         self.strongest: list[LayerSpectra] = []
         self.typical: list[LayerSpectra] = []
-        self.alarms: list[LayerSpectra] = []  # the loudest one, if there is any
+        self.alarms: list[LayerSpectra] = []  # the largest one, if there is any
         self.adam: list[AdamBoundStep] = []
         self.alignment: list[list[AlignmentStep]] = []
         self.losses: list[float] = []

@@ -19,8 +19,8 @@ from dprmt.statements._sentences import releases, statement, trainings
 FALSE_POSITIVE_RATE = 0.01
 LEAST_DELTA = 1e-10
 RELEASED = ("the trained parameters after every step, and whatever is computed from them",)
-_PUBLIC = "the number of examples, names of labels, and all that a recipe says: public"
-_PUBLIC_CONSTANTS = "names of labels, and all that a recipe says, chosen without the number of examples: public"
+_PUBLIC = "the number of samples, names of labels, and all that a recipe says: public"
+_PUBLIC_CONSTANTS = "names of labels, and all that a recipe says, chosen without the number of samples: public"
 NOT_COVERED = (
     "anything else that is computed from the training data: losses, sizes of batches, norms, times",
     "scores on validation or test data, which are about those data, unless they are listed as released",
@@ -49,7 +49,7 @@ class PrivacyCard:
     true_positive_rate : PrivacyBounds
         The largest at a false positive rate of 1 %.
     unit : str
-        What one example is.
+        What one sample is.
     released, not_covered : tuple of str
         What the numbers are about, and what they say nothing about.
     ledger : dict
@@ -153,7 +153,7 @@ def privacy_card(
     delta : float
         In [1e-290, 1).
     unit : str
-        What one example is.
+        What one sample is.
     released, not_covered : sequence of str
         What the numbers are about, and what they say nothing about.
     ledger : dict, optional
@@ -172,7 +172,7 @@ def privacy_card(
     Formal guarantees
     -----------------
     Bounds are those of :class:`dprmt.accounting.Composition`, under what its mechanisms ask of the training code; they
-    hold for the neighbours that are named, for one example as ``unit`` says, and for what is listed as released.
+    hold for the neighbours that are named, for one sample as ``unit`` says, and for what is listed as released.
 
     Examples
     --------
@@ -186,7 +186,7 @@ def privacy_card(
     delta = check_real("delta", delta, low=1e-290, high=1.0, high_open=True)
     epsilon, mu, advantage, rate = _numbers(run, delta)
     relation = run.neighbours.of if isinstance(run.neighbours, Group) else run.neighbours
-    hidden = isinstance(relation, AddRemove)  # (N0): then the number of examples is what neighbours differ in
+    hidden = isinstance(relation, AddRemove)  # (N0): then the number of samples is what neighbours differ in
     uncovered = tuple(_PUBLIC_CONSTANTS if hidden and line == _PUBLIC else line for line in not_covered)
     said = (unit, tuple(released), uncovered, ledger or {})
     return PrivacyCard(run, delta, epsilon, mu, advantage, rate, *said)

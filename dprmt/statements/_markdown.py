@@ -51,7 +51,7 @@ def markdown(card: Card, verify: str | None) -> str:
     """The card; ``verify`` is the command that proves its ends, if there is one."""
     rows = [
         ("relation", f"{card.run.neighbours.kind}: {relation_sentence(card.run)}"),
-        ("one example", card.unit),
+        ("one sample", card.unit),
         *_mechanisms(card),
         ("(ε, δ)", f"{_between(card.worst, 'ε')} at δ = {card.delta:g}; {card.worst.direction} decides"),
         *((f"ε to {way}", _between(bounds, "ε")) for way, bounds in card.epsilon.items()),

@@ -91,16 +91,16 @@ def relation_sentence(run: Composition) -> str:
     """Against which neighbour, and with which condition."""
     relation = run.neighbours
     size, one = (relation.size, relation.of) if isinstance(relation, Group) else (1, relation)
-    who = "one example" if size == 1 else f"up to {size} examples of one person, drawn independently of each other,"
+    who = "one sample" if size == 1 else f"up to {size} samples of one person, drawn independently of each other,"
     each = " each" if size > 1 else ""
     if isinstance(one, ReplaceOne):
         return f"when {who} may{each} be replaced by any other"
     if isinstance(one, AddRemove):
         return (
             f"under the addition or removal of {who}, provided that the sampling rate and the divisor of the sum were"
-            " chosen without the number of examples"
+            " chosen without the number of samples"
         )
-    return f"when {who} may{each} be replaced by one without a gradient, the number of examples being public"
+    return f"when {who} may{each} be replaced by one without a gradient, the number of samples being public"
 
 
 def sampling_sentence(sampling: Sampling, steps: int) -> str:
@@ -108,18 +108,18 @@ def sampling_sentence(sampling: Sampling, steps: int) -> str:
     if isinstance(sampling, Poisson):
         return f"for T = {steps} steps on batches by Poisson sampling at rate q = {sampling.rate:.6g}"
     if isinstance(sampling, FixedOrder):
-        return f"for {steps} epochs in a fixed order (every example in one batch of each, none drawn)"
+        return f"for {steps} epochs in a fixed order (every sample in one batch of each, none drawn)"
     blocks, per_epoch = sampling.participations, sampling.steps_per_epoch
     where = "one step of each" if blocks == 1 else f"one step of each of an epoch's {blocks} blocks"
     epochs = f"for {steps // per_epoch} epochs of {per_epoch} steps"
-    return f"{epochs} with random allocation (every example in {where})"
+    return f"{epochs} with random allocation (every sample in {where})"
 
 
 def norms_sentence(norms: Norms) -> str:
     """How norms are taken, and who may see the probes."""
     if not isinstance(norms, (Hutchinson, HutchPlusPlus)):
         return "by exact gradient norms"
-    sharing = "drawn in secret for every example" if norms.secret else "public, the same for the examples of a step"
+    sharing = "drawn in secret for every sample" if norms.secret else "public, the same for the samples of a step"
     estimate = f"{norms.probes} Gaussian probes per layer"
     if isinstance(norms, HutchPlusPlus):
         estimate = f"a sketch of {norms.sketch} columns and {estimate} (Hutch++)"
@@ -151,7 +151,7 @@ def releases(run: Composition) -> list[tuple[Release, int]]:
 def _run(run: Composition) -> str:
     phases = [
         f"{sampling_sentence(mechanism.sampling, steps)}, with Gaussian noise of standard deviation"
-        f" {mechanism.noise_multiplier:.6g} times the clipping norm and per-example clipping"
+        f" {mechanism.noise_multiplier:.6g} times the clipping norm and per-sample clipping"
         f" {norms_sentence(mechanism.norms)}"
         for mechanism, steps in trainings(run)
     ]

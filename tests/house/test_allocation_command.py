@@ -77,7 +77,7 @@ def test_readers_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["--sampling", "shuffle"], "--sampling must be"),
         ([*BATCHES[:4], "--epochs", "1.5"], "--epochs must be an integer where --sampling is allocation, got 1.5"),
-        ([*BATCHES, "--examples", "60"], "--examples must be left out where --sampling is allocation, got 60"),
+        ([*BATCHES, "--samples", "60"], "--samples must be left out where --sampling is allocation, got 60"),
         ([*BATCHES[:4], "--epochs", "1000000000"], "--epochs must be an integer in [1, 50000000]"),
     ],
 )

@@ -99,7 +99,7 @@ def test_help_says_what_the_answer_means(name: str) -> None:
 
 
 def test_a_run_in_examples_and_epochs(capsys: pytest.CaptureFixture[str]) -> None:
-    epochs = answer(capsys, *EPSILON, "--examples", "1000", "--batch-size", "30", "--epochs", "1.5")
+    epochs = answer(capsys, *EPSILON, "--samples", "1000", "--batch-size", "30", "--epochs", "1.5")
     assert 0.03 <= epochs["mechanism"]["sampling"]["rate"] < 0.03 * (1 + 1e-15)
     assert epochs["steps"] == 50
     assert (epochs["mechanism"]["sampling"]["kind"], epochs["neighbours"]) == ("poisson", "zero-out")
@@ -118,16 +118,16 @@ def test_rates_are_never_rounded_down(batch: int, more: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--steps", "5"], "--sample-rate must be given where --sampling is poisson, or --examples with --batch-size"),
-        (["--steps", "5", "--examples", "9"], "--batch-size must be given where the other of"),
+        (["--steps", "5"], "--sample-rate must be given where --sampling is poisson, or --samples with --batch-size"),
+        (["--steps", "5", "--samples", "9"], "--batch-size must be given where the other of"),
         (
-            ["--steps", "5", "--sample-rate", "0.1", "--examples", "9"],
-            "--examples must be left out where --sample-rate",
+            ["--steps", "5", "--sample-rate", "0.1", "--samples", "9"],
+            "--samples must be left out where --sample-rate",
         ),
         (["--sample-rate", "0.1"], "--steps must be given where --sampling is poisson, or --epochs"),
         (["--sample-rate", "0.1", "--steps", "5", "--epochs", "2"], "--epochs must be left out where --steps is given"),
         (
-            ["--steps", "5", "--examples", "9", "--batch-size", "10"],
+            ["--steps", "5", "--samples", "9", "--batch-size", "10"],
             "--batch-size must be an integer in [1, 9], got 10",
         ),
         (["--sample-rate", "1e-9", "--epochs", "1e9"], "--epochs must be at most 1e+09 steps long, got 1000000000.0"),

@@ -13,11 +13,13 @@ from tests.house.import_graph import ROOT
 # A first line that begins so says which question is answered, and no reader of an index sees the answer's kind.
 QUESTIONS = {"how", "what", "whether", "when", "where", "which", "who", "whose", "why", "if", "in", "by", "of", "from"}
 # In the field: public probes, small-loss part, predict, fixed, expensive, shows, per-sample vmap, zero, wrong; except
-# for, continue or resume, free, at random, at no cost, detected.
+# for, continue or resume, free, at random, at no cost, detected; a sample is what others call an example or a record.
 HOUSE_WORDS = re.compile(
     r"\b(light steps?|foretells?|foretold|mended|dear(er|est)?|betrays?|taken whole|nought|go astray"
     r"|but\s+for|(go|goes|gone)\s+on\s+with|lets?\s+go\s+of|now\s+and\s+then|as\s+ever|for\s+nothing|found\s+out"
-    r"|(known|revealed|shared) probes|probes (known|revealed)|probe.sharing)\b|(?<!squared-)\bnorm ratios?\b",
+    r"|(known|revealed|shared) probes|probes (known|revealed)|probe.sharing"
+    r"|per-example|(one|each|every) example|number\s+of\s+examples|examples\s+of\s+(one|a)\s+person|loudest)\b"
+    r"|--examples\b|\d probes, (batch|sample)\b(?!es)|(?<!squared-)\bnorm ratios?\b",
     re.IGNORECASE,
 )
 ANOTHER_WORD = re.compile(r"""["'](absent|omitted|not given|unset)[ :"']""")  # of an argument that is "left out"
@@ -64,7 +66,18 @@ def test_a_question_is_seen(docstring: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["Light steps of a run", "twice as dear", "32 known probes", "the norm ratio X", "all but\nfor one"]
+    "text",
+    [
+        "Light steps of a run",
+        "twice as dear",
+        "32 known probes",
+        "the norm ratio X",
+        "all but\nfor one",
+        "per-example clipping",
+        "the number of\nexamples",
+        "dprmt noise --examples 9",
+        "ε, 32 probes, batch (a)",
+    ],
 )
 def test_a_house_word_is_seen(text: str) -> None:
     assert len(house_words(text)) == 1

@@ -41,9 +41,9 @@ def test_what_is_composed_of_curves_says_so(capsys: pytest.CaptureFixture[str]) 
     ("words", "phrase"),
     [
         ([], "replaced by one without a gradient"),
-        (["--neighbours", "add-remove"], "chosen without the number of examples"),
+        (["--neighbours", "add-remove"], "chosen without the number of samples"),
         (["--neighbours", "replace-one"], "replaced by any other"),
-        (["--group", "4"], "up to 4 examples of one person"),
+        (["--group", "4"], "up to 4 samples of one person"),
     ],
 )
 def test_statements_name_the_relation(capsys: pytest.CaptureFixture[str], words: list[str], phrase: str) -> None:

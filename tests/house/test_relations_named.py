@@ -52,11 +52,11 @@ RELATIONS = {
     "add-remove, groups of 2": "--group 2 --neighbours add-remove",
 }
 SENTENCES = {
-    "zero-out": r"one example may be replaced by one without a gradient",
-    "add-remove": r"addition or removal of one example",
-    "replace-one": r"one example may be replaced by any other",
-    "zero-out, groups of 2": r"up to 2 examples of one person.*each be replaced by one without a gradient",
-    "add-remove, groups of 2": r"addition or removal of up to 2 examples of one person",
+    "zero-out": r"one sample may be replaced by one without a gradient",
+    "add-remove": r"addition or removal of one sample",
+    "replace-one": r"one sample may be replaced by any other",
+    "zero-out, groups of 2": r"up to 2 samples of one person.*each be replaced by one without a gradient",
+    "add-remove, groups of 2": r"addition or removal of up to 2 samples of one person",
 }
 
 
@@ -200,15 +200,15 @@ def test_proofs_name_groups(
 
 def test_a_rate_that_tells_the_number_of_examples_is_none_of_add_remove(capsys: pytest.CaptureFixture[str]) -> None:
     """(N0): q = B/N differs between these neighbours, so no claim about them; nor does their card call n public."""
-    of_n = "--noise-multiplier 2 --examples 1000 --batch-size 20 --epochs 1"
+    of_n = "--noise-multiplier 2 --samples 1000 --batch-size 20 --epochs 1"
     for command, rest in (("epsilon", "--delta 1e-5"), ("delta", "--epsilon 1"), ("probes", "--delta 1e-5 --budget 2")):
         for relation in ("--neighbours add-remove", "--neighbours add-remove --group 2"):
             assert main(shlex.split(f"{command} {of_n} {rest} {relation}")) == 2
             error = capsys.readouterr().err
-            assert "--examples must be left out where --neighbours is add-remove" in error
+            assert "--samples must be left out where --neighbours is add-remove" in error
             assert error.count("\n") == 1
     assert main(shlex.split(f"epsilon {of_n} --delta 1e-5")) == 0
-    public = "the number of examples, names of labels"
+    public = "the number of samples, names of labels"
     assert public not in said(capsys, f"statement {RUN} --delta 1e-5 --neighbours add-remove")
     assert public not in said(capsys, f"statement {RUN} --delta 1e-5 --neighbours add-remove --group 2")
     assert public in said(capsys, f"statement {RUN} --delta 1e-5")

@@ -90,7 +90,7 @@ def test_a_false_alarm_is_shown_as_what_it_is() -> None:
     for entry in (signal, alarm, replace(signal, noisy=0.1 * values), replace(alarm, noisy=0.1 * values)):
         assert f"\n| {entry.verdict} | " in page
     said = shown_sentence([signal], [alarm])
-    assert said.startswith("Spectra shown whose clean top value is above the detection threshold: 1. The loudest")
+    assert said.startswith("Spectra shown whose clean top value is above the detection threshold: 1. The largest")
     assert f"value at step 2 stands at {alarm.top_over_edge:.3f} bulk edges" in said
     assert "at less than 0.01 of the threshold: what looks like a signal is noise" in said
     assert "none is shown" in shown_sentence([signal], [])

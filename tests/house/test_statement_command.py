@@ -82,7 +82,7 @@ def test_the_relation_unit_and_what_is_released_are_named(capsys: pytest.Capture
     options = ("--neighbours", "replace-one", "--unit", "one letter", "--also", "laplace:4")
     assert main(["statement", *RUN, *options]) == 0
     page = capsys.readouterr().out
-    assert "replace-one: when one example may be replaced by any other" in page
+    assert "replace-one: when one sample may be replaced by any other" in page
     assert "one letter" in page
     assert page.count("a number with Laplace noise of scale 4") == 2  # in the paragraph, and in the list
     assert "does not know this mechanism" in page

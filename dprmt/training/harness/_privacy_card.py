@@ -33,7 +33,7 @@ _NOT_COVERED = (
     " data",
     SCORES,
     CHOICE,
-    "the number of examples, names of labels, and all that the recipe says: public",
+    "the number of samples, names of labels, and all that the recipe says: public",
     "random states and the draws of an epoch that `checkpoint/` holds until the run is finished",
     "whoever reads the process' memory; timing; rounding of sums, and the law of noise in floating point",
 )
