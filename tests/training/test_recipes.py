@@ -356,22 +356,3 @@ def test_sections_are_keywords_of_the_library() -> None:
     assert privacy - words(plan_private) == beside
     optimizer = {field.name for field in dataclasses.fields(recipes.OptimizerRecipe)}
     assert optimizer - words(make_optimizer, Subspaces) == {"learning_rate", "schedule"}
-
-
-def test_a_rank_that_adapts_is_refused_by_name() -> None:
-    """The error says what to give instead; files that were written with nothing there are read."""
-    grape = load_recipe("roberta-large-sst2-grape")
-    with pytest.raises(ParameterError, match=r"optimizer\.energy_share must be left out.*fixed, by optimizer\.rank"):
-        grape.with_changes({"optimizer.projector": "svd", "optimizer.energy_share": 0.9})
-    values = grape.to_dict()
-    assert "energy_share" not in values["optimizer"]
-    values["optimizer"]["energy_share"] = None
-    assert recipes.recipe_from_dict(values) == grape
-
-
-@pytest.mark.parametrize("former", ["operator", "nuclear"])
-def test_a_loss_that_was_a_method_is_understood(former: str) -> None:
-    recipe = load_recipe("minilm-docstrings").with_changes({"denoising.method": former})
-    assert (recipe.denoising.method, recipe.denoising.loss) == ("paper", former)
-    with pytest.raises(ParameterError, match=r"denoising\.method must be one of 'none', 'gate', 'paper', 'blend'"):
-        recipe.with_changes({"denoising.method": former})

@@ -39,6 +39,7 @@ def folder(tmp_path_factory) -> Path:
 FULL = {"model.finetune": "full", "model.lora": None}
 # Some layers are wider than eight probes; with this noise the accountant answers quickly.
 ESTIMATED = {"privacy.noise_multiplier": 2.0, **FULL}
+OPERATOR = {"denoising.method": "paper", "denoising.loss": "operator"}
 HUTCHINSON = {"kind": "hutchinson", "probes": 8}
 TARGET = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0}
 
@@ -89,7 +90,7 @@ def test_run_folder_tells_the_whole_story(folder, tmp_path):
         ),
         ({"optimizer.name": "adambc", "denoising.method": "paper"}, ExactNorms()),
         ({"optimizer.name": "grape", "optimizer.rank": 2, "optimizer.refresh_every": 2, **FULL}, ExactNorms()),
-        ({"optimizer.name": "gdm", "model.architecture": "roberta", "denoising.method": "operator"}, ExactNorms()),
+        ({"optimizer.name": "gdm", "model.architecture": "roberta", **OPERATOR}, ExactNorms()),
     ],
     ids=["ghost-denoised", "hutchinson", "hutch++", "adambc-denoised", "grape", "roberta-gdm"],
 )

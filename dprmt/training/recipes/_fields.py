@@ -32,11 +32,6 @@ class Section:
     def check_together(self) -> None:
         """Check what concerns several fields."""
 
-    @classmethod
-    def of_today(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A table with words of earlier versions, in today's."""
-        return values
-
 
 def count(low: int = 1, high: int | None = None) -> Check:
     """An integer in ``[low, high]``, and in 32 bits, which torch and the accountants take."""
@@ -153,7 +148,6 @@ def subsection(kind: type[Any], short: str | None = None) -> Check:
 
 def read_section(kind: type[Any], values: Mapping[str, Any]) -> Any:
     """Build a section from a table."""
-    values = kind.of_today(values)
     prefix = f"{kind.section}." if kind.section else ""
     entries = {entry.name: entry for entry in dataclasses.fields(kind)}
     for key in values:

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dprmt._validation import ParameterError
 from dprmt.training.recipes._fields import (
@@ -328,13 +326,6 @@ class OptimizerRecipe(Section):
     refresh_every: int = checked(count(), 100)
     projector: str = checked(choice("gaussian", "stiefel", "svd"), "gaussian")
 
-    @classmethod
-    def of_today(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A table of today from one with a rank that adapted, which is refused."""
-        if (share := values.get("energy_share")) is not None:
-            raise ParameterError("optimizer.energy_share", share, "left out: a rank is fixed, by optimizer.rank")
-        return {key: value for key, value in values.items() if key != "energy_share"}
-
 
 @dataclass(frozen=True)
 class DenoisingRecipe(Section):
@@ -359,8 +350,7 @@ class DenoisingRecipe(Section):
         Scale a denoised layer back to its noisy norm. If absent, as the method says: "paper" and "blend" do, "gate"
         does not.
     loss : {"frobenius", "operator", "nuclear"}
-        The shrinker of "gate" and "paper"; the paper's is Frobenius. (``method = "operator"``, as it was called, still
-        means "paper" with this loss.)
+        The shrinker of "gate" and "paper"; the paper's is Frobenius.
     backend : {"auto", "gram", "lanczos", "products", "svd"}
         How "gate" and "paper" find singular values.
     memory : float
@@ -395,13 +385,6 @@ class DenoisingRecipe(Section):
         if self.method == "none" or self.norm_correction is not None:
             return self.norm_correction if self.method != "none" else None
         return DENOISERS[self.method].keeps_norm
-
-    @classmethod
-    def of_today(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A table of today from one that names its loss as a method."""
-        if values.get("method") in ("operator", "nuclear") and values.get("loss", "frobenius") == "frobenius":
-            return {**values, "method": "paper", "loss": values["method"]}
-        return values
 
 
 @dataclass(frozen=True)
