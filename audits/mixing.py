@@ -440,6 +440,7 @@ def _sum(code: Code, model: nn.Module, batches: Sequence[Batch]) -> torch.Tensor
 
 
 def _unguarded(step: ClippedStep, losses: Losses, batch: Batch, number: int) -> None:
+    step._looked()  # a hook that mixes gradients is seen by the first look whatever is given: here, what if it were not
     found = losses(step.model, batch)
     step._samplers.uses._buffers = {}  # buffers that change are refused whatever is given: here, what if they were not
     step.accumulate(found, samples=_names(batch), step=number)

@@ -95,6 +95,34 @@ def test_losses_that_depend_on_samples_of_one_side_are_refused(reads: str) -> No
         step.accumulate(losses, samples=range(4), step=0)
 
 
+@pytest.mark.parametrize(
+    ("size", "whose", "other"),
+    [(2, 0, 1), (2, 1, 0), (4, 0, 1), (4, 0, 3), (4, 1, 0), (4, 1, 3), (4, 3, 0), (4, 3, 1)],
+)
+def test_one_loss_with_one_other_samples_row_in_it_is_refused(size: int, whose: int, other: int) -> None:
+    """Where one of the two is the first or the last: one backward pass shows either's loss and either's row."""
+    step = private(nn.Linear(3, 2), "exact")
+    outputs = step.model(torch.randn(size, 3)).square().sum(1)
+    share = torch.zeros(size)
+    share[whose] = 0.01
+    with pytest.raises(ParameterError, match="no sample in another's loss"):
+        step.accumulate(outputs + share * outputs[other], samples=range(size), step=0)
+
+
+def test_what_may_be_rounding_is_looked_at_exactly_in_the_next_micro_batch() -> None:
+    """A row that is in another's loss by a millionth, of two: that row alone shows it, to all digits."""
+    step = private(nn.Linear(3, 2), "exact")
+    for number in range(2):
+        outputs = step.model(torch.randn(2, 3)).square().sum(1)
+        losses = outputs + torch.tensor([0.0, 1e-6]) * outputs[0]
+        if not number:
+            step.accumulate(losses, samples=[0, 1], step=0)
+            assert step._first is not None
+            continue
+        with pytest.raises(ParameterError, match="no sample in another's loss"):
+            step.accumulate(losses, samples=[2, 3], step=0)
+
+
 def test_one_sample_shows_nothing_so_that_the_next_micro_batch_is_looked_at_too() -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 2)

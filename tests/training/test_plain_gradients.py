@@ -1,4 +1,4 @@
-"""After the first look autograd forms no gradient of what the hooks capture, and nothing that is released changes."""
+"""Autograd forms no gradient of what the hooks capture, in the first step neither, and nothing released changes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] 
 @pytest.mark.parametrize("norms", ["exact", "ghost"])
 @pytest.mark.parametrize("case", CASES)
 def test_three_steps_are_the_same_bits(case: str, norms: str, autocast: bool) -> None:
-    """Against the same steps in which autograd forms all gradients; those it forms are those of the first step."""
+    """Against the same steps in which autograd forms all gradients."""
     make, batch = CASES[case]
     weights, formed = [], []
     for spares in (True, False):
@@ -99,10 +99,10 @@ def test_three_steps_are_the_same_bits(case: str, norms: str, autocast: bool) ->
         weights.append([p.detach().clone() for p in model.parameters()])
         formed.append(sum(value is not None for value in seen))
     assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
-    assert formed[1] == 3 * formed[0] > 0
+    assert formed[0] == 0 < formed[1]
 
 
-def test_a_large_table_has_no_dense_gradient_in_later_steps() -> None:
+def test_a_large_table_has_no_dense_gradient() -> None:
     """What is as large as the table is its sum, and what the optimizer is given of it; not autograd's zeros."""
     table = nn.Embedding(20_000, 8)
     step = private(nn.Sequential(table, nn.Linear(8, 2)))
@@ -111,12 +111,11 @@ def test_a_large_table_has_no_dense_gradient_in_later_steps() -> None:
         with TensorMemory() as memory:
             step.accumulate(losses, samples=range(4), step=number)
         step.step()
-        assert memory.peak >= table.weight.nbytes * (3 if number == 0 else 1)
-    assert memory.peak < 1.1 * table.weight.nbytes
+        assert table.weight.nbytes <= memory.peak < 1.1 * table.weight.nbytes
 
 
 def test_the_first_layer_forms_no_gradient_of_its_inputs() -> None:
-    """Two products after the first step: the norm's Gram matrices aside, only the sum; before, autograd's too."""
+    """The norm's Gram matrices aside, there is one product, the sum."""
     model = nn.Linear(30, 40, bias=False)
     step, shapes = private(model, "exact"), []
     for number in range(2):
@@ -125,7 +124,7 @@ def test_the_first_layer_forms_no_gradient_of_its_inputs() -> None:
             step.accumulate(losses, samples=range(4), step=number)
         shapes.append([event.input_shapes for event in profile.events() if event.name in ("aten::mm", "aten::addmm_")])
         step.step()
-    assert len(shapes[1]) == 1
+    assert [len(one) for one in shapes] == [1, 1]
 
 
 def test_forward_passes_are_as_they_were_afterwards() -> None:
@@ -176,19 +175,17 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("ones", [2, 3])
-def test_a_run_of_single_samples_forms_plain_gradients_once(ones: int) -> None:
-    """And again with the first several samples, for which the look waits."""
+def test_a_run_of_single_samples_forms_no_plain_gradients(ones: int) -> None:
+    """Nor do the first several samples, for which the look waits."""
     model, formed = Numbers(), []
     model.first.weight.register_hook(formed.append)
     step = private(model)
-    for number in range(ones):
-        step.accumulate(step.model(numbers(number)[:1]), samples=[number], step=number)
+    for number in range(ones + 2):
+        rows = slice(1) if number < ones else slice(None)
+        batch = numbers(number)[rows]
+        step.accumulate(step.model(batch), samples=range(len(batch)), step=number)
         step.step()
-    assert len([value for value in formed if value is not None]) == 1
-    for number in range(ones, ones + 2):
-        step.accumulate(step.model(numbers(number)), samples=range(4), step=number)
-        step.step()
-    assert len([value for value in formed if value is not None]) == 2
+    assert all(value is None for value in formed)
 
 
 def test_several_samples_that_were_taken_for_one_are_compared_at_the_next_micro_batch() -> None:
@@ -225,11 +222,11 @@ def first_peak(model: nn.Module, x: torch.Tensor) -> tuple[int, int]:
     return memory.peak, sum(value.nbytes for value in model.parameters())
 
 
-def test_the_first_look_holds_one_plain_gradient_and_no_sum() -> None:
-    """Of ten layers whose weights are most of all memory: beside their clipped sums, one of autograd's at a time."""
+def test_the_first_look_holds_no_plain_gradient_and_no_other_sum() -> None:
+    """Of ten layers whose weights are most of all memory."""
     model = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(10)), nn.Linear(256, 1), nn.Flatten(0))
     peak, weights = first_peak(model, torch.randn(4, 256))
-    assert peak < 1.2 * weights
+    assert peak < 1.05 * weights
 
 
 def test_what_checkpoints_run_again_is_not_kept_by_the_first_look() -> None:

@@ -23,7 +23,7 @@ from dprmt.training.clipping._matrix_layers import FactoredLayer
 from dprmt.training.clipping._memory import saved_for_backward
 from dprmt.training.clipping._policy import Layer
 from dprmt.training.clipping._rates import Rates
-from dprmt.training.norms import NormRecord
+from dprmt.training.norms import NormRecord, gram_entries
 
 _FLOAT = 4  # bytes
 _OF_THE_SUM = 5 * _FLOAT  # an entry's of the sum: written, and read and written as noise is added and it is divided
@@ -289,8 +289,11 @@ def _layer_cost(layer: Layer, seen: Seen, way: str) -> LayerCost:
         flops = 2 * b * t * columns * (d + p) + basis
         return LayerCost(layer.name, word, flops, drawn, 2 * size, at_once=size + _FLOAT * drawn, kept=held)
     if layer.takes_gram_matrices(t):
-        size = _FLOAT * b * t * t
-        return LayerCost(layer.name, "Gram", 2 * b * t * t * (d + p), moved=6 * size, at_once=3 * size, kept=held)
+        entries = b * gram_entries(t)
+        at_once = 3 * _FLOAT * b * t * min(t, 128)
+        return LayerCost(
+            layer.name, "Gram", 2 * entries * (d + p), moved=6 * _FLOAT * entries, at_once=at_once, kept=held
+        )
     size, flops = _FLOAT * b * d * p, _product(layer, seen)
     if layer.keeps_formed(t):  # in place of what a step without privacy forms
         return LayerCost(layer.name, "formed", 2 * b * d * p, moved=4 * size, kept=size)

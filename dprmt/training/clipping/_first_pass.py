@@ -1,13 +1,17 @@
 """What only a gradient shows: looked at once, in the first micro-batch, before anything of it is released.
 
 Whether a layer's first axis is the sample cannot be told from shapes where a batch is as large as a text is long.
-And a parameter that the model also uses by itself, not through its layer, gets a gradient that no hook sees.
+And a parameter that the model also uses by itself, not through its layer, gets a gradient that no hook sees. Where its
+own layer takes it as a constant (`WithoutPlainGradients`), that is all of its gradient; of other layers autograd's
+gradient is compared with what was captured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +19,7 @@ from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from torch.utils._pytree import tree_leaves
 
 from dprmt._validation import ParameterError
+from dprmt.training.clipping._constant_uses import ConstantUses, fingerprint
 from dprmt.training.clipping._layer_uses import without_hook_warning
 from dprmt.training.clipping._matrix_layers import Factors, ProjectedLayer, sketch_columns
 from dprmt.training.clipping._policy import Contribution, Layer
@@ -25,6 +30,9 @@ from dprmt.training.norms import full_precision
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 5e-3}
 _LOW_PRECISION = 0.05
 _CANCELLED = 0.02
+# Of a row's gradient, which is the same bits twice unless a device adds in another order every time.
+_ROUNDED = {torch.float64: 1e-9, torch.float32: 1e-4}
+_MIXED = "the first axis of every trainable layer, and of the losses, with no sample in another's loss"
 
 
 class FirstPass:
@@ -43,26 +51,33 @@ class FirstPass:
         self._plain: dict[torch.Tensor, torch.Tensor] = {}
         self._compares_sums = True  # of one sample once, and again with the samples of a batch
         self._spared = self._is_looking = False
+        self._together, self._differ = True, False
+        self._mixed: str | None = None
+        self.uses = ConstantUses()
         self._handles = [layer.module.register_forward_hook(self._keeper(layer.name)) for layer in layers]
 
     def spares(self, rows: int) -> bool:
-        """Whether a forward pass of so many rows needs no plain gradients: of one sample they are compared only once.
+        """Whether layers may take their parameters as constants in a forward pass of so many rows.
 
-        Asked by every layer that can do without, so that a batch of which something else was said is not compared.
+        Asked by every layer that can, which is then noted if it is looked at.
         """
         self._spared = not self._compares_sums and rows < self.least
-        return self._spared
+        self.uses.notes = not self._spared
+        return True
 
     def keep_gradient(self, parameter: torch.Tensor) -> None:
         """Keep what tells autograd's sum over the samples from others, of one parameter's after the other."""
-        if not self._compares_sums or self._spared:
+        if not self._compares_sums or self._spared or parameter.grad is None:
             return
-        assert parameter.grad is not None
         layer, gradient = self._projected.get(parameter), parameter.grad.detach()
         self._plain[parameter] = sketched(gradient if layer is None else layer.as_captured(gradient))
 
     def check_samples(self, losses: torch.Tensor) -> None:
-        """Raise unless the first and the last sample's losses depend on their own rows of all layers' outputs alone."""
+        """Raise if the first or the last sample's loss depends on others' rows of a layer's output.
+
+        In one backward pass, of the first loss and twice the last: exactly, but for these two rows, whose gradients
+        `check_sums` holds to those of all losses; or, where they differed by rounding before, in two.
+        """
         self._compares_sums = self._compares_sums or len(losses) >= self.least
         outputs = [(name, output, axis) for name, output, axis in self._outputs if output.requires_grad]
         for parameter in self._model.parameters():
@@ -74,21 +89,47 @@ class FirstPass:
             or any(output.shape[axis] != len(losses) for _, output, axis in outputs)
         ):
             return  # the last is refused by shape
-        for own in (0, len(losses) - 1):
-            gradients = list(self._gradients(losses[own], [output for _, output, _ in outputs]))[::-1]
-            for name, _, axis in outputs:
+        for rows in _looks(len(losses), self._together):
+            weights = torch.zeros_like(losses)
+            for row, weight in rows.items():
+                weights[row] = weight
+            gradients = list(self._gradients(losses, weights, [output for _, output, _ in outputs]))[::-1]
+            for name, output, axis in outputs:
                 gradient = gradients.pop()
-                if gradient is not None and _reaches_others(gradient.movedim(axis, 0), own):
-                    allowed = (
-                        "the first axis of every trainable layer, and of the losses, with no sample in another's loss"
-                    )
-                    raise ParameterError("samples", name, allowed)
+                if gradient is not None:
+                    by_sample = gradient.movedim(axis, 0)
+                    if _reaches_others(by_sample, rows):
+                        raise ParameterError("samples", name, _MIXED)
+                    if self._together:
+                        expected = {row: fingerprint(by_sample[row]) / weight for row, weight in rows.items()}
+                        output.register_hook(partial(self._compare_rows, name, axis, expected))
 
-    def check_sums(self, contributions: Sequence[Contribution], samples: int, *, finite: bool) -> bool:
-        """Raise unless the captured gradients of so many samples add up to autograd's; sums are as before.
+    def _compare_rows(self, name: str, axis: int, expected: Mapping[int, torch.Tensor], gradient: torch.Tensor) -> None:
+        """Note whether all losses give a row another gradient than its own loss did."""
+        by_sample = gradient.detach().movedim(axis, 0)
+        for row, alone in expected.items():
+            found = fingerprint(by_sample[row])
+            if not torch.equal(alone, found):
+                self._differ = True
+                tolerance = _ROUNDED.get(gradient.dtype, _LOW_PRECISION)
+                if float(torch.linalg.vector_norm(found - alone)) > tolerance * float(torch.linalg.vector_norm(alone)):
+                    self._mixed = name
 
-        ``finite``: whether all are. Returns: whether they were compared: NaN shows nothing.
+    def check_sums(
+        self,
+        contributions: Sequence[Contribution],
+        sources: Sequence[Layer],
+        squared: torch.Tensor,
+        *,
+        finite: bool,
+    ) -> bool:
+        """Raise unless the captured gradients add up to autograd's; sums are as before.
+
+        ``sources``: the layers of the contributions.
+        ``squared``: norms of the captured gradients, shape (B,).
+        ``finite``: whether all are. Returns: whether all was compared: NaN shows nothing.
         """
+        mixed, differ = self._mixed, self._differ
         if not self._compares_sums or self._spared or not finite:
             self.forget()
             return False
@@ -97,31 +138,43 @@ class FirstPass:
         try:
             for parameter in names:
                 parameter.summed_grad = None
-            wrong = [names.get(value, "a parameter") for value in self._unlike(contributions, samples)]
+            wrong = [names.get(value, "a parameter") for value in self._unlike(contributions, sources, squared)]
         finally:  # what is summed here is not clipped
             for parameter, total in zip(names, before, strict=True):
                 parameter.summed_grad = total
         self.forget()
-        self._compares_sums = False
+        self._compares_sums, self._together = differ, not differ
+        if mixed is not None:
+            raise ParameterError("samples", mixed, _MIXED)
         if wrong:
             allowed = (
                 "used through its own layer only: this one also gets a gradient from elsewhere in the model; "
                 "or name a module around all of it in whole=[...]"
             )
             raise ParameterError("model", wrong[0], allowed)
-        return True
+        return not differ
 
-    def _unlike(self, contributions: Sequence[Contribution], samples: int) -> list[torch.Tensor]:
+    def _unlike(
+        self, contributions: Sequence[Contribution], sources: Sequence[Layer], squared: torch.Tensor
+    ) -> list[torch.Tensor]:
         """Parameters of which something else was summed; one layer's sums at a time."""
-        ones = torch.ones(samples, dtype=torch.float64, device=_device_of(self._plain))
+        constant = self.uses.modules
+        wrong = [value for module in self.uses.unlike for value in module.parameters(recurse=False)]
+        for value in [value for module in constant for value in module.parameters(recurse=False)]:
+            if (elsewhere := self._plain.pop(value, None)) is not None and bool(elsewhere.any()):
+                wrong.append(value)
+        ones = torch.ones(len(squared), dtype=torch.float64, device=_device_of(self._plain))
         order, distances = list(self._plain), {}
-        for contribution in contributions:
-            for value, captured in self._captured(contribution, ones):
-                distances[value] = _distance(value, self._plain.pop(value), captured)
+        for contribution, layer in zip(contributions, sources, strict=True):
+            if layer.module not in constant:
+                for value, captured in self._captured(contribution, ones):
+                    distances[value] = _distance(value, self._plain.pop(value), captured)
         distances |= {value: _distance(value, self._plain.pop(value), None) for value in list(self._plain)}
         distances = self._over_processes(distances)
         largest = max((distance.length for distance in distances.values()), default=0.0)
-        return [value for value in order if distances[value].is_large(largest)]
+        if constant:  # whose gradients are not formed: these are about as long as all of them
+            largest = max(largest, float(squared.sum().sqrt()))
+        return wrong + [value for value in order if distances[value].is_large(largest)]
 
     def _captured(self, contribution: Contribution, ones: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Parameters, with sketches of what was captured of them: of factors without their product."""
@@ -148,6 +201,8 @@ class FirstPass:
     def forget(self) -> None:
         """Discard a forward pass."""
         self._outputs, self._plain, self._spared, self._is_looking = [], {}, False, False
+        self._differ, self._mixed = False, None
+        self.uses.forget()
 
     def remove(self) -> None:
         """Take the hooks away."""
@@ -155,12 +210,16 @@ class FirstPass:
         while self._handles:
             self._handles.pop().remove()
 
-    def _gradients(self, loss: torch.Tensor, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+    def _gradients(
+        self, losses: torch.Tensor, weights: torch.Tensor, outputs: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor | None]:
         self._model.disable_hooks()
+        self.uses.asks = True
         try:
             with without_hook_warning():
-                return torch.autograd.grad(loss, outputs, retain_graph=True, allow_unused=True)
+                return torch.autograd.grad(losses, outputs, weights, retain_graph=True, allow_unused=True)
         finally:
+            self.uses.asks = False
             self._model.enable_hooks()
 
     def _keeper(self, name: str) -> Callable[..., None]:
@@ -173,10 +232,20 @@ class FirstPass:
         return keep
 
 
-def _reaches_others(gradient: torch.Tensor, own: int) -> bool:
+def _looks(size: int, together: bool) -> list[dict[int, float]]:
+    """Weights of the first and the last loss, powers of two, in one backward pass or in two."""
+    last = size - 1
+    if not together:
+        return [{0: 1.0}, {last: 1.0}]
+    return [{0: 1.0, last: 2.0}] if last > 1 else [{0: 1.0}]
+
+
+def _reaches_others(gradient: torch.Tensor, own: Mapping[int, float]) -> bool:
     # 0 times a gradient that is not finite is NaN: such a sample is left out later.
-    others = torch.cat([gradient[:own], gradient[own + 1 :]])
-    return bool(others.nan_to_num(0.0, 0.0, 0.0).any())
+    ends = [-1, *sorted(own), len(gradient)]
+    return any(
+        bool(gradient[start + 1 : end].nan_to_num(0.0, 0.0, 0.0).any()) for start, end in itertools.pairwise(ends)
+    )
 
 
 @dataclass(frozen=True)

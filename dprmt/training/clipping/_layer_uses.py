@@ -22,10 +22,12 @@ class LayerUses:
 
     ``waiting``: uses with gradients, of layers that are not measured yet.
     ``squared``, ``contributions``: squared norms over the measured ones, and what they are of.
+    ``sources``: the layers of the contributions.
     ``size``: how many samples there are, by whoever said so first.
 
     ``expected``: whether a backward pass may come now; always, unless it ``needs_step``.
     ``summing``: whether something of it may be in the sums already.
+    ``watch``: is told of each use that the backward pass has come to, if there is one.
 
     Position embeddings get a batch axis. Some models look up those of one sample and let the sum broadcast them,
     (1, T, d) to (B, T, d): their gradient would arrive summed over samples. Integers with a first axis of length 1 are
@@ -35,9 +37,11 @@ class LayerUses:
     waiting: dict[Layer, list[Use]]
     squared: torch.Tensor | None
     contributions: list[Contribution]
+    sources: list[Layer]
     size: int | None
     expected: bool
     summing: bool
+    watch: Callable[[nn.Module, Sequence[torch.Tensor], torch.Tensor], None] | None = None
 
     def __init__(self, model: nn.Module, layers: Sequence[Layer], *, needs_step: bool) -> None:
         self._trained = {layer: _trainable(layer.module) for layer in layers}
@@ -89,6 +93,8 @@ class LayerUses:
             todo = f"the first axis of a trainable layer is that of the {size} samples, {cause}"
             raise TrainingStateError(f"{shapes}: {todo}; or name a module around it in whole=[...]")
         self.size = size
+        if self.watch is not None:
+            self.watch(layer.module, inputs, gradients)
         self.waiting.setdefault(layer, []).append((inputs, gradients))
         return len(self.waiting[layer]) >= self._forward[layer]
 
@@ -104,7 +110,7 @@ class LayerUses:
                 parameter.__dict__.pop("_current_grad_sample", None)
                 parameter.__dict__.pop("_norm_sample", None)
         self._forward: Counter[Layer] = Counter()
-        self.waiting, self.squared, self.contributions, self.size = {}, None, [], None
+        self.waiting, self.squared, self.contributions, self.sources, self.size = {}, None, [], [], None
         self.expected, self.summing, self._buffers = not self._needs_step, False, {}
 
     def remove(self) -> None:

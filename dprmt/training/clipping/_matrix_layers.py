@@ -20,6 +20,7 @@ from dprmt.training.norms import (
     exact_squared_norms,
     full_precision,
     ghost_squared_norms,
+    gram_entries,
     is_conv1d,
     layer_record,
     rounding_margin,
@@ -159,11 +160,11 @@ class FactoredLayer:
         return ghost_squared_norms(a.to(dtype), g.to(dtype), bias=bias, margin=margin), [factors]
 
     def takes_gram_matrices(self, tokens: int) -> bool:
-        """True if T²(d + p) products are fewer than the T·d·p of a gradient; twice as expensive in float64."""
+        """True if (d + p) products an entry of a Gram matrix are fewer than T·d·p; twice as expensive in float64."""
         if self._policy.form:
             return False
         price = 2 if self._gram == torch.float64 and self.module.weight.dtype != torch.float64 else 1
-        return price * tokens * sum(self._sizes) < math.prod(self._sizes)
+        return price * gram_entries(tokens) * sum(self._sizes) < tokens * math.prod(self._sizes)
 
     def keeps_formed(self, tokens: int) -> bool:
         """Whether gradients are no larger than their factors."""

@@ -6,7 +6,7 @@ hooks capture are inputs and output gradients; they do not change where paramete
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,16 @@ class WithoutPlainGradients:
     """Takes the place of ``module.forward``, with the same output.
 
     ``is_on``: says at each pass whether autograd may leave the parameters' gradients out.
+    ``note``: is told of the module, its inputs and its output when it does.
     """
 
-    def __init__(self, module: nn.Module, is_on: Callable[[], bool]) -> None:
-        self._module, self._forward, self._is_on = module, module.forward, is_on
+    def __init__(
+        self,
+        module: nn.Module,
+        is_on: Callable[[], bool],
+        note: Callable[[nn.Module, Sequence[Any], torch.Tensor], None],
+    ) -> None:
+        self._module, self._forward, self._is_on, self._note = module, module.forward, is_on, note
         module.forward = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -38,8 +44,11 @@ class WithoutPlainGradients:
             output = self._forward(*args, **kwargs)
         finally:
             module.__dict__["_parameters"] = own
-        # Without a graph behind its inputs the layer would have none, and its hooks would not be called.
-        return output if output.requires_grad else _WithGraph.apply(output, *filter(_is_trained, own.values()))
+        if not output.requires_grad:
+            # Without a graph behind its inputs the layer would have none, and its hooks would not be called.
+            output = _WithGraph.apply(output, *filter(_is_trained, own.values()))
+        self._note(module, args, output)
+        return output
 
     def remove(self) -> None:
         """Give the module its own forward pass back."""
@@ -49,7 +58,9 @@ class WithoutPlainGradients:
 
 def spares_plain_gradients(module: nn.Module) -> bool:
     """Whether the module's class, and no patch of somebody else's, says what its forward pass is."""
-    return (is_matrix(module) or type(module) in _KINDS) and "forward" not in vars(module)
+    kind = type(module)
+    own = getattr(kind.forward, "__module__", None) == kind.__module__
+    return (is_matrix(module) or kind in _KINDS) and own and "forward" not in vars(module)
 
 
 class _WithGraph(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy

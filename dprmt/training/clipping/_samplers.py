@@ -274,6 +274,7 @@ class NormSamplers:
         self.uses.squared = squared if total is None else total + squared.to(total.device)
         if self._keep:
             self.uses.contributions += contributions
+            self.uses.sources += [layer] * len(contributions)
         return squared
 
     def _check_tokens(self, layer: Layer, tokens: int) -> None:

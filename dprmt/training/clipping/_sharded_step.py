@@ -246,6 +246,10 @@ class _ShardedFirstPass(FirstPass):
         super().__init__(model, layers)
         self._shards = shards
 
+    def spares(self, rows: int) -> bool:
+        """Never: gradients of shards are compared."""
+        return False
+
     def keep_gradient(self, parameter: torch.Tensor) -> None:
         """Of a shard; ``fully_shard`` has taken the mean over processes."""
         if self._compares_sums:

@@ -149,11 +149,12 @@ class ClippedStep(LogicalStep):
         self._first: FirstPass | None = FirstPass(model, samplers.layers)
         self._handles = [value.register_post_accumulate_grad_hook(self._let_go) for value in optimizer.params]
         self._plainless = [
-            WithoutPlainGradients(layer.module, lambda: self._spares_plain_gradients())  # a copied model copies methods
+            # A copied model would copy methods.
+            WithoutPlainGradients(layer.module, lambda: self._spares_plain_gradients(), lambda *use: self._note(*use))
             for layer in samplers.layers
             if not isinstance(layer, WholeModule) and spares_plain_gradients(layer.module)
         ]
-        optimizer.collect = self._collect
+        optimizer.collect, samplers.uses.watch = self._collect, self._watch
 
     @property
     def record(self) -> NormRecord:
@@ -319,8 +320,15 @@ class ClippedStep(LogicalStep):
         return self._model.to_standard_module()
 
     def _spares_plain_gradients(self) -> bool:
-        # What is looked at is compared with them.
         return self._first is None or self._first.spares(self._samplers.uses.batch_size)
+
+    def _note(self, module: torch.nn.Module, inputs: Sequence[Any], output: torch.Tensor) -> None:
+        if self._first is not None:
+            self._first.uses.note(module, inputs, output)
+
+    def _watch(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> None:
+        if self._first is not None:
+            self._first.uses.capture(module, inputs, gradients)
 
     def _let_go(self, parameter: torch.Tensor) -> None:
         if self._first is not None:
@@ -330,7 +338,7 @@ class ClippedStep(LogicalStep):
     def _looked(self) -> None:
         if self._first is not None:
             self._first.remove()
-        self._first = None
+        self._first = self._samplers.uses.watch = None
 
     def _collect(self) -> None:
         # In Opacus' own loop nobody calls accumulate.
@@ -351,7 +359,7 @@ class ClippedStep(LogicalStep):
         if squared is None:
             return False
         finite = torch.isfinite(squared)
-        seen = self._first is not None and self._look(self._first, contributions, finite)
+        seen = self._first is not None and self._look(self._first, contributions, squared, finite)
         factors = clip_factors(squared, self.optimizer.max_grad_norm, rounding=self._samplers.rounding)
         kept = self._kept(finite)
         if seen:
@@ -362,11 +370,14 @@ class ClippedStep(LogicalStep):
             self._summed()
         return True
 
-    def _look(self, first: FirstPass, contributions: Sequence[Contribution], finite: torch.Tensor) -> bool:
+    def _look(
+        self, first: FirstPass, contributions: Sequence[Contribution], squared: torch.Tensor, finite: torch.Tensor
+    ) -> bool:
         """Whether all was seen that the first micro-batch has to show."""
         # One row cannot show whether rows mix.
         several = self._in_any((self._samplers.uses.size or len(finite)) > 1)
-        return first.check_sums(contributions, len(finite), finite=self._in_all(bool(finite.all()))) and several
+        sources = self._samplers.uses.sources
+        return first.check_sums(contributions, sources, squared, finite=self._in_all(bool(finite.all()))) and several
 
     # What processes that share a model do together, see `ShardedStep`.
 

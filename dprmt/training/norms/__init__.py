@@ -6,7 +6,7 @@ memory per sample:
 | function                         | memory       | norm                                     |
 |----------------------------------|--------------|------------------------------------------|
 | :func:`exact_squared_norms`      | a block      | exact                                    |
-| :func:`ghost_squared_norms`      | T²           | exact                                    |
+| :func:`ghost_squared_norms`      | 128·T        | exact                                    |
 | :func:`hutchinson_squared_norms` | k(T + d + p) | times Σ λ_i χ²_i(k)/k                    |
 | :func:`hutchpp_squared_norms`    | k(T + d + p) | times h + (1-h) Σ λ_i χ²_i(k)/k          |
 
@@ -31,6 +31,7 @@ from dprmt.training.norms._exact import embedding_rows as embedding_rows
 from dprmt.training.norms._exact import embedding_squared_norms as embedding_squared_norms
 from dprmt.training.norms._exact import exact_squared_norms as exact_squared_norms
 from dprmt.training.norms._ghost import ghost_squared_norms as ghost_squared_norms
+from dprmt.training.norms._ghost import gram_entries as gram_entries
 from dprmt.training.norms._hutchinson import HutchinsonEstimator as HutchinsonEstimator
 from dprmt.training.norms._hutchinson import hutchinson_squared_norms as hutchinson_squared_norms
 from dprmt.training.norms._hutchpp import HutchPlusPlusEstimator as HutchPlusPlusEstimator
@@ -67,6 +68,7 @@ __all__ = [
     "exact_squared_norms",
     "full_precision",
     "ghost_squared_norms",
+    "gram_entries",
     "hutchinson_squared_norms",
     "hutchpp_squared_norms",
     "is_conv1d",

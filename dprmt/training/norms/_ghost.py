@@ -6,16 +6,19 @@ import math
 
 import torch
 
-from dprmt.training.norms._layer_gradient import full_precision, layer_gradient
+from dprmt.training.norms._layer_gradient import LayerGradient, full_precision, layer_gradient
+
+_ROWS = 128  # of Gram matrices at once: they are symmetric, and what is left of a block was in an earlier one
 
 
 def ghost_squared_norms(
     activations: torch.Tensor, gradients: torch.Tensor, *, bias: bool = False, margin: float = 0.0
 ) -> torch.Tensor:
-    """‖AᵀG‖²_F = ⟨AAᵀ, GGᵀ⟩ for every sample of a linear-like layer: O(T²) memory per sample.
+    """‖AᵀG‖²_F = ⟨AAᵀ, GGᵀ⟩ for every sample of a linear-like layer: in the memory of 128 rows of T numbers per sample.
 
-    Cheaper than :func:`exact_squared_norms` where T(d + p) < dp. Less accurate: the result is a difference of
-    squares and loses twice the digits that cancel in AᵀG. It is never negative.
+    Gram matrices are symmetric: of more than 128 tokens only what is right of the diagonal is formed. Cheaper than
+    :func:`exact_squared_norms` where these :func:`gram_entries` times (d + p) are fewer than T·d·p. Less accurate: the
+    result is a difference of squares and loses twice the digits that cancel in AᵀG. It is never negative.
 
     Parameters
     ----------
@@ -56,10 +59,42 @@ def ghost_squared_norms(
     """
     layer = layer_gradient(activations, gradients, bias)
     with full_precision(layer.left.device):
-        of_activations = layer.left @ layer.left.transpose(1, 2) + float(bias)
-        of_gradients = layer.right @ layer.right.transpose(1, 2)
-        norms = (of_activations * of_gradients).sum((1, 2), dtype=torch.float64).clamp_min(0.0)
+        norms = _products(layer, float(bias)).clamp_min(0.0)
     if margin == 0.0:
         return norms
     a, g = (factor.square().sum(2, dtype=torch.float64) for factor in (layer.left, layer.right))
     return norms + math.sqrt(2) * margin * ((a + bias) * g).sum(1)
+
+
+def gram_entries(tokens: int) -> int:
+    """How many entries of a Gram matrix are formed: all T² of at most 128 tokens, little more than half of many.
+
+    Parameters
+    ----------
+    tokens : int
+        T >= 0.
+
+    Returns
+    -------
+    int
+        Their number.
+
+    Examples
+    --------
+    >>> gram_entries(128) / 128**2, gram_entries(1024) / 1024**2
+    (1.0, 0.5625)
+    """
+    return sum(min(_ROWS, tokens - first) * (tokens - first) for first in range(0, tokens, _ROWS))
+
+
+def _products(layer: LayerGradient, bias: float) -> torch.Tensor:
+    """⟨AAᵀ + bias, GGᵀ⟩, from the diagonal's blocks and twice what is right of them."""
+    left, right, total = layer.left, layer.right, layer.left.new_zeros(len(layer.left), dtype=torch.float64)
+    for first in range(0, left.shape[1], _ROWS):
+        rows = slice(first, first + _ROWS)
+        product = left[:, rows] @ left[:, first:].transpose(1, 2) + bias
+        product *= right[:, rows] @ right[:, first:].transpose(1, 2)
+        wide = product.shape[1]
+        total += product[:, :, :wide].sum((1, 2), dtype=torch.float64)
+        total += 2.0 * product[:, :, wide:].sum((1, 2), dtype=torch.float64)
+    return total
