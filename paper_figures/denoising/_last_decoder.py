@@ -54,18 +54,22 @@ class LastDecoder(torch.nn.Module):  # type: ignore[misc]
         ``hidden`` is h, shape (B, T, width), and ``targets`` the token after each, shape (B, T), -100 where none is
         learnt. Padding is on the right, where a causal layer does not look.
         """
+        learnt = targets != IGNORED
+        losses = _OutputLoss.apply(self.last_states(hidden, learnt), self.output.weight, targets[learnt])
+        text = torch.nonzero(learnt)[:, 0]
+        return hidden.new_zeros(len(hidden)).index_add(0, text, losses) / learnt.sum(dim=1)
+
+    def last_states(self, hidden: torch.Tensor, learnt: torch.Tensor) -> torch.Tensor:
+        """What the output matrix is multiplied with where a token is learnt, shape (tokens, width)."""
         places = torch.arange(hidden.shape[1]).expand(hidden.shape[:2])
         attended, _ = self.layer.self_attn(
             hidden_states=self.layer.input_layernorm(hidden),
             position_embeddings=self.rotary(hidden, position_ids=places),
             attention_mask=None,
         )
-        learnt = targets != IGNORED
         states = (hidden + attended)[learnt]
-        states = states + self.layer.mlp(self.layer.post_attention_layernorm(states))
-        losses = _OutputLoss.apply(self.norm(states), self.output.weight, targets[learnt])
-        text = torch.nonzero(learnt)[:, 0]
-        return hidden.new_zeros(len(hidden)).index_add(0, text, losses) / learnt.sum(dim=1)
+        normed: torch.Tensor = self.norm(states + self.layer.mlp(self.layer.post_attention_layernorm(states)))
+        return normed
 
 
 class _OutputLoss(torch.autograd.Function):  # type: ignore[misc]

@@ -44,6 +44,8 @@ class Setting:
         Steps trained before each look.
     micro, count : int
         Samples expected in each of so many draws.
+    train : str
+        A file in place of the recipe's data; "" for these.
     """
 
     recipe: str
@@ -52,12 +54,15 @@ class Setting:
     stages: tuple[int, ...]
     micro: int
     count: int
+    train: str = ""
 
     def load(self) -> Recipe:
         """The recipe, with its files where ``--data`` says."""
         recipe = load_recipe(self.recipe)
         if self.files:
-            there = {f"data.{part}": _files(self.files, getattr(recipe.data, part)) for part in ("train", "validation")}
+            parts = ("train", "validation")
+            names = {part: (self.train,) if self.train else getattr(recipe.data, part) for part in parts}
+            there = {f"data.{part}": _files(self.files, of) for part, of in names.items()}
             recipe = recipe.with_changes({**there, "data.test": []})
         plain = {"denoising.method": "none", "evaluation.every": None, "telemetry.on": False}
         return recipe.with_changes({**plain, **self.changes})
@@ -94,8 +99,11 @@ SETTINGS: dict[str, Setting] = {
         16,
     ),
     "MiniLM, SST-2, LoRA": Setting("minilm-sst2", "sst2", _SST2, (0, 40), 64, 64),
+    "MiniLM, SST-2, LoRA in the last matrix": Setting(
+        "minilm-sst2", "sst2", {**_SST2, "model.lora.targets": ["layer.5.output.dense"]}, (0, 40), 64, 64
+    ),
     "SmolLM2, E2E, LoRA": Setting("smollm2-e2e", "e2e", {"training.steps": 6}, (0, 6), 16, 16),
-    "SmolLM2, DART, LoRA": Setting("smollm2-dart", "dart", {}, (0,), 16, 16),
+    "SmolLM2, DART, LoRA": Setting("smollm2-dart", "dart", {}, (0,), 16, 16, "dart-v1.1.1-full-dev.json"),
     "small RoBERTa, docstrings": Setting("roberta-tiny-docstrings", "", {}, (0, 60), 64, 64),
     "small Qwen3, docstrings": Setting("qwen3-tiny-docstrings", "", {}, (0, 30), 64, 32),
 }

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import torch
+
+from paper_figures.digits._networks import Weights, accuracy, clipped_sum, start
+from paper_figures.digits._samples import Part
 
 _TRAIN, _TUNE, _TEST = 7000, 1000, 2000
 _FILES = ("mnist/t10k-images-idx3-ubyte.gz", "mnist/t10k-labels-idx1-ubyte.gz")
@@ -14,11 +18,34 @@ _FILES = ("mnist/t10k-images-idx3-ubyte.gz", "mnist/t10k-labels-idx1-ubyte.gz")
 
 @dataclass(frozen=True)
 class Images:
-    """Rows of pixels and their digits, for three uses that share no image."""
+    """`Samples` of rows of pixels and their digits, for a network with one hidden layer or none."""
 
     train: tuple[torch.Tensor, torch.Tensor]
     tune: tuple[torch.Tensor, torch.Tensor]
     test: tuple[torch.Tensor, torch.Tensor]
+
+    @property
+    def size(self) -> int:
+        """How many there are to train on."""
+        return len(self.train[1])
+
+    @property
+    def sizes(self) -> list[int]:
+        """See `Samples`."""
+        return [len(labels) for _, labels in (self.train, self.tune, self.test)]
+
+    def start(self, hidden: int, seeds: Sequence[int]) -> Weights:
+        """See `Samples`."""
+        return start(self.pixels, hidden, seeds, self.classes)
+
+    def clipped_sum(self, weights: Weights, drawn: torch.Tensor, clip: float) -> Weights:
+        """See `Samples`."""
+        x, y = self.train
+        return clipped_sum(weights, x[drawn][None], y[drawn][None], clip)
+
+    def accuracy(self, weights: Weights, part: Part) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Samples`."""
+        return accuracy(weights, self.tune if part == "tune" else self.test)
 
     @property
     def pixels(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -16,7 +17,7 @@ def is_matrix(name: str) -> bool:
     return not name.endswith(" bias")
 
 
-def start(pixels: int, hidden: int, seeds: list[int], classes: int = 10) -> Weights:
+def start(pixels: int, hidden: int, seeds: Sequence[int], classes: int = 10) -> Weights:
     """Uniform weights, as torch's linear layers have them, by seed; ``hidden``: 0 for a head alone."""
     layers = {"first": (pixels, hidden), "second": (hidden, classes)} if hidden else {"head": (pixels, classes)}
     weights: dict[str, list[torch.Tensor]] = {}

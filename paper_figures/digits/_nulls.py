@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +10,10 @@ import numpy as np
 from paper_figures._pieces import Pieces
 from paper_figures._verdict import Interval, mean_interval, share_interval
 from paper_figures.digits._compared import compared
-from paper_figures.digits._images import Images
 from paper_figures.digits._runs import Run
+from paper_figures.digits._samples import Samples
 from paper_figures.digits._settings import Setting
-from paper_figures.digits._tuning import SEEDS, measured
+from paper_figures.digits._tuning import measured
 
 COLUMNS = 20
 """Columns of runs at Adam's rate, each with a noise of its own: two make a null."""
@@ -24,11 +23,10 @@ _DRAWS = 20_000
 
 def null_columns(
     pieces: Pieces,
-    images: Images,
+    samples: Samples,
     name: str,
     setting: Setting,
     rate: int,
-    seeds: Sequence[int] = SEEDS,
     columns: int = COLUMNS,
 ) -> list[list[float]]:
     """Test accuracies by column and seed; weights and draws of a seed are the same in all columns."""
@@ -37,12 +35,12 @@ def null_columns(
             end.test
             for end in measured(
                 pieces,
-                images,
+                samples,
                 name,
                 setting,
                 "Adam",
                 f"noise {column} at {rate}",
-                [Run(10 ** (rate / 4), seed, 1000 * column + seed) for seed in seeds],
+                [Run(10 ** (rate / 4), seed, 1000 * column + seed) for seed in setting.seeds],
             )
         ]
         for column in range(_FIRST, _FIRST + columns)

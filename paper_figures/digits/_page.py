@@ -9,10 +9,11 @@ import numpy as np
 from paper_figures._verdict import Interval
 from paper_figures.digits._compared import MARGIN, Compared, compared
 from paper_figures.digits._nulls import false_alarms
-from paper_figures.digits._settings import HEADS, SETTINGS
+from paper_figures.digits._settings import ADAPTERS, HEADS, SETTINGS
 
 BEGIN = "<!-- from here on written by python -m paper_figures study {} page -->"
 END = "<!-- until here -->"
+_MATRICES = {"first": "first matrix", "second": "second", "adapter": "the adapter's", "head": "the head's"}
 
 
 def with_tables(page: str, results: dict[str, Any], study: str = "digits") -> str:
@@ -51,7 +52,7 @@ def corrected_blend(results: dict[str, Any]) -> Compared:
 
 
 def _table(name: str, results: dict[str, Any]) -> str:
-    setting, methods = {**SETTINGS, **HEADS}[name], results["methods"]
+    setting, methods = {**SETTINGS, **HEADS, **ADAPTERS}[name], results["methods"]
     adam = 100 * np.array(methods["Adam"]["test"])
     over = methods["Adam"]["over"]
     lines = [
@@ -103,7 +104,9 @@ def _shown(found: Compared) -> str:
 
 def _looks(over: dict[str, list[list[float]]]) -> str:
     of = {name: _values(looks) for name, looks in over.items()}
-    return f"first matrix {of['first']}; second {of['second']}" if "first" in of else of["head"]
+    if len(of) == 1:
+        return next(iter(of.values()))
+    return "; ".join(f"{_MATRICES[name]} {looks}" for name, looks in of.items())
 
 
 def _values(looks: list[list[float]]) -> str:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 
 from dprmt.spectra import detection_threshold
-from paper_figures.digits._images import Images
 from paper_figures.digits._methods import ALSO, METHODS, Rule
-from paper_figures.digits._networks import Weights, accuracy, clipped_sum, is_matrix, start
+from paper_figures.digits._networks import Weights, is_matrix
+from paper_figures.digits._samples import Samples
 from paper_figures.digits._settings import Setting
 
 CLIP = 1.0
@@ -35,15 +35,15 @@ class Ended(NamedTuple):
     over: dict[str, list[list[float]]]
 
 
-def train(setting: Setting, method: str, runs: Sequence[Run], images: Images, look: bool = False) -> list[Ended]:
+def train(setting: Setting, method: str, runs: Sequence[Run], samples: Samples, look: bool = False) -> list[Ended]:
     """Train as many networks as there are runs, each with its own seed, noise and rate.
 
     ``look``: whether singular values of the clean gradients are taken at the start, the middle and the end.
     """
-    x, y = images.train
-    sigma = setting.noise_multiplier(len(y)) * CLIP / setting.batch
-    weights = start(images.pixels, setting.hidden, [run.seed for run in runs], images.classes)
-    rule = Rule({**METHODS, **ALSO}[method], torch.tensor([run.rate for run in runs], dtype=x.dtype), sigma)
+    size = samples.size
+    sigma = setting.noise_multiplier(size) * CLIP / setting.batch
+    weights = samples.start(setting.hidden, [run.seed for run in runs])
+    rule = Rule({**METHODS, **ALSO}[method], torch.tensor([run.rate for run in runs]), sigma)
     seeds = sorted({run.seed for run in runs})
     of_seed = torch.tensor([seeds.index(run.seed) for run in runs])
     draws = [torch.Generator().manual_seed(10_000 + seed) for seed in seeds]
@@ -52,14 +52,14 @@ def train(setting: Setting, method: str, runs: Sequence[Run], images: Images, lo
     sources = [torch.Generator().manual_seed(20_000 + noise) for noise in noises]
     over: list[dict[str, list[list[float]]]] = [{name: [] for name in filter(is_matrix, weights)} for _ in runs]
     for step in range(setting.steps):
-        rows = _drawn(draws, len(y), setting.batch / len(y))
-        clean = _clean(rule.point(weights), x, y, [rows[place] for place in of_seed], setting.batch)
+        rows = _drawn(draws, size, setting.batch / size)
+        clean = _clean(samples, rule.point(weights), [rows[place] for place in of_seed], setting.batch)
         if look and step in (0, setting.steps // 2, setting.steps - 1):
             _keep(over, clean, sigma)
         noisy = {name: value + sigma * _noise(sources, value.shape[1:])[of_noise] for name, value in clean.items()}
         weights = rule.move(weights, noisy)
     tested = rule.tested(weights)
-    (tune, loss), (test, _) = accuracy(tested, images.tune), accuracy(tested, images.test)
+    (tune, loss), (test, _) = samples.accuracy(tested, "tune"), samples.accuracy(tested, "test")
     return [Ended(*values) for values in zip(tune.tolist(), loss.tolist(), test.tolist(), over, strict=True)]
 
 
@@ -68,12 +68,10 @@ def _drawn(generators: list[torch.Generator], size: int, rate: float) -> list[to
     return [torch.nonzero(torch.rand(size, generator=one) < rate)[:, 0] for one in generators]
 
 
-def _clean(weights: Weights, x: torch.Tensor, y: torch.Tensor, rows: Sequence[torch.Tensor], batch: int) -> Weights:
+def _clean(samples: Samples, weights: Weights, rows: Sequence[torch.Tensor], batch: int) -> Weights:
     # Run by run: what one run needs stays in the processor's cache.
     sums = [
-        clipped_sum(
-            {name: value[run : run + 1] for name, value in weights.items()}, x[drawn][None], y[drawn][None], CLIP
-        )
+        samples.clipped_sum({name: value[run : run + 1] for name, value in weights.items()}, drawn, CLIP)
         for run, drawn in enumerate(rows)
     ]
     return {name: torch.cat([one[name] for one in sums]) / batch for name in weights}

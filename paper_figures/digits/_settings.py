@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,6 +21,10 @@ class Setting:
         Units between the image and the digits; 0 for a head alone.
     of : str
         What is trained on, in a word for tables.
+    first_rates : sequence of int
+        k of the rates 10^(k/4) that are tried first.
+    tuning_seeds, seeds : sequence of int
+        For the choice of rates, and for the runs at the chosen ones.
     """
 
     epsilon: float
@@ -29,17 +33,20 @@ class Setting:
     delta: float = 1e-5
     hidden: int = 128
     of: str = "images"
+    first_rates: Sequence[int] = tuple(range(-12, 0))
+    tuning_seeds: Sequence[int] = tuple(range(100, 104))
+    seeds: Sequence[int] = tuple(range(20))
 
-    def noise_multiplier(self, images: int) -> float:
-        """σ for that ε, upper end, if ``images`` are trained on."""
-        return _noise_multiplier(self, images)
+    def noise_multiplier(self, samples: int) -> float:
+        """σ for that ε, upper end, if ``samples`` are trained on."""
+        return _noise_multiplier(self, samples)
 
 
 @lru_cache
-def _noise_multiplier(setting: Setting, images: int) -> float:
+def _noise_multiplier(setting: Setting, samples: int) -> float:
     from dprmt.accounting import DPSGD, calibrate
 
-    run = DPSGD(1.0, setting.batch / images)
+    run = DPSGD(1.0, setting.batch / samples)
     found = calibrate(run, steps=setting.steps, target_epsilon=setting.epsilon, delta=setting.delta)
     return float(found.noise_multiplier)
 
@@ -53,3 +60,17 @@ HEADS: Mapping[str, Setting] = {
     "head, more noise": Setting(epsilon=3.0, batch=1000, hidden=0, of="texts"),
 }
 """For a head on what a pretrained model makes of texts: one so short that much stands out, one in which little does."""
+
+
+def _shorter(epsilon: float, batch: int, steps: int) -> Setting:
+    # Each of its runs takes longer, so that there are fewer.
+    rates, tuning, seeds = tuple(range(-8, -1)), (100, 101, 102), tuple(range(12))
+    return Setting(epsilon, batch, steps, hidden=0, of="texts", first_rates=rates, tuning_seeds=tuning, seeds=seeds)
+
+
+ADAPTERS: Mapping[str, Setting] = {
+    "adapter, docstrings": _shorter(epsilon=8.0, batch=500, steps=15),
+    "adapter, SST-2": _shorter(epsilon=8.0, batch=500, steps=15),
+    "adapter, E2E": _shorter(epsilon=6.7, batch=64, steps=16),
+}
+"""For an adapter in a pretrained last layer. The last one, of SmolLM2, takes so long that it was not run."""

@@ -12,6 +12,7 @@ STUDIES = {
     "denoising-speedup": "denoising_speedup",
     "digits": "digits",
     "gate-map": "gate_map",
+    "last-matrix": "last_matrix",
     "layer-gains": "layer_gains",
     "pretrained-head": "pretrained_head",
     "sampling-accuracy": "sampling_accuracy",

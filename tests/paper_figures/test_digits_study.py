@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from paper_figures.digits import (
 from paper_figures.digits._methods import Rule, newton_schulz
 from paper_figures.digits._networks import clipped_sum, logits, start
 from paper_figures.digits._page import corrected, readings
-from paper_figures.long_runs.digits import PAGE, STORED
+from paper_figures.long_runs._stored import PAGE, read
+from paper_figures.long_runs.digits import STUDY
 
 SMALL = Setting(epsilon=3.0, batch=40, steps=6, hidden=12)
 
@@ -177,7 +178,7 @@ def test_false_alarms_of_equal_columns_are_as_rare_as_their_level_and_shifted_on
 def test_columns_of_noise_differ_in_noise_alone(tmp_path: Path) -> None:
     images = drawn_images(200, 50, 200)
     pieces = Pieces(tmp_path, "digits", "test")
-    one, other = null_columns(pieces, images, "drawn", SMALL, -4, seeds=(3, 4), columns=2)
+    one, other = null_columns(pieces, images, "drawn", replace(SMALL, seeds=(3, 4)), -4, columns=2)
     assert one != other
     again = train(SMALL, "Adam", [Run(0.1, 3, 3003), Run(0.1, 4, 3004)], images)
     assert other == pytest.approx([end.test for end in again])
@@ -203,12 +204,12 @@ def test_a_head_alone_has_the_sums_of_one_sample_after_the_other() -> None:
 
 def test_a_stopped_study_goes_on_with_rates_inside_its_grid(tmp_path: Path) -> None:
     images = drawn_images(300, 100, 100)
-    settings = {"drawn": SMALL}
-    first = tuned_and_run(Pieces(tmp_path, "digits", "test"), images, settings, seeds=(0, 1))
+    settings = {"drawn": replace(SMALL, seeds=(0, 1))}
+    first = tuned_and_run(Pieces(tmp_path, "digits", "test"), images, settings)
     file = tmp_path / "raw" / "digits-test.jsonl"
     lines = file.read_text().splitlines()
     file.write_text("\n".join(lines[:-3]) + "\n")
-    again = tuned_and_run(Pieces(tmp_path, "digits", "test"), images, settings, seeds=(0, 1))
+    again = tuned_and_run(Pieces(tmp_path, "digits", "test"), images, settings)
     assert again == first
     methods = first["drawn"]["methods"]
     assert list(methods)[:-1] == list(METHODS)
@@ -219,7 +220,7 @@ def test_a_stopped_study_goes_on_with_rates_inside_its_grid(tmp_path: Path) -> N
 
 
 def test_the_page_shows_the_stored_runs() -> None:
-    stored = json.loads(STORED.read_text())["settings"]
+    stored = read(STUDY.file)["settings"]
     page = PAGE.read_text(encoding="utf-8")
     assert with_tables(page, stored) == page
     with pytest.raises(ValueError, match="the page needs"):
@@ -235,7 +236,7 @@ def _short(value: float) -> str:
 
 
 def test_what_pages_say_of_it_is_what_was_found() -> None:
-    stored = json.loads(STORED.read_text())
+    stored = read(STUDY.file)
     found = {setting: readings(results) for setting, results in stored["settings"].items()}
     loud, still = found["more noise"], found["little noise"]
     for one, results in ((loud, stored["settings"]["more noise"]), (still, stored["settings"]["little noise"])):

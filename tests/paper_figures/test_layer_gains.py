@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -24,8 +23,8 @@ from paper_figures.denoising._gains import (
     rho,
 )
 from paper_figures.denoising._gains_page import with_table
-from paper_figures.long_runs.digits import PAGE
-from paper_figures.long_runs.layer_gains import STORED
+from paper_figures.long_runs._stored import PAGE, read
+from paper_figures.long_runs.layer_gains import STUDY
 
 
 class Made:
@@ -101,9 +100,10 @@ def test_intervals_hold_the_gain_and_shrink_with_draws() -> None:
 
 
 def test_the_page_shows_what_is_stored() -> None:
-    stored = json.loads(STORED.read_text())["matrices"]
+    models = read(STUDY.file)["models"]
     page = PAGE.read_text(encoding="utf-8")
-    assert with_table(page, stored) == page
+    assert with_table(page, models) == page
+    stored = models["MiniLM"]
     found = [seen for strengths in stored.values() for seen in strengths.values()]
     told = [(seen, name, p) for seen in found for name in gains(seen) if (p := predicted(seen, name)) is not None]
     inside = sum(gains(seen)[name].low <= p <= gains(seen)[name].high for seen, name, p in told)

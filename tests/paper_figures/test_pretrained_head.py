@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from paper_figures.digits import HEADS, with_tables
 from paper_figures.digits._page import corrected, corrected_blend, readings
 from paper_figures.digits._tuning import NULL
-from paper_figures.long_runs.pretrained_head import NAME, PAGE, STORED
+from paper_figures.long_runs._stored import PAGE, read
+from paper_figures.long_runs.pretrained_head import STUDY
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how_to" / "choose_denoiser.md"
 
 
 def test_the_page_shows_the_stored_runs() -> None:
-    stored = json.loads(STORED.read_text())
+    stored = read(STUDY.file)
     page = PAGE.read_text(encoding="utf-8")
-    assert with_tables(page, stored["settings"], NAME) == page
+    assert with_tables(page, stored["settings"], STUDY.name) == page
     assert list(stored["settings"]) == list(HEADS)
-    train, tune, test = stored["texts"]
+    assert {tuple(results["sizes"]) for results in stored["settings"].values()} == {(3132, 412, 377)}
+    train, tune, test = 3132, 412, 377
     assert f"{train:,} texts to train on, {tune} to tune on,\n{test} to test on" in page
     for results in stored["settings"].values():
         assert all(len(method["test"]) == 20 for method in results["methods"].values())
 
 
 def test_what_the_page_says_of_it_is_what_was_found() -> None:
-    short, large = json.loads(STORED.read_text())["settings"].values()
+    short, large = read(STUDY.file)["settings"].values()
     found = [readings(results) for results in (short, large)]
     for one in found:
         assert not [name for name, row in one.items() if row.reading in ("better", "equal within the margin")]

@@ -1,0 +1,86 @@
+"""Command lines of the studies of denoisers at tuned rates: ``train``, ``more``, ``budget``, ``page``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from paper_figures._pieces import Pieces, cpu_seconds
+from paper_figures.digits import (
+    ALSO,
+    COLUMNS,
+    Run,
+    Samples,
+    Setting,
+    null_columns,
+    of_method,
+    runs_of,
+    train,
+    tuned_and_run,
+    with_tables,
+)
+from paper_figures.long_runs._stored import Options, StoredStudy, read, store, stored_file
+
+Load = Callable[[Options, str], Samples]
+"""What is trained on, by the options and the setting's name."""
+
+
+def study_of(
+    name: str, description: str, settings: Mapping[str, Setting], load: Load, *, data: str = "", also: bool = True
+) -> StoredStudy:
+    """A study of these settings.
+
+    ``also``: whether the blend without norm correction is measured too, beside the table.
+    """
+    commands = {
+        "train": ("tune and train", partial(_train, name, settings, load, also)),
+        "more": ("nulls, for what train has stored", partial(_more, name, settings, load)),
+        "budget": ("how long the others would take, from three steps", partial(_budget, settings, load)),
+    }
+    return StoredStudy(name, description, commands, partial(_page, name), data, tuple(settings))
+
+
+def _train(name: str, settings: Mapping[str, Setting], load: Load, also: bool, options: Options) -> None:
+    pieces, found = Pieces(Path(options.folder), name, "study"), {}
+    for key, setting in _chosen(settings, options):
+        samples = load(options, key)
+        found |= tuned_and_run(pieces, samples, {key: setting})
+        found[key]["sizes"] = samples.sizes
+        if also:
+            found[key]["also"] = {extra: of_method(pieces, samples, key, setting, extra) for extra in ALSO}
+    store(stored_file(name), {"settings": found}, pieces)
+
+
+def _more(name: str, settings: Mapping[str, Setting], load: Load, options: Options) -> None:
+    stored, pieces = read(stored_file(name)), Pieces(Path(options.folder), name, "more")
+    for key, setting in _chosen(settings, options):
+        results = stored["settings"][key]
+        rate = results["methods"]["Adam"]["rate"]
+        results["nulls"] = null_columns(pieces, load(options, key), key, setting, rate)
+    store(stored_file(name), stored, pieces, "more_cpu_seconds")
+
+
+def _budget(settings: Mapping[str, Setting], load: Load, options: Options) -> None:
+    for key, setting in _chosen(settings, options):
+        samples, runs = load(options, key), runs_of(setting, COLUMNS)
+        one, three = (_seconds(replace(setting, steps=steps), samples) for steps in (1, 3))
+        step = (three - one) / 2
+        hours = runs * (one + (setting.steps - 1) * step) / 3600
+        print(f"{key}: {runs} runs of {setting.steps} steps, {step:.2f} s a step, {hours:.1f} h of processor time")
+
+
+def _seconds(setting: Setting, samples: Samples) -> float:
+    setting.noise_multiplier(samples.size)  # calibrated once for all runs
+    before = cpu_seconds()
+    train(setting, "Adam", [Run(0.01, 0, 0)], samples)
+    return cpu_seconds() - before
+
+
+def _chosen(settings: Mapping[str, Setting], options: Options) -> list[tuple[str, Setting]]:
+    return [(name, setting) for name, setting in settings.items() if name in (options.settings or settings)]
+
+
+def _page(name: str, page: str, stored: Mapping[str, Mapping[str, object]]) -> str:
+    return with_tables(page, dict(stored["settings"]), name)

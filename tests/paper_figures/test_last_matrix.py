@@ -1,0 +1,166 @@
+"""The study on digits again, of an adapter in a pretrained last matrix: its sums, its page, what is said of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dprmt.training.models import load_model
+from dprmt.training.recipes import LoraRecipe, ModelRecipe
+from paper_figures.denoising._last_decoder import IGNORED, LastDecoder, padded, states
+from paper_figures.digits import ADAPTERS, COLUMNS, METHODS, Run, Setting, runs_of, train
+from paper_figures.digits._adapted import LENGTH, WEIGHT, AdaptedEncoder, Norm, Texts
+from paper_figures.digits._adapted_decoder import AdaptedDecoder
+from paper_figures.long_runs import _denoisers
+from paper_figures.long_runs._denoisers import study_of
+
+WIDTH, RANK, CLASSES = 6, 2, 3
+
+
+def drawn_texts(count: int, seed: int) -> Texts:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 11, (count,), generator=generator).tolist()
+    labels = torch.randint(0, CLASSES, (count,), generator=generator)
+    patterns = 2 * torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(99))
+    fixed = [
+        torch.randn(length, WIDTH, generator=generator) + patterns[label]
+        for length, label in zip(lengths, labels, strict=True)
+    ]
+    return Texts(fixed, [torch.randn(length, RANK, generator=generator) for length in lengths], labels)
+
+
+def encoder() -> AdaptedEncoder:
+    generator = torch.Generator().manual_seed(7)
+    norm = Norm(torch.rand(WIDTH, generator=generator) + 0.5, torch.randn(WIDTH, generator=generator), 1e-12)
+    return AdaptedEncoder(norm, drawn_texts(200, 1), drawn_texts(40, 2), drawn_texts(40, 3))
+
+
+def one_by_one(samples: AdaptedEncoder, places: torch.Tensor):  # type: ignore[no-untyped-def]
+    """c, a and label of every text at these places, without its filling."""
+    for place in places.tolist():
+        for block in samples._train.blocks:
+            for row in torch.nonzero(block.places == place)[:, 0].tolist():
+                length = int((block.share[row] > 0).sum())
+                yield block.fixed[row, :length], block.inputs[row, :length], block.labels[row]
+
+
+def test_clipped_sums_are_those_of_one_text_after_the_other() -> None:
+    samples = encoder()
+    generator = torch.Generator().manual_seed(0)
+    weights = samples.start(0, [3])
+    weights["adapter"] = 0.3 * torch.randn(weights["adapter"].shape, generator=generator)
+    drawn = torch.randperm(200, generator=generator)[:60]
+    clip = 1.2  # some of these norms are larger, some smaller
+    found = samples.clipped_sum(weights, drawn, clip)
+    total, clipped, count = {name: torch.zeros_like(value[0]) for name, value in weights.items()}, 0, 0
+    for fixed, inputs, label in one_by_one(samples, drawn):
+        own = {name: value[0].clone().requires_grad_() for name, value in weights.items()}
+        states = torch.nn.functional.layer_norm(
+            fixed + inputs @ own["adapter"].T, (WIDTH,), samples._norm.weight, samples._norm.bias, 1e-12
+        )
+        out = states.mean(0) / LENGTH @ own["head"] + own["head bias"]
+        gradient = torch.autograd.grad(torch.nn.functional.cross_entropy(out, label), list(own.values()))
+        of = dict(zip(own, gradient, strict=True))
+        of["adapter"] = WEIGHT * of["adapter"]
+        norm = math.sqrt(sum(float(value.square().sum()) for value in of.values()))
+        clipped, count = clipped + (norm > clip), count + 1
+        for name, value in of.items():
+            total[name] += min(1.0, clip / norm) * value
+    assert count == 60
+    assert 5 < clipped < 55
+    for name, value in total.items():
+        torch.testing.assert_close(found[name][0], value, rtol=1e-4, atol=1e-4)
+
+
+def test_a_text_s_place_is_its_own_whatever_its_length() -> None:
+    texts = drawn_texts(50, 4)
+    places = torch.tensor([3, 17, 30, 49])
+    blocks = list(texts.drawn(places))
+    assert sorted(place for block in blocks for place in block.places.tolist()) == places.tolist()
+    for block in blocks:
+        torch.testing.assert_close(block.share.sum(1), torch.ones(len(block.labels)))
+    assert texts.size == sum(len(block.places) for block in texts.blocks) == 50
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_adapter_and_head(method: str) -> None:
+    samples, setting = encoder(), Setting(epsilon=8.0, batch=60, steps=4, hidden=0, of="texts")
+    runs = [Run(0.1, 1, 1), Run(0.03, 2, 2)]
+    together = train(setting, method, runs, samples, look=True)
+    alone = [train(setting, method, [run], samples)[0] for run in runs]
+    assert [one.tune_loss for one in together] == pytest.approx([one.tune_loss for one in alone], rel=1e-4)
+    assert set(together[0].over) == {"adapter", "head"}
+    assert samples.sizes == [200, 40, 40]
+
+
+def test_what_is_learnt_is_seen_in_texts_that_were_not_trained_on() -> None:
+    samples, setting = encoder(), Setting(epsilon=50.0, batch=100, steps=30, hidden=0, of="texts")
+    (ended,) = train(setting, "Adam", [Run(0.1, 1, 1)], samples)
+    assert ended.test > 0.8  # a third by chance
+
+
+@pytest.fixture(scope="module")
+def decoder() -> AdaptedDecoder:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+    lora = LoraRecipe(rank=2, alpha=4.0, targets=("layers.1.self_attn.v_proj",))
+    options = {"architecture": "llama", "tokenizer": "bytes", "config": sizes, "lora": lora}
+    model = load_model(ModelRecipe("generation", **options)).model.eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(3)
+    texts = [torch.randint(5, 60, (length,), generator=generator).tolist() for length in (4, 9, 6, 5, 7, 8) * 4]
+    pairs = list(zip(states(model, texts), [[IGNORED, *text[1:]] for text in texts], strict=True))
+    return AdaptedDecoder(LastDecoder(model), pairs[:16], pairs[16:20], pairs[20:])
+
+
+def test_a_decoder_s_clipped_sums_are_those_of_its_losses_one_after_the_other(decoder: AdaptedDecoder) -> None:
+    weights = decoder.start(0, [0])
+    weights["adapter"] += 0.1 * torch.randn(weights["adapter"].shape, generator=torch.Generator().manual_seed(1))
+    drawn, clip = torch.tensor([0, 3, 4, 9, 10]), 0.12
+    found = decoder.clipped_sum(weights, drawn, clip)["adapter"][0]
+    total, norms = torch.zeros_like(found), []
+    for place in drawn.tolist():
+        adapter = weights["adapter"][0].clone().requires_grad_()
+        hidden, targets = padded([decoder._train[place][0]], [decoder._train[place][1]])
+        decoder._values.shift = decoder._inputs(hidden) @ adapter.T
+        (gradient,) = torch.autograd.grad(decoder._end(hidden, targets).sum(), adapter)
+        norms.append(float(gradient.norm()))
+        total += min(1.0, clip / norms[-1]) * gradient
+    assert min(norms) < clip < max(norms)
+    torch.testing.assert_close(found, total, rtol=1e-4, atol=1e-6)
+
+
+def test_two_steps_of_a_decoder_by_every_method(decoder: AdaptedDecoder) -> None:
+    """The study of SmolLM2, which was not run, at two steps of a small model."""
+    setting = replace(ADAPTERS["adapter, E2E"], batch=8, steps=2)
+    before = train(replace(setting, steps=1), "Adam", [Run(1e-9, 1, 1)], decoder)[0]
+    for method in METHODS:
+        (ended,) = train(setting, method, [Run(0.1, 1, 1)], decoder, look=True)
+        assert set(ended.over) == {"adapter"}
+        assert 0 <= ended.test <= 1
+        assert 0 < abs(ended.tune_loss - before.tune_loss) < 1 or method == "spiked Muon"  # it may find nothing
+    assert decoder.sizes == [16, 4, 4]
+
+
+def test_a_budget_is_that_of_all_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = encoder()
+    study = study_of("made", "a: b", {"one": SMALL, "other": SMALL}, lambda *_: samples)
+    monkeypatch.setattr(_denoisers, "_seconds", lambda setting, _: 0.5 + 2.0 * setting.steps)
+    study.main(["budget", "folder", "--settings", "other"])
+    runs = runs_of(SMALL, COLUMNS)
+    assert runs == 12 * (3 * 2 + 4) + 21 * 4
+    hours = runs * (0.5 + 2.0 * 5) / 3600
+    assert capsys.readouterr().out == f"other: {runs} runs of 5 steps, 2.00 s a step, {hours:.1f} h of processor time\n"
+
+
+SMALL = Setting(
+    epsilon=8.0,
+    batch=60,
+    steps=5,
+    hidden=0,
+    of="texts",
+    first_rates=(-5, -4, -3),
+    tuning_seeds=(100, 101),
+    seeds=(0, 1, 2, 3),
+)
