@@ -436,9 +436,8 @@ def test_a_large_vocabulary_costs_no_digits() -> None:
 @pytest.mark.parametrize("padding_first", [False, True])
 @pytest.mark.parametrize("architecture", list(ADAPTED))
 def test_logits_that_no_loss_reads_are_left_out(architecture: str, padding_first: bool, tmp_path: Path) -> None:
-    """Where the head stays as it is: losses and gradients are those of all logits, and the head sees fewer positions."""
-    full, data = model_and_data(architecture, "generation", tmp_path)
-    del full
+    """Where the head stays as it is: losses and gradients are those of all logits, and the head sees fewer of them."""
+    _, data = model_and_data(architecture, "generation", tmp_path)
     lora = LoraRecipe(rank=2, alpha=4.0, targets=ADAPTED[architecture])
     config = ARCHITECTURES[architecture]
     model = load_model(ModelRecipe("generation", architecture=architecture, config=config, lora=lora), seed=1).model
