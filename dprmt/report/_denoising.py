@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dprmt.report._page import Picture, Section, Slider, Table
-from dprmt.report._words import by_columns, counted, effect, interval_of_mean, no_sign, per_cent, with_interval
+from dprmt.report._words import (
+    by_columns,
+    counted,
+    effect,
+    interval_of_mean,
+    matrices,
+    no_sign,
+    per_cent,
+    with_interval,
+)
 
 if TYPE_CHECKING:
     from dprmt.report.measurements import AlignmentStep, KappaPoint, LayerAlignment
@@ -152,7 +161,9 @@ def kappa_section(steps: list[AlignmentStep]) -> Section:
         tables=[table],
         pictures=[Picture(draw, alt, panels=2)],
         sliders=[Slider("gate κ", said)],
-        numbers={"private_sweep": by_columns(points, ("kappa", "passing", "improved", "improvement", "by_step"))},
+        numbers={
+            "private_sweep": by_columns(points, ("kappa", "passing", "improved", "improvement", "by_step", "matrices"))
+        },
     )
 
 
@@ -169,12 +180,25 @@ def _by_shape(layers: Sequence[LayerAlignment]) -> dict[str, tuple[list[float], 
 def kappa_rows(points: Sequence[KappaPoint]) -> list[list[str]]:
     """A line for every gate that lets something pass, and one for all that let nothing pass."""
     rows = [
-        [f"{p.kappa:g}", per_cent(p.passing), per_cent(p.improved), with_interval(p.by_step or [p.improvement])]
+        [
+            f"{p.kappa:g}",
+            f"{p.passed} of {p.matrices}",
+            f"{p.gained} of {p.passed}",
+            with_interval(p.by_step or [p.improvement]),
+        ]
         for p in points
         if p.passing > 0
     ]
     closed = [p.kappa for p in points if p.passing == 0]
     return [*rows, [f"{min(closed):g} and more", "none", "–", "none"]] if closed else rows
+
+
+def _closer(point: KappaPoint) -> str:
+    """How many of those that pass gain; of one no share is taken."""
+    if point.passed == 1:
+        return f"it comes {'closer' if point.gained else 'no closer'} to the clean gradient"
+    gained = {0: "none", point.passed: "all"}.get(point.gained, str(point.gained))
+    return f"{gained} of these {'comes' if point.gained == 1 else 'come'} closer to the clean gradient"
 
 
 def kappa_sentence(points: Sequence[KappaPoint]) -> str:
@@ -183,11 +207,7 @@ def kappa_sentence(points: Sequence[KappaPoint]) -> str:
     best = max((point for point in points if point.passing > 0), key=lambda point: point.improvement, default=paper)
     if paper.passing == 0:
         return f"No matrix passes κ = {paper.kappa:g}: the gradient comes out as it went in."
-    improved = per_cent(paper.improved) if paper.improved else "none"
-    share = (
-        f"κ = {paper.kappa:g} lets {per_cent(paper.passing)} of the matrices pass; {improved} of these"
-        " come closer to the clean gradient."
-    )
+    share = f"κ = {paper.kappa:g} lets {paper.passed} of {matrices(paper.matrices)} pass; {_closer(paper)}."
     if no_sign(best.by_step):
         low, high = interval_of_mean(best.by_step)
         return (

@@ -344,7 +344,16 @@ def test_improvement_and_gate_sentences() -> None:
     assert "mean Improvement +0.0300 (95 % interval +0.0300 to +0.0300), better than nothing at 3 of 3" in better
     assert "no worse than doing nothing on average, and above the gate's +0.0200" in better
     assert "worse than doing nothing on average, and not above" in blend_sentence(steps(0.01, 0.0, blended=-0.01))
-    paper, strict = KappaPoint(1.02, 0.5, 0.9, 0.03), KappaPoint(1.1, 0.2, 1.0, 0.02)
+    paper = KappaPoint(1.02, 0.5, 0.9, 0.03, matrices=20)
+    strict = KappaPoint(1.1, 0.2, 1.0, 0.02, matrices=20)
+    assert kappa_sentence([paper]).startswith("κ = 1.02 lets 10 of 20 matrices pass; 9 of these come closer")
+    assert "4 of 20 matrices pass; all of these come closer" in kappa_sentence([strict])
+    one = dataclasses.replace(paper, passing=0.05, improved=1.0)
+    assert "lets 1 of 20 matrices pass; it comes closer to the clean gradient." in kappa_sentence([one])
+    assert "it comes no closer" in kappa_sentence([dataclasses.replace(one, improved=0.0)])
+    assert "; none of these come closer" in kappa_sentence([dataclasses.replace(paper, improved=0.0)])
+    assert "; 1 of these comes closer" in kappa_sentence([dataclasses.replace(paper, improved=0.1)])
+    assert kappa_rows([one])[0][:3] == ["1.02", "1 of 20", "1 of 1"]
     assert "it is the best" in kappa_sentence([paper, strict])
     assert "gives up 25.0 %" in kappa_sentence([paper, dataclasses.replace(strict, improvement=0.04)])
     assert "paper's does harm" in kappa_sentence([dataclasses.replace(paper, improvement=-0.01), strict])

@@ -22,7 +22,7 @@ from torch.nn import functional
 from dprmt import ParameterError
 from dprmt.training.data import _docstrings, docstrings, load_data, per_sample_losses
 from dprmt.training.models import byte_tokenizer, load_model
-from dprmt.training.recipes import DataRecipe, ModelRecipe
+from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe
 
 TOKENIZER = byte_tokenizer()
 PAD, BOS, EOS = 0, 1, 2
@@ -353,6 +353,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 TASKS = [(a, "classification") for a in ARCHITECTURES] + [(a, "generation") for a in ("qwen3", "llama", "gpt2")]
 
+ADAPTED = {"qwen3": ("q_proj", "v_proj"), "llama": ("q_proj", "v_proj"), "gpt2": ("c_attn",)}
+
 
 def model_and_data(architecture: str, task: str, folder: Path) -> tuple[torch.nn.Module, Any]:
     rows = [
@@ -429,6 +431,51 @@ def test_a_large_vocabulary_costs_no_digits() -> None:
     expected = torch.stack([exact[0, 10:].mean(), exact[1].mean()])
     losses = per_sample_losses(Given(), {"input_ids": labels.clamp(min=0), "labels": labels})
     assert float((losses - expected).abs().max()) < 2e-5
+
+
+@pytest.mark.parametrize("padding_first", [False, True])
+@pytest.mark.parametrize("architecture", list(ADAPTED))
+def test_logits_that_no_loss_reads_are_left_out(architecture: str, padding_first: bool, tmp_path: Path) -> None:
+    """Where the head stays as it is: losses and gradients are those of all logits, and the head sees fewer of them."""
+    _, data = model_and_data(architecture, "generation", tmp_path)
+    lora = LoraRecipe(rank=2, alpha=4.0, targets=ADAPTED[architecture])
+    config = ARCHITECTURES[architecture]
+    model = load_model(ModelRecipe("generation", architecture=architecture, config=config, lora=lora), seed=1).model
+    trained = [value for value in model.parameters() if value.requires_grad]
+    with torch.no_grad():
+        for number, value in enumerate(trained):  # of zeros, as adapters begin, gradients would say little
+            value.add_(0.3 * torch.randn(value.shape, generator=torch.Generator().manual_seed(number)))
+    batch = data.collate(list(data.train), length=40)
+    if padding_first:
+        batch = {name: value.flip(1) if value.ndim > 1 else value for name, value in batch.items()}
+    seen: list[tuple[int, ...]] = []
+    model.get_output_embeddings().register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape[:2])))
+    losses = per_sample_losses(model, batch)
+    targets = functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)
+    first = min(int((row != -100).nonzero()[0]) for row in targets)
+    assert seen == [(3, 40 - first)]
+    assert padding_first or 0 < first < 39
+
+    positions = torch.arange(40).expand(3, 40)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    logits = model(**inputs, position_ids=positions).logits
+    each = functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none", ignore_index=-100)
+    expected = each.sum(1) / (targets != -100).sum(1)
+    torch.testing.assert_close(losses, expected, rtol=2e-5, atol=1e-6)
+    for number in range(3):
+        own = torch.autograd.grad(losses[number], trained, retain_graph=True)
+        others = torch.autograd.grad(expected[number], trained, retain_graph=True)
+        for one, other in zip(own, others, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_head_that_is_trained_sees_every_position(tmp_path: Path) -> None:
+    """So that runs of whole models are as they were, bit for bit."""
+    model, data = model_and_data("gpt2", "generation", tmp_path)
+    seen: list[tuple[int, ...]] = []
+    model.get_output_embeddings().register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape[:2])))
+    per_sample_losses(model, data.collate(list(data.train), length=40))
+    assert seen == [(3, 40)]
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # the embedding's input needs no gradient

@@ -287,6 +287,7 @@ def test_alignment_and_sweep_are_those_of_the_library() -> None:
         assert point.improvement == pytest.approx(np.mean(gains), abs=1e-12)
         assert point.passing == pytest.approx(np.mean(passing))
         assert point.improved == pytest.approx(np.mean(better) if better else math.nan, nan_ok=True)
+        assert (point.matrices, point.passed, point.gained) == (len(passing), sum(passing), sum(better))
     assert 0 < kappa_sweep(measured)[0].passing < 1
     with pytest.raises(ParameterError, match="steps"):
         kappa_sweep([])

@@ -523,6 +523,49 @@ def test_stated_tolerances_from_both_sides(dtype: torch.dtype, tolerance: float,
             step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
 
 
+@pytest.mark.parametrize(("share", "refused"), [(0.002, False), (0.5, True)])
+def test_an_adapter_in_float32_has_the_tolerance_of_what_computes_its_inputs(share: float, refused: bool) -> None:
+    """Of a frozen model in 16 bits: its products round, whatever the adapter's own inputs are cast to."""
+
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fixed = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16).requires_grad_(False)
+            self.adapter = nn.Linear(WIDTH, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rounded = self.fixed(x.bfloat16()).float()
+            return self.adapter(rounded * (1.0 + share * (len(x) > 1))).flatten()
+
+    torch.manual_seed(0)
+    step = private(Adapted().train())
+    if refused:
+        with pytest.raises(TrainingStateError, match="inputs of adapter depend on other samples"):
+            step.accumulate(partial(plain, step), samples=range(SIZE), step=0, batch=rows())
+    else:
+        step.accumulate(partial(plain, step), samples=range(SIZE), step=0, batch=rows())
+
+
+def test_logits_that_are_left_out_are_no_choice_of_rows() -> None:
+    """A model with adapters is not run in two orders for it."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, tie_word_embeddings=False, **sizes)).train()
+    model.requires_grad_(False).model.layers[0].self_attn.q_proj.requires_grad_(True)
+    step = private(model, replay=1.0)
+    batch = texts([3, 7, 4, 6])
+    batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    batch["labels"][:, :2] = -100
+    seen: list[int] = []
+    model.lm_head.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
+    step.accumulate(partial(per_sample_losses, step.model), samples=range(4), step=0, batch=batch)
+    assert set(seen[-1:]) == {TOKENS - 1}
+    assert step.replays == 1
+    assert step._replay.routes is None
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_fused_attention_and_deep_models_are_taken(dtype: torch.dtype) -> None:
     """Twelve layers with fused attention, padding and dropout: rounding alone, far from the tolerance."""

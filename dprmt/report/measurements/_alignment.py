@@ -92,6 +92,8 @@ class KappaPoint:
         Mean over the steps of Improvement(t) of the whole gradient.
     by_step : tuple of float
         Improvement(t) of every step.
+    matrices : int
+        How many matrices of all steps together the share is of.
     """
 
     kappa: float
@@ -99,6 +101,17 @@ class KappaPoint:
     improved: float
     improvement: float
     by_step: tuple[float, ...] = ()
+    matrices: int = 0
+
+    @property
+    def passed(self) -> int:
+        """Number of the matrices that pass."""
+        return round(self.passing * self.matrices)
+
+    @property
+    def gained(self) -> int:
+        """Number of those whose alignment grew."""
+        return round(self.improved * self.passed) if self.passed else 0
 
 
 def measure_alignment(
@@ -221,6 +234,7 @@ def _at(kappa: float, steps: Sequence[AlignmentStep]) -> KappaPoint:
         improved=float(np.mean([layer.improvement > 0 for layer in passing])) if passing else math.nan,
         improvement=float(np.mean(gains)),
         by_step=gains,
+        matrices=len(matrices),
     )
 
 

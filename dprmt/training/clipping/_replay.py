@@ -45,6 +45,7 @@ class Replay:
         self._chance = secrets.SystemRandom()
         self._fixed = frozenset(_storages(self._model))
         self._padding = frozenset(_padding_numbers(self._model))
+        self._dtypes = frozenset(value.dtype for value in self._model.parameters())
         self._translates = any(_has_decoder(module) for module in self._model.modules())
         self._only_widths: tuple[int | None, ...] | None = None
         self.count, self.possible = 0, True
@@ -140,7 +141,7 @@ class Replay:
                 if not isinstance(found, torch.Tensor) or found.ndim != 1:
                     shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
                     raise ParameterError("losses", shape, "a function that gives one loss for each sample, shape (B,)")
-                seen = Seen(found, uses)
+                seen = Seen(found, uses, self._dtypes)
                 if gradients:
                     with without_hook_warning():
                         take_gradients(seen)

@@ -70,10 +70,12 @@ class Seen:
 
     losses: torch.Tensor
     uses: list[Use]
+    parameters: frozenset[torch.dtype] = frozenset()  # of the whole model: adapters in float32 see what 16 bits rounded
 
     def dtypes(self) -> set[torch.dtype]:
-        """Of all that was seen."""
-        return {self.losses.dtype} | {value.dtype for use in self.uses for value in use.inputs}
+        """Of all that was seen, and of what computed it."""
+        seen = {value.dtype for use in self.uses for value in use.inputs}
+        return {self.losses.dtype} | seen | self.parameters
 
     def by_layer(self) -> Mapping[str, list[Use]]:
         """In the order of the calls."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 
 import torch
 from torch.nn import functional
@@ -48,16 +49,29 @@ def per_sample_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor])
     >>> per_sample_losses(model, batch).detach()  # all classes alike: log 3 each
     tensor([1.0986, 1.0986])
     """
-    logits = model_logits(model, batch)
     labels = batch["labels"]
     if labels.ndim == 1:
-        return functional.cross_entropy(logits.float(), labels, reduction="none")
+        return functional.cross_entropy(model_logits(model, batch).float(), labels, reduction="none")
     # The token after each. Words are the last axis: over another one torch adds them up one by one, which costs 1e-4.
     targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    if _has_fixed_head(model):
+        # Counted out, not found by `nonzero`, which to the step may choose samples; and a copy: slices multiply slowly.
+        first, length = int((targets != IGNORED).any(dim=0).int().argmax()), targets.shape[1]
+        kept = torch.arange(first, length, device=targets.device)
+        targets, batch = targets[:, first:], {**batch, "logits_to_keep": kept}
     losses = functional.cross_entropy(
-        logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none"
+        model_logits(model, batch).flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none"
     )
     return losses.view_as(targets).sum(dim=1) / (targets != IGNORED).sum(dim=1)
+
+
+def _has_fixed_head(model: torch.nn.Module) -> bool:
+    """Whether the model can leave out logits of the prompt that all samples have, and no trained layer misses them."""
+    for module in model.modules():
+        if "logits_to_keep" in signature(module.forward).parameters:
+            head = module.get_output_embeddings()
+            return head is not None and not any(value.requires_grad for value in head.parameters())
+    return False
 
 
 def model_logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
