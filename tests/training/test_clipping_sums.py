@@ -28,7 +28,6 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from dprmt.training.clipping import ClippedStep, make_private
-from dprmt.training.clipping._optimizer import add_normal
 from dprmt.training.norms import ProbeGenerator, cheaper_side
 from tests.training.norms_by_word import by_word
 
@@ -452,10 +451,21 @@ def test_close_gives_the_model_back(clipping: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [1, 15, 16, 100, 65_535, 65_536, 65_551, 65_552, 3 * 65_536 + 5])
 def test_noise_in_pieces_is_what_torch_draws_at_once(size: int, dtype: torch.dtype) -> None:
-    """And leaves the generator where torch does."""
-    total = torch.randn(size, dtype=dtype)
+    """Of a parameter of that size and a gradient of small integers; it leaves the generator where torch does."""
     one, other = torch.Generator().manual_seed(size), torch.Generator().manual_seed(size)
-    expected = total + torch.normal(0.0, 1.3, (size,), generator=one, dtype=dtype)
-    assert add_normal(total, 1.3, other) is total
-    assert torch.equal(total, expected)
+    model, x = nn.Linear(size, 1, bias=False, dtype=dtype), torch.randint(-1, 2, (1, 1, size)).to(dtype)
+    nn.init.zeros_(model.weight)
+    step = make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        norms="exact",
+        clipping_norm=1024.0,  # longer than any such gradient
+        noise_multiplier=0.25,
+        expected_batch_size=1,
+        noise_generator=other,
+    )
+    step.accumulate(step.model(x).sum((1, 2)), samples=[0], step=0)
+    step.step()
+    expected = x[0] + torch.normal(0.0, 256.0, (1, size), generator=one, dtype=dtype)
+    assert torch.equal(model.weight, -expected)
     assert torch.equal(one.get_state(), other.get_state())

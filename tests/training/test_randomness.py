@@ -15,27 +15,38 @@ pytest.importorskip("torch")
 pytest.importorskip("cryptography")
 
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from scipy import stats
 
 from dprmt import ParameterError
 from dprmt.training.randomness import SecureRandom
-from dprmt.training.randomness._cipher import CipherStream
 
 KEY = bytes(range(32))
 SIZE = 200_000
 
 
+def key_stream(key: bytes, size: int) -> bytes:
+    """AES-256 in counter mode, from a counter of zero on."""
+    return Cipher(AES(key), CTR(bytes(16))).encryptor().update(bytes(size))
+
+
 def test_the_stream_is_aes_256_in_counter_mode() -> None:
-    # NIST's known answer for AES-256: a key of zeros, a block of zeros.
-    assert CipherStream(bytes(32)).read(16).hex() == "dc95c078a2408989ad48a21492842087"
-    stream, pieces = CipherStream(KEY), CipherStream(KEY)
-    assert stream.read(1000) == b"".join(pieces.read(n) for n in (1, 15, 16, 17, 0, 951))
+    """The reference has NIST's known answer (a block of zeros under a key of zeros); draws are its words in order."""
+    assert key_stream(bytes(32), 16).hex() == "dc95c078a2408989ad48a21492842087"
+    words = np.frombuffer(key_stream(KEY, 8 * 1000), dtype="<u8").tolist()
+    source, begin = SecureRandom(KEY), 0
+    for size in (1, 2, 15, 0, 17, 965):
+        expected = [i for i, word in enumerate(words[begin : begin + size]) if word < 2**63]
+        assert source.poisson_sample(size, 0.5) == expected
+        begin += size
 
 
 def literal_noise(count: int, std: float) -> list[float]:
     """Entry by entry, with the words in the order in which they are drawn."""
     half = math.ceil(count / 2)
-    words = np.frombuffer(CipherStream(KEY).read(2 * 4 * half * 8), dtype="<u8")
+    words = np.frombuffer(key_stream(KEY, 2 * 4 * half * 8), dtype="<u8")
     uniform = [((int(word) >> 11) + 1) / 2**53 for word in words]
     entries = []
     for i in range(count):
@@ -103,7 +114,7 @@ def binomial_counts(size: int, rounds: int, rate: float) -> np.ndarray:
 
 
 def test_coins_are_the_words_below_the_threshold() -> None:
-    words = np.frombuffer(CipherStream(KEY).read(8 * 400), dtype="<u8")
+    words = np.frombuffer(key_stream(KEY, 8 * 400), dtype="<u8")
     chosen = [i for i, word in enumerate(words) if int(word) < int(0.3 * 2**64)]
     assert SecureRandom(KEY).poisson_sample(400, 0.3) == chosen
     assert SecureRandom(KEY).poisson_sample(5, 1.0) == [0, 1, 2, 3, 4]

@@ -97,9 +97,6 @@ def load_parameters(run: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
 
 def _read(folder: Path, device: torch.device | str) -> dict[str, Any]:
     document = json.loads((folder / _DOCUMENT).read_text(encoding="utf-8"))
-    if isinstance(document, dict) and document.keys() == {"dict"}:  # of a version without checksums
-        former: dict[str, Any] = _decode(document, load_file(folder / _TENSORS, device=str(device)))
-        return former
     if not isinstance(document, dict) or document.keys() != {"state", "digest"}:
         raise ValueError(f"{_DOCUMENT}: not that of a checkpoint")
     if document["digest"] != _digest(folder / _TENSORS, document["state"]):

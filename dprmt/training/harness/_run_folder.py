@@ -18,7 +18,6 @@ from dprmt.training.recipes import Settings, recipe_from_dict
 CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"
 SUMMARY, MODEL = "summary.json", "model"
 _LOCK = "lock"
-_OF_A_KILL = (_LOCK, "config.toml.new")  # what a start that was killed may leave; the latter by older versions
 
 
 class RunFolder:
@@ -97,7 +96,7 @@ def _named(path: str | os.PathLike[str]) -> Path:
 
 
 def _left_by_a_kill(file: Path) -> bool:
-    return file.name in _OF_A_KILL or file.match(LEFTOVERS)
+    return file.name == _LOCK or file.match(LEFTOVERS)
 
 
 def is_config_of(stored: bytes, config: str) -> bool:
