@@ -21,6 +21,7 @@ from paper_figures.denoising._map_opening import (
     over_threshold,
     whole_over_threshold,
 )
+from paper_figures.items.improvement import REASONS
 
 
 def test_leading_singular_values_of_either_orientation() -> None:
@@ -176,6 +177,29 @@ def test_what_the_page_says_of_the_papers_settings_is_in_its_table() -> None:
     assert f"at {strong[1:]} and {strong_after[1:]} and opens from batches of {batch} and {batch_after} on" in page
     assert f"or at ε = {epsilon} and {epsilon_after}." in page
     assert max(int(batch), int(batch_after)) < 3 * 64
+
+
+def test_the_reason_of_the_items_on_improvement_is_in_the_map() -> None:
+    (reason,) = REASONS
+    page = _map_page.PAGE.read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    chosen = {(row[0], row[1], row[2]): row for row in rows if len(row) == 11}
+
+    def opened(setting: str, step: int, role: str) -> tuple[int, int]:
+        row = chosen[f"MiniLM, {setting}, LoRA", str(step), role]
+        return int(row[6].split(", ")[-1]), int(row[3])
+
+    sst2 = [opened("SST-2", *of) for of in ((0, "LoRA B"), (40, "LoRA A"), (40, "LoRA B"))]
+    assert {count for count, _ in sst2} == {0}
+    count, of = opened("docstrings", 0, "LoRA B")
+    later = [opened("docstrings", 30, role) for role in ("LoRA A", "LoRA B")]
+    later_count, later_of = (sum(column) for column in zip(*later, strict=True))
+    assert f"none of {of} does at the start, {later_count} of {later_of} do after" in reason.text
+    assert count == 0
+    papers = [row for row in rows if len(row) == 8 and row[0].startswith("SST-2") and row[3] == "LoRA B"]
+    first, second = ([cell.split(", ")[0] for cell in (row[4], row[7])] for row in papers)
+    assert f"at {first[0]} of the threshold, after 40 steps at {second[0]}," in reason.text
+    assert f"in one batch at {first[1]} and {second[1]}." in reason.text
 
 
 def test_no_second_direction_passes_where_five_were_kept() -> None:
