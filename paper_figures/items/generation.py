@@ -113,7 +113,8 @@ def _first_steps(recipes: Mapping[tuple[str, str], Recipe], pieces: Pieces) -> F
     whole, stopped = [], ""
     try:
         for (data, model), recipe in recipes.items():
-            where, baseline = f"{data}, {model}", {}
+            where = f"{data}, {model}"
+            baseline: list[dict[str, Any]] = []
             for variants in (VARIANTS, PROBED):
                 runs = _variants(pieces, recipe, where, variants)
                 baseline = baseline or runs["baseline"]
