@@ -93,6 +93,8 @@ class Found:
     """What was needed and not there, if nothing could be measured."""
     earlier_seconds: float = 0.0
     """Processor time of the pieces that earlier calls had measured."""
+    stopped: str = ""
+    """What stopped it before all of it was measured; it is stored nevertheless, and the same command goes on."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(self.rows))
@@ -155,7 +157,13 @@ class Stored:
 
 
 def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
-    """Measure and store; an interrupted run leaves the earlier result as it was."""
+    """Measure and store; an interrupted run leaves the earlier result as it was, unless a part of the item is whole.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After such a part was stored.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     wall, cpu = time.perf_counter(), cpu_seconds()
     found = item.measure(scale, folder)
@@ -171,6 +179,8 @@ def run(item: Item, scale: Scale, folder: Path = RESULTS) -> Stored:
         digests(module_of(item.measure)),
     )
     save(stored, folder)
+    if found.stopped:
+        raise KeyboardInterrupt(f"{found.stopped}; what is whole is stored")
     return stored
 
 

@@ -7,7 +7,7 @@ and Hutch++: a day of one core, which goes on at its last step however often it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,43 +108,62 @@ def _found(scale: Scale, folder: Path, at: int, step: int) -> Found:
 
 
 def _first_steps(recipes: Mapping[tuple[str, str], Recipe], pieces: Pieces) -> Found:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    rows = []
-    for (data, model), recipe in recipes.items():
-        variants = {f"{data}, {model}, {name}": change for name, change in (VARIANTS | PROBED).items()}
-        with sdpa_kernel(SDPBackend.MATH):  # the fused one's backward pass in 16 bits takes a CPU a tenth of the step
-            runs = run_variants(pieces, recipe, variants, LONG_SEEDS, by_steps=True, first=LONG_STEPS)
-        rows += [row for metric, how in METRICS.items() for row in _compared(f"{data}, {model}", runs, metric, *how)]
+    """Of the tables first, for each data set; a run that is stopped gives what is whole by then."""
+    rows: list[Row] = []
+    whole, stopped = [], ""
+    try:
+        for (data, model), recipe in recipes.items():
+            where = f"{data}, {model}"
+            baseline: list[dict[str, Any]] = []
+            for variants in (VARIANTS, PROBED):
+                runs = _variants(pieces, recipe, where, variants)
+                baseline = baseline or runs["baseline"]
+                rows += _compared(where, runs, baseline)
+                whole.append(f"{where}, {' and '.join(variants)}")
+    except KeyboardInterrupt as stop:
+        if not whole:
+            raise
+        stopped = str(stop) or "stopped"
+    so_far = f" So far {'; '.join(whole)}: the same command goes on." if stopped else ""
     return Found(
         rows,
-        f"{STAND_IN}, where the paper has models of 0.6 to 4 billion parameters; its own rate, not tuned here;"
-        f" {LONG['evaluation.limit']} inputs. DART's development file is trained on, its test file scored: the file of"
-        " its training set is not at hand.",
+        f"{STAND_IN}, where the paper has models of 0.6 to 4 billion parameters; its own rate, not tuned here; frozen"
+        f" weights in bfloat16; {LONG['evaluation.limit']} inputs, greedy search and at most"
+        f" {LONG['evaluation.max_new_tokens']} tokens, where the paper has ten beams. DART's development file is"
+        f" trained on, its test file scored: the file of its training set is not at hand.{so_far}",
         [Reason("open", "the model, its rate, and the rows that are trained on and scored; not told apart.")],
         model=f"{STAND_IN} with LoRA on queries and values",
         data=" and ".join(SMALL),
         seeds=len(LONG_SEEDS),
         earlier_seconds=pieces.earlier_seconds,
+        stopped=stopped,
     )
 
 
-def _compared(
-    where: str, runs: Mapping[str, list[dict[str, Any]]], metric: str, printed: str, factor: float
-) -> list[Row]:
+def _variants(
+    pieces: Pieces, recipe: Recipe, where: str, variants: Mapping[str, Mapping[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    named = {f"{where}, {name}": change for name, change in variants.items()}
+    with sdpa_kernel(SDPBackend.MATH):  # the fused one's backward pass in 16 bits takes a CPU a tenth of the step
+        runs = run_variants(pieces, recipe, named, LONG_SEEDS, by_steps=True, first=LONG_STEPS)
+    return {name: runs[f"{where}, {name}"] for name in variants}
+
+
+def _compared(where: str, runs: Mapping[str, list[dict[str, Any]]], baseline: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Means over the seeds, and what each variant has more than the baseline, paired; of denoising a claim."""
-    ends = {name: factor * scores(runs[f"{where}, {name}"], metric)[:, -1] for name in VARIANTS | PROBED}
-    label, claim = printed.replace("_", "-"), {"claim": "> 0: ahead", "within": ABOVE_ZERO}
-    baseline = ends["baseline"]
-    return [mean_row(f"{where}, {name}: {label}", values) for name, values in ends.items()] + [
-        mean_row(
-            f"{where}, {name}: {label} more than the baseline, paired",
-            values - baseline,
-            **(claim if name in VARIANTS else {}),
-        )
-        for name, values in ends.items()
-        if name != "baseline"
-    ]
+    rows = []
+    for metric, (printed, factor) in METRICS.items():
+        label, claim = printed.replace("_", "-"), {"claim": "> 0: ahead", "within": ABOVE_ZERO}
+        start = factor * scores(baseline, metric)[:, -1]
+        for name, of_seeds in runs.items():
+            ends = factor * scores(of_seeds, metric)[:, -1]
+            rows.append(mean_row(f"{where}, {name}: {label}", ends))
+            if name != "baseline":
+                more = f"{where}, {name}: {label} more than the baseline, paired"
+                rows.append(mean_row(more, ends - start, **(claim if name in VARIANTS else {})))
+    return rows
 
 
 def _rows(scale: Scale, where: tuple[str, str], runs: Mapping[str, dict[str, Any]], at: int, step: int) -> list[Row]:

@@ -17,6 +17,8 @@ from dprmt.training.recipes import Recipe, load_recipe
 from paper_figures.__main__ import main
 from paper_figures._pieces import Pieces, forget, raw_file
 from paper_figures._reproduction import Found, Item, Row, Scale
+from paper_figures._reproduction import load as load_result
+from paper_figures._reproduction import run as run_item
 from paper_figures.items import generation
 from paper_figures.items._recipe_runs import run_variants, train_on, train_once, with_noise
 from tests.training.tiny_recipe import recipe_in, write_data
@@ -155,6 +157,39 @@ def test_the_first_steps_have_the_noise_of_them_all(recipe: Recipe, tmp_path: Pa
     assert kept.privacy.noise_multiplier == with_noise(recipe).privacy.noise_multiplier
     shorter = with_noise(recipe.with_changes({"training.steps": 2}))
     assert kept.privacy.noise_multiplier > 1.1 * shorter.privacy.noise_multiplier
+
+
+@pytest.mark.parametrize("whole", [0, 1, 3])
+def test_what_is_whole_of_generation_is_stored_when_it_is_stopped(
+    whole: int, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three seeds of a data set's tables, or with the probes too: rows with their intervals, and what they are of."""
+    asked: list[list[str]] = []
+
+    def runs(pieces: Pieces, recipe: Recipe, variants: Any, seeds: Any, **_: Any) -> dict[str, list[dict[str, Any]]]:
+        if len(asked) == whole:
+            raise KeyboardInterrupt("the run was stopped after 3 of 50 steps")
+        asked.append(list(variants))
+        return {
+            name: [{"scores": {metric: [len(name) + 0.1 * seed**2] for metric in generation.METRICS}} for seed in seeds]
+            for name in variants
+        }
+
+    monkeypatch.setattr(generation, "_recipes", lambda scale: ({("E2E", "toy"): recipe, ("DART", "toy"): recipe}, ""))
+    monkeypatch.setattr(generation, "run_variants", runs)
+    early = next(item for item in generation.ITEMS if item.name == "generation-50")
+    with pytest.raises(KeyboardInterrupt, match="after 3 of 50 steps" + "; what is whole is stored" * bool(whole)):
+        run_item(early, "long", tmp_path)
+    stored = load_result("generation-50", tmp_path)
+    if not whole:
+        assert stored is None
+        return
+    assert stored is not None
+    known = ["E2E, toy, baseline and denoised", "E2E, toy, Hutchinson and Hutch++", "DART, toy, baseline and denoised"]
+    assert f"So far {'; '.join(known[:whole])}: the same command goes on." in stored.found.differs
+    assert len(stored.found.rows) == 5 * (3, 7, 10)[whole - 1]
+    assert {row.label.split(",")[0] for row in stored.found.rows} == ({"E2E", "DART"} if whole == 3 else {"E2E"})
+    assert all(row.interval is not None for row in stored.found.rows)
 
 
 @pytest.mark.slow
