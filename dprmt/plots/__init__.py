@@ -4,8 +4,6 @@ from dprmt.plots._accuracy import plot_accuracy_over_steps as plot_accuracy_over
 from dprmt.plots._denoising import plot_kappa_sweep as plot_kappa_sweep
 from dprmt.plots._denoising import plot_layer_improvement as plot_layer_improvement
 from dprmt.plots._flattening import plot_spectrum_flattening as plot_spectrum_flattening
-from dprmt.plots._heavy_tail import plot_class_blocks as plot_class_blocks
-from dprmt.plots._heavy_tail import plot_class_sizes as plot_class_sizes
 from dprmt.plots._heavy_tail import plot_gradient_cosines as plot_gradient_cosines
 from dprmt.plots._heavy_tail import plot_metric_against_epsilon as plot_metric_against_epsilon
 from dprmt.plots._heavy_tail import plot_metric_against_step as plot_metric_against_step
@@ -29,8 +27,6 @@ from dprmt.plots._validation import plot_prediction_errors as plot_prediction_er
 
 __all__ = [
     "plot_accuracy_over_steps",
-    "plot_class_blocks",
-    "plot_class_sizes",
     "plot_displacement_spikes",
     "plot_epsilon_against_steps",
     "plot_gradient_cosines",

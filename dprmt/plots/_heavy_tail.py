@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -139,51 +139,6 @@ def _drawn_curves(
     return ax
 
 
-def plot_class_sizes(sizes: Sequence[int], classes: Sequence[int], *, ax: Axes | None = None) -> Axes:
-    """Samples per class, classes in order of frequency.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Samples per class of each frequency group.
-    classes : sequence of int
-        Classes in each group.
-    ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes, both logarithmic.
-
-    Raises
-    ------
-    ParameterError
-        If lengths do not match or a number is below 1.
-
-    References
-    ----------
-    Figure 2(a) of the heavy-tail class imbalance paper on DP-AdamBC.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> ax = plot_class_sizes([8, 4], [1, 2], ax=Figure().subplots())
-    >>> ax.lines[0].get_ydata().tolist()
-    [8.0, 4.0, 4.0]
-    """
-    y = finite_values("sizes", sizes, low=1.0)
-    counts = matching("classes", finite_values("classes", classes, low=1.0), "sizes", y)
-    samples = np.repeat(y, counts.astype(int))
-    ax = axes_or_new(ax)
-    ax.plot(np.arange(1, len(samples) + 1), samples, color=PALETTE[0], drawstyle="steps-mid", linewidth=1.6)
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xlabel("class, by frequency")
-    ax.set_ylabel("samples")
-    return finish(ax)
-
-
 def plot_gradient_cosines(cosines: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Cosines of all pairs of per-sample gradients, as a map; lines separate the classes.
 
@@ -237,67 +192,6 @@ def plot_gradient_cosines(cosines: ArrayLike, labels: ArrayLike, *, ax: Axes | N
     ax.set_ylabel("sample, by class")
     ax.figure.colorbar(image, ax=ax, label="cosine of per-sample gradients", shrink=0.85)
     return ax
-
-
-def plot_class_blocks(
-    frequency: ArrayLike, measured: ArrayLike, predicted: ArrayLike, *, quantity: str, ax: Axes | None = None
-) -> Axes:
-    """Size of the gradient or Hessian block of every class against its frequency.
-
-    Parameters
-    ----------
-    frequency : array, shape (c,)
-        π_k > 0.
-    measured, predicted : array, shape (c,)
-        Norm or trace of the block, > 0, and what its own samples account for.
-    quantity : str
-        Label of the second axis.
-    ax : matplotlib axes, optional
-        Where to draw; a new figure otherwise.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes, both logarithmic.
-
-    Raises
-    ------
-    ParameterError
-        If lengths do not match or a number is not positive.
-
-    References
-    ----------
-    Section 2.1 of the heavy-tail class imbalance paper on DP-AdamBC.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> ax = plot_class_blocks([0.5, 0.1], [1.0, 0.3], [1.0, 0.2], quantity="gradient norm", ax=Figure().subplots())
-    >>> [text.get_text() for text in ax.get_legend().get_texts()]
-    ['measured', 'own samples alone', 'in proportion to π']
-    """
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    tiny = np.nextafter(0.0, 1.0)
-    x = np.ravel(finite_values("frequency", frequency, low=tiny))
-    y = matching("measured", finite_values("measured", measured, low=tiny), "frequency", x)
-    z = matching("predicted", finite_values("predicted", predicted, low=tiny), "frequency", x)
-    ax = axes_or_new(ax)
-    style: dict[str, Any] = {"linestyle": "none", "markersize": 5, "markerfacecolor": "none"}
-    ax.plot(x, y, color=PALETTE[1], marker=MARKERS[0], label="measured", **style)
-    ax.plot(x, z, color=PALETTE[2], marker=MARKERS[5], label="own samples alone", **style)
-    top = int(np.argmax(x))
-    ends = np.array([x.min(), x.max()])
-    ax.plot(ends, z[top] * ends / x[top], color="0.4", linewidth=1.0, label="in proportion to π")
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    ax.xaxis.set_major_formatter("{x:g}")
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_xlabel("class frequency π")
-    ax.set_ylabel(quantity)
-    ax.legend(frameon=False)
-    return finish(ax)
 
 
 def _or_nan(name: str, values: ArrayLike, share: bool) -> Floats:

