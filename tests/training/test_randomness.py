@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from scipy import stats
 
 from dprmt import ParameterError
-from dprmt.training.randomness import SecureRandom
+from dprmt.training.randomness import SecureRandom, _secure
 
 KEY = bytes(range(32))
 SIZE = 200_000
@@ -46,15 +46,14 @@ def test_the_stream_is_aes_256_in_counter_mode() -> None:
 def literal_noise(count: int, std: float) -> list[float]:
     """Entry by entry, with the words in the order in which they are drawn."""
     half = math.ceil(count / 2)
-    words = np.frombuffer(key_stream(KEY, 2 * 4 * half * 8), dtype="<u8")
-    uniform = [((int(word) >> 11) + 1) / 2**53 for word in words]
+    words = np.frombuffer(key_stream(KEY, 2 * 4 * half * 8), dtype="<i8").tolist()
     entries = []
     for i in range(count):
         total = 0.0
         for j in range(4):
             place = j * half + i % half
-            radius = math.sqrt(-2 * math.log(uniform[place]))
-            angle = 2 * math.pi * uniform[4 * half + place]
+            radius = math.sqrt(-2 * math.log(abs(words[place] | 1) / 2**63))
+            angle = 2 * math.pi * words[4 * half + place] / 2**64
             total += radius * (math.cos(angle) if i < half else math.sin(angle))
         entries.append(std * total / 2)
     return entries
@@ -177,8 +176,8 @@ def test_noise_is_the_literal_transform_of_the_stream_on_any_number_of_threads(c
     for first in range(0, count, 16_384):
         size = min(16_384, count - first)
         half = (size + 1) // 2
-        words = np.frombuffer(stream.update(bytes(64 * half)), dtype="<u8").reshape(2, 4, half)
-        u, v = (words >> np.uint64(11)).astype(np.float64) / 2.0**53 + 2.0**-53
+        words = np.frombuffer(stream.update(bytes(64 * half)), dtype="<i8").reshape(2, 4, half)
+        u, v = abs((words[0] | 1).astype(np.float64)) / 2.0**63, words[1] / 2.0**64
         radius = np.sqrt(-2.0 * np.log(u))
         both = np.concatenate([radius * np.cos(2 * np.pi * v), radius * np.sin(2 * np.pi * v)], 1)
         expected.append(both.sum(0)[:size] / 2.0 * 3.0)
@@ -192,3 +191,20 @@ def test_noise_is_the_literal_transform_of_the_stream_on_any_number_of_threads(c
         torch.set_num_threads(threads)
     assert torch.equal(*found)
     np.testing.assert_allclose(found[0].numpy(), np.concatenate([np.empty(0), *expected]), rtol=1e-9, atol=1e-9)
+
+
+def test_words_of_zeros_and_of_the_ends_give_finite_noise() -> None:
+    """The stream's extreme words: the largest radius, half a turn, and no radius."""
+    space, out = _secure._Workspace(2), torch.empty(2, dtype=torch.float64)
+    for radius, angle, expected in (
+        (0, 0, 4 * math.sqrt(-2 * math.log(2.0**-63))),
+        (0, -(2**63), -4 * math.sqrt(-2 * math.log(2.0**-63))),
+        (2**63 - 1, 5, 0.0),
+        (-(2**63), 0, 0.0),
+    ):
+        space._words[0], space._words[1] = radius, angle
+        space.put_sums(out, 1.0)
+        assert bool(torch.isfinite(out).all())
+        np.testing.assert_allclose(out[0], expected, atol=1e-7)
+    assert expected == 0.0 < 4 * math.sqrt(-2 * math.log(2.0**-63)) / 2 < 18.7
+    assert stats.norm.logsf(18.69) + math.log(2) < -76 * math.log(10)
