@@ -10,6 +10,7 @@ from paper_figures._verdict import Interval
 from paper_figures.digits._compared import MARGIN, Compared, compared
 from paper_figures.digits._nulls import false_alarms
 from paper_figures.digits._settings import ADAPTERS, HEADS, SETTINGS
+from paper_figures.digits._tuning import NULL
 
 BEGIN = "<!-- from here on written by python -m paper_figures study {} page -->"
 END = "<!-- until here -->"
@@ -40,6 +41,13 @@ def readings(results: dict[str, Any]) -> dict[str, Compared]:
     return {name: compared(methods[name]["test"], methods["Adam"]["test"], len(others)) for name in others}
 
 
+def beside_many(results: dict[str, Any]) -> dict[str, Compared]:
+    """Every method of one setting against the mean of Adam's runs with other noises, the nulls' columns."""
+    methods, adam = results["methods"], np.array(results["nulls"]).mean(0).tolist()
+    others = [name for name in methods if name not in ("Adam", NULL)]
+    return {name: compared(methods[name]["test"], adam, len(others)) for name in others}
+
+
 def corrected(results: dict[str, Any]) -> Compared:
     """What norm correction adds to the gate, each at its own rate; a comparison of its own."""
     methods = results["methods"]
@@ -62,13 +70,15 @@ def _table(name: str, results: dict[str, Any]) -> str:
         f"Largest singular values of its clean gradient over the detection threshold, at the start, the middle "
         f"and the end of one run: {_looks(over)}.",
         "",
-        "| method | rate | points more than Adam | says |",
-        "|---|---|---|---|",
+        "| method | rate | points more than Adam | says | than the mean of Adam's other noises | says |",
+        "|---|---|---|---|---|---|",
     ]
+    many = beside_many(results) if "nulls" in results else {}
     for method, found in readings(results).items():
-        interval = _shown(found)
         edge = "" if _is_inside(methods[method]) else " (the grid's edge)"
-        lines.append(f"| {method} | 10^{methods[method]['rate'] / 4:g}{edge} | {interval} | {_said(found)} |")
+        cells = [method, f"10^{methods[method]['rate'] / 4:g}{edge}", _shown(found), _said(found)]
+        cells += [_shown(many[method]), _said(many[method])] if method in many else ["", ""]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", " ".join(_sentences(results))])
 
 
