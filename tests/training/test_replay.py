@@ -555,12 +555,12 @@ def test_logits_that_are_left_out_are_no_choice_of_rows() -> None:
     model = LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, tie_word_embeddings=False, **sizes)).train()
     model.requires_grad_(False).model.layers[0].self_attn.q_proj.requires_grad_(True)
     step = private(model, replay=1.0)
-    batch = texts([3, 7, 4, 6])
+    batch = texts([3, 7, 4, 6, 5, 3, 7])  # as many as tokens: to choose among these looks like choosing samples
     batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
     batch["labels"][:, :2] = -100
     seen: list[int] = []
     model.lm_head.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
-    step.accumulate(partial(per_sample_losses, step.model), samples=range(4), step=0, batch=batch)
+    step.accumulate(partial(per_sample_losses, step.model), samples=range(TOKENS), step=0, batch=batch)
     assert set(seen[-1:]) == {TOKENS - 1}
     assert step.replays == 1
     assert step._replay.routes is None
