@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def adapted(name: str, data: Path, folder: Path) -> Samples:
 
     ``data``: where ``sst2`` and ``e2e`` lie; ``folder``: where what a decoder makes of texts is kept.
     """
-    makes = {
+    makes: dict[str, Callable[[], Samples]] = {
         "adapter, docstrings": docstring_tokens,
         "adapter, SST-2": partial(sst2_tokens, data),
         "adapter, E2E": partial(e2e_states, data, folder),
@@ -53,7 +53,7 @@ def sst2_tokens(data: Path) -> AdaptedEncoder:
     return _tokens("minilm-sst2", files, parts)
 
 
-def _tokens(recipe: str, changes: Mapping[str, Any], parts: list[tuple[str, int, int | None]]) -> AdaptedEncoder:
+def _tokens(recipe: str, changes: Mapping[str, Any], parts: Sequence[tuple[str, int, int | None]]) -> AdaptedEncoder:
     from dprmt.training.data import load_data
     from dprmt.training.models import load_model, load_tokenizer
     from dprmt.training.recipes import load_recipe
@@ -63,7 +63,8 @@ def _tokens(recipe: str, changes: Mapping[str, Any], parts: list[tuple[str, int,
     data: Any = load_data(made.data, tokenizer, made.model.task)
     model = load_model(made.model, labels=len(data.labels), seed=0, tokenizer=tokenizer).model.eval()
     layer = next(module for name, module in model.named_modules() if name.endswith("encoder.layer.5.output"))
-    norm = Norm(*(value.detach() for value in layer.LayerNorm.parameters()), layer.LayerNorm.eps)
+    weight, bias = (value.detach() for value in layer.LayerNorm.parameters())
+    norm = Norm(weight, bias, layer.LayerNorm.eps)
     texts = []
     for part, first, last in parts:
         split = getattr(data, part)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from paper_figures._pieces import Pieces, cpu_seconds
 from paper_figures.digits import (
@@ -43,7 +44,8 @@ def study_of(
 
 
 def _train(name: str, settings: Mapping[str, Setting], load: Load, also: bool, options: Options) -> None:
-    pieces, found = Pieces(Path(options.folder), name, "study"), {}
+    pieces = Pieces(Path(options.folder), name, "study")
+    found: dict[str, Any] = {}
     for key, setting in _chosen(settings, options):
         samples = load(options, key)
         found |= tuned_and_run(pieces, samples, {key: setting})

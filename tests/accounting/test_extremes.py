@@ -12,7 +12,7 @@ RATE = 2000 / 67349
 SETTINGS = {
     "ε near 500": (DPSGD(0.5, 0.1, Hutchinson(32)), 4500, 1e-5, 400, 700),
     "δ = 1e-18": (DPSGD(1.0, RATE, Hutchinson(32, secret=True)), 400, 1e-18, 11, 12),
-    "δ = 1e-18, shared": (DPSGD(2.0, RATE, Hutchinson(64)), 400, 1e-18, 2, 6),
+    "δ = 1e-18, public": (DPSGD(2.0, RATE, Hutchinson(64)), 400, 1e-18, 2, 6),
     "q = 1": (DPSGD(10.0, 1.0, Hutchinson(32)), 400, 1e-5, 10.3, 10.5),
     "q = 1, secret": (DPSGD(10.0, 1.0, Hutchinson(32, secret=True)), 400, 1e-5, 10.2, 10.5),
     "q = 1, exact": (DPSGD(10.0, 1.0), 400, 1e-5, 9.97, 10.01),

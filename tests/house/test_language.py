@@ -17,7 +17,7 @@ QUESTIONS = {"how", "what", "whether", "when", "where", "which", "who", "whose",
 HOUSE_WORDS = re.compile(
     r"\b(light steps?|foretells?|foretold|mended|dear(er|est)?|betrays?|taken whole|nought|go astray"
     r"|but\s+for|(go|goes|gone)\s+on\s+with|lets?\s+go\s+of|now\s+and\s+then|as\s+ever|for\s+nothing|found\s+out"
-    r"|(known|revealed|shared) probes|probes (known|revealed)|probe.sharing"
+    r"|(known|revealed)[ _]?probes|shared probes|probes (known|revealed)|probe.sharing"
     r"|per-example|(one|each|every) example|number\s+of\s+examples|examples\s+of\s+(one|a)\s+person|loudest)\b"
     r"|--examples\b|\d probes, (batch|sample)\b(?!es)|(?<!squared-)\bnorm ratios?\b",
     re.IGNORECASE,

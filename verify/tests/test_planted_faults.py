@@ -54,7 +54,7 @@ FAULTS = {
     "adding is as removing": ("_table.py", "1 - (1 - removed) / loss.exp()", "removed", EXACT),
     "T, not its root": ("_gaussians.py", "group * arb(steps).sqrt()", "group * arb(steps)", EXACT),
     "a sample less in a group": ("_gaussians.py", "for j in range(1, group + 1)]", "for j in range(1, group)]", EXACT),
-    "one rate for another": ("further/_known.py", "kappa = 1 + (s - 1) / self._rate", "kappa = 1 + (s - 1)", NORMS),
+    "one rate for another": ("further/_public.py", "kappa = 1 + (s - 1) / self._rate", "kappa = 1 + (s - 1)", NORMS),
     "spread to the right alone": (
         "further/_norm_ratio.py",
         "right = cell.mass * share.lower().max(ZERO)",

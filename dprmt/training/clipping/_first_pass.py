@@ -75,7 +75,7 @@ class FirstPass:
     def check_samples(self, losses: torch.Tensor) -> None:
         """Raise if the first or the last sample's loss depends on others' rows of a layer's output.
 
-        In one backward pass, of the first loss and twice the last: exactly, but for these two rows, whose gradients
+        In one backward pass, of the first loss and twice the last: exactly, except for these two rows, whose gradients
         `check_sums` holds to those of all losses; or, where they differed by rounding before, in two.
         """
         self._compares_sums = self._compares_sums or len(losses) >= self.least

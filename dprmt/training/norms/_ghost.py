@@ -67,7 +67,7 @@ def ghost_squared_norms(
 
 
 def gram_entries(tokens: int) -> int:
-    """How many entries of a Gram matrix are formed: all T² of at most 128 tokens, little more than half of many.
+    """Number of entries of a Gram matrix that are formed: all T² up to 128 tokens, hardly more than half of many.
 
     Parameters
     ----------

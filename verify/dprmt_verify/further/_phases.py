@@ -29,8 +29,8 @@ def allocated(run: Any, sampling: Any, steps: int, phase: Callable[[int], Phase]
 
 def estimated(norms: Any, sigma: float, rate: float) -> Callable[[float, int], Step]:
     """A step with probes, public or secret, or with a sketch too."""
-    from dprmt_verify.further._known import KnownProbes
     from dprmt_verify.further._norm_ratio import NormRatio
+    from dprmt_verify.further._public import PublicProbes
 
     probes = number(norms, "probes", 2, 10**5, int)
     if norms.get("rank") is not None:
@@ -49,6 +49,6 @@ def estimated(norms: Any, sigma: float, rate: float) -> Callable[[float, int], S
             from dprmt_verify.further._secret import SecretProbes
 
             return SecretProbes(sigma, rate, charged, attained)
-        return KnownProbes(sigma, rate, charged, attained)
+        return PublicProbes(sigma, rate, charged, attained)
 
     return build

@@ -1,4 +1,4 @@
-"""Steps whose norms are estimated with probes that are shared and may become known (V5)."""
+"""Steps whose norms are estimated with public probes, the same for all samples of a step (V5)."""
 
 from flint import arb
 
@@ -7,7 +7,7 @@ from dprmt_verify._table import Step
 from dprmt_verify.further._norm_ratio import NormRatio
 
 
-class KnownProbes(Step):
+class PublicProbes(Step):
     """Given X = x the step is a sampled Gaussian of shift μ = 1/(σ√x), and X is seen.
 
     Parameters
