@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import ndtr
@@ -70,12 +70,19 @@ def test_equal_ratios_have_the_largest_difference_of_all_half_lines(
 
 
 @settings(deadline=None, max_examples=80)
-@given(**groups, share=st.floats(0.01, 0.99), middle=st.floats(0.8, 1.2), is_removed=st.booleans())
+@given(
+    **groups, share=st.floats(0.01, 0.99), middle=st.floats(0.8, 1.2), is_removed=st.booleans(), is_alone=st.booleans()
+)
+@example(sigma=0.6, q=1e-3, size=2, loss=0.0, share=0.5, middle=1.0, is_removed=True, is_alone=True)
+@example(sigma=0.4, q=1e-3, size=2, loss=0.01, share=0.5, middle=1.0, is_removed=True, is_alone=True)
+@example(sigma=0.4, q=1e-3, size=2, loss=0.0, share=0.9, middle=1.0, is_removed=False, is_alone=True)
+@example(sigma=0.8, q=1e-4, size=3, loss=0.0, share=0.02, middle=1.0, is_removed=False, is_alone=True)
 def test_what_tangents_add_is_no_less_at_any_threshold(
-    sigma: float, q: float, size: int, loss: float, share: float, middle: float, is_removed: bool
+    sigma: float, q: float, size: int, loss: float, share: float, middle: float, is_removed: bool, is_alone: bool
 ) -> None:
-    """All thresholds of a fine grid, by the literal majorants of (N9)."""
+    """All thresholds of a fine grid, by the literal majorants of (N9); two samples are next to never drawn, or are."""
     shift, log_weights, some = parts(sigma, q, size)
+    log_weights[2:] -= 60.0 * is_alone
     tau = math.expm1(loss) + some if is_removed else share * some
     first = math.sqrt(2 * math.log(tau / some)) if is_removed else -9.0
     equal, weights, middle = EqualRatios.at(np.array([tau]), shift, log_weights), np.exp(log_weights), middle / sigma
@@ -86,6 +93,49 @@ def test_what_tangents_add_is_no_less_at_any_threshold(
     plain = literal(shift, weights, tau)[first <= THRESHOLDS].max(axis=0)
     assert np.all(added >= -1e-15)
     assert float(np.max(sought - plain - added)) <= 1e-9
+
+
+@settings(deadline=None, max_examples=60)
+@given(**groups, back=st.floats(0.05, 1.5), ahead=st.floats(0.05, 1.5), is_alone=st.booleans())
+@example(sigma=0.4, q=1e-3, size=2, loss=0.0, back=0.3, ahead=0.3, is_alone=True)
+def test_majorants_between_thresholds_add_no_more_than_is_said(
+    sigma: float, q: float, size: int, loss: float, back: float, ahead: float, is_alone: bool
+) -> None:
+    shift, log_weights, some = parts(sigma, q, size)
+    log_weights[2:] -= 60.0 * is_alone
+    tau, weights = math.expm1(loss) + some, np.exp(log_weights)
+    equal = EqualRatios.at(np.array([tau]), shift, log_weights)
+    tangents = Tangents(equal, np.full(1, -9.0), weights, 1.0 / sigma, largest_majorant_excess(shift))
+    low, high = equal.threshold - back, equal.threshold + ahead
+    near, between = tangents._near(low, high)[0], tangents._between(low, high)[0]
+    added = literal(shift, weights, tau, 1.0 / sigma) - literal(shift, weights, tau)
+    inside = (THRESHOLDS[:, None] >= low) & (THRESHOLDS[:, None] <= high)
+    sought = np.where(inside, added, 0.0).max(axis=0)
+    assert np.all(near >= sought - 1e-13 * tau)
+    assert np.all(between >= sought - 1e-13 * tau)
+
+
+@settings(deadline=None, max_examples=60)
+@given(**groups, distance=st.floats(0.01, 3.0))
+def test_half_lines_lose_as_much_as_is_said_beside_their_threshold(
+    sigma: float, q: float, size: int, loss: float, distance: float
+) -> None:
+    shift, log_weights, some = parts(sigma, q, size)
+    tau, weights = math.expm1(loss) + some, np.exp(log_weights)
+    equal = EqualRatios.at(np.array([tau]), shift, log_weights)
+    tangents = Tangents(equal, np.zeros(1), weights, 1.0 / sigma, largest_majorant_excess(shift))
+    t, step = equal.threshold[0], np.full(shift.size, distance)
+
+    def value(at: Array) -> Array:
+        each = [weight * ndtr(number * shift - at) for number, weight in enumerate(weights) if number]
+        return np.asarray(np.sum(each, axis=0) - tau * ndtr(-at))
+
+    before, after = tangents._lost_before(step[None])[0], tangents._lost_after(step[None])[0]
+    assert np.all(value(t) - value(t - step) >= before - 1e-13 * tau)
+    assert np.all(value(t) - value(t + step) >= after - 1e-13 * tau)
+    few = step[None] / 300
+    for lost, at in ((tangents._lost_before(few)[0], t - few[0]), (tangents._lost_after(few)[0], t + few[0])):
+        assert np.all(lost >= (value(t) - value(at)) / (1.3 * size) - 1e-9 * tau)
 
 
 @settings(deadline=None, max_examples=60)

@@ -432,7 +432,7 @@ def equals_below(
 def convex_from(law: NormRatioBins, noise_multiplier: float, weights: Array) -> Array:
     """Numbers c of bins: what equal ratios cost is convex in e^{ρx} there, ρ = (3/2x)(c/x - 1)₊, for every loss (N14).
 
-    c = v/(3σ²), v at least [Var(b) + t(b̄ - t)]/a² over thresholds t and a in the bin; b = ja has weights ∝ jp_jφ(b - t).
+    c = v/(3σ²), v at least [Var(b) + t(b̄ - t)]/a² over thresholds t and a in the bin; b = ja weighs jp_jφ(b - t).
     """
     size = weights.size - 1
     with np.errstate(divide="ignore"):
