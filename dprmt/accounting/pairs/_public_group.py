@@ -61,7 +61,7 @@ def changed_together(
     beside = np.array([added(float(loss)) for loss in left])
     above[0] = beside[0] = min(above[0], beside[0])
     beside, above = (np.minimum(np.minimum.accumulate(curve * (1.0 + _ROUNDING)), 1.0) for curve in (beside, above))
-    return _pair_of_curve(left, beside, right, above)
+    return pair_of_curve(left, beside, right, above)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _losses(end: float, scale: float, bins: int) -> Array:
     return losses
 
 
-def _pair_of_curve(left: Array, beside: Array, right: Array, above: Array) -> AtomicPair:
+def pair_of_curve(left: Array, beside: Array, right: Array, above: Array) -> AtomicPair:
     """The pair with the largest convex curve below these points.
 
     ``above``: H_{e^l}(P‖Q) at losses l of ``right``, from 0 on; ``beside``: H_{e^l}(Q‖P) at those of ``left``.

@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dprmt.accounting.basics import Array
 from dprmt.accounting.laws import RankOneLaw, bins_of_equal_shifts
 from dprmt.accounting.pairs._cells import StepPair
 from dprmt.accounting.pairs._clipping_step import ClippingStep
 from dprmt.accounting.pairs._coin_mixtures import CoinMixture
+from dprmt.accounting.pairs._equal_group import changed_loss_by_loss, equals_below
 from dprmt.accounting.pairs._neighbours import Neighbours
 from dprmt.accounting.pairs._opposite_replacement import opposites_below, replaced_by_opposites
 from dprmt.accounting.pairs._public_group import EqualGroup, changed_together
@@ -23,13 +23,13 @@ from dprmt.accounting.pairs._secret_replacement import SecretReplacement, Secret
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 
 _FEW_BINS, _MANY_BINS, _BINS_OF_THE_LAW = 64, 160, 0.75  # of what grows with their third power
-_SHARE_OF_THE_LAST = 8
+_SHARE_OF_THE_LAST, _SHARE_OF_SMALL_SUMS = 8, 64
 _FEWEST_OF_GROUPS = 8  # probes: with fewer, ratios are so small at times that (N9) and (N10) have no end
-_BINS_OF_RATIOS = 1.2
+_BINS_OF_RATIOS, _FEWEST_OF_MERGED = 1.2, 12
+_TIMES_AS_MANY, _MOST_BINS_BELOW = 8, 1280  # errors of ratios by their right ends are of first order
 _FEWEST_OF_OPPOSITES, _SHARE_OF_SMALL_RATIOS = 12, 256
 _LOSSES, _LOSSES_BELOW, _MOST_LOSSES = 2.5, 3.75, 4000  # times the number of bins
 _TIMES_AS_MANY_SUMS, _MOST_BINS_OF_SUMS = 3, 320  # bins of a sum are as wide as those of all that are added
-_TIMES_AS_MANY, _MOST_BINS_BELOW = 8, 1280  # errors from below are of first order
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,9 @@ class RelatedStep:
         step = self.step
         if step.secret:
             return _summed(step, self.size, min(_TIMES_AS_MANY_SUMS * bins, _MOST_BINS_OF_SUMS), below)
-        above = _together(step, self.size, _FEW_BINS if bins <= _FEW_BINS else _MANY_BINS, below)
-        return above, _equal_group(step, self.size, bins, below)
+        return _together(step, self.size, min(bins, _MOST_BINS_OF_SUMS), below), _equal_group(
+            step, self.size, bins, below
+        )
 
     def _replaced(self, bins: int, below: float) -> StepPair:
         if isinstance(self.step.law, RankOneLaw) and self.step.law.probes >= _FEWEST_OF_OPPOSITES:
@@ -109,16 +110,23 @@ def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
     return step if size == 1 and not replaced else RelatedStep(step, size, replaced)
 
 
-def _shifts_below(step: ClippingStep, bins: int, below: float) -> tuple[Array, Array]:
-    """Values of Z/σ that are at most the true ones, and their probabilities."""
-    law = step.norm_ratio(min(_TIMES_AS_MANY * bins, _MOST_BINS_BELOW), below)
-    x, mass = np.append(law.left[:1], law.right), np.append(law.below, law.mass)
-    return 1.0 / (step.noise_multiplier * np.sqrt(x)), mass
+def _equal_group(step: ClippingStep, size: int, bins: int, below: float) -> StepPair:
+    if step.law.fewest < _FEWEST_OF_MERGED:
+        return _equal_group_by_ratio(step, size, bins, below)
+    return _equal_group_by_loss(step, size, bins, below)
+
+
+@lru_cache(maxsize=64)
+def _equal_group_by_loss(step: ClippingStep, size: int, bins: int, below: float) -> AtomicPair:
+    law = step.norm_ratio(round(_BINS_OF_RATIOS * bins), below)
+    return equals_below(law, step.noise_multiplier, step.sample_rate, size, bins, below * step.sample_rate)
 
 
 @lru_cache(maxsize=8)
-def _equal_group(step: ClippingStep, size: int, bins: int, below: float) -> EqualGroup:
-    return EqualGroup(*_shifts_below(step, bins, below), step.sample_rate, size)
+def _equal_group_by_ratio(step: ClippingStep, size: int, bins: int, below: float) -> EqualGroup:
+    law = step.norm_ratio(min(_TIMES_AS_MANY * bins, _MOST_BINS_BELOW), below)
+    x, mass = np.append(law.left[:1], law.right), np.append(law.below, law.mass)
+    return EqualGroup(1.0 / (step.noise_multiplier * np.sqrt(x)), mass, step.sample_rate, size)
 
 
 def _potentials(step: ClippingStep, bins: int, below: float) -> AtomicPair:
@@ -156,18 +164,26 @@ def _equal_ratios(step: ClippingStep, bins: int, below: float) -> AtomicPair:
 
 @lru_cache(maxsize=64)
 def _together(step: ClippingStep, size: int, bins: int, below: float) -> AtomicPair:
-    law = step.norm_ratio(round(_BINS_OF_THE_LAW * bins), below / (64 * size))
-    x, mass = law.spread(0.0)
-    return changed_together(
-        x,
-        mass,
-        law.below,
+    """By losses; where that is loose, the smaller of it and of what all thresholds give."""
+    pair, smaller_of_it_and = changed_loss_by_loss(
+        step.norm_ratio(round(_BINS_OF_THE_LAW * bins), below / (_SHARE_OF_SMALL_SUMS * size)),
         step.noise_multiplier,
         step.sample_rate,
         size,
         bins,
         below * step.sample_rate / _SHARE_OF_THE_LAST,
+        bins <= _MANY_BINS,
     )
+    return pair if smaller_of_it_and is None else smaller_of_it_and(_at_thresholds(step, size, bins, below))
+
+
+@lru_cache(maxsize=64)
+def _at_thresholds(step: ClippingStep, size: int, bins: int, below: float) -> AtomicPair:
+    bins = _FEW_BINS if bins <= _FEW_BINS else _MANY_BINS
+    law = step.norm_ratio(round(_BINS_OF_THE_LAW * bins), below / (_SHARE_OF_SMALL_SUMS * size))
+    x, mass = law.spread(0.0)
+    tail = below * step.sample_rate / _SHARE_OF_THE_LAST
+    return changed_together(x, mass, law.below, step.noise_multiplier, step.sample_rate, size, bins, tail)
 
 
 @lru_cache(maxsize=16)

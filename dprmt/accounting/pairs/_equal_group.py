@@ -1,0 +1,460 @@
+r"""Groups with public probes, loss by loss: (N9), (N13) of ``docs/theory/neighbours.md`` from above, (N14) from below.
+
+Samples that all have one squared-norm ratio have one threshold, which solves an equation. What is added for ratios that
+differ can move it by little, and only thresholds so near it can matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from scipy.special import ndtr
+
+from dprmt.accounting.basics import Array
+from dprmt.accounting.laws import NormRatioBins
+from dprmt.accounting.pairs._coin_mixtures import log_coin_weights
+from dprmt.accounting.pairs._opposite_replacement import curve_of
+from dprmt.accounting.pairs._public_group import pair_of_curve
+from dprmt.accounting.pairs._public_replacement import LARGEST_LOSS, AtomicPair
+
+_ROUNDING = 1e-11  # of powers, and residuals of equations
+_MOST_NEWTON_STEPS = 60
+_MOST_AT_A_TIME = 4_000_000  # numbers
+_STEEPEST = 1.0 / math.sqrt(2 * math.pi)
+_LARGEST_BEND = math.exp(-0.5) * _STEEPEST  # yφ(y) at 1
+_LOWEST, _HIGHEST, _CELL = -10.0, 16.0, 0.2  # of thresholds at which majorants of one sample are tabled
+_STEEPEST_AFTER = 2.0 * math.exp(-1.5) * _STEEPEST  # (y² - 1)φ(y) at √3
+_REACH, _FARTHEST = 0.8, 1.5  # times √(what is added), where about half as much is lost; and of 1/a
+_LARGEST_EXPONENT, _UNDERFLOW = 600.0, 1e-300
+_LOSSES, _TRIED, _NEAR_THE_LAST, _SHARE_LEFT_OUT = 2.5, 60, 1e-9, 1e-2
+_STARTS = (-9.0, -5.0, -2.5, -1.5, -0.75)  # adding: at lower thresholds drawn samples are left out
+_NEAREST = 0.02
+_CELLS_OF_THRESHOLDS, _MOST_OF_THRESHOLDS = 8, 256
+_ROUGHLY, _SEEN, _MUCH = 1e-3, 100.0, 2e-2  # of the curve at 0, times the tail, and of the curve
+_LEAST_SHIFT, _LEAST_MASS = 1e-9, 1e-290  # lighter outcomes are left out, which is safe from below
+_LARGEST_CONVEX_SHIFT = math.sqrt(12.0)  # of one sample: (T2)
+_LEVELS = (1.0, 1.8, 3.2, 6.0, 1e9)  # of that reach
+
+
+@dataclass(frozen=True)
+class EqualRatios:
+    """Samples that all have one ratio: τ = |e^{±l} - p_0| (row), shift a = 1/(σ√x) (column).
+
+    ``threshold``: t with Σ_{j≥1} p_j e^{jat - j²a²/2} = τ; ``power``: Σ p_j Φ(ja - t), ``rest``: Σ p_j Φ(t - ja);
+    ``error``: relative, of the equation.
+    """
+
+    tau: Array
+    shift: Array
+    threshold: Array
+    power: Array
+    rest: Array
+    error: Array
+
+    @classmethod
+    def at(cls, tau: Array, shift: Array, log_weights: Array) -> EqualRatios:
+        """``tau``: of each row; ``log_weights``: logarithms of the p_j."""
+        parts = [_solved(part, shift, log_weights) for part in _row_parts(tau, shift.size * log_weights.size)]
+        return cls(tau, shift, *(np.concatenate(values) for values in zip(*parts, strict=True)))
+
+    def removing(self) -> Array:
+        """H_{e^l}(P‖Q), rounded up: Σ p_j Φ(ja - t) - τ Φ(-t)."""
+        charge = (_ROUNDING + 2.0 * self.error) * self.power
+        return np.asarray(np.maximum(self.power - self.tau[:, None] * ndtr(-self.threshold), 0.0) + charge)
+
+    def adding(self) -> Array:
+        """e^{-l} H_{e^l}(Q‖P), rounded up: τ Φ(t) - Σ p_j Φ(t - ja)."""
+        plain = self.tau[:, None] * ndtr(self.threshold)
+        return np.asarray(np.maximum(plain - self.rest, 0.0) + (_ROUNDING + 2.0 * self.error) * plain)
+
+
+@dataclass(frozen=True)
+class Tangents:
+    """What convex majorants add to equal ratios at all thresholds that can matter: of (C2), and K_{t,j} from two on.
+
+    ``first``: of each row, a threshold below which none matters; ``weights``: p_j; ``middle``: where tangents touch.
+    ``of_one``: what :func:`largest_majorant_excess` has.
+    """
+
+    equal: EqualRatios
+    first: Array
+    weights: Array
+    middle: float
+    of_one: Array
+
+    def added(self) -> Array:
+        """At least sup_t [F_t + what is added at t] less F at its own threshold, F being what is maximized."""
+        first, t = self.first[:, None], self.equal.threshold
+        back, ahead = self._reach()
+        low, high = np.maximum(t - back, first), np.maximum(t + ahead, first)
+        most = self._near(low, high)
+        for so_far, farther in pairwise(_LEVELS):
+            from_there, to_there = np.maximum(t - farther * back, first), np.maximum(t + farther * ahead, high)
+            left = self._between(from_there, low) - self._lost_before(so_far * back)
+            right = self._between(high, to_there) - self._lost_after(high - t)
+            most = np.maximum(most, np.maximum(np.where(low > first, left, 0.0), right))
+            low, high = from_there, to_there
+        return np.asarray(most)
+
+    def _between(self, low: Array, high: Array) -> Array:
+        """At least what is added at thresholds between."""
+        return self._steepest_up_to(high) * self._excess(low) + self._of_one_from(low)
+
+    def _of_one_from(self, low: Array) -> Array:
+        """p_1 times the largest f̂_t - f_t of (C2) at thresholds from ``low`` on."""
+        place = np.floor((np.clip(low, _LOWEST, _HIGHEST) - _LOWEST) / _CELL).astype(np.int64)
+        value: Array = self.weights[1] * self.of_one[place, np.arange(self.equal.shift.size, dtype=np.int64)]
+        return value
+
+    def _reach(self) -> tuple[Array, Array]:
+        """How far from its own threshold what F loses is about what is added, to the left and to the right."""
+        t, shift = self.equal.threshold, self.equal.shift
+        of_one, flat = (
+            self._of_one_from(np.maximum(t, self.first[:, None])),
+            self.equal.tau[:, None] * _density(t) * shift,
+        )
+        before = self._steepest_up_to(t) * self._excess(self.first[:, None]) + of_one
+        after = _LARGEST_BEND * self._excess(t) + of_one
+        back, ahead = (
+            np.minimum(_REACH * np.sqrt(some / (flat + _UNDERFLOW)), _FARTHEST / shift) for some in (before, after)
+        )
+        return np.maximum(back, _NEAREST), np.maximum(ahead, _NEAREST)
+
+    def _lost_before(self, back: Array) -> Array:
+        """At least what F loses so far left of its threshold: ∫ τφ(t - u)(1 - e^{-au}) du."""
+        t, shift, tau = self.equal.threshold, self.equal.shift, self.equal.tau[:, None]
+        rate = t - back / 2  # φ(t - u) ≥ φ(t) e^{rate·u}
+        return np.asarray(tau * _density(t) * (_integral(rate, back) - _integral(rate - shift, back)))
+
+    def _lost_after(self, ahead: Array) -> Array:
+        """The same to its right: ∫ τφ(t + u)(e^{au} - 1) du."""
+        t, shift, tau = self.equal.threshold, self.equal.shift, self.equal.tau[:, None]
+        rate = -t - ahead / 2
+        return np.asarray(tau * _density(t) * (_integral(rate + shift, ahead) - _integral(rate, ahead)))
+
+    def _steepest_up_to(self, high: Array) -> Array:
+        """The largest yφ(y) of two samples or more at thresholds up to ``high``."""
+        y = np.maximum(2.0 * np.minimum(self.equal.shift, self.middle) - high, 1.0)
+        return np.asarray(y * _density(y))
+
+    def _excess(self, low: Array) -> Array:
+        """Σ_{j≥2} p_j (K_{t,j} - Φ(ja - t)) at thresholds from ``low`` on, over the largest yφ(y)."""
+        total = np.zeros(np.broadcast_shapes(low.shape, self.equal.shift.shape))
+        for number in range(2, self.weights.size):
+            away = _away(number * self.equal.shift, number * self.middle, low)
+            total += self.weights[number] / 2 * away**2
+        return total
+
+    def _near(self, low: Array, high: Array) -> Array:
+        """At least what is added at thresholds between."""
+        t = np.clip(self.equal.threshold, low, high)
+        change = (
+            np.maximum(_STEEPEST * (t - low), _STEEPEST_AFTER * (high - t)) / 2
+        )  # over δ²: (u² - 1)φ(u) on either side
+        total = np.zeros(t.shape)
+        for number in range(2, self.weights.size):
+            own, center = number * self.equal.shift, number * self.middle
+            at = np.maximum(center - t, 0.0)
+            here = ndtr(at) + _density(at) * (own - t - at) - ndtr(own - t)
+            here = np.where((own < t) & (center <= t), 0.0, np.maximum(here, 0.0))
+            total += self.weights[number] * (here + change * _away(own, center, low) ** 2)
+        total = np.minimum(total, self._steepest_up_to(high) * self._excess(low))
+        return total + np.minimum(self._of_one(t, low, high), self._of_one_from(low))
+
+    def _of_one(self, t: Array, low: Array, high: Array) -> Array:
+        """p_1 (f̂ - f) at thresholds between, t among them: see :func:`steepest_change`."""
+        seen = self.equal.shift > inflection(low)
+        value = np.zeros(t.shape)
+        if seen.any():
+            shift, t, low, high = (np.broadcast_to(some, seen.shape)[seen] for some in (self.equal.shift, t, low, high))
+            here = _majorant_excess(t, inflection(t), shift)
+            value[seen] = here + np.maximum(high - t, t - low) * steepest_change(low, high, shift)
+        return np.asarray(self.weights[1] * value)
+
+
+def steepest_change(low: Array, high: Array, shift: Array) -> Array:
+    """At least the derivative of f̂_t - f_t of (C2) at thresholds between."""
+    beyond = np.maximum(shift - inflection(low), 0.0)
+    return np.asarray(np.minimum(beyond * (_LARGEST_BEND + 1.2 / shift), 2.5 * _density(3.0 / inflection(high))))
+
+
+def inflection(t: Array) -> Array:
+    """μ*(t) of (C2): x ↦ Φ(x^{-1/2} - t) is convex where the shift is smaller."""
+    root = np.sqrt(t**2 + 12.0)
+    return np.asarray(np.where(t >= 0.0, (t + root) / 2, 6.0 / (root - np.minimum(t, 0.0))))
+
+
+def largest_majorant_excess(shift: Array) -> Array:
+    """The largest f̂_t - f_t of (C2) at thresholds from each of a grid on (row), for each shift (column)."""
+    t = (np.arange(round((_HIGHEST - _LOWEST) / _CELL) + 2, dtype=np.float64) * _CELL + _LOWEST)[:, None]
+    star = inflection(t)
+    excess = _majorant_excess(t, star, shift)[:-1] + _CELL * steepest_change(t[:-1], t[1:], shift)
+    largest: Array = np.maximum.accumulate(excess[::-1], axis=0)[::-1]
+    return largest
+
+
+def _majorant_excess(t: Array, star: Array, shift: Array) -> Array:
+    """f̂_t - f_t of (C2)."""
+    tangent = ndtr(star - t) + star / 2 * _density(3.0 / star) * (1.0 - (star / shift) ** 2)
+    return np.asarray(np.where(shift > star, np.maximum(tangent - ndtr(shift - t), 0.0), 0.0))
+
+
+def _away(own: Array, center: float, low: Array) -> Array:
+    """How far ja lies from where K_{t,j} touches, at thresholds from ``low`` on."""
+    other = np.where(center > low, center - own, 0.0)
+    return np.asarray(np.where(own >= center, np.maximum(own - np.maximum(low, center), 0.0), other))
+
+
+def _row_parts(rows: Array, width: int) -> Iterator[Array]:
+    most = max(_MOST_AT_A_TIME // width, 1)
+    yield from np.split(rows, range(most, rows.size, most))
+
+
+def _solved(tau: Array, shift: Array, log_weights: Array) -> tuple[Array, Array, Array, Array]:
+    """Newton's method for Σ k_j z^j = 1, k_j ≤ 1 and one of them 1: increasing and convex, from z = 1."""
+    drawn = range(1, log_weights.size)
+    log_tau = np.log(tau)[:, None]
+    least = [number * shift**2 / 2 - log_weights[number] / number for number in drawn]
+    start = np.minimum.reduce([log_tau / number + some for number, some in zip(drawn, least, strict=True)])
+    factor = [
+        np.exp(np.minimum(number * (start - some) - log_tau, 0.0)) for number, some in zip(drawn, least, strict=True)
+    ]
+    z = np.ones_like(start)
+    for _ in range(_MOST_NEWTON_STEPS):
+        value, slope = np.zeros_like(z), np.zeros_like(z)
+        for each in reversed(factor):
+            slope = slope * z + value
+            value = value * z + each
+        miss = value * z - 1.0
+        z = z - miss / (value + z * slope)
+        if float(np.max(np.abs(miss))) <= _ROUNDING:
+            break
+    threshold = (start + np.log(z)) / shift
+    power, rest = np.zeros_like(z), np.zeros_like(z)
+    for number in drawn:
+        distance, weight = number * shift - threshold, math.exp(log_weights[number])
+        power += weight * ndtr(distance)
+        rest += weight * ndtr(-distance)
+    return threshold, power, rest, np.abs(miss)
+
+
+def _integral(rate: Array, end: Array) -> Array:
+    """∫ e^{rate·u} du from 0 to ``end``; large exponents are cut off."""
+    exponent = np.clip(rate * end, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
+    return np.asarray(
+        end * np.where(np.abs(exponent) > 1e-9, np.expm1(exponent) / np.where(exponent == 0.0, 1.0, exponent), 1.0)
+    )
+
+
+def _density(y: Array) -> Array:
+    value: Array = _STEEPEST * np.exp(-(y**2) / 2)
+    return value
+
+
+def changed_loss_by_loss(
+    law: NormRatioBins,
+    noise_multiplier: float,
+    sample_rate: float,
+    size: int,
+    bins: int,
+    tail: float,
+    is_rough: bool,
+) -> tuple[AtomicPair, Callable[[AtomicPair], AtomicPair] | None]:
+    """A pair that dominates ``size`` samples with coins of their own under every coupling of their norm estimates.
+
+    ``law``: of the squared-norm ratio, the worst one in the convex order. ``bins``: to which the number of losses is
+    proportional. ``tail``: P-mass at losses that need not be resolved. ``is_rough``: whether large losses may be
+    charged much, as most answers are decided by others.
+    Returns: the pair, and, where much is added to equal ratios, what makes the smaller one of it and another.
+    """
+    group = _Group.of(law, noise_multiplier, sample_rate, size, tail)
+    scale = step_scale(noise_multiplier, sample_rate, size)
+    most = min(group.most, LARGEST_LOSS) * (1.0 - _NEAR_THE_LAST)
+    right = losses_up_to(group.last_loss(scale, LARGEST_LOSS, group.removing, tail), scale, bins)
+    left = losses_up_to(group.last_loss(scale, most, group.adding, tail), scale, bins)
+    curves, is_loose = [], False
+    for curve, equal in (group.adding(left), group.removing(right)):
+        seen = curve > (_ROUGHLY * curve[0] if is_rough else _SEEN * tail)
+        is_loose |= bool(np.any(curve[seen] > (1.0 + _MUCH) * equal[seen] + _SEEN * group.lost))
+        curves.append(curve)
+
+    def pair(beside: Array, above: Array) -> AtomicPair:
+        above[0] = beside[0] = min(above[0], beside[0])
+        beside, above = (np.minimum(np.minimum.accumulate(curve), 1.0) for curve in (beside, above))
+        return pair_of_curve(left, beside, right, above)
+
+    def smaller(other: AtomicPair) -> AtomicPair:
+        beside, above = curves
+        return pair(np.minimum(beside, added_curve_of(other, left)), np.minimum(above, curve_of(other, right)))
+
+    return pair(*(curve.copy() for curve in curves)), smaller if is_loose else None
+
+
+def added_curve_of(pair: AtomicPair, losses: Array) -> Array:
+    """H_{e^l}(Q‖P) of a pair at losses l."""
+    q = pair.p * np.exp(-pair.losses)
+    vanishing = pair.infinite if pair.vanishing is None else pair.vanishing
+    return np.asarray([vanishing + q @ np.maximum(-np.expm1(loss + pair.losses), 0.0) for loss in losses])
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Samples that change together, and the law of their ratios.
+
+    ``shift``, ``mass``: atoms of the law spread outward, ``below``: probability of smaller ratios; ``log_weights``: of
+    the numbers of drawn samples that are not left out; ``some``: probability that any is drawn; ``most``: -log of that
+    of none; ``lost``: what is charged at every loss.
+    """
+
+    shift: Array
+    mass: Array
+    below: float
+    log_weights: Array
+    some: float
+    most: float
+    lost: float
+
+    @classmethod
+    def of(cls, law: NormRatioBins, noise_multiplier: float, sample_rate: float, size: int, tail: float) -> _Group:
+        x, mass = law.spread(0.0)
+        log_weights = log_coin_weights(size, sample_rate)
+        rarer = np.append(np.cumsum(np.exp(log_weights)[::-1])[::-1][1:], 0.0)
+        kept = max(int(np.argmax(rarer <= _SHARE_LEFT_OUT * tail)), min(size, 2))
+        most = -size * math.log1p(-sample_rate)
+        some = -math.expm1(-most)
+        ramp = size * some * (float(mass[0]) + law.below * (1.0 + x[0] / (x[1] - x[0])))
+        shift = 1.0 / (noise_multiplier * np.sqrt(x))
+        return cls(shift, mass, law.below, log_weights[: kept + 1], some, most, ramp + float(rarer[kept]))
+
+    def removing(self, losses: Array) -> tuple[Array, Array]:
+        """At least H_{e^l}(P‖Q) at losses l ≥ 0, and what equal ratios cost."""
+        tau = np.expm1(losses) + self.some
+        equal = EqualRatios.at(tau, self.shift, self.log_weights)
+        first = np.sqrt(2.0 * np.maximum(np.log(tau) - math.log(self.some), 0.0))
+        each = equal.removing()
+        return self._expected(each + self._tangents(equal, first).added()) + self.lost, each @ self.mass
+
+    def adding(self, losses: Array) -> tuple[Array, Array]:
+        """At least H_{e^l}(Q‖P) at losses l ≥ 0, less than that of an outcome where no sample can have been drawn.
+
+        Returns: that, and what equal ratios cost.
+        """
+        tau = np.exp(-losses) * -np.expm1(losses - self.most)
+        equal, best = EqualRatios.at(tau, self.shift, self.log_weights), self._of_one_alone(tau)
+        for start in _STARTS:
+            first = np.full(losses.size, start)
+            each = equal.adding() + self._tangents(equal, first).added()
+            each = np.maximum(each, (tau * ndtr(start))[:, None])
+            best = np.minimum(best, self._expected(each))
+        return np.exp(losses) * best + self.lost, np.exp(losses) * (equal.adding() @ self.mass)
+
+    def _of_one_alone(self, tau: Array) -> Array:
+        """E sup_t [τ Φ(t) - p_1 Φ(t - a)]: that two samples or more are drawn is left out."""
+        shift, log_share = self.shift, float(self.log_weights[1])
+        distance = (np.log(tau)[:, None] - log_share) / shift
+        plain = tau[:, None] * ndtr(distance + shift / 2)
+        each = np.maximum(plain - math.exp(log_share) * ndtr(distance - shift / 2), 0.0) + _ROUNDING * plain
+        x = shift**-2.0
+        last = min(int(np.searchsorted(-shift, -_LARGEST_CONVEX_SHIFT)), x.size - 2)  # smaller ratios: at most τ
+        if last == 0:
+            return self._expected(each)
+        hinge = np.maximum(x[last + 1] - x, 0.0) / (x[last + 1] - x[last])
+        rare = float(self.mass @ hinge) + self.below * x[last + 1] / (x[last + 1] - x[last])
+        return np.asarray(
+            np.where(np.arange(x.size, dtype=np.int64) >= last, each, each[:, last : last + 1]) @ self.mass
+            + tau * (rare + self.below)
+        )
+
+    @cached_property
+    def _of_one(self) -> Array:
+        return largest_majorant_excess(self.shift)
+
+    def _tangents(self, equal: EqualRatios, first: Array) -> Tangents:
+        middle = float(self.mass @ self.shift / self.mass.sum())
+        return Tangents(equal, first, np.exp(self.log_weights), middle, self._of_one)
+
+    def _expected(self, each: Array) -> Array:
+        """Under the law; below the smallest atom a function grows by no more than Σ p_j Φ' = Σ p_j jφ(0) per shift."""
+        number = np.arange(self.log_weights.size, dtype=np.int64)
+        steepest = _STEEPEST / 2 * float(np.exp(self.log_weights) @ number) * float(self.shift[0])
+        return np.asarray(each @ self.mass + self.below * (each[:, 0] + steepest))
+
+    def last_loss(self, scale: float, most: float, curve: Callable[[Array], tuple[Array, Array]], tail: float) -> float:
+        """About the smallest loss up to ``most`` at which the curve has fallen to its last ``tail``."""
+        tried = np.append(np.geomspace(min(scale, most) / 8, most, _TRIED)[:-1], most)
+        value, _ = curve(tried)
+        enough = np.flatnonzero(value <= self.lost + tail)
+        return float(tried[enough[0]]) if enough.size else float(tried[int(np.argmin(value))])
+
+
+def losses_up_to(end: float, scale: float, bins: int) -> Array:
+    """From 0 to ``end``, denser where losses are small."""
+    far = math.asinh(end / scale)
+    losses = scale * np.sinh(np.linspace(0.0, far, math.ceil(far * bins / _LOSSES) + 2))
+    losses[-1] = end
+    return losses
+
+
+def equals_below(
+    law: NormRatioBins, noise_multiplier: float, sample_rate: float, size: int, bins: int, tail: float
+) -> AtomicPair:
+    """A pair that samples with the same gradient dominate: outcomes of about one loss are one."""
+    log_weights = log_coin_weights(size, sample_rate)
+    x, mass = law.concentrate(convex_from(law, noise_multiplier, np.exp(log_weights)))
+    shift = np.maximum(1.0 / (noise_multiplier * np.sqrt(x)), _LEAST_SHIFT)
+    some, scale = -math.expm1(size * math.log1p(-sample_rate)), step_scale(noise_multiplier, sample_rate, size)
+    most = -size * math.log1p(-sample_rate)
+    last = min(most, LARGEST_LOSS) * (1.0 - _NEAR_THE_LAST)
+
+    def tails(losses: Array, sign: int) -> tuple[Array, Array]:
+        """P- and Q-mass of larger losses, or of those below their negative."""
+        tau = some + np.expm1(losses) if sign > 0 else np.exp(-losses) * -np.expm1(losses - most)
+        equal = EqualRatios.at(tau, shift, log_weights)
+        t, none = equal.threshold, 1.0 - some
+        return (none * ndtr(-sign * t) + (equal.power if sign > 0 else equal.rest)) @ mass, ndtr(-sign * t) @ mass
+
+    masses, ends = [], ((1, LARGEST_LOSS), (-1, last))
+    for sign, farthest in ends:
+        tried = np.append(np.geomspace(min(scale, farthest) / 8, farthest, _TRIED)[:-1], farthest)
+        enough = np.flatnonzero(tails(tried, sign)[0 if sign > 0 else 1] <= tail)
+        losses = losses_up_to(float(tried[enough[0]]) if enough.size else farthest, scale, bins)
+        masses.append([some - np.append(some[1:], 0.0) for some in tails(losses, sign)])
+    p, q = (np.concatenate([less[::-1], more]) for more, less in zip(*masses, strict=True))
+    seen = (p > _LEAST_MASS) & (q > _LEAST_MASS)
+    return AtomicPair(np.log(p[seen] / q[seen]), p[seen], 0.0)
+
+
+def convex_from(law: NormRatioBins, noise_multiplier: float, weights: Array) -> Array:
+    """Numbers c of bins: what equal ratios cost is convex in e^{ρx} there, ρ = (3/2x)(c/x - 1)₊, for every loss (N14).
+
+    c = v/(3σ²), v at least [Var(b) + t(b̄ - t)]/a² over thresholds t and a in the bin; b = ja weighs jp_jφ(b - t).
+    """
+    size = weights.size - 1
+    with np.errstate(divide="ignore"):
+        squares = np.stack([1.0 / (noise_multiplier**2 * law.right), 1.0 / (noise_multiplier**2 * law.left)])
+    cells = np.linspace(0.0, size, min(size * _CELLS_OF_THRESHOLDS, _MOST_OF_THRESHOLDS) + 1)
+    low, high = cells[:-1, None], cells[1:, None]  # of t/a
+    bound = low * (1.0 - low) + np.maximum((high - low) * (1.0 - 2.0 * low), 0.0)
+    with np.errstate(divide="ignore"):
+        rest = np.log(weights[2:] / weights[1])
+    for number, log_ratio in zip(range(2, size + 1), rest, strict=True):
+        slope = (number - 1) * (high - (number + 1) / 2)
+        share = np.exp(
+            np.minimum(np.maximum(squares[0] * slope, squares[1] * slope) + log_ratio + math.log(number), 0.0)
+        )
+        bound = bound + share * (number - 1) * (number - 1 + high)
+    center = np.minimum((size + 1 + high) / 2, size)
+    anyway = (center - 1.0) * (size - center) + high * center - low**2
+    most = np.maximum(np.minimum(bound, anyway).max(axis=0), 0.0)
+    value: Array = most / (3.0 * noise_multiplier**2)
+    return value
+
+
+def step_scale(noise_multiplier: float, sample_rate: float, size: int) -> float:
+    """Of a step's small losses."""
+    return min(2 * size * sample_rate * math.sqrt(math.expm1(min(noise_multiplier**-2.0, 50.0))), 1.0)
