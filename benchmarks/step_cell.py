@@ -108,8 +108,14 @@ def stepper(way: str, shape: Shape, model: nn.Module, inputs: torch.Tensor) -> S
     return (_opacus if way.startswith("opacus") else _ours)(way, shape, model, optimizer, inputs)
 
 
-def _compiled(shape: Shape, model: Any) -> Any:
-    return torch.compile(model) if "compile" in shape.options else model
+def _compiled(shape: Shape, model: Any, *, twice: bool = False) -> Any:
+    """``twice``: whether a backward pass may come again, for which compiled ones keep their buffers."""
+    if "compile" not in shape.options:
+        return model
+    import torch._functorch.config
+
+    torch._functorch.config.donated_buffer = not twice
+    return torch.compile(model)
 
 
 def _ours(way: str, shape: Shape, model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) -> Step:
@@ -125,7 +131,7 @@ def _ours(way: str, shape: Shape, model: nn.Module, optimizer: torch.optim.Optim
         expected_batch_size=size,
         tokens=inputs.shape[1],
     )
-    network = _compiled(shape, private.model)
+    network = _compiled(shape, private.model, twice=True)
 
     def step(number: int) -> None:
         private.accumulate(shape.losses(network, inputs), samples=range(size), step=number)
@@ -153,7 +159,7 @@ def _opacus(way: str, shape: Shape, model: nn.Module, optimizer: torch.optim.Opt
 
         return step
     clipping = GradSampleModuleFastGradientClipping(model, max_grad_norm=1.0, use_ghost_clipping=way == "opacus ghost")
-    network, fast = _compiled(shape, clipping), DPOptimizerFastGradientClipping(optimizer, **options)
+    network, fast = _compiled(shape, clipping, twice=True), DPOptimizerFastGradientClipping(optimizer, **options)
 
     def two_passes(number: int) -> None:
         fast.zero_grad()

@@ -17,6 +17,7 @@ import torch
 from opacus.layers.dp_rnn import RNNLinear
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from dprmt.training.clipping import ClippedStep, plan_private
 from dprmt.training.clipping._trainable_modules import trainable_modules
@@ -48,6 +49,8 @@ WAYS = [Way(*way) for way in itertools.product(TRAINED, CLIPPINGS, SHARINGS, OPT
 class Net(nn.Module):
     """Tokens through an embedding, two linear layers and a normalization, to scores."""
 
+    checkpointed = False
+
     def __init__(self) -> None:
         super().__init__()
         self.table, self.up, self.norm = nn.Embedding(13, 6), nn.Linear(6, 9), nn.LayerNorm(9)
@@ -55,7 +58,11 @@ class Net(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Scores (B, T, 5) of tokens (B, T)."""
-        return self.down(self.norm(torch.tanh(self.up(self.table(tokens)))))
+        hidden = self.table(tokens)
+        return checkpoint(self._block, hidden, use_reentrant=False) if self.checkpointed else self._block(hidden)
+
+    def _block(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.down(self.norm(torch.tanh(self.up(hidden))))
 
 
 def make_model(way: Way) -> nn.Module:
@@ -103,8 +110,13 @@ def make_step(
     return plan.privatize(optimizer, noise_multiplier=0.0)
 
 
-def released(step: ClippedStep, model: nn.Module, own: slice = slice(None)) -> dict[str, torch.Tensor]:
-    """What a step gives the inner optimizer, before it moves; two micro-batches of the samples in ``own``."""
+def released(
+    step: ClippedStep, model: nn.Module, own: slice = slice(None), network: nn.Module | None = None
+) -> dict[str, torch.Tensor]:
+    """What a step gives the inner optimizer, before it moves; two micro-batches of the samples in ``own``.
+
+    ``network``: what is called in place of the step's model.
+    """
     found: dict[str, torch.Tensor] = {}
 
     def look(*_: object) -> None:
@@ -116,7 +128,8 @@ def released(step: ClippedStep, model: nn.Module, own: slice = slice(None)) -> d
     handle = step.optimizer.original_optimizer.register_step_pre_hook(look)
     tokens, names = data()[own], IDS[own]
     for part in (slice(0, 1), slice(1, None)):
-        step.accumulate(losses(step.model, tokens[part]), samples=names[part], step=STEP)
+        found_losses = losses(step.model if network is None else network, tokens[part])
+        step.accumulate(found_losses, samples=names[part], step=STEP)
     step.step()
     handle.remove()
     return found
@@ -131,7 +144,9 @@ def literal_gradients(way: Way, model: nn.Module) -> list[dict[str, torch.Tensor
     for row in data():
         plain.zero_grad()
         losses(plain, row[None]).sum().backward()
-        gradients = {name: p.grad.clone() for name, p in plain.named_parameters() if p.requires_grad}
+        gradients = {
+            name: p.grad.to(torch.float64, copy=True) for name, p in plain.named_parameters() if p.requires_grad
+        }
         for name, (layer, projector) in projectors.items():
             gradients[name] = projector.double().T @ layer.orient(gradients[name])
         result.append(gradients)

@@ -183,10 +183,18 @@ class SampleWiseForward:
 
 @contextmanager
 def checkpointing_by_name() -> Iterator[None]:
-    """Say what is wrong where gradient checkpointing runs a module again whose samples are run one by one."""
+    """Say what is wrong where gradient checkpointing runs a module again whose samples are run one by one.
+
+    And where a compiled backward pass gives its buffers away, while the first look still needs them.
+    """
     try:
         yield
     except RuntimeError as error:
+        if "donated buffers" in str(error):
+            todo = "set torch._functorch.config.donated_buffer = False before the first forward pass"
+            raise TrainingStateError(
+                f"a compiled backward pass runs once, and the first look needs it: {todo}"
+            ) from error
         if not re.search("torch.utils.checkpoint|escaped from inside a function being vmapped", str(error)):
             raise
         if "use_reentrant=True" in str(error):
