@@ -27,7 +27,7 @@ _MOST_NEWTON_STEPS = 60
 _MOST_AT_A_TIME = 4_000_000  # numbers
 _STEEPEST = 1.0 / math.sqrt(2 * math.pi)
 _LARGEST_BEND = math.exp(-0.5) * _STEEPEST  # yφ(y) at 1
-_LOWEST, _HIGHEST, _CELL = -10.0, 16.0, 0.2  # of thresholds at which majorants of one sample are tabled
+_LOWEST, _EVEN, _CELL, _GROWTH = -10.0, 16.0, 0.2, 1.0125  # of thresholds at which majorants of one sample are tabled
 _STEEPEST_AFTER = 2.0 * math.exp(-1.5) * _STEEPEST  # (y² - 1)φ(y) at √3
 _REACH, _FARTHEST = 0.8, 1.5  # times √(what is added), where about half as much is lost; and of 1/a
 _LARGEST_EXPONENT, _UNDERFLOW = 600.0, 1e-300
@@ -107,7 +107,8 @@ class Tangents:
 
     def _of_one_from(self, low: Array) -> Array:
         """p_1 times the largest f̂_t - f_t of (C2) at thresholds from ``low`` on."""
-        place = np.floor((np.clip(low, _LOWEST, _HIGHEST) - _LOWEST) / _CELL).astype(np.int64)
+        thresholds = tabled_thresholds(self.equal.shift)
+        place = np.clip(np.searchsorted(thresholds, low, side="right") - 1, 0, thresholds.size - 1)
         value: Array = self.weights[1] * self.of_one[place, np.arange(self.equal.shift.size, dtype=np.int64)]
         return value
 
@@ -189,12 +190,19 @@ def inflection(t: Array) -> Array:
     return np.asarray(np.where(t >= 0.0, (t + root) / 2, 6.0 / (root - np.minimum(t, 0.0))))
 
 
+def tabled_thresholds(shift: Array) -> Array:
+    """Where majorants of one sample are tabled: beyond the largest shift, the last one, they are what they bound."""
+    even = np.arange(round((_EVEN - _LOWEST) / _CELL) + 1, dtype=np.float64) * _CELL + _LOWEST
+    growing = math.ceil(max(math.log(float(shift.max()) / _EVEN), 0.0) / math.log(_GROWTH))
+    return np.append(even, _EVEN * _GROWTH ** np.arange(1, growing + 1, dtype=np.float64))
+
+
 def largest_majorant_excess(shift: Array) -> Array:
-    """The largest f̂_t - f_t of (C2) at thresholds from each of a grid on (row), for each shift (column)."""
-    t = (np.arange(round((_HIGHEST - _LOWEST) / _CELL) + 2, dtype=np.float64) * _CELL + _LOWEST)[:, None]
-    star = inflection(t)
-    excess = _majorant_excess(t, star, shift)[:-1] + _CELL * steepest_change(t[:-1], t[1:], shift)
-    largest: Array = np.maximum.accumulate(excess[::-1], axis=0)[::-1]
+    """The largest f̂_t - f_t of (C2) at thresholds from each tabled one on (row), for each shift (column)."""
+    t = tabled_thresholds(shift)[:, None]
+    here = _majorant_excess(t, inflection(t), shift)
+    here[:-1] += np.diff(t, axis=0) * steepest_change(t[:-1], t[1:], shift)
+    largest: Array = np.maximum.accumulate(here[::-1], axis=0)[::-1]
     return largest
 
 
