@@ -24,15 +24,16 @@ def docstring_features(folder: Path) -> Images:
     return Images(*pooled("minilm-docstrings", folder, _MOST))
 
 
-def adapted(name: str, data: Path, folder: Path) -> Samples:
+def adapted(name: str, data: Path, folder: Path, few: bool = False) -> Samples:
     """The texts of a setting for an adapter.
 
-    ``data``: where ``sst2`` and ``e2e`` lie; ``folder``: where what a decoder makes of texts is kept.
+    ``data``: where ``sst2`` and ``e2e`` lie; ``folder``: where what a decoder makes of texts is kept; ``few``: whether
+    a batch of a decoder's texts is enough.
     """
     makes: dict[str, Callable[[], Samples]] = {
         "adapter, docstrings": docstring_tokens,
         "adapter, SST-2": partial(sst2_tokens, data),
-        "adapter, E2E": partial(e2e_states, data, folder),
+        "adapter, E2E": partial(e2e_states, data, folder, (64, 8, 8) if few else (2048, 128, 256)),
     }
     return makes[name]()
 
@@ -85,7 +86,7 @@ def _texts(model: torch.nn.Module, layer: Any, items: list[Any]) -> Texts:
     return Texts(fixed, inputs, torch.tensor([item["labels"] for item in items]))
 
 
-def e2e_states(data: Path, folder: Path, most: Sequence[int] = (2048, 128, 256)) -> AdaptedDecoder:
+def e2e_states(data: Path, folder: Path, most: Sequence[int]) -> AdaptedDecoder:
     """Rows of E2E as what goes into SmolLM2's last layer, for an adapter on its values.
 
     ``most``: rows to train on, and of the development file to tune and to test on.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -29,16 +31,24 @@ Load = Callable[[Options, str], Samples]
 
 
 def study_of(
-    name: str, description: str, settings: Mapping[str, Setting], load: Load, *, data: str = "", also: bool = True
+    name: str,
+    description: str,
+    settings: Mapping[str, Setting],
+    load: Load,
+    *,
+    data: str = "",
+    also: bool = True,
+    few: Load | None = None,
 ) -> StoredStudy:
     """A study of these settings.
 
-    ``also``: whether the blend without norm correction is measured too, beside the table.
+    ``also``: whether the blend without norm correction is measured too, beside the table. ``few``: samples enough for a
+    step, for ``budget``.
     """
     commands = {
         "train": ("tune and train", partial(_train, name, settings, load, also)),
         "more": ("nulls, for what train has stored", partial(_more, name, settings, load)),
-        "budget": ("how long the others would take, from three steps", partial(_budget, settings, load)),
+        "budget": ("how long it would take, from three steps", partial(_budget, name, settings, few or load)),
     }
     return StoredStudy(name, description, commands, partial(_page, name), data, tuple(settings))
 
@@ -52,7 +62,11 @@ def _train(name: str, settings: Mapping[str, Setting], load: Load, also: bool, o
         found[key]["sizes"] = samples.sizes
         if also:
             found[key]["also"] = {extra: of_method(pieces, samples, key, setting, extra) for extra in ALSO}
-    store(stored_file(name), {"settings": found}, pieces)
+    file = stored_file(name)
+    earlier = read(file) if file.exists() else {}
+    budget = {"budget": earlier["budget"]} if "budget" in earlier else {}
+    others = {key: value for key, value in earlier.get("settings", {}).items() if key not in found}
+    store(file, {**budget, "settings": {**others, **found}}, pieces)
 
 
 def _more(name: str, settings: Mapping[str, Setting], load: Load, options: Options) -> None:
@@ -64,13 +78,18 @@ def _more(name: str, settings: Mapping[str, Setting], load: Load, options: Optio
     store(stored_file(name), stored, pieces, "more_cpu_seconds")
 
 
-def _budget(settings: Mapping[str, Setting], load: Load, options: Options) -> None:
+def _budget(name: str, settings: Mapping[str, Setting], few: Load, options: Options) -> None:
+    # Scores between and after steps come on top.
+    file = stored_file(name)
+    stored = read(file) if file.exists() else {}
     for key, setting in _chosen(settings, options):
-        samples, runs = load(options, key), runs_of(setting, COLUMNS)
+        samples, runs = few(options, key), runs_of(setting, COLUMNS)
         one, three = (_seconds(replace(setting, steps=steps), samples) for steps in (1, 3))
         step = (three - one) / 2
-        hours = runs * (one + (setting.steps - 1) * step) / 3600
-        print(f"{key}: {runs} runs of {setting.steps} steps, {step:.2f} s a step, {hours:.1f} h of processor time")
+        hours = runs * setting.steps * step / 3600
+        print(f"{key}: {runs} runs of {setting.steps} steps, {step:.2f} s a step: {hours:.1f} h of processor time")
+        stored.setdefault("budget", {})[key] = {"runs": runs, "step_seconds": round(step, 3)}
+    file.write_text(json.dumps(stored, separators=(",", ":")) + os.linesep)
 
 
 def _seconds(setting: Setting, samples: Samples) -> float:

@@ -13,5 +13,6 @@ STUDY = study_of(
     ADAPTERS,
     lambda options, name: adapted(name, Path(options.data), Path(options.folder) / "states"),
     data="sst2/ and e2e/",
+    few=lambda options, name: adapted(name, Path(options.data), Path(options.folder) / "few", few=True),
 )
 main = STUDY.main

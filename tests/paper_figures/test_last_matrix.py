@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,11 +12,15 @@ import torch
 from dprmt.training.models import load_model
 from dprmt.training.recipes import LoraRecipe, ModelRecipe
 from paper_figures.denoising._last_decoder import IGNORED, LastDecoder, padded, states
-from paper_figures.digits import ADAPTERS, COLUMNS, METHODS, Run, Setting, runs_of, train
+from paper_figures.digits import ADAPTERS, COLUMNS, METHODS, Run, Setting, runs_of, train, with_tables
 from paper_figures.digits._adapted import LENGTH, WEIGHT, AdaptedEncoder, Norm, Texts
 from paper_figures.digits._adapted_decoder import AdaptedDecoder
+from paper_figures.digits._page import beside_many, readings
+from paper_figures.digits._tuning import NULL
 from paper_figures.long_runs import _denoisers
 from paper_figures.long_runs._denoisers import study_of
+from paper_figures.long_runs._stored import PAGE, read
+from paper_figures.long_runs.last_matrix import STUDY
 
 WIDTH, RANK, CLASSES = 6, 2, 3
 
@@ -143,15 +148,42 @@ def test_two_steps_of_a_decoder_by_every_method(decoder: AdaptedDecoder) -> None
     assert decoder.sizes == [16, 4, 4]
 
 
-def test_a_budget_is_that_of_all_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_is_that_of_all_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     samples = encoder()
     study = study_of("made", "a: b", {"one": SMALL, "other": SMALL}, lambda *_: samples)
+    monkeypatch.setattr(_denoisers, "stored_file", lambda name: tmp_path / name)
     monkeypatch.setattr(_denoisers, "_seconds", lambda setting, _: 0.5 + 2.0 * setting.steps)
     study.main(["budget", "folder", "--settings", "other"])
     runs = runs_of(SMALL, COLUMNS)
     assert runs == 12 * (3 * 2 + 4) + 21 * 4
-    hours = runs * (0.5 + 2.0 * 5) / 3600
-    assert capsys.readouterr().out == f"other: {runs} runs of 5 steps, 2.00 s a step, {hours:.1f} h of processor time\n"
+    hours = runs * 2.0 * 5 / 3600
+    assert capsys.readouterr().out == f"other: {runs} runs of 5 steps, 2.00 s a step: {hours:.1f} h of processor time\n"
+    assert read(tmp_path / "made")["budget"] == {"other": {"runs": runs, "step_seconds": 2.0}}
+
+
+def test_the_page_shows_the_stored_runs_and_says_what_they_found() -> None:
+    stored = read(STUDY.file)["settings"]
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_tables(page, stored, STUDY.name) == page
+    (results,) = stored.values()
+    found, many = readings(results), beside_many(results)
+    denoisers = ("gate", "gate without norm correction", "blend", "momentum gate", "momentum blend")
+    for one in (found, many):
+        assert {one[name].reading for name in denoisers} == {"worse"}
+        assert [name for name in one if one[name].reading == "better"] == ["Muon"]
+    behind = [-found[name].mean for name in denoisers]
+    muon, null = found["Muon"], found[NULL].interval
+    words = " ".join(page.split())
+    assert f"behind Adam, by {min(behind):.1f} to {max(behind):.1f} points" in words
+    assert f"Muon is {muon.mean:.1f} [{muon.interval.low:.1f}, {muon.interval.high:.1f}] points ahead" in words
+    assert f"± {(null.high - null.low) / 2:.1f} points wide" in words
+    assert f"it is {muon.mean - found['spiked Muon'].mean:.1f} behind" in words
+    assert len(results["nulls"]) == 6
+    looks = results["methods"]["Adam"]["over"]["adapter"]
+    assert [sum(value > 1 for value in look) for look in looks[:2]] == [2, 4]
+    assert all(len(method["test"]) == 10 for method in results["methods"].values())
 
 
 SMALL = Setting(
