@@ -101,7 +101,7 @@ def spectrum(draw: np.random.Generator, size: int) -> Array:
 
 @pytest.mark.parametrize(("sigma", "q", "probes"), [(1.0, Q_FIRST, 32), (2.0, 0.01, 16), (0.7, 0.2, 32)])
 def test_public_probes_hold_under_couplings_that_spectra_make(sigma: float, q: float, probes: int) -> None:
-    """(N3), (N11): E h_γ of drawn pairs of spectra under public probes is at most the bound; equal ones come near.
+    """(N3), (N11): E h_γ of drawn spectra under public probes is at most the bound; equal ones come near.
 
     Gradients with spectra λ and λ' are opposite but for an angle, cos θ = Σ √(λλ') at most: shifts as far apart that are
     opposite are no better.
