@@ -101,7 +101,11 @@ def spectrum(draw: np.random.Generator, size: int) -> Array:
 
 @pytest.mark.parametrize(("sigma", "q", "probes"), [(1.0, Q_FIRST, 32), (2.0, 0.01, 16), (0.7, 0.2, 32)])
 def test_public_probes_hold_under_couplings_that_spectra_make(sigma: float, q: float, probes: int) -> None:
-    """(N3): E h_γ(Z, Z') of drawn pairs of spectra under public probes is at most the bound; equal ones come near."""
+    """(N3), (N11): E h_γ of drawn spectra under public probes is at most the bound; equal ones come near.
+
+    Gradients with spectra λ and λ' are opposite but for an angle, cos θ = Σ √(λλ') at most: opposite shifts that are as
+    far apart are no better.
+    """
     step = related(ClippingStep(sigma, q, RankOneLaw(probes)), ReplaceOne())
     pair, _ = step.pairs(160, 1e-9)
     nodes = np.arange(-3000, 6001) * 1e-3
@@ -113,6 +117,7 @@ def test_public_probes_hold_under_couplings_that_spectra_make(sigma: float, q: f
         first = spectrum(draw, 4) if trial % 3 else np.eye(4)[0]
         second = first if trial % 2 else spectrum(draw, 4)
         a, b = (1.0 / (sigma * np.sqrt(chi @ weights)) for weights in (first, second))
+        b = np.sqrt(a**2 + b**2 + 2 * a * b * np.sqrt(first * second).sum()) - a
         t = np.linspace(-8.0, 12.0, 300)[:, None]
         for place, loss in enumerate(LOSSES[:5]):
             gamma = math.exp(loss)

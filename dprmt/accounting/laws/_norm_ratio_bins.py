@@ -122,17 +122,18 @@ class NormRatioBins:
         mass = np.concatenate([self.mass * (1.0 - to_right), (self.mass * to_right)[known], [self.margin]])
         return _merge(x, mass)
 
-    def concentrate(self, convex_from: float) -> tuple[Array, Array]:
+    def concentrate(self, convex_from: float | Array) -> tuple[Array, Array]:
         """Atoms of a law that is never less private: (values of X, masses), by (B2).
 
-        The mass goes to the conditional mean right of ``convex_from``, elsewhere a little to its right (B4), and
-        where the mean is unknown to the right end. The mass ``below`` goes to the left end of the first bin.
+        The mass goes to the conditional mean right of ``convex_from``, one number or one of each bin, elsewhere a
+        little to its right (B4), and where the mean is unknown to the right end. The mass ``below`` goes to the left
+        end of the first bin.
         """
         x = np.where(np.isfinite(self.mean), np.maximum(self._center(convex_from), self.left), self.right)
         x = np.concatenate([self.left[:1], x])
         return _merge(x, np.concatenate([[self.below], self.mass]))
 
-    def _center(self, convex_from: float) -> Array:
+    def _center(self, convex_from: float | Array) -> Array:
         """At least (1/ρ) log E e^{ρX} in each bin, by Hoeffding's lemma: the mean where ρ = 0 (B4)."""
         rate = curvature(self.left, convex_from)
         spread = np.where(rate > 0.0, self.right - self.left, 0.0)
@@ -150,7 +151,7 @@ def right_share(left: Array, right: Array, mean: Array, rate: Array) -> Array:
     return np.clip(np.where(width > 1e-9, curved, linear * np.exp(-width)), 0.0, 1.0)
 
 
-def curvature(x: Array, convex_from: float) -> Array:
+def curvature(x: Array, convex_from: float | Array) -> Array:
     """ρ of (B4): h_ε is convex in e^{ρx} right of x, for every ε."""
     with np.errstate(over="ignore"):
         rate: Array = 1.5 * np.maximum(convex_from / x - 1.0, 0.0) / x

@@ -31,7 +31,7 @@ _LOWEST, _EVEN, _CELL, _GROWTH = -10.0, 16.0, 0.2, 1.0125  # of thresholds at wh
 _STEEPEST_AFTER = 2.0 * math.exp(-1.5) * _STEEPEST  # (y² - 1)φ(y) at √3
 _REACH, _FARTHEST = 0.8, 1.5  # times √(what is added), where about half as much is lost; and of 1/a
 _LARGEST_EXPONENT, _UNDERFLOW = 600.0, 1e-300
-_LOSSES, _TRIED, _NEAR_THE_LAST, _SHARE_LEFT_OUT = 2.5, 60, 1e-9, 1e-2
+_LOSSES, _TRIED, _FEWER, _NEAR_THE_LAST, _SHARE_LEFT_OUT = 1.6, 60, 4, 1e-9, 1e-2
 _STARTS = (-9.0, -5.0, -2.5, -1.5, -0.75)  # adding: at lower thresholds drawn samples are left out
 _NEAREST = 0.02
 _CELLS_OF_THRESHOLDS, _MOST_OF_THRESHOLDS = 8, 256
@@ -283,8 +283,8 @@ def changed_loss_by_loss(
     group = _Group.of(law, noise_multiplier, sample_rate, size, tail)
     scale = step_scale(noise_multiplier, sample_rate, size)
     most = min(group.most, LARGEST_LOSS) * (1.0 - _NEAR_THE_LAST)
-    right = losses_up_to(group.last_loss(scale, LARGEST_LOSS, group.removing, tail), scale, bins)
-    left = losses_up_to(group.last_loss(scale, most, group.adding, tail), scale, bins)
+    right = losses_up_to(group.last_loss(scale, LARGEST_LOSS, True, tail), scale, bins)
+    left = losses_up_to(group.last_loss(scale, most, False, tail), scale, bins)
     curves, is_loose = [], False
     for curve, equal in (group.adding(left), group.removing(right)):
         seen = curve > (_ROUGHLY * curve[0] if is_rough else _SEEN * tail)
@@ -392,12 +392,15 @@ class _Group:
         steepest = _STEEPEST / 2 * float(np.exp(self.log_weights) @ number) * float(self.shift[0])
         return np.asarray(each @ self.mass + self.below * (each[:, 0] + steepest))
 
-    def last_loss(self, scale: float, most: float, curve: Callable[[Array], tuple[Array, Array]], tail: float) -> float:
-        """About the smallest loss up to ``most`` at which the curve has fallen to its last ``tail``."""
+    def last_loss(self, scale: float, most: float, is_removed: bool, tail: float) -> float:
+        """About the smallest loss up to ``most`` at which what equal ratios cost has fallen to the last ``tail``."""
         tried = np.append(np.geomspace(min(scale, most) / 8, most, _TRIED)[:-1], most)
-        value, _ = curve(tried)
+        tau = np.expm1(tried) + self.some if is_removed else np.exp(-tried) * -np.expm1(tried - self.most)
+        some, mass = self.shift[::_FEWER], np.add.reduceat(self.mass, np.arange(0, self.mass.size, _FEWER))
+        equal = EqualRatios.at(tau, some, self.log_weights)
+        value = equal.removing() @ mass if is_removed else np.exp(tried) * (equal.adding() @ mass)
         enough = np.flatnonzero(value <= self.lost + tail)
-        return float(tried[enough[0]]) if enough.size else float(tried[int(np.argmin(value))])
+        return float(tried[enough[0]]) if enough.size else most
 
 
 def losses_up_to(end: float, scale: float, bins: int) -> Array:

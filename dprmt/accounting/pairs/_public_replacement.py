@@ -121,7 +121,7 @@ class _Tests:
         reach = np.maximum(np.append(widths[:1], widths), np.append(widths, widths[-1:])) ** 2 / 8
         around = np.append(t[:1], t[:-1]), np.append(t[1:], t[-1:])
         value = majorant(t, ratio)
-        power = q * (value + _convex_in_ratio(reach, around, t, ratio))
+        power = q * (value + _convex_in_ratio(reach, around, ratio))
         rest = majorant_rest(-t, ratio)
         bend = _bend(-around[1], -around[0], ratio).max(axis=1)
         level = q * (rest - (reach * bend)[:, None])
@@ -217,7 +217,7 @@ def largest_bend(ends: Array) -> Array:
     return value
 
 
-def _convex_in_ratio(reach: Array, around: tuple[Array, Array], t: Array, ratio: Array) -> Array:
+def _convex_in_ratio(reach: Array, around: tuple[Array, Array], ratio: Array) -> Array:
     """A convex function of the ratio, at least what f̂ may exceed its chord between thresholds by."""
     bend = reach[:, None] * _bend(*around, ratio)
     before = np.maximum(around[0], 1e-9)

@@ -113,7 +113,7 @@ def related(step: ClippingStep, neighbours: Neighbours) -> AnyStep:
 def _equal_group(step: ClippingStep, size: int, bins: int, below: float) -> StepPair:
     if step.law.fewest < _FEWEST_OF_MERGED:
         return _equal_group_by_ratio(step, size, bins, below)
-    return _equal_group_by_loss(step, size, bins, below)
+    return _equal_group_by_loss(step, size, min(bins, _MOST_BINS_OF_SUMS), below)
 
 
 @lru_cache(maxsize=64)
@@ -166,7 +166,7 @@ def _equal_ratios(step: ClippingStep, bins: int, below: float) -> AtomicPair:
 def _together(step: ClippingStep, size: int, bins: int, below: float) -> AtomicPair:
     """By losses; where that is loose, the smaller of it and of what all thresholds give."""
     pair, smaller_of_it_and = changed_loss_by_loss(
-        step.norm_ratio(round(_BINS_OF_THE_LAW * bins), below / (_SHARE_OF_SMALL_SUMS * size)),
+        step.norm_ratio(round(_BINS_OF_RATIOS * bins), below / (_SHARE_OF_SMALL_SUMS * size)),
         step.noise_multiplier,
         step.sample_rate,
         size,
