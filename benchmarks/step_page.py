@@ -78,12 +78,12 @@ def _cell(cells: dict[str, Any], shape: str, way: str) -> str:
     own, plain = cells.get(f"{shape}: {way}"), cells[f"{shape}: plain"]
     if own is None:
         return "–"
+    mark = "" if _is_fresh(own) or way not in _GOALS else " °"
     if "failed" in own:
-        return f"fails: {own['failed'].partition(':')[0]}"
+        return f"fails: {own['failed'].partition(':')[0]}{mark}"
     if way == "plain":
         return f"{own['seconds']:.2f} s; {own['mib']:.0f} MiB"
     peaks = f"{own['mib'] / plain['mib']:.2f}, {own['first_mib'] / plain['mib']:.2f}"
-    mark = "" if _is_fresh(own) or way not in _GOALS else " °"
     return f"{own['ratio']:.2f}; {peaks}; {own['first_seconds'] / own['seconds']:.1f}{mark}"
 
 
