@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.step import Cell
+from benchmarks.step import REVISION, Cell
 from benchmarks.step_shapes import SHAPES, Shape
 
 Step = Callable[[int], None]
@@ -51,6 +51,7 @@ def run(what: str, cell: Cell) -> dict[str, Any]:
         "parameters": sum(value.numel() for value in model.parameters() if value.requires_grad),
         "device": torch.cuda.get_device_name() if cell.device == "cuda" else "cpu",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "revision": REVISION,
     }
 
 
@@ -70,7 +71,7 @@ def _seconds(step: Step, number: int, device: str) -> float:
 def _held(device: str) -> float:
     """MiB before the first step."""
     gc.collect()
-    return torch.cuda.memory_allocated() / 2**20 if device == "cuda" else _status("VmRSS") / 1024
+    return torch.cuda.memory_allocated() / 2**20 if device == "cuda" else resident("VmRSS") / 1024
 
 
 def _peak(step: Step, number: int, device: str) -> float:
@@ -83,10 +84,11 @@ def _peak(step: Step, number: int, device: str) -> float:
         return torch.cuda.max_memory_allocated() / 2**20
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again from here
     step(number)
-    return _status("VmHWM") / 1024
+    return resident("VmHWM") / 1024
 
 
-def _status(field: str) -> float:
+def resident(field: str) -> float:
+    """KiB of this process: "VmRSS", or its peak, "VmHWM"."""
     fields = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     found = next((int(line.split()[1]) for line in fields if line.startswith(field)), None)
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) if found is None else float(found)

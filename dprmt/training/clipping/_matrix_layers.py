@@ -160,8 +160,11 @@ class FactoredLayer:
         return ghost_squared_norms(a.to(dtype), g.to(dtype), bias=bias, margin=margin), [factors]
 
     def takes_gram_matrices(self, tokens: int) -> bool:
-        """True if (d + p) products an entry of a Gram matrix are fewer than T·d·p; twice as expensive in float64."""
-        if self._policy.form:
+        """True if (d + p) products an entry of a Gram matrix are fewer than T·d·p; twice as expensive in float64.
+
+        A gradient that is kept as it was formed costs nothing, as it takes the place of the sum's own product.
+        """
+        if self._policy.form or self.keeps_formed(tokens):
             return False
         price = 2 if self._gram == torch.float64 and self.module.weight.dtype != torch.float64 else 1
         return price * gram_entries(tokens) * sum(self._sizes) < tokens * math.prod(self._sizes)
