@@ -15,13 +15,10 @@ from dprmt.accounting import DPSGD, Group, Hutchinson, ZeroOut
 from dprmt.accounting.laws import NormRatioBins, RankOneLaw
 from dprmt.accounting.pairs import AtomicPair, ClippingStep
 from dprmt.accounting.pairs._coin_mixtures import log_coin_weights
-from dprmt.accounting.pairs._equal_group import (
+from dprmt.accounting.pairs._equal_group import added_curve_of, changed_loss_by_loss, convex_from, equals_below
+from dprmt.accounting.pairs._equal_ratios import (
     EqualRatios,
     Tangents,
-    added_curve_of,
-    changed_loss_by_loss,
-    convex_from,
-    equals_below,
     inflection,
     largest_majorant_excess,
     tabled_thresholds,

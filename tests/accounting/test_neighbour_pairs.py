@@ -103,7 +103,7 @@ def spectrum(draw: np.random.Generator, size: int) -> Array:
 def test_public_probes_hold_under_couplings_that_spectra_make(sigma: float, q: float, probes: int) -> None:
     """(N3), (N11): E h_γ of drawn spectra under public probes is at most the bound; equal ones come near.
 
-    Gradients with spectra λ and λ' are opposite but for an angle, cos θ = Σ √(λλ') at most: opposite shifts that are as
+    Gradients with spectra λ and λ' are opposite up to an angle, cos θ = Σ √(λλ') at most: opposite shifts that are as
     far apart are no better.
     """
     step = related(ClippingStep(sigma, q, RankOneLaw(probes)), ReplaceOne())
