@@ -27,7 +27,10 @@ from dprmt.training.clipping import (
     measured_rates,
     plan_private,
 )
+from dprmt.training.clipping._matrix_layers import LinearLayer
+from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.harness import dry_run
+from dprmt.training.norms import gram_entries
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.recipes import load_recipe
 from dprmt.training.subspaces import Subspaces
@@ -230,3 +233,10 @@ def test_bad_input_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("dprmt plan: RECIPE must be")
     assert main(["plan", "minilm-docstrings", "--set", "optimizer.name=grape"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_gradients_that_take_the_place_of_the_sums_product_are_formed_though_gram_matrices_are_symmetric() -> None:
+    """Of 300 tokens 512 × 512 numbers are kept; of 200, Gram matrices are cheaper."""
+    layer = LinearLayer("layer", nn.Linear(512, 512), NormPolicy())
+    assert gram_entries(300) * 1024 < 300 * 512 * 512
+    assert (layer.takes_gram_matrices(300), layer.takes_gram_matrices(200)) == (False, True)
