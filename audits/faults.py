@@ -105,10 +105,15 @@ class _LongBias(_Faulty):
         self._output = output
 
     def accumulate(self, losses: torch.Tensor, **options: Any) -> None:
+        uses = getattr(self._private._first, "uses", None)
         self._private.model.disable_hooks()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            if uses is not None:  # the first look refuses gradients that no hook captures
+                uses.asks = True
             (of_output,) = torch.autograd.grad(losses.sum(), self._output, retain_graph=True)
+            if uses is not None:
+                uses.asks = False
         self._private.model.enable_hooks()
         gradient = of_output.flatten(0, -2).sum(0)
         self.total = gradient if self.total is None else self.total + gradient
