@@ -160,7 +160,10 @@ class _Group:
         """About the smallest loss up to ``most`` at which what equal ratios cost has fallen to the last ``tail``."""
         tried = np.append(np.geomspace(min(scale, most) / 8, most, _TRIED)[:-1], most)
         tau = np.expm1(tried) + self.some if is_removed else np.exp(-tried) * -np.expm1(tried - self.most)
-        some, mass = self.shift[::_FEWER], np.add.reduceat(self.mass, np.arange(0, self.mass.size, _FEWER))
+        some, mass = (
+            self.shift[::_FEWER],
+            np.add.reduceat(self.mass, np.arange(0, self.mass.size, _FEWER, dtype=np.intp)),
+        )
         equal = EqualRatios.at(tau, some, self.log_weights)
         value = equal.removing() @ mass if is_removed else np.exp(tried) * (equal.adding() @ mass)
         enough = np.flatnonzero(value <= self.lost + tail)
