@@ -15,7 +15,7 @@ from dprmt.accounting.laws import NormRatioBins
 from dprmt.accounting.pairs._coin_mixtures import log_coin_weights
 from dprmt.accounting.pairs._equal_ratios import EqualRatios, Tangents, largest_majorant_excess
 from dprmt.accounting.pairs._opposite_replacement import curve_of
-from dprmt.accounting.pairs._public_group import pair_of_curve
+from dprmt.accounting.pairs._public_group import losses_up_to, pair_of_curve, step_scale
 from dprmt.accounting.pairs._public_replacement import LARGEST_LOSS, AtomicPair
 
 _ROUNDING = 1e-11  # of powers, and residuals of equations
@@ -47,13 +47,15 @@ def changed_loss_by_loss(
     group = _Group.of(law, noise_multiplier, sample_rate, size, tail)
     scale = step_scale(noise_multiplier, sample_rate, size)
     most = min(group.most, LARGEST_LOSS) * (1.0 - _NEAR_THE_LAST)
-    right = losses_up_to(group.last_loss(scale, LARGEST_LOSS, True, tail), scale, bins)
-    left = losses_up_to(group.last_loss(scale, most, False, tail), scale, bins)
+    right = losses_up_to(group.last_loss(scale, LARGEST_LOSS, True, tail), scale, bins / _LOSSES)
+    left = losses_up_to(group.last_loss(scale, most, False, tail), scale, bins / _LOSSES)
     curves, is_loose = [], False
     for curve, equal in (group.adding(left), group.removing(right)):
         seen = curve > (_ROUGHLY * curve[0] if is_rough else _SEEN * tail)
         is_loose |= bool(np.any(curve[seen] > (1.0 + _MUCH) * equal[seen] + _SEEN * group.lost))
         curves.append(curve)
+    if group.most < LARGEST_LOSS:  # P ≥ p_0 Q: nothing is left at -log p_0, where the bounds near it say more
+        left, curves[0] = np.append(left, group.most * (1.0 + _NEAR_THE_LAST)), np.append(curves[0], 0.0)
 
     def pair(beside: Array, above: Array) -> AtomicPair:
         above[0] = beside[0] = min(above[0], beside[0])
@@ -170,14 +172,6 @@ class _Group:
         return float(tried[enough[0]]) if enough.size else most
 
 
-def losses_up_to(end: float, scale: float, bins: int) -> Array:
-    """From 0 to ``end``, denser where losses are small."""
-    far = math.asinh(end / scale)
-    losses = scale * np.sinh(np.linspace(0.0, far, math.ceil(far * bins / _LOSSES) + 2))
-    losses[-1] = end
-    return losses
-
-
 def equals_below(
     law: NormRatioBins, noise_multiplier: float, sample_rate: float, size: int, bins: int, tail: float
 ) -> AtomicPair:
@@ -200,7 +194,7 @@ def equals_below(
     for sign, farthest in ends:
         tried = np.append(np.geomspace(min(scale, farthest) / 8, farthest, _TRIED)[:-1], farthest)
         enough = np.flatnonzero(tails(tried, sign)[0 if sign > 0 else 1] <= tail)
-        losses = losses_up_to(float(tried[enough[0]]) if enough.size else farthest, scale, bins)
+        losses = losses_up_to(float(tried[enough[0]]) if enough.size else farthest, scale, bins / _LOSSES)
         masses.append([some - np.append(some[1:], 0.0) for some in tails(losses, sign)])
     p, q = (np.concatenate([less[::-1], more]) for more, less in zip(*masses, strict=True))
     seen = (p > _LEAST_MASS) & (q > _LEAST_MASS)
@@ -231,8 +225,3 @@ def convex_from(law: NormRatioBins, noise_multiplier: float, weights: Array) -> 
     most = np.maximum(np.minimum(bound, anyway).max(axis=0), 0.0)
     value: Array = most / (3.0 * noise_multiplier**2)
     return value
-
-
-def step_scale(noise_multiplier: float, sample_rate: float, size: int) -> float:
-    """Of a step's small losses."""
-    return min(2 * size * sample_rate * math.sqrt(math.expm1(min(noise_multiplier**-2.0, 50.0))), 1.0)

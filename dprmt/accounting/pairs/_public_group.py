@@ -53,10 +53,10 @@ def changed_together(
     def added(loss: float) -> float:
         return _expected(tests.adding(math.exp(loss)), x, mass, below) + lost
 
-    scale = min(2 * size * sample_rate * math.sqrt(math.expm1(min(noise_multiplier**-2.0, 50.0))), 1.0)
+    scale = step_scale(noise_multiplier, sample_rate, size)
     most = -size * math.log1p(-sample_rate) if sample_rate < 1.0 else _LARGEST_LOSS
-    right = _losses(_last_loss(removed, lost + tail, scale, _LARGEST_LOSS), scale, bins)
-    left = _losses(_last_loss(added, lost + tail, scale, min(most, _LARGEST_LOSS)), scale, bins)
+    right = losses_up_to(_last_loss(removed, lost + tail, scale, _LARGEST_LOSS), scale, bins / _LOSSES)
+    left = losses_up_to(_last_loss(added, lost + tail, scale, min(most, _LARGEST_LOSS)), scale, bins / _LOSSES)
     above = np.array([removed(float(loss)) for loss in right])
     beside = np.array([added(float(loss)) for loss in left])
     above[0] = beside[0] = min(above[0], beside[0])
@@ -173,10 +173,15 @@ def _last_loss(curve: Callable[[float], float], least: float, scale: float, most
     return high
 
 
-def _losses(end: float, scale: float, bins: int) -> Array:
-    """From 0 to ``end``, denser where losses are small."""
+def step_scale(noise_multiplier: float, sample_rate: float, size: int) -> float:
+    """Of a step's small losses."""
+    return min(2 * size * sample_rate * math.sqrt(math.expm1(min(noise_multiplier**-2.0, 50.0))), 1.0)
+
+
+def losses_up_to(end: float, scale: float, density: float) -> Array:
+    """From 0 to ``end``, ``density`` of them while losses grow e-fold, and as dense below ``scale``."""
     far = math.asinh(end / scale)
-    losses = scale * np.sinh(np.linspace(0.0, far, math.ceil(far * bins / _LOSSES) + 2))
+    losses = scale * np.sinh(np.linspace(0.0, far, math.ceil(far * density) + 2))
     losses[-1] = end
     return losses
 
