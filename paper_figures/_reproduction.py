@@ -22,6 +22,7 @@ from paper_figures._verdict import Interval, Reason, Verdict, judge
 Scale = Literal["small", "long", "paper"]
 """Minutes on one core; the same with all of its steps and seeds, hours; what the paper has."""
 RESULTS = Path(__file__).with_name("results")
+_ANYTHING = Interval(-math.inf, math.inf)
 PACKAGES = ("numpy", "scipy", "torch", "transformers", "peft", "opacus")
 
 
@@ -67,12 +68,27 @@ class Row:
         return Interval(self.published - self.margin, self.published + self.margin)
 
     def verdict(self) -> Verdict | None:
-        """None where nothing is compared."""
-        if self.theirs is not None:
-            if self.interval is None:
-                raise ValueError(f"{self.label}: a verdict needs an interval of ours")
-            return judge(Interval(*self.interval), self.theirs)
-        return None
+        """None where nothing is compared.
+
+        Raises
+        ------
+        ValueError
+            If the comparison could not fail, or is of another number than the row shows.
+        """
+        if self.margin is not None and self.published is None:
+            raise ValueError(f"{self.label}: a margin is around a printed number, and there is none")
+        if self.theirs is None:
+            return None
+        if self.interval is None:
+            raise ValueError(f"{self.label}: a verdict needs an interval of ours")
+        ours = Interval(*self.interval)
+        if not (math.isnan(self.ours) or ours.low <= self.ours <= ours.high):
+            raise ValueError(f"{self.label}: {self.ours} lies outside of its own interval {self.interval}")
+        if self.within is not None and not self.claim:
+            raise ValueError(f"{self.label}: a range without the claim that it is of")
+        if self.theirs == _ANYTHING:
+            raise ValueError(f"{self.label}: nothing could lie outside of {self.theirs}")
+        return judge(ours, self.theirs)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -38,12 +39,16 @@ def states(measured: Iterable[Row], forensic: Iterable[Row]) -> dict[str, State]
     Raises
     ------
     StatelessError
-        If one has no state, an excuse is for numbers that are compared, or a row compares what is not in the file.
+        If one has no state, an excuse is for numbers that are compared, or a row compares what is not in the file, or
+        with another number than the file has.
     """
+    measured, forensic = tuple(measured), tuple(forensic)
     by_kind = {True: _verdicts(measured), False: _verdicts(forensic)}
     found: dict[str, State] = {}
+    printed: dict[str, float] = {}
     for name in names():
         item = published(name)
+        printed |= {cell.key: float(cell) for cell in (*item.settings(), *item.results())}
         found |= {cell.key: State("setting") for cell in item.settings()}
         for cell in item.results():
             verdicts = {kind: of.get(cell.key, set()) for kind, of in by_kind.items()}
@@ -56,6 +61,7 @@ def states(measured: Iterable[Row], forensic: Iterable[Row]) -> dict[str, State]
             else:
                 raise StatelessError(f"{cell.key} is neither compared nor has a reason in `absent`")
     _check_rows(found, by_kind)
+    _check_numbers(printed, (*measured, *forensic))
     _check_excuses(found)
     return found
 
@@ -74,6 +80,14 @@ def _check_rows(found: Mapping[str, State], by_kind: Mapping[bool, Mapping[str, 
         unknown = sorted(verdicts.keys() - found.keys())
         if unknown:
             raise StatelessError(f"a row compares {unknown[0]}, which is not in the file")
+
+
+def _check_numbers(printed: Mapping[str, float], rows: Iterable[Row]) -> None:
+    for row in rows:
+        if row.verdict() is not None and row.published is not None:
+            values = [printed[key] for key in row.cells]
+            if not any(math.isclose(value, row.published, rel_tol=1e-12) for value in values):
+                raise StatelessError(f"{row.label}: compared with {row.published:g}, and the file has {values}")
 
 
 def _check_excuses(found: Mapping[str, State]) -> None:

@@ -23,6 +23,7 @@ from dprmt.spectra import (
     spike_map,
 )
 from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep
+from dprmt.training.denoising._options import matches
 from dprmt.training.harness import Observer, StepRecord, run_in_memory
 from dprmt.training.recipes import Recipe
 
@@ -63,11 +64,16 @@ class Probe(Observer):
     def _look(self, noisy: Gradients, untouched: Gradients, sigma: float) -> None:
         started = time.process_time()
         clean = self._clean.private_clean_gradients()
+        heads = {name for name in clean if matches(name, self._exclude)}
         seen: dict[str, Any] = {
             "noisy": cosine_similarity(noisy, clean),
             "improvement": {f"{kappa:g}": self._improvements(noisy, clean, sigma, kappa) for kappa in KAPPAS},
             "layers": self._layers(noisy, clean, sigma),
-            "spectra": [_spectrum(clean[name], noisy[name], sigma) for name in clean if _is_seen(clean[name])],
+            "spectra": [
+                {"denoised": name not in heads, **_spectrum(clean[name], noisy[name], sigma)}
+                for name in clean
+                if _is_seen(clean[name])
+            ],
             "seconds": _costs(noisy, sigma),
         }
         seen["shown"] = _shown(clean, noisy, sigma)
@@ -154,8 +160,11 @@ def _costs(noisy: Gradients, sigma: float) -> dict[str, float]:
     return {"one by one": middle - began, "batched": time.process_time() - middle}
 
 
-def probed_steps(recipe: Recipe, seed: int) -> list[dict[str, Any]]:
-    """What the probe sees at every step of a run of the recipe, without evaluation."""
+def probed_steps(recipe: Recipe, seed: int, first: int | None = None) -> list[dict[str, Any]]:
+    """What the probe sees at every step of a run of the recipe, without evaluation.
+
+    ``first``: of so many steps alone, with the noise of them all.
+    """
     from dprmt.training.harness._recipe_task import RecipeTask, load
 
     recipe = recipe.with_changes({"denoising.method": "none", "training.seed": seed, "evaluation.every": None})
@@ -165,6 +174,7 @@ def probed_steps(recipe: Recipe, seed: int) -> list[dict[str, Any]]:
     with run_in_memory(
         loaded.model, task, recipe.settings, noise_seed=seed, tokens=recipe.data.max_tokens, observers=[probe]
     ) as run:
-        for _ in run.steps():
-            pass
+        for record in run.steps():
+            if record.step == first:
+                break
     return probe.steps

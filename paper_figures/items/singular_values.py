@@ -16,7 +16,7 @@ from paper_figures._measured import mean_row
 from paper_figures._picture import picture
 from paper_figures._reproduction import Found, Item, Row, Scale
 from paper_figures._verdict import Reason
-from paper_figures.items.improvement import MODEL, Steps, probed
+from paper_figures.items.improvement import MODEL, Steps, probed, where_files_are
 
 SHAPE, SIGMA, DRAWS = (64, 768), 1.0, 20
 STRENGTHS = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0)
@@ -25,12 +25,13 @@ MARGIN = 4.0
 LOUD = "2.5 thresholds"
 
 
+@where_files_are
 def measure(scale: Scale, folder: Path) -> Found:
     runs, _ = probed(folder, scale)
     rng = np.random.default_rng(0)
     signals = detection_threshold(SHAPE, SIGMA) * np.array(STRENGTHS)
     observed, left, right = _simulated(signals, rng).T
-    shown = next(iter(runs.values()))[0][-1]["shown"]
+    shown = runs["docstrings"][0][-1]["shown"]
     shape = tuple(shown["shape"])
 
     def draw(axes: np.ndarray) -> None:
@@ -62,20 +63,17 @@ def measure(scale: Scale, folder: Path) -> Found:
 
 
 def _rows(data: str, runs: list[Steps]) -> list[Row]:
-    steps = [step["spectra"] for run in runs for step in run if step["spectra"]]
+    seen = [[layer for step in run for layer in step["spectra"]] for run in runs]
     claim, within = f"within {MARGIN:g} %", (-MARGIN, MARGIN)
-    found = [
-        mean_row(f"{data}: strongest signal of a layer over the threshold, largest of a step", _largest(steps)),
-    ]
+    found = []
+    for denoised, which in ((True, "adapters"), (False, "the classifier's head")):
+        strongest = [max(layer["signal"] for layer in layers if layer["denoised"] == denoised) for layers in seen]
+        found.append(mean_row(f"{data}: strongest clean signal of a run over the threshold, {which}", strongest))
     for key, where in (("top", "at the noise of the run"), ("top heard", f"at noise for {LOUD}")):
-        errors = [100 * (np.mean([layer[key] for layer in layers]) - 1) for layers in steps]
+        errors = [100 * (np.mean([layer[key] for layer in layers]) - 1) for layers in seen]
         label = f"{data}: largest singular value over its prediction, less 1, mean over layers, {where}"
         found.append(mean_row(label, errors, unit="%", claim=claim, within=within))
     return found
-
-
-def _largest(steps: list[list[dict[str, float]]]) -> list[float]:
-    return [max(layer["signal"] for layer in layers) for layers in steps]
 
 
 def _simulated(signals: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 from paper_figures._measured import ABOVE_ZERO, BELOW_ZERO, mean_row
 from paper_figures._picture import STYLES, picture
 from paper_figures._reproduction import Found, Item, Row, Scale
-from paper_figures.items.improvement import MODEL, Steps, probed
+from paper_figures.items.improvement import MODEL, Steps, probed, where_files_are
 
 GAINS = {
     "entropy gained by the noise of the run": ("noisy", "clean", "> 0", ABOVE_ZERO),
@@ -22,6 +22,7 @@ GAINS = {
 }
 
 
+@where_files_are
 def measure(scale: Scale, folder: Path) -> Found:
     runs, _ = probed(folder, scale)
 
@@ -29,14 +30,15 @@ def measure(scale: Scale, folder: Path) -> Found:
         for ax, (data, of_data) in zip(np.atleast_1d(axes), runs.items(), strict=True):
             for name, style in (("clean", "clean"), ("noisy", "noisy"), ("heard", "clipped"), ("denoised", "denoised")):
                 label = {"heard": "noise for 2.5 thresholds"}.get(name, name)
-                ax.plot(_means(of_data, name), marker="o", markersize=3, label=label, **STYLES[style])
+                values = np.concatenate([_means(run, name) for run in of_data])
+                ax.plot(values, marker="o", markersize=3, label=label, **STYLES[style])
             ax.set(xlabel="step, all runs in turn", ylabel="mean spectral entropy of layers, nats", title=data)
         np.atleast_1d(axes)[0].legend(frameon=False, fontsize=8)
 
     rows: list[Row] = []
     for data, of_data in runs.items():
         for label, (after, before, claim, within) in GAINS.items():
-            gains = _means(of_data, after) - _means(of_data, before)
+            gains = [np.mean(_means(run, after) - _means(run, before)) for run in of_data]
             against: dict[str, Any] = {"claim": claim, "within": within}
             rows.append(mean_row(f"{data}: {label}, mean over layers", gains, unit="nats", **against))
     return Found(
@@ -49,9 +51,9 @@ def measure(scale: Scale, folder: Path) -> Found:
     )
 
 
-def _means(runs: list[Steps], name: str) -> np.ndarray:
-    """Over the layers, at each step of all runs that has a gradient."""
-    steps = [step["spectra"] for run in runs for step in run if step["spectra"]]
+def _means(run: Steps, name: str) -> np.ndarray:
+    """Over the layers, at each step that has a gradient."""
+    steps = [step["spectra"] for step in run if step["spectra"]]
     return np.array([np.mean([layer[f"entropy {name}"] for layer in layers]) for layers in steps])
 
 

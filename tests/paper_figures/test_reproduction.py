@@ -15,7 +15,7 @@ from paper_figures._needs import DATA, all_missing, missing_files, missing_weigh
 from paper_figures._page import OWN_PAGE, PAGE, own_page, page
 from paper_figures._pieces import Pieces, raw_file
 from paper_figures._published import names, published
-from paper_figures._reproduction import Found, Item, Row, Scale, Stored, load, run, save
+from paper_figures._reproduction import RESULTS, Found, Item, Row, Scale, Stored, load, run, save
 from paper_figures._verdict import Reason
 from paper_figures.forensics import CHECKS
 from paper_figures.forensics.tables import ahead
@@ -186,6 +186,45 @@ def test_a_page_with_a_verdict_without_its_interval_is_not_written(monkeypatch: 
     monkeypatch.setattr("paper_figures._page.load", lambda name: bare if name == "latency" else load(name))
     with pytest.raises(ValueError, match="a verdict needs an interval"):
         page()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (Row("a", 5.0, 1.0, interval=(0.9, 1.1), margin=0.2), "outside of its own interval"),
+        (Row("a", 1.0, 1.0, interval=(0.9, 1.1), margin=math.inf), "nothing could lie outside"),
+        (Row("a", 1.0, interval=(0.9, 1.1), claim="finite", within=(-math.inf, math.inf)), "nothing could lie outside"),
+        (Row("a", 1.0, interval=(0.9, 1.1), within=(0.0, math.inf)), "without the claim"),
+        (Row("a", 1.0, interval=(0.9, 1.1), margin=0.2), "a margin is around a printed number"),
+        (Row("a", 1.0, 1.0, interval=(0.9, 1.1), margin=-0.2), "needs low <= high"),
+        (Row("a", 1.0, 1.0, interval=(math.nan, 1.1), margin=0.2), "needs low <= high"),
+        (Row("a", 4.0, 4.0, interval=(4, 4), margin=0.2, cells=("latency.0.value",)), "compared with 4, and the file"),
+        (Row("a", 4.0, 4.0, interval=(4, 4), margin=0.2, cells=("latency.9.value",)), "which is not in the file"),
+    ],
+)
+def test_a_page_with_a_planted_verdict_is_not_written(row: Row, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that could not be otherwise, or is about another number than the row shows."""
+    whole = load("latency")
+    assert whole is not None
+    planted = replace(whole, found=replace(whole.found, rows=(*whole.found.rows, row)))
+    monkeypatch.setattr("paper_figures._page.load", lambda name: planted if name == "latency" else load(name))
+    with pytest.raises(ValueError, match=message):
+        page()
+
+
+def test_a_page_with_a_reason_of_no_kind_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written into a stored file by hand."""
+    whole = load("latency")
+    assert whole is not None
+    save(whole, tmp_path)
+    file = tmp_path / "latency.json"
+    monkeypatch.setattr("paper_figures._page.load", lambda name: load(name, tmp_path if name == "latency" else RESULTS))
+    assert page() == PAGE.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8")
+    for kind in ("guess", ""):
+        file.write_text(text.replace('"kind": "tested"', f'"kind": "{kind}"'), encoding="utf-8")
+        with pytest.raises(ValueError, match="tested or open"):
+            page()
 
 
 def test_what_is_of_no_paper_stands_apart() -> None:
