@@ -15,7 +15,8 @@ from dprmt.report._words import (
     interval_of_mean,
     matrices,
     no_sign,
-    per_cent,
+    relative,
+    size,
     with_interval,
 )
 
@@ -105,7 +106,7 @@ def improvement_sentence(steps: Sequence[AlignmentStep]) -> str:
     else:
         verdict = "unlike in the paper, norm correction is no gain here"
     return (
-        f"{first}: mean Improvement {with_interval(corrected)} on a mean cosine of {before:.4f}. Without norm"
+        f"{first}: mean Improvement {with_interval(corrected)} on a mean cosine of {size(before, 4)}. Without norm"
         f" correction it is {with_interval(uncorrected)}, better than nothing at"
         f" {counted(sum(value > 0 for value in uncorrected), 'step')}: {verdict}. Intervals take the steps"
         " for independent."
@@ -224,7 +225,7 @@ def kappa_sentence(points: Sequence[KappaPoint]) -> str:
     )
     if paper.improvement < 0:
         return f"{chosen} paper's does harm ({_signed(paper.improvement)})."
-    return f"{chosen} paper's gives up {per_cent(1 - paper.improvement / best.improvement)} of that."
+    return f"{chosen} paper's gives up {relative(1 - paper.improvement / best.improvement)} of that."
 
 
 def _signed(value: float) -> str:

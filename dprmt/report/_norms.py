@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dprmt.report._page import Picture, Section, Table
-from dprmt.report._words import per_cent
+from dprmt.report._words import per_cent, relative, size
 
 if TYPE_CHECKING:
     from dprmt.report.measurements import NormRatios
@@ -58,7 +58,7 @@ def norm_sentence(norms: NormRatios) -> str:
     )
     if norms.over_envelope <= 0:
         return f"The envelope holds: in {looked} the measured distribution function never exceeds it."
-    excess, band = f"{norms.over_envelope:.4f}", f"{norms.band:.4f}"
+    excess, band = size(norms.over_envelope, 4), size(norms.band, 4)
     if norms.over_envelope <= norms.band:
         return (
             f"The envelope holds: in {looked} the measured distribution function exceeds it by {excess} at most, less"
@@ -75,6 +75,6 @@ def law_sentence(norms: NormRatios) -> str:
     fits = "fits" if norms.distance <= norms.band else "does NOT fit"
     return (
         f"The exact law, a mixture of χ² with each gradient's squared singular values as weights, {fits}: largest"
-        f" distance {norms.distance:.4f}, band {norms.band:.4f}. In the median gradient one singular value carries"
-        f" {per_cent(norms.leading_share, 0)} of the squared norm; the envelope for n̂/n <= 1 is that of 100 %."
+        f" distance {size(norms.distance, 4)}, band {size(norms.band, 4)}. In the median gradient one singular value"
+        f" carries {relative(norms.leading_share, 0)} of the squared norm; the envelope for n̂/n <= 1 is that of 100 %."
     )

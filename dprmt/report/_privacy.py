@@ -9,6 +9,7 @@ from typing import Any
 
 from dprmt.accounting import DPSGD, Hutchinson, HutchPlusPlus, Norms, PrivacyBounds, ZeroOut, calibrate
 from dprmt.report._page import Picture, Section, Table
+from dprmt.report._words import relative
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def privacy_sentence(rows: list[Row]) -> str:
     exact = rows[0].epsilon["exact"].upper
     row = rows[-1] if len(rows) < 3 else rows[2]
     over = {label: row.epsilon[label].upper / exact - 1 for label in _HEADINGS}
-    published, tight, secret, sketched = (f"{100 * over[label]:.1f} %" for label in _HEADINGS)
+    published, tight, secret, sketched = (_added(over[label]) for label in _HEADINGS)
     prices = [over[label] for label in _HEADINGS]
     if not (prices[0] >= prices[1] > prices[2] > prices[3] > 0):
         return (
@@ -200,8 +201,12 @@ def privacy_sentence(rows: list[Row]) -> str:
     return (
         f"With {row.probes} probes the published analysis adds {published} to the ε = {_three_decimals(exact)} of exact"
         f" norms and the tight one {tight}; secret probes for every sample bring this down to {secret},"
-        f" {100 * prices[2] / prices[0]:.0f} % of the published price, and Hutch++ of as many products to {sketched}."
+        f" {relative(prices[2] / prices[0], 0)} of the published price, and Hutch++ of as many products to {sketched}."
     )
+
+
+def _added(price: float) -> str:
+    return f"{relative(price)} as much again" if price > 1 else relative(price)
 
 
 def _floored(lower: float) -> str:

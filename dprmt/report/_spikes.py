@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dprmt.report._page import Picture, Section, Table
-from dprmt.report._words import by_columns, matrices, number, per_cent
+from dprmt.report._words import by_columns, matrices, number, per_cent, relative, size
 from dprmt.spectra import TopSingularValue, bulk_edge
 
 if TYPE_CHECKING:
@@ -83,14 +83,14 @@ def spike_sentence(spikes: Sequence[Spike]) -> str:
     if a.large_error <= TOLERANCE:
         return (
             "Theory and measurement agree above the detection threshold: the noisy top singular value is F(λ) of Eq. 3"
-            f" with a median error of {per_cent(a.median_error)}, and for 95 % of the matrices within"
-            f" {per_cent(a.large_error)} (tolerance {per_cent(TOLERANCE, 0)}). {counted}"
+            f" with a median error of {relative(a.median_error)}, and for 95 % of the matrices within"
+            f" {relative(a.large_error)} (tolerance {per_cent(TOLERANCE, 0)}). {counted}"
         )
     worst = max(above, key=lambda spike: abs(spike.error))
     return (
         f"Theory and measurement differ above the detection threshold by more than {per_cent(TOLERANCE, 0)}: the median"
-        f" error of F(λ) is {per_cent(a.median_error)}, but 5 % of the matrices are off by more than"
-        f" {per_cent(a.large_error)}, most of all {worst.layer} at step {worst.step} (measured {worst.mean:.3f},"
+        f" error of F(λ) is {relative(a.median_error)}, but 5 % of the matrices are off by more than"
+        f" {relative(a.large_error)}, most of all {worst.layer} at step {worst.step} (measured {worst.mean:.3f},"
         f" predicted {worst.predicted:.3f}, in units of the bulk edge). {counted}"
     )
 
@@ -107,8 +107,8 @@ def below_sentence(spikes: Sequence[Spike]) -> str:
     verdict = "agrees" if a.large_error <= TOLERANCE else f"differs by more than {per_cent(TOLERANCE, 0)} in places"
     return (
         f"Below the threshold ({matrices(a.count)}) the prediction, the bulk edge, {verdict}: mean error"
-        f" {per_cent(a.bias, sign=True)}, 95 % within {per_cent(a.large_error)}. Pure noise of these sizes has its"
-        f" exact median {per_cent(expected, sign=True)} from the edge, which is a limit for large matrices."
+        f" {relative(a.bias, sign=True)}, 95 % within {relative(a.large_error)}. Pure noise of these sizes has its"
+        f" exact median {relative(expected, sign=True)} from the edge, which is a limit for large matrices."
     )
 
 
@@ -162,19 +162,20 @@ def overlap_sentence(spikes: Sequence[Spike]) -> str:
     if not above:
         return "No statement about the overlaps: no clean singular value is above the detection threshold."
     a = agreement(above)
+    median, most = size(a.overlap_error, 3), size(a.overlap_large_error, 3)
     if a.overlap_large_error <= OVERLAP_TOLERANCE:
         return (
-            f"The squared overlaps of Eqs. 4 and 5 hold on these gradients: median difference {a.overlap_error:.3f},"
-            f" 95 % within {a.overlap_large_error:.3f} (tolerance {OVERLAP_TOLERANCE:g}), over {matrices(a.count)}."
+            f"The squared overlaps of Eqs. 4 and 5 hold on these gradients: median difference {median},"
+            f" 95 % within {most} (tolerance {OVERLAP_TOLERANCE:g}), over {matrices(a.count)}."
         )
     near = [spike for spike in above if _largest_difference(spike) > OVERLAP_TOLERANCE]
     low = float(np.median([spike.signal_over_threshold for spike in near]))
     gap = float(np.median([spike.gap for spike in near]))
     return (
-        f"The squared overlaps of Eqs. 4 and 5 do not hold everywhere: median difference {a.overlap_error:.3f}, but 5 %"
-        f" differ by more than {a.overlap_large_error:.3f} (tolerance {OVERLAP_TOLERANCE:g}). Where they"
+        f"The squared overlaps of Eqs. 4 and 5 do not hold everywhere: median difference {median}, but 5 %"
+        f" differ by more than {most} (tolerance {OVERLAP_TOLERANCE:g}). Where they"
         f" exceed it ({matrices(len(near))}) the median λ is {low:.2f} thresholds, the second clean singular value"
-        f" {gap:.2f} of the first: the theory is a limit in which values are far from the threshold and from each"
+        f" {size(gap, 2)} of the first: the theory is a limit in which values are far from the threshold and from each"
         " other."
     )
 
@@ -186,8 +187,8 @@ def _random_overlap_sentence(spikes: Sequence[Spike]) -> str:
     short = [spike.overlaps[0 if spike.shape[0] <= spike.shape[1] else 1] for spike in below]
     chance = float(np.mean([1 / min(spike.shape) for spike in below]))
     return (
-        f"Far below the threshold the prediction is 0; a random direction in the shorter space has {chance:.3f} on"
-        f" average, and {np.mean(short):.3f} was measured there."
+        f"Far below the threshold the prediction is 0; a random direction in the shorter space has {size(chance, 3)} on"
+        f" average, and {size(float(np.mean(short)), 3)} was measured there."
     )
 
 

@@ -124,7 +124,7 @@ def _whole_share(share: Mapping[str, float]) -> str:
 
 
 def _small_share(value: float, before: str = "") -> str:
-    return f"{before}{per_cent(value)}" if value >= 5e-4 else "less than 0.1 %"
+    return f"{before}{per_cent(min(value, 1.0))}" if value >= 5e-4 else "less than 0.1 %"
 
 
 def _rate(full: Sequence[Line], known: Mapping[int, Line]) -> Section:

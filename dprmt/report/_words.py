@@ -32,6 +32,22 @@ def per_cent(value: float, digits: int = 1, *, sign: bool = False) -> str:
     return f"{number(100 * value, digits, sign=sign)} %"
 
 
+def relative(value: float, digits: int = 1, *, sign: bool = False) -> str:
+    """A relative finding in a sentence: per cent, two digits where decimals would be zeros, a factor above a whole."""
+    if not math.isfinite(value):
+        return "none"
+    if abs(value) > 1:
+        return f"{number(value, 1, sign=sign)} times"
+    return f"{size(100 * value, digits, sign=sign)} %"
+
+
+def size(value: float, digits: int, *, sign: bool = False) -> str:
+    """A finding in a sentence, with so many decimals, or two digits where these would be zeros."""
+    if value and not round(value, digits):
+        return f"{value:{'+' if sign else ''}.1e}".replace("-", "−")
+    return number(value, digits, sign=sign) if value else "0"
+
+
 def effect(value: float) -> str:
     """A difference that may be tiny, with its sign: four decimals, or two digits where these would be zeros."""
     if value == 0 or abs(value) >= 1e-3:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from scipy import stats
 
 from dprmt.accounting import DPSGD, PrivacyBounds
@@ -384,6 +386,54 @@ def test_no_finding_is_nought_or_beyond_its_whole() -> None:
     assert not no_sign([1.0, 1.1])
     assert not no_sign([1.0])
     assert with_interval([0.25]) == "+0.2500"
+
+
+def empty(sentence: str) -> bool:
+    """Whether there is a number of noughts alone, or more than a whole in per cent."""
+    noughts = re.search(r"(?<![\d.])0\.0+(?!\d)", sentence)
+    return bool(noughts) or any(float(value) > 100 for value in re.findall(r"([\d.]+) %", sentence))
+
+
+tiny_or_huge = st.builds(lambda sign, power: sign * 10.0**power, st.sampled_from([-1, 1]), st.floats(-9, 2))
+
+
+@given(st.lists(tiny_or_huge, min_size=9, max_size=9))
+@example([1e-6] * 9)
+@example([30.0] * 9)
+def test_no_sentence_has_a_finding_of_noughts_or_beyond_its_whole(values: list[float]) -> None:
+    """Whatever was measured."""
+    pytest.importorskip("opacus")
+    from dprmt.report._denoising import blend_sentence, improvement_sentence, kappa_sentence, sign_sentences
+    from dprmt.report._norms import law_sentence, norm_sentence
+    from dprmt.report._spikes import _random_overlap_sentence, below_sentence, overlap_sentence, spike_sentence
+    from dprmt.report._telemetry import _whole_share
+    from dprmt.report.measurements import AlignmentStep, KappaPoint, NormRatios
+
+    sizes = [min(abs(value), 1.0) for value in values]
+    seen = [
+        spike(mean=1.5 * (1 + abs(value)), overlaps=(0.8 - 0.8 * low, 0.6))
+        for value, low in zip(values, sizes, strict=True)
+    ]
+    below = [spike(signal_over_threshold=0.1, predicted=1.0, mean=1 + abs(v), overlaps=(abs(v), 0.1)) for v in values]
+    steps = [AlignmentStep(i, sizes[i], values[i], values[-i], values[2 * i], ()) for i in range(4)]
+    points = [KappaPoint(1.02 + i, 0.5, 0.9, values[i], matrices=20, by_step=tuple(values)) for i in range(3)]
+    curve = np.linspace(0.1, 0.9, 5)
+    shared = {"points": curve, "empirical": curve, "predicted": curve + sizes[0], "envelope": curve}
+    norms = NormRatios(8, 3, 4, 25, sizes[1], curve, **shared, over_envelope=values[2], band=sizes[3], error=0.01)
+    prices = sorted((abs(value) for value in values[:4]), reverse=True)
+    rows = [Row(None, {"exact": PrivacyBounds(1.0, 1.0, 1.0)}, {})]
+    rows += [Row(8, {n: PrivacyBounds(1.0, 1.0, 1 + p) for n, p in zip(_privacy._HEADINGS, prices, strict=True)}, {})]
+    low, high = sorted(values[:2])
+    said = [spike_sentence(seen), below_sentence(below), overlap_sentence(seen), _random_overlap_sentence(below)]
+    said += [
+        improvement_sentence(steps),
+        blend_sentence(steps),
+        kappa_sentence(points),
+        *sign_sentences([steps, steps]),
+    ]
+    said += [norm_sentence(norms), law_sentence(norms), _privacy.privacy_sentence(rows)]
+    said += [_whole_share({"value": low, "low": low, "high": high})]
+    assert [sentence for sentence in said if empty(sentence)] == []
 
 
 def test_what_is_called_without_a_signal_is_a_false_alarm() -> None:
