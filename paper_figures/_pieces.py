@@ -36,6 +36,10 @@ class Pieces:
         """Where a piece that is measured step by step may keep what it has; made by whoever uses it."""
         return self._folders / re.sub(r"[^a-z0-9.]+", "-", name.lower())
 
+    def known(self) -> dict[str, Any]:
+        """The values that were measured, by name."""
+        return {name: line["value"] for name, line in self._known.items()}
+
     def measure(self, tasks: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """The value of every task, in order; those that are not known yet are measured, under a progress bar."""
         from rich.console import Console

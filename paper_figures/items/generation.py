@@ -7,7 +7,8 @@ and Hutch++: a day of one core, which goes on at its last step however often it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -108,22 +109,27 @@ def _found(scale: Scale, folder: Path, at: int, step: int) -> Found:
 
 
 def _first_steps(recipes: Mapping[tuple[str, str], Recipe], pieces: Pieces) -> Found:
-    """Of the tables first, for each data set; a run that is stopped gives what is whole by then."""
+    """Of the tables first, for each data set; a run that is stopped gives what is whole by then, two seeds or more."""
     rows: list[Row] = []
     whole, stopped = [], ""
-    try:
-        for (data, model), recipe in recipes.items():
-            where = f"{data}, {model}"
-            baseline: list[dict[str, Any]] = []
-            for variants in (VARIANTS, PROBED):
-                runs = _variants(pieces, recipe, where, variants)
-                baseline = baseline or runs["baseline"]
-                rows += _compared(where, runs, baseline)
-                whole.append(f"{where}, {' and '.join(variants)}")
-    except KeyboardInterrupt as stop:
-        if not whole:
-            raise
-        stopped = str(stop) or "stopped"
+    baseline: list[dict[str, Any]] = []
+    for where, recipe, variants in _groups(recipes):
+        label = f"{where}, {' and '.join(variants)}"
+        try:
+            runs = _variants(pieces, recipe, where, variants)
+        except KeyboardInterrupt as stop:
+            stopped, runs = str(stop) or "stopped", _whole_seeds(pieces, where, variants)
+            seeds = len(next(iter(runs.values())))
+            if seeds < 2:
+                if not whole:
+                    raise
+                break
+            label += f" ({seeds} of {len(LONG_SEEDS)} seeds)"
+        baseline = runs.get("baseline", baseline)
+        rows += _compared(where, runs, baseline)
+        whole.append(label)
+        if stopped:
+            break
     so_far = f" So far {'; '.join(whole)}: the same command goes on." if stopped else ""
     return Found(
         rows,
@@ -138,6 +144,20 @@ def _first_steps(recipes: Mapping[tuple[str, str], Recipe], pieces: Pieces) -> F
         earlier_seconds=pieces.earlier_seconds,
         stopped=stopped,
     )
+
+
+def _groups(recipes: Mapping[tuple[str, str], Recipe]) -> Iterator[tuple[str, Recipe, Mapping[str, Any]]]:
+    for (data, model), recipe in recipes.items():
+        for variants in (VARIANTS, PROBED):
+            yield f"{data}, {model}", recipe, variants
+
+
+def _whole_seeds(pieces: Pieces, where: str, variants: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The runs of the first seeds, as far as those of all the variants are whole."""
+    known = pieces.known()
+    named = [[f"{where}, {name}, seed {seed}" for name in variants] for seed in LONG_SEEDS]
+    whole = list(takewhile(lambda names: known.keys() >= set(names), named))
+    return {name: [known[names[at]] for names in whole] for at, name in enumerate(variants)}
 
 
 def _variants(
@@ -156,9 +176,8 @@ def _compared(where: str, runs: Mapping[str, list[dict[str, Any]]], baseline: Se
     rows = []
     for metric, (printed, factor) in METRICS.items():
         label, claim = printed.replace("_", "-"), {"claim": "> 0: ahead", "within": ABOVE_ZERO}
-        start = factor * scores(baseline, metric)[:, -1]
         for name, of_seeds in runs.items():
-            ends = factor * scores(of_seeds, metric)[:, -1]
+            ends, start = (factor * scores(of, metric)[:, -1] for of in (of_seeds, baseline[: len(of_seeds)]))
             rows.append(mean_row(f"{where}, {name}: {label}", ends))
             if name != "baseline":
                 more = f"{where}, {name}: {label} more than the baseline, paired"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,41 @@ def test_what_is_whole_of_generation_is_stored_when_it_is_stopped(
     assert len(stored.found.rows) == 5 * (3, 7, 10)[whole - 1]
     assert {row.label.split(",")[0] for row in stored.found.rows} == ({"E2E", "DART"} if whole == 3 else {"E2E"})
     assert all(row.interval is not None for row in stored.found.rows)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_two_whole_seeds_of_generation_are_enough_to_be_stored(
+    seeds: int, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the baseline three, of the other variant fewer: they are paired seed by seed."""
+    pieces = Pieces(tmp_path, "generation-50", "long")
+    known = {f"baseline, seed {seed}": 10.0 + seed for seed in range(3)}
+    known |= {f"denoised, seed {seed}": 11.0 + 1.5 * seed for seed in range(seeds)}
+    runs = {
+        f"E2E, toy, {name}": {"scores": {metric: [value] for metric in generation.METRICS}, "steps": [50]}
+        for name, value in known.items()
+    }
+    pieces.measure({name: partial(dict, run) for name, run in runs.items()})
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt("the run was stopped after 3 of 50 steps")
+
+    monkeypatch.setattr(generation, "_recipes", lambda scale: ({("E2E", "toy"): recipe}, ""))
+    monkeypatch.setattr(generation, "run_variants", stop)
+    early = next(item for item in generation.ITEMS if item.name == "generation-50")
+    with pytest.raises(KeyboardInterrupt):
+        run_item(early, "long", tmp_path)
+    stored = load_result("generation-50", tmp_path)
+    if seeds == 1:
+        assert stored is None
+        return
+    assert stored is not None
+    assert "So far E2E, toy, baseline and denoised (2 of 3 seeds): the same command" in stored.found.differs
+    rows = {row.label: row for row in stored.found.rows}
+    assert rows["E2E, toy, baseline: BLEU"].ours == 10.5
+    more = rows["E2E, toy, denoised: BLEU more than the baseline, paired"]
+    assert more.ours == 1.25
+    assert more.interval == pytest.approx((1.25 - 12.706 * 0.25, 1.25 + 12.706 * 0.25), rel=1e-3)
 
 
 @pytest.mark.slow
