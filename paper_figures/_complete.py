@@ -45,8 +45,6 @@ def kept() -> dict[str, Took]:
 
 
 def sentence(took: dict[str, Took]) -> str:
-    """How many items, and how long; what was resumed has no time by the clock that means anything."""
-    clock, processor = (
-        sum(getattr(item, kind) for item in took.values()) / 60 for kind in ("wall_seconds", "cpu_seconds")
-    )
-    return f"{len(took)} of {len(ITEMS)} items, {clock:.0f} minutes by the clock, {processor:.0f} of processor time"
+    """How many items, and how long; by the clock it is that where nothing else runs, on one thread."""
+    processor = sum(item.cpu_seconds for item in took.values()) / 60
+    return f"{len(took)} of {len(ITEMS)} items, {processor:.0f} minutes of processor time"

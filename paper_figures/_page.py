@@ -37,8 +37,8 @@ meets it; **differs**: it does not. Scale: *small* takes minutes of one core, an
 package index or come as files; *long* is the same with all of its steps and seeds; *paper* is what the paper has.
 """
 COMPLETE = (
-    "One complete run from nothing, `python -m paper_figures run --scale small --data FOLDER --results NEW`, in one"
-    " go, on one thread, with the network off: "
+    "Every item from nothing, `python -m paper_figures run --scale small --data FOLDER --results NEW`, on one thread,"
+    " added up by `python -m paper_figures times --results NEW`: "
 )
 STORED_RUNS = (
     "Runs that studies had stored, or that were made before their time was recorded, are not in the processor times."

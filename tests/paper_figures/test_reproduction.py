@@ -137,13 +137,12 @@ def test_missing_things_are_found_out(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all_missing("", missing_files("x")).startswith("files x")
 
 
-def test_everything_at_small_scale_takes_at_most_an_hour() -> None:
-    """Both times of the complete run, in which no item is missing."""
+def test_everything_at_small_scale_takes_at_most_half_an_hour() -> None:
+    """Of one core, which is half an hour by the clock where it has nothing else to do; no item is missing."""
     took = kept()
     assert set(took) == set(ITEMS)
     assert all(item.scale == ITEMS[name].default_scale for name, item in took.items())
-    assert sum(item.cpu_seconds for item in took.values()) <= 3600
-    assert sum(item.wall_seconds for item in took.values()) <= 3600
+    assert sum(item.cpu_seconds for item in took.values()) <= 1800
 
 
 def test_the_times_of_a_run_are_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -153,7 +152,7 @@ def test_the_times_of_a_run_are_added_up(tmp_path: Path, monkeypatch: pytest.Mon
     save(replace(stored(), item="latency", found=Found([], "", missing="a GPU")), tmp_path)
     assert main(["times", "--results", str(tmp_path)]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
-    assert re.fullmatch(rf"3 of {len(ITEMS)} items, [01] minutes by the clock, 2 of processor time", said)
+    assert re.fullmatch(rf"3 of {len(ITEMS)} items, 2 minutes of processor time", said)
     assert kept()["speedup"] == Took("small", 30.0, 90.0)
 
 
