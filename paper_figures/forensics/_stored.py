@@ -30,6 +30,9 @@ NUMBERLESS = """## Named without a number
 - LoRA with randomized clipping: the notes have two differences in words, without the accuracies they are of.
 - Probes of ±1: named as later work, without a number; the accountant here has Gaussian probes only.
 - DP-SGD-JL: `k + 1` forward passes against one are stated, no measurement is printed; it is not implemented here.
+- Parameter counts: in names of models alone (Qwen of 0.6, 1.7 and 4 billion, Llama of 1 and 3, OPT of 6.7); no printed
+  number follows from them. Appendix J.2 of version 3 names a Qwen of 1.5 billion, and of Llama that of 1 billion alone,
+  where Table 2 has five models and none of 1.5: which of its rows the settings of J.2 are of stays open.
 - Theorem D.10 of DP-GRAPE: the notes have its name and no statement.
 - Projectors that depend on the data: an experiment that the notes suggest, without a result. Here a projector is drawn
   without data, or computed from gradients that have their noise, `privatize-then-project`.
