@@ -172,7 +172,10 @@ def test_what_is_whole_of_generation_is_stored_when_it_is_stopped(
             raise KeyboardInterrupt("the run was stopped after 3 of 50 steps")
         asked.append(list(variants))
         return {
-            name: [{"scores": {metric: [len(name) + 0.1 * seed**2] for metric in generation.METRICS}} for seed in seeds]
+            name: [
+                {"scores": {metric: [len(name) + 0.1 * seed**2] for metric in ("loss", *generation.METRICS)}}
+                for seed in seeds
+            ]
             for name in variants
         }
 
@@ -188,7 +191,9 @@ def test_what_is_whole_of_generation_is_stored_when_it_is_stopped(
     assert stored is not None
     known = ["E2E, toy, baseline and denoised", "E2E, toy, Hutchinson and Hutch++", "DART, toy, baseline and denoised"]
     assert f"So far {'; '.join(known[:whole])}: the same command goes on." in stored.found.differs
-    assert len(stored.found.rows) == 5 * (3, 7, 10)[whole - 1]
+    assert len(stored.found.rows) == 6 * (3, 7, 10)[whole - 1]
+    assert sum(row.verdict() is not None for row in stored.found.rows) == 5 * (1, 1, 2)[whole - 1]
+    assert ("DART's" in stored.found.differs) == (stored.found.data == "E2E and DART") == (whole == 3)
     assert {row.label.split(",")[0] for row in stored.found.rows} == ({"E2E", "DART"} if whole == 3 else {"E2E"})
     assert all(row.interval is not None for row in stored.found.rows)
 
@@ -202,7 +207,7 @@ def test_two_whole_seeds_of_generation_are_enough_to_be_stored(
     known = {f"baseline, seed {seed}": 10.0 + seed for seed in range(3)}
     known |= {f"denoised, seed {seed}": 11.0 + 1.5 * seed for seed in range(seeds)}
     runs = {
-        f"E2E, toy, {name}": {"scores": {metric: [value] for metric in generation.METRICS}, "steps": [50]}
+        f"E2E, toy, {name}": {"scores": {metric: [value] for metric in ("loss", *generation.METRICS)}, "steps": [50]}
         for name, value in known.items()
     }
     pieces.measure({name: partial(dict, run) for name, run in runs.items()})
@@ -221,6 +226,7 @@ def test_two_whole_seeds_of_generation_are_enough_to_be_stored(
         return
     assert stored is not None
     assert "So far E2E, toy, baseline and denoised (2 of 3 seeds): the same command" in stored.found.differs
+    assert stored.found.seeds == 2
     rows = {row.label: row for row in stored.found.rows}
     assert rows["E2E, toy, baseline: BLEU"].ours == 10.5
     more = rows["E2E, toy, denoised: BLEU more than the baseline, paired"]
