@@ -411,7 +411,7 @@ def test_no_sentence_has_a_finding_of_noughts_or_beyond_its_whole(values: list[f
 
     sizes = [min(abs(value), 1.0) for value in values]
     seen = [
-        spike(mean=1.5 * (1 + abs(value)), overlaps=(0.8 - 0.8 * low, 0.6))
+        spike(mean=1.5 * (1 + abs(value)), overlaps=(0.8 - 0.8 * low, 0.6), gap=low / 1000)
         for value, low in zip(values, sizes, strict=True)
     ]
     below = [spike(signal_over_threshold=0.1, predicted=1.0, mean=1 + abs(v), overlaps=(abs(v), 0.1)) for v in values]
