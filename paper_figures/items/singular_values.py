@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dprmt.plots import plot_overlaps, plot_singular_values, plot_spike_map
+from dprmt.plots._style import legend_below
 from dprmt.spectra import detection_threshold
 from paper_figures._measured import mean_row
 from paper_figures._picture import picture
@@ -43,6 +44,8 @@ def measure(scale: Scale, folder: Path) -> Found:
         clean, denoised = values["clean"], values["denoised"]
         plot_singular_values(values["heard"], shape, shown["quiet"], clean=clean, denoised=denoised, ax=axes[1])
         axes[1].set_title(f"(b) at noise for a signal of {LOUD}")
+        for ax in axes[:2]:
+            legend_below(ax, columns=1)  # two of these labels are wider than the panel
 
     return Found(
         [row for data, of_data in runs.items() for row in _rows(data, of_data)],
