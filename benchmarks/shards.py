@@ -1,8 +1,9 @@
-"""``python -m benchmarks.shards``: memory of a process at the peak of a private step, by how many share the model.
+"""``python -m benchmarks.shards``: memory of a process at the peaks of a step and of a checkpoint, by processes.
 
 Twelve residual blocks of width 768 (28 million parameters) under ``fully_shard``, two samples of four tokens for each
 process, ghost norms, SGD; resident sets beyond what a process holds before it makes the model, in processes that give
-freed memory back at once. What torch's sharding itself takes shows in what is held of the parameters.
+freed memory back at once. What torch's sharding itself takes shows in what is held of the parameters. The checkpoint
+has Adam's moments too; what is said of it is beyond what the process holds before it is written or read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -24,6 +25,8 @@ from torch.distributed.fsdp import fully_shard
 from benchmarks.step import GIVES_BACK
 from benchmarks.step_cell import resident
 from dprmt.training.clipping import make_private
+from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
+from dprmt.training.harness._sharding import like, local, optimizer_state_like
 
 WIDTH, BLOCKS = 768, 12
 
@@ -66,8 +69,47 @@ def measure(rank: int, size: int, store: str) -> str:
         step.accumulate(step.model(inputs).square().mean((1, 2)), samples=samples, step=number)
         step.step()
         peaks.append(resident("VmHWM") / 1024 - before)
+    step.close()
+    kept, written, read = checkpointed(model, Path(store).parent)
     torch.distributed.destroy_process_group()
-    return f"{size} processes, rank {rank}: {held:.0f} MiB held, peaks {peaks[0]:.0f} and {peaks[1]:.0f} MiB"
+    return (
+        f"{size} processes, rank {rank}: {held:.0f} MiB held, peaks {peaks[0]:.0f} and {peaks[1]:.0f} MiB; "
+        f"checkpoint of {kept:.0f} MiB: {written:.0f} to write, {read:.0f} to read"
+    )
+
+
+def checkpointed(model: nn.Module, folder: Path) -> list[float]:
+    """MiB of parameters and moments that this process keeps, and what writing and reading them takes beyond."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for value in model.parameters():
+        value.grad = torch.zeros_like(value)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+    def write() -> None:
+        parameters = {name: value.detach() for name, value in model.named_parameters()}
+        save_checkpoint(folder, {"parameters": parameters, "optimizer": optimizer.state_dict()})
+
+    def read() -> None:
+        state = load_checkpoint(folder, lazily=True)
+        assert state is not None
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                value.copy_(like(state["parameters"][name], value))
+        optimizer.state.clear()
+        optimizer.load_state_dict(optimizer_state_like(state["optimizer"], optimizer))
+
+    kept = sum(local(value).nbytes for value in model.parameters()) * 3 / 2**20
+    return [kept, beyond(write), beyond(read)]
+
+
+def beyond(work: Callable[[], None]) -> float:
+    """MiB at the peak of some work beyond what is held before."""
+    gc.collect()
+    held = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    work()
+    return (resident("VmHWM") - held) / 1024
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,7 @@
-"""Checkpoints: tensors in safetensors, all else in JSON, replaced as a whole or not at all."""
+"""Checkpoints: tensors in safetensors, all else in JSON, replaced as a whole or not at all.
+
+Of a model that is spread over processes each of them writes its shards; the first writes all else.
+"""
 
 from __future__ import annotations
 
@@ -10,48 +13,43 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch.distributed.tensor import DTensor
 
 from dprmt._files import sync
 from dprmt._validation import ParameterError
+from dprmt.training.harness._processes import in_first
+from dprmt.training.harness._shard_files import SavedRows, check_seen, check_shards, write_shards
 
 _TENSORS, _DOCUMENT = "tensors.safetensors", "document.json"
 _FOLDERS = ("checkpoint", "checkpoint.previous")
 
 
 def save_checkpoint(run: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint beside the last one, then put it in its place."""
+    """Write a checkpoint beside the last one, then put it in its place; in all processes, if there are shards."""
     tensors: dict[str, torch.Tensor] = {}
-    document = _encode(state, "state", tensors)
-    current, previous = (run / name for name in _FOLDERS)
+    shards: dict[str, torch.Tensor] = {}
+    document = _encode(state, "state", tensors, shards)
     fresh = run / "checkpoint.new"
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir()
-    try:
-        save_file(tensors, fresh / _TENSORS)
-    except SafetensorError as error:
-        raise OSError(f"{fresh / _TENSORS}: {error}") from None
-    whole = {"state": document, "digest": _digest(fresh / _TENSORS, document)}
-    (fresh / _DOCUMENT).write_text(json.dumps(whole), encoding="utf-8")
-    for name in (_TENSORS, _DOCUMENT):
-        sync(fresh / name)
-    sync(fresh)
-    # At every instant one of `checkpoint` and `checkpoint.previous` is whole.
-    shutil.rmtree(previous, ignore_errors=True)
-    if current.exists():
-        current.rename(previous)
-    fresh.rename(current)
-    sync(run)
+    if not shards:
+        _make(fresh)
+        _put_in_place(run, fresh, tensors, {"state": document}, document)
+        return
+    in_first(lambda: _make(fresh))
+    written = write_shards(fresh, shards)
+    in_first(lambda: check_seen(fresh, written))
+    whole = {"state": document, "shards": written}
+    in_first(lambda: _put_in_place(run, fresh, tensors, whole, [document, written]))
 
 
-def load_checkpoint(run: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-    """The last whole checkpoint of a run."""
+def load_checkpoint(run: Path, device: torch.device | str = "cpu", *, lazily: bool = False) -> dict[str, Any] | None:
+    """The last whole checkpoint of a run; ``lazily``: with `SavedRows` in the place of tensors."""
     damage = None
     for folder in (run / name for name in _FOLDERS):
         if folder.exists():
             try:
-                return _read(folder, device)
+                return _read(folder, device, lazily)
             except (OSError, ValueError, KeyError, SafetensorError) as error:
                 damage = damage or error
     if damage is not None:
@@ -88,20 +86,49 @@ def load_parameters(run: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     ...
     dprmt._validation.ParameterError: run must be the folder of a run with a checkpoint, got 'nowhere'
     """
-    state = load_checkpoint(Path(run))
+    state = load_checkpoint(Path(run), lazily=True)
     if state is None:
         raise ParameterError("run", str(run), "the folder of a run with a checkpoint")
-    parameters: dict[str, torch.Tensor] = state["parameters"]
-    return parameters
+    return {name: value.whole() for name, value in state["parameters"].items()}
 
 
-def _read(folder: Path, device: torch.device | str) -> dict[str, Any]:
+def _make(fresh: Path) -> None:
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+
+
+def _put_in_place(
+    run: Path, fresh: Path, tensors: dict[str, torch.Tensor], document: dict[str, Any], signed: Any
+) -> None:
+    try:
+        save_file(tensors, fresh / _TENSORS)
+    except SafetensorError as error:
+        raise OSError(f"{fresh / _TENSORS}: {error}") from None
+    whole = document | {"digest": _digest(fresh / _TENSORS, signed)}
+    (fresh / _DOCUMENT).write_text(json.dumps(whole), encoding="utf-8")
+    for name in (_TENSORS, _DOCUMENT):
+        sync(fresh / name)
+    sync(fresh)
+    # At every instant one of `checkpoint` and `checkpoint.previous` is whole.
+    current, previous = (run / name for name in _FOLDERS)
+    shutil.rmtree(previous, ignore_errors=True)
+    if current.exists():
+        current.rename(previous)
+    fresh.rename(current)
+    sync(run)
+
+
+def _read(folder: Path, device: torch.device | str, lazily: bool) -> dict[str, Any]:
     document = json.loads((folder / _DOCUMENT).read_text(encoding="utf-8"))
-    if not isinstance(document, dict) or document.keys() != {"state", "digest"}:
+    if not isinstance(document, dict) or document.keys() - {"shards"} != {"state", "digest"}:
         raise ValueError(f"{_DOCUMENT}: not that of a checkpoint")
-    if document["digest"] != _digest(folder / _TENSORS, document["state"]):
+    written = document.get("shards", [])
+    signed = [document["state"], written] if written else document["state"]
+    if document["digest"] != _digest(folder / _TENSORS, signed):
         raise ValueError("its content and its checksum differ")
-    state: dict[str, Any] = _decode(document["state"], load_file(folder / _TENSORS, device=str(device)))
+    check_shards(folder, written)
+    reader = _Reader(folder, [str(folder / name) for name, _ in written], device, lazily)
+    state: dict[str, Any] = reader.decode(document["state"])
     return state
 
 
@@ -113,8 +140,11 @@ def _digest(tensors: Path, document: Any) -> str:
     return digest.hexdigest()
 
 
-def _encode(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
+def _encode(value: Any, name: str, tensors: dict[str, torch.Tensor], shards: dict[str, torch.Tensor]) -> Any:
     # Dicts become lists of pairs (JSON would turn integer keys into strings), tensors their name.
+    if isinstance(value, DTensor):
+        shards[name] = value.detach().to_local()
+        return {"shards": [name, list(value.shape)]}
     if isinstance(value, torch.Tensor):
         tensors[name] = value.detach().cpu().contiguous().clone()
         return {"tensor": name}
@@ -122,9 +152,9 @@ def _encode(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
         wrong = [key for key in value if not isinstance(key, str | int) or isinstance(key, bool)]
         if wrong:
             raise ParameterError(name, wrong[0], "a dict with strings and integers for keys")
-        return {"dict": [[key, _encode(item, f"{name}.{key}", tensors)] for key, item in value.items()]}
+        return {"dict": [[key, _encode(item, f"{name}.{key}", tensors, shards)] for key, item in value.items()]}
     if isinstance(value, list | tuple):
-        items = [_encode(item, f"{name}.{place}", tensors) for place, item in enumerate(value)]
+        items = [_encode(item, f"{name}.{place}", tensors, shards) for place, item in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": items}
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -133,13 +163,29 @@ def _encode(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     )
 
 
-def _decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    if kind == "tensor":
-        return tensors[content]
-    if kind == "dict":
-        return {key: _decode(item, tensors) for key, item in content}
-    items = [_decode(item, tensors) for item in content]
-    return tuple(items) if kind == "tuple" else items
+class _Reader:
+    """Tensors in the place of their names."""
+
+    def __init__(self, folder: Path, shards: list[str], device: torch.device | str, lazily: bool) -> None:
+        self._file, self._shards, self._device, self._lazily = str(folder / _TENSORS), tuple(shards), device, lazily
+        if lazily:
+            with safe_open(self._file, "pt") as file:
+                self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        else:
+            self._tensors = load_file(self._file, device=str(device))
+
+    def decode(self, value: Any) -> Any:
+        """What was encoded."""
+        if not isinstance(value, dict):
+            return value
+        ((kind, content),) = value.items()
+        if kind == "tensor":
+            return SavedRows((self._file,), content, self._shapes[content]) if self._lazily else self._tensors[content]
+        if kind == "shards":
+            name, shape = content
+            rows = SavedRows(self._shards, name, tuple(shape))
+            return rows if self._lazily else rows.whole().to(self._device)
+        if kind == "dict":
+            return {key: self.decode(item) for key, item in content}
+        items = [self.decode(item) for item in content]
+        return tuple(items) if kind == "tuple" else items

@@ -25,7 +25,8 @@ from dprmt.training.harness._processes import from_first, in_first, most_in_any
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import poisson_batches
-from dprmt.training.harness._sharding import gathered, like, optimizer_state_like
+from dprmt.training.harness._shard_files import in_memory
+from dprmt.training.harness._sharding import like, optimizer_state_like
 
 _MOMENTS = ("before_step", "measured", "after_step", "before_checkpoint")
 
@@ -302,10 +303,6 @@ class Run:
             "parameters": {name: value.detach() for name, value in self.prepared.parameters.items()},
             "optimizer": self.prepared.inner_optimizer.state_dict(),
         }
-        if is_sharded:
-            state = gathered(state)
-        if self.rank:
-            return
         if self.prepared.denoising_memory is not None:
             state["denoising"] = self.prepared.denoising_memory.state_dict()
         if self.prepared.telemetry is not None:
@@ -317,9 +314,11 @@ class Run:
         save_checkpoint(self._folder, state)
 
     def _restore(self) -> int:
-        # Number of steps that the parameters have seen. All processes continue from the first one's checkpoint.
+        # Number of steps that the parameters have seen. All processes continue from the first one's checkpoint; where
+        # parameters are shards each reads its own rows, whoever wrote them.
         folder, parameters = self._folder, self.prepared.parameters
-        state = None if folder is None else from_first(in_first(lambda: load_checkpoint(folder)))
+        lazily = self.prepared.settings.distributed.is_sharded
+        state = None if folder is None else from_first(in_first(lambda: load_checkpoint(folder, lazily=lazily)))
         if state is None:
             return 0
         saved = state["parameters"]
@@ -334,7 +333,7 @@ class Run:
             self.prepared.denoising_memory.load_state_dict(state["denoising"])
         if self.prepared.telemetry is not None and "telemetry" in state:
             self.prepared.telemetry.load_state_dict(state["telemetry"])
-        self._saved_draws = state.get("allocation")
+        self._saved_draws = in_memory(state.get("allocation"))
         for name, generator_state in state.get("generators", {}).items() if self._repeatable else ():
             self._generators[name].set_state(generator_state)
         return int(state["step"])

@@ -105,8 +105,8 @@ def prepare(
         allowed = "left out: this task's score is no accuracy over a known number of rows"
         raise ParameterError("evaluation.private_noise", settings.evaluation.private_noise, allowed)
     batches = sampling(settings, task.size)
-    check_spread(settings, processes)
-    if settings.distributed.is_sharded:
+    check_spread(settings, processes, goes_on=noise_multiplier is not None)
+    if settings.distributed.is_sharded and processes > 1:
         spread(model)
     plan = _plan(model, task, settings, randomness, processes, tokens)
     sigma = noise_multiplier or find_noise_multiplier(settings, plan.record, batches)

@@ -1,7 +1,6 @@
 """Runs whose model is spread over the processes of a ``torchrun`` by ``fully_shard`` (FSDP2).
 
-What is written down is whole, gathered tensor by tensor in the memory of the first process: another number of
-processes can resume from it.
+Every process writes down its own rows, and reads those that it keeps when it resumes: another number of processes can.
 """
 
 from __future__ import annotations
@@ -12,17 +11,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from dprmt._validation import ParameterError
+from dprmt.training.harness._shard_files import SavedRows
 from dprmt.training.recipes import Settings
 
 
-def check_spread(settings: Settings, processes: int, *, repeatable: bool = False) -> None:
-    """Raise unless all that is asked for can be done with shards."""
+def check_spread(settings: Settings, processes: int, *, repeatable: bool = False, goes_on: bool = False) -> None:
+    """Raise unless all that is asked for can be done with shards.
+
+    ``goes_on``: a run that several processes may have begun, which one alone may go on with.
+    """
     if not settings.distributed.is_sharded:
         return
-    if processes == 1:
+    if processes == 1 and not goes_on:
         allowed = "'replicated' in one process: torchrun --nproc-per-node N -m dprmt train … starts several"
         raise ParameterError("distributed.strategy", "fsdp", allowed)
     absent = {
@@ -83,19 +86,33 @@ def gathered(value: Any) -> Any:
     return value
 
 
-def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """What this process keeps of a whole tensor, if the parameter is a shard and of its shape."""
-    if isinstance(parameter, DTensor) and value.shape == parameter.shape:
-        return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
-    return value
+def like(value: torch.Tensor | SavedRows, parameter: torch.Tensor) -> torch.Tensor:
+    """What this process keeps of a tensor that was saved, if the parameter is a shard and of its shape."""
+    if isinstance(parameter, DTensor) and tuple(value.shape) == tuple(parameter.shape):
+        first, end = own_rows(parameter)
+        own = value.rows(first, end) if isinstance(value, SavedRows) else value[first:end].clone()
+        own, shape = own.to(parameter.to_local().device), {"shape": parameter.shape, "stride": parameter.stride()}
+        return DTensor.from_local(own, parameter.device_mesh, parameter.placements, run_check=False, **shape)
+    return value.whole() if isinstance(value, SavedRows) else value
+
+
+def own_rows(parameter: DTensor) -> tuple[int, int]:
+    """The first row that this process keeps, and the one after its last: ``fully_shard`` cuts as ``torch.chunk``."""
+    rows, mesh = parameter.shape[0], parameter.device_mesh
+    most = -(-rows // mesh.size())
+    first, end = (min(rows, place * most) for place in (mesh.get_local_rank(), mesh.get_local_rank() + 1))
+    if end - first != len(parameter.to_local()):
+        raise ParameterError("model", f"{len(parameter.to_local())} of {rows} rows", "sharded in equal chunks of rows")
+    return first, end
 
 
 def optimizer_state_like(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """A saved optimizer state whose whole tensors are cut as the parameters are."""
+    """A saved optimizer state whose tensors are cut as the parameters are."""
     moved = [value for group in optimizer.param_groups for value in group["params"]]
     own = {
         key: {
-            name: like(value, moved[key]) if isinstance(value, torch.Tensor) else value for name, value in row.items()
+            name: like(value, moved[key]) if isinstance(value, torch.Tensor | SavedRows) else value
+            for name, value in row.items()
         }
         for key, row in state["state"].items()
     }

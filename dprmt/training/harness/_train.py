@@ -252,7 +252,8 @@ def _in_folder(
         folder = in_first(lambda: RunFolder(out, resume=resume, config=config.to_toml()))
         try:
             start = _FolderRun(Path(out), folder, rank, processes, repeatable)
-            check_spread(config if isinstance(config, Settings) else config.settings, processes, repeatable=repeatable)
+            settings = config if isinstance(config, Settings) else config.settings
+            check_spread(settings, processes, repeatable=repeatable, goes_on=resume)
             start.draw(noise_seed, config.privacy.secure)
             return start.to_the_end(make, finish, [*observers, *([ProgressBar()] if show_progress else [])])
         finally:

@@ -1,0 +1,108 @@
+"""Shards on disk: every process writes the rows that it keeps, and any number of them read the rows that they need."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from dprmt._files import sync
+from dprmt._validation import ParameterError
+
+
+@dataclass(frozen=True)
+class SavedRows:
+    """A tensor on disk, in files whose rows follow one another; nothing of it is read before it is asked for.
+
+    Attributes
+    ----------
+    files : tuple of str
+        In the order of their rows.
+    name : str
+        Of the tensor in each file.
+    shape : tuple of int
+        Of all rows together.
+    """
+
+    files: tuple[str, ...]
+    name: str
+    shape: tuple[int, ...]
+
+    def whole(self) -> torch.Tensor:
+        """All of it."""
+        if not self.shape:
+            with safe_open(self.files[0], "pt") as file:
+                return file.get_tensor(self.name)
+        return self.rows(0, self.shape[0])
+
+    def rows(self, first: int, end: int) -> torch.Tensor:
+        """Rows from ``first`` to before ``end``."""
+        pieces, start = [], 0
+        for path in self.files:
+            with safe_open(path, "pt") as file:
+                stored = file.get_slice(self.name)
+                count = stored.get_shape()[0]
+                low, high = max(first - start, 0), min(end - start, count)
+                pieces.append(stored[low:high] if low < high else stored[:0])
+            start += count
+        kept = [piece for piece in pieces if len(piece)] or pieces[:1]
+        return kept[0] if len(kept) == 1 else torch.cat(kept)
+
+
+def in_memory(value: Any) -> Any:
+    """Dicts and lists with tensors in the place of what is on disk."""
+    if isinstance(value, SavedRows):
+        return value.whole()
+    if isinstance(value, Mapping):
+        return {key: in_memory(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(in_memory(item) for item in value)
+    return value
+
+
+def write_shards(folder: Path, shards: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """Write this process' rows, in all processes at once: every file's name and digest, in the order of the rows.
+
+    What cannot be written by one process is refused in all of them.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
+    path, digest, problem = folder / f"shard-{rank:05}-of-{size:05}.safetensors", "", ""
+    try:
+        save_file({name: value.detach().cpu().contiguous() for name, value in shards.items()}, path)
+        sync(path)
+        digest = digest_of(path)
+    except (OSError, SafetensorError) as error:
+        problem = f"{path}: {error}"
+    said: list[Any] = [None] * size
+    dist.all_gather_object(said, (path.name, digest, problem))
+    for _, _, what in said:
+        if what:
+            raise OSError(what)
+    return [[name, digest] for name, digest, _ in said]
+
+
+def check_shards(folder: Path, written: list[list[str]]) -> None:
+    """Raise unless the files are there and as they were written."""
+    for name, digest in written:
+        if digest_of(folder / name) != digest:
+            raise ValueError(f"{name}: its content and its checksum differ")
+
+
+def check_seen(folder: Path, written: list[list[str]]) -> None:
+    """Raise if other processes wrote where this one does not see it."""
+    for name, _ in written:
+        if not (folder / name).exists():
+            raise ParameterError("out", str(folder.parent), f"a folder that all processes see; {name} is not there")
+
+
+def digest_of(path: Path) -> str:
+    """Of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
