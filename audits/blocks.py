@@ -233,8 +233,8 @@ def _private(game: ManyGames, model: torch.nn.Module, noise_multiplier: float) -
     options: dict[str, Any] = {**game.options, "clipping_norm": 1.0, "expected_batch_size": 1.0}
     options |= {"noise_multiplier": noise_multiplier, "noise_generator": torch.Generator().manual_seed(7 + _rank())}
     if "secret" in options:
-        generator, secret = ProbeGenerator(seed=1), options.pop("secret")
-        options["norms"] = HutchinsonEstimator(4, secret=secret, everything=True, generator=generator)
+        generator, secret, everything = ProbeGenerator(seed=1), options.pop("secret"), options.pop("everything", True)
+        options["norms"] = HutchinsonEstimator(4, secret=secret, everything=everything, generator=generator)
     trained = [value for value in model.parameters() if value.requires_grad]
     if game.kind == "grape":
         subspaces = Subspaces(model, rank=12, refresh_every=10, seed=3)

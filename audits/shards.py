@@ -91,8 +91,9 @@ class ShardedStage(Stage):
         self._rank, self._size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self._bug = bug
         share = self._size**0.5 if bug == "a share of the noise in every process" else 1.0
-        # No longest text: it bounds the rank of a layer's gradient, which the law of norms over shards leaves out.
+        # No longest text, and no small layer estimated: norms that have a rank are refused where parameters are shards.
         options = {key: value for key, value in game.options.items() if key != "tokens"} | {"distributed": True}
+        options |= {"everything": False} if "secret" in options else {}
         super().__init__(replace(game, options=options), noise_multiplier / share)
 
     def prepared(self, model: torch.nn.Module) -> torch.nn.Module:
