@@ -58,10 +58,6 @@ def test_a_run_goes_on_in_any_number_of_processes(tmp_path: Path, sizes: tuple[i
         assert torch.allclose(value, found[name], rtol=1e-6, atol=1e-7), name
 
 
-def test_one_process_begins_no_sharded_run(tmp_path: Path) -> None:
-    assert "distributed.strategy" in start(0, 1, str(tmp_path / "run"), settings(noise=1.0))["refused"]
-
-
 def noisy_start(rank: int, size: int, folder: str, stop: int, reused: bool) -> Any:
     """One step of noise of standard deviation 1 an entry; ``reused``: with the randomness of the first start."""
     if reused:
