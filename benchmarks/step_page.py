@@ -32,9 +32,9 @@ def _fresh(cells: dict[str, Any]) -> str:
     if fresh == len(ours):
         return f"All rows of ours are of {dates[-1]}."
     return (
-        f"Of {len(ours)} cells of ours {fresh} are of the code as it is ({dates[-1]}); those marked ° are older: since "
-        "then the first step looks at samples in one backward pass and forms no plain gradients, and Gram matrices of "
-        "more than 128 tokens are formed right of the diagonal alone."
+        f"Of {len(ours)} cells of ours {fresh} are of the code as it is ({dates[-1]}); those marked °, Opacus' among them, "
+        "are older: since then the first step looks at samples in one backward pass and forms no plain gradients, and Gram "
+        "matrices of more than 128 tokens are formed right of the diagonal alone."
     )
 
 
@@ -78,7 +78,7 @@ def _cell(cells: dict[str, Any], shape: str, way: str) -> str:
     own, plain = cells.get(f"{shape}: {way}"), cells[f"{shape}: plain"]
     if own is None:
         return "–"
-    mark = "" if _is_fresh(own) or way not in _GOALS else " °"
+    mark = "" if _is_fresh(own) or way == "plain" else " °"
     if "failed" in own:
         return f"fails: {own['failed'].partition(':')[0]}{mark}"
     if way == "plain":

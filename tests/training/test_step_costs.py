@@ -240,3 +240,13 @@ def test_gradients_that_take_the_place_of_the_sums_product_are_formed_though_gra
     layer = LinearLayer("layer", nn.Linear(512, 512), NormPolicy())
     assert gram_entries(300) * 1024 < 300 * 512 * 512
     assert (layer.takes_gram_matrices(300), layer.takes_gram_matrices(200)) == (False, True)
+
+
+def test_frozen_weights_are_no_memory_of_a_step() -> None:
+    """Of a wide frozen layer, which autograd saves: its 4 MiB are there before."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 8))
+    model[1].requires_grad_(requires_grad=False)
+    plan = plan_private(model, norms="ghost", clipping_norm=1.0, expected_batch_size=2.0)
+    costs = plan.costs(lambda: losses(model, torch.randn(2, 3, 8)))
+    assert max(costs.plain_peak, of(costs, "ghost").peak) < 1 << 20

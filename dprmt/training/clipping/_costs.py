@@ -182,13 +182,12 @@ def _up(epsilon: float) -> str:
     return f"{ceil(100 * epsilon) / 100:.2f}"
 
 
-def forward_pass(modules: Mapping[str, nn.Module], losses: Callable[[], torch.Tensor]) -> ForwardPass:
-    """Shapes, FLOPs and what is kept of a forward pass over made-up samples."""
+def forward_pass(model: nn.Module, modules: Mapping[str, nn.Module], losses: Callable[[], torch.Tensor]) -> ForwardPass:
+    """Shapes, FLOPs and what is kept of a forward pass over made-up samples; ``modules``: those that are trained."""
     seen: dict[str, Seen] = {}
     handles = [module.register_forward_hook(_noting(name, seen)) for name, module in modules.items()]
-    parameters = [p for module in modules.values() for p in module.parameters()]
-    try:
-        with FlopCounterMode(display=False) as counter, saved_for_backward(parameters) as saved:
+    try:  # frozen weights are saved, too, but are no copies
+        with FlopCounterMode(display=False) as counter, saved_for_backward(model.parameters()) as saved:
             found = losses()
     finally:
         for handle in handles:

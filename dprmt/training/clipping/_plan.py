@@ -189,7 +189,7 @@ class ClippingPlan:
             missing = ("noise_multiplier", "sampling", "steps", "delta")[given.index(None)]
             raise ParameterError(missing, None, "given with the others, or all left out")
         modules, speed = trainable_modules(self.model, self.policy.whole), Rates() if rates is None else rates
-        shown, ways = forward_pass(modules, losses), []
+        shown, ways = forward_pass(self.model, modules, losses), []
         for way in (FORMED, "exact", "ghost", "hutchinson", "hutch++"):
             norms = "exact" if way == FORMED else way
             policy = replace(self.policy, estimator=wanted_estimator(norms, None), form=forms_gradients(norms))
