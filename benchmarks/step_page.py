@@ -32,9 +32,9 @@ def _fresh(cells: dict[str, Any]) -> str:
     if fresh == len(ours):
         return f"All rows of ours are of {dates[-1]}."
     return (
-        f"Of {len(ours)} cells of ours {fresh} are of the code as it is ({dates[-1]}); those marked °, Opacus' among them, "
-        "are older: since then the first step looks at samples in one backward pass and forms no plain gradients, and Gram "
-        "matrices of more than 128 tokens are formed right of the diagonal alone."
+        f"Of {len(ours)} cells of ours {fresh} are of the code as it is ({dates[-1]}); those marked °, Opacus' among "
+        "them, are older: since then the first step looks at samples in one backward pass and forms no plain gradients, "
+        "and Gram matrices of more than 128 tokens are formed right of the diagonal alone."
     )
 
 
@@ -194,8 +194,8 @@ over those of plain torch at the same batch; CPU time on one thread of a loaded 
 pairs, so that a tenth between neighbours means nothing; peaks of the resident set beyond what a process holds before
 its first step. Of each cell: time; peak, and that of the first step, over plain's; how many later steps the first one
 takes, in which ours looks for what mixes samples. Models have random weights; Qwen3's shape is width 1024, 4 layers,
-8,192 words. A step of RoBERTa-base on 512 tokens is short beside its 125 million parameters: noise alone takes a
-quarter to a third of plain's time, by any way and any package. Opacus' "fast" takes two passes with formed gradients.
+8,192 words. A step of RoBERTa-base on 512 tokens is short beside its 125 million parameters: drawing noise alone takes
+about a sixth of plain's time. Opacus' "fast" takes two passes with formed gradients.
 
 Exact norms in blocks form every sample's gradient once, T·d·p operations beside the 3·T·d·p of a step, in flat memory;
 estimates save that time, and no memory. Where a gradient is no larger than a layer's inputs and output gradients it
