@@ -33,7 +33,7 @@ def _fresh(cells: dict[str, Any]) -> str:
         return f"All rows of ours are of {dates[-1]}."
     return (
         f"Of {len(ours)} cells of ours {fresh} are of the code as it is ({dates[-1]}); those marked °, Opacus' among "
-        "them, are older: since then the first step looks at samples in one backward pass and forms no plain gradients, "
+        "them, are older: since then the first step looks at samples in one backward pass, forms no plain gradients, "
         "and Gram matrices of more than 128 tokens are formed right of the diagonal alone."
     )
 
