@@ -226,7 +226,9 @@ def test_how_many_directions_pass_where_five_were_kept() -> None:
         if layer["role"] == "LoRA B" and seen["setting"].startswith("MiniLM, SST-2"):
             before, ratio = _map_page.leading(seen, layer, 6.7, 512)[0], rest[0] / top
             words = " ".join(_map_page.PAGE.read_text(encoding="utf-8").split())
-            said = f"is at {top:.1f} of the threshold in batches of 4,096, at {before:.2f} in 512, and has one direction,"
+            said = (
+                f"is at {top:.1f} of the threshold in batches of 4,096, at {before:.2f} in 512, and has one direction,"
+            )
             assert size == 4096
             assert f"{said} its second singular value being {ratio:.3f} of the first".replace("0.", ".") in words
         if not seen["setting"].startswith("SmolLM2"):
