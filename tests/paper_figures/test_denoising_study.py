@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 torch = pytest.importorskip("torch")
 for _package in ("opacus", "transformers", "peft"):
@@ -118,6 +119,29 @@ def test_a_study_that_was_stopped_says_how_far_it_is(tmp_path: Path) -> None:
 def test_the_page_is_what_the_stored_results_say() -> None:
     """``python -m paper_figures study denoising page`` would change nothing."""
     assert long_run.page() == long_run.PAGE.read_text(encoding="utf-8")
+
+
+def test_what_the_page_says_of_these_runs_is_what_was_found() -> None:
+    """Of the table that compares nothing, of the null that missed, and how often two standard errors would."""
+    words = " ".join(long_run.PAGE.read_text(encoding="utf-8").split())
+    stored = json.loads(long_run.STORED.read_text(encoding="utf-8"))
+    minilm, (smollm2,) = (
+        [found for name, found in stored.items() if name.startswith(k)] for k in ("minilm", "smollm2")
+    )
+    assert [found["replaced"]["paper"] for found in minilm] == [0.0] * 3
+    null = difference(smollm2, "null", "final_loss")
+    assert f"({null.mean:.4f} ± {null.error:.4f})".replace("0.", ".") in words
+    assert f"differs there by {int(-null.mean / null.error)} of its standard errors" in words
+    missed = [100 * 2 * float(t.sf(2, seeds - 1)) for seeds in (3, 5)]
+    assert f"false alarm in {missed[0]:.0f} % of comparisons, with five in {missed[1]:.0f} %" in words
+    (large,) = [found for found in minilm if found["changes"].get("training.batch_size") == 1024]
+    roles = ("paper", "blend", "momentum blend")
+    above = [difference(large, role, "final_accuracy") for role in (*roles, "longer steps", "null")]
+    assert all(1.15 < 100 * one.mean < 1.45 for one in above)
+    assert {round(one.mean / one.error) for one in above[:3]} <= {2, 3}
+    assert large["rows"]["longer steps"]["rate"] == large["rows"]["paper"]["rate"]
+    assert f"for {smollm2['replaced']['paper']:.1f} of four matrices per step" in words
+    assert smollm2["step_length"] == pytest.approx(2.0, abs=0.1)  # "doubles"
 
 
 def test_tables_replace_what_is_between_the_marks(tmp_path: Path) -> None:

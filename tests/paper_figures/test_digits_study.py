@@ -254,6 +254,10 @@ def test_what_pages_say_of_it_is_what_was_found() -> None:
     for results in stored["settings"].values():
         over = results["methods"]["Adam"]["over"]
         assert sum(value > 1 for value in over["first"][0] + over["second"][0]) >= 2  # several, at first
+        assert not any(value > 1 for value in over["first"][1] + over["first"][2])
+        middle, end = (sum(value > 1 for value in look) for look in over["second"][1:])
+        assert middle in (1, 2)
+        assert end <= 1
     assert stored["cpu_seconds"] < 30 * 60
     words = " ".join(PAGE.read_text(encoding="utf-8").split())
     quiet, found_loud = (false_alarms(stored["settings"][name]) for name in ("little noise", "more noise"))

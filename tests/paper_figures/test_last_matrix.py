@@ -12,7 +12,7 @@ import torch
 from dprmt.training.models import load_model
 from dprmt.training.recipes import LoraRecipe, ModelRecipe
 from paper_figures.denoising._last_decoder import IGNORED, LastDecoder, padded, states
-from paper_figures.digits import ADAPTERS, COLUMNS, METHODS, Run, Setting, runs_of, train, with_tables
+from paper_figures.digits import ADAPTERS, COLUMNS, METHODS, Run, Setting, false_alarms, runs_of, train, with_tables
 from paper_figures.digits._adapted import LENGTH, WEIGHT, AdaptedEncoder, Norm, Texts
 from paper_figures.digits._adapted_decoder import AdaptedDecoder
 from paper_figures.digits._page import beside_many, readings
@@ -180,7 +180,9 @@ def test_the_page_shows_the_stored_runs_and_says_what_they_found() -> None:
     assert f"Muon is {muon.mean:.1f} [{muon.interval.low:.1f}, {muon.interval.high:.1f}] points ahead" in words
     assert f"± {(null.high - null.low) / 2:.1f} points wide" in words
     assert f"it is {muon.mean - found['spiked Muon'].mean:.1f} behind" in words
-    assert len(results["nulls"]) == 6
+    assert len(results["nulls"]) == 20
+    assert false_alarms(results).missed == 1
+    assert "One of ten further nulls misses 0." in words
     looks = results["methods"]["Adam"]["over"]["adapter"]
     assert [sum(value > 1 for value in look) for look in looks[:2]] == [2, 4]
     assert all(len(method["test"]) == 10 for method in results["methods"].values())

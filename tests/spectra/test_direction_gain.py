@@ -249,6 +249,11 @@ def test_our_own_denoiser_gains_34_where_1_plus_rho_is_1_03():
         assert gain == pytest.approx(33.8, abs=1.2)
         assert 1 + rho < 1.03 < 30 < gain < (1 + rho) * K
     assert (1 + rho) * K == pytest.approx(34.66, abs=0.01)
+    dropped, of_noise = 36.0 / (G**2).sum(), along + h.sum()
+    assert dropped == pytest.approx(0.034, abs=5e-4)
+    assert 1 - (1.024 + 1e-3) / of_noise == pytest.approx(0.97, abs=5e-3)  # q of (T4)
+    assert along / 1.024 == pytest.approx(36, abs=0.5)
+    assert filter_gain([32.0, 6.0], [1.0, 1e-3]) == 1.0  # the curvatures exchanged
 
 
 # --- input ---------------------------------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ def test_spikes_hold_the_shrunk_value_and_the_bulk_holds_little_in_each_and_much
     step has the larger ⟨D, X⟩, and per length the smaller one.
     """
     rng, ratio, squares = np.random.default_rng(1), {}, {}
+    printed = {24: (0.60, 0.18, 0.0026), 96: (0.60, 0.17, 0.0006)}  # on the page
     for m in (24, 96):
         shape = (m, 2 * m)
         signal = 1.6 * detection_threshold(shape, 1.0)
@@ -90,6 +91,10 @@ def test_spikes_hold_the_shrunk_value_and_the_bulk_holds_little_in_each_and_much
         ratio[m] = bulk.sum(1).mean() / signal
         squares[m] = (bulk.mean(0) ** 2).sum() / signal**2
         polar, spiked = c.sum(1).mean(), c[:, 0].mean()
+        found = spiked / signal, ratio[m], squares[m]
+        for value, said, reach in zip(found, printed[m], (0.015, 0.015, 1e-4), strict=True):
+            assert value == pytest.approx(said, abs=reach)
+        assert polar / signal == pytest.approx(0.775, abs=0.015)
         assert polar > spiked
         assert polar / math.sqrt(m) < 0.5 * spiked
     assert ratio[96] > 0.7 * ratio[24]

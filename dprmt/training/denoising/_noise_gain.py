@@ -46,7 +46,7 @@ def layer_noise_gains(
     seed : int
         Of ε.
     failure : float
-        Probability in [1e-9, 0.5] that one of the ``upper`` is too small.
+        Probability in [1e-9, 0.5], of each ``upper`` by itself, that it is too small.
 
     Returns
     -------
