@@ -112,7 +112,8 @@ def _found(scale: Scale, folder: Path, at: int, step: int) -> Found:
 def _first_steps(recipes: Mapping[tuple[str, str], Recipe], pieces: Pieces) -> Found:
     """Of the tables first, for each data set; a run that is stopped gives what is whole by then, two seeds or more."""
     rows: list[Row] = []
-    whole, stopped = [], ""
+    whole: list[str] = []
+    stopped = ""
     baseline: list[dict[str, Any]] = []
     for where, recipe, variants in _groups(recipes):
         label = f"{where}, {' and '.join(variants)}"
