@@ -138,7 +138,7 @@ def _stored() -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def test_what_is_known_exactly_of_a_draw_is_not_left_to_chance() -> None:
-    """The noisy gradient's own gain is 1 but for rounding in ⟨g, W⟩ and gᵀHW, whose mean over draws is not 0."""
+    """The noisy gradient's own gain is 1 except rounding in ⟨g, W⟩ and gᵀHW, whose mean over draws is not 0."""
     weights = torch.full((60, 90), 1e-6).double()
     weights[0, 0] = 1.0
     curvature = Made(weights)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.harness._shard_files import SavedRows
 from dprmt.training.recipes import Settings
 
@@ -21,7 +21,7 @@ from dprmt.training.recipes import Settings
 def check_spread(settings: Settings, processes: int, *, repeatable: bool = False, goes_on: bool = False) -> None:
     """Raise unless all that is asked for can be done with shards.
 
-    ``goes_on``: a run that several processes may have begun, which one alone may go on with.
+    ``goes_on``: a run that several processes may have begun, which one alone may continue.
     """
     if not settings.distributed.is_sharded:
         return
@@ -102,7 +102,7 @@ def own_rows(parameter: DTensor) -> tuple[int, int]:
     most = -(-rows // mesh.size())
     first, end = (min(rows, place * most) for place in (mesh.get_local_rank(), mesh.get_local_rank() + 1))
     if end - first != len(parameter.to_local()):
-        raise ParameterError("model", f"{len(parameter.to_local())} of {rows} rows", "sharded in equal chunks of rows")
+        raise TrainingStateError(f"{len(parameter.to_local())} of {rows} rows are here: not a chunk of equal ones")
     return first, end
 
 
