@@ -44,8 +44,8 @@ def measure(scale: Scale, folder: Path) -> Found:
         clean, denoised = values["clean"], values["denoised"]
         plot_singular_values(values["heard"], shape, shown["quiet"], clean=clean, denoised=denoised, ax=axes[1])
         axes[1].set_title(f"(b) at noise for a signal of {LOUD}")
-        for ax in axes[:2]:
-            legend_below(ax, columns=1)  # two of these labels are wider than the panel
+        for ax in axes:
+            legend_below(ax, columns=1)  # some labels are wider than half a panel
 
     return Found(
         [row for data, of_data in runs.items() for row in _rows(data, of_data)],

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dprmt.plots._style import legend_below
 from paper_figures._measured import ABOVE_ZERO, BELOW_ZERO, mean_row
 from paper_figures._picture import STYLES, picture
 from paper_figures._reproduction import Found, Item, Row, Scale
@@ -33,7 +34,7 @@ def measure(scale: Scale, folder: Path) -> Found:
                 values = np.concatenate([_means(run, name) for run in of_data])
                 ax.plot(values, marker="o", markersize=3, label=label, **STYLES[style])
             ax.set(xlabel="step, all runs in turn", ylabel="mean spectral entropy of layers, nats", title=data)
-        np.atleast_1d(axes)[0].legend(frameon=False, fontsize=8)
+            legend_below(ax)
 
     rows: list[Row] = []
     for data, of_data in runs.items():

@@ -68,6 +68,8 @@ def test_the_mean_of_improvement_has_the_interval_of_seeds(folder: Path) -> None
     expected = mean_interval(means)
     assert row.ours == pytest.approx(np.mean(means))
     assert row.interval == pytest.approx((expected.low, expected.high))
+    without = rows["SST-2, without: mean Improvement"]  # the other sign
+    assert without.interval == pytest.approx((-expected.high, -expected.low))
     of_steps = mean_interval(np.ravel(list(GAINS.values())))
     assert of_steps.high - of_steps.low < 0.5 * (expected.high - expected.low)
     assert rows[f"SST-2, with norm correction: least Improvement of {4 * LONG_FIRST} steps"].ours == 0

@@ -235,6 +235,29 @@ def test_two_whole_seeds_of_generation_are_enough_to_be_stored(
     assert more.interval == pytest.approx((1.25 - 12.706 * 0.25, 1.25 + 12.706 * 0.25), rel=1e-3)
 
 
+def test_fewer_seeds_than_the_baseline_has_are_paired_with_its_first(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the tables' methods three seeds are whole, of twice the rate two."""
+
+    def run(value: float) -> dict[str, Any]:
+        return {"scores": {metric: [value] for metric in ("loss", *generation.METRICS)}, "steps": [50]}
+
+    (faster,) = generation.FASTER
+    pieces = Pieces(tmp_path, "generation-50", "long")
+    pieces.measure({f"E2E, toy, {faster}, seed {seed}": partial(run, 3.0 + seed) for seed in range(2)})
+
+    def runs(pieces: Pieces, recipe: Recipe, variants: Any, seeds: Any, **_: Any) -> dict[str, list[dict[str, Any]]]:
+        if any(faster in name for name in variants):
+            raise KeyboardInterrupt("the run was stopped")
+        return {name: [run(10.0**seed) for seed in seeds] for name in variants}
+
+    monkeypatch.setattr(generation, "_recipes", lambda scale: ({("E2E", "toy"): recipe}, ""))
+    monkeypatch.setattr(generation, "run_variants", runs)
+    rows = {row.label: row for row in generation.early("long", tmp_path).rows}
+    assert rows[f"E2E, toy, {faster}: METEOR more than the baseline, paired"].ours == (3 + 4 - 1 - 10) / 2
+
+
 @pytest.mark.slow
 def test_generation_at_long_scale_compares_variants_by_seed(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -18,6 +18,7 @@ from dprmt import ParameterError
 from dprmt.training.harness import ItemTask, _shard_files, _train, load_parameters, train_task
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._shard_files import SavedRows
+from dprmt.training.harness._sharding import gathered
 from tests.training.sharded import in_processes, losses, network
 from tests.training.test_sharded import _are_independent, _is_noise
 from tests.training.test_sharded_runs import TEXTS, StopsAfter, settings, start
@@ -128,6 +129,37 @@ def test_a_crash_leaves_the_former_checkpoint_and_a_missing_shard_is_said(tmp_pa
     shard.unlink()
     with pytest.raises(ParameterError, match=r"can be read .*No such file.*shard-00001-of-00002\.safetensors"):
         load_checkpoint(tmp_path)
+
+
+def apart(rank: int, size: int, folder: str) -> list[str]:
+    """What is said where every process has a folder of its own: at the start, and if both have begun a checkpoint."""
+    own = Path(f"{folder}-{rank}")
+    found = [start(rank, size, str(own), settings()).get("refused", "taken")]
+    (own / "checkpoint.new").mkdir(parents=True, exist_ok=True)
+    try:
+        save_checkpoint(own, {"step": 1, "parameters": dict(network(sharded=True).named_parameters())})
+    except ParameterError as error:
+        return [*found, str(error)]
+    return [*found, "written"]
+
+
+def test_folders_that_are_not_shared_are_refused(tmp_path: Path) -> None:
+    for said in in_processes(2, partial(apart, folder=str(tmp_path / "run")), tmp_path):
+        assert "out must be a folder that all processes see; process 1 does not" in said[0], said
+        assert "a folder that all processes see; shard-00001-of-00002.safetensors is not there" in said[1], said
+    assert not any((tmp_path / f"run-{rank}" / "checkpoint").exists() for rank in range(2))
+
+
+def gathered_whole(rank: int, size: int) -> list[tuple[str, bool]]:
+    """Of a model's weights, as the end of a run writes them: whether they are whole in the first process."""
+    weights = gathered(network(sharded=True).state_dict())
+    return [(name, torch.equal(weights[name], value)) for name, value in network().state_dict().items()]
+
+
+def test_the_first_process_has_the_whole_model_at_the_end(tmp_path: Path) -> None:
+    first, second = in_processes(2, gathered_whole, tmp_path)
+    assert all(whole for _, whole in first), first
+    assert not any(whole for _, whole in second), second
 
 
 def other_model(rank: int, size: int, folder: str) -> str:

@@ -25,7 +25,7 @@ from dprmt.training.harness._processes import from_first, in_first, most_in_any
 from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import poisson_batches
-from dprmt.training.harness._shard_files import in_memory
+from dprmt.training.harness._shard_files import check_shared, in_memory
 from dprmt.training.harness._sharding import like, optimizer_state_like
 
 _MOMENTS = ("before_step", "measured", "after_step", "before_checkpoint")
@@ -318,6 +318,8 @@ class Run:
         # parameters are shards each reads its own rows, whoever wrote them.
         folder, parameters = self._folder, self.prepared.parameters
         lazily = self.prepared.settings.distributed.is_sharded
+        if folder is not None and lazily and self.processes > 1:
+            check_shared(folder)
         state = None if folder is None else from_first(in_first(lambda: load_checkpoint(folder, lazily=lazily)))
         if state is None:
             return 0

@@ -95,6 +95,16 @@ def check_shards(folder: Path, written: list[list[str]]) -> None:
             raise ValueError(f"{name}: its content and its checksum differ")
 
 
+def check_shared(folder: Path) -> None:
+    """Raise, in all processes, unless the folder is there for each of them."""
+    seen: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(seen, folder.exists())
+    if not all(seen):
+        raise ParameterError(
+            "out", str(folder), f"a folder that all processes see; process {seen.index(False)} does not"
+        )
+
+
 def check_seen(folder: Path, written: list[list[str]]) -> None:
     """Raise if other processes wrote where this one does not see it."""
     for name, _ in written:

@@ -74,16 +74,14 @@ def sharded_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return dict(model.named_parameters())
 
 
-def gathered(value: Any) -> Any:
-    """Tensors, also in dicts and lists, whole in the first process and empty elsewhere: one call in each of them."""
-    if isinstance(value, DTensor):
-        whole = value.detach().full_tensor()
-        return whole.cpu() if dist.get_rank() == 0 else whole.new_empty(0)
-    if isinstance(value, Mapping):
-        return {key: gathered(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(gathered(item) for item in value)
-    return value
+def gathered(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Shards whole in the first process and empty elsewhere: one call in each of them."""
+    return {name: _whole(value) if isinstance(value, DTensor) else value for name, value in state.items()}
+
+
+def _whole(value: DTensor) -> torch.Tensor:
+    whole = value.detach().full_tensor()
+    return whole.cpu() if dist.get_rank() == 0 else whole.new_empty(0)
 
 
 def like(value: torch.Tensor | SavedRows, parameter: torch.Tensor) -> torch.Tensor:
