@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow test-share test-gpu lint format bench audit docs docs-version clean
+.PHONY: demo test test-slow test-share test-gpu gpu lint format bench audit docs docs-version clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,9 @@ test-share: $(VENV)/.dev  ## four minutes of one core of them, drawn by the comm
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu
+
+gpu: $(VENV)/.dev  ## all that waits for a GPU: those tests, the law of the noise, games, whole steps
+	$(BIN)/python -m benchmarks.gpu
 
 bench: $(VENV)/.dev  ## speed and memory, as ratios within one run
 	$(BIN)/python -m benchmarks

@@ -51,6 +51,8 @@ class ManyGames:
         Per trial.
     probes_are_public : bool
         Whether the adversary's twin has the run's probes.
+    device : str
+        Where the code under test computes; the adversary is on the CPU.
     """
 
     name: str
@@ -62,6 +64,7 @@ class ManyGames:
     sample_rate: float = 1.0
     steps: int = 1
     probes_are_public: bool = True
+    device: str = "cpu"
 
     def claim(self) -> Any:
         """The mechanism that the code says one step is."""
@@ -99,7 +102,7 @@ class Stage:
                 moved = self.whole(self._start[name] - value)
                 if value in projectors:  # what is released is R, and the parameters move by PR
                     moved = torch.linalg.lstsq(projectors[value], subspaces.layer(value).orient(moved)).solution
-                parts.append(_by_block(moved))
+                parts.append(_by_block(moved).cpu())
                 value.copy_(self._start[name])
         return torch.cat(parts, 1)
 
@@ -226,12 +229,13 @@ def _model(game: ManyGames) -> torch.nn.Module:
     for value in model.parameters():
         random = torch.randn(value.shape, generator=generator, dtype=torch.float64)
         value.data = random if game.kind == "lora" and value.requires_grad else torch.zeros_like(value)
-    return model
+    return model.to(game.device)
 
 
 def _private(game: ManyGames, model: torch.nn.Module, noise_multiplier: float) -> Any:
     options: dict[str, Any] = {**game.options, "clipping_norm": 1.0, "expected_batch_size": 1.0}
-    options |= {"noise_multiplier": noise_multiplier, "noise_generator": torch.Generator().manual_seed(7 + _rank())}
+    noise_generator = torch.Generator(game.device).manual_seed(7 + _rank())
+    options |= {"noise_multiplier": noise_multiplier, "noise_generator": noise_generator}
     if "secret" in options:
         generator, secret, everything = ProbeGenerator(seed=1), options.pop("secret"), options.pop("everything", True)
         options["norms"] = HutchinsonEstimator(4, secret=secret, everything=everything, generator=generator)
@@ -255,7 +259,7 @@ def _samples(game: ManyGames) -> tuple[torch.Tensor, torch.Tensor]:
     placed = torch.zeros(COPIES, len(block), COPIES, WIDTH, dtype=torch.float64)
     for i in range(COPIES):
         placed[i, :, i] = block
-    inputs = placed.flatten(2)
+    inputs = placed.flatten(2).to(game.device)
     return inputs, game.length * inputs
 
 

@@ -7,9 +7,9 @@ the growth of the peak resident set over what the process held before its first 
 memory back at once, over plain's. The first step is apart: ours looks for what mixes samples. ``--page FILE`` writes
 the section into a page.
 
-``--device cuda --shapes roberta-base llama-1b --tokens 512 2048 16384 --batch 8`` measures on a GPU, in ms of its own
-events and GiB of its own allocator, into ``benchmarks/results/step_cuda.json``; with ``--device cpu`` the same goes
-through on a CPU.
+``--device cuda`` measures on a GPU, in ms of its own events and GiB of its own allocator, into
+``benchmarks/results/step_cuda.json``: see ``python -m benchmarks.gpu``. A batch that the device's memory does not hold
+is halved until it does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,13 @@ WAYS = (
 )
 """Ours are those between plain and Opacus'; "fast" is Opacus' two passes with formed gradients in place of Gram's."""
 TABLE = ("roberta-base", "roberta-4", "lora", "wide", "qwen3")
-LENGTHS = ("qwen3-1k", "qwen3-4k")
+LENGTHS = ("qwen3-1k", "qwen3-4k", "qwen3-16k")
 FRONT = ("layers-128", "layers-1024", "layers-4096")
 OPTIONS = ("decoder", "decoder+checkpointing", "decoder+autocast", "decoder+compile")
 OF_LENGTHS = ("plain", "exact", "ghost", "hutchinson", "hutch++", "opacus ghost")
 OF_OPTIONS = ("plain", "exact", "ghost", "hutchinson", "opacus ghost")
-LIMIT = 240
+GPU_SIZES = ["--shapes", "roberta-base", "llama-1b", "--tokens", "512", "2048", "16384", "--batch", "16"]
+LIMIT = 600
 """Seconds that a process may take."""
 REVISION = 2
 """Raised when the code changes so that rows of ours move: those of an earlier one are marked on the page."""
@@ -89,6 +90,15 @@ def measured(cell: Cell) -> dict[str, Any]:
             return {"failed": (done.stderr.strip().splitlines() or ["killed"])[-1][:300]}
         found |= json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def halved(cell: Cell) -> dict[str, Any]:
+    """The same at the largest batch that goes into the device's memory: the cell's own, or half of it as often."""
+    found = measured(cell)
+    while "out of memory" in found.get("failed", "") and cell.batch is not None and cell.batch > 1:
+        cell = replace(cell, batch=cell.batch // 2)
+        found = measured(cell)
+    return found | ({} if cell.batch is None else {"batch": cell.batch})
 
 
 GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16), "MALLOC_TRIM_THRESHOLD_": "0"}  # of the C library's allocator
@@ -142,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sizes = {} if tokens is None else {"batch": options.batch, "tokens": tokens}
         for cell in cells(options.shapes, options.ways, rounds=options.rounds, device=options.device, **sizes):
             if options.again or cell.key not in load(path)["cells"]:
-                found = measured(cell)
+                found = halved(cell)
                 print(cell.key, found, flush=True)
                 kept = load(path)
                 kept["cells"][cell.key] = found

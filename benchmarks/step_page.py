@@ -21,7 +21,7 @@ def section() -> str:
     if not found["cells"]:
         return ""
     about = f"{_ABOUT}\n\n{_fresh(found['cells'])}"
-    return "\n\n".join((_BEGIN, "## Whole steps", about, _PICTURE, tables(found), _gpu(), _END))
+    return "\n\n".join((_BEGIN, "## Whole steps", about, _PICTURE, tables(found), gpu(), _END))
 
 
 def _fresh(cells: dict[str, Any]) -> str:
@@ -140,24 +140,19 @@ def _counted(cells: dict[str, Any], counts: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n\n" + said
 
 
-def _gpu() -> str:
-    path = RESULTS / "step_cuda.json"
-    command = (
-        "`python -m benchmarks.step --device cuda --shapes roberta-base llama-1b --batch 8 --tokens 512 2048 16384`"
-    )
+def gpu(path: Path = RESULTS / "step_cuda.json") -> str:
+    """What a GPU gave, or that none was at hand."""
+    lines = ["| device, date | shape | way | batch | ms | GiB |", "|---|---|---|---|---|---|"]
     if not path.exists():
-        return (
-            f"On a GPU: {command}. **Nothing was measured yet**: no GPU was at hand.\n\n"
-            "| device, date | shape | way | ms | GiB |\n|---|---|---|---|---|\n| – | – | – | – | – |"
-        )
-    lines = [f"On a GPU, {command}:", "", "| device, date | shape | way | ms | GiB |", "|---|---|---|---|---|"]
+        said = "**Nothing was measured yet**: no GPU was at hand"
+        return "\n".join([f"On a GPU, by `make gpu`. {said}.", "", *lines, "| – | – | – | – | – | – |"])
     for key, own in load(path)["cells"].items():
         shape, _, way = key.partition(": ")
-        numbers = (
-            f"fails | {own['failed']}" if "failed" in own else f"{1e3 * own['seconds']:.0f} | {own['mib'] / 1024:.1f}"
-        )
-        lines.append(f"| {own.get('device', '–')}, {own.get('date', '–')} | {shape} | {way} | {numbers} |")
-    return "\n".join(lines)
+        failed = f"fails: {own.get('failed', '').partition(':')[0]} | –"
+        numbers = failed if "failed" in own else f"{1e3 * own['seconds']:.0f} | {own['mib'] / 1024:.1f}"
+        where = f"{own.get('device', '–')}, {own.get('date', '–')}"
+        lines.append(f"| {where} | {shape} | {way} | {own.get('batch', '–')} | {numbers} |")
+    return "\n".join(["On a GPU, by `make gpu`:", "", *lines])
 
 
 def draw(found: dict[str, Any], axes: Any) -> None:

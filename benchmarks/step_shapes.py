@@ -133,6 +133,7 @@ SHAPES = {
     "qwen3": Shape("Qwen3 shape 2×256", _qwen3(1024, 4), 2, 256, decodes=True),
     "qwen3-1k": Shape("Qwen3 shape, 2 layers, 1×1024", _qwen3(1024, 2), 1, 1024, decodes=True),
     "qwen3-4k": Shape("Qwen3 shape, 1 layer, 1×4096", _qwen3(1024, 1), 1, 4096, decodes=True),
+    "qwen3-16k": Shape("Qwen3 shape of width 256, 1 layer, 1×16384", _qwen3(256, 1), 1, 16_384, decodes=True),
     "decoder": Shape("width 512, 2 layers, 2×256", **_DECODER),
     "decoder+checkpointing": Shape("checkpointing", **_DECODER, options=frozenset({"checkpointing"})),
     "decoder+autocast": Shape("bf16 autocast", **_DECODER, options=frozenset({"autocast"})),
