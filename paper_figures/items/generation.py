@@ -30,8 +30,10 @@ FASTER: dict[str, dict[str, Any]] = {
     "baseline at twice the rate": {"denoising.method": "none", "optimizer.learning_rate": 4e-4},
 }
 """Not of the tables: whether a longer step does what denoising does."""
-PROBED: dict[str, dict[str, Any]] = {
+HUTCHINSON: dict[str, dict[str, Any]] = {
     "Hutchinson": {"denoising.method": "none", "privacy.norms": {"kind": "hutchinson", "probes": 16}},
+}
+HUTCHPP: dict[str, dict[str, Any]] = {
     "Hutch++": {"denoising.method": "none", "privacy.norms": {"kind": "hutch++", "probes": 16}},
 }
 """Not of the tables: the baseline with estimated norms; with 32 probes the adapters' factors, of rank 32, are exact."""
@@ -159,7 +161,7 @@ def _first_steps(recipes: Mapping[tuple[str, str], Recipe], pieces: Pieces) -> F
 
 def _groups(recipes: Mapping[tuple[str, str], Recipe]) -> Iterator[tuple[str, Recipe, Mapping[str, Any]]]:
     for (data, model), recipe in recipes.items():
-        for variants in (VARIANTS, FASTER, PROBED):
+        for variants in (VARIANTS, FASTER, HUTCHINSON, HUTCHPP):
             yield f"{data}, {model}", recipe, variants
 
 

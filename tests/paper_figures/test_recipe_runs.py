@@ -160,7 +160,7 @@ def test_the_first_steps_have_the_noise_of_them_all(recipe: Recipe, tmp_path: Pa
     assert kept.privacy.noise_multiplier > 1.1 * shorter.privacy.noise_multiplier
 
 
-@pytest.mark.parametrize("whole", [0, 1, 4])
+@pytest.mark.parametrize("whole", [0, 1, 5])
 def test_what_is_whole_of_generation_is_stored_when_it_is_stopped(
     whole: int, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,12 +189,12 @@ def test_what_is_whole_of_generation_is_stored_when_it_is_stopped(
         assert stored is None
         return
     assert stored is not None
-    known = ["baseline and denoised", "baseline at twice the rate", "Hutchinson and Hutch++"]
+    known = ["baseline and denoised", "baseline at twice the rate", "Hutchinson", "Hutch++"]
     known = [*(f"E2E, toy, {variants}" for variants in known), "DART, toy, baseline and denoised"]
     assert f"So far {'; '.join(known[:whole])}: the same command goes on." in stored.found.differs
-    assert len(stored.found.rows) == 6 * {1: 3, 4: 12}[whole]
-    assert sum(row.verdict() is not None for row in stored.found.rows) == 5 * {1: 1, 4: 2}[whole]
-    assert ("DART's" in stored.found.differs) == (stored.found.data == "E2E and DART") == (whole == 4)
+    assert len(stored.found.rows) == 6 * {1: 3, 5: 12}[whole]
+    assert sum(row.verdict() is not None for row in stored.found.rows) == 5 * {1: 1, 5: 2}[whole]
+    assert ("DART's" in stored.found.differs) == (stored.found.data == "E2E and DART") == (whole == 5)
     assert {row.label.split(",")[0] for row in stored.found.rows} == ({"E2E", "DART"} if whole == 4 else {"E2E"})
     assert all(row.interval is not None for row in stored.found.rows)
 
@@ -271,12 +271,13 @@ def test_generation_at_long_scale_compares_variants_by_seed(
     }  # else the gate, which stays shut, is nothing
     monkeypatch.setitem(generation.VARIANTS, "denoised", slower)
     monkeypatch.setattr(generation, "FASTER", {"twice": {"optimizer.learning_rate": 0.1}})
-    monkeypatch.setattr(generation, "PROBED", {"Hutchinson": {"privacy.norms.probes": 2}})
+    for group, probes in (("HUTCHINSON", 2), ("HUTCHPP", 3)):
+        monkeypatch.setattr(generation, group, {group: {"privacy.norms.probes": probes}})
     monkeypatch.setattr(generation, "LONG_STEPS", 2)
     monkeypatch.setattr(generation, "LONG_SEEDS", (0, 1))
     found = generation.early("long", tmp_path)
     rows = {row.label.removeprefix("E2E, toy, "): row for row in found.rows}
-    assert len(rows) == 7
+    assert len(rows) == 9
     gap = (rows["twice: Loss"].ours - rows["denoised: Loss"].ours) / 2
     said = f"{abs(gap):.2f} nats {'lower' if gap < 0 else 'higher'} than with denoising at the paper's (2 seeds)."
     assert [reason.text.endswith(said) for reason in found.reasons] == [True, False]
