@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dprmt import ParameterError
 from dprmt.spectra import detection_batch, detection_threshold
+from dprmt.spectra._detection_batch import _crossing
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPE = (10, 24)
@@ -99,6 +100,19 @@ def test_no_coherent_part_has_no_upper_end():
     source = Samples(3, mean=0.0)
     found = detection_batch(np.array([source.means(8, 12) for _ in range(300)]), 8, 50.0)
     assert np.mean(np.isfinite(found.high)) < 0.025 + 3 * math.sqrt(0.025 / 300)
+
+
+def test_the_crossing_is_the_root_of_unbiased_squares() -> None:
+    """(T8) of μ² = 9 - (14/3)/4 and τ² = 8·14/3, by numpy's roots."""
+    along, b, theta = np.array([1.0, 2.0, 3.0, 6.0]), 8, 100.0
+    root = max(np.roots([9 - 14 / 12, 8 * 14 / 3, -(theta**2)]).real)
+    assert _crossing(along, b, theta) == pytest.approx(root, rel=1e-12)
+
+
+def test_no_lower_end_is_claimed_below_one_micro_batch() -> None:
+    stack = Samples(5, 2.0).means(64, 8)
+    assert detection_batch(stack, 64, 0.1).low == 0.0
+    assert detection_batch(stack, 64, 1e4).low > 64
 
 
 @given(SEEDS, st.floats(0.1, 1e4))
