@@ -1,9 +1,9 @@
 r"""From which batch size on the top of a layer's gradient shows above the noise that privacy adds.
 
 The mean ``Ḡ_B`` of B independent per-sample gradients is ``M + E_B``: a coherent part that stays, and sampling noise
-that falls as ``1/√B``. Noise of privacy on the sum has a detection threshold ``T = ζ(mn)^{1/4}``, ζ = σ_DP·C, hence
-``T/B`` on the mean. ``E λ₁(Ḡ_B)`` never rises with B and never falls below ``λ₁(M)``, so the batch size from which on
-it is at least ``T/B`` lies between ``T/E λ₁(Ḡ_b)`` and ``T/λ₁(M)``. Proofs: docs/theory/when_denoising_helps.md,
+that falls as ``1/√B``. Noise of privacy on the sum has a detection threshold ``θ = ζ(mn)^{1/4}``, ζ = σ_DP·C, hence
+``θ/B`` on the mean. ``E λ₁(Ḡ_B)`` never rises with B and never falls below ``λ₁(M)``, so the batch size from which on
+it is at least ``θ/B`` lies between ``θ/E λ₁(Ḡ_b)`` and ``θ/λ₁(M)``. Proofs: docs/theory/when_denoising_helps.md,
 Theorem 8.
 """
 
@@ -68,7 +68,7 @@ def detection_batch(gradients: Any, samples: int, noise: float, *, failure: floa
     >>> clean = np.zeros((32, 8, 64))
     >>> clean[:, 0, 0] = 0.5
     >>> found = detection_batch(clean + rng.normal(size=clean.shape) / 64**0.5, samples=64, noise=100.0)
-    >>> found.low < 951 < found.high, round(found.value, -1)  # T/λ₁(M) = 951
+    >>> found.low < 951 < found.high, round(found.value, -1)  # θ/λ₁(M) = 951
     (True, 1060.0)
     """
     stack = _numpy(check_matrices("gradients", gradients))
@@ -77,15 +77,15 @@ def detection_batch(gradients: Any, samples: int, noise: float, *, failure: floa
         raise ParameterError("gradients", tuple(stack.shape), allowed)
     b = check_count("samples", samples)
     m, n = stack.shape[-2:]
-    T = check_real("noise", noise, low=0.0, low_open=True) * (m * n) ** 0.25
+    theta = check_real("noise", noise, low=0.0, low_open=True) * (m * n) ** 0.25
     miss = check_real("failure", failure, low=1e-9, high=0.5)
     along = _held_out(stack)
     tops = np.linalg.svd(stack, compute_uv=False)[..., 0]
     with np.errstate(divide="ignore"):
-        low = T / (tops.mean(-1) + _reach(tops, miss / 2))
+        low = theta / (tops.mean(-1) + _reach(tops, miss / 2))
         low = np.where(low < b, 0.0, low)
-        high = T / np.maximum(along.mean(-1) - _reach(along, miss / 2), 0.0)
-        value = np.clip(_crossing(along, b, T), low, high)
+        high = theta / np.maximum(along.mean(-1) - _reach(along, miss / 2), 0.0)
+        value = np.clip(_crossing(along, b, theta), low, high)
     return estimate(value, low, np.maximum(low, high))
 
 
@@ -104,12 +104,12 @@ def _reach(values: NDArray[Any], miss: float) -> NDArray[np.float64]:
     return reach
 
 
-def _crossing(along: NDArray[np.float64], b: int, T: float) -> NDArray[np.float64]:
-    # The root of μ²B² + τ²B = T², with unbiased μ², at least 0, and τ² of one sample.
+def _crossing(along: NDArray[np.float64], b: int, theta: float) -> NDArray[np.float64]:
+    # The root of μ²B² + τ²B = θ², with unbiased μ², at least 0, and τ² of one sample.
     variance = along.var(-1, ddof=1)
     squared = np.maximum(along.mean(-1) ** 2 - variance / along.shape[-1], 0.0)
     per_sample = b * variance
-    root: NDArray[np.float64] = 2 * T**2 / (per_sample + np.sqrt(per_sample**2 + 4 * squared * T**2))
+    root: NDArray[np.float64] = 2 * theta**2 / (per_sample + np.sqrt(per_sample**2 + 4 * squared * theta**2))
     return root
 
 

@@ -7,7 +7,7 @@ over independent draws, which add up to those of larger batches. It is private, 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +89,7 @@ def _files(folder: str, names: tuple[str, ...]) -> list[str]:
 
 _SST2 = {"training.batch_size": 400, "training.steps": 40, "data.max_tokens": 64}
 SETTINGS: dict[str, Setting] = {
-    "MiniLM, docstrings, LoRA": Setting("minilm-docstrings", "", {}, (0, 30), 64, 64),
+    "MiniLM, docstrings, LoRA": Setting("minilm-docstrings", "", {}, (0, 30), 64, 32),
     "MiniLM, docstrings, all weights": Setting(
         "minilm-docstrings",
         "",
@@ -157,8 +157,13 @@ def leading_singular_values(matrix: torch.Tensor, count: int = 5) -> list[float]
     return values
 
 
-def looks(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Train a setting's recipe from look to look; each as a name and what was seen."""
+def label(name: str, steps: int) -> str:
+    """What a look is stored under."""
+    return f"{name}, step {steps}"
+
+
+def looks(name: str, known: Collection[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Train a setting's recipe from look to look; each that is not known as a name and what was seen."""
     setting = SETTINGS[name]
     recipe = setting.load()
     loaded, data = _loaded(recipe)
@@ -168,8 +173,10 @@ def looks(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         if steps > trained:
             _train(recipe, loaded, data, steps)
             trained = steps
+        if label(name, steps) in known:
+            continue
         yield (
-            f"{name}, step {steps}",
+            label(name, steps),
             {
                 "setting": name,
                 "step": steps,

@@ -170,14 +170,17 @@ def _opening(looks: Sequence[Look]) -> str:
 
 
 def coherence(seen: Look, layer: Mapping[str, Any]) -> tuple[float, float]:
-    """Share of λ₁² of the largest batch's mean that stays as it grows, and the worst miss of μ² + τ²/B between."""
+    """Share of λ₁² of the largest batch's mean that stays as it grows, and the worst miss of μ² + τ²/B between.
+
+    All of it where λ₁ of one draw is larger than of a part of that draw, as chance may have it.
+    """
     sizes, squares = _squares(seen, layer)
     mean, slope = _law(seen, layer)
     misses = [
         abs(((mean + slope / size) / square) ** 0.5 - 1) if mean + slope / size > 0 else 1.0
         for size, square in list(zip(sizes, squares, strict=True))[1:-1]
     ]
-    return max(mean, 0.0) / squares[-1], max(misses, default=0.0)
+    return min(max(mean, 0.0) / squares[-1], 1.0), max(misses, default=0.0)
 
 
 def predicted(seen: Look, layer: Mapping[str, Any], epsilon: float, size: int) -> float:

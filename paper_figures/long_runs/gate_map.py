@@ -15,7 +15,7 @@ from dprmt._files import append_line, read_lines
 from paper_figures._needs import DATA
 from paper_figures._pieces import cpu_seconds
 from paper_figures._reproduction import RESULTS
-from paper_figures.denoising._map import SETTINGS, looks
+from paper_figures.denoising._map import SETTINGS, label, looks
 from paper_figures.long_runs._options import study_parser
 
 
@@ -42,11 +42,10 @@ def _train(options: argparse.Namespace) -> None:
     file = Path(options.results)
     for name in options.settings:
         known = {line["name"] for line in read_lines(file)} if file.exists() else set()
-        if all(f"{name}, step {step}" in known for step in SETTINGS[name].stages):
+        if all(label(name, step) in known for step in SETTINGS[name].stages):
             print(f"{name}: stored")
             continue
         before = cpu_seconds()
-        for label, seen in looks(name):
-            if label not in known:
-                append_line(file, {"name": label, "cpu_seconds": round(cpu_seconds() - before, 1), "value": seen})
-            print(f"{label}: {len(seen['layers'])} matrices, {cpu_seconds() - before:.0f} s")
+        for stored_as, seen in looks(name, known):
+            append_line(file, {"name": stored_as, "cpu_seconds": round(cpu_seconds() - before, 1), "value": seen})
+            print(f"{stored_as}: {len(seen['layers'])} matrices, {cpu_seconds() - before:.0f} s")

@@ -91,6 +91,14 @@ def test_coherent_share_of_a_known_law(mu: float, tau: float, share: float) -> N
     assert miss < 1e-9
 
 
+def test_a_share_is_at_most_all_of_it() -> None:
+    """Where one draw's top rises with the batch, as chance may have it."""
+    seen = _seen(0.01, 0.0)
+    (layer,) = seen["layers"]  # type: ignore[misc]
+    layer["tops"][0] *= 0.9
+    assert _map_page.coherence(seen, layer)[0] == 1.0
+
+
 def test_a_top_that_does_not_follow_the_law_is_seen_to_miss() -> None:
     seen = _seen(0.01, 0.16)
     (layer,) = seen["layers"]  # type: ignore[misc]
@@ -216,6 +224,8 @@ def test_how_many_directions_pass_where_five_were_kept() -> None:
         "small RoBERTa, docstrings",
         "small Qwen3, docstrings",
         "SmolLM2, E2E, LoRA",
+        "SmolLM2, DART, LoRA",
+        "MiniLM, docstrings, LoRA",
         "MiniLM, SST-2, LoRA in the last matrix",
     }
     beyond = [0, 0]
@@ -231,7 +241,11 @@ def test_how_many_directions_pass_where_five_were_kept() -> None:
             )
             assert size == 4096
             assert f"{said} its second singular value being {ratio:.3f} of the first".replace("0.", ".") in words
-        if not seen["setting"].startswith("SmolLM2"):
+        if (seen["setting"], layer["role"]) == ("MiniLM, docstrings, LoRA", "head"):
+            assert (seen["step"], size) == (0, 2048)
+            assert min(top, *rest) > 1
+            continue
+        if seen["setting"] != "SmolLM2, E2E, LoRA":
             assert max(rest, default=0.0) < 1
             continue
         assert size == 256
@@ -240,6 +254,19 @@ def test_how_many_directions_pass_where_five_were_kept() -> None:
     assert any(_map_page.leading(seen, layer, 6.7, 2048)[0] > 1 for seen, layer in kept if 2048 in seen["sizes"])
     words = " ".join(_map_page.PAGE.read_text(encoding="utf-8").split())
     assert f"At 256 a second one is above it in {beyond[0]} of its 60 LoRA B, a third in {beyond[1]}." in words
+    assert "nor has an adapter of MiniLM on docstrings or of SmolLM2 on DART" in words
+    assert "Of the head of MiniLM on docstrings all five that were kept are, before training" in words
+    (dart,) = (seen for seen in looks if seen["setting"] == "SmolLM2, DART, LoRA")
+    sizes = dart["sizes"]
+    assert dart["length"] == 400
+    assert f"the {dart['samples']:,} rows of its development file, before training alone" in words
+    assert f"in batches of {sizes[0]} to {sizes[-1]}, as of E2E; but with the noise of its recipe's 400 steps" in words
+    assert {seen["length"] for seen in looks if seen["setting"] == "SmolLM2, E2E, LoRA"} == {6}
+    assert f"for {_spelled(len({seen['setting'] for seen in looks}))} settings](../images/gate_map.png)" in words
+
+
+def _spelled(count: int) -> str:
+    return ("seven", "eight", "nine")[count - 7]
 
 
 def test_settings_are_of_recipes_with_the_default_length_for_their_noise() -> None:

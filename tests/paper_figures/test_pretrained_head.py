@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from paper_figures.digits import HEADS, Compared, false_alarms, with_tables
 from paper_figures.digits._page import beside_many, corrected, corrected_blend, readings
 from paper_figures.digits._tuning import NULL
 from paper_figures.long_runs._stored import PAGE, read
 from paper_figures.long_runs.digits import STUDY as DIGITS
+from paper_figures.long_runs.last_matrix import STUDY as LAST
 from paper_figures.long_runs.pretrained_head import STUDY
 
+DENOISERS = ("gate", "gate without norm correction", "blend", "momentum gate", "momentum blend")
+GENERATION = Path(__file__).parents[2] / "paper_figures" / "results" / "generation-50.json"
 HOW_TO = Path(__file__).parents[2] / "docs" / "how_to" / "choose_denoiser.md"
 
 
@@ -53,7 +58,11 @@ def test_what_the_page_says_of_it_is_what_was_found() -> None:
 
 def all_four() -> list[dict[str, Compared]]:
     """Digits and head, two settings each."""
-    return [readings(results) for study in (DIGITS, STUDY) for results in read(study.file)["settings"].values()]
+    return [readings(results) for results in _all_results()]
+
+
+def _all_results() -> list[dict[str, Any]]:
+    return [results for study in (DIGITS, STUDY) for results in read(study.file)["settings"].values()]
 
 
 def test_spiked_muon_is_behind_muon_wherever_it_was_trained() -> None:
@@ -84,7 +93,7 @@ def test_what_is_said_of_the_shared_adam_is_in_its_nulls() -> None:
     assert filtered.reading == "better"
     for results in read(DIGITS.file)["settings"].values():
         one, many = readings(results), beside_many(results)
-        for name in ("gate", "gate without norm correction", "blend", "momentum gate", "momentum blend"):
+        for name in DENOISERS:
             assert one[name].reading == many[name].reading
 
 
@@ -96,11 +105,11 @@ def test_what_pages_say_of_denoisers_is_at_the_size_of_the_evidence() -> None:
     assert readings_of["blend"].count("worse") == 2
     assert readings_of["momentum gate"].count("worse") == 3
     assert readings_of["momentum blend"].count("equal within the margin") == 1
-    for name in ("gate", "gate without norm correction", "blend", "momentum gate", "momentum blend"):
+    for name in DENOISERS:
         assert "better" not in readings_of[name]
-    how_to, training, readme = (
+    how_to, training, readme, pitfalls = (
         " ".join((HOW_TO.parents[2] / name).read_text(encoding="utf-8").split())
-        for name in ("docs/how_to/choose_denoiser.md", "docs/training.md", "README.md")
+        for name in ("docs/how_to/choose_denoiser.md", "docs/training.md", "README.md", "docs/pitfalls.md")
     )
     assert "the paper's gate loses accuracy in all four beside Adam with the same noise, and in three beside" in how_to
     assert "the blend and a gate on the momentum lose in two or three" in how_to
@@ -109,4 +118,41 @@ def test_what_pages_say_of_denoisers_is_at_the_size_of_the_evidence() -> None:
     least, *rest = sorted(gate)
     assert f"behind, by {min(rest):.1f} to {max(rest):.1f} points (20 seeds each)" in training
     assert f"in another of the head by {least:.1f}, or," in training
-    assert "on digits and on a head of a frozen encoder, it loses accuracy" in readme
+    assert "on digits, on a head of a frozen encoder and on an adapter in its last matrix, it loses accuracy" in readme
+    (adapter,) = read(LAST.file)["settings"].values()
+    fifth = readings(adapter)
+    assert {fifth[name].reading for name in DENOISERS} == {"worse"}
+    assert len(adapter["methods"]["gate"]["test"]) == 10
+    assert "an [adapter](../theory/when_denoising_helps.md#an-adapter-in-a-pretrained-last-matrix)" in how_to
+    assert "with ten seeds, all five denoisers lose" in how_to
+    assert f"with an adapter in its last matrix by {-fifth['gate'].mean:.1f} (ten seeds)" in training
+    beside = [beside_many(results)["gate"].reading for results in [*_all_results(), adapter]]
+    assert (beside.count("worse"), beside.count("cannot tell")) == (4, 1)
+    assert "the paper's gate did in four of five settings in which it opens, at its own best rate" in pitfalls
+    of_five = corrected(adapter)
+    assert of_five.reading == "cannot tell"
+    ends = f"{-of_five.mean:.2f} [{-of_five.interval.high:.2f}, {-of_five.interval.low:.2f}] behind".replace("0.", ".")
+    assert f"it cannot be told ({ends})" in " ".join(PAGE.read_text(encoding="utf-8").split())
+
+
+def test_what_recipes_and_how_to_say_of_one_untuned_rate_is_in_the_item() -> None:
+    rows = {row["label"]: row["ours"] for row in json.loads(GENERATION.read_text(encoding="utf-8"))["found"]["rows"]}
+    where = "E2E, SmolLM2-135M"
+    plain, gated, faster = (
+        rows[f"{where}, {name}: validation loss in nats"]
+        for name in ("baseline", "denoised", "baseline at twice the rate")
+    )
+    assert faster < gated < plain
+    words = {
+        name: " ".join((HOW_TO.parents[2] / name).read_text(encoding="utf-8").replace("#", " ").split())
+        for name in ("docs/how_to/choose_denoiser.md", "dprmt/training/recipes/library/smollm2-e2e.toml")
+    }
+    how_to, recipe = words.values()
+    assert "first fifty steps](../reproduction.md generation-50) end at a lower loss with its denoiser" in how_to
+    assert "with its denoiser than without, and at twice that rate without it at a lower one still" in how_to
+    assert (
+        "fifty steps end at a lower loss with its denoiser, and at twice that rate without it at a lower one still"
+        in recipe
+    )
+    tuned = [readings(results) for results in [*_all_results(), *read(LAST.file)["settings"].values()]]
+    assert not [name for one in tuned for name in DENOISERS if one[name].reading == "better"]

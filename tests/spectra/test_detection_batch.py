@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dprmt import ParameterError
 from dprmt.spectra import detection_batch, detection_threshold
+from dprmt.spectra._detection_batch import _crossing
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPE = (10, 24)
@@ -64,14 +65,14 @@ def test_the_mean_top_never_rises_with_the_batch_nor_falls_below_the_mean_s(seed
     assert top(G.mean(0)) <= top(pairs).mean() * (1 + 1e-12) <= top(G).mean() * (1 + 1e-12)
 
 
-def crossing(source, T):
-    """The least B with E λ₁(Ḡ_B) >= T/B, by bisection with the same draws at all B."""
+def crossing(source, theta):
+    """The least B with E λ₁(Ḡ_B) >= θ/B, by bisection with the same draws at all B."""
     noise = source.means(1, 400) - source.mean
     low, high = 1.0, 1e7
     while high / low > 1.002:
         middle = math.sqrt(low * high)
         top = np.linalg.norm(source.mean + noise / math.sqrt(middle), 2, axis=(1, 2)).mean()
-        low, high = (low, middle) if top >= T / middle else (middle, high)
+        low, high = (low, middle) if top >= theta / middle else (middle, high)
     return high
 
 
@@ -80,8 +81,8 @@ def test_the_interval_holds_the_batch_size_and_is_narrow_where_the_mean_is_seen(
     """At most 5 % + 3 errors of 150 runs miss; where the mean dominates, the ends are within a factor."""
     b, count, noise = 256, 24, 500.0
     source = Samples(7, mean, low_rank)
-    T = noise * (SHAPE[0] * SHAPE[1]) ** 0.25
-    truth = crossing(source, T)
+    theta = noise * (SHAPE[0] * SHAPE[1]) ** 0.25
+    truth = crossing(source, theta)
     found = detection_batch(np.array([source.means(b, count) for _ in range(150)]), b, noise)
     missed = np.mean((found.low > truth * 1.01) | (found.high < truth / 1.01))
     assert missed <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 150)
@@ -101,9 +102,22 @@ def test_no_coherent_part_has_no_upper_end():
     assert np.mean(np.isfinite(found.high)) < 0.025 + 3 * math.sqrt(0.025 / 300)
 
 
+def test_the_crossing_is_the_root_of_unbiased_squares() -> None:
+    """(T8) of μ² = 9 - (14/3)/4 and τ² = 8·14/3, by numpy's roots."""
+    along, b, theta = np.array([1.0, 2.0, 3.0, 6.0]), 8, 100.0
+    root = max(np.roots([9 - 14 / 12, 8 * 14 / 3, -(theta**2)]).real)
+    assert _crossing(along, b, theta) == pytest.approx(root, rel=1e-12)
+
+
+def test_no_lower_end_is_claimed_below_one_micro_batch() -> None:
+    stack = Samples(5, 2.0).means(64, 8)
+    assert detection_batch(stack, 64, 0.1).low == 0.0
+    assert detection_batch(stack, 64, 1e4).low > 64
+
+
 @given(SEEDS, st.floats(0.1, 1e4))
 def test_threshold_scales_and_libraries(seed, noise):
-    """Twice the noise, twice the batch at both ends; torch, layers and single matrices agree; T is the threshold's."""
+    """Twice the noise, twice the batch at both ends; torch, layers and single matrices agree; θ is the threshold's."""
     stack = Samples(seed, 2.0).means(64, 8)
     one, two = (detection_batch(stack, 64, factor * noise) for factor in (1, 2))
     assert two.high == pytest.approx(2 * one.high)

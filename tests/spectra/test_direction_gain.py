@@ -142,6 +142,7 @@ def test_no_monotone_filter_gains_where_the_weak_are_no_more_curved(seed, k):
 def test_equal_singular_values_have_equal_weights():
     """A function of the singular value cannot tell two apart; weights that could would gain."""
     assert filter_gain([2.0, 2.0], [1.0, 9.0]) == 1.0
+    assert filter_gain([2.0, 2.0], [9.0, 1.0]) == 1.0  # in whatever order they come
     assert filter_gain([2.0, 2.0], [1.0, 9.0], monotone=False) == pytest.approx(100 / 36)
     assert filter_gain([2.0, 0.0], [1.0, 9.0]) == 1.0
 
