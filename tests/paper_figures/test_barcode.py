@@ -328,7 +328,7 @@ class Runs:
 def test_a_run_that_is_stopped_has_the_answers_of_whole_optimizers(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the same command goes on with those that lack."""
+    """The same command trains those that lack."""
     runs = Runs(most)
     monkeypatch.setattr(item, "_train", lambda data, extent: runs)
     if most < 1000:
