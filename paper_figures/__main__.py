@@ -59,6 +59,8 @@ def _ending_after(minutes: float | None) -> Iterator[None]:
     if minutes is None:
         yield
         return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     former = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
     try:

@@ -32,14 +32,3 @@ def share_row(label: str, hits: Sequence[bool] | np.ndarray, **against: Any) -> 
     interval = share_interval(int(np.sum(hits)), len(hits))
     share = float(np.mean(hits)) if len(hits) else math.nan
     return Row(label, share, interval=(interval.low, interval.high), **against)
-
-
-def difference_row(label: str, first: np.ndarray, second: np.ndarray, **against: Any) -> Row:
-    """Of the means of two independent samples, by Welch's interval of 95 %."""
-    from scipy.stats import ttest_ind
-
-    interval = ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
-    ends = (float(interval.low), float(interval.high))
-    known = np.isfinite(ends).all()
-    gap = float(np.mean(first) - np.mean(second))
-    return Row(label, gap, interval=ends if known else (-math.inf, math.inf), **against)

@@ -20,10 +20,10 @@ def course_section(courses: Mapping[str, Sequence[float]]) -> Section:
 
     def draw(ax: Any) -> None:
         for (name, losses), style in zip(courses.items(), ("-", "--", ":"), strict=True):
-            ax.plot(range(1, len(losses) + 1), losses, style, color="black", label=name)
+            ax.plot(range(len(losses)), losses, style, color="black", label=name)
         along_steps(ax, "mean loss of the step's batch, nats")
 
-    rows = [[str(step), *map(_cell, losses)] for step, losses in enumerate(zip(*courses.values(), strict=True), 1)]
+    rows = [[str(step), *map(_cell, losses)] for step, losses in enumerate(zip(*courses.values(), strict=True))]
     return Section(
         title="What clipping costs, and what noise costs",
         sentences=[course_sentence(courses)],

@@ -89,6 +89,11 @@ def improvement_sentence(steps: Sequence[AlignmentStep]) -> str:
     """What denoising did along the run, as far as its steps show it."""
     corrected, uncorrected = ([getattr(s, name) for s in steps] for name in ("corrected", "uncorrected"))
     before, gain = _mean(steps, "cosine"), float(np.mean(corrected))
+    if not any(corrected) and not any(uncorrected):
+        return (
+            f"Denoising made no difference at any of {counted(len(steps), 'step')}, with or without norm correction, so"
+            f" that these steps say nothing of either: the mean cosine is {size(before, 4)} before and after."
+        )
     at = f"at {sum(value > 0 for value in corrected)} of {counted(len(steps), 'step')}"
     if no_sign(corrected):
         first = f"Nothing to be seen of denoising with norm correction; it brought the gradient closer {at}"

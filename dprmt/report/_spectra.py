@@ -13,6 +13,9 @@ from dprmt.spectra import bulk_edge
 if TYPE_CHECKING:
     from dprmt.report.measurements import LayerSpectra, Spike
 
+_NEAR = 0.5  # thresholds from which small matrices show something of a signal
+_ADAPTER = ".default"  # peft's name of the only adapter, in the middle of names
+
 
 def spectra_section(
     strongest: list[LayerSpectra],
@@ -25,7 +28,7 @@ def spectra_section(
     prefix = _common_prefix([entry.layer for entry in everything])
     rows = [
         [
-            entry.layer.removeprefix(prefix),
+            entry.layer.removeprefix(prefix).replace(_ADAPTER, ""),
             str(entry.step),
             f"{entry.signal_over_threshold:.2f}",
             f"{entry.top_over_edge:.3f}",
@@ -37,7 +40,7 @@ def spectra_section(
     table = Table(
         "The layers with the strongest signals, each at its best step of the run, then some along the depth,"
         " then the largest false alarm, if there was one"
-        f"{f'; all names begin with {prefix}' if prefix else ''}.",
+        f"{f'; all names begin with {prefix[:-1]}' if prefix else ''}.",
         [
             "layer",
             "step",
@@ -96,10 +99,12 @@ def shown_sentence(strongest: Sequence[LayerSpectra], alarms: Sequence[LayerSpec
     if not alarms:
         return f"{shown}. No matrix of this run was called by a false alarm, so none is shown."
     (alarm,) = alarms
+    near = alarm.signal_over_threshold > _NEAR
+    verdict = "so near it, a part of what is called may be signal" if near else "what looks like a signal is noise"
     return (
         f"{shown}. The largest false alarm is shown, too: {_short(alarm.layer)} at step {alarm.step} stands at"
         f" {alarm.top_over_edge:.3f} bulk edges, its clean top value at {_share(alarm.signal_over_threshold)} of the"
-        " threshold: what looks like a signal is noise."
+        f" threshold: {verdict}."
     )
 
 
@@ -141,8 +146,11 @@ def _picture(spectra: list[LayerSpectra]) -> Picture:
 
 
 def _short(layer: str) -> str:
-    # What tells a layer from others: adapters' names are long.
-    return layer if len(layer) <= 48 else f"…{layer[-47:]}"
+    # What tells a layer from others: adapters' names are long. Whole parts, unless the last one is too long.
+    if len(layer) <= 48:
+        return layer
+    end = layer[-47:]
+    return f"…{end[end.find('.') + 1 :]}"
 
 
 def _numbers(entry: LayerSpectra) -> dict[str, Any]:

@@ -101,7 +101,9 @@ def _layers(full: Sequence[Line], known: Mapping[int, Line]) -> Section:
     ]
     if truth:
         held = sum(low <= truth[name] <= high for name, (_, low, high) in ends.items())
-        said.append(f"Measured on clean gradients: {held} of {counted(len(ends), 'layer')} inside the interval.")
+        said.append(
+            f"Measured on clean gradients: {held} of {counted(len(ends), 'layer')} inside the interval of 95 %."
+        )
     if len(order) < len(ends):
         said.append(f"The picture has the {len(order)} layers with the strongest signal.")
 

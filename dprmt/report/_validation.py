@@ -236,7 +236,7 @@ def setting_sentences(measured: Measurements) -> list[str]:
             f" (q = {setting.sample_rate:.4f}), clipping norm {privacy.clipping_norm:g}, noise multiplier"
             f" {privacy.noise_multiplier:.3f} (the whole recipe: {spent} at δ = {privacy.delta:g}), with denoising."
             f" Measured on {matrices(len(layers))} of shapes {', '.join(f'{m} × {n}' for m, n in shapes)} at each"
-            f" step.{course}"
+            f" step.{course} Step 0 is the first one; where the run speaks of itself, steps done are counted."
         )
     ]
 

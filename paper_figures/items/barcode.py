@@ -31,9 +31,11 @@ MNIST = ((10, 800), (20, 150), (100, 40), (200, 10))  # 330 classes; the paper d
 
 LARGER = (
     f" `--scale paper` makes {sum(classes * images for classes, images in MNIST)} images in as many classes as the"
-    " paper of MNIST's test file, in pieces that go on after a stop; no result of it is stored. More ask for MNIST's"
-    " training file, which is not read."
+    " paper of MNIST's test file, in pieces that go on after a stop. More ask for MNIST's training file, which is not"
+    " read."
 )
+ORDER = ("adambc", "adam", "gd", "gdm")
+"""Of the runs: DP-AdamBC, which the others are compared with, first, so that a run that is stopped has an answer."""
 MOMENTUM, STABILITY = 0.9, {"gd": 0.1, "gdm": 0.1, "adam": 1e-3, "adambc": 0.1}
 SIGMA, CLIPPING, TUNED_ON = 1.0, 1.0, 1000
 MARGINS = {"loss": 0.35, "accuracy": 5.0}
@@ -91,10 +93,8 @@ def measure(scale: Scale, folder: Path) -> Found:
     batch = extent.sample_rate * data.size
     steps = {name: {rate_of(name, step, batch): step for step in extent.grid} for name in LABELS}
     train = _train(data, extent)
-    shown = tuned(pieces, train, {name: list(of) for name, of in steps.items()}, extent.seeds, tuning_seed=TUNED_ON)
+    shown, equal, stopped = _until_stopped(pieces, train, steps, batch, extent.seeds)
     chosen = {name: steps[name][found.rate] for name, found in shown.items()}
-    same = {name: [rate_of(name, chosen["adambc"], batch)] for name in LABELS}
-    equal = tuned(pieces, train, same, extent.seeds)
     groups = dict(enumerate(data.group_names))
 
     def draw(axes: np.ndarray) -> None:
@@ -107,7 +107,9 @@ def measure(scale: Scale, folder: Path) -> Found:
         differs=f"{data.size} images in {data.classes} classes (the paper: {PAPER.setting['samples']} in"
         f" {PAPER.setting['classes']}), {extent.steps} steps of a share of {extent.sample_rate:g} of them"
         + f", σ = C = 1, effective steps {extent.grid[0]:g} to {extent.grid[-1]:g} for every optimizer."
-        + ("" if scale == "paper" else LARGER),
+        + ("" if scale == "paper" else LARGER)
+        + _at_ends(shown)
+        + (f" So far {_named(shown)}: the same command goes on." if stopped else ""),
         reasons=[
             Reason(
                 "open",
@@ -119,7 +121,37 @@ def measure(scale: Scale, folder: Path) -> Found:
         seeds=len(extent.seeds),
         pictures=[picture(folder / "barcode.png", draw, panels=1 + len(groups), rows=2)],
         earlier_seconds=pieces.earlier_seconds,
+        stopped=stopped,
     )
+
+
+def _until_stopped(
+    pieces: Pieces, train: Train, steps: Mapping[str, Mapping[float, float]], batch: float, seeds: Sequence[int]
+) -> tuple[dict[str, Tuned], dict[str, Tuned], str]:
+    """Each at its best step, all at DP-AdamBC's, and what stopped it before all of them were measured."""
+    shown: dict[str, Tuned] = {}
+    equal: dict[str, Tuned] = {}
+    stopped = ""
+    try:
+        for name in ORDER:
+            shown |= tuned(pieces, train, {name: list(steps[name])}, seeds, tuning_seed=TUNED_ON)
+            common = steps["adambc"][shown["adambc"].rate]
+            equal |= tuned(pieces, train, {name: [rate_of(name, common, batch)]}, seeds)
+    except KeyboardInterrupt as stop:
+        if len(shown) < 2:
+            raise
+        stopped = str(stop) or "stopped"
+    shown, equal = ({name: found[name] for name in LABELS if name in found} for found in (shown, equal))
+    return shown, equal, stopped
+
+
+def _at_ends(shown: Mapping[str, Tuned]) -> str:
+    at = {name: found for name, found in shown.items() if found.at_edge}
+    return f" At an end of the grid, so that a better step may lie beyond: {_named(at)}." if at else ""
+
+
+def _named(found: Mapping[str, Tuned]) -> str:
+    return ", ".join(LABELS[name] for name in found)
 
 
 def _data(scale: Scale) -> Any:
@@ -150,7 +182,7 @@ def _leads(
     for where, found in (("each at its best step", runs), (f"all at h = {chosen['adambc']:g}", equal)):
         losses = {name: of.ends("group_loss", rare) for name, of in found.items()}
         rows.append(mean_row(f"{where}, DP-AdamBC: loss, {names[rare]}", losses["adambc"], unit="nats"))
-        for other in ("gd", "gdm", "adam"):
+        for other in [name for name in found if name != "adambc"]:
             label = f"{where}: loss of {LABELS[other]} over that of DP-AdamBC, {names[rare]}"
             gaps = losses[other] - losses["adambc"]
             rows.append(mean_row(label, gaps, unit="nats", claim="> 0", within=ABOVE_ZERO))

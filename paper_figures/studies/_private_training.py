@@ -68,6 +68,8 @@ def train_privately(
     ParameterError
         If a count is out of range, the folder holds a run with other settings, or a layer is one that
         `dprmt.training.clipping.make_private` refuses.
+    KeyboardInterrupt
+        If a signal ended the run between two steps: what it has lies in the folder.
 
     Formal guarantees
     -----------------
@@ -96,7 +98,7 @@ def train_privately(
     _refuse_older_run(folder)
     begun = (folder / "config.toml").exists()
     with _bar(last, progress) as shown:
-        train_task(
+        trained = train_task(
             model,
             task,
             settings,
@@ -106,6 +108,8 @@ def train_privately(
             repeatable=True,
             observers=[GroupRecords(folder / RECORDS, task, last, every, hopeless, on_step or shown)],
         )
+    if trained.steps < last and not _is_hopeless(folder):
+        raise KeyboardInterrupt(f"the run was stopped after {trained.steps} of {last} steps; the same call goes on")
     return read_records(folder)
 
 
@@ -140,6 +144,10 @@ def read_records(folder: str | Path) -> list[GroupRecord]:
     """
     rows = {row["step"]: row for row in read_lines(Path(folder) / RECORDS)}
     return [_record(rows[step]) for step in sorted(rows) if not rows[step].get("diverged")]
+
+
+def _is_hopeless(folder: Path) -> bool:
+    return any(row.get("diverged") for row in read_lines(folder / RECORDS))
 
 
 class GroupRecords(Observer):

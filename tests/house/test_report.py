@@ -187,6 +187,10 @@ def test_report_of_other_optimizers(recipe: str, tmp_path: Path, optimizer: str)
     assert {name: len(values) for name, values in losses.items()} == dict.fromkeys(losses, 2)
     assert list(losses) == ["clipping and noise", "clipping alone", "neither"]
     assert losses["clipping and noise"][0] == pytest.approx(losses["neither"][0])  # the same batch and model
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    course = page.split("Mean loss of each step")[1]
+    assert '<th scope="row">0</th>' in course[: course.index("</table>")]  # numbered as in the other sections
+    assert "Step 0 is the first one" in page
 
 
 def test_entropies_of_known_spectra() -> None:
@@ -340,7 +344,10 @@ def test_improvement_and_gate_sentences() -> None:
     assert "closer to the clean one at 3 of 3 steps: mean Improvement +0.0200" in helped
     assert "as in the paper" in helped
     assert "did harm on average" in improvement_sentence(steps(-0.02, -0.03))
-    assert "made no difference" in improvement_sentence(steps(0.0, 0.0))
+    nothing = improvement_sentence(steps(0.0, 0.0))
+    assert "made no difference at any of 3 steps" in nothing
+    assert "say nothing of either" in nothing
+    assert "norm correction it is" in improvement_sentence(steps(0.0, 0.1))
     assert "unlike in the paper" in improvement_sentence(steps(0.01, 0.02))
     better = blend_sentence(steps(0.02, 0.0, blended=0.03))
     assert "mean Improvement +0.0300 (95 % interval +0.0300 to +0.0300), better than nothing at 3 of 3" in better

@@ -16,7 +16,7 @@ from dprmt.report._adam_bound import adam_bound_section, adam_bound_sentence, we
 from dprmt.report._spectra import shown_sentence  # noqa: E402
 from dprmt.report._telemetry import _whole_share  # noqa: E402
 from dprmt.report.measurements import AdamBoundStep, GradientStep, LayerSpectra, measure_adam_bound  # noqa: E402
-from dprmt.spectra import adam_improvement_bound  # noqa: E402
+from dprmt.spectra import adam_improvement_bound, detection_threshold  # noqa: E402
 from dprmt.training.optimizers import DPAdamBC, preconditioner  # noqa: E402
 
 
@@ -93,6 +93,8 @@ def test_a_false_alarm_is_shown_as_what_it_is() -> None:
     assert said.startswith("Spectra shown whose clean top value is above the detection threshold: 1. The largest")
     assert f"value at step 2 stands at {alarm.top_over_edge:.3f} bulk edges" in said
     assert "at less than 0.01 of the threshold: what looks like a signal is noise" in said
+    near = shown_sentence([signal], [replace(alarm, clean=0.9 * detection_threshold((2, 8), 0.1) * values)])
+    assert "at 0.90 of the threshold: so near it, a part of what is called may be signal" in near
     assert "none is shown" in shown_sentence([signal], [])
     assert shown_sentence([alarm], []).startswith("No spectrum shown")
 

@@ -14,7 +14,7 @@ import pytest
 from dprmt._files import strict_json
 from dprmt.report import Picture, Section, Table
 from dprmt.report._page import Slider, plain_numbers, render_page
-from dprmt.report._spectra import spectra_section
+from dprmt.report._spectra import _short, spectra_section
 from dprmt.report.measurements import LayerSpectra
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -154,6 +154,7 @@ def test_numbers_become_json() -> None:
         (["a.b.10.query", "a.b.11.query"], "a.b."),
         (["a.query", "b.query"], ""),
         (["a.query", "a.query"], ""),
+        (["a.b.0.lora_A.default.weight", "a.b.1.lora_A.default.weight"], "a.b."),
         ([], ""),
     ],
 )
@@ -161,5 +162,14 @@ def test_names_in_the_table_of_spectra_lose_what_they_share(names: list[str], pr
     values = np.linspace(3.0, 1.0, 4)
     entries = [LayerSpectra(name, 0, (4, 6), 1.0, values, values, values) for name in names]
     (table,) = spectra_section(entries, [], [], []).tables
-    assert [prefix + row[0] for row in table.rows] == names
-    assert (f"begin with {prefix}." in table.caption) == bool(prefix)
+    assert [prefix + row[0] for row in table.rows] == [name.replace(".default", "") for name in names]
+    assert (f"all names begin with {prefix[:-1]}." in table.caption) == bool(prefix)
+    assert ".." not in table.caption
+
+
+def test_long_names_are_cut_between_their_parts() -> None:
+    name = "base_model.model.encoder.encoder.layer.5.attention.self.value.lora_A.default.weight"
+    assert _short(name) == "…5.attention.self.value.lora_A.default.weight"
+    assert name.endswith(_short(name)[1:])
+    assert _short("layer.5.weight") == "layer.5.weight"
+    assert len(_short("x" * 90)) == 48

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import math
+import signal
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
 from dprmt.training.harness._randomness import fresh_randomness  # noqa: E402
+from paper_figures._reproduction import load, run  # noqa: E402
 from paper_figures.barcode import (  # noqa: E402
     BarcodeData,
     barcode_data,
@@ -25,7 +28,15 @@ from paper_figures.barcode import (  # noqa: E402
     mnist_images,
     with_barcode,
 )
-from paper_figures.studies import GroupTask, Measured, private_settings, read_records, train_privately  # noqa: E402
+from paper_figures.items import barcode as item  # noqa: E402
+from paper_figures.studies import (  # noqa: E402
+    GroupRecord,
+    GroupTask,
+    Measured,
+    private_settings,
+    read_records,
+    train_privately,
+)
 
 PLAN = [(10, 4), (12, 2), (30, 1)]
 
@@ -278,3 +289,70 @@ def test_the_set_is_a_task() -> None:
     now = data.measure(barcode_network(data.classes), torch.tensor([0, 50, 93]))
     assert now.item_groups.tolist() == [0, 1, 2]
     assert now.losses.shape == (3,)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_and_leaves_no_shorter_one(number: int, tmp_path: Path) -> None:
+    """It would pass for a whole one; the same call goes on, with the numbers of a run in one."""
+    data = barcode_data(*blank_images(), PLAN)
+    settings = private_settings("adambc", 0.01, size=data.size, noise_multiplier=1.0, seed=3)
+
+    def trained(folder: Path, on_step: Any = None) -> list[GroupRecord]:
+        network = barcode_network(data.classes)
+        return train_privately(network, data, settings, 4, folder, record_every=2, on_step=on_step, progress=False)
+
+    def at_two(step: int, loss: float) -> None:
+        if step == 2:
+            signal.raise_signal(number)
+
+    with pytest.raises(KeyboardInterrupt, match="after 2 of 4 steps"):
+        trained(tmp_path / "cut", at_two)
+    assert trained(tmp_path / "cut") == trained(tmp_path / "whole")
+
+
+class Runs:
+    """Made-up trainings in place of real ones, which end with an interrupt after so many."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.done = most, []  # type: ignore[var-annotated]
+
+    def __call__(self, optimizer: str, rate: float, seed: int, folder: Path) -> list[GroupRecord]:
+        if len(self.done) == self.most:
+            raise KeyboardInterrupt
+        self.done.append(optimizer)
+        loss = 1 + abs(math.log(rate)) + 0.01 * seed / (1 + seed)
+        return [GroupRecord(step, 1.0 * step, loss, 0.5, (loss,) * 3, (0.5,) * 3) for step in (0, 12)]
+
+
+@pytest.mark.parametrize("most", [25, 1000])
+def test_a_run_that_is_stopped_has_the_answers_of_whole_optimizers(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command trains those that lack."""
+    runs = Runs(most)
+    monkeypatch.setattr(item, "_train", lambda data, extent: runs)
+    if most < 1000:
+        with pytest.raises(KeyboardInterrupt):
+            run(item.ITEM, "small", tmp_path)
+    else:
+        run(item.ITEM, "small", tmp_path)
+    stored = load("barcode", tmp_path)
+    assert stored is not None
+    said = " ".join(row.label for row in stored.found.rows)
+    assert ("DP-GDM" in said) == (most == 1000)
+    assert all(name in said for name in ("DP-AdamBC", "DP-Adam,"))
+    assert ("So far DP-Adam, DP-AdamBC: the same command goes on." in stored.found.differs) == (most < 1000)
+    assert "At an end of the grid" in stored.found.differs
+    runs.most, before = 1000, len(runs.done)
+    again = run(item.ITEM, "small", tmp_path)
+    assert "DP-GDM" in " ".join(row.label for row in again.found.rows)
+    assert set(runs.done[before:]) == ({"gd", "gdm"} if most < 1000 else set())
+
+
+def test_a_run_that_is_stopped_before_there_is_anything_to_compare_stores_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(item, "_train", lambda data, extent: Runs(15))
+    with pytest.raises(KeyboardInterrupt):
+        run(item.ITEM, "small", tmp_path)
+    assert load("barcode", tmp_path) is None

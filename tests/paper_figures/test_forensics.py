@@ -74,6 +74,39 @@ def test_the_page_opens_with_the_count_of_every_document() -> None:
         assert cells[7:] == verdicts
 
 
+def test_the_count_is_that_of_the_file_and_of_the_rows() -> None:
+    """Counted again, without the code that makes the page: leaves of the file, and keys of rows that are judged."""
+    content = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    stored = [row for name in ITEMS if (result := load(name)) for row in result.found.rows]
+    judged = [
+        {key for row in rows if row.margin is not None or row.within is not None for key in row.cells}
+        for rows in (stored, forensic_rows())
+    ]
+    opening = page().split("| scale | item |")[0]
+    for short, document in content["documents"].items():
+        items = {name: item for name, item in content["items"].items() if item["document"] == short}
+        every = sum(numbers_in(item.get(part, {})) for item in items.values() for part in ("setting", "rows"))
+        labels = sum(
+            numbers_in(row[name])
+            for item in items.values()
+            for row in item.get("rows", ())
+            for name in row.keys() & {"step", "epsilon", "kappa", "shape", "rank", "probes"}
+        )
+        settings = labels + sum(numbers_in(item.get("setting", {})) for item in items.values())
+        measured, printed = ({key for key in keys if key.split(".")[0] in items} for keys in judged)
+        compared = len(measured | printed)
+        wanted = [every, settings, every - settings, compared, len(measured), compared - len(measured)]
+        (shown,) = [line for line in opening.splitlines() if line.startswith(f"| {document['title']} (")]
+        assert [int(cell) for cell in shown.split("|")[2:9]] == [*wanted, every - settings - compared]
+
+
+def test_two_hundred_numbers_are_of_a_table_that_two_versions_print() -> None:
+    """As the page says below its count."""
+    found = [key for key, state in found_states().items() if state.kind == "compared" and not state.measured]
+    assert sum(key.split(".")[0] in ("generation-50", "generation-50-v1") for key in found) == 200
+    assert "two hundred of them one table that two versions" in " ".join(page().split())
+
+
 def test_a_number_without_a_state_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = [row for name in ITEMS if (result := load(name)) for row in result.found.rows]
     bare = replace(published("generation-400"), absent={})

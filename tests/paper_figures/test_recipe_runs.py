@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from dprmt import ParameterError
 from dprmt.training.harness import Run, read_metrics, train
 from dprmt.training.recipes import Recipe, load_recipe
-from paper_figures.__main__ import main
+from paper_figures.__main__ import _ending_after, main
 from paper_figures._pieces import Pieces, forget, raw_file
 from paper_figures._reproduction import Found, Item, Row, Scale
 from paper_figures._reproduction import load as load_result
@@ -301,6 +302,16 @@ def test_what_was_begun_is_thrown_away_with_the_pieces(recipe: Recipe, tmp_path:
     forget(tmp_path, "toy", "small")
     assert not pieces.folder("a, seed 0").exists()
     assert Pieces(tmp_path, "toy", "small").earlier_seconds == 0
+
+
+def test_minutes_end_a_run_in_the_background_too() -> None:
+    """There a shell has interrupts ignored."""
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt), _ending_after(1e-3):
+            time.sleep(10)
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "1e300", "inf", "nan", "soon"])

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dprmt._validation import ParameterError
+from dprmt.cli import main
+from dprmt.training.data import load_data
 from dprmt.training.harness import read_metrics, train
 from dprmt.training.models import byte_tokenizer
 from dprmt.training.recipes import load_recipe
@@ -35,18 +40,134 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def lines(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def table(rows: list[dict[str, Any]], end: str) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator=end, quoting=csv.QUOTE_ALL)
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def led_by(rows: list[dict[str, Any]], prefix: str) -> list[dict[str, Any]]:
+    first = next(iter(rows[0]))
+    return [{**row, first: prefix + row[first]} for row in rows]
+
+
+FORMS: dict[str, tuple[str, str, Any]] = {
+    "lines": ("rows.jsonl", "", lines),
+    "array": ("rows.json", "", json.dumps),
+    "mark and CRLF": ("rows.jsonl", "", lambda rows: "\ufeff" + lines(rows).replace("\n", "\r\n")),
+    "unicode": ("rows.jsonl", "Ünï 漢字 🌍 ", lines),
+    "quoted breaks": ("rows.csv", 'a "b",\nc ', lambda rows: table(rows, "\n")),
+    "CRLF": ("rows.csv", "a,\r\nc ", lambda rows: table(rows, "\r\n")),
+}
+"""The file's name, what every input begins with, and how rows are written."""
+
+
+def here(model: Path, file: Path, task: str) -> dict[str, Any]:
+    changes: dict[str, Any] = {"model.source": str(model), "data.source": "files"}
+    changes |= {"data.train": [str(file)], "data.validation": [str(file)], "data.max_tokens": 48}
+    changes |= {"training.batch_size": 4, "training.steps": 2, "evaluation.every": 2}
+    return changes if task == "bbc" else changes | {"evaluation.max_new_tokens": 3}
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("task", ROWS)
-def test_a_recipe_of_long_texts_runs_on_a_local_file(task: str, model: Path, tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[task]), encoding="utf-8")
-    here: dict[str, Any] = {"model.source": str(model), "data.source": "files"}
-    here |= {"data.train": [str(file)], "data.validation": [str(file)], "data.max_tokens": 48}
-    shorter = {"training.batch_size": 4, "training.steps": 2, "evaluation.every": 2}
-    if task != "bbc":
-        shorter |= {"evaluation.max_new_tokens": 3}
-    recipe = load_recipe(f"llama-3.2-1b-{task}-4096").with_changes(here | shorter)
+def test_a_recipe_of_long_texts_runs_on_a_local_file(task: str, form: str, model: Path, tmp_path: Path) -> None:
+    """From rows to a score, with every text as it was written."""
+    name, prefix, write = FORMS[form]
+    file, rows = tmp_path / name, led_by(ROWS[task], prefix)
+    file.write_bytes(write(rows).encode())
+    recipe = load_recipe(f"llama-3.2-1b-{task}-4096").with_changes(here(model, file, task))
+    read = load_data(recipe.data, byte_tokenizer(), recipe.model.task).train.rows
+    assert [[row.inputs[0], row.target] for row in read] == [list(row.values()) for row in rows]
     train(recipe, tmp_path / "run", noise_seed=0)
     last = read_metrics(tmp_path / "run")[-1]
     assert last["step"] == 2
     assert 0 < last["epsilon"] <= recipe.privacy.target_epsilon
     assert 0 <= last["evaluation"][METRICS[task]] <= 1
+
+
+def without(rows: list[dict[str, Any]], place: int, *, everywhere: bool = False) -> str:
+    gone = list(rows[0])[place]
+    return lines(
+        [{k: v for k, v in row.items() if k != gone} if everywhere or i == 5 else row for i, row in enumerate(rows)]
+    )
+
+
+def bare(rows: list[dict[str, Any]], more: str) -> str:
+    return "\n".join([",".join(rows[0]), *(f"some text{more},{i % 2}" for i in range(12)), ""])
+
+
+FAULTS: dict[str, tuple[str, Any, str]] = {
+    "empty": ("rows.jsonl", lambda rows: "", "a file with rows, got"),
+    "blank": ("rows.json", lambda rows: " \n\n", "a file with rows, got"),
+    "empty table": ("rows.csv", lambda rows: "", "a file with rows, got"),
+    "header alone": ("rows.csv", lambda rows: ",".join(rows[0]) + "\r\n", "a file with rows below its header"),
+    "no target": (
+        "rows.jsonl",
+        lambda rows: without(rows, 1, everywhere=True),
+        "data.target must be one of the columns",
+    ),
+    "no input": (
+        "rows.jsonl",
+        lambda rows: without(rows, 0, everywhere=True),
+        "data.inputs must be one of the columns",
+    ),
+    "a target short": ("rows.jsonl", lambda rows: without(rows, 1), "data.target must be a column of"),
+    "an input short": ("rows.jsonl", lambda rows: without(rows, 0), "data.inputs must be columns of"),
+    "Latin 1": ("rows.jsonl", lambda rows: lines(led_by(rows, "é")).encode("latin-1"), "UTF-8"),
+    "UTF-16": ("rows.jsonl", lambda rows: lines(rows).encode("utf-16"), "a readable jsonl file"),
+    "cut off": ("rows.jsonl", lambda rows: lines(rows)[:-9], "a readable jsonl file"),
+    "open quote": ("rows.csv", lambda rows: bare(rows, "").replace("some", '"some', 1), "a readable csv file"),
+    "a field more": ("rows.csv", lambda rows: bare(rows, ", with a comma"), "rows of 2 fields, as the header has"),
+    "no such name": ("rows.txt", lines, "named *.csv"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("task", ROWS)
+def test_a_file_of_another_form_is_refused_in_one_line(
+    task: str, fault: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, write, message = FAULTS[fault]
+    file, content = tmp_path / name, write(ROWS[task])
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    changes = [f"{key}={json.dumps(value)}" for key, value in here(model, file, task).items()]
+    options = [word for change in changes for word in ("--set", change)]
+    assert main(["train", f"llama-3.2-1b-{task}-4096", "--out", str(tmp_path / "run"), *options]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert (said.err.count("\n"), said.out) == (1, "")
+    assert not (tmp_path / "run").exists()
+
+
+LABELS: dict[str, Any] = {"of a list": ["ball"], "a fraction": 0.5, "none": None}
+
+
+@pytest.mark.parametrize("odd", LABELS)
+def test_what_is_no_label_is_refused(odd: str, tmp_path: Path) -> None:
+    """A hole is no class of its own."""
+    usual = ["a", "b"] if odd == "none" else []  # a column of JSON has values of one kind
+    rows = [{"text": "ball", "label": label} for label in (*usual, LABELS[odd])]
+    file = tmp_path / "rows.jsonl"
+    file.write_text(lines(rows), encoding="utf-8")
+    where = load_recipe("llama-3.2-1b-bbc-4096").with_changes(here(tmp_path, file, "bbc")).data
+    with pytest.raises(ParameterError, match="two labels, integers or strings"):
+        load_data(where, byte_tokenizer(), "classification")
+
+
+def test_texts_without_a_token_are_one_of_padding(tmp_path: Path) -> None:
+    """The bytes' tokenizer adds none of its own."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text(lines([{"text": "", "label": i % 2} for i in range(3)]), encoding="utf-8")
+    where = load_recipe("llama-3.2-1b-bbc-4096").with_changes(here(tmp_path, file, "bbc")).data
+    found = load_data(where, byte_tokenizer(), "classification")
+    batch = found.collate([found.train[0], found.train[1]])
+    assert batch["input_ids"].shape == (2, 8)
+    assert batch["input_ids"].dtype == batch["sample_id"].dtype
+    assert not batch["attention_mask"].any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,7 +84,10 @@ def read_rows(data: DataRecipe, task: str, base_folder: Path | None) -> Rows:
             table, found = _table(data, split, part, base_folder)
             names = names or found
             unit = data.unit if split == "train" else None
-            rows += _rows_of(table, data, task, Path(part).stem if data.source == "files" else part, unit)
+            try:
+                rows += _rows_of(table, data, task, Path(part).stem if data.source == "files" else part, unit)
+            except UnicodeDecodeError as error:  # texts of a table are decoded where they are looked at
+                raise ParameterError(f"data.{split}", part, f"text in UTF-8 ({error.reason})") from error
         if getattr(data, split) and not rows:
             raise ParameterError(f"data.{split}", getattr(data, split), "a split with rows")
         splits[split] = rows
@@ -153,7 +157,11 @@ def _read_file(path: Path) -> Any:
         return read_dart_xml(path)
     if path.suffix not in _READERS:
         raise ParameterError("data file", str(path), "named *.csv, *.tsv, *.json, *.jsonl or *.xml")
+    if not _has_text(path):
+        raise ParameterError("data file", str(path), "a file with rows")
     reader, options = _READERS[path.suffix]
+    if reader == "csv":
+        _check_widths(path, options)
     # A cache in a temporary folder: no copy of the texts is left behind.
     with tempfile.TemporaryDirectory() as cache:
         bars = datasets.utils.logging.is_progress_bar_enabled()
@@ -169,3 +177,25 @@ def _read_file(path: Path) -> Any:
         finally:
             if bars:
                 datasets.enable_progress_bars()
+
+
+def _has_text(path: Path) -> bool:
+    with path.open("rb") as file:
+        return any(line.strip() for line in file)
+
+
+def _check_widths(path: Path, options: dict[str, Any]) -> None:
+    # Of the first row: where it has more fields than the header, pandas takes the first ones for names of rows, and
+    # every column is the next one's. Later rows that are too long it refuses itself.
+    delimiter, quoting = options.get("delimiter", ","), options.get("quoting", csv.QUOTE_MINIMAL)
+    with path.open(encoding=options["encoding"], errors="replace", newline="") as file:
+        rows = (row for row in csv.reader(file, delimiter=delimiter, quoting=quoting) if row)
+        try:
+            header, first = next(rows, []), next(rows, [])
+        except csv.Error:  # such as a field of more than 131,072 characters, which pandas reads
+            return
+    if not first:
+        raise ParameterError("data file", str(path), "a file with rows below its header")
+    if len(first) > len(header):
+        wanted = f"rows of {len(header)} fields, as the header has (the first has {len(first)}; quote text with commas)"
+        raise ParameterError("data file", str(path), wanted)

@@ -121,7 +121,7 @@ class TaskData:
         """
         if not items:
             raise ParameterError("items", items, "at least one item")
-        longest = max(len(item["input_ids"]) for item in items)
+        longest = max(1, *(len(item["input_ids"]) for item in items))  # texts may be without a token
         if length is None:
             length = max(longest, min(-(-longest // _MULTIPLE) * _MULTIPLE, self.max_tokens))
         check_count("length", length, low=longest)
@@ -245,11 +245,12 @@ def _padded(values: Sequence[int], length: int, filling: int) -> list[int]:
 
 
 def _label_names(rows: Sequence[Row]) -> tuple[str, ...]:
-    values = {row.target for row in rows}
-    if not all(isinstance(value, (int, str)) for value in values) or len(values) < 2:
-        raise ParameterError(
-            "data.target", sorted(map(str, values))[:5], "a column of at least two labels, integers or strings"
-        )
+    found = [row.target for row in rows]
+    values = {value for value in found if isinstance(value, (int, str))}
+    odd = {str(value) for value in found if not isinstance(value, (int, str))}
+    if odd or len(values) < 2:
+        seen = sorted({*map(str, values), *odd})[:5]
+        raise ParameterError("data.target", seen, "a column of at least two labels, integers or strings")
     return tuple(str(value) for value in sorted(values, key=lambda value: (isinstance(value, str), value)))
 
 
