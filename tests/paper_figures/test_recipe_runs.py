@@ -196,7 +196,7 @@ def test_what_is_whole_of_generation_is_stored_when_it_is_stopped(
     assert len(stored.found.rows) == 6 * {1: 3, 5: 12}[whole]
     assert sum(row.verdict() is not None for row in stored.found.rows) == 5 * {1: 1, 5: 2}[whole]
     assert ("DART's" in stored.found.differs) == (stored.found.data == "E2E and DART") == (whole == 5)
-    assert {row.label.split(",")[0] for row in stored.found.rows} == ({"E2E", "DART"} if whole == 4 else {"E2E"})
+    assert {row.label.split(",")[0] for row in stored.found.rows} == ({"E2E", "DART"} if whole == 5 else {"E2E"})
     assert all(row.interval is not None for row in stored.found.rows)
 
 
