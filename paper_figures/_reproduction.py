@@ -168,7 +168,7 @@ class Stored:
         if found and not found["differs"]:
             wide = found["compatible, wide"]
             agreement = "reproduced" if not wide else f"compatible, wide in {wide} of {found.total()}"
-        where = "" if self.scale == "paper" else " at small scale"
+        where = "" if self.scale == "paper" else f" at {self.scale} scale"
         return f"{agreement}{where}" + (", other model or data" if self.form_only else "")
 
 
