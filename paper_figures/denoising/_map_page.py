@@ -29,7 +29,7 @@ def write(file: Path, page: Path = PAGE, image: Path = PICTURE) -> None:
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
     _, after = rest.split(END)
     page.write_text(f"{before}{BEGIN}\n\n{text(looks)}\n\n{END}{after}", encoding="utf-8")
-    picture(image, lambda axes: draw(looks, axes), panels=4, rows=len(_settings(looks)) // 4 + 1)
+    picture(image, lambda axes: draw(looks, axes), panels=3, rows=len(_settings(looks)) // 3 + 1)
 
 
 def text(looks: Sequence[Look]) -> str:
@@ -226,7 +226,8 @@ def draw(looks: Sequence[Look], axes: Any) -> None:
             _lines(ax, seen)
         ax.axhline(1, color="0.5", linewidth=0.8)
         ax.axvline(SETTINGS[name].batch, color="0.5", linewidth=0.8, linestyle=":")
-        ax.set(title=name, xscale="log", yscale="log", xlabel="batch", ylabel="λ₁ over the threshold")
+        ax.set_title(name, fontsize="medium")
+        ax.set(xscale="log", yscale="log", xlabel="batch", ylabel="λ₁ over the threshold")
         sizes = sorted({size for seen in looks if seen["setting"] == name for size in seen["sizes"]})
         ax.set_xticks(sizes[::2], [str(size) for size in sizes[::2]], minor=False)
         ax.set_xticks([], minor=True)
