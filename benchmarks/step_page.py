@@ -30,7 +30,7 @@ def _fresh(cells: dict[str, Any]) -> str:
     dates = sorted({cell["date"] for cell in ours.values() if _is_fresh(cell)})
     fresh = sum(map(_is_fresh, ours.values()))
     if fresh == len(ours):
-        return f"All rows of ours are of {dates[-1]}."
+        return f"All rows of ours are of the code as it is, measured from {dates[0]} to {dates[-1]}."
     return (
         f"Of {len(ours)} cells of ours {fresh} are of the code as it is ({dates[-1]}); those marked °, Opacus' among "
         "them, are older: since then the first step looks at samples in one backward pass, forms no plain gradients, "
@@ -78,9 +78,9 @@ def _cell(cells: dict[str, Any], shape: str, way: str) -> str:
     own, plain = cells.get(f"{shape}: {way}"), cells[f"{shape}: plain"]
     if own is None:
         return "–"
-    mark = "" if _is_fresh(own) or way == "plain" else " °"
     if "failed" in own:
-        return f"fails: {own['failed'].partition(':')[0]}{mark}"
+        return f"fails: {own['failed'].partition(':')[0]}"
+    mark = "" if _is_fresh(own) or way == "plain" else " °"
     if way == "plain":
         return f"{own['seconds']:.2f} s; {own['mib']:.0f} MiB"
     peaks = f"{own['mib'] / plain['mib']:.2f}, {own['first_mib'] / plain['mib']:.2f}"
@@ -171,6 +171,8 @@ def draw(found: dict[str, Any], axes: Any) -> None:
                 "color": PALETTE[place % len(PALETTE)],
                 "marker": MARKERS[place % len(MARKERS)],
                 "linestyle": "none",
+                "fillstyle": "none",  # of two in one place both are seen
+                "markeredgewidth": 1.8,
             }
             ax.plot([own["ratio"]], [epsilon], label=_WORDS[way], **look)
         ax.axvline(1.0, color="0.6", linewidth=0.8)

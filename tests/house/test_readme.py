@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -75,3 +76,14 @@ def test_installing_comes_early_and_trains_what_is_named_later() -> None:
     install = [number for number, line in enumerate(lines) if line.startswith("pip install")]
     assert max(install) < 15
     assert "[demo]" in lines[install[-1]]
+
+
+def test_exact_norms_take_no_longer_than_estimates_and_less_than_the_peer() -> None:
+    """Of the three panels beside it: as fast as Hutch++, and at most half of Opacus' time beyond a step's own."""
+    path = README.parent / "benchmarks" / "results" / "step.json"
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    for shape in ("layers-128", "layers-1024", "layers-4096"):
+        ratio = {way: cells[f"{shape}: {way}"]["ratio"] for way in ("exact", "ghost", "hutch++", "opacus ghost")}
+        exact = min(ratio["exact"], ratio["ghost"])
+        assert exact <= ratio["hutch++"]
+        assert exact - 1 <= (ratio["opacus ghost"] - 1) / 2
