@@ -1,4 +1,4 @@
-"""``python -m paper_figures list | run | forensics | study | times | stale | page``: numbers, ours and printed."""
+"""``python -m paper_figures list | run | replay | forensics | study | times | stale | page``: ours and theirs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from paper_figures._needs import DATA
 from paper_figures._page import PAGE, write_page
 from paper_figures._pieces import forget
 from paper_figures._published import names
+from paper_figures._replay import replay
 from paper_figures._reproduction import RESULTS, Item, Scale, load, run
 from paper_figures._rows import table_of, verdict_counts
 from paper_figures._sources import changed, module_of
@@ -45,6 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.data:
         os.environ[DATA] = options.data
+    if options.command == "replay":
+        return _replay(options.name, options.pieces, options.within, options.seed, Path(options.results))
     try:
         with _ending_after(options.minutes):
             return _run(options.name, options.scale, options.again, Path(options.results))
@@ -77,6 +80,13 @@ def _minutes(text: str) -> float:
     return value
 
 
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text!r}")
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m paper_figures", description=__doc__.split(": ", 1)[1])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -91,12 +101,19 @@ def _parser() -> argparse.ArgumentParser:
     stop_help = "stop after so long by the clock, a training between two steps: the same command goes on (status 1)"
     runner.add_argument("--minutes", type=_minutes, metavar="N", help=stop_help)
     runner.add_argument("--data", metavar="FOLDER", help="where e2e/, sst2/, dart/, mnist/ and cifar-10/ lie")
+    replayer = commands.add_parser("replay", help="measure a few stored pieces again: do they still agree? (status 1)")
+    replayer.add_argument("name", nargs="+", help="items whose stored result is whole and has pieces")
+    replayer.add_argument("--pieces", type=_count, default=1, metavar="N", help="of each (default: 1)")
+    within_help = "largest relative difference that agrees; a training that diverges amplifies rounding (default: 1e-4)"
+    replayer.add_argument("--within", type=float, default=1e-4, metavar="X", help=within_help)
+    replayer.add_argument("--seed", type=int, default=0, help="draws them (default: 0)")
+    replayer.add_argument("--data", metavar="FOLDER", help="as for run")
     studies = commands.add_parser("study", help="a training with options of its own, longer than an item")
     studies.add_argument("name", choices=list(STUDIES))
     studies.add_argument("arguments", nargs=argparse.REMAINDER, help="--help names them")
     times = commands.add_parser("times", help="add up what a complete run took, and keep it for the page")
     stale = commands.add_parser("stale", help="stored results that are older than their items' own code (status 1)")
-    for command in (lister, runner, times, stale):
+    for command in (lister, runner, replayer, times, stale):
         command.add_argument("--results", metavar="FOLDER", default=str(RESULTS), help="where the results lie")
     page = commands.add_parser("page", help=f"write {PAGE.name}: ours and theirs side by side")
     page.add_argument("--out", default=str(PAGE))
@@ -135,6 +152,26 @@ def _stale(folder: Path) -> int:
     unknown = len(results) - len(known)
     print(f"{len(older)} of {len(known)} results are older than their code; of {unknown} it was not recorded")
     return int(bool(older))
+
+
+def _replay(chosen: list[str], pieces: int, within: float, seed: int, folder: Path) -> int:
+    results = {name: load(name, folder) if name in ITEMS else None for name in chosen}
+    whole = {name: stored for name, stored in results.items() if stored and not stored.found.stopped}
+    if wrong := [name for name in chosen if name not in whole]:
+        print(f"paper_figures: NAME must be an item whose stored result is whole, got {wrong[0]!r}", file=sys.stderr)
+        return 2
+    apart = 0
+    for name, stored in whole.items():
+        try:
+            found = replay(ITEMS[name], stored.scale, folder, pieces, seed)
+        except ValueError as error:
+            print(f"paper_figures: {error}", file=sys.stderr)
+            return 2
+        for piece in found:
+            agrees = piece.apart <= within
+            apart += not agrees
+            print(f"{name}, {piece.name}: {'agrees' if agrees else 'differs'}, {piece.apart:.1g} apart")
+    return int(bool(apart))
 
 
 def _times(folder: Path) -> int:

@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent
-_NEUTRAL = ("__main__", "_complete", "_needs", "_page", "_picture", "_pieces", "_published", "_reproduction", "_rows")
+_NEUTRAL = (
+    "__main__",
+    "_complete",
+    "_needs",
+    "_page",
+    "_picture",
+    "_pieces",
+    "_published",
+    "_replay",
+    "_reproduction",
+    "_rows",
+)
 NEUTRAL = {"items/__init__.py", "_sources.py", "_states.py", *(f"{name}.py" for name in _NEUTRAL)}
 """They store, show and look up."""
 
