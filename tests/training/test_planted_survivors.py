@@ -18,7 +18,7 @@ import torch
 from dprmt import ParameterError
 from dprmt.training.clipping import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
 from dprmt.training.harness import ItemTask, Observer, train_task
-from dprmt.training.randomness import SecureRandom
+from dprmt.training.randomness import SecureRandom, _secure
 from dprmt.training.recipes import Settings
 from dprmt.training.subspaces import Subspaces
 
@@ -76,10 +76,13 @@ class Known(SecureRandom):
         return torch.full(tuple(shape), self.noise, dtype=torch.float64)
 
 
-def test_secure_noise_is_rounded_once_together_with_the_sum() -> None:
+@pytest.mark.parametrize("keeps_sums", [True, False])
+def test_secure_noise_is_rounded_once_together_with_the_sum(keeps_sums: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """1 + 2⁻²⁴ + 2⁻⁵⁰ lies above the middle of two floats; noise that is rounded first lies on it, and goes to 1."""
+    monkeypatch.setattr(_secure._Workspace, "put_sums", lambda self, out, scale: out.fill_(Known.noise))
     parameter = torch.nn.Parameter(torch.zeros(3))
     optimizer = noisy([parameter], generator=Known())
+    optimizer.keeps_sums = keeps_sums
     sum_of(parameter).add_(1.0)
     optimizer.add_noise()
     assert parameter.grad is not None

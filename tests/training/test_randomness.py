@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import math
 import pickle
 import sys
@@ -21,26 +22,39 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from scipy import stats
 
 from dprmt import ParameterError
-from dprmt.training.randomness import SecureRandom, _secure
+from dprmt.training.randomness import SecureRandom, _cipher, _secure
 
 KEY = bytes(range(32))
 SIZE = 200_000
 
 
-def key_stream(key: bytes, size: int) -> bytes:
-    """AES-256 in counter mode, from a counter of zero on."""
-    return Cipher(AES(key), CTR(bytes(16))).encryptor().update(bytes(size))
+def key_stream(key: bytes, size: int, nonce: int = 0) -> bytes:
+    """AES-256 in counter mode: blocks of 96 bits of a nonce and a counter of 32, from 2 on."""
+    first = nonce.to_bytes(12, "big") + (2).to_bytes(4, "big")
+    return Cipher(AES(key), CTR(first)).encryptor().update(bytes(size))
 
 
 def test_the_stream_is_aes_256_in_counter_mode() -> None:
-    """The reference has NIST's known answer (a block of zeros under a key of zeros); draws are its words in order."""
-    assert key_stream(bytes(32), 16).hex() == "dc95c078a2408989ad48a21492842087"
+    """The reference has the known answer of GCM's test case 14 (all zeros); draws are its words in order."""
+    assert key_stream(bytes(32), 16).hex() == "cea7403d4d606b6e074ec5d3baf39d18"
     words = np.frombuffer(key_stream(KEY, 8 * 1000), dtype="<u8").tolist()
     source, begin = SecureRandom(KEY), 0
     for size in (1, 2, 15, 0, 17, 965):
         expected = [i for i, word in enumerate(words[begin : begin + size]) if word < 2**63]
         assert source.poisson_sample(size, 0.5) == expected
         begin += size
+
+
+def test_a_nonce_that_is_used_up_is_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 64 GiB, here after 100 words; a draw is cut where it is longer, and else not."""
+    assert _cipher._PART == 2**36 - 32
+    monkeypatch.setattr(_cipher, "_PART", 800)
+    parts = [np.frombuffer(key_stream(KEY, 800, nonce), dtype="<u8") for nonce in range(6)]
+    longer = np.concatenate([*parts[3:5], parts[5][:50]])
+    expected = [parts[0][:60], parts[0][60:], parts[1][:60], parts[2][:60], longer]
+    source = SecureRandom(KEY)
+    for words in expected:
+        assert source.poisson_sample(len(words), 0.5) == np.flatnonzero(words < 2**63).tolist()
 
 
 def literal_noise(count: int, std: float) -> list[float]:
@@ -52,7 +66,7 @@ def literal_noise(count: int, std: float) -> list[float]:
         total = 0.0
         for j in range(4):
             place = j * half + i % half
-            radius = math.sqrt(-2 * math.log(abs(words[place] | 1) / 2**63))
+            radius = math.sqrt(-math.log((words[place] / 2**63) ** 2 + 2.0**-128))
             angle = 2 * math.pi * words[4 * half + place] / 2**64
             total += radius * (math.cos(angle) if i < half else math.sin(angle))
         entries.append(std * total / 2)
@@ -173,11 +187,12 @@ def test_noise_is_the_literal_transform_of_the_stream_on_any_number_of_threads(c
     key = bytes(range(32))
     algorithm, mode = cryptography.algorithms.AES256(key), cryptography.modes.CTR(bytes(16))
     stream, expected = cryptography.Cipher(algorithm, mode).encryptor(), []
+    stream.update(bytes(32))  # GCM's own two blocks
     for first in range(0, count, 16_384):
         size = min(16_384, count - first)
         half = (size + 1) // 2
         words = np.frombuffer(stream.update(bytes(64 * half)), dtype="<i8").reshape(2, 4, half)
-        u, v = abs((words[0] | 1).astype(np.float64)) / 2.0**63, words[1] / 2.0**64
+        u, v = abs(words[0].astype(np.float64)) / 2.0**63, words[1] / 2.0**64
         radius = np.sqrt(-2.0 * np.log(u))
         both = np.concatenate([radius * np.cos(2 * np.pi * v), radius * np.sin(2 * np.pi * v)], 1)
         expected.append(both.sum(0)[:size] / 2.0 * 3.0)
@@ -193,18 +208,38 @@ def test_noise_is_the_literal_transform_of_the_stream_on_any_number_of_threads(c
     np.testing.assert_allclose(found[0].numpy(), np.concatenate([np.empty(0), *expected]), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_that_is_added_in_place_is_the_same_and_rounded_once(dtype: torch.dtype) -> None:
+    total = torch.linspace(-1.0, 1.0, 20_001, dtype=dtype)
+    expected = (SecureRandom(KEY).normal((20_001,), std=3.0) + total.double()).to(dtype)
+    assert SecureRandom(KEY).add_normal(total, std=3.0) is total
+    assert torch.equal(total, expected)
+    for wrong in (torch.ones(4, 2).T, torch.ones(3, device="meta")):
+        with pytest.raises(ParameterError, match="total must be contiguous and on the CPU"):
+            SecureRandom(KEY).add_normal(wrong)
+
+
 def test_words_of_zeros_and_of_the_ends_give_finite_noise() -> None:
     """The stream's extreme words: the largest radius, half a turn, and no radius."""
     space, out = _secure._Workspace(2), torch.empty(2, dtype=torch.float64)
+    largest = math.sqrt(-math.log(2.0**-128))
     for radius, angle, expected in (
-        (0, 0, 4 * math.sqrt(-2 * math.log(2.0**-63))),
-        (0, -(2**63), -4 * math.sqrt(-2 * math.log(2.0**-63))),
+        (0, 0, 4 * largest),
+        (0, -(2**63), -4 * largest),
+        (1, 0, 4 * math.sqrt(-math.log(2.0**-126 + 2.0**-128))),
         (2**63 - 1, 5, 0.0),
         (-(2**63), 0, 0.0),
     ):
         space._words[0], space._words[1] = radius, angle
-        space.put_sums(out, 1.0)
+        space.put_sums(out, 2.0)
         assert bool(torch.isfinite(out).all())
         np.testing.assert_allclose(out[0], expected, atol=1e-7)
-    assert expected == 0.0 < 4 * math.sqrt(-2 * math.log(2.0**-63)) / 2 < 18.7
-    assert stats.norm.logsf(18.69) + math.log(2) < -76 * math.log(10)
+    assert expected == 0.0 < 4 * largest / 2 < 18.84
+    assert stats.norm.logsf(18.8) + math.log(2) < -77 * math.log(10)
+
+
+def test_the_page_has_the_stored_costs() -> None:
+    from benchmarks.noise import STORED, table
+
+    page = (STORED.parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    assert table(json.loads(STORED.read_text(encoding="utf-8"))) in page

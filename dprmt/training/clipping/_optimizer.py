@@ -131,6 +131,8 @@ class NoisySum:
         std = self.noise_multiplier * self.max_grad_norm
         generator, secure = self.generator, self.secure_mode
         if isinstance(generator, SecureRandom):  # rounded once, after the noise
+            if not self.keeps_sums and total.device.type == "cpu" and total.is_contiguous():
+                return generator.add_normal(total, std=std)
             return generator.normal(total.shape, std=std, device=total.device).add_(total).to(total.dtype)
         if secure or std == 0:
             return total + _generate_noise(std=std, reference=total, generator=generator, secure_mode=secure)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NoReturn
@@ -17,6 +17,7 @@ from dprmt.training.randomness._cipher import KEY_BYTES, ROOM, CipherStream
 
 _SUMMANDS = 4  # 2n normals with n = 2: the work of the attack is 2^(53(2n - 1))
 _PIECE = 1 << 14  # entries of noise made at once: half a MiB of every intermediate, which the caches hold
+_LEAST = torch.tensor(2.0**-128, dtype=torch.float64, device="cpu")  # of a squared uniform number
 
 
 class SecureRandom:
@@ -30,15 +31,15 @@ class SecureRandom:
 
     Formal guarantees
     -----------------
-    *The stream* is AES-256 in counter mode of the library `cryptography`. To whoever has not the key, and cannot tell
-    AES from a random permutation, N blocks of it are uniform up to an advantage of N²/2¹²⁹.
+    *The stream* is AES-256 in counter mode, that inside GCM of the library `cryptography`. To whoever has not the key,
+    and cannot tell AES from a random permutation, N blocks of it are uniform up to an advantage of N²/2¹²⁹.
 
     *The noise* of every entry is half the sum of four normals (Holohan and Braghin 2021, arXiv:2107.10138, section
     5.1; Opacus does the same), each by Box and Muller's transform of two 64-bit words, rounded to the 53 bits of
     float64, and no two of the four from the same pair of words. A single normal in floating point is one of at most
     2⁵³ values, and which ones tells the sum before the noise (Mironov 2012; Jin et al. 2021, arXiv:2112.05307); to
     search the values of a sum of four takes 2¹⁵⁹ steps. Nothing is rejected: how long an entry takes does not depend on
-    its value, up to the hardware's arithmetic. Of N(0, 1), what lies beyond 18.7, with probability below 10⁻⁷⁶, does
+    its value, up to the hardware's arithmetic. Of N(0, 1), what lies beyond 18.8, with probability below 10⁻⁷⁷, does
     not occur.
 
     *The coins* compare 64-bit integers with ⌊q·2⁶⁴⌋: a sample is taken with exactly this probability over 2⁶⁴, never
@@ -101,10 +102,45 @@ class SecureRandom:
         ParameterError
             If ``std`` is out of range.
         """
-        scale = check_real("std", std, low=0.0) / math.sqrt(_SUMMANDS)
-        result = torch.empty(math.prod(shape), dtype=torch.float64)
-        self._fill(result, scale)
+        scale = check_real("std", std, low=0.0)
+        result = torch.empty(math.prod(shape), dtype=torch.float64, device="cpu")
+        self._in_pieces(result, partial(_Workspace.put_sums, scale=scale))
         return result.view(tuple(shape)).to(device)
+
+    def add_normal(self, total: torch.Tensor, *, std: float = 1.0) -> torch.Tensor:
+        """Add what :meth:`normal` draws to a sum, in place, in float64; rounded once, to the sum's dtype.
+
+        Takes no memory of the sum's size.
+
+        Parameters
+        ----------
+        total : Tensor
+            Contiguous, on the CPU.
+        std : float
+            >= 0.
+
+        Returns
+        -------
+        Tensor
+            The sum.
+
+        Raises
+        ------
+        ParameterError
+            If the sum lies otherwise, or ``std`` is out of range.
+
+        Examples
+        --------
+        >>> key = bytes(32)
+        >>> noise = SecureRandom(key).normal((3,), std=2.0)
+        >>> bool((SecureRandom(key).add_normal(torch.ones(3), std=2.0) == (1.0 + noise).float()).all())
+        True
+        """
+        scale = check_real("std", std, low=0.0)
+        if total.device.type != "cpu" or not total.is_contiguous():
+            raise ParameterError("total", f"on {total.device}", "contiguous and on the CPU")
+        self._in_pieces(total.view(-1), partial(_Workspace.add_sums, scale=scale))
+        return total
 
     def poisson_sample(self, size: int, rate: float) -> list[int]:
         """The numbers below ``size`` whose coins, each with probability ``rate``, fall on heads.
@@ -161,8 +197,8 @@ class SecureRandom:
             left -= len(accepted[-1])
         return torch.from_numpy(np.concatenate(accepted))
 
-    def _fill(self, result: torch.Tensor, scale: float) -> None:
-        """Sums of normals: words are drawn in order, and turned into normals by as many threads as torch has."""
+    def _in_pieces(self, result: torch.Tensor, work: Callable[[_Workspace, torch.Tensor], None]) -> None:
+        """Words are drawn in order, and turned into entries by as many threads as torch has."""
         pieces = result.split(_PIECE) if len(result) else ()
         several = max(1, min(torch.get_num_threads(), len(pieces)))
         spaces = [_Workspace(min(_PIECE, len(result))) for _ in range(several)]
@@ -174,9 +210,9 @@ class SecureRandom:
                 for space in spaces[: len(now)]:
                     self.__stream.fill(space.bytes)
                 if several == 1:
-                    spaces[0].put_sums(now[0], scale)
+                    work(spaces[0], now[0])
                 else:
-                    list(pool.map(partial(_Workspace.put_sums, scale=scale), spaces, now))
+                    list(pool.map(work, spaces, now))
 
 
 class _Workspace:
@@ -187,39 +223,41 @@ class _Workspace:
         shape = (2, _SUMMANDS, self._half)
         size = 8 * math.prod(shape)
         buffer = np.empty(size + ROOM, dtype=np.uint8)
-        self.bytes, self._words = buffer.data, buffer[:size].view("<i8").reshape(shape)
-        self._numbers, self._cosine = np.empty(shape), np.empty(shape[1:])
+        self.bytes, self._words = buffer.data, torch.from_numpy(buffer[:size].view("<i8").reshape(shape))
+        self._numbers = self._words.view(torch.float64)  # in their place: 64 bits each
+        self._radius, self._sine = self._numbers
+        self._cosine = torch.empty_like(self._sine)
+        self._noise = torch.empty(count, dtype=torch.float64, device="cpu")
+        self._radii, self._sines, self._cosines = (part.numpy() for part in (self._radius, self._sine, self._cosine))
+
+    def add_sums(self, total: torch.Tensor, scale: float) -> None:
+        """Add entries to what is there; in float64, and rounded once."""
+        noise = self._noise[: len(total)]
+        self.put_sums(noise, scale)
+        total.copy_(noise.add_(total))
 
     def put_sums(self, out: torch.Tensor, scale: float) -> None:
-        """Box and Muller's transform of pairs of words, and the summands' sums times ``scale``.
+        """Box and Muller's transform of pairs of words, and the summands' sums times ``scale`` over their deviation.
 
-        A word w is a number of [-2⁶³, 2⁶³). The radius is √(-2 log u) with u = |w|/2⁶³, which an odd w keeps above 0;
-        half the angle is πw/2⁶⁴. With t its tangent and q = 2/(1 + t²), the cosine is q - 1 and the sine tq: one
-        tangent takes half the time of both, and has no steps that depend on its value.
+        A word w is a number of [-2⁶³, 2⁶³). The radius is √(-log u²) with u² = (w/2⁶³)² + 2⁻¹²⁸, of which the last term
+        is below all roundings unless w is almost 0, where it keeps the radius finite; the angle is πw/2⁶³. Each
+        operation takes the same steps for all numbers.
         """
         # Entries i and i + half share their pairs, so that the four numbers of one entry are of four pairs.
-        np.bitwise_or(self._words[0], 1, out=self._words[0])
-        np.copyto(self._numbers, self._words, casting="unsafe")
-        (radius, sine), cosine = self._numbers, self._cosine
-        radius *= 2.0**-63
-        radius *= radius
-        np.sqrt(np.negative(np.log(radius, out=radius), out=radius), out=radius)
-        sine *= math.pi * 2.0**-64
-        np.tan(sine, out=sine)
-        np.multiply(sine, sine, out=cosine)
-        cosine += 1.0
-        np.divide(2.0, cosine, out=cosine)
-        sine *= cosine
-        cosine -= 1.0
-        entries, left = out.numpy(), len(out) - self._half
-        _put_sum(cosine, radius, entries[: self._half])
-        _put_sum(sine[:, :left], radius[:, :left], entries[self._half :])
-        entries *= scale
+        self._numbers.copy_(self._words)
+        radius, sine = self._radius, self._sine
+        torch.addcmul(_LEAST, radius, radius, value=2.0**-126, out=radius)
+        torch.log(radius, out=radius)
+        torch.sqrt(radius.mul_(-(scale**2) / _SUMMANDS), out=radius)
+        sine.mul_(math.pi * 2.0**-63)
+        torch.cos(sine, out=self._cosine)
+        torch.sin(sine, out=sine)
+        entries = out.numpy()
+        _put_sum(self._cosines, self._radii, entries[: self._half])
+        _put_sum(self._sines, self._radii, entries[self._half :])
 
 
-def _put_sum(numbers: np.ndarray, radius: np.ndarray, out: np.ndarray) -> None:
+def _put_sum(numbers: np.ndarray, radii: np.ndarray, out: np.ndarray) -> None:
     """Of four products."""
-    numbers *= radius
-    np.add(numbers[0], numbers[1], out=numbers[0])
-    np.add(numbers[2], numbers[3], out=numbers[2])
-    np.add(numbers[0], numbers[2], out=out)
+    present = len(out)
+    np.einsum("ij,ij->j", numbers[:, :present], radii[:, :present], out=out)
