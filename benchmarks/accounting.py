@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import relations, spectra_page, step_page
+from benchmarks import fused_page, relations, spectra_page, step_page
 from benchmarks.sweep import compared, misses, stored, table
 from dprmt.accounting import DPSGD, Hutchinson, calibrate, compose
 
@@ -200,7 +200,8 @@ def measured() -> dict[str, Any]:
     rows: dict[str, Any] = {"ours": [], "many": [], "peers": [], "first": first_calls(), "cold": cold_seconds()}
     for name, work in ours().items():
         seconds, answer = cpu_seconds(work)
-        ends = [answer.lower, answer.upper] if hasattr(answer, "lower") else [answer, answer]
+        calibrated = isinstance(answer, DPSGD)
+        ends = 2 * [answer.noise_multiplier] if calibrated else [answer.lower, answer.upper]
         rows["ours"].append({"question": name, "ms": 1e3 * seconds, "answer": ends})
     for name, (work, number) in many().items():
         seconds, answer = cpu_seconds(work, repeats=2)
@@ -283,7 +284,8 @@ def page(rows: dict[str, Any]) -> str:
         parts += ["## Random mechanisms", _ABOUT_SWEEP.format(count=len(answers)), table(answers)]
         parts += [_AGAINST.format(found=compared(answers, stored(_EARLIER))), misses(answers)]
     notes = _SWEEP.with_name("notes.md")
-    parts += [spectra_page.section(), notes.read_text().strip() if notes.exists() else "", step_page.section()]
+    parts += [spectra_page.section(), notes.read_text().strip() if notes.exists() else ""]
+    parts += [fused_page.section(), step_page.section()]
     parts.append(relations.page(stored(relations.RESULTS)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
