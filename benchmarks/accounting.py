@@ -11,6 +11,7 @@ accuracies, and its answer stands beside ours, which is an interval that holds t
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import relations, spectra_page, step_page
+from benchmarks import fused_page, relations, spectra_page, step_page
 from benchmarks.sweep import compared, misses, stored, table
 from dprmt.accounting import DPSGD, Hutchinson, calibrate, compose
 
@@ -75,6 +76,8 @@ def ours() -> dict[str, Callable[[], Any]]:
         phases = [(_mechanism(sigma, probes), 2) for sigma in np.linspace(0.7, 1.3, 200)]
         schedule = compose(phases)
         questions[f"ε, 200 phases, {name}"] = lambda s=schedule: s.epsilon(DELTA)
+    for who in PROBES:
+        questions[f"ε, 100 phases, 32 {who} probes, T = 400 in all"] = _phases(who == "secret")
     polynomial = DPSGD(2.32, 0.001237, Hutchinson(2, rank=2, analysis="envelope"))
     questions["ε, 2 public probes, σ = 2.32, q = 0.001237, T = 363,816, δ = 1.4e-10"] = lambda: polynomial.epsilon(
         363_816, 1.4e-10
@@ -86,12 +89,26 @@ def ours() -> dict[str, Callable[[], Any]]:
     return questions
 
 
+def _phases(secret: bool) -> Callable[[], Any]:
+    """Another σ each time, by a billionth: what phases share is kept, and would be found the second time."""
+    asked = itertools.count()
+
+    def ask() -> Any:
+        noise = np.linspace(0.7, 1.3, 100) * (1.0 + 1e-9 * next(asked))
+        return compose([(DPSGD(float(sigma), RATE, Hutchinson(32, secret=secret)), 4) for sigma in noise]).epsilon(
+            DELTA
+        )
+
+    return ask
+
+
 def _mechanism(sigma: float, probes: int | None) -> DPSGD:
     return DPSGD(sigma, RATE) if probes is None else DPSGD(sigma, RATE, Hutchinson(probes))
 
 
 _LONG = 10_000
 _BLOCK = 1_000
+_FIRST = 64  # what a run of training asks first
 
 
 def many() -> dict[str, tuple[Callable[[], Any], int]]:
@@ -105,12 +122,19 @@ def many() -> dict[str, tuple[Callable[[], Any], int]]:
                 lambda r=run, t=steps: r.epsilon(np.arange(1, t + 1), DELTA),
                 steps,
             )
+        questions[f"ε after each of the first {_FIRST} steps, {name}"] = _first(run)
         questions[f"δ at 100 ε, {name} (a)"] = lambda r=run: r.delta(STEPS, np.linspace(0.1, 12.0, 100)), 100
         questions[f"trade-off at 100 points, {name} (a)"] = (
             lambda r=run: r.trade_off(STEPS, np.linspace(0, 1, 100)),
             100,
         )
+    secret = DPSGD(SIGMA, RATE, Hutchinson(32, secret=True))
+    questions[f"ε after each of the first {_FIRST} steps, 32 secret probes"] = _first(secret)
     return questions
+
+
+def _first(run: DPSGD) -> tuple[Callable[[], Any], int]:
+    return lambda: run.epsilon(np.arange(1, _FIRST + 1), DELTA), _FIRST
 
 
 def first_calls() -> dict[str, float]:
@@ -176,7 +200,8 @@ def measured() -> dict[str, Any]:
     rows: dict[str, Any] = {"ours": [], "many": [], "peers": [], "first": first_calls(), "cold": cold_seconds()}
     for name, work in ours().items():
         seconds, answer = cpu_seconds(work)
-        ends = [answer.lower, answer.upper] if hasattr(answer, "lower") else [answer, answer]
+        calibrated = isinstance(answer, DPSGD)
+        ends = 2 * [answer.noise_multiplier] if calibrated else [answer.lower, answer.upper]
         rows["ours"].append({"question": name, "ms": 1e3 * seconds, "answer": ends})
     for name, (work, number) in many().items():
         seconds, answer = cpu_seconds(work, repeats=2)
@@ -259,7 +284,8 @@ def page(rows: dict[str, Any]) -> str:
         parts += ["## Random mechanisms", _ABOUT_SWEEP.format(count=len(answers)), table(answers)]
         parts += [_AGAINST.format(found=compared(answers, stored(_EARLIER))), misses(answers)]
     notes = _SWEEP.with_name("notes.md")
-    parts += [spectra_page.section(), notes.read_text().strip() if notes.exists() else "", step_page.section()]
+    parts += [spectra_page.section(), notes.read_text().strip() if notes.exists() else ""]
+    parts += [fused_page.section(), step_page.section()]
     parts.append(relations.page(stored(relations.RESULTS)))
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -2,6 +2,7 @@
 
     python -m benchmarks.denoiser                                               # some minutes
     python -m benchmarks.denoiser --results benchmarks/results/spectra.json     # a section of docs/performance.md
+    python -m benchmarks.denoiser --only 4096 --results benchmarks/results/spectra.json     # its largest matrices anew
 
 Errors are relative to the same computation in float64. Next to the bulk edge the shrinkage of a singular value
 amplifies its error, so that the float32 SVD is not always the more accurate one. Large matrices are denoised by both of
@@ -65,6 +66,7 @@ LARGE = (
     Case("large, 3 spikes", 1, (4096, 4096), (3.0, 2.0, 1.3), limit=1.0),
     Case("large, noise", 1, (4096, 4096), (), limit=1.0),
 )
+_FEW_KINDS_FROM = 4000  # such matrices take seconds each
 KINDS = ("torch", "float32"), ("torch", "float64"), ("numpy", "float32"), ("numpy", "float64")
 
 Layers = dict[str, Any]
@@ -169,20 +171,32 @@ def measure_laws() -> list[dict[str, Any]]:
     return rows
 
 
+def large_rows(side: int | None = None) -> list[dict[str, Any]]:
+    """Rows of the second table, of matrices with this longer side alone if one is named."""
+    cases = [case for case in LARGE if side in (None, max(case.shape))]
+    kinds = {case: KINDS if max(case.shape) < _FEW_KINDS_FROM else KINDS[:2] for case in cases}
+    return [measure_large(case, *kind) for case in cases for kind in kinds[case]]
+
+
+def with_large_rows(rows: dict[str, Any], anew: list[dict[str, Any]]) -> dict[str, Any]:
+    """Earlier results in which these rows take the place of those of the same matrix, library and type."""
+    name = lambda row: (row["name"], tuple(row["shape"]), row["library"], row["dtype"])  # noqa: E731
+    found = {name(row): row for row in [*rows["large"], *anew]}
+    return rows | {"large": list(found.values())}
+
+
 def main() -> None:
     """Print the tables, and write them where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, help="a JSON file to write")
+    parser.add_argument("--results", type=Path, help="a JSON file to write; with --only, whose other rows stay")
+    parser.add_argument("--only", type=int, help="the longer side of the matrices to measure, of the second table")
     arguments = parser.parse_args()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    rows = {
-        "denoiser": [measure(case) for case in CASES],
-        "large": [
-            measure_large(case, *kind) for case in LARGE for kind in (KINDS if max(case.shape) < 4000 else KINDS[:1])
-        ],
-        "laws": measure_laws(),
-    }
+    if arguments.only:
+        rows = with_large_rows(json.loads(arguments.results.read_text()), large_rows(arguments.only))
+    else:
+        rows = {"denoiser": [measure(case) for case in CASES], "large": large_rows(), "laws": measure_laws()}
     torch.set_num_threads(threads)
     print(tables(rows))
     if arguments.results:

@@ -60,7 +60,8 @@ def _met(value: float, limit: float) -> str:
 _ABOUT = """\
 Written by `python -m benchmarks.denoiser --results benchmarks/results/spectra.json`: CPU time on one thread, the best
 of a few runs that take turns with a full decomposition and the same shrinkage. Spikes are singular values above the
-bulk edge; errors are against float64.
+bulk edge; errors are against float64. Matrices of 4096 × 4096 were measured in a run of their own (`--only 4096`), on a
+busier machine.
 
 Two ways find few spikes with proof that there are no others (`backend=` of `denoise`): a Lanczos iteration on YYᵀ with
 an exact proof, and products with Y alone, whose proof fails with probability 1e-12 at most (`spectra/_krylov.py`).

@@ -24,6 +24,7 @@ from dprmt.accounting.composition._step_law import (
     rough_meshing,
 )
 from dprmt.accounting.pairs import (
+    AtomicPair,
     CellRows,
     LossCells,
     LossPMF,
@@ -83,6 +84,8 @@ def laws_side_by_side(
 
 def most_variation(pair: StepPair, ends: tuple[float, float], direction: Direction, mesh: float) -> float:
     """At least H_1 of what the pair stands for; from a rough law where its sensitivity is secret."""
+    if isinstance(pair, AtomicPair):
+        return pair.total_variation() + _ROUNDING
     if not isinstance(pair, Public):
         return discrete_variation(law_of_step(pair, ends, rough_meshing(direction, mesh, _GROWTH))[0])
     public = _public(pair)

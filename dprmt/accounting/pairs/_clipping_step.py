@@ -102,13 +102,12 @@ class ClippingStep:
         law = self.norm_ratio(bins, below)
         if self.law.is_stochastic:
             return self._by_law(law, below), self._below(law)
-        ordered, deciding = self._ordered, below / self.tail_share
         lower: StepPair = self._below(law)
-        if ordered is None:
+        if self.is_charged_by_majorant(below):
             return self._by_majorant(law), lower
+        ordered, deciding = self._ordered, below / self.tail_share
+        assert ordered is not None  # else the majorant is all there is
         is_steep = self._is_steep(deciding)
-        if self.law.envelope is not None and not is_steep:
-            return self._by_majorant(law), lower
         other = replace(self, law=ordered).norm_ratio(bins, below)
         if self.law.envelope is None:  # neither law is attained
             lower = SmallerLowerPair(self._below(law), self._below(other))
@@ -116,6 +115,15 @@ class ClippingStep:
                 return self._by_majorant(law), lower
         wide = self.norm_ratio(bins, 1e-4 * below) if self.tail_share >= 1e-3 else law  # it is charged many times
         return smaller_of(self._by_majorant(wide), self._by_law(other, below), min(deciding, 0.1)), lower
+
+    def is_charged_by_majorant(self, below: float) -> bool:
+        """Whether the majorant (C3) of one law is all there is above, and its curve all there is below.
+
+        ``below``: mass of the squared-norm ratio's law that may be cut off.
+        """
+        if self.law.is_stochastic:
+            return False
+        return self._ordered is None or (self.law.envelope is not None and not self._is_steep(below / self.tail_share))
 
     @property
     def _ordered(self) -> NormLaw | None:

@@ -61,6 +61,13 @@ class AtomicPair:
             q_above=float(q[-1]),
         )
 
+    def total_variation(self) -> float:
+        """At least H_1 of what it stands for, in either direction."""
+        more = self.p * -np.expm1(-self.losses)
+        vanishing = self.infinite if self.vanishing is None else self.vanishing
+        removed, added = np.maximum(more, 0.0).sum() + self.infinite, np.maximum(-more, 0.0).sum() + vanishing
+        return float(max(removed, added)) + self.slack
+
 
 def replaced_by_potentials(
     x: Array, mass: Array, below: float, noise_multiplier: float, sample_rate: float, bins: int, tail: float

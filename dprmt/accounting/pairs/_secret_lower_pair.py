@@ -160,15 +160,20 @@ def finite(thresholds: Array) -> Array:
 
 def cells_of_curve(nodes: Array, t: Array, value: Array, rest: Array, sample_rate: float) -> LossCells:
     """Masses between loss nodes of the pair whose curve joins the points at thresholds ``t``; ``rest`` is 1 - value."""
-    value, rest = np.concatenate([[1.0], value, [0.0]]), np.concatenate([[0.0], rest, [1.0]])
-    step = np.where(value[:-1] < 0.5, -np.diff(value), np.diff(rest))
     ends = np.concatenate([[-np.inf], t, [np.inf]])
-    absent = interval_masses(ends)
-    present = (1.0 - sample_rate) * absent + sample_rate * step
+    present, absent = masses_between(ends, value, rest, sample_rate)
     far = int(np.searchsorted(ends, _FAR))
     p_masses, q_masses, ratio = merged(present[:far], absent[:far])
     _merge_far(p_masses, q_masses, ratio, present[far:], _log_masses(ends[far:]))
     return by_node(nodes, np.array(p_masses), np.array(q_masses), np.array(ratio))
+
+
+def masses_between(ends: Array, value: Array, rest: Array, sample_rate: float) -> tuple[Array, Array]:
+    """P- and Q-masses between thresholds, the first of which is -∞ and the last ∞, by a curve at the inner ones."""
+    value, rest = np.concatenate([[1.0], value, [0.0]]), np.concatenate([[0.0], rest, [1.0]])
+    step = np.where(value[:-1] < 0.5, -np.diff(value), np.diff(rest))
+    absent = interval_masses(ends)
+    return (1.0 - sample_rate) * absent + sample_rate * step, absent
 
 
 def _log_masses(points: Array) -> Array:

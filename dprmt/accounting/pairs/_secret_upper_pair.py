@@ -72,7 +72,7 @@ class SecretUpperPair:
 
     def last_threshold(self, tail: float) -> float:
         """A threshold beyond which P has mass at most ``tail`` if the sample takes part, and Q as well."""
-        return _upper_end(self.shift, self.mass, tail)
+        return upper_end(self.shift, self.mass, tail)
 
     @cached_property
     def _sums(self) -> _Sums:
@@ -364,7 +364,7 @@ def _hermite(target: Array, right: Array, table: Array, grid: Array, slope: Arra
     return grid[left] + share * rise
 
 
-def _upper_end(shift: Array, mass: Array, tail: float) -> float:
+def upper_end(shift: Array, mass: Array, tail: float) -> float:
     """A t with E Φ(μ - t) ≤ ``tail`` (and Φ(-t) ≤ ``tail``)."""
     share = np.minimum(tail / (mass.size * mass), 0.5)
     return float(max(np.max(shift - ndtri(share)), -ndtri(tail)))
