@@ -130,6 +130,17 @@ def test_a_row_that_compares_what_is_not_printed_is_an_error() -> None:
         states([*measured, stray], forensic_rows())
 
 
+@pytest.mark.parametrize("is_measured", [True, False])
+@pytest.mark.parametrize("off", [1.0001, 0.9, 2.0])
+def test_a_row_beside_another_number_than_the_printed_one_is_an_error(is_measured: bool, off: float) -> None:
+    measured = [row for name in ITEMS if (result := load(name)) for row in result.found.rows]
+    printed = next(row for row in measured if row.verdict() and row.published and len(row.cells) == 1)
+    wrong = replace(printed, published=(printed.published or 0.0) * off)
+    of = ([*measured, wrong], forensic_rows()) if is_measured else (measured, [*forensic_rows(), wrong])
+    with pytest.raises(StatelessError, match="and the file has"):
+        states(*of)
+
+
 def changed(key: str, factor: float) -> Callable[[str], Published]:
     """The printed numbers with one multiplied, or, where it is 0, set to the factor."""
     name, at, column = key.split(".")
