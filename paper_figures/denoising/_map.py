@@ -6,8 +6,11 @@ over independent draws, which add up to those of larger batches. It is private, 
 
 from __future__ import annotations
 
+import math
+import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +43,10 @@ class Setting:
         The folder of its files; "" where it needs none.
     changes : mapping
         To the recipe.
-    stages : tuple of int
-        Steps trained before each look.
-    micro, count : int
-        Samples expected in each of so many draws.
+    stages : mapping of int to int
+        Steps trained before each look, and how many draws it adds up.
+    micro : int
+        Samples expected in a draw.
     train : str
         A file in place of the recipe's data; "" for these.
     """
@@ -51,9 +54,8 @@ class Setting:
     recipe: str
     files: str
     changes: Mapping[str, Any]
-    stages: tuple[int, ...]
+    stages: Mapping[int, int]
     micro: int
-    count: int
     train: str = ""
 
     def load(self) -> Recipe:
@@ -77,10 +79,9 @@ class Setting:
         """The recipe's δ."""
         return load_recipe(self.recipe).privacy.delta
 
-    @property
-    def sizes(self) -> list[int]:
-        """Batches, from one draw to all of them, each twice the one before."""
-        return [self.micro * 2**power for power in range(self.count.bit_length()) if 2**power <= self.count]
+    def sizes(self, steps: int) -> list[int]:
+        """Batches of the look after so many steps, from one draw to all of them, each twice the one before."""
+        return [self.micro * 2**power for power in range(self.stages[steps].bit_length())]
 
 
 def _files(folder: str, names: tuple[str, ...]) -> list[str]:
@@ -88,24 +89,25 @@ def _files(folder: str, names: tuple[str, ...]) -> list[str]:
 
 
 _SST2 = {"training.batch_size": 400, "training.steps": 40, "data.max_tokens": 64}
+_HALF = {"model.dtype": "bfloat16"}
+"""Frozen weights and products in 16 bits, adapters and sums in 32: two thirds of the time."""
 SETTINGS: dict[str, Setting] = {
-    "MiniLM, docstrings, LoRA": Setting("minilm-docstrings", "", {}, (0, 30), 64, 32),
+    "MiniLM, docstrings, LoRA": Setting("minilm-docstrings", "", {}, {0: 32, 30: 32}, 64),
     "MiniLM, docstrings, all weights": Setting(
         "minilm-docstrings",
         "",
         {"model.finetune": "full", "model.lora": None, "optimizer.learning_rate": 5e-4, "training.steps": 10},
-        (0, 10),
+        {0: 16, 10: 16},
         64,
-        16,
     ),
-    "MiniLM, SST-2, LoRA": Setting("minilm-sst2", "sst2", _SST2, (0, 40), 64, 64),
+    "MiniLM, SST-2, LoRA": Setting("minilm-sst2", "sst2", _SST2, {0: 64, 40: 64}, 64),
     "MiniLM, SST-2, LoRA in the last matrix": Setting(
-        "minilm-sst2", "sst2", {**_SST2, "model.lora.targets": ["layer.5.output.dense"]}, (0, 40), 64, 64
+        "minilm-sst2", "sst2", {**_SST2, "model.lora.targets": ["layer.5.output.dense"]}, {0: 64, 40: 64}, 64
     ),
-    "SmolLM2, E2E, LoRA": Setting("smollm2-e2e", "e2e", {"training.steps": 6}, (0, 6), 16, 16),
-    "SmolLM2, DART, LoRA": Setting("smollm2-dart", "dart", {}, (0,), 16, 16, "dart-v1.1.1-full-dev.json"),
-    "small RoBERTa, docstrings": Setting("roberta-tiny-docstrings", "", {}, (0, 60), 64, 64),
-    "small Qwen3, docstrings": Setting("qwen3-tiny-docstrings", "", {}, (0, 30), 64, 32),
+    "SmolLM2, E2E, LoRA": Setting("smollm2-e2e", "e2e", {**_HALF, "training.steps": 6}, {0: 256, 6: 16}, 16),
+    "SmolLM2, DART, LoRA": Setting("smollm2-dart", "dart", _HALF, {0: 64, 6: 16}, 16, "dart-v1.1.1-full-dev.json"),
+    "small RoBERTa, docstrings": Setting("roberta-tiny-docstrings", "", {}, {0: 64, 60: 64}, 64),
+    "small Qwen3, docstrings": Setting("qwen3-tiny-docstrings", "", {}, {0: 32, 30: 32}, 64),
 }
 
 
@@ -162,12 +164,14 @@ def label(name: str, steps: int) -> str:
     return f"{name}, step {steps}"
 
 
-def looks(name: str, known: Collection[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Train a setting's recipe from look to look; each that is not known as a name and what was seen."""
+def looks(name: str, known: Collection[str] = (), minutes: float | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Train a setting's recipe from look to look; each that is not known as a name and what was seen.
+
+    A look that takes longer than ``minutes`` by the clock ends at the batches it has reached by then.
+    """
     setting = SETTINGS[name]
     recipe = setting.load()
     loaded, data = _loaded(recipe)
-    noise = {f"{epsilon:g}": noise_multipliers(setting, recipe, len(data.train), epsilon) for epsilon in EPSILONS}
     trained = 0
     for steps in setting.stages:
         if steps > trained:
@@ -175,6 +179,8 @@ def looks(name: str, known: Collection[str] = ()) -> Iterator[tuple[str, dict[st
             trained = steps
         if label(name, steps) in known:
             continue
+        layers = look(setting, recipe, loaded, data, steps, minutes)
+        sizes = setting.sizes(steps)[: len(layers[0]["tops"])]
         yield (
             label(name, steps),
             {
@@ -182,14 +188,14 @@ def looks(name: str, known: Collection[str] = ()) -> Iterator[tuple[str, dict[st
                 "step": steps,
                 "samples": len(data.train),
                 "length": recipe.training.steps,
-                "sizes": setting.sizes,
-                "noise": noise,
-                "layers": look(setting, recipe, loaded, data),
+                "sizes": sizes,
+                "noise": {f"{of:g}": noise_multipliers(recipe, sizes, len(data.train), of) for of in EPSILONS},
+                "layers": layers,
             },
         )
 
 
-def noise_multipliers(setting: Setting, recipe: Recipe, samples: int, epsilon: float) -> list[float | None]:
+def noise_multipliers(recipe: Recipe, sizes: list[int], samples: int, epsilon: float) -> list[float | None]:
     """The recipe's length at this ε, for each batch; None where a batch is larger than the data."""
     delta = recipe.privacy.delta
     return [
@@ -198,12 +204,15 @@ def noise_multipliers(setting: Setting, recipe: Recipe, samples: int, epsilon: f
         ).noise_multiplier
         if size <= samples
         else None
-        for size in setting.sizes
+        for size in sizes
     ]
 
 
-def look(setting: Setting, recipe: Recipe, loaded: LoadedModel, data: TaskData) -> list[dict[str, Any]]:
+def look(
+    setting: Setting, recipe: Recipe, loaded: LoadedModel, data: TaskData, steps: int, minutes: float | None = None
+) -> list[dict[str, Any]]:
     """Every matrix with a gradient: role, shape, λ₁ and λ₁ … λ₅ of sums over C by batch, the batch that detects it."""
+    count = setting.stages[steps]
     changes = {
         "optimizer.name": "gd",
         "optimizer.learning_rate": _STILL,
@@ -212,10 +221,10 @@ def look(setting: Setting, recipe: Recipe, loaded: LoadedModel, data: TaskData) 
         "privacy.noise_multiplier": 1.0,
         "training.batch_size": setting.micro,
         "training.micro_batch_size": min(setting.micro, recipe.training.micro_batch_size or setting.micro),
-        "training.steps": setting.count,
+        "training.steps": count,
     }
-    sums = Sums(setting.micro, setting.sizes)
-    _run(recipe.with_changes(changes), loaded, data, setting.count, [sums])
+    sums = Sums(setting.micro, setting.sizes(steps))
+    _run(recipe.with_changes(changes), loaded, data, count, [sums], minutes)
     clip = recipe.privacy.clipping_norm
     return [
         {
@@ -271,14 +280,32 @@ def _train(recipe: Recipe, loaded: LoadedModel, data: TaskData, steps: int) -> N
     _run(recipe, loaded, data, steps, [])
 
 
-def _run(recipe: Recipe, loaded: LoadedModel, data: TaskData, steps: int, observers: list[Observer]) -> None:
+def _run(
+    recipe: Recipe,
+    loaded: LoadedModel,
+    data: TaskData,
+    steps: int,
+    observers: list[Observer],
+    minutes: float | None = None,
+) -> None:
     from dprmt.training.data import per_sample_losses
 
+    end = math.inf if minutes is None else time.monotonic() + 60 * minutes
     task = ItemTask(data.train, data.collate, per_sample_losses, lambda item: len(item["input_ids"]))
     seed = recipe.training.seed + 31 * bool(observers)
-    with run_in_memory(
-        loaded.model, task, recipe.settings, noise_seed=seed, tokens=recipe.data.max_tokens, observers=observers
-    ) as run:
+    with (
+        _attention(recipe),
+        run_in_memory(
+            loaded.model, task, recipe.settings, noise_seed=seed, tokens=recipe.data.max_tokens, observers=observers
+        ) as run,
+    ):
         for done, _ in enumerate(run.steps(), start=1):
-            if done == steps:
+            if done == steps or time.monotonic() > end:
                 break
+
+
+def _attention(recipe: Recipe) -> AbstractContextManager[None]:
+    # The fused one's backward pass in 16 bits is slow on a CPU.
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    return sdpa_kernel(SDPBackend.MATH) if recipe.model.dtype == "bfloat16" else nullcontext()

@@ -26,6 +26,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="NAME")
     parser.add_argument("--data", metavar="FOLDER", help="where e2e/, dart/ and sst2/ lie")
     parser.add_argument("--results", metavar="FILE", default=str(RESULTS / "raw" / "gate-map.jsonl"))
+    parser.add_argument("--minutes", type=float, metavar="N", help="a look ends after so long, at the batches reached")
     options = parser.parse_args(arguments)
     if options.action == "train":
         _train(options)
@@ -46,6 +47,6 @@ def _train(options: argparse.Namespace) -> None:
             print(f"{name}: stored")
             continue
         before = cpu_seconds()
-        for stored_as, seen in looks(name, known):
+        for stored_as, seen in looks(name, known, options.minutes):
             append_line(file, {"name": stored_as, "cpu_seconds": round(cpu_seconds() - before, 1), "value": seen})
             print(f"{stored_as}: {len(seen['layers'])} matrices, {cpu_seconds() - before:.0f} s")

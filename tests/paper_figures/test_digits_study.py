@@ -123,11 +123,26 @@ def test_muon_lifts_all_directions_and_its_spiked_form_drops_noise() -> None:
     rule = Rule(METHODS["spiked Muon"], torch.ones(4), 1.0)
     weights = {"first": torch.zeros(4, 40, 12), "second": torch.zeros(4, 12, 10)}
     spike = torch.zeros(40, 12)
-    spike[0, 0] = 60.0
+    spike[0, 0] = 16.0  # half of it would not stand out
     gradient = {"first": noise + spike, "second": noise[:, :12, :10].clone()}
     moved = rule.move(weights, gradient)
     assert torch.linalg.matrix_rank(moved["first"], rtol=1e-3).tolist() == [1] * 4
     assert float(moved["second"].abs().max()) == 0.0
+
+
+def test_a_spike_too_weak_for_one_gradient_stands_out_of_a_momentum_of_known_noise() -> None:
+    """At 1.3 thresholds of a gradient's noise; pure noise beside it stays below the gate."""
+    generator = torch.Generator().manual_seed(6)
+    spike = torch.zeros(40, 12)
+    spike[0, 0] = 6.0
+    rule = Rule(METHODS["spiked Muon"], torch.ones(1), 1.0)
+    weights = {"first": torch.zeros(1, 40, 12), "second": torch.zeros(1, 12, 10)}
+    for step in range(20):
+        noise = torch.randn(1, 40, 12, generator=generator)
+        moved = rule.move(weights, {"first": spike + noise, "second": noise[:, :12, :10].clone()})
+        assert step or not moved["first"].any()
+    assert torch.linalg.matrix_rank(moved["first"], rtol=1e-3).tolist() == [1]
+    assert not moved["second"].any()
 
 
 def test_a_replaced_momentum_is_over_no_less_than_the_noise() -> None:

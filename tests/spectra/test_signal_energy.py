@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dprmt import ParameterError
-from dprmt.spectra import layer_products, signal_energy, signal_energy_over_steps
+from dprmt.spectra import (
+    bulk_edge,
+    detection_threshold,
+    kappa_for,
+    layer_products,
+    shrink,
+    signal_energy,
+    signal_energy_over_steps,
+)
 
 
 def noisy_gradients(energy, d, sigma, count, seed=0):
@@ -145,3 +153,19 @@ def test_over_steps_is_never_narrower_than_the_exact_interval(excess, d, steps, 
 def test_bad_input(call, name):
     with pytest.raises(ParameterError, match=name):
         call()
+
+
+def test_of_what_emerges_a_share_needs_one_dimension_and_of_its_limit_all():
+    """Twelve directions below the threshold: no singular value passes the gate, half of the shrunk energy is in one
+    direction or there is none, and half of the energy's upper limit is in no number of them.
+    """
+    shape, rank = (64, 128), 12
+    X = np.zeros(shape)
+    np.fill_diagonal(X[:rank, :rank], 0.6 * detection_threshold(shape, 1.0))
+    Y = X + np.random.default_rng(0).standard_normal(shape)
+    y = np.linalg.svd(Y, compute_uv=False)
+    assert y[0] < kappa_for(shape, 0.01) * bulk_edge(shape, 1.0)
+    seen, found = shrink(y, shape, 1.0) ** 2, signal_energy(Y, 1.0)
+    assert seen[0] >= seen.sum() / 2
+    assert found.low > 2 * seen.sum()
+    assert seen.sum() < found.high / 2

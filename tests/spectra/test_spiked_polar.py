@@ -118,6 +118,11 @@ def test_the_priced_optimum_is_the_clipped_coefficient(seed, k):
         assert value(near / max(1, np.linalg.norm(near, 2))) <= best + 1e-12
 
 
+def test_no_graph_goes_through_it():
+    Y = torch.eye(4, dtype=torch.float64, requires_grad=True)
+    assert not spiked_polar(Y, 0.01).requires_grad
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_tensors_come_back_as_they_were(dtype):
     rng = np.random.default_rng(0)
