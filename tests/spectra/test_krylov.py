@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dprmt.spectra import _krylov
 from dprmt.spectra._backends import leading_spectrum
@@ -204,3 +205,28 @@ def test_backend_without_the_product(spikes, library):
     np.testing.assert_allclose(np.asarray(spectrum.values)[0, above], np.asarray(usual.values)[0, above], rtol=2e-6)
     projections = [np.asarray(s.vectors)[0][:, above] for s in (spectrum, usual)]
     np.testing.assert_allclose(*(U @ U.T for U in projections), atol=2e-5)
+
+
+class LargestProduct(TorchDispatchMode):
+    """Entries of the largest product of matrices within."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm):
+            self.most = max(self.most, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_backend_without_the_product_forms_none(dtype):
+    """Nothing of the size of YYᵀ is multiplied together; the other way forms it, and is seen to."""
+    matrix = torch.from_numpy(noise(np.random.default_rng(9), 500, 700, [3.0, 2.0])).to(dtype)[None]
+    seen = {}
+    for backend in ("products", "lanczos"):
+        with LargestProduct() as products:
+            leading_spectrum(matrix, torch.tensor([1.02]), backend)
+        seen[backend] = products.most
+    assert 0 < seen["products"] <= 32 * 700
+    assert seen["lanczos"] >= 500 * 500
