@@ -41,6 +41,8 @@ TABLE = ("roberta-base", "roberta-4", "lora", "wide", "qwen3")
 LENGTHS = ("qwen3-1k", "qwen3-4k", "qwen3-16k")
 FRONT = ("layers-128", "layers-1024", "layers-4096")
 OPTIONS = ("decoder", "decoder+checkpointing", "decoder+autocast", "decoder+compile")
+FLOOR = "tiny"
+"""Of which a process takes hardly more than any step does beside tensors."""
 OF_LENGTHS = ("plain", "exact", "ghost", "hutchinson", "hutch++", "opacus ghost")
 OF_OPTIONS = ("plain", "exact", "ghost", "hutchinson", "opacus ghost")
 GPU_SIZES = ["--shapes", "roberta-base", "llama-1b", "--tokens", "512", "2048", "16384", "--batch", "16"]
@@ -107,7 +109,7 @@ GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16), "MALLOC_TRIM_THRESHOLD_": 
 def cells(shapes: Sequence[str], ways: Sequence[str], **options: Any) -> Iterator[Cell]:
     """All that are wanted, plain first at every shape."""
     for shape in shapes:
-        own = OF_LENGTHS if shape in (*LENGTHS, *FRONT) else OF_OPTIONS if shape in OPTIONS else WAYS
+        own = OF_LENGTHS if shape in (*LENGTHS, *FRONT, FLOOR) else OF_OPTIONS if shape in OPTIONS else WAYS
         yield from (Cell(shape, way, **options) for way in WAYS if way in ways and way in own)
 
 
@@ -119,7 +121,7 @@ def load(path: Path) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is not stored, and print the tables; or run the one cell that :func:`measured` asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", default=[*TABLE, *LENGTHS, *FRONT, *OPTIONS])
+    parser.add_argument("--shapes", nargs="+", default=[*TABLE, *LENGTHS, *FRONT, *OPTIONS, FLOOR])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--rounds", type=int, default=3, help="pairs of steps")
     parser.add_argument("--device", default="cpu")
@@ -145,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from benchmarks.step_cell import counts
 
         kept = load(path)
-        kept["counts"] = {name: counts(name) for name in (*TABLE, *LENGTHS, *FRONT)}
+        kept["counts"] = {name: counts(name) for name in (*TABLE, *LENGTHS, *FRONT, FLOOR)}
         path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     stored_only = options.counts or options.page or options.picture
     for tokens in () if stored_only else options.tokens:
