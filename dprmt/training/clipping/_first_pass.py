@@ -9,7 +9,7 @@ gradient is compared with what was captured.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -93,16 +93,43 @@ class FirstPass:
             weights = torch.zeros_like(losses)
             for row, weight in rows.items():
                 weights[row] = weight
-            gradients = list(self._gradients(losses, weights, [output for _, output, _ in outputs]))[::-1]
-            for name, output, axis in outputs:
-                gradient = gradients.pop()
-                if gradient is not None:
-                    by_sample = gradient.movedim(axis, 0)
-                    if _reaches_others(by_sample, rows):
-                        raise ParameterError("samples", name, _MIXED)
-                    if self._together:
-                        expected = {row: fingerprint(by_sample[row]) / weight for row, weight in rows.items()}
-                        output.register_hook(partial(self._compare_rows, name, axis, expected))
+            mixed, alone = self._look_at(losses, weights, rows, [(output, axis) for _, output, axis in outputs])
+            for place, (name, output, axis) in enumerate(outputs):
+                if mixed.get(place):
+                    raise ParameterError("samples", name, _MIXED)
+                if self._together and place in alone:
+                    output.register_hook(partial(self._compare_rows, name, axis, alone[place]))
+
+    def _look_at(
+        self,
+        losses: torch.Tensor,
+        weights: torch.Tensor,
+        rows: Mapping[int, float],
+        outputs: Sequence[tuple[torch.Tensor, int]],
+    ) -> tuple[dict[int, bool], dict[int, dict[int, torch.Tensor]]]:
+        """Of outputs, by their place: whether other rows are reached, and a fingerprint of these rows' gradients.
+
+        Gradients are looked at as they come, one after the other, and none is kept.
+        """
+        mixed: dict[int, bool] = {}
+        alone: dict[int, dict[int, torch.Tensor]] = {}
+
+        def arrives(place: int, axis: int, gradient: torch.Tensor) -> None:
+            by_sample = gradient.detach().movedim(axis, 0)
+            mixed[place] = _reaches_others(by_sample, rows)
+            if self._together:
+                alone[place] = {row: fingerprint(by_sample[row]) / weight for row, weight in rows.items()}
+
+        handles = [output.register_hook(partial(arrives, place, axis)) for place, (output, axis) in enumerate(outputs)]
+        try:
+            self._gradients(losses, weights, _deepest([output for output, _ in outputs]))
+            # Nothing is passed over: an output that no gradient came to is asked for by name.
+            if missed := [output for place, (output, _) in enumerate(outputs) if place not in mixed]:
+                self._gradients(losses, weights, missed)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return mixed, alone
 
     def _compare_rows(self, name: str, axis: int, expected: Mapping[int, torch.Tensor], gradient: torch.Tensor) -> None:
         """Note whether all losses give a row another gradient than its own loss did."""
@@ -210,14 +237,13 @@ class FirstPass:
         while self._handles:
             self._handles.pop().remove()
 
-    def _gradients(
-        self, losses: torch.Tensor, weights: torch.Tensor, outputs: Sequence[torch.Tensor]
-    ) -> Sequence[torch.Tensor | None]:
+    def _gradients(self, losses: torch.Tensor, weights: torch.Tensor, outputs: Sequence[torch.Tensor]) -> None:
+        """Have a backward pass come to outputs, and to all that lie between them and the losses."""
         self._model.disable_hooks()
         self.uses.asks = True
         try:
             with without_hook_warning():
-                return torch.autograd.grad(losses, outputs, weights, retain_graph=True, allow_unused=True)
+                torch.autograd.grad(losses, outputs, weights, retain_graph=True, allow_unused=True)
         finally:
             self.uses.asks = False
             self._model.enable_hooks()
@@ -238,6 +264,24 @@ def _looks(size: int, together: bool) -> list[dict[int, float]]:
     if not together:
         return [{0: 1.0}, {last: 1.0}]
     return [{0: 1.0, last: 2.0}] if last > 1 else [{0: 1.0}]
+
+
+def _deepest(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Those that depend on no other one."""
+    own = {output.grad_fn for output in outputs}
+    return [output for output in outputs if not _depends_on(output, own)]
+
+
+def _depends_on(output: torch.Tensor, nodes: Container[Any]) -> bool:
+    waiting, seen = [output.grad_fn], set()
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node in nodes:
+                return True
+            if node is not None and node not in seen:
+                seen.add(node)
+                waiting.append(node)
+    return False
 
 
 def _reaches_others(gradient: torch.Tensor, own: Mapping[int, float]) -> bool:
