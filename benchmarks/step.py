@@ -51,6 +51,9 @@ LIMIT = 600
 REVISION = 2
 """Raised when the code changes so that rows of ours move: those of an earlier one are marked on the page."""
 
+LOOK = 2
+"""Raised when only the first step's memory moves: cells of an earlier one are told apart by it."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -70,10 +73,10 @@ class Cell:
         return f"{self.shape}{sizes}: {self.way}"
 
 
-def measured(cell: Cell) -> dict[str, Any]:
+def measured(cell: Cell, whats: Sequence[str] = ("time", "memory")) -> dict[str, Any]:
     """What two processes say of a cell, or the last line of why one failed."""
     found: dict[str, Any] = {}
-    for what in ("time", "memory"):
+    for what in whats:
         command = [sys.executable, "-m", "benchmarks.step", "--cell", json.dumps([what, asdict(cell)])]
         environment = os.environ | {"OMP_NUM_THREADS": "1"} | (GIVES_BACK if what == "memory" else {})
         try:
@@ -130,6 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--again", action="store_true", help="measure what is stored, too")
     parser.add_argument("--out", type=Path, help="benchmarks/results/step.json, or step_cuda.json of a GPU")
     parser.add_argument(
+        "--memory", action="store_true", help="of what is stored, measure memory anew and keep the times"
+    )
+    parser.add_argument(
         "--counts", action="store_true", help="store what is counted of the shapes, and measure no steps"
     )
     parser.add_argument("--page", type=Path, help="write what is stored between the marks of this page")
@@ -153,8 +159,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for tokens in () if stored_only else options.tokens:
         sizes = {} if tokens is None else {"batch": options.batch, "tokens": tokens}
         for cell in cells(options.shapes, options.ways, rounds=options.rounds, device=options.device, **sizes):
-            if options.again or cell.key not in load(path)["cells"]:
-                found = halved(cell)
+            stored = load(path)["cells"].get(cell.key)
+            if options.memory and (stored is None or "failed" in stored):
+                continue
+            if options.again or options.memory or stored is None:
+                found = (stored | measured(cell, ["memory"])) if options.memory else halved(cell)
                 print(cell.key, found, flush=True)
                 kept = load(path)
                 kept["cells"][cell.key] = found

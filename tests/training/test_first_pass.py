@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
-from dprmt.training.clipping import make_private, register_norm_samplers
+from dprmt.training.clipping import TensorMemory, _first_pass, make_private, register_norm_samplers
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
 from tests.training.test_planted_bugs import literal_sum
@@ -240,3 +240,35 @@ def test_a_projected_weight_that_is_used_beside_its_layer_is_refused_too(
             continue
         with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'inner\.weight'"):
             step.accumulate(losses, samples=range(3), step=0)
+
+
+def test_the_look_keeps_no_gradient_of_an_output() -> None:
+    """Of six layers: beyond what later steps take, the first takes two outputs more, and not seven."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(32, 32), nn.Tanh())), nn.Linear(32, 32))
+    step, inputs, peaks = private(model, "ghost"), torch.randn(4, 256, 32), []
+    for number in range(2):
+        with TensorMemory() as memory:
+            step.accumulate(step.model(inputs).square().mean((1, 2)), samples=range(4), step=number)
+        peaks.append(memory.peak)
+        step.step()
+    output = inputs.nbytes
+    assert peaks[0] - peaks[1] <= 2 * output
+
+
+def test_an_output_that_the_search_passes_over_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that mix behind it are seen whatever the search says."""
+    model = nn.Sequential(nn.Linear(4, 4), Mixing(), nn.Linear(4, 1))
+    for found in (lambda outputs: outputs[:1], lambda outputs: outputs[-1:]):
+        monkeypatch.setattr(_first_pass, "_deepest", found)
+        step = private(model, "exact")
+        with pytest.raises(ParameterError, match="samples must be the first axis"):
+            step.accumulate(step.model(torch.randn(3, 4)).flatten(), samples=range(3), step=0)
+        step.close()
+
+
+class Mixing(nn.Module):
+    """Adds the mean over samples."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs + inputs.mean(0)

@@ -175,15 +175,16 @@ def written_whole(rank: int, size: int, path: str) -> tuple[int, str]:
 def test_the_trained_model_is_written_one_tensor_at_a_time(tmp_path: Path) -> None:
     """In safetensors' own format, from shards; a place that cannot be written to is refused in all processes."""
     path = tmp_path / "whole.safetensors"
-    # The last one lives until the next is there.
-    assert all(
-        most <= 2 and not problem for most, problem in in_processes(2, partial(written_whole, path=str(path)), tmp_path)
-    )
+    for most, problem in in_processes(2, partial(written_whole, path=str(path)), tmp_path):
+        assert most <= 2  # the last one lives until the next is there
+        assert not problem
     found, wanted = load_file(path), network().state_dict()
     assert found.pop("count") == 7
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
-    for _, problem in in_processes(2, partial(written_whole, path=str(tmp_path / "no" / "file")), tmp_path):
+    (tmp_path / "again").mkdir()
+    nowhere = partial(written_whole, path=str(tmp_path / "no" / "file"))
+    for _, problem in in_processes(2, nowhere, tmp_path / "again"):
         assert "No such file" in problem
 
 
