@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -259,12 +260,31 @@ def test_the_look_keeps_no_gradient_of_an_output() -> None:
 def test_an_output_that_the_search_passes_over_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples that mix behind it are seen whatever the search says."""
     model = nn.Sequential(nn.Linear(4, 4), Mixing(), nn.Linear(4, 1))
-    for found in (lambda outputs: outputs[:1], lambda outputs: outputs[-1:]):
-        monkeypatch.setattr(_first_pass, "_deepest", found)
+    for place in (0, -1):
+        monkeypatch.setattr(_first_pass, "_deepest", lambda outputs, place=place: [outputs[place].edge])
         step = private(model, "exact")
         with pytest.raises(ParameterError, match="samples must be the first axis"):
             step.accumulate(step.model(torch.randn(3, 4)).flatten(), samples=range(3), step=0)
         step.close()
+
+
+@pytest.mark.parametrize("ends", ["discarded", "summed"])
+def test_no_hook_keeps_the_graph_of_a_look(ends: str) -> None:
+    """Nothing of it waits for the collector of cycles: the sums are left, or nothing."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    step, inputs = private(model, "exact"), torch.randn(3, 8)
+    gc.disable()
+    try:
+        with TensorMemory() as memory:
+            losses = step.model(inputs).flatten()
+            if ends == "discarded":
+                step.discard()
+            else:
+                step.accumulate(losses, samples=range(3), step=0)
+            del losses
+    finally:
+        gc.enable()
+    assert memory.live == (0 if ends == "discarded" else 4 * sum(value.numel() for value in model.parameters()))
 
 
 class Mixing(nn.Module):

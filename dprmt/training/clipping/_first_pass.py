@@ -86,16 +86,19 @@ class FirstPass:
             parameter.grad = None  # what somebody left there would be added to
         outputs = [*self._outputs, *(self._watched(*one) for one in self._compiled if one[1].requires_grad)]
         self._outputs, self._compiled, self._is_looking = [], [], True
-        if len(losses) < self.least or not outputs or any(one.size != len(losses) for one in outputs):
-            return  # the last is refused by shape
-        for rows in _looks(len(losses), self._together):
-            weights = torch.zeros_like(losses)
-            for row, weight in rows.items():
-                weights[row] = weight
-            self._look_at(losses, weights, rows, outputs)
-            for one in outputs:
-                if one.mixed:
-                    raise ParameterError("samples", one.name, _MIXED)
+        try:
+            if len(losses) < self.least or not outputs or any(one.size != len(losses) for one in outputs):
+                return  # the last is refused by shape
+            for rows in _looks(len(losses), self._together):
+                weights = torch.zeros_like(losses)
+                for row, weight in rows.items():
+                    weights[row] = weight
+                self._look_at(losses, weights, rows, outputs)
+                for one in outputs:
+                    if one.mixed:
+                        raise ParameterError("samples", one.name, _MIXED)
+        finally:
+            _let_go(outputs)
 
     def _look_at(
         self, losses: torch.Tensor, weights: torch.Tensor, rows: Mapping[int, float], outputs: Sequence[_Output]
@@ -107,7 +110,7 @@ class FirstPass:
         try:
             self._gradients(losses, weights, _deepest(outputs))
             # Nothing is passed over: an output that no gradient came to is asked for by name.
-            if missed := [one for one in outputs if not one.arrived]:
+            if missed := [one.edge for one in outputs if not one.arrived and one.edge is not None]:
                 self._gradients(losses, weights, missed)
         finally:
             self._rows = None
@@ -223,6 +226,7 @@ class FirstPass:
 
     def forget(self) -> None:
         """Discard a forward pass."""
+        _let_go(self._outputs)
         self._outputs, self._compiled, self._plain = [], [], {}
         self._spared = self._is_looking = False
         self._differ, self._mixed = False, None
@@ -234,13 +238,12 @@ class FirstPass:
         while self._handles:
             self._handles.pop().remove()
 
-    def _gradients(self, losses: torch.Tensor, weights: torch.Tensor, outputs: Sequence[_Output]) -> None:
+    def _gradients(self, losses: torch.Tensor, weights: torch.Tensor, edges: Sequence[GradientEdge]) -> None:
         """Have a backward pass come to outputs, and to all that lie between them and the losses."""
         self._model.disable_hooks()
         self.uses.asks = True
         try:
             with without_hook_warning():
-                edges = [one.edge for one in outputs]
                 torch.autograd.grad(losses, edges, weights, retain_graph=True, allow_unused=True)
         finally:
             self.uses.asks = False
@@ -277,16 +280,23 @@ class _Output:
     name: str
     axis: int
     size: int
-    edge: GradientEdge
+    edge: GradientEdge | None
     arrived: bool = False
     mixed: bool = False
     alone: Mapping[int, torch.Tensor] | None = None
 
 
-def _deepest(outputs: Sequence[_Output]) -> list[_Output]:
-    """Those that depend on no other one."""
-    nodes = {one.edge.node for one in outputs}
-    return [one for one in outputs if not _depends_on(one.edge.node, nodes)]
+def _let_go(outputs: Sequence[_Output]) -> None:
+    """Of the graph, whose hooks refer to these."""
+    for one in outputs:
+        one.edge = None
+
+
+def _deepest(outputs: Sequence[_Output]) -> list[GradientEdge]:
+    """Of those that depend on no other one."""
+    edges = [one.edge for one in outputs if one.edge is not None]
+    nodes = {edge.node for edge in edges}
+    return [edge for edge in edges if not _depends_on(edge.node, nodes)]
 
 
 def _depends_on(node: Any, nodes: Container[Any]) -> bool:
