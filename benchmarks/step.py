@@ -51,8 +51,8 @@ LIMIT = 600
 REVISION = 2
 """Raised when the code changes so that rows of ours move: those of an earlier one are marked on the page."""
 
-LOOK = 2
-"""Raised when only the first step's memory moves: cells of an earlier one are told apart by it."""
+MEMORY = 2
+"""Raised when the code changes so that peaks of ours move and times do not: ``--memory`` measures them again."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if options.memory and (stored is None or "failed" in stored):
                 continue
             if options.again or options.memory or stored is None:
-                found = (stored | measured(cell, ["memory"])) if options.memory else halved(cell)
+                found = measured(cell, ["memory"]) if options.memory else halved(cell)
+                if options.memory:
+                    if "failed" in found:
+                        continue
+                    found = stored | found
                 print(cell.key, found, flush=True)
                 kept = load(path)
                 kept["cells"][cell.key] = found

@@ -10,7 +10,7 @@ from benchmarks.step import (
     FLOOR,
     FRONT,
     LENGTHS,
-    LOOK,
+    MEMORY,
     OF_LENGTHS,
     OF_OPTIONS,
     OPTIONS,
@@ -44,7 +44,7 @@ def _fresh(cells: dict[str, Any]) -> str:
     fresh = sum(map(_is_fresh, ours.values()))
     if fresh == len(ours):
         said = f"All rows of ours are of the code as it is, measured from {dates[0]} to {dates[-1]}."
-        return f"{said}{_looked(ours)}"
+        return f"{said}{_old_peaks(ours)}"
     return (
         f"Of {len(ours)} cells of ours {fresh} are of the code as it is ({dates[-1]}); those marked °, Opacus' among "
         "them, are older: since then the first step looks at samples in one backward pass, forms no plain gradients, "
@@ -52,19 +52,19 @@ def _fresh(cells: dict[str, Any]) -> str:
     )
 
 
-def _looked(ours: dict[str, Any]) -> str:
-    """Which first peaks are from before the look held neither outputs nor gradients, if there are any."""
-    old = sum(not _has_new_look(cell) for cell in ours.values())
+def _old_peaks(ours: dict[str, Any]) -> str:
+    """Which peaks are from before small sums were formed first, and looks held no outputs, if there are any."""
+    old = sum(not _has_new_peak(cell) for cell in ours.values())
     if not old:
         return ""
     return (
-        f" Except for first peaks: of {old} cells, marked °, they are from when the first look still held every output "
-        "of a layer and its gradient."
+        f" Except for the peaks of {old} cells, marked °: since then the first step's look holds neither layers' "
+        "outputs nor their gradients, and large sums are formed last."
     )
 
 
-def _has_new_look(cell: dict[str, Any]) -> bool:
-    return int(cell.get("look", 1)) == LOOK
+def _has_new_peak(cell: dict[str, Any]) -> bool:
+    return int(cell.get("memory", 1)) == MEMORY
 
 
 def _is_fresh(cell: dict[str, Any]) -> bool:
@@ -112,7 +112,7 @@ def _cell(cells: dict[str, Any], shape: str, way: str) -> str:
     mark = "" if _is_fresh(own) or way == "plain" else " °"
     if way == "plain":
         return f"{own['seconds']:.2f} s; {own['mib']:.0f} MiB"
-    old = "°" if way in _GOALS and not _has_new_look(own) and not mark else ""
+    old = "°" if way in _GOALS and not _has_new_peak(own) and not mark else ""
     peaks = f"{own['mib'] / plain['mib']:.2f}, {own['first_mib'] / plain['mib']:.2f}{old}"
     return f"{own['ratio']:.2f}; {peaks}; {own['first_seconds'] / own['seconds']:.1f}{mark}"
 
@@ -133,7 +133,7 @@ def _goals(cells: dict[str, Any]) -> str:
     first = [row for row in rows if own[row]["first_seconds"] <= _FIRST * own[row]["seconds"]]
     lines = ["| wanted of our rows above, options aside | met | met by cells of the code as it is |", "|---|---|---|"]
     fresh = {row for row in rows if _is_fresh(own[row])}
-    looked = {row for row in fresh if _has_new_look(own[row])}
+    measured = {row for row in fresh if _has_new_peak(own[row])}
     names = {
         f"time: exact ≤ {_GOALS['exact']}, estimates ≤ {_GOALS['hutchinson']}, LoRA ≤ {_LORA}": fast,
         f"peak ≤ {_PEAK} × plain": small,
@@ -147,7 +147,7 @@ def _goals(cells: dict[str, Any]) -> str:
             f"| {name} | {len(met)} of {len(among)} | {len(now & {*met})} of {len(now & {*among})} |"
             for name, met in names.items()
             for among in [peers if met is below else rows]
-            for now in [looked if met is small_first else fresh]
+            for now in [measured if met is small or met is small_first or met is below else fresh]
         ]
     )
 
@@ -232,7 +232,8 @@ Written by `python -m benchmarks.step`, then `--counts` and `--page docs/perform
 noise, over those of plain torch at the same batch; CPU time on one thread of a loaded machine, the median of three
 alternating pairs (one at 16,384 tokens), so that a tenth between neighbours means nothing; peaks of the resident set
 beyond what a process holds before its first step. Of each cell: time; peak, and that of the first step, over plain's;
-how many later steps the first one takes, in which ours looks for what mixes samples. Models have random weights;
+how many later steps the first one takes, in which ours looks for what mixes samples: one backward pass more, half a
+step where only adapters are trained, whose steps are a forward and a backward pass of about the same cost. Models have random weights;
 Qwen3's shape is width 1024, 4 layers, 8,192 words. A step of RoBERTa-base on 512 tokens is short beside its 125
 million parameters: drawing noise alone takes about a sixth of plain's time. Opacus' "fast" takes two passes with
 formed gradients.

@@ -77,7 +77,7 @@ def private_peak(
 
 
 def _summing(kept: _Kept, layers: Sequence[Layer], drawn: int, shown: PlainPass, *, formed: bool) -> int:
-    """At the most, while sums take the place of what is kept, from the layer that was measured last to the first."""
+    """At the most, while sums take the place of what is kept, from small ones to large ones."""
     modules = {layer.name: layer.module for layer in layers}
     sums = {name: FLOAT * trained(modules[name]) for name in kept.uses}
     spared = set() if formed else {*shown.gradients}
@@ -86,7 +86,8 @@ def _summing(kept: _Kept, layers: Sequence[Layer], drawn: int, shown: PlainPass,
     present = left + sum(life.size for life in held)
     present += sum(kept.costs[name].kept for name in kept.uses if kept.costs[name].how not in _FACTORS)
     most = 0
-    for name in sorted(kept.uses, key=kept.measured, reverse=True):
+    # Of equal ones the layer that was measured last comes first.
+    for name in sorted(kept.uses, key=lambda name: (sums[name], -kept.measured(name))):
         cost = kept.costs[name]
         weighted = 0 if cost.how in ("formed", "apart") else shown.layers[name].outputs
         present += sums[name]
