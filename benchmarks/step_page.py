@@ -232,11 +232,11 @@ Written by `python -m benchmarks.step`, then `--counts` and `--page docs/perform
 noise, over those of plain torch at the same batch; CPU time on one thread of a loaded machine, the median of three
 alternating pairs (one at 16,384 tokens), so that a tenth between neighbours means nothing; peaks of the resident set
 beyond what a process holds before its first step. Of each cell: time; peak, and that of the first step, over plain's;
-how many later steps the first one takes, in which ours looks for what mixes samples: one backward pass more, half a
-step where only adapters are trained, whose steps are a forward and a backward pass of about the same cost. Models have random weights;
-Qwen3's shape is width 1024, 4 layers, 8,192 words. A step of RoBERTa-base on 512 tokens is short beside its 125
-million parameters: drawing noise alone takes about a sixth of plain's time. Opacus' "fast" takes two passes with
-formed gradients.
+how many later steps the first one takes, in which ours looks for what mixes samples: one backward pass more, about
+half a step where only adapters are trained, as forward and backward passes cost about the same there. Models have
+random weights; Qwen3's shape is width 1024, 4 layers, 8,192 words. A step of RoBERTa-base on 512 tokens is short
+beside its 125 million parameters: drawing noise alone takes about a sixth of plain's time. Opacus' "fast" takes two
+passes with formed gradients.
 
 Exact norms in blocks form every sample's gradient once, T·d·p operations beside the 3·T·d·p of a step, in flat memory;
 estimates save that time, and no memory. Where a gradient is no larger than a layer's inputs and output gradients it

@@ -16,6 +16,7 @@ from torch import nn
 
 from dprmt import _html
 from dprmt.accounting import Poisson, RandomAllocation, ZeroOut
+from dprmt.training.clipping._layer_cost import LayerCost
 from dprmt.training.clipping._matrix_layers import FactoredLayer
 from dprmt.training.clipping._peaks import FLOAT, private_peak, trained
 from dprmt.training.clipping._plain_pass import PlainPass, Seen
@@ -27,32 +28,6 @@ _OF_THE_SUM = 5 * FLOAT  # an entry's of the sum: written, and read and written 
 _SLOWER, _MORE_EPSILON = 0.10, 0.05
 FORMED = "formed"
 """Every sample's gradient at once, as hooks do that keep them: not offered, to compare with."""
-
-
-@dataclass(frozen=True)
-class LayerCost:
-    """Cost of a layer's norms in a micro-batch.
-
-    Attributes
-    ----------
-    layer, how : str
-        Its name, and how norms are taken: "formed", "blocks", "Gram", "Hutchinson", "Hutch++", "rows" (of an embedding)
-        or "apart" (by a sampler of its own).
-    flops, normals, moved : int
-        Of products, random numbers, and bytes read and written, beside those of a step without privacy.
-    at_once : int
-        Bytes of what is formed at once and freed.
-    kept : int
-        Bytes that are kept until the sum is formed; of inputs that layers share in each of them.
-    """
-
-    layer: str
-    how: str
-    flops: int = 0
-    normals: int = 0
-    moved: int = 0
-    at_once: int = 0
-    kept: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import nn
 
+from dprmt.training.clipping._layer_cost import LayerCost
 from dprmt.training.clipping._lives import Life, peak, unique
 from dprmt.training.clipping._plain_pass import PlainPass, Use
 from dprmt.training.clipping._policy import Layer
-
-if TYPE_CHECKING:
-    from dprmt.training.clipping._costs import LayerCost
 
 FLOAT = 4  # bytes
 _FACTORS = ("Gram", "blocks", "Hutchinson", "Hutch++")  # of which inputs and output gradients are kept for the sum
