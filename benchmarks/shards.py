@@ -3,7 +3,8 @@
 Twelve residual blocks of width 768 (28 million parameters) under ``fully_shard``, two samples of four tokens for each
 process, ghost norms, SGD; resident sets beyond what a process holds before it makes the model, in processes that give
 freed memory back at once. What torch's sharding itself takes shows in what is held of the parameters. The checkpoint
-has Adam's moments too; what is said of it is beyond what the process holds before it is written or read.
+has Adam's moments too; what is said of it, and of the whole model that a run ends with, is beyond what the process
+holds before it is written or read.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from benchmarks.step import GIVES_BACK
 from benchmarks.step_cell import resident
 from dprmt.training.clipping import make_private
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
+from dprmt.training.harness._shard_files import write_whole_tensors
 from dprmt.training.harness._sharding import like, local, optimizer_state_like
 
 WIDTH, BLOCKS = 768, 12
@@ -71,10 +73,12 @@ def measure(rank: int, size: int, store: str) -> str:
         peaks.append(resident("VmHWM") / 1024 - before)
     step.close()
     kept, written, read = checkpointed(model, Path(store).parent)
+    whole = beyond(lambda: write_whole_tensors(Path(store).with_name("whole.safetensors"), model.state_dict()))
     torch.distributed.destroy_process_group()
     return (
         f"{size} processes, rank {rank}: {held:.0f} MiB held, peaks {peaks[0]:.0f} and {peaks[1]:.0f} MiB; "
-        f"checkpoint of {kept:.0f} MiB: {written:.0f} to write, {read:.0f} to read"
+        f"checkpoint of {kept:.0f} MiB: {written:.0f} to write, {read:.0f} to read; "
+        f"{whole:.0f} to write the whole model"
     )
 
 

@@ -41,6 +41,8 @@ TABLE = ("roberta-base", "roberta-4", "lora", "wide", "qwen3")
 LENGTHS = ("qwen3-1k", "qwen3-4k", "qwen3-16k")
 FRONT = ("layers-128", "layers-1024", "layers-4096")
 OPTIONS = ("decoder", "decoder+checkpointing", "decoder+autocast", "decoder+compile")
+FLOOR = "tiny"
+"""Of which a process takes hardly more than any step does beside tensors."""
 OF_LENGTHS = ("plain", "exact", "ghost", "hutchinson", "hutch++", "opacus ghost")
 OF_OPTIONS = ("plain", "exact", "ghost", "hutchinson", "opacus ghost")
 GPU_SIZES = ["--shapes", "roberta-base", "llama-1b", "--tokens", "512", "2048", "16384", "--batch", "16"]
@@ -48,6 +50,9 @@ LIMIT = 600
 """Seconds that a process may take."""
 REVISION = 2
 """Raised when the code changes so that rows of ours move: those of an earlier one are marked on the page."""
+
+MEMORY = 2
+"""Raised when the code changes so that peaks of ours move and times do not: ``--memory`` measures them again."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,10 @@ class Cell:
         return f"{self.shape}{sizes}: {self.way}"
 
 
-def measured(cell: Cell) -> dict[str, Any]:
+def measured(cell: Cell, whats: Sequence[str] = ("time", "memory")) -> dict[str, Any]:
     """What two processes say of a cell, or the last line of why one failed."""
     found: dict[str, Any] = {}
-    for what in ("time", "memory"):
+    for what in whats:
         command = [sys.executable, "-m", "benchmarks.step", "--cell", json.dumps([what, asdict(cell)])]
         environment = os.environ | {"OMP_NUM_THREADS": "1"} | (GIVES_BACK if what == "memory" else {})
         try:
@@ -107,7 +112,7 @@ GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16), "MALLOC_TRIM_THRESHOLD_": 
 def cells(shapes: Sequence[str], ways: Sequence[str], **options: Any) -> Iterator[Cell]:
     """All that are wanted, plain first at every shape."""
     for shape in shapes:
-        own = OF_LENGTHS if shape in (*LENGTHS, *FRONT) else OF_OPTIONS if shape in OPTIONS else WAYS
+        own = OF_LENGTHS if shape in (*LENGTHS, *FRONT, FLOOR) else OF_OPTIONS if shape in OPTIONS else WAYS
         yield from (Cell(shape, way, **options) for way in WAYS if way in ways and way in own)
 
 
@@ -119,7 +124,7 @@ def load(path: Path) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is not stored, and print the tables; or run the one cell that :func:`measured` asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", default=[*TABLE, *LENGTHS, *FRONT, *OPTIONS])
+    parser.add_argument("--shapes", nargs="+", default=[*TABLE, *LENGTHS, *FRONT, *OPTIONS, FLOOR])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--rounds", type=int, default=3, help="pairs of steps")
     parser.add_argument("--device", default="cpu")
@@ -127,6 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[None], help="in place of the shapes' own")
     parser.add_argument("--again", action="store_true", help="measure what is stored, too")
     parser.add_argument("--out", type=Path, help="benchmarks/results/step.json, or step_cuda.json of a GPU")
+    parser.add_argument(
+        "--memory", action="store_true", help="of what is stored, measure memory anew and keep the times"
+    )
     parser.add_argument(
         "--counts", action="store_true", help="store what is counted of the shapes, and measure no steps"
     )
@@ -145,14 +153,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from benchmarks.step_cell import counts
 
         kept = load(path)
-        kept["counts"] = {name: counts(name) for name in (*TABLE, *LENGTHS, *FRONT)}
+        kept["counts"] = {name: counts(name) for name in (*TABLE, *LENGTHS, *FRONT, FLOOR)}
         path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     stored_only = options.counts or options.page or options.picture
     for tokens in () if stored_only else options.tokens:
         sizes = {} if tokens is None else {"batch": options.batch, "tokens": tokens}
         for cell in cells(options.shapes, options.ways, rounds=options.rounds, device=options.device, **sizes):
-            if options.again or cell.key not in load(path)["cells"]:
-                found = halved(cell)
+            stored = load(path)["cells"].get(cell.key)
+            if options.memory and (stored is None or "failed" in stored):
+                continue
+            if options.again or options.memory or stored is None:
+                found = measured(cell, ["memory"]) if options.memory else halved(cell)
+                if options.memory:
+                    if "failed" in found:
+                        continue
+                    found = stored | found
                 print(cell.key, found, flush=True)
                 kept = load(path)
                 kept["cells"][cell.key] = found

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.step import REVISION, Cell
+from benchmarks.step import MEMORY, REVISION, Cell
 from benchmarks.step_shapes import SHAPES, Shape
 
 Step = Callable[[int], None]
@@ -33,7 +33,7 @@ def run(what: str, cell: Cell) -> dict[str, Any]:
         step = stepper(cell.way, shape, model, inputs)
         held = _held(cell.device)
         first = _peak(step, 0, cell.device) - held
-        return {"first_mib": first, "mib": _peak(step, 1, cell.device) - held}
+        return {"first_mib": first, "mib": _peak(step, 1, cell.device) - held, "memory": MEMORY}
     plain = stepper("plain", shape, shape.make(tokens, cell.device), inputs)
     plain(0)
     plain(1)

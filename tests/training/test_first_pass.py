@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from torch.nn import functional
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
-from dprmt.training.clipping import make_private, register_norm_samplers
+from dprmt.training.clipping import TensorMemory, _first_pass, make_private, register_norm_samplers
 from tests.training.norms_by_word import by_word
 from tests.training.projected import projected_step
 from tests.training.test_planted_bugs import literal_sum
@@ -240,3 +241,54 @@ def test_a_projected_weight_that_is_used_beside_its_layer_is_refused_too(
             continue
         with pytest.raises(ParameterError, match=r"used through its own layer only.*got 'inner\.weight'"):
             step.accumulate(losses, samples=range(3), step=0)
+
+
+def test_the_look_keeps_no_gradient_of_an_output() -> None:
+    """Of six layers: beyond what later steps take, the first takes two outputs more, and not seven."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(32, 32), nn.Tanh())), nn.Linear(32, 32))
+    step, inputs, peaks = private(model, "ghost"), torch.randn(4, 256, 32), []
+    for number in range(2):
+        with TensorMemory() as memory:
+            step.accumulate(step.model(inputs).square().mean((1, 2)), samples=range(4), step=number)
+        peaks.append(memory.peak)
+        step.step()
+    output = inputs.nbytes
+    assert peaks[0] - peaks[1] <= 2 * output
+
+
+def test_an_output_that_the_search_passes_over_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that mix behind it are seen whatever the search says."""
+    model = nn.Sequential(nn.Linear(4, 4), Mixing(), nn.Linear(4, 1))
+    for place in (0, -1):
+        monkeypatch.setattr(_first_pass, "_deepest", lambda outputs, place=place: [outputs[place].edge])
+        step = private(model, "exact")
+        with pytest.raises(ParameterError, match="samples must be the first axis"):
+            step.accumulate(step.model(torch.randn(3, 4)).flatten(), samples=range(3), step=0)
+        step.close()
+
+
+@pytest.mark.parametrize("ends", ["discarded", "summed"])
+def test_no_hook_keeps_the_graph_of_a_look(ends: str) -> None:
+    """Nothing of it waits for the collector of cycles: the sums are left, or nothing."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    step, inputs = private(model, "exact"), torch.randn(3, 8)
+    gc.disable()
+    try:
+        with TensorMemory() as memory:
+            losses = step.model(inputs).flatten()
+            if ends == "discarded":
+                step.discard()
+            else:
+                step.accumulate(losses, samples=range(3), step=0)
+            del losses
+    finally:
+        gc.enable()
+    assert memory.live == (0 if ends == "discarded" else 4 * sum(value.numel() for value in model.parameters()))
+
+
+class Mixing(nn.Module):
+    """Adds the mean over samples."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs + inputs.mean(0)

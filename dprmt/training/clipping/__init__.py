@@ -9,9 +9,9 @@ for any optimizer, DP-GRAPE's included. Who runs Opacus' own ghost clipping loop
 import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.clipping._allocation_loader import AllocationSampler as AllocationSampler
 from dprmt.training.clipping._allocation_loader import allocation_loader as allocation_loader
-from dprmt.training.clipping._costs import LayerCost as LayerCost
 from dprmt.training.clipping._costs import StepCosts as StepCosts
 from dprmt.training.clipping._costs import WayCost as WayCost
+from dprmt.training.clipping._layer_cost import LayerCost as LayerCost
 from dprmt.training.clipping._make_private import make_private as make_private
 from dprmt.training.clipping._memory import TensorMemory as TensorMemory
 from dprmt.training.clipping._memory import saved_for_backward as saved_for_backward

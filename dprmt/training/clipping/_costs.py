@@ -1,80 +1,33 @@
 """What a private step costs by each way of taking norms, counted before the first one: FLOPs, bytes, ε.
 
 Counted are products of matrices, normal numbers, bytes that are read and written entry by entry, and tensors that are
-alive at once. A forward pass on made-up samples shows shapes; nothing private is looked at.
+alive at once. A plain pass over made-up samples, there and back, shows shapes and when tensors come and go; nothing
+private is looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, prod
-from typing import Any, SupportsFloat
+from typing import SupportsFloat
 
-import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from dprmt import _html
-from dprmt._validation import ParameterError
 from dprmt.accounting import Poisson, RandomAllocation, ZeroOut
+from dprmt.training.clipping._layer_cost import LayerCost
 from dprmt.training.clipping._matrix_layers import FactoredLayer
-from dprmt.training.clipping._memory import saved_for_backward
+from dprmt.training.clipping._peaks import FLOAT, private_peak, trained
+from dprmt.training.clipping._plain_pass import PlainPass, Seen
 from dprmt.training.clipping._policy import Layer
 from dprmt.training.clipping._rates import Rates
 from dprmt.training.norms import NormRecord, gram_entries
 
-_FLOAT = 4  # bytes
-_OF_THE_SUM = 5 * _FLOAT  # an entry's of the sum: written, and read and written as noise is added and it is divided
+_OF_THE_SUM = 5 * FLOAT  # an entry's of the sum: written, and read and written as noise is added and it is divided
 _SLOWER, _MORE_EPSILON = 0.10, 0.05
 FORMED = "formed"
 """Every sample's gradient at once, as hooks do that keep them: not offered, to compare with."""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Of one layer in a forward pass: samples, tokens, bytes of inputs and of outputs, over all its uses."""
-
-    samples: int
-    tokens: int
-    inputs: int
-    outputs: int
-
-
-@dataclass(frozen=True)
-class ForwardPass:
-    """What one shows. ``flops``: of its products; ``saved``: bytes that autograd keeps beside the parameters."""
-
-    layers: Mapping[str, Seen]
-    flops: int
-    saved: int
-
-
-@dataclass(frozen=True)
-class LayerCost:
-    """Cost of a layer's norms in a micro-batch.
-
-    Attributes
-    ----------
-    layer, how : str
-        Its name, and how norms are taken: "formed", "blocks", "Gram", "Hutchinson", "Hutch++", "rows" (of an embedding)
-        or "apart" (by a sampler of its own).
-    flops, normals, moved : int
-        Of products, random numbers, and bytes read and written, beside those of a step without privacy.
-    at_once : int
-        Bytes of what is formed at once and freed.
-    kept : int
-        Bytes that are kept until the sum is formed.
-    """
-
-    layer: str
-    how: str
-    flops: int = 0
-    normals: int = 0
-    moved: int = 0
-    at_once: int = 0
-    kept: int = 0
 
 
 @dataclass(frozen=True)
@@ -182,27 +135,11 @@ def _up(epsilon: float) -> str:
     return f"{ceil(100 * epsilon) / 100:.2f}"
 
 
-def forward_pass(model: nn.Module, modules: Mapping[str, nn.Module], losses: Callable[[], torch.Tensor]) -> ForwardPass:
-    """Shapes, FLOPs and what is kept of a forward pass over made-up samples; ``modules``: those that are trained."""
-    seen: dict[str, Seen] = {}
-    handles = [module.register_forward_hook(_noting(name, seen)) for name, module in modules.items()]
-    try:  # frozen weights are saved, too, but are no copies
-        with FlopCounterMode(display=False) as counter, saved_for_backward(model.parameters()) as saved:
-            found = losses()
-    finally:
-        for handle in handles:
-            handle.remove()
-    if not isinstance(found, torch.Tensor) or found.ndim != 1 or not found.requires_grad:
-        shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-        raise ParameterError("losses", shape, "a function of nothing that gives losses of shape (B,) with their graph")
-    return ForwardPass(seen, counter.get_total_flops(), sum(saved.values()))
-
-
 def way_cost(
     way: str,
     layers: Sequence[Layer],
     record: NormRecord,
-    shown: ForwardPass,
+    shown: PlainPass,
     rates: Rates,
     noise: tuple[float, Poisson | RandomAllocation | SupportsFloat, int, float] | None,
 ) -> WayCost:
@@ -210,7 +147,7 @@ def way_cost(
     costs = [_layer_cost(layer, shown.layers[layer.name], way) for layer in layers if layer.name in shown.layers]
     values = [value for layer in layers for value in layer.module.parameters() if value.requires_grad]
     drawn = max((value.numel() for value in values if value.device.type != "cpu"), default=0)  # a CPU draws in pieces
-    entries, summing = sum(value.numel() for value in values), _summing(layers, costs, shown)
+    entries = sum(value.numel() for value in values)
     captured = sum(shown.layers[cost.layer].outputs for cost in costs)
     plain = _plain_seconds(layers, shown, rates)
     norms = sum(cost.flops / rates.flops + cost.normals / rates.normals + cost.moved / rates.bytes for cost in costs)
@@ -220,7 +157,7 @@ def way_cost(
         costs,
         sum(cost.flops for cost in costs),
         1 + (norms + adds) / plain,
-        _peak(costs, _FLOAT * entries, max(summing, _FLOAT * (entries + drawn)), shown, way == FORMED),
+        private_peak(costs, layers, FLOAT * drawn, shown, formed=way == FORMED),
         None if noise is None else _epsilon(record, *noise),
     )
 
@@ -235,26 +172,15 @@ def _epsilon(
     return float(record.mechanism(noise_multiplier, sampling).epsilon(steps, delta).upper)
 
 
-def plain_flops(layers: Sequence[Layer], shown: ForwardPass) -> int:
+def plain_flops(layers: Sequence[Layer], shown: PlainPass) -> int:
     """Of a step without privacy: forward, gradients of inputs and of weights."""
     weights = sum(_product(layer, shown.layers[layer.name]) for layer in layers if layer.name in shown.layers)
     return 2 * shown.flops + weights
 
 
-def plain_peak(layers: Sequence[Layer], shown: ForwardPass) -> int:
-    """Of a step without privacy: what autograd keeps goes as gradients come."""
-    trained = sum(value.numel() for layer in layers for value in layer.module.parameters() if value.requires_grad)
-    return max(shown.saved, _FLOAT * trained) + _flowing(shown)
-
-
-def _flowing(shown: ForwardPass) -> int:
-    """The largest output's gradient, beside all that is kept."""
-    return max((seen.outputs for seen in shown.layers.values()), default=0)
-
-
-def _plain_seconds(layers: Sequence[Layer], shown: ForwardPass, rates: Rates) -> float:
-    trained = sum(value.numel() for layer in layers for value in layer.module.parameters() if value.requires_grad)
-    moved = 4 * shown.saved + 5 * _FLOAT * trained  # kept, read, and their gradients; gradients written, and the step
+def _plain_seconds(layers: Sequence[Layer], shown: PlainPass, rates: Rates) -> float:
+    entries = sum(trained(layer.module) for layer in layers)
+    moved = 4 * shown.saved + 5 * FLOAT * entries  # kept, read, and their gradients; gradients written, and the step
     return plain_flops(layers, shown) / rates.flops + moved / rates.bytes
 
 
@@ -266,14 +192,14 @@ def _layer_cost(layer: Layer, seen: Seen, way: str) -> LayerCost:
     held = seen.inputs + seen.outputs
     if not isinstance(layer, FactoredLayer):
         is_table = isinstance(layer.module, nn.Embedding)
-        formed = _FLOAT * sum(value.numel() for value in layer.module.parameters() if value.requires_grad)
+        formed = FLOAT * sum(value.numel() for value in layer.module.parameters() if value.requires_grad)
         size = seen.outputs if is_table else seen.samples * formed
         whole = seen.samples * formed if way == FORMED else size
         return LayerCost(layer.name, "rows" if is_table else "apart", moved=4 * size + whole, kept=whole)
     d, p = layer.sizes
     b, t = seen.samples, seen.tokens
     if way == FORMED:
-        size = _FLOAT * b * d * p
+        size = FLOAT * b * d * p
         return LayerCost(layer.name, "formed", _product(layer, seen), moved=4 * size, kept=size)
     estimator = layer.estimator
     if estimator is not None:
@@ -283,56 +209,17 @@ def _layer_cost(layer: Layer, seen: Seen, way: str) -> LayerCost:
         short = min(d, p)
         drawn = (b if getattr(norms, "secret", False) else 1) * (probes + sketch) * short
         basis = 4 * b * short * sketch * (sketch + probes)
-        size = _FLOAT * b * ((probes + sketch) * (t + d + p) + probes * max(d, p) * layer.has_bias)  # rows, a row more
+        size = FLOAT * b * ((probes + sketch) * (t + d + p) + probes * max(d, p) * layer.has_bias)  # rows, a row more
         word = "Hutch++" if sketch else "Hutchinson"
         flops = 2 * b * t * columns * (d + p) + basis
-        return LayerCost(layer.name, word, flops, drawn, 2 * size, at_once=size + _FLOAT * drawn, kept=held)
+        return LayerCost(layer.name, word, flops, drawn, 2 * size, at_once=size + FLOAT * drawn, kept=held)
     if layer.takes_gram_matrices(t):
         entries = b * gram_entries(t)
-        at_once = 3 * _FLOAT * b * t * min(t, 128)
+        at_once = 3 * FLOAT * b * t * min(t, 128)
         return LayerCost(
-            layer.name, "Gram", 2 * entries * (d + p), moved=6 * _FLOAT * entries, at_once=at_once, kept=held
+            layer.name, "Gram", 2 * entries * (d + p), moved=6 * FLOAT * entries, at_once=at_once, kept=held
         )
-    size, flops = _FLOAT * b * d * p, _product(layer, seen)
+    size, flops = FLOAT * b * d * p, _product(layer, seen)
     if layer.keeps_formed(t):  # in place of what a step without privacy forms
         return LayerCost(layer.name, "formed", 2 * b * d * p, moved=4 * size, kept=size)
     return LayerCost(layer.name, "blocks", flops, moved=2 * size, at_once=min(size, layer.block), kept=held)
-
-
-def _peak(costs: Sequence[LayerCost], total: int, afterwards: int, shown: ForwardPass, formed: bool) -> int:
-    """As the backward pass begins or ends, or after it."""
-    kept, at_once = sum(cost.kept for cost in costs), max((cost.at_once for cost in costs), default=0)
-    flowing = _flowing(shown)
-    if formed:
-        return max(shown.saved + flowing, kept + 2 * total)
-    return max(max(shown.saved + flowing, kept) + at_once, afterwards)
-
-
-def _summing(layers: Sequence[Layer], costs: Sequence[LayerCost], shown: ForwardPass) -> int:
-    """At the most, while sums take the place of what is kept, from the first layer to the last."""
-    modules = {layer.name: layer.module for layer in layers}
-    present = most = sum(cost.kept for cost in costs)
-    for cost in costs:
-        present += _FLOAT * sum(value.numel() for value in modules[cost.layer].parameters() if value.requires_grad)
-        weighted = 0 if cost.how in ("formed", "apart") else shown.layers[cost.layer].outputs
-        most, present = max(most, present + weighted), present - cost.kept
-    return most
-
-
-def _noting(name: str, seen: dict[str, Seen]) -> Callable[..., None]:
-    def note(module: nn.Module, args: Any, output: Any) -> None:
-        first = next((leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)), None)
-        out = next((leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)), None)
-        if first is None or out is None or not out.ndim:
-            return
-        now = Seen(len(out), max(prod(out.shape[1:-1]), 1), first.nbytes, out.nbytes)
-        old = seen.get(name)
-        seen[name] = (
-            now
-            if old is None
-            else replace(
-                old, tokens=old.tokens + now.tokens, inputs=old.inputs + now.inputs, outputs=old.outputs + now.outputs
-            )
-        )
-
-    return note

@@ -9,13 +9,14 @@ gradient is compared with what was captured.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_leaves
 
 from dprmt._validation import ParameterError
@@ -47,7 +48,9 @@ class FirstPass:
     ) -> None:
         self._model = model
         self._projected = {layer.module.weight: layer for layer in layers if isinstance(layer, ProjectedLayer)}
-        self._outputs: list[tuple[str, torch.Tensor, int]] = []
+        self._outputs: list[_Output] = []
+        self._compiled: list[tuple[str, torch.Tensor, int]] = []
+        self._rows: Mapping[int, float] | None = None  # that a look is at
         self._plain: dict[torch.Tensor, torch.Tensor] = {}
         self._compares_sums = True  # of one sample once, and again with the samples of a batch
         self._spared = self._is_looking = False
@@ -79,30 +82,53 @@ class FirstPass:
         `check_sums` holds to those of all losses; or, where they differed by rounding before, in two.
         """
         self._compares_sums = self._compares_sums or len(losses) >= self.least
-        outputs = [(name, output, axis) for name, output, axis in self._outputs if output.requires_grad]
         for parameter in self._model.parameters():
             parameter.grad = None  # what somebody left there would be added to
-        self._outputs, self._is_looking = [], True  # else they would be held through the backward pass
-        if (
-            len(losses) < self.least
-            or not outputs
-            or any(output.shape[axis] != len(losses) for _, output, axis in outputs)
-        ):
-            return  # the last is refused by shape
-        for rows in _looks(len(losses), self._together):
-            weights = torch.zeros_like(losses)
-            for row, weight in rows.items():
-                weights[row] = weight
-            gradients = list(self._gradients(losses, weights, [output for _, output, _ in outputs]))[::-1]
-            for name, output, axis in outputs:
-                gradient = gradients.pop()
-                if gradient is not None:
-                    by_sample = gradient.movedim(axis, 0)
-                    if _reaches_others(by_sample, rows):
-                        raise ParameterError("samples", name, _MIXED)
-                    if self._together:
-                        expected = {row: fingerprint(by_sample[row]) / weight for row, weight in rows.items()}
-                        output.register_hook(partial(self._compare_rows, name, axis, expected))
+        outputs = [*self._outputs, *(self._watched(*one) for one in self._compiled if one[1].requires_grad)]
+        self._outputs, self._compiled, self._is_looking = [], [], True
+        try:
+            if len(losses) < self.least or not outputs or any(one.size != len(losses) for one in outputs):
+                return  # the last is refused by shape
+            for rows in _looks(len(losses), self._together):
+                weights = torch.zeros_like(losses)
+                for row, weight in rows.items():
+                    weights[row] = weight
+                self._look_at(losses, weights, rows, outputs)
+                for one in outputs:
+                    if one.mixed:
+                        raise ParameterError("samples", one.name, _MIXED)
+        finally:
+            _let_go(outputs)
+
+    def _look_at(
+        self, losses: torch.Tensor, weights: torch.Tensor, rows: Mapping[int, float], outputs: Sequence[_Output]
+    ) -> None:
+        """Gradients are looked at as they come, one after the other, and none is kept."""
+        for one in outputs:
+            one.arrived = False
+        self._rows = rows
+        try:
+            self._gradients(losses, weights, _deepest(outputs))
+            # Nothing is passed over: an output that no gradient came to is asked for by name.
+            if missed := [one.edge for one in outputs if not one.arrived and one.edge is not None]:
+                self._gradients(losses, weights, missed)
+        finally:
+            self._rows = None
+
+    def _watched(self, name: str, output: torch.Tensor, axis: int) -> _Output:
+        """What is held of a layer's output up to the look, which is not its numbers."""
+        one = _Output(name, axis, output.shape[axis] if output.ndim else 0, get_gradient_edge(output))
+        output.register_hook(partial(self._arrives, one))
+        return one
+
+    def _arrives(self, one: _Output, gradient: torch.Tensor) -> None:
+        if self._rows is not None:
+            by_sample = gradient.detach().movedim(one.axis, 0)
+            one.arrived, one.mixed = True, one.mixed or _reaches_others(by_sample, self._rows)
+            if self._together:
+                one.alone = {row: fingerprint(by_sample[row]) / weight for row, weight in self._rows.items()}
+        elif one.alone is not None:
+            self._compare_rows(one.name, one.axis, one.alone, gradient)
 
     def _compare_rows(self, name: str, axis: int, expected: Mapping[int, torch.Tensor], gradient: torch.Tensor) -> None:
         """Note whether all losses give a row another gradient than its own loss did."""
@@ -200,7 +226,9 @@ class FirstPass:
 
     def forget(self) -> None:
         """Discard a forward pass."""
-        self._outputs, self._plain, self._spared, self._is_looking = [], {}, False, False
+        _let_go(self._outputs)
+        self._outputs, self._compiled, self._plain = [], [], {}
+        self._spared = self._is_looking = False
         self._differ, self._mixed = False, None
         self.uses.forget()
 
@@ -210,14 +238,13 @@ class FirstPass:
         while self._handles:
             self._handles.pop().remove()
 
-    def _gradients(
-        self, losses: torch.Tensor, weights: torch.Tensor, outputs: Sequence[torch.Tensor]
-    ) -> Sequence[torch.Tensor | None]:
+    def _gradients(self, losses: torch.Tensor, weights: torch.Tensor, edges: Sequence[GradientEdge]) -> None:
+        """Have a backward pass come to outputs, and to all that lie between them and the losses."""
         self._model.disable_hooks()
         self.uses.asks = True
         try:
             with without_hook_warning():
-                return torch.autograd.grad(losses, outputs, weights, retain_graph=True, allow_unused=True)
+                torch.autograd.grad(losses, edges, weights, retain_graph=True, allow_unused=True)
         finally:
             self.uses.asks = False
             self._model.enable_hooks()
@@ -227,7 +254,10 @@ class FirstPass:
             if module.training and torch.is_grad_enabled() and not self._is_looking:  # not what checkpoints run again
                 for place, value in enumerate(tree_leaves(output)):
                     if isinstance(value, torch.Tensor):
-                        self._outputs.append((name, value, output_axis(module, place)))
+                        if torch.compiler.is_compiling():
+                            self._compiled.append((name, value, output_axis(module, place)))
+                        elif value.requires_grad:
+                            self._outputs.append(self._watched(name, value, output_axis(module, place)))
 
         return keep
 
@@ -238,6 +268,47 @@ def _looks(size: int, together: bool) -> list[dict[int, float]]:
     if not together:
         return [{0: 1.0}, {last: 1.0}]
     return [{0: 1.0, last: 2.0}] if last > 1 else [{0: 1.0}]
+
+
+@dataclass(eq=False)
+class _Output:
+    """A layer's: where its gradient arrives, how many rows it has on which axis, and what a look found.
+
+    ``mixed``: whether other rows are reached. ``alone``: a fingerprint of each row's gradient, of its own loss.
+    """
+
+    name: str
+    axis: int
+    size: int
+    edge: GradientEdge | None
+    arrived: bool = False
+    mixed: bool = False
+    alone: Mapping[int, torch.Tensor] | None = None
+
+
+def _let_go(outputs: Sequence[_Output]) -> None:
+    """Of the graph, whose hooks refer to these."""
+    for one in outputs:
+        one.edge = None
+
+
+def _deepest(outputs: Sequence[_Output]) -> list[GradientEdge]:
+    """Of those that depend on no other one."""
+    edges = [one.edge for one in outputs if one.edge is not None]
+    nodes = {edge.node for edge in edges}
+    return [edge for edge in edges if not _depends_on(edge.node, nodes)]
+
+
+def _depends_on(node: Any, nodes: Container[Any]) -> bool:
+    waiting, seen = [node], set()
+    while waiting:
+        for other, _ in waiting.pop().next_functions:
+            if other in nodes:
+                return True
+            if other is not None and other not in seen:
+                seen.add(other)
+                waiting.append(other)
+    return False
 
 
 def _reaches_others(gradient: torch.Tensor, own: Mapping[int, float]) -> bool:

@@ -109,5 +109,8 @@ def saved_for_backward(known: Iterable[torch.Tensor] = ()) -> Iterator[dict[int,
             saved[storage._cdata] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield saved
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            yield saved
+    finally:
+        alive.clear()  # graphs keep the hooks

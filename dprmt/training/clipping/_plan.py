@@ -13,7 +13,7 @@ from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting import Poisson, RandomAllocation
-from dprmt.training.clipping._costs import FORMED, StepCosts, forward_pass, plain_flops, plain_peak, way_cost
+from dprmt.training.clipping._costs import FORMED, StepCosts, plain_flops, way_cost
 from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._norms import NormsWanted, check_rank, forms_gradients, wanted_estimator
@@ -23,6 +23,8 @@ from dprmt.training.clipping._optimizer import (
     NoisySumOptimizer,
     ProjectedSumOptimizer,
 )
+from dprmt.training.clipping._peaks import plain_peak
+from dprmt.training.clipping._plain_pass import plain_pass
 from dprmt.training.clipping._policy import Layer, NormPolicy
 from dprmt.training.clipping._rates import Rates
 from dprmt.training.clipping._refusals import check_any_model, check_model, check_optimizer
@@ -141,8 +143,9 @@ class ClippingPlan:
         ----------
         losses : callable
             The losses, shape (B,), of a micro-batch of made-up samples, by the plan's model in training mode. It is
-            called once, and no backward pass follows. Time and memory are those of such a micro-batch in a step of its
-            own; of estimates 32 secret probes are counted, and Hutch++'s own sketch.
+            called once, and one backward pass follows, in the memory of a step without privacy; gradients that were
+            there stay. Time and memory are those of such a micro-batch in a step of its own; of estimates 32 secret
+            probes are counted, and Hutch++'s own sketch.
         noise_multiplier, sampling, steps, delta : float, Poisson or RandomAllocation or float, int, float
             Of the run: σ, how samples come into batches, T and δ. Without all of them there is no ε.
         rates : Rates, optional
@@ -189,14 +192,14 @@ class ClippingPlan:
             missing = ("noise_multiplier", "sampling", "steps", "delta")[given.index(None)]
             raise ParameterError(missing, None, "given with the others, or all left out")
         modules, speed = trainable_modules(self.model, self.policy.whole), Rates() if rates is None else rates
-        shown, ways = forward_pass(self.model, modules, losses), []
+        shown, ways = plain_pass(self.model, modules, losses), []
         for way in (FORMED, "exact", "ghost", "hutchinson", "hutch++"):
             norms = "exact" if way == FORMED else way
             policy = replace(self.policy, estimator=wanted_estimator(norms, None), form=forms_gradients(norms))
             layers = plan_layers(modules, policy)
             record = NormRecord([record for layer in layers for record in layer.records()])
             ways.append(way_cost(way, layers, record, shown, speed, noise))
-        return StepCosts(ways, plain_flops(layers, shown), plain_peak(layers, shown))
+        return StepCosts(ways, plain_flops(layers, shown), plain_peak(shown))
 
     def privatize(
         self,

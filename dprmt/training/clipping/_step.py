@@ -365,10 +365,20 @@ class ClippedStep(LogicalStep):
         if seen:
             self._looked()
         self._samplers.uses.summing = True
+        self._large_last(contributions)
         while contributions:
             contributions.pop().add_to_sums(factors[kept], kept)  # freed one by one
             self._summed()
         return True
+
+    def _large_last(self, contributions: list[Contribution]) -> None:
+        """Large sums come when most of what is kept for others is gone: they are first in the list, taken from behind.
+
+        A layer's own contributions stay in their order.
+        """
+        sizes = [sum(value.numel() for value in layer.module.parameters()) for layer in self._samplers.uses.sources]
+        order = sorted(range(len(contributions)), key=sizes.__getitem__, reverse=True)
+        contributions[:] = [contributions[place] for place in order]
 
     def _look(
         self, first: FirstPass, contributions: Sequence[Contribution], squared: torch.Tensor, finite: torch.Tensor

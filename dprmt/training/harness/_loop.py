@@ -118,7 +118,7 @@ class Run:
         prepared.attach_telemetry()
         prepared.attach_denoising(self.released)
         self.scores: dict[str, Any] = {}
-        self.weights: dict[str, torch.Tensor] | None = None  # at the end, where no process has the whole model
+        self.weights: Path | None = None  # a file of them at the end, where no process has the whole model
         self._scored: int | None = None  # the step after which the scores were taken
         self._draws: AllocatedBatches | None = None
         self._saved_draws: dict[str, Any] | None = None

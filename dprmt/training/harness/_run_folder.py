@@ -17,6 +17,7 @@ from dprmt.training.recipes import Settings, recipe_from_dict
 
 CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"
 SUMMARY, MODEL = "summary.json", "model"
+WEIGHTS = ".model.part.safetensors"  # before they are in the model's folder
 _LOCK = "lock"
 
 

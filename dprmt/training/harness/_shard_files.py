@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch.distributed.tensor import DTensor
 
 from dprmt._files import sync
 from dprmt._validation import ParameterError
+
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 @dataclass(frozen=True)
@@ -86,6 +102,53 @@ def write_shards(folder: Path, shards: Mapping[str, torch.Tensor]) -> list[list[
         if what:
             raise OSError(what)
     return [[name, digest] for name, digest, _ in said]
+
+
+def write_whole_tensors(path: Path, state: Mapping[str, torch.Tensor]) -> None:
+    """Write shards and what is no shard as whole tensors, from the first process: one call in each of them.
+
+    No process has more than one of them whole at a time. What the first cannot write is refused in all of them.
+    """
+    is_first, problem = dist.get_rank() == 0, ""
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("wb")) if is_first else None
+            _put(file, _header(state))
+        except OSError as error:
+            problem = f"{path}: {error}"
+        for value in state.values():
+            whole = value.detach().full_tensor() if isinstance(value, DTensor) else value.detach()
+            try:
+                if is_first and not problem:  # the others go on gathering
+                    _put(file, whole.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            except OSError as error:
+                problem = f"{path}: {error}"
+    try:
+        if is_first and not problem:
+            sync(path)
+    except OSError as error:
+        problem = f"{path}: {error}"
+    said = [problem]
+    dist.broadcast_object_list(said, 0)
+    if said[0]:
+        raise OSError(said[0])
+
+
+def _put(file: IO[bytes] | None, content: bytes | memoryview) -> None:
+    if file is not None:
+        file.write(content)
+
+
+def _header(state: Mapping[str, torch.Tensor]) -> bytes:
+    """Of a safetensors file with the tensors one after the other."""
+    places: dict[str, Any] = {}
+    end = 0
+    for name, value in state.items():
+        start, end = end, end + value.numel() * value.element_size()
+        places[name] = {"dtype": _DTYPES[value.dtype], "shape": list(value.shape), "data_offsets": [start, end]}
+    text = json.dumps(places).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def check_shards(folder: Path, written: list[list[str]]) -> None:

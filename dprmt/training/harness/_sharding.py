@@ -5,7 +5,6 @@ Every process writes down its own rows, and reads those that it keeps when it re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -72,16 +71,6 @@ def sharded_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
         if isinstance(module, FSDPModule):
             module.reshard()
     return dict(model.named_parameters())
-
-
-def gathered(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Shards whole in the first process and empty elsewhere: one call in each of them."""
-    return {name: _whole(value) if isinstance(value, DTensor) else value for name, value in state.items()}
-
-
-def _whole(value: DTensor) -> torch.Tensor:
-    whole = value.detach().full_tensor()
-    return whole.cpu() if dist.get_rank() == 0 else whole.new_empty(0)
 
 
 def like(value: torch.Tensor | SavedRows, parameter: torch.Tensor) -> torch.Tensor:

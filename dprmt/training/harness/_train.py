@@ -30,9 +30,10 @@ from dprmt.training.harness._processes import from_first, in_first, process_grou
 from dprmt.training.harness._progress import ProgressBar
 from dprmt.training.harness._randomness import Randomness, fresh_randomness
 from dprmt.training.harness._recipe_task import RecipeTask, check_draws_kept, load, prepare_recipe, usable_device
-from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, RunFolder
+from dprmt.training.harness._run_folder import MODEL, RUN, SUMMARY, WEIGHTS, RunFolder
 from dprmt.training.harness._run_record import NOT_REPLAYED, other_packages, read_run, steps_seen
-from dprmt.training.harness._sharding import check_spread, gathered
+from dprmt.training.harness._shard_files import write_whole_tensors
+from dprmt.training.harness._sharding import check_spread
 from dprmt.training.harness._task import Task
 from dprmt.training.harness._trained import save_trained
 from dprmt.training.harness._training_result import TrainingResult
@@ -302,7 +303,8 @@ class _FolderRun:
             self._go_through(run, before, document)
             if not run.stopped:
                 if prepared.settings.distributed.is_sharded:
-                    run.weights = gathered(prepared.model.state_dict())
+                    run.weights = self._path / WEIGHTS
+                    write_whole_tensors(run.weights, prepared.model.state_dict())
                 if run.done:  # else all steps that were charged are lost
                     check_parameters_moved(prepared.model, before)
                 scores = run.release()
@@ -314,6 +316,8 @@ class _FolderRun:
             return TrainingResult(self._path, not run.stopped, run.done, run.charged, *spent)
         finally:
             prepared.close()
+            if self._folder is not None:
+                (self._path / WEIGHTS).unlink(missing_ok=True)
 
     def _go_through(self, run: Run, before: dict[str, torch.Tensor], document: dict[str, Any]) -> None:
         # The first SIGINT or SIGTERM ends the run between two steps.

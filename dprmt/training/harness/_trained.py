@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from peft import PeftModel
 from safetensors.torch import load_model as load_weights
-from safetensors.torch import save_file
 from safetensors.torch import save_model as save_weights
 
 from dprmt._validation import ParameterError
@@ -21,10 +18,10 @@ from dprmt.training.recipes import load_recipe
 _WEIGHTS = "model.safetensors"
 
 
-def save_trained(loaded: LoadedModel, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+def save_trained(loaded: LoadedModel, folder: Path, weights: Path | None = None) -> None:
     """Write a model: its adapters with PEFT, or all its weights, and the tokenizer.
 
-    ``weights``: of a model that has only a part of each itself.
+    ``weights``: a file, which is moved, of a model that has only a part of each itself.
     """
     folder.mkdir(exist_ok=True)
     if isinstance(loaded.model, PeftModel):
@@ -33,7 +30,7 @@ def save_trained(loaded: LoadedModel, folder: Path, weights: Mapping[str, torch.
         if weights is None:
             save_weights(loaded.model, str(folder / _WEIGHTS))
         else:
-            save_file({name: value.contiguous().clone() for name, value in weights.items()}, str(folder / _WEIGHTS))
+            weights.replace(folder / _WEIGHTS)
         loaded.model.config.to_json_file(folder / "config.json")
     loaded.tokenizer.save_pretrained(str(folder))
 
