@@ -214,8 +214,11 @@ def test_noise_that_is_added_in_place_is_the_same_and_rounded_once(dtype: torch.
     expected = (SecureRandom(KEY).normal((20_001,), std=3.0) + total.double()).to(dtype)
     assert SecureRandom(KEY).add_normal(total, std=3.0) is total
     assert torch.equal(total, expected)
-    for wrong in (torch.ones(4, 2).T, torch.ones(3, device="meta")):
-        with pytest.raises(ParameterError, match="total must be contiguous and on the CPU"):
+    for wrong, said in (
+        (torch.ones(4, 2).T, r"total\.stride\(\) must be that of a contiguous tensor, got \(1, 2\)"),
+        (torch.ones(3, device="meta"), r"total\.device must be the CPU, got "),
+    ):
+        with pytest.raises(ParameterError, match=said):
             SecureRandom(KEY).add_normal(wrong)
 
 

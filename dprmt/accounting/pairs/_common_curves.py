@@ -164,7 +164,7 @@ def _lower_curves(t: Array, bins: CommonBins) -> tuple[Array, Array]:
     to_right = np.clip((bins.mean.T - edges[:-1, None]) / width[:, None], 0.0, 1.0)
     off_center = mass * (bins.mean.T - center[:, None])
     at_first = np.zeros((edges.size, mass.shape[1]))
-    at_first[bins.first, np.arange(mass.shape[1])] = bins.below
+    at_first[bins.first, np.arange(mass.shape[1], dtype=np.int64)] = bins.below
     value, rest = np.empty((2, t.size, mass.shape[1]))
     for rows in blocks(t.size):
         star = inflection_shift(t[rows])[:, None]

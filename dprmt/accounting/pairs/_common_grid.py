@@ -104,7 +104,7 @@ def _common_bins(family: Sequence[ClippingStep], bins: int, tail: float) -> Comm
 
 def _public_pairs(family: Sequence[ClippingStep], laws: CommonBins, tail: float) -> list[tuple[StepPair, StepPair]]:
     upper, lower = _spread(laws, _CONVEX_FROM), _pulled_in(laws.edges, laws.mass, laws.mean)
-    lower[np.arange(len(family)), laws.first] += laws.below
+    lower[np.arange(len(family), dtype=np.int64), laws.first] += laws.below
     shift, q = laws.edges**-0.5, family[0].sample_rate
     return [
         (
@@ -150,7 +150,7 @@ def _spread(laws: CommonBins, convex_from: float) -> Array:
     atoms = np.zeros((mass.shape[0], edges.size))
     atoms[:, :-1] += mass - to_right
     atoms[:, 1:] += to_right
-    atoms[np.arange(mass.shape[0]), laws.last] += laws.beyond
+    atoms[np.arange(mass.shape[0], dtype=np.int64), laws.last] += laws.beyond
     return atoms
 
 

@@ -137,8 +137,10 @@ class SecureRandom:
         True
         """
         scale = check_real("std", std, low=0.0)
-        if total.device.type != "cpu" or not total.is_contiguous():
-            raise ParameterError("total", f"on {total.device}", "contiguous and on the CPU")
+        if total.device.type != "cpu":
+            raise ParameterError("total.device", total.device, "the CPU")
+        if not total.is_contiguous():
+            raise ParameterError("total.stride()", total.stride(), "that of a contiguous tensor")
         self._in_pieces(total.view(-1), partial(_Workspace.add_sums, scale=scale))
         return total
 
