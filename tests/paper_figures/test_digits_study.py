@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from dprmt.spectra import denoise
+from dprmt.spectra import denoise, momentum_noise_scale
 from dprmt.training.denoising import Denoising
 from paper_figures._pieces import Pieces
 from paper_figures.digits import (
@@ -27,7 +27,7 @@ from paper_figures.digits import (
     tuned_and_run,
     with_tables,
 )
-from paper_figures.digits._methods import Rule, newton_schulz
+from paper_figures.digits._methods import _GAIN, Rule, _filtered, newton_schulz
 from paper_figures.digits._networks import clipped_sum, logits, start
 from paper_figures.digits._page import corrected, readings
 from paper_figures.long_runs._stored import PAGE, read
@@ -154,6 +154,36 @@ def test_a_replaced_momentum_is_over_no_less_than_the_noise() -> None:
     quiet = noise.abs() < 1
     torch.testing.assert_close(-moved["first"][quiet], denoise(noise, 1.0, 1.02)[quiet], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(-moved["second"], gradient["second"].sign(), rtol=1e-4, atol=0)  # Adam's own
+
+
+def test_a_replaced_momentum_is_over_the_noise_of_one_gradient_at_every_step() -> None:
+    """The same gradient three times is its own momentum, of less noise than one gradient; the root's floor stays."""
+    noise = torch.randn(1, 40, 12, generator=torch.Generator().manual_seed(6))
+    noise[0, 0, 0] += 60.0
+    gradient = {"first": noise, "second": torch.zeros(1, 12, 10)}
+    weights = {name: torch.zeros_like(value) for name, value in gradient.items()}
+    rule = Rule(METHODS["momentum gate"], torch.ones(1), 1.0)
+    for _ in range(3):
+        moved = rule.move(weights, gradient)
+    quiet = noise.abs() < 1
+    expected = denoise(noise, momentum_noise_scale(0.9, 3), 1.02)
+    torch.testing.assert_close(-moved["first"][quiet], expected[quiet], rtol=1e-4, atol=1e-6)
+
+
+def test_a_gate_without_norm_correction_leaves_the_shrunk_length() -> None:
+    noise = torch.randn(1, 40, 12, generator=torch.Generator().manual_seed(8))
+    noise[0, 0, 0] += 30.0
+    lengths = {how: float(_filtered(noise, "first", how, 1.0).norm()) for how in ("gate", "gate without norm")}
+    assert lengths["gate"] == pytest.approx(float(noise.norm()), rel=1e-5)
+    assert lengths["gate without norm"] == pytest.approx(float(denoise(noise, 1.0, 1.02, False).norm()), rel=1e-5)
+    assert lengths["gate without norm"] < 0.9 * lengths["gate"]
+
+
+def test_disk_looks_ahead_by_its_gain() -> None:
+    """Its second point has γ = (1 - κ)/κ in front of the last move."""
+    rule = Rule(METHODS["DiSK"], torch.zeros(1), 0.1, last_move={"first": torch.full((1, 3, 2), 0.4)})
+    ahead = rule.point({"first": torch.ones(1, 3, 2)})["first"] - 1.0
+    torch.testing.assert_close(_GAIN * ahead, (1 - _GAIN) * rule.last_move["first"])
 
 
 def test_verdicts_can_tell_and_can_fail() -> None:

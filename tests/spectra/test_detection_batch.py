@@ -9,10 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import t as student
 
 from dprmt import ParameterError
 from dprmt.spectra import detection_batch, detection_threshold
-from dprmt.spectra._detection_batch import _crossing
+from dprmt.spectra._detection_batch import _crossing, _reach
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPE = (10, 24)
@@ -107,6 +108,13 @@ def test_the_crossing_is_the_root_of_unbiased_squares() -> None:
     along, b, theta = np.array([1.0, 2.0, 3.0, 6.0]), 8, 100.0
     root = max(np.roots([9 - 14 / 12, 8 * 14 / 3, -(theta**2)]).real)
     assert _crossing(along, b, theta) == pytest.approx(root, rel=1e-12)
+
+
+def test_limits_of_a_mean_are_student_s() -> None:
+    values = np.array([0.0, 1.0, 2.0, 5.0])
+    expected = student.interval(0.9, 3, loc=values.mean(), scale=values.std(ddof=1) / 2)
+    reach = _reach(values, 0.05)
+    assert (values.mean() - reach, values.mean() + reach) == pytest.approx(expected, rel=1e-9)
 
 
 def test_no_lower_end_is_claimed_below_one_micro_batch() -> None:

@@ -148,3 +148,11 @@ def test_tensors_come_back_as_they_were(dtype):
 def test_bad_input_names_argument_value_and_range(arguments, message):
     with pytest.raises(ParameterError, match=message):
         spiked_polar(*arguments)
+
+
+@pytest.mark.parametrize("small", [1e-12, 1e-3])
+def test_a_direction_that_is_small_and_not_rounding_stands_where_there_is_no_noise(small):
+    """Rounding of float64 is 1e-14 of the largest value here."""
+    U, V = (np.linalg.qr(np.random.default_rng(side).standard_normal((side, 2)))[0] for side in (12, 9))
+    matrix = U * [1.0, small] @ V.T
+    np.testing.assert_allclose(np.linalg.svd(spiked_polar(matrix, 0.0), compute_uv=False)[:2], 1.0, rtol=1e-6)

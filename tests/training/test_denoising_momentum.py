@@ -25,6 +25,9 @@ SHAPE, SIGMA, RATE = (12, 40), 0.5, 0.05
 OPTIMIZERS = {
     "adam": lambda p: torch.optim.Adam(p, lr=RATE, betas=(0.9, 0.99)),
     "adamw": lambda p: torch.optim.AdamW(p, lr=RATE, betas=(0.9, 0.99), weight_decay=0.1),
+    "decoupled adam": lambda p: torch.optim.Adam(
+        p, lr=RATE, betas=(0.9, 0.99), weight_decay=0.1, decoupled_weight_decay=True
+    ),
     "adambc": lambda p: DPAdamBC(p, RATE, (0.9, 0.99), noise_variance=SIGMA**2, floor=1e-3, weight_decay=0.1),
     "sgd": lambda p: torch.optim.SGD(p, lr=RATE, momentum=0.9),
 }
@@ -60,7 +63,7 @@ def noisy_gradients(count, strength=0.5, seed=0):
 
 def literal(name, θ, gradients):
     """The table at the head of the module, letter by letter, with the closed form of σ̄_t."""
-    β1, β2, λ = 0.9, 0.99, 0.1 if name in ("adamw", "adambc") else 0.0
+    β1, β2, λ = 0.9, 0.99, 0.1 if name in ("adamw", "decoupled adam", "adambc") else 0.0
     m = v = b = 0.0
     denoised = 0
     for t, (g, _) in enumerate(gradients, start=1):

@@ -113,6 +113,19 @@ def test_gradients_are_replaced_never_written_into() -> None:
         assert (p.grad is before[name]) == (name not in report.replaced)
 
 
+def test_autocasting_that_a_caller_left_on_rounds_nothing() -> None:
+    found = []
+    for cast in (False, True):
+        named, grads = parameters(), gradients(4, 0.1)
+        step = DenoisingStep(named, 0.1)
+        give(named, grads)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cast):
+            step()
+        found.append({name: p.grad for name, p in named.items()})
+    assert not torch.equal(found[1]["wide"], grads["wide"])  # it was denoised
+    assert all(torch.equal(found[0][name], found[1][name]) for name in SHAPES)
+
+
 def test_orientation_does_not_matter() -> None:
     """A Conv1D weight is the transpose of a Linear's."""
     sigma, signal = 0.5, gradients(3, 0.5)["wide"]
