@@ -116,33 +116,34 @@ def _found(scale: Scale, folder: Path, at: int, step: int) -> Found:
 
 
 def _first_steps(recipes: Mapping[tuple[str, str], Recipe], pieces: Pieces) -> Found:
-    """Of the tables first, for each data set; a run that is stopped gives what is whole by then, two seeds or more."""
+    """For each data set exact norms, estimated ones, denoising, and a longer step.
+
+    A run that is stopped gives what is whole by then, two seeds or more.
+    """
     rows: list[Row] = []
     whole: list[str] = []
-    stopped = ""
-    baseline: list[dict[str, Any]] = []
-    denoised: list[dict[str, Any]] = []
     reasons: list[Reason] = []
-    for where, recipe, variants in _groups(recipes):
-        label = f"{where}, {' and '.join(variants)}"
+    stopped = ""
+    ended: dict[str, list[dict[str, Any]]] = {}
+    for where, recipe, name, change in _groups(recipes):
+        label = f"{where}, {name}"
         try:
-            runs = _variants(pieces, recipe, where, variants)
+            runs = _variant(pieces, recipe, label, change)
         except KeyboardInterrupt as stop:
-            stopped, runs = str(stop) or "stopped", _whole_seeds(pieces, where, variants)
-            seeds = len(next(iter(runs.values())))
-            if seeds < 2:
+            stopped, runs = str(stop) or "stopped", _whole_seeds(pieces, label)
+            if len(runs) < 2:
                 if not whole:
                     raise
                 break
-            label += f" ({seeds} of {len(LONG_SEEDS)} seeds)"
-        baseline, denoised = runs.get("baseline", baseline), runs.get("denoised", denoised)
-        if variants is FASTER:
-            reasons.append(_of_rate(where, runs, denoised))
-        rows += _compared(where, runs, baseline)
+            label += f" ({len(runs)} of {len(LONG_SEEDS)} seeds)"
+        ended[name] = runs
+        if name in FASTER:
+            reasons.append(_of_rate(where, runs, ended["denoised"]))
+        rows += _compared(where, name, runs, ended["baseline"])
         whole.append(label)
         if stopped:
             break
-    data = [name for name in SMALL if any(group.startswith(name) for group in whole)]
+    data = [name for name in SMALL if any(label.startswith(name) for label in whole)]
     so_far = f" So far {'; '.join(whole)}: the same command goes on." if stopped else ""
     return Found(
         rows,
@@ -153,21 +154,22 @@ def _first_steps(recipes: Mapping[tuple[str, str], Recipe], pieces: Pieces) -> F
         [*reasons, Reason("open", "the model, and the rows that are trained on and scored; not told apart.")],
         model=f"{STAND_IN} with LoRA on queries and values",
         data=" and ".join(data),
-        seeds=len(baseline),
+        seeds=len(ended["baseline"]),
         earlier_seconds=pieces.earlier_seconds,
         stopped=stopped,
     )
 
 
-def _groups(recipes: Mapping[tuple[str, str], Recipe]) -> Iterator[tuple[str, Recipe, Mapping[str, Any]]]:
+def _groups(recipes: Mapping[tuple[str, str], Recipe]) -> Iterator[tuple[str, Recipe, str, Mapping[str, Any]]]:
+    exact, denoised = ({name: VARIANTS[name]} for name in ("baseline", "denoised"))
     for (data, model), recipe in recipes.items():
-        for variants in (VARIANTS, FASTER, HUTCHINSON, HUTCHPP):
-            yield f"{data}, {model}", recipe, variants
+        for variants in (exact, HUTCHINSON, HUTCHPP, denoised, FASTER):
+            for name, change in variants.items():
+                yield f"{data}, {model}", recipe, name, change
 
 
-def _of_rate(where: str, faster: Mapping[str, list[dict[str, Any]]], denoised: list[dict[str, Any]]) -> Reason:
+def _of_rate(where: str, runs: list[dict[str, Any]], denoised: list[dict[str, Any]]) -> Reason:
     """What twice the rate does without denoising, beside what denoising does at the paper's."""
-    (runs,) = faster.values()
     ends, others = (scores(of, "loss")[:, -1] for of in (runs, denoised[: len(runs)]))
     gap = float(ends.mean() - others.mean())
     text = (
@@ -177,36 +179,32 @@ def _of_rate(where: str, faster: Mapping[str, list[dict[str, Any]]], denoised: l
     return Reason("tested", text, f"python -m paper_figures run {OWNER} --scale long")
 
 
-def _whole_seeds(pieces: Pieces, where: str, variants: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The runs of the first seeds, as far as those of all the variants are whole."""
+def _whole_seeds(pieces: Pieces, label: str) -> list[dict[str, Any]]:
+    """The runs of the first seeds, as far as they are whole."""
     known = pieces.known()
-    named = [[f"{where}, {name}, seed {seed}" for name in variants] for seed in LONG_SEEDS]
-    whole = list(takewhile(lambda names: known.keys() >= set(names), named))
-    return {name: [known[names[at]] for names in whole] for at, name in enumerate(variants)}
+    named = (f"{label}, seed {seed}" for seed in LONG_SEEDS)
+    return [known[name] for name in takewhile(known.__contains__, named)]
 
 
-def _variants(
-    pieces: Pieces, recipe: Recipe, where: str, variants: Mapping[str, Mapping[str, Any]]
-) -> dict[str, list[dict[str, Any]]]:
+def _variant(pieces: Pieces, recipe: Recipe, label: str, change: Mapping[str, Any]) -> list[dict[str, Any]]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    named = {f"{where}, {name}": change for name, change in variants.items()}
     with sdpa_kernel(SDPBackend.MATH):  # the fused one's backward pass in 16 bits takes a CPU a tenth of the step
-        runs = run_variants(pieces, recipe, named, LONG_SEEDS, by_steps=True, first=LONG_STEPS)
-    return {name: runs[f"{where}, {name}"] for name in variants}
+        return run_variants(pieces, recipe, {label: change}, LONG_SEEDS, by_steps=True, first=LONG_STEPS)[label]
 
 
-def _compared(where: str, runs: Mapping[str, list[dict[str, Any]]], baseline: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Means over the seeds, and what each variant has more than the baseline, paired; of denoising a claim."""
+def _compared(
+    where: str, name: str, runs: Sequence[Mapping[str, Any]], baseline: Sequence[Mapping[str, Any]]
+) -> list[Row]:
+    """Means over the seeds, and what this has more than the baseline, paired; of denoising a claim."""
     rows = []
     for metric, (printed, factor) in {"loss": ("validation loss in nats", 1.0), **METRICS}.items():
         label, claim = printed.replace("_", "-"), {"claim": "> 0: ahead", "within": ABOVE_ZERO}
-        for name, of_seeds in runs.items():
-            ends, start = (factor * scores(of, metric)[:, -1] for of in (of_seeds, baseline[: len(of_seeds)]))
-            rows.append(mean_row(f"{where}, {name}: {label}", ends))
-            if name != "baseline":
-                more = f"{where}, {name}: {label} more than the baseline, paired"
-                rows.append(mean_row(more, ends - start, **(claim if name in VARIANTS and metric in METRICS else {})))
+        ends, start = (factor * scores(of, metric)[:, -1] for of in (runs, baseline[: len(runs)]))
+        rows.append(mean_row(f"{where}, {name}: {label}", ends))
+        if name != "baseline":
+            more = f"{where}, {name}: {label} more than the baseline, paired"
+            rows.append(mean_row(more, ends - start, **(claim if name in VARIANTS and metric in METRICS else {})))
     return rows
 
 

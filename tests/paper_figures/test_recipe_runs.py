@@ -161,11 +161,11 @@ def test_the_first_steps_have_the_noise_of_them_all(recipe: Recipe, tmp_path: Pa
     assert kept.privacy.noise_multiplier > 1.1 * shorter.privacy.noise_multiplier
 
 
-@pytest.mark.parametrize("whole", [0, 1, 5])
+@pytest.mark.parametrize("whole", [0, 1, 6])
 def test_what_is_whole_of_generation_is_stored_when_it_is_stopped(
     whole: int, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three seeds of a data set's tables, or with the probes too: rows with their intervals, and what they are of."""
+    """Three seeds of exact norms, or of all and of the next data set's: rows, intervals, and what they are of."""
     asked: list[list[str]] = []
 
     def runs(pieces: Pieces, recipe: Recipe, variants: Any, seeds: Any, **_: Any) -> dict[str, list[dict[str, Any]]]:
@@ -190,13 +190,13 @@ def test_what_is_whole_of_generation_is_stored_when_it_is_stopped(
         assert stored is None
         return
     assert stored is not None
-    known = ["baseline and denoised", "baseline at twice the rate", "Hutchinson", "Hutch++"]
-    known = [*(f"E2E, toy, {variants}" for variants in known), "DART, toy, baseline and denoised"]
+    known = ["baseline", "Hutchinson", "Hutch++", "denoised", "baseline at twice the rate"]
+    known = [*(f"E2E, toy, {variant}" for variant in known), "DART, toy, baseline"]
     assert f"So far {'; '.join(known[:whole])}: the same command goes on." in stored.found.differs
-    assert len(stored.found.rows) == 6 * {1: 3, 5: 12}[whole]
-    assert sum(row.verdict() is not None for row in stored.found.rows) == 5 * {1: 1, 5: 2}[whole]
-    assert ("DART's" in stored.found.differs) == (stored.found.data == "E2E and DART") == (whole == 5)
-    assert {row.label.split(",")[0] for row in stored.found.rows} == ({"E2E", "DART"} if whole == 5 else {"E2E"})
+    assert len(stored.found.rows) == 6 * {1: 1, 6: 10}[whole]
+    assert sum(row.verdict() is not None for row in stored.found.rows) == 5 * {1: 0, 6: 1}[whole]
+    assert ("DART's" in stored.found.differs) == (stored.found.data == "E2E and DART") == (whole == 6)
+    assert {row.label.split(",")[0] for row in stored.found.rows} == ({"E2E", "DART"} if whole == 6 else {"E2E"})
     assert all(row.interval is not None for row in stored.found.rows)
 
 
@@ -206,7 +206,7 @@ def test_two_whole_seeds_of_generation_are_enough_to_be_stored(
 ) -> None:
     """Of the baseline three, of the other variant fewer: they are paired seed by seed."""
     pieces = Pieces(tmp_path, "generation-50", "long")
-    known = {f"baseline, seed {seed}": 10.0 + seed for seed in range(3)}
+    known = {f"{name}, seed {seed}": 10.0 + seed for name in ("baseline", "Hutchinson", "Hutch++") for seed in range(3)}
     known |= {f"denoised, seed {seed}": 11.0 + 1.5 * seed for seed in range(seeds)}
     runs = {
         f"E2E, toy, {name}": {"scores": {metric: [value] for metric in ("loss", *generation.METRICS)}, "steps": [50]}
@@ -214,23 +214,27 @@ def test_two_whole_seeds_of_generation_are_enough_to_be_stored(
     }
     pieces.measure({name: partial(dict, run) for name, run in runs.items()})
 
-    def stop(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt("the run was stopped after 3 of 50 steps")
+    def stored_runs(pieces: Pieces, recipe: Recipe, variants: Any, seeds: Any, **_: Any) -> dict[str, Any]:
+        if any(f"{name}, seed {seed}" not in runs for name in variants for seed in seeds):
+            raise KeyboardInterrupt("the run was stopped after 3 of 50 steps")
+        return {name: [runs[f"{name}, seed {seed}"] for seed in seeds] for name in variants}
 
     monkeypatch.setattr(generation, "_recipes", lambda scale: ({("E2E", "toy"): recipe}, ""))
-    monkeypatch.setattr(generation, "run_variants", stop)
+    monkeypatch.setattr(generation, "run_variants", stored_runs)
     early = next(item for item in generation.ITEMS if item.name == "generation-50")
     with pytest.raises(KeyboardInterrupt):
         run_item(early, "long", tmp_path)
     stored = load_result("generation-50", tmp_path)
-    if seeds == 1:
-        assert stored is None
-        return
     assert stored is not None
-    assert "So far E2E, toy, baseline and denoised (2 of 3 seeds): the same command" in stored.found.differs
-    assert stored.found.seeds == 2
+    assert stored.found.seeds == 3
+    whole = "So far E2E, toy, baseline; E2E, toy, Hutchinson; E2E, toy, Hutch++"
     rows = {row.label: row for row in stored.found.rows}
-    assert rows["E2E, toy, baseline: BLEU"].ours == 10.5
+    assert rows["E2E, toy, baseline: BLEU"].ours == 11
+    if seeds == 1:
+        assert f"{whole}: the same command" in stored.found.differs
+        assert not any("denoised" in label for label in rows)
+        return
+    assert f"{whole}; E2E, toy, denoised (2 of 3 seeds): the same command" in stored.found.differs
     more = rows["E2E, toy, denoised: BLEU more than the baseline, paired"]
     assert more.ours == 1.25
     assert more.interval == pytest.approx((1.25 - 12.706 * 0.25, 1.25 + 12.706 * 0.25), rel=1e-3)
