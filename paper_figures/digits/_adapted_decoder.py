@@ -17,7 +17,7 @@ from paper_figures.denoising._last_decoder import IGNORED, LastDecoder, output_l
 from paper_figures.digits._networks import Weights
 from paper_figures.digits._samples import Part
 
-_AT_ONCE = 32  # texts through the attention
+_AT_ONCE = 64  # texts, few enough for the processor's cache
 Text = tuple[torch.Tensor, Sequence[int]]
 """What goes into the last layer, shape (T, width), and the tokens, -100 where none is learnt."""
 
@@ -57,7 +57,7 @@ class AdaptedDecoder:
         self.words = torch.tensor(sorted(learnt))
         self._end, self._output = end, end.output.weight[self.words]
         self._groups = end.layer.self_attn.v_proj.base_layer.weight.shape[0] // end.layer.self_attn.head_dim
-        self._out = end.layer.self_attn.o_proj.weight.float()
+        self._out = end.layer.self_attn.o_proj.weight
         averages = _Averages(end)
         parts = [
             [one for batch in _batches(part) for one in averages.of(*batch, self.words)] for part in (train, tune, test)
@@ -81,18 +81,21 @@ class AdaptedDecoder:
 
     def clipped_sum(self, weights: Weights, drawn: torch.Tensor, clip: float) -> Weights:
         """See `Samples`."""
-        if not len(drawn):
-            return {"adapter": torch.zeros_like(weights["adapter"])}
-        texts = [self._train[place] for place in drawn.tolist()]
+        total = torch.zeros_like(weights["adapter"])
+        for places in drawn.split(_AT_ONCE):
+            total[0] += self._clipped(weights["adapter"][0], [self._train[place] for place in places.tolist()], clip)
+        return {"adapter": total}
+
+    def _clipped(self, adapter: torch.Tensor, texts: Sequence[Learnt], clip: float) -> torch.Tensor:
         averages = torch.cat([text.averages for text in texts])
-        shift = self._shift(weights["adapter"][0], averages).requires_grad_()
+        shift = self._shift(adapter, averages).requires_grad_()
         lengths = [len(text.words) for text in texts]
         share = torch.cat([torch.full((length,), 1 / length) for length in lengths])
         loss = output_loss(self._last(texts, shift), self._output, torch.cat([text.words for text in texts]))
         (moved,) = torch.autograd.grad((share * loss).sum(), shift)
         own = self._of_texts(moved, averages, lengths)
         factor = (clip / own.square().sum((1, 2)).sqrt().clamp_min(1e-12)).clamp_max(1.0)
-        return {"adapter": (factor @ own.flatten(1)).view(1, *own.shape[1:])}
+        return (factor @ own.flatten(1)).view(own.shape[1:])
 
     def accuracy(self, weights: Weights, part: Part) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Samples`."""
@@ -129,7 +132,7 @@ class AdaptedDecoder:
     def _last(self, texts: Sequence[Learnt], shift: torch.Tensor) -> torch.Tensor:
         """What the output matrix is multiplied with, shape (n, width); sums in float32."""
         layer, end = self._end.layer, self._end
-        states = torch.cat([text.fixed for text in texts]) + shift @ self._out.T
+        states = torch.cat([text.fixed for text in texts]) + (shift.to(self._out.dtype) @ self._out.T).float()
         normed = layer.post_attention_layernorm(states).to(self._output.dtype)
         last: torch.Tensor = end.norm(states + layer.mlp(normed).float()).float()
         return last

@@ -33,7 +33,7 @@ def adapted(name: str, data: Path, folder: Path, few: bool = False) -> Samples:
     makes: dict[str, Callable[[], Samples]] = {
         "adapter, docstrings": docstring_tokens,
         "adapter, SST-2": partial(sst2_tokens, data),
-        "adapter, E2E": partial(e2e_states, data, folder, (64, 8, 8) if few else (2048, 128, 256)),
+        "adapter, E2E": partial(e2e_states, data, folder, (640, 8, 8) if few else (8192, 256, 512)),
     }
     return makes[name]()
 
