@@ -82,8 +82,9 @@ class AdaptedDecoder:
     def clipped_sum(self, weights: Weights, drawn: torch.Tensor, clip: float) -> Weights:
         """See `Samples`."""
         total = torch.zeros_like(weights["adapter"])
-        for places in drawn.split(_AT_ONCE):
-            total[0] += self._clipped(weights["adapter"][0], [self._train[place] for place in places.tolist()], clip)
+        for first in range(0, len(drawn), _AT_ONCE):
+            texts = [self._train[place] for place in drawn[first : first + _AT_ONCE].tolist()]
+            total[0] += self._clipped(weights["adapter"][0], texts, clip)
         return {"adapter": total}
 
     def _clipped(self, adapter: torch.Tensor, texts: Sequence[Learnt], clip: float) -> torch.Tensor:
@@ -164,11 +165,8 @@ class _Averages:
         finally:
             attention.v_proj, attention.o_proj = adapted, out
         return [
-            Learnt(
-                *(value[row][where].clone() for value in (fixed, averages)),
-                torch.searchsorted(words, targets[row][where]),
-            )
-            for row, where in enumerate(learnt)
+            Learnt(fixed[row][where].clone(), averages[row][where].clone(), torch.searchsorted(words, right[where]))
+            for row, (where, right) in enumerate(zip(learnt, targets, strict=True))
         ]
 
 

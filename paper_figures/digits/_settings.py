@@ -73,4 +73,4 @@ ADAPTERS: Mapping[str, Setting] = {
     "adapter, SST-2": _shorter(batch=250, highest=-2),
     "adapter, E2E": _shorter(batch=512, highest=0),
 }
-"""For an adapter in a pretrained last layer; the last one is of SmolLM2, in batches in which two directions stand out."""
+"""For an adapter in a pretrained last layer; of SmolLM2, the last one, in batches in which two directions stand out."""
