@@ -55,21 +55,32 @@ class LastDecoder(torch.nn.Module):  # type: ignore[misc]
         learnt. Padding is on the right, where a causal layer does not look.
         """
         learnt = targets != IGNORED
-        losses = _OutputLoss.apply(self.last_states(hidden, learnt), self.output.weight, targets[learnt])
+        losses = output_loss(self.last_states(hidden, learnt), self.output.weight, targets[learnt])
         text = torch.nonzero(learnt)[:, 0]
         return hidden.new_zeros(len(hidden)).index_add(0, text, losses) / learnt.sum(dim=1)
 
     def last_states(self, hidden: torch.Tensor, learnt: torch.Tensor) -> torch.Tensor:
         """What the output matrix is multiplied with where a token is learnt, shape (tokens, width)."""
+        states = (hidden + self.attended(hidden))[learnt]
+        normed: torch.Tensor = self.norm(states + self.layer.mlp(self.layer.post_attention_layernorm(states)))
+        return normed
+
+    def attended(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What the layer's attention adds to its states, the same shape."""
         places = torch.arange(hidden.shape[1]).expand(hidden.shape[:2])
-        attended, _ = self.layer.self_attn(
+        added: torch.Tensor
+        added, _ = self.layer.self_attn(
             hidden_states=self.layer.input_layernorm(hidden),
             position_embeddings=self.rotary(hidden, position_ids=places),
             attention_mask=None,
         )
-        states = (hidden + attended)[learnt]
-        normed: torch.Tensor = self.norm(states + self.layer.mlp(self.layer.post_attention_layernorm(states)))
-        return normed
+        return added
+
+
+def output_loss(states: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of softmax(Wx) by token, shape (tokens,); products are in the type of ``weight``."""
+    losses: torch.Tensor = _OutputLoss.apply(states, weight, targets)
+    return losses
 
 
 class _OutputLoss(torch.autograd.Function):  # type: ignore[misc]
@@ -79,13 +90,13 @@ class _OutputLoss(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         losses, gradients = [], []
         for x, y in zip(states.split(_AT_ONCE), targets.split(_AT_ONCE), strict=True):
-            logits = x @ weight.T
+            logits = (x.to(weight.dtype) @ weight.T).float()
             logits -= logits.amax(dim=1, keepdim=True)
             own = logits.gather(1, y[:, None])
             total = logits.exp_().sum(dim=1, keepdim=True)
             losses.append((total.log() - own)[:, 0])
             if ctx.needs_input_grad[0]:
-                gradients.append((logits @ weight).div_(total).sub_(weight[y]))
+                gradients.append((logits.to(weight.dtype) @ weight).to(x.dtype).div_(total).sub_(weight[y]))
         if gradients:
             ctx.save_for_backward(torch.cat(gradients))
         return torch.cat(losses)

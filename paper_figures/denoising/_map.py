@@ -104,8 +104,8 @@ SETTINGS: dict[str, Setting] = {
     "MiniLM, SST-2, LoRA in the last matrix": Setting(
         "minilm-sst2", "sst2", {**_SST2, "model.lora.targets": ["layer.5.output.dense"]}, {0: 64, 40: 64}, 64
     ),
-    "SmolLM2, E2E, LoRA": Setting("smollm2-e2e", "e2e", {**_HALF, "training.steps": 6}, {0: 256, 6: 16}, 16),
-    "SmolLM2, DART, LoRA": Setting("smollm2-dart", "dart", _HALF, {0: 64, 6: 16}, 16, "dart-v1.1.1-full-dev.json"),
+    "SmolLM2, E2E, LoRA": Setting("smollm2-e2e", "e2e", {**_HALF, "training.steps": 6}, {0: 256, 6: 64}, 16),
+    "SmolLM2, DART, LoRA": Setting("smollm2-dart", "dart", _HALF, {0: 64, 6: 64}, 16, "dart-v1.1.1-full-dev.json"),
     "small RoBERTa, docstrings": Setting("roberta-tiny-docstrings", "", {}, {0: 64, 60: 64}, 64),
     "small Qwen3, docstrings": Setting("qwen3-tiny-docstrings", "", {}, {0: 32, 30: 32}, 64),
 }

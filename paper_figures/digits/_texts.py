@@ -33,7 +33,7 @@ def adapted(name: str, data: Path, folder: Path, few: bool = False) -> Samples:
     makes: dict[str, Callable[[], Samples]] = {
         "adapter, docstrings": docstring_tokens,
         "adapter, SST-2": partial(sst2_tokens, data),
-        "adapter, E2E": partial(e2e_states, data, folder, (64, 8, 8) if few else (2048, 128, 256)),
+        "adapter, E2E": partial(e2e_states, data, folder, (640, 8, 8) if few else (8192, 256, 512)),
     }
     return makes[name]()
 
@@ -87,7 +87,7 @@ def _texts(model: torch.nn.Module, layer: Any, items: list[Any]) -> Texts:
 
 
 def e2e_states(data: Path, folder: Path, most: Sequence[int]) -> AdaptedDecoder:
-    """Rows of E2E as what goes into SmolLM2's last layer, for an adapter on its values.
+    """Rows of E2E as what goes into SmolLM2's last layer, for an adapter on its values; frozen weights in 16 bits.
 
     ``most``: rows to train on, and of the development file to tune and to test on.
     """
@@ -99,7 +99,12 @@ def e2e_states(data: Path, folder: Path, most: Sequence[int]) -> AdaptedDecoder:
 
     names = {"data.train": "trainset.csv", "data.validation": "devset.csv", "data.test": "devset.csv"}
     files = {key: [str(data / "e2e" / name)] for key, name in names.items()}
-    changes = {**files, "data.max_tokens": 96, "model.lora.targets": ["layers.29.self_attn.v_proj"]}
+    changes = {
+        **files,
+        "data.max_tokens": 96,
+        "model.dtype": "bfloat16",
+        "model.lora.targets": ["layers.29.self_attn.v_proj"],
+    }
     made = load_recipe("smollm2-e2e").with_changes(changes)
     tokenizer = load_tokenizer(made.model)
     loaded: Any = load_data(made.data, tokenizer, made.model.task)

@@ -259,13 +259,13 @@ def test_how_many_directions_pass_where_five_were_kept() -> None:
         assert _passing(seen, "LoRA A", 256)[1] == 0
     e2e, dart = (language[f"SmolLM2, {name}, LoRA", 0] for name in ("E2E", "DART"))
     _, second, third, *_ = _passing(e2e, "LoRA B", 256)
-    _, later, later_third, *_ = _passing(language["SmolLM2, E2E, LoRA", 6], "LoRA B", 256)
+    _, later, later_third, *_ = _passing(language["SmolLM2, E2E, LoRA", 6], "LoRA B", 1024)
     assert {len([layer for layer in seen["layers"] if layer["role"] == "LoRA B"]) for seen in language.values()} == {60}
     assert f"on E2E at 256 a second one is above it in {second} of its 60 LoRA B, a third in {third}" in words
     _, many, many_third, _, fifth = _passing(e2e, "LoRA B", 2048)
     assert (
-        f"after six steps in {later} and {later_third}, and at 2,048 a second in {many}, a third in {many_third},"
-        f" a fifth in {fifth};" in words
+        f"and after six steps at 1,024 a second in {later}, a third in {later_third}; at 2,048 before training a second"
+        f" in {many}, a third in {many_third}, a fifth in {fifth};" in words
     )
     assert _passing(dart, "LoRA B", 256)[1] == _passing(language["SmolLM2, DART, LoRA", 6], "LoRA B", 256)[1] == 0
     _, second, third, *_ = _passing(dart, "LoRA B", 1024)
@@ -304,8 +304,8 @@ def test_what_the_page_says_of_lengths_and_sizes() -> None:
     assert f"the {dart['samples']:,} rows of its development file, with the noise of its recipe's 400 steps" in words
     largest = {(seen["setting"], seen["step"]): max(seen["sizes"]) for seen in looks}
     of_model = [largest[f"SmolLM2, {name}, LoRA", step] for step in (0, 6) for name in ("DART", "E2E")]
-    assert of_model == [1024, 2048, 256, 256]
-    assert "before training batches go to 1,024 on DART and to 2,048 on E2E, after it to 256." in words
+    assert of_model == [1024, 2048, 256, 1024]
+    assert "before training batches go to 1,024 on DART and to 2,048 on E2E, after it to 256 and to 1,024." in words
     assert {seen["length"] for seen in looks if seen["setting"] == "SmolLM2, E2E, LoRA"} == {6}
     assert f"for {_spelled(len({seen['setting'] for seen in looks}))} settings](../images/gate_map.png)" in words
 

@@ -14,7 +14,7 @@ from dprmt.training.recipes import LoraRecipe, ModelRecipe
 from paper_figures.denoising._last_decoder import IGNORED, LastDecoder, padded, states
 from paper_figures.digits import ADAPTERS, COLUMNS, METHODS, Run, Setting, false_alarms, runs_of, train, with_tables
 from paper_figures.digits._adapted import LENGTH, WEIGHT, AdaptedEncoder, Norm, Texts
-from paper_figures.digits._adapted_decoder import AdaptedDecoder
+from paper_figures.digits._adapted_decoder import AdaptedDecoder, Text
 from paper_figures.digits._page import beside_many, readings
 from paper_figures.digits._tuning import NULL
 from paper_figures.long_runs import _denoisers
@@ -107,33 +107,71 @@ def test_what_is_learnt_is_seen_in_texts_that_were_not_trained_on() -> None:
     assert ended.test > 0.8  # a third by chance
 
 
-@pytest.fixture(scope="module")
-def decoder() -> AdaptedDecoder:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
-    lora = LoraRecipe(rank=2, alpha=4.0, targets=("layers.1.self_attn.v_proj",))
-    options = {"architecture": "llama", "tokenizer": "bytes", "config": sizes, "lora": lora}
+def small_decoder() -> tuple[LastDecoder, list[Text]]:
+    """Two heads share their values; texts of several lengths, of some words among many."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    lora = LoraRecipe(rank=2, alpha=6.0, targets=("layers.1.self_attn.v_proj",))
+    options = {
+        "architecture": "llama",
+        "tokenizer": "bytes",
+        "config": {**sizes, "intermediate_size": 32},
+        "lora": lora,
+    }
     model = load_model(ModelRecipe("generation", **options)).model.eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(3)
     texts = [torch.randint(5, 60, (length,), generator=generator).tolist() for length in (4, 9, 6, 5, 7, 8) * 4]
-    pairs = list(zip(states(model, texts), [[IGNORED, *text[1:]] for text in texts], strict=True))
-    return AdaptedDecoder(LastDecoder(model), pairs[:16], pairs[16:20], pairs[20:])
+    labels = [[IGNORED] * (1 + place % 3) + text[1 + place % 3 :] for place, text in enumerate(texts)]
+    return LastDecoder(model), list(zip(states(model, texts), labels, strict=True))
+
+
+@pytest.fixture(scope="module")
+def decoder() -> AdaptedDecoder:
+    end, texts = small_decoder()
+    return AdaptedDecoder(end, texts[:16], texts[16:20], texts[20:])
+
+
+def one_text(end: LastDecoder, words: torch.Tensor, text: Text) -> tuple[torch.Tensor, torch.Tensor]:
+    """Its logits of these words and its right ones, through the whole last layer with the adapter in it."""
+    hidden, targets = padded([text[0]], [text[1]])
+    learnt = targets != IGNORED
+    return end.output(end.last_states(hidden, learnt))[:, words], torch.searchsorted(words, targets[learnt])
 
 
 def test_a_decoder_s_clipped_sums_are_those_of_its_losses_one_after_the_other(decoder: AdaptedDecoder) -> None:
+    end, texts = small_decoder()
     weights = decoder.start(0, [0])
     weights["adapter"] += 0.1 * torch.randn(weights["adapter"].shape, generator=torch.Generator().manual_seed(1))
-    drawn, clip = torch.tensor([0, 3, 4, 9, 10]), 0.12
+    drawn, clip = torch.tensor([0, 3, 4, 9, 10]), 0.15
     found = decoder.clipped_sum(weights, drawn, clip)["adapter"][0]
+    (inside,) = (module.weight for module in end.layer.self_attn.v_proj.lora_B.values())
+    with torch.no_grad():
+        inside.copy_(weights["adapter"][0])
+    inside.requires_grad_()
     total, norms = torch.zeros_like(found), []
     for place in drawn.tolist():
-        adapter = weights["adapter"][0].clone().requires_grad_()
-        hidden, targets = padded([decoder._train[place][0]], [decoder._train[place][1]])
-        decoder._values.shift = decoder._inputs(hidden) @ adapter.T
-        (gradient,) = torch.autograd.grad(decoder._end(hidden, targets).sum(), adapter)
+        loss = torch.nn.functional.cross_entropy(*one_text(end, decoder.words, texts[place]))
+        (gradient,) = torch.autograd.grad(loss, inside)
         norms.append(float(gradient.norm()))
         total += min(1.0, clip / norms[-1]) * gradient
     assert min(norms) < clip < max(norms)
     torch.testing.assert_close(found, total, rtol=1e-4, atol=1e-6)
+    assert decoder.clipped_sum(weights, drawn[:0], clip)["adapter"].abs().sum() == 0
+
+
+def test_a_decoder_s_answers_are_those_of_the_whole_layer(decoder: AdaptedDecoder) -> None:
+    end, texts = small_decoder()
+    adapter = 0.3 * torch.randn(decoder.start(0, [0])["adapter"].shape, generator=torch.Generator().manual_seed(2))
+    (inside,) = (module.weight for module in end.layer.self_attn.v_proj.lora_B.values())
+    with torch.no_grad():
+        inside.copy_(adapter[0])
+        logits, right = (
+            torch.cat(values)
+            for values in zip(*(one_text(end, decoder.words, text) for text in texts[20:]), strict=True)
+        )
+    (hits,), (loss,) = decoder.accuracy({"adapter": adapter}, "test")
+    assert float(hits) == pytest.approx(float((logits.argmax(-1) == right).double().mean()), abs=1e-6)
+    assert float(loss) == pytest.approx(float(torch.nn.functional.cross_entropy(logits, right)), rel=1e-5)
+    assert len(decoder.words) < 55
 
 
 def test_two_steps_of_a_decoder_by_every_method(decoder: AdaptedDecoder) -> None:
@@ -184,9 +222,9 @@ def test_the_page_shows_the_stored_runs_and_says_what_they_found() -> None:
     assert false_alarms(results).missed == 1
     assert "One of ten further nulls misses 0." in words
     known = read(STUDY.file)["budget"]["adapter, E2E"]
-    hours = known["runs"] * 16 * known["step_seconds"] / 3600
-    assert "some six hours of one core: 510 runs of 16 steps, 2.7 s each" in words
-    assert (known["runs"], round(hours), f"{known['step_seconds']:.1f}") == (510, 6, "2.7")
+    steps, seconds = ADAPTERS["adapter, E2E"].steps, known["step_seconds"]
+    hours = known["runs"] * steps * seconds / 3600
+    assert f"some {hours:.1f} hours of one core: {known['runs']} runs of {steps} steps, {seconds:.1f} s each" in words
     looks = results["methods"]["Adam"]["over"]["adapter"]
     assert [sum(value > 1 for value in look) for look in looks[:2]] == [2, 4]
     assert all(len(method["test"]) == 10 for method in results["methods"].values())

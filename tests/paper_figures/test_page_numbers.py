@@ -229,6 +229,14 @@ def test_the_setting_of_the_head() -> None:
     assert said(f"is better with it in both, by {blends[0]:.1f} and {blends[1]:.1f} points.")
 
 
+def opened_of_values(batch: int) -> list[bool]:
+    """Of the map: which singular values of E2E's last LoRA B of values are above the threshold before training."""
+    lines = (json.loads(line) for line in (RAW / "gate-map.jsonl").read_text(encoding="utf-8").splitlines())
+    (seen,) = (line["value"] for line in lines if line["name"] == "SmolLM2, E2E, LoRA, step 0")
+    (layer,) = (one for one in seen["layers"] if "layers.29.self_attn.v_proj.lora_B" in one["layer"])
+    return [value > 1 for value in layer["leading"][seen["sizes"].index(batch)]]
+
+
 def test_the_setting_of_the_adapter() -> None:
     setting = ADAPTERS["adapter, docstrings"]
     assert said("output matrix (384 × 16, α/rank 1, A drawn once and kept)")
@@ -238,7 +246,11 @@ def test_the_setting_of_the_adapter() -> None:
     assert (len(setting.tuning_seeds), len(setting.seeds)) == (3, 10)
     assert said("three seeds to tune on and ten to compare")
     assert said(f"Gradients of B are multiplied by {WEIGHT:.0f} before clipping")
-    assert said(f"at the paper's batch of {ADAPTERS['adapter, E2E'].batch}, would take")
+    assert [opened_of_values(batch)[:3] for batch in (64, ADAPTERS["adapter, E2E"].batch)] == [
+        [False, False, False],
+        [True, True, False],
+    ]
+    assert said("two directions of that matrix are above the threshold in batches of 512, before training, and none at")
     assert list(read(LAST.file)["settings"]) == ["adapter, docstrings"]
     assert said("Not run are `adapter, SST-2` and `adapter, E2E`.")
 
