@@ -14,18 +14,21 @@ import numpy as np
 from dprmt._files import read_lines, write_whole
 from paper_figures._pieces import raw_file
 from paper_figures._published import published
+from paper_figures._rates import half_power_grid, lowest
 from paper_figures._reproduction import RESULTS, Scale
 from paper_figures._tuner import LABELS
 from paper_figures.heavy_tail import Curve, load_results
 from paper_figures.items.barcode import EXTENTS, TUNED_ON, rate_of
-from paper_figures.items.next_token import HEAD_RATES
 from paper_figures.long_runs._options import study_parser
 from paper_figures.long_runs.effective_step import draw, sweeps
+from paper_figures.long_runs.next_token import RANGES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, PICTURE = DOCS / "theory" / "optimizers_under_noise.md", DOCS / "images" / "heavy_tail_effective_step.png"
 SIZES = {"small": 1600, "paper": 17_000}
 """Images of the sets with barcodes."""
+HEAD_SEEDS = (0, 1)
+"""Of the study of next tokens; the first chooses the rates."""
 
 Table = list[list[str]]
 
@@ -102,13 +105,13 @@ def mnist() -> Table:
 
 
 def next_token() -> Table:
-    """The head on docstrings: one seed, one rate each."""
-    rows = [["", "η", "loss, all tokens", "loss, the most frequent", "accuracy, the most frequent"]]
-    runs = pieces("next-token", "small")
-    for name, (rate,) in HEAD_RATES.items():
-        run = runs[f"{name}, lr = {rate:g}, seed 0"]
-        loss, right = run["group_loss"][-1][0], 100 * run["group_accuracy"][-1][0]
-        rows.append([LABELS[name], f"{rate:g}", f"{run['loss'][-1]:.2f}", f"{loss:.2f}", f"{right:.1f} %"])
+    """The head on E2E, at the rate with the lowest loss on the first seed."""
+    rows = [["", "η", "loss", "100 times or more", "10 to 99", "0 to 9"]]
+    runs = pieces("next-token", "study")
+    for name, label in LABELS.items():
+        tried = {rate: runs[_name(name, rate, 0)]["loss"][-1] for rate in half_power_grid(*RANGES[name])}
+        chosen = lowest(tried)
+        rows.append([label, f"{chosen:g}", *_with_spread([runs[_name(name, chosen, seed)] for seed in HEAD_SEEDS])])
     return rows
 
 
@@ -116,12 +119,19 @@ def _barcodes(scale: Scale, groups: Sequence[str]) -> Table:
     rows = [["", "h", "loss", *groups]]
     for name in LABELS:
         step, runs = tuned_barcodes(name, scale)
-        ends = np.array([[run["loss"][-1], *(100 * right for right in run["group_accuracy"][-1])] for run in runs])
-        mean, spread = ends.mean(0), ends.std(0, ddof=1)
-        cells = [f"{mean[0]:.2f} ± {spread[0]:.2f}"]
-        cells += [f"{value:.1f} ± {more:.1f} %" for value, more in zip(mean[1:], spread[1:], strict=True)]
-        rows.append([LABELS[name], f"{step:g}", *cells])
+        rows.append([LABELS[name], f"{step:g}", *_with_spread(runs)])
     return rows
+
+
+def _with_spread(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    # Loss and accuracies by group at the end.
+    ends = np.array([[run["loss"][-1], *(100 * right for right in run["group_accuracy"][-1])] for run in runs])
+    loss, *right = zip(ends.mean(0), ends.std(0, ddof=1), strict=True)
+    return [f"{loss[0]:.2f} ± {loss[1]:.2f}", *(f"{mean:.1f} ± {spread:.1f} %" for mean, spread in right)]
+
+
+def _name(optimizer: str, rate: float, seed: int) -> str:
+    return f"{optimizer}, lr = {rate:g}, seed {seed}"
 
 
 def tuned_barcodes(optimizer: str, scale: Scale, step: float | None = None) -> tuple[float, list[Mapping[str, Any]]]:
@@ -130,7 +140,7 @@ def tuned_barcodes(optimizer: str, scale: Scale, step: float | None = None) -> t
 
     def run(at: float, seed: int) -> Mapping[str, Any]:
         rate = rate_of(optimizer, at, extent.sample_rate * SIZES[scale])
-        found: Mapping[str, Any] = runs[f"{optimizer}, lr = {rate:g}, seed {seed}"]
+        found: Mapping[str, Any] = runs[_name(optimizer, rate, seed)]
         return found
 
     chosen = step or min(extent.grid, key=lambda at: run(at, TUNED_ON)["loss"][-1])
@@ -154,8 +164,8 @@ def stored_curves(name: str) -> list[Curve]:
     return load_results(RESULTS / "raw" / f"{name}.json")
 
 
-def pieces(item: str, scale: Scale) -> dict[str, Any]:
-    """An item's runs by name."""
+def pieces(item: str, scale: str) -> dict[str, Any]:
+    """Runs of an item or a study by name."""
     return {line["name"]: line["value"] for line in read_lines(raw_file(RESULTS, item, scale)) if "value" in line}
 
 
