@@ -6,6 +6,7 @@ from importlib import import_module
 STUDIES = {
     "heavy-tail": "heavy_tail",
     "effective-step": "effective_step",
+    "under-noise": "under_noise",
     "next-token": "next_token",
     "public-model": "public_model",
     "denoising": "denoising",

@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 
 from dprmt import ParameterError
-from dprmt._files import read_lines
 from dprmt.accounting import DPSGD
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
 from dprmt.training.harness._randomness import fresh_randomness  # noqa: E402
-from paper_figures._pieces import raw_file  # noqa: E402
-from paper_figures._reproduction import RESULTS, load, run  # noqa: E402
-from paper_figures._tuner import LABELS, Tuned  # noqa: E402
+from paper_figures._reproduction import load, run  # noqa: E402
+from paper_figures._tuner import Tuned  # noqa: E402
 from paper_figures.barcode import (  # noqa: E402
     BarcodeData,
     barcode_data,
@@ -359,26 +357,6 @@ def test_a_run_that_is_stopped_before_there_is_anything_to_compare_stores_nothin
     with pytest.raises(KeyboardInterrupt):
         run(item.ITEM, "small", tmp_path)
     assert load("barcode", tmp_path) is None
-
-
-def test_the_table_of_optimizers_under_noise_is_of_the_stored_runs() -> None:
-    """Loss and accuracies by class size at each optimizer's best step: means and deviations over three seeds."""
-    text = (Path(__file__).parents[2] / "docs/theory/optimizers_under_noise.md").read_text(encoding="utf-8")
-    stored = {line["name"]: line["value"] for line in read_lines(raw_file(RESULTS, "barcode", "paper"))}
-    batch = 1700.0
-    for name, label in LABELS.items():
-        losses = {step: stored[_piece(name, step, batch, 1000)]["loss"][-1] for step in item.EXTENTS["paper"].grid}
-        step = min(losses, key=lambda one: losses[one])
-        ends = [stored[_piece(name, step, batch, seed)] for seed in item.EXTENTS["paper"].seeds]
-        columns = np.array([[run["loss"][-1], *(100 * right for right in run["group_accuracy"][-1])] for run in ends])
-        mean, deviation = columns.mean(0), columns.std(0, ddof=1)
-        cells = [f"{mean[0]:.2f} ± {deviation[0]:.2f}"]
-        cells += [f"{value:.1f} ± {spread:.1f} %" for value, spread in zip(mean[1:], deviation[1:], strict=True)]
-        assert f"| {label} | {step:g} | {' | '.join(cells)} |" in text
-
-
-def _piece(optimizer: str, step: float, batch: float, seed: int) -> str:
-    return f"{optimizer}, lr = {item.rate_of(optimizer, step, batch):g}, seed {seed}"
 
 
 def test_a_lower_loss_on_classes_that_nobody_learns_is_said_to_be_no_learning() -> None:

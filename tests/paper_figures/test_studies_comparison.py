@@ -174,13 +174,16 @@ def test_effective_steps_are_the_same_for_every_optimizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "figure.png"
-    options = ["--steps", "2", "--seeds", "2", "--exponents", "0", "1"]
+    stored = tmp_path / "results.json"
+    options = ["--steps", "2", "--seeds", "2", "--exponents", "0", "1", "--export", str(stored)]
     for optimizer in ("gd", "gdm", "adam", "adambc"):
         trials = effective_step.trials(optimizer, [1.0, 2**0.5], 2)
         assert [trial.effective_step for trial in trials] == pytest.approx([1.0, 2**0.5] * 2)
         assert [trial.seed for trial in trials] == [0, 0, 1, 1]
     assert main(["study", "effective-step", str(tmp_path / "runs"), str(picture), *options]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+    found = effective_step.sweeps(load_results(stored)[::-1])
+    assert [(sweep.steps, sweep.losses.shape) for sweep in found.values()] == [([1.0, 1.41421], (2, 2))] * 4
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:5]] == ["DP-GD", "DP-GDM", "DP-Adam", "DP-AdamBC"]
     adam = [run_trials(effective_step.trials(name, [1.0, 2**0.5], 2), tmp_path / "runs", 2) for name in ("adam", "gdm")]
@@ -188,3 +191,5 @@ def test_effective_steps_are_the_same_for_every_optimizer(
     best = losses.mean(1).argmin(1)
     paired = losses[0, :, best[0]] - losses[1, :, best[1]]
     assert f"DP-Adam less DP-GDM, paired by seed: {paired.mean():+.3f}" in lines[5]
+    assert found["adam"].losses == pytest.approx(losses[0], rel=1e-4)
+    assert [found[name].best for name in ("adam", "gdm")] == best.tolist()
