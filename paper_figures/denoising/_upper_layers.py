@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, gelu, layer_norm, linear, pad, sc
 
 from dprmt.training.harness import Task
 from paper_figures.denoising._last_layer import alike
-from paper_figures.studies import SummedPlan, SummedStep, plan_sums
+from paper_figures.studies import SummedPlan, plan_sums
 
 _ROUND = 4  # tokens, to which a text's number of them is rounded up
 
@@ -100,7 +100,7 @@ class UpperLayers(Task):
             model, clipping_norm=options["clipping_norm"], expected_batch_size=options["expected_batch_size"]
         )
 
-    def accumulate(self, private: SummedStep, positions: Sequence[int], step: int) -> torch.Tensor:
+    def accumulate(self, private: Any, positions: Sequence[int], step: int) -> torch.Tensor:
         """See `Task`; a mini-batch's losses come in the order of its blocks."""
         losses = []
         for texts in self.splits["train"].at(positions):
@@ -164,8 +164,8 @@ class UpperLayers(Task):
     def _attended(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: torch.Tensor
     ) -> torch.Tensor:
-        parts = (part.unflatten(-1, (self._heads, -1)).transpose(1, 2) for part in (query, key, value))
-        return scaled_dot_product_attention(*parts, attn_mask=seen).transpose(1, 2).flatten(2)
+        query, key, value = (part.unflatten(-1, (self._heads, -1)).transpose(1, 2) for part in (query, key, value))
+        return scaled_dot_product_attention(query, key, value, attn_mask=seen).transpose(1, 2).flatten(2)
 
 
 @dataclass(frozen=True)

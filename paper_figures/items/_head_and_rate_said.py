@@ -99,14 +99,19 @@ def _of_the_rate(runs: Runs) -> str:
     rates = chosen(runs)
     if not rates:
         return ""
-    found = {method: gap(runs, method, PLAIN, (rates[method], rates[PLAIN])) for method in (WHOLE, BODY)}
+    pairs = {method: gap(runs, method, PLAIN, (rates[method], rates[PLAIN])) for method in (WHOLE, BODY)}
+    found = {method: values for method, values in pairs.items() if values is not None}
+    if len(found) < len(pairs):
+        return ""
     parts = [
         f"{_points(values)} points {words} (rate {rates[method]:g})"
         for (method, values), words in zip(found.items(), ("with the head", "without"), strict=True)
-        if values is not None
     ]
-    if len(parts) < len(found):
-        return ""
+    closed = {
+        -1: "rates of their own do not close the gap",
+        0: "rates of their own close the gap as far as these seeds can tell",
+        1: "rates of their own turn the gap round",
+    }[_sign(found[BODY])]
     ends = sorted({rate for rate in rates.values() if rate in (RATES[0], RATES[-1])})
     edge = (
         f"; {', '.join(f'{rate:g}' for rate in ends)} is an end of the grid, a better one may lie beyond"
@@ -114,7 +119,7 @@ def _of_the_rate(runs: Runs) -> str:
         else ""
     )
     return (
-        f"at the best of {len(RATES)} rates, half a decade apart, for each method, by {_seeds()}, the denoiser is"
+        f"{closed}: at the best of {len(RATES)} rates, a quarter to half a decade apart, for each method, by {_seeds()}, the denoiser is"
         f" {' and '.join(parts)} against {PLAIN} (rate {rates[PLAIN]:g}){edge}."
     )
 

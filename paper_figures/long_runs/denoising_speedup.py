@@ -14,11 +14,12 @@ Usage: ``python -m paper_figures study denoising-speedup FOLDER [--seeds 5] [--j
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from paper_figures.long_runs._comparison import run_comparison
 from paper_figures.studies import MetricCurve, null_speedups, speedups
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "DP-LoRA": {"denoising.method": "none"},
     "denoised": {"denoising.method": "paper", "denoising.exclude": ()},
     "blended": {"denoising.method": "blend", "denoising.exclude": ()},
