@@ -30,7 +30,7 @@ METHODS: dict[str, dict[str, Any]] = {
 OWN = 5e-3
 """The recipe's rate."""
 RATES = (1.58e-3, OWN, 8.89e-3, 1.58e-2, 2.81e-2, 5e-2)
-"""It, half a decade below, and a decade above in quarters: at half a decade above all were better than at the recipe's."""
+"""It, half a decade below, and a decade above in quarters: half a decade above it all methods were better."""
 SEEDS, TUNING_SEEDS = range(5), (100,)
 Runs = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Scores by split, by name of the run."""

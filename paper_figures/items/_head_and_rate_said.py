@@ -105,7 +105,7 @@ def _of_the_rate(runs: Runs) -> str:
         return ""
     parts = [
         f"{_points(values)} points {words} (rate {rates[method]:g})"
-        for (method, values), words in zip(found.items(), ("with the head", "without"), strict=True)
+        for (method, values), words in zip(found.items(), ("with the head denoised", "with it left alone"), strict=True)
     ]
     closed = {
         -1: "rates of their own do not close the gap",
@@ -113,14 +113,11 @@ def _of_the_rate(runs: Runs) -> str:
         1: "rates of their own turn the gap round",
     }[_sign(found[BODY])]
     ends = sorted({rate for rate in rates.values() if rate in (RATES[0], RATES[-1])})
-    edge = (
-        f"; {', '.join(f'{rate:g}' for rate in ends)} is an end of the grid, a better one may lie beyond"
-        if ends
-        else ""
-    )
+    named = ", ".join(f"{rate:g}" for rate in ends)
+    edge = f"; {named} is an end of the grid, a better one may lie beyond" if ends else ""
     return (
-        f"{closed}: at the best of {len(RATES)} rates, a quarter to half a decade apart, for each method, by {_seeds()}, the denoiser is"
-        f" {' and '.join(parts)} against {PLAIN} (rate {rates[PLAIN]:g}){edge}."
+        f"{closed}: at the best of {len(RATES)} rates, a quarter to half a decade apart, for each method, by"
+        f" {_seeds()}, the denoiser is {' and '.join(parts)} against {PLAIN} (rate {rates[PLAIN]:g}){edge}."
     )
 
 

@@ -133,7 +133,10 @@ def test_tuned_rates_are_said_when_they_are_whole() -> None:
     found |= last_runs(WHOLE, LOW, -4.0)
     _, tested, _ = reasons(found)
     assert tested.kind == "tested"
-    assert f"-4.0 [-4.4, -3.6] points with the head (rate {LOW:g}) and -0.1 [-0.5, +0.3] points without" in tested.text
+    assert f"-4.0 [-4.4, -3.6] points with the head denoised (rate {LOW:g})" in tested.text
+    assert (
+        f"and -0.1 [-0.5, +0.3] points with it left alone (rate {OWN:g}) against {PLAIN} (rate {OWN:g});" in tested.text
+    )
     assert f"{LOW:g} is an end of the grid" in tested.text
     assert "close the gap as far as these seeds can tell: at the best of 6 rates" in tested.text
     for shift, said in ((-3.0, "do not close the gap:"), (3.0, "turn the gap round:")):
