@@ -24,8 +24,8 @@ FIRST_LAYER = 4
 PLAIN, WHOLE, BODY = "DP-LoRA", "denoised", "denoised, head left alone"
 METHODS: dict[str, dict[str, Any]] = {
     PLAIN: {"denoising.method": "none"},
-    WHOLE: {"denoising.method": "paper", "denoising.exclude": ()},
     BODY: {"denoising.method": "paper", "denoising.exclude": ("*classifier.*",)},
+    WHOLE: {"denoising.method": "paper", "denoising.exclude": ()},
 }
 OWN = 5e-3
 """The recipe's rate."""

@@ -143,4 +143,4 @@ def _sign(values: np.ndarray) -> int:
 
 def _points(values: np.ndarray) -> str:
     interval = mean_interval(values)
-    return f"{values.mean():+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]"
+    return f"{values.mean():+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]"

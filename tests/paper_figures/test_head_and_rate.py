@@ -93,10 +93,10 @@ def test_the_head_explains_it() -> None:
     assert [reason.kind for reason in others] == ["open", "open"]
     whole = runs_of.stored()[WHOLE] - runs_of.stored()[PLAIN]
     share = 100 * (-0.1 - whole.mean()) / -whole.mean()
-    assert f"gains {-0.1 - whole.mean():+.1f} [" in tested.text
+    assert f"gains {-0.1 - whole.mean():+.2f} [" in tested.text
     assert f"({share:.0f} % of the gap)" in tested.text
-    assert "cannot be told from it: -0.1 [-0.5, +0.3] points" in tested.text
-    assert f"and {whole.mean():+.1f} [-8.7, -5.2] with it" in tested.text
+    assert "cannot be told from it: -0.10 [-0.49, +0.29] points" in tested.text
+    assert f"and {whole.mean():+.2f} [-8.72, -5.16] with it" in tested.text
     assert "not measured whole." in others[0].text
 
 
@@ -133,9 +133,10 @@ def test_tuned_rates_are_said_when_they_are_whole() -> None:
     found |= last_runs(WHOLE, LOW, -4.0)
     _, tested, _ = reasons(found)
     assert tested.kind == "tested"
-    assert f"-4.0 [-4.4, -3.6] points with the head denoised (rate {LOW:g})" in tested.text
+    assert f"-4.00 [-4.39, -3.61] points with the head denoised (rate {LOW:g})" in tested.text
     assert (
-        f"and -0.1 [-0.5, +0.3] points with it left alone (rate {OWN:g}) against {PLAIN} (rate {OWN:g});" in tested.text
+        f"and -0.10 [-0.49, +0.29] points with it left alone (rate {OWN:g}) against {PLAIN} (rate {OWN:g});"
+        in tested.text
     )
     assert f"{LOW:g} is an end of the grid" in tested.text
     assert "close the gap as far as these seeds can tell: at the best of 6 rates" in tested.text
@@ -195,7 +196,7 @@ def test_the_stored_answer_is_of_the_stored_runs() -> None:
     tested = item.found.reasons[0].text
     for values in (own - plain, own - whole, whole - plain):
         interval = mean_interval(values)
-        assert f"{values.mean():+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]" in tested
+        assert f"{values.mean():+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]" in tested
     by_label = {row.label: row for row in item.found.rows}
     for row in rows(known):
         assert by_label[row.label].ours == pytest.approx(row.ours, rel=1e-6)
@@ -203,3 +204,25 @@ def test_the_stored_answer_is_of_the_stored_runs() -> None:
     assert {reason.kind for reason in reference.found.reasons} == kinds
     assert all(reason.text == "as in `speedup`, whose runs these are." for reason in reference.found.reasons)
     assert steps_to_reference.measure("long", RESULTS).reasons == reference.found.reasons
+
+
+def test_pages_say_the_stored_gaps() -> None:
+    known = Pieces(RESULTS, "speedup", "long").known()
+    body, head = gap(known, BODY, PLAIN), gap(known, BODY, WHOLE)
+    assert body is not None
+    assert head is not None
+    behind, cost = (mean_interval(values) for values in (-body, head))
+    left = f"{-body.mean():.1f} [{behind.low:.2f}, {behind.high:.1f}]"
+    lost = f"{head.mean():.1f} [{cost.low:.1f}, {cost.high:.1f}]"
+    for page in (
+        "training.md",
+        "theory/sure_denoiser.md",
+        "theory/when_denoising_helps.md",
+        "how_to/choose_denoiser.md",
+    ):
+        text = " ".join((DOCS / page).read_text(encoding="utf-8").split())
+        assert f"{lost} points" in text, page
+        assert f"{left} points" in text or "how_to" in page, page
+    last = 100 * np.array([known[f"{BODY}, lr = 0.005, seed {s}"]["validation"]["accuracy"] for s in SEEDS])
+    page = (DOCS / "theory" / "when_denoising_helps.md").read_text(encoding="utf-8")
+    assert f"{last.mean():.1f} ± {last.std(ddof=1):.1f} with the head left alone" in page
