@@ -129,7 +129,11 @@ def test_rates_are_chosen_once_all_are_tried() -> None:
 
 def test_tuned_rates_are_said_when_they_are_whole() -> None:
     found = body_runs(-0.1) | tuning_runs({PLAIN: OWN, WHOLE: LOW, BODY: OWN})
-    assert [reason.kind for reason in reasons(found)] == ["tested", "open", "open"]
+    (_, tested, _), unknown = reasons(found), f"with the head denoised (rate {LOW:g})"
+    assert tested.kind == "tested"
+    assert unknown not in tested.text
+    other = body_runs(-0.1) | tuning_runs({PLAIN: OWN, WHOLE: LOW, BODY: HIGH}) | last_runs(WHOLE, LOW, -4.0)
+    assert [reason.kind for reason in reasons(other)] == ["tested", "open", "open"]
     found |= last_runs(WHOLE, LOW, -4.0)
     _, tested, _ = reasons(found)
     assert tested.kind == "tested"
