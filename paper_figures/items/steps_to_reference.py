@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from paper_figures._measured import ABOVE_ZERO, mean_row
+from paper_figures._pieces import Pieces
 from paper_figures._published import published
 from paper_figures._reproduction import Found, Item, Row, Scale
 from paper_figures._verdict import Reason
 from paper_figures.items._paired_runs import PairedRuns
-from paper_figures.items.speedup import runs_at
+from paper_figures.items.speedup import runs_at, why
 
 PAPER = published("steps-to-reference")
 SHARES = (0.9, 0.95)
@@ -37,11 +40,18 @@ def measure(scale: Scale, folder: Path) -> Found:
         rows,
         differs=f"Other model and data, see `speedup`; there the paper has, on {task['task']} with {task['model']},"
         f" {task['denoised_steps_90']} against {task['baseline_steps_90']} steps to 90 %.",
-        reasons=[Reason("open", "as in `speedup`, whose runs these are.")],
+        reasons=[
+            replace(reason, text="as in `speedup`, whose runs these are.")
+            for reason in _one_of_a_kind(why(scale, Pieces(folder, "speedup", scale).known()))
+        ],
         model="all-MiniLM-L6-v2 with LoRA",
         data=runs.length,
         seeds=runs.seeds,
     )
+
+
+def _one_of_a_kind(reasons: Sequence[Reason]) -> list[Reason]:
+    return list({reason.kind: reason for reason in reasons}.values())
 
 
 def first_steps(runs: PairedRuns, name: str, wanted: float) -> np.ndarray:
