@@ -108,17 +108,17 @@ def _of_the_rate(runs: Runs) -> str:
         for method, words in ((WHOLE, "with the head denoised"), (BODY, "with it left alone"))
         if (values := found.get(method)) is not None
     ]
-    closed = {
-        -1: "rates of their own do not close the gap",
-        0: "rates of their own close the gap as far as these seeds can tell",
-        1: "rates of their own turn the gap round",
+    told = {
+        -1: "with rates of their own the denoiser is behind with the head left alone, too",
+        0: "with rates of their own it cannot be told whether the denoiser with the head left alone is behind or ahead",
+        1: "with rates of their own the denoiser with the head left alone is ahead",
     }[_sign(found[BODY])]
     ends = sorted({rate for rate in rates.values() if rate in (RATES[0], RATES[-1])})
     named = ", ".join(f"{rate:g}" for rate in ends)
     edge = f"; {named} is an end of the grid, a better one may lie beyond" if ends else ""
     return (
-        f"{closed}: at the best of {len(RATES)} rates, a quarter to half a decade apart, for each method, by"
-        f" {_seeds()}, the denoiser is {' and '.join(parts)} against {PLAIN} (rate {rates[PLAIN]:g}){edge}."
+        f"{told}: at the best of {len(RATES)} rates, a quarter to half a decade apart, for each method, by"
+        f" {_seeds()}, it is {' and '.join(parts)} against {PLAIN} (rate {rates[PLAIN]:g}){edge}."
     )
 
 

@@ -143,8 +143,11 @@ def test_tuned_rates_are_said_when_they_are_whole() -> None:
         in tested.text
     )
     assert f"{LOW:g} is an end of the grid" in tested.text
-    assert "close the gap as far as these seeds can tell: at the best of 6 rates" in tested.text
-    for shift, said in ((-3.0, "do not close the gap:"), (3.0, "turn the gap round:")):
+    assert "cannot be told whether the denoiser with the head left alone is behind or ahead: at the best" in tested.text
+    for shift, said in (
+        (-3.0, "is behind with the head left alone, too:"),
+        (3.0, "with the head left alone is ahead:"),
+    ):
         assert said in reasons(found | last_runs(BODY, OWN, shift))[1].text
     labels = {row.label: row for row in rows(found)}
     row = labels[f"{WHOLE}, rate {LOW:g}, against {PLAIN}, rate {OWN:g}, each tuned: last accuracy, paired"]
@@ -230,3 +233,13 @@ def test_pages_say_the_stored_gaps() -> None:
     last = 100 * np.array([known[f"{BODY}, lr = 0.005, seed {s}"]["validation"]["accuracy"] for s in SEEDS])
     page = (DOCS / "theory" / "when_denoising_helps.md").read_text(encoding="utf-8")
     assert f"{last.mean():.1f} ± {last.std(ddof=1):.1f} with the head left alone" in page
+    rates = runs_of.chosen(known)
+    tuned = {method: gap(known, method, PLAIN, (rates[method], rates[PLAIN])) for method in (WHOLE, BODY)}
+    said = {}
+    for method, values in tuned.items():
+        assert values is not None
+        interval = mean_interval(-values)
+        said[method] = f"{-values.mean():.1f} [{interval.low:.1f}, {interval.high:.1f}] behind"
+    assert f"on one other seed: {said[WHOLE]} none with the head denoised, and without it" in page
+    assert f"({said[BODY]})" in page
+    assert len(RATES) == 6
