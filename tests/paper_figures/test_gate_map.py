@@ -269,8 +269,9 @@ def test_how_many_directions_pass_where_five_were_kept() -> None:
     )
     assert _passing(dart, "LoRA B", 256)[1] == _passing(language["SmolLM2, DART, LoRA", 6], "LoRA B", 256)[1] == 0
     _, second, third, *_ = _passing(dart, "LoRA B", 1024)
-    assert third == 0
-    assert f"on DART at 256 in none, at 1,024 in {second}, a third in none." in words
+    _, later, later_third, *_ = _passing(language["SmolLM2, DART, LoRA", 6], "LoRA B", 1024)
+    assert third == later_third == 0
+    assert f"on DART at 256 in none, at 1,024 in {second}, after six steps in {later}, a third in none." in words
     at_start = _passing(looks["MiniLM, docstrings, LoRA", 0], "head", 2048)
     of_all = [_passing(looks["MiniLM, docstrings, all weights", step], "head", 1024) for step in (0, 10)]
     assert [at_start, *of_all] == [[1] * 5] * 3
@@ -304,8 +305,8 @@ def test_what_the_page_says_of_lengths_and_sizes() -> None:
     assert f"the {dart['samples']:,} rows of its development file, with the noise of its recipe's 400 steps" in words
     largest = {(seen["setting"], seen["step"]): max(seen["sizes"]) for seen in looks}
     of_model = [largest[f"SmolLM2, {name}, LoRA", step] for step in (0, 6) for name in ("DART", "E2E")]
-    assert of_model == [1024, 2048, 256, 1024]
-    assert "before training batches go to 1,024 on DART and to 2,048 on E2E, after it to 256 and to 1,024." in words
+    assert of_model == [1024, 2048, 1024, 1024]
+    assert "before training batches go to 1,024 on DART and to 2,048 on E2E, after it to 1,024 on both." in words
     assert {seen["length"] for seen in looks if seen["setting"] == "SmolLM2, E2E, LoRA"} == {6}
     assert f"for {_spelled(len({seen['setting'] for seen in looks}))} settings](../images/gate_map.png)" in words
 
