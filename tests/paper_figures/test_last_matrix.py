@@ -107,10 +107,10 @@ def test_what_is_learnt_is_seen_in_texts_that_were_not_trained_on() -> None:
     assert ended.test > 0.8  # a third by chance
 
 
-def small_decoder() -> tuple[LastDecoder, list[Text]]:
+def small_decoder(rank: int = 2) -> tuple[LastDecoder, list[Text]]:
     """Two heads share their values; texts of several lengths, of some words among many."""
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    lora = LoraRecipe(rank=2, alpha=6.0, targets=("layers.1.self_attn.v_proj",))
+    lora = LoraRecipe(rank=rank, alpha=3.0 * rank, targets=("layers.1.self_attn.v_proj",))
     options = {
         "architecture": "llama",
         "tokenizer": "bytes",
@@ -120,8 +120,11 @@ def small_decoder() -> tuple[LastDecoder, list[Text]]:
     model = load_model(ModelRecipe("generation", **options)).model.eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(3)
     texts = [torch.randint(5, 60, (length,), generator=generator).tolist() for length in (4, 9, 6, 5, 7, 8) * 4]
-    labels = [[IGNORED] * (1 + place % 3) + text[1 + place % 3 :] for place, text in enumerate(texts)]
-    return LastDecoder(model), list(zip(states(model, texts), labels, strict=True))
+    labels = [[IGNORED] * (place % 3) + text[place % 3 :] for place, text in enumerate(texts)]
+    end = LastDecoder(model)
+    for module in end.layer.self_attn.v_proj.lora_B.values():
+        torch.nn.init.normal_(module.weight, generator=generator)  # of which nothing may be used
+    return end, list(zip(states(model, texts), labels, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +174,13 @@ def test_a_decoder_s_answers_are_those_of_the_whole_layer(decoder: AdaptedDecode
     (hits,), (loss,) = decoder.accuracy({"adapter": adapter}, "test")
     assert float(hits) == pytest.approx(float((logits.argmax(-1) == right).double().mean()), abs=1e-6)
     assert float(loss) == pytest.approx(float(torch.nn.functional.cross_entropy(logits, right)), rel=1e-5)
-    assert len(decoder.words) < 55
+    assert decoder.words.tolist() == sorted({word for _, labels in texts for word in labels[1:]} - {IGNORED})
+
+
+def test_a_rank_fits_into_a_head() -> None:
+    end, texts = small_decoder(rank=5)
+    with pytest.raises(ValueError, match="rank must be at most a head's size, 4, not 5"):
+        AdaptedDecoder(end, texts[:1], texts[1:2], texts[2:3])
 
 
 def test_two_steps_of_a_decoder_by_every_method(decoder: AdaptedDecoder) -> None:

@@ -263,6 +263,10 @@ def test_what_the_study_says_of_its_large_batches_and_of_the_language_model() ->
     }
     above = [final[name] for name in ("the paper's denoiser", "blend", "blend, on the momentum")]
     assert said(f"three denoisers end {min(above)} to {max(above)} points above Adam at Adam's own rate")
+    assert min(above) <= final["Adam again, other noise and batches"] <= max(above)
+    training = (PAGE.parents[1] / "training.md").read_text(encoding="utf-8")
+    where = f"where three end {min(above)} to {max(above)} points above it, on SST-2, so does Adam with other noise."
+    assert where in " ".join(training.split())
     assert said("`smollm2-e2e` is where the gate does open")
     steps = (
         PAGE.read_text(encoding="utf-8").split("### smollm2-e2e")[1].split("expected batch 64, ")[1].split(" steps")[0]
