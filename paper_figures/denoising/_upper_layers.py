@@ -89,7 +89,7 @@ class UpperLayers(Task):
     ) -> None:
         stack = _layers(model)
         self._heads = int(_encoder(model).config.num_attention_heads)
-        self._first, self._precision = first, precision
+        self._first = first
         self._frozen = [_Frozen(layer, precision) for layer in stack[first:]]
         self.splits = {name: _corpus(model, stack[first], texts) for name, texts in items.items()}
         self.size = self.splits["train"].size

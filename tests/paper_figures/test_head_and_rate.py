@@ -152,7 +152,7 @@ def test_tuned_rates_are_said_when_they_are_whole() -> None:
     labels = {row.label: row for row in rows(found)}
     row = labels[f"{WHOLE}, rate {LOW:g}, against {PLAIN}, rate {OWN:g}, each tuned: last accuracy, paired"]
     assert row.ours == pytest.approx(-4.0)
-    assert row.verdict() == "differs"
+    assert (row.verdict(), row.unit) == ("differs", "points")
     inside = reasons(body_runs(-0.1) | tuning_runs(dict.fromkeys(METHODS, OWN)))[1]
     assert "end of the grid" not in inside.text
 

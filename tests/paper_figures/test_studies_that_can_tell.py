@@ -102,6 +102,22 @@ def test_the_loop_has_quarter_decades_the_same_noise_for_all_and_another_for_the
     assert [(run.seed, run.noise) for run in others] == [(0, 1000), (1, 1001)]
 
 
+@pytest.mark.parametrize(("first", "towards", "last"), [((-23, -22), -1, -26), ((5, 6), 1, 9)])
+def test_rates_end_beyond_which_none_is_looked_for(
+    first: tuple[int, int], towards: int, last: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """However far the best one seems to lie: 10^-6 or 10^2, and what is tried with it."""
+
+    def train(setting: Setting, method: str, runs: list[Run], samples: Samples, look: bool) -> list[Ended]:
+        return [Ended(towards * np.log10(run.rate), 0.0, 0.5, {}) for run in runs]
+
+    monkeypatch.setattr(tuning, "train", train)
+    setting = Setting(3.0, 100, first_rates=first, tuning_seeds=(7,), seeds=(0,))
+    pieces = Pieces(tmp_path, "digits", "test")
+    found = tuning.of_method(pieces, drawn_images(100, 1, 1), "made", setting, "Adam")
+    assert found["rate"] == last
+
+
 @pytest.mark.parametrize("name", stored())
 def test_intervals_are_student_s_of_paired_seeds_and_verdicts_follow_from_them(name: str) -> None:
     """Bonferroni's level over the rows of a table; by scipy's own test, not by the code that wrote the page."""

@@ -78,7 +78,7 @@ def test_sums_are_those_of_gradients_one_by_one(recipe: Recipe, data: Any) -> No
             value.add_(0.1 * torch.randn(value.shape, generator=torch.Generator().manual_seed(1)))
     lengths = [len(data.train[i]["input_ids"]) for i in range(20)]
     assert len({-(-length // 4) for length in lengths}) > 1
-    clip, expected, cut = 0.7, {name: torch.zeros_like(value) for name, value in trained.items()}, 0
+    clip, expected, cut = 1.7, {name: torch.zeros_like(value) for name, value in trained.items()}, 0
     for place in range(20):
         ids = torch.tensor([data.train[place]["input_ids"]])
         logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
@@ -88,7 +88,7 @@ def test_sums_are_those_of_gradients_one_by_one(recipe: Recipe, data: Any) -> No
         cut += norm > clip
         for name, value in zip(trained, gradients, strict=True):
             expected[name] += value * min(1.0, clip / norm)
-    assert cut > 0
+    assert 5 < cut < 15
     found = {name: torch.zeros_like(value) for name, value in trained.items()}
     for texts in task.splits["train"].at(range(20)):
         for name, value in task.clipped_gradients(model, texts, clip)[1].items():
