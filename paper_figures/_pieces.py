@@ -36,6 +36,11 @@ class Pieces:
         """Where a piece that is measured step by step may keep what it has; made by whoever uses it."""
         return self._folders / re.sub(r"[^a-z0-9.]+", "-", name.lower())
 
+    def seconds(self, beginning: str) -> float:
+        """Processor time of the pieces whose names begin so, of earlier calls and of this one."""
+        lines = read_lines(self._file) if self._file.exists() else []
+        return sum(line.get("cpu_seconds", 0.0) for line in lines if line["name"].startswith(beginning))
+
     def known(self) -> dict[str, Any]:
         """The values that were measured, by name."""
         return {name: line["value"] for name, line in self._known.items()}

@@ -13,7 +13,6 @@ from paper_figures.digits._images import split_images as split_images
 from paper_figures.digits._methods import ALSO as ALSO
 from paper_figures.digits._methods import METHODS as METHODS
 from paper_figures.digits._methods import Method as Method
-from paper_figures.digits._nulls import COLUMNS as COLUMNS
 from paper_figures.digits._nulls import FalseAlarms as FalseAlarms
 from paper_figures.digits._nulls import false_alarms as false_alarms
 from paper_figures.digits._nulls import null_columns as null_columns
@@ -34,7 +33,6 @@ from paper_figures.digits._tuning import tuned_and_run as tuned_and_run
 __all__ = [
     "ADAPTERS",
     "ALSO",
-    "COLUMNS",
     "HEADS",
     "MARGIN",
     "METHODS",

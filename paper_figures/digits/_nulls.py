@@ -15,8 +15,6 @@ from paper_figures.digits._samples import Samples
 from paper_figures.digits._settings import Setting
 from paper_figures.digits._tuning import measured
 
-COLUMNS = 20
-"""Columns of runs at Adam's rate, each with a noise of its own: two make a null."""
 _FIRST = 2
 _DRAWS = 20_000
 
@@ -27,9 +25,11 @@ def null_columns(
     name: str,
     setting: Setting,
     rate: int,
-    columns: int = COLUMNS,
 ) -> list[list[float]]:
-    """Test accuracies by column and seed; weights and draws of a seed are the same in all columns."""
+    """Test accuracies at Adam's rate by noise and seed; a seed has the same weights and draws beside all noises.
+
+    Two noises make a null.
+    """
     return [
         [
             end.test
@@ -43,7 +43,7 @@ def null_columns(
                 [Run(10 ** (rate / 4), seed, 1000 * column + seed) for seed in setting.seeds],
             )
         ]
-        for column in range(_FIRST, _FIRST + columns)
+        for column in range(_FIRST, _FIRST + setting.noises)
     ]
 
 

@@ -64,7 +64,7 @@ def _table(name: str, results: dict[str, Any]) -> str:
     adam = 100 * np.array(methods["Adam"]["test"])
     over = methods["Adam"]["over"]
     lines = [
-        f"**{name.capitalize()}**: {setting.batch} {setting.of} a step on average, {setting.steps} steps, "
+        f"**{name[0].upper()}{name[1:]}**: {setting.batch} {setting.of} a step on average, {setting.steps} steps, "
         f"ε ≤ {setting.epsilon:g} at δ = {setting.delta:g}, σ = {results['noise_multiplier']:.3f}. "
         f"Tuned Adam: {adam.mean():.2f} % (± {adam.std(ddof=1):.2f} from seed to seed, {len(adam)} seeds). "
         f"Largest singular values of its clean gradient over the detection threshold, at the start, the middle "

@@ -25,6 +25,8 @@ class Setting:
         k of the rates 10^(k/4) that are tried first.
     tuning_seeds, seeds : sequence of int
         For the choice of rates, and for the runs at the chosen ones.
+    noises : int
+        Of Adam with its chosen rate and each of ``seeds``, beside the one that all methods share; even.
     """
 
     epsilon: float
@@ -36,6 +38,7 @@ class Setting:
     first_rates: Sequence[int] = tuple(range(-12, 0))
     tuning_seeds: Sequence[int] = tuple(range(100, 104))
     seeds: Sequence[int] = tuple(range(20))
+    noises: int = 20
 
     def noise_multiplier(self, samples: int) -> float:
         """σ for that ε, upper end, if ``samples`` are trained on."""
@@ -62,15 +65,24 @@ HEADS: Mapping[str, Setting] = {
 """For a head on what a pretrained model makes of texts: one so short that much stands out, one in which little does."""
 
 
-def _shorter(batch: int, highest: int) -> Setting:
+def _shorter(batch: int, highest: int, noises: int = 20) -> Setting:
     # Each of its runs takes longer, so that there are fewer.
-    rates, tuning, seeds = tuple(range(highest - 4, highest + 1)), (100, 101, 102), tuple(range(10))
-    return Setting(8.0, batch, 15, hidden=0, of="texts", first_rates=rates, tuning_seeds=tuning, seeds=seeds)
+    return Setting(
+        epsilon=8.0,
+        batch=batch,
+        steps=15,
+        hidden=0,
+        of="texts",
+        first_rates=tuple(range(highest - 4, highest + 1)),
+        tuning_seeds=(100, 101, 102),
+        seeds=tuple(range(10)),
+        noises=noises,
+    )
 
 
 ADAPTERS: Mapping[str, Setting] = {
     "adapter, docstrings": _shorter(batch=250, highest=-2),
     "adapter, SST-2": _shorter(batch=250, highest=-2),
-    "adapter, E2E": _shorter(batch=512, highest=0),
+    "adapter, E2E": _shorter(batch=512, highest=0, noises=10),
 }
 """For an adapter in a pretrained last layer; of SmolLM2, the last one, in batches in which two directions stand out."""

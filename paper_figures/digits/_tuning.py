@@ -33,10 +33,10 @@ def _of_setting(pieces: Pieces, samples: Samples, name: str, setting: Setting) -
     return {"noise_multiplier": setting.noise_multiplier(samples.size), "methods": found}
 
 
-def runs_of(setting: Setting, columns: int) -> int:
-    """How many runs a setting takes, if no rate beyond the first ones is tried; ``columns`` of nulls."""
+def runs_of(setting: Setting) -> int:
+    """How many runs a setting takes, nulls included, if no rate beyond the first ones is tried."""
     of_method = len(setting.first_rates) * len(setting.tuning_seeds) + len(setting.seeds)
-    return (len(METHODS) + len(ALSO)) * of_method + (1 + columns) * len(setting.seeds)
+    return (len(METHODS) + len(ALSO)) * of_method + (1 + setting.noises) * len(setting.seeds)
 
 
 def of_method(pieces: Pieces, samples: Samples, name: str, setting: Setting, method: str) -> dict[str, Any]:

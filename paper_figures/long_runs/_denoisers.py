@@ -13,7 +13,6 @@ from typing import Any
 from paper_figures._pieces import Pieces, cpu_seconds
 from paper_figures.digits import (
     ALSO,
-    COLUMNS,
     Run,
     Samples,
     Setting,
@@ -24,7 +23,7 @@ from paper_figures.digits import (
     tuned_and_run,
     with_tables,
 )
-from paper_figures.long_runs._stored import Options, StoredStudy, read, store, stored_file
+from paper_figures.long_runs._stored import Options, StoredStudy, read, stored_file
 
 Load = Callable[[Options, str], Samples]
 """What is trained on, by the options and the setting's name."""
@@ -62,11 +61,11 @@ def _train(name: str, settings: Mapping[str, Setting], load: Load, also: bool, o
         found[key]["sizes"] = samples.sizes
         if also:
             found[key]["also"] = {extra: of_method(pieces, samples, key, setting, extra) for extra in ALSO}
+        found[key]["cpu_seconds"] = round(pieces.seconds(f"{key} ·"))
     file = stored_file(name)
     earlier = read(file) if file.exists() else {}
     budget = {"budget": earlier["budget"]} if "budget" in earlier else {}
-    others = {key: value for key, value in earlier.get("settings", {}).items() if key not in found}
-    store(file, {**budget, "settings": {**others, **found}}, pieces)
+    _store(file, {**budget, "settings": {**earlier.get("settings", {}), **found}})
 
 
 def _more(name: str, settings: Mapping[str, Setting], load: Load, options: Options) -> None:
@@ -75,7 +74,18 @@ def _more(name: str, settings: Mapping[str, Setting], load: Load, options: Optio
         results = stored["settings"][key]
         rate = results["methods"]["Adam"]["rate"]
         results["nulls"] = null_columns(pieces, load(options, key), key, setting, rate)
-    store(stored_file(name), stored, pieces, "more_cpu_seconds")
+        results["more_cpu_seconds"] = round(pieces.seconds(f"{key} ·"))
+    _store(stored_file(name), stored)
+
+
+def seconds_of(results: Mapping[str, Any]) -> int:
+    """Processor time of a setting's runs, nulls included; of files from before that, of all settings."""
+    return int(results.get("cpu_seconds", 0) + results.get("more_cpu_seconds", 0))
+
+
+def _store(file: Path, stored: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(stored, separators=(",", ":")) + os.linesep)
+    print(f"stored {file.name}: {'; '.join(f'{key} {seconds_of(one)} s' for key, one in stored['settings'].items())}")
 
 
 def _budget(name: str, settings: Mapping[str, Setting], few: Load, options: Options) -> None:
@@ -83,7 +93,7 @@ def _budget(name: str, settings: Mapping[str, Setting], few: Load, options: Opti
     file = stored_file(name)
     stored = read(file) if file.exists() else {}
     for key, setting in _chosen(settings, options):
-        samples, runs = few(options, key), runs_of(setting, COLUMNS)
+        samples, runs = few(options, key), runs_of(setting)
         one, three = (_seconds(replace(setting, steps=steps), samples) for steps in (1, 3))
         step = (three - one) / 2
         hours = runs * setting.steps * step / 3600

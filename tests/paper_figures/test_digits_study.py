@@ -223,7 +223,7 @@ def test_false_alarms_of_equal_columns_are_as_rare_as_their_level_and_shifted_on
 def test_columns_of_noise_differ_in_noise_alone(tmp_path: Path) -> None:
     images = drawn_images(200, 50, 200)
     pieces = Pieces(tmp_path, "digits", "test")
-    one, other = null_columns(pieces, images, "drawn", replace(SMALL, seeds=(3, 4)), -4, columns=2)
+    one, other = null_columns(pieces, images, "drawn", replace(SMALL, seeds=(3, 4), noises=2), -4)
     assert one != other
     again = train(SMALL, "Adam", [Run(0.1, 3, 3003), Run(0.1, 4, 3004)], images)
     assert other == pytest.approx([end.test for end in again])

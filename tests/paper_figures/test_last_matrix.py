@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,24 @@ from pathlib import Path
 import pytest
 import torch
 
+from dprmt._files import read_lines
 from dprmt.training.models import load_model
 from dprmt.training.recipes import LoraRecipe, ModelRecipe
 from paper_figures.denoising._last_decoder import IGNORED, LastDecoder, padded, states
-from paper_figures.digits import ADAPTERS, COLUMNS, METHODS, Run, Setting, false_alarms, runs_of, train, with_tables
+from paper_figures.digits import (
+    ADAPTERS,
+    METHODS,
+    Run,
+    Setting,
+    _tuning,
+    false_alarms,
+    runs_of,
+    train,
+    with_tables,
+)
 from paper_figures.digits._adapted import LENGTH, WEIGHT, AdaptedEncoder, Norm, Texts
 from paper_figures.digits._adapted_decoder import AdaptedDecoder, Text
-from paper_figures.digits._page import beside_many, readings
+from paper_figures.digits._page import beside_many, corrected, corrected_blend, readings
 from paper_figures.digits._tuning import NULL
 from paper_figures.long_runs import _denoisers
 from paper_figures.long_runs._denoisers import study_of
@@ -184,7 +196,7 @@ def test_a_rank_fits_into_a_head() -> None:
 
 
 def test_two_steps_of_a_decoder_by_every_method(decoder: AdaptedDecoder) -> None:
-    """The study of SmolLM2, which was not run, at two steps of a small model."""
+    """The study of SmolLM2 at two steps of a small model."""
     setting = replace(ADAPTERS["adapter, E2E"], batch=8, steps=2)
     before = train(replace(setting, steps=1), "Adam", [Run(1e-9, 1, 1)], decoder)[0]
     for method in METHODS:
@@ -203,18 +215,48 @@ def test_a_budget_is_that_of_all_runs(
     monkeypatch.setattr(_denoisers, "stored_file", lambda name: tmp_path / name)
     monkeypatch.setattr(_denoisers, "_seconds", lambda setting, _: 0.5 + 2.0 * setting.steps)
     study.main(["budget", "folder", "--settings", "other"])
-    runs = runs_of(SMALL, COLUMNS)
+    runs = runs_of(SMALL)
     assert runs == 12 * (3 * 2 + 4) + 21 * 4
     hours = runs * 2.0 * 5 / 3600
     assert capsys.readouterr().out == f"other: {runs} runs of 5 steps, 2.00 s a step: {hours:.1f} h of processor time\n"
     assert read(tmp_path / "made")["budget"] == {"other": {"runs": runs, "step_seconds": 2.0}}
 
 
+def test_a_setting_that_is_trained_later_stands_beside_the_earlier_one_each_with_its_own_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small = replace(SMALL, steps=1, first_rates=(-4,), tuning_seeds=(100,), seeds=(0,), noises=2)
+    study = study_of("made", "a: b", {"one": small, "one more": small}, lambda *_: encoder())
+    monkeypatch.setattr(_denoisers, "stored_file", lambda name: tmp_path / name)
+    for end in ("_LOWEST", "_HIGHEST"):
+        monkeypatch.setattr(_tuning, end, -4)
+
+    def measured(folder: str, command: str, name: str, seconds: float) -> int:
+        """As if every piece had taken so long; the time of this setting's."""
+        study.main([command, str(tmp_path / folder), "--settings", name])
+        file = tmp_path / folder / "raw" / f"made-{'study' if command == 'train' else command}.jsonl"
+        lines = [{**line, "cpu_seconds": seconds} for line in read_lines(file)]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        study.main([command, str(tmp_path / folder), "--settings", name])
+        return round(seconds * sum(line["name"].startswith(f"{name} ·") for line in lines))
+
+    one = measured("a", "train", "one", 7.0)
+    first = read(tmp_path / "made")["settings"]["one"]
+    more = measured("a", "more", "one", 3.0)
+    other = measured("a", "train", "one more", 5.0)
+    stored = read(tmp_path / "made")["settings"]
+    assert list(stored) == ["one", "one more"]
+    assert stored["one"] == first | {"nulls": stored["one"]["nulls"], "more_cpu_seconds": more}
+    assert len(stored["one"]["nulls"]) == small.noises
+    assert stored["one more"]["methods"] == first["methods"]
+    assert capsys.readouterr().out.splitlines()[-1] == f"stored made: one {one + more} s; one more {other} s"
+
+
 def test_the_page_shows_the_stored_runs_and_says_what_they_found() -> None:
     stored = read(STUDY.file)["settings"]
     page = PAGE.read_text(encoding="utf-8")
     assert with_tables(page, stored, STUDY.name) == page
-    (results,) = stored.values()
+    results = stored["adapter, docstrings"]
     found, many = readings(results), beside_many(results)
     denoisers = ("gate", "gate without norm correction", "blend", "momentum gate", "momentum blend")
     for one in (found, many):
@@ -226,17 +268,57 @@ def test_the_page_shows_the_stored_runs_and_says_what_they_found() -> None:
     assert f"behind Adam, by {min(behind):.1f} to {max(behind):.1f} points" in words
     assert f"Muon is {muon.mean:.1f} [{muon.interval.low:.1f}, {muon.interval.high:.1f}] points ahead" in words
     assert f"± {(null.high - null.low) / 2:.1f} points wide" in words
-    assert f"it is {muon.mean - found['spiked Muon'].mean:.1f} behind" in words
+    assert f"it is {muon.mean - found['spiked Muon'].mean:.1f} and" in words
     assert len(results["nulls"]) == 20
     assert false_alarms(results).missed == 1
     assert "One of ten further nulls misses 0." in words
-    known = read(STUDY.file)["budget"]["adapter, E2E"]
-    steps, seconds = ADAPTERS["adapter, E2E"].steps, known["step_seconds"]
-    hours = known["runs"] * steps * seconds / 3600
-    assert f"some {hours:.1f} hours of one core: {known['runs']} runs of {steps} steps, {seconds:.1f} s each" in words
     looks = results["methods"]["Adam"]["over"]["adapter"]
     assert [sum(value > 1 for value in look) for look in looks[:2]] == [2, 4]
     assert all(len(method["test"]) == 10 for method in results["methods"].values())
+
+
+def test_what_the_page_says_of_the_adapter_in_smollm2_is_stored() -> None:
+    setting, results = ADAPTERS["adapter, E2E"], read(STUDY.file)["settings"]["adapter, E2E"]
+    found, many = readings(results), beside_many(results)
+    denoisers = ("gate", "gate without norm correction", "blend", "momentum gate", "momentum blend")
+    assert {name for name in denoisers if found[name].reading == "worse"} == set(denoisers) - {"momentum blend"}
+    assert found["momentum blend"].reading == "cannot tell"
+    assert {many[name].reading for name in denoisers} == {"worse"}
+    assert not [name for one in (found, many) for name in one if one[name].reading == "better"]
+    behind = sorted(-found[name].mean for name in denoisers)[1:]
+    least, most = (f"{value:.1f}".removeprefix("0") for value in (behind[0], behind[-1]))
+    gate, blended, muon = found["gate"], found["momentum blend"], found["Muon"]
+    assert -found["momentum blend"].mean < behind[0]
+    assert muon.reading == many["Muon"].reading == "cannot tell"
+    words = " ".join(PAGE.read_text(encoding="utf-8").split())
+    ends = f"{-gate.mean:.2f} [{-gate.interval.high:.2f}, {-gate.interval.low:.2f}]".replace("0.", ".")
+    assert (
+        f"by {least} to {most} points (the gate by {ends}; a blended momentum, {short(-blended.mean)} behind" in words
+    )
+    assert f"it is {short(-muon.mean)} behind, and cannot be told" in words
+    added = corrected(results)
+    ends = f"{short(added.mean)} [{short(added.interval.low)}, {short(added.interval.high)}]"
+    assert f"Norm correction of the gate makes no difference, {ends}, the blend is better with it" in words
+    assert (added.reading, corrected_blend(results).reading) == ("equal within the margin", "better")
+    assert f"{short(corrected_blend(results).mean)}. Stored Improvements" in words
+    null = found[NULL].interval
+    assert f"the null of the table is ± {(null.high - null.low) / 2:.1f} points wide" in words
+    assert len(results["nulls"]) == setting.noises == 10
+    assert "all five beside the mean of ten other noises" in words
+    assert false_alarms(results).missed == 0
+    assert f"Words are right in {100 * sum(results['methods']['Adam']['test']) / 10:.0f} of 100 places" in words
+    train_on, tune_on, test_on = results["sizes"]
+    said = f"{train_on:,} rows to train on, {tune_on} to tune on, {test_on} to test on, {setting.batch} a step"
+    assert said in words
+    assert [sum(value > 1 for value in look) for look in results["methods"]["Adam"]["over"]["adapter"]] == [2, 1, 1]
+    assert "two stand out at the start, one after seven steps and at the end" in words
+    spiked = muon.mean - found["spiked Muon"].mean
+    assert f"it is 7.7 and {spiked:.1f} behind".replace("0.", ".") in words
+    assert all(len(method["test"]) == 10 for method in results["methods"].values())
+
+
+def short(value: float) -> str:
+    return f"{value:.2f}".replace("0.", ".", 1)
 
 
 SMALL = Setting(

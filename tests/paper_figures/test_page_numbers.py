@@ -250,9 +250,9 @@ def test_the_setting_of_the_adapter() -> None:
         [False, False, False],
         [True, True, False],
     ]
-    assert said("two directions of that matrix are above the threshold in batches of 512, before training, and none at")
-    assert list(read(LAST.file)["settings"]) == ["adapter, docstrings"]
-    assert said("Not run are `adapter, SST-2` and `adapter, E2E`.")
+    assert said("the threshold in batches of 512, before training, and none at the recipe's 64")
+    assert list(read(LAST.file)["settings"]) == ["adapter, docstrings", "adapter, E2E"]
+    assert said("Not run is `adapter, SST-2`, which is coded")
 
 
 def test_what_the_study_says_of_its_large_batches_and_of_the_language_model() -> None:

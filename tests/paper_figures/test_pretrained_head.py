@@ -119,22 +119,26 @@ def test_what_pages_say_of_denoisers_is_at_the_size_of_the_evidence() -> None:
     least, *rest = sorted(gate)
     assert f"behind, by {min(rest):.1f} to {max(rest):.1f} points (20 seeds each)" in training
     assert f"in another of the head by {least:.1f}, or," in training
-    where = "on digits, on a head of a frozen encoder and on an adapter in its last matrix"
-    assert f"{where}, it loses accuracy in four of five settings, and of the fifth it cannot be told" in readme
-    (adapter,) = read(LAST.file)["settings"].values()
+    where = "on digits, on a head of a frozen encoder and on adapters in a last layer"
+    assert f"{where}, it loses accuracy in five of six settings, and of the sixth it cannot be told" in readme
+    adapter, decoder = read(LAST.file)["settings"].values()
     fifth = readings(adapter)
     assert {fifth[name].reading for name in DENOISERS} == {"worse"}
     assert len(adapter["methods"]["gate"]["test"]) == 10
     assert "an [adapter](../theory/when_denoising_helps.md#an-adapter-in-a-pretrained-last-matrix)" in how_to
     assert "with ten seeds, all five denoisers lose" in how_to
-    assert f"with an adapter in its last matrix by {-fifth['gate'].mean:.1f} (ten seeds)" in training
-    beside = [beside_many(results)["gate"].reading for results in [*_all_results(), adapter]]
-    assert (beside.count("worse"), beside.count("cannot tell")) == (4, 1)
-    assert "the paper's gate did in four of five settings in which it opens, at its own best rate" in pitfalls
+    sixth = readings(decoder)
+    assert f"with an adapter in its last matrix by {-fifth['gate'].mean:.1f}, with one in SmolLM2's" in training
+    assert f"last layer by {-sixth['gate'].mean:.1f} (ten seeds each)" in training
+    assert [name for name in DENOISERS if sixth[name].reading != "worse"] == ["momentum blend"]
+    assert "in a sixth, one in SmolLM2's last layer, four do and of a blended momentum it cannot be told" in how_to
+    beside = [beside_many(results)["gate"].reading for results in [*_all_results(), adapter, decoder]]
+    assert (beside.count("worse"), beside.count("cannot tell")) == (5, 1)
+    assert "the paper's gate did in five of six settings in which it opens, at its own best rate" in pitfalls
     of_five = corrected(adapter)
     assert of_five.reading == "cannot tell"
     ends = f"{-of_five.mean:.2f} [{-of_five.interval.high:.2f}, {-of_five.interval.low:.2f}] behind".replace("0.", ".")
-    assert f"it cannot be told ({ends})" in " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"in MiniLM it cannot be told ({ends})" in " ".join(PAGE.read_text(encoding="utf-8").split())
 
 
 def test_what_recipes_and_how_to_say_of_one_untuned_rate_is_in_the_item() -> None:

@@ -37,7 +37,7 @@ class Denoising:
     ----------
     method : {"none", "gate", "paper", "blend"}
         "paper" is Eq. 10; "gate", the default, is Eq. 10 without its norm correction, which at tuned rates cost
-        accuracy in two of five settings and gained it in one; "blend" is `dprmt.spectra.blend_layers`, whose cosine
+        accuracy in two of six settings and gained it in one; "blend" is `dprmt.spectra.blend_layers`, whose cosine
         with the clean gradient is, by an unbiased estimate, never below that of the noisy one; "none" leaves the
         gradient as it is, without looking at it: a step then reports no layer, but the spectra it is asked for, and
         tells the optimizer the noise. Or another word that stands in `dprmt.training.recipes.DENOISERS`.
