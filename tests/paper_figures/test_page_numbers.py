@@ -229,11 +229,17 @@ def test_the_setting_of_the_head() -> None:
     assert said(f"is better with it in both, by {blends[0]:.1f} and {blends[1]:.1f} points.")
 
 
-def opened_of_values(batch: int) -> list[bool]:
-    """Of the map: which singular values of E2E's last LoRA B of values are above the threshold before training."""
+def e2e_values() -> tuple[Any, Any]:
+    """Of the map: E2E before training, and of it the last LoRA B of values."""
     lines = (json.loads(line) for line in (RAW / "gate-map.jsonl").read_text(encoding="utf-8").splitlines())
     (seen,) = (line["value"] for line in lines if line["name"] == "SmolLM2, E2E, LoRA, step 0")
     (layer,) = (one for one in seen["layers"] if "layers.29.self_attn.v_proj.lora_B" in one["layer"])
+    return seen, layer
+
+
+def opened_of_values(batch: int) -> list[bool]:
+    """Which of its singular values are above the threshold."""
+    seen, layer = e2e_values()
     return [value > 1 for value in layer["leading"][seen["sizes"].index(batch)]]
 
 
@@ -251,6 +257,8 @@ def test_the_setting_of_the_adapter() -> None:
         [True, True, False],
     ]
     assert said("the threshold in batches of 512, before training, and none at the recipe's 64")
+    rows, columns = e2e_values()[1]["shape"]
+    assert said(f"values of SmolLM2's last layer ({rows} × {columns}) alone")
     assert list(read(LAST.file)["settings"]) == ["adapter, docstrings", "adapter, E2E"]
     assert said("Not run is `adapter, SST-2`, which is coded")
 
