@@ -41,7 +41,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
             "evaluation.every": 2,
             "privacy.noise_multiplier": None,
             "privacy.target_epsilon": 8.0,
-            "privacy.norms": {"kind": "hutchinson", "probes": 3, "secret": True},
+            "privacy.norms": {"kind": "hutchinson", "probes": 16, "secret": True},
             "denoising": {"method": "paper", "on": "momentum"},
         }
     )
