@@ -64,13 +64,13 @@ def test_words_of_an_installed_package_are_used_end_to_end(install: Install, tmp
         settings(optimizer={"name": "sign"})
     install("my-words")
     how = settings(
-        optimizer={"name": "sign"}, denoising={"method": "halving"}, privacy={"norms": {"kind": "half", "probes": 16}}
+        optimizer={"name": "sign"}, denoising={"method": "halving"}, privacy={"norms": {"kind": "half", "probes": 8}}
     )
     parameters = trained(how, tmp_path / "run")
     assert {abs(float(x)) for x in parameters["weight"].flatten()} == {0.0, 0.25}
     assert [entry["denoised_layers"] for entry in read_metrics(tmp_path / "run")] == [1, 1]
     record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert record["step"]["norms"]["probes"] == 8
+    assert record["step"]["norms"]["probes"] == 4
     words = ("privacy.norms.kind", "optimizer.name", "denoising.method")
     assert record["other_packages"] == dict.fromkeys(words, "my-words 1.5")
     trained(settings(), tmp_path / "own")
