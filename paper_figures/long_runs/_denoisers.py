@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -23,7 +21,7 @@ from paper_figures.digits import (
     tuned_and_run,
     with_tables,
 )
-from paper_figures.long_runs._stored import Options, StoredStudy, read, stored_file
+from paper_figures.long_runs._stored import Options, StoredStudy, read, stored_file, write
 
 Load = Callable[[Options, str], Samples]
 """What is trained on, by the options and the setting's name."""
@@ -79,12 +77,12 @@ def _more(name: str, settings: Mapping[str, Setting], load: Load, options: Optio
 
 
 def seconds_of(results: Mapping[str, Any]) -> int:
-    """Processor time of a setting's runs, nulls included; of files from before that, of all settings."""
+    """Processor time of a setting's runs, nulls included; 0 if it was stored before settings had their own."""
     return int(results.get("cpu_seconds", 0) + results.get("more_cpu_seconds", 0))
 
 
 def _store(file: Path, stored: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(stored, separators=(",", ":")) + os.linesep)
+    write(file, stored)
     print(f"stored {file.name}: {'; '.join(f'{key} {seconds_of(one)} s' for key, one in stored['settings'].items())}")
 
 
@@ -99,7 +97,7 @@ def _budget(name: str, settings: Mapping[str, Setting], few: Load, options: Opti
         hours = runs * setting.steps * step / 3600
         print(f"{key}: {runs} runs of {setting.steps} steps, {step:.2f} s a step: {hours:.1f} h of processor time")
         stored.setdefault("budget", {})[key] = {"runs": runs, "step_seconds": round(step, 3)}
-    file.write_text(json.dumps(stored, separators=(",", ":")) + os.linesep)
+    write(file, stored)
 
 
 def _seconds(setting: Setting, samples: Samples) -> float:

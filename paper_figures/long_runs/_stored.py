@@ -81,8 +81,13 @@ def read(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def store(file: Path, values: Mapping[str, Any], pieces: Pieces, key: str = "cpu_seconds") -> None:
-    """Write results with the processor time of these pieces, earlier calls included, under ``key``."""
+def write(file: Path, values: Mapping[str, Any]) -> None:
+    """Store results."""
+    file.write_text(json.dumps(values, separators=(",", ":")) + os.linesep)
+
+
+def store(file: Path, values: Mapping[str, Any], pieces: Pieces) -> None:
+    """Write results with the processor time of these pieces, earlier calls included."""
     seconds = round(pieces.earlier_seconds + cpu_seconds())
-    file.write_text(json.dumps({key: seconds, **values}, separators=(",", ":")) + os.linesep)
+    write(file, {"cpu_seconds": seconds, **values})
     print(f"stored {file.name} ({seconds} s of processor time)")

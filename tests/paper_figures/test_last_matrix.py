@@ -292,9 +292,8 @@ def test_what_the_page_says_of_the_adapter_in_smollm2_is_stored() -> None:
     assert muon.reading == many["Muon"].reading == "cannot tell"
     words = " ".join(PAGE.read_text(encoding="utf-8").split())
     ends = f"{-gate.mean:.2f} [{-gate.interval.high:.2f}, {-gate.interval.low:.2f}]".replace("0.", ".")
-    assert (
-        f"by {least} to {most} points (the gate by {ends}; a blended momentum, {short(-blended.mean)} behind" in words
-    )
+    of_blended = f"a blended momentum, {short(-blended.mean)} behind, cannot be told"
+    assert f"by {least} to {most} points (the gate by {ends}; {of_blended})" in words
     assert f"it is {short(-muon.mean)} behind, and cannot be told" in words
     added = corrected(results)
     ends = f"{short(added.mean)} [{short(added.interval.low)}, {short(added.interval.high)}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -25,7 +26,7 @@ from paper_figures.items import generation
 from paper_figures.items._recipe_runs import run_variants, train_on, train_once, with_noise
 from tests.training.tiny_recipe import recipe_in, write_data
 
-STEPS = 4
+STEPS, PROBES = 4, 12
 CUTS = ("_accumulate", "_charge", "_checkpoint")
 """Methods of a run before whose work it is cut: before the batch, before and after the step is charged and used."""
 
@@ -39,9 +40,10 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
         {
             "training.steps": STEPS,
             "evaluation.every": 2,
+            "model.lora.rank": 16,
             "privacy.noise_multiplier": None,
             "privacy.target_epsilon": 8.0,
-            "privacy.norms": {"kind": "hutchinson", "probes": 16, "secret": True},
+            "privacy.norms": {"kind": "hutchinson", "probes": PROBES, "secret": True},
             "denoising": {"method": "paper", "on": "momentum"},
         }
     )
@@ -49,7 +51,11 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 
 @pytest.fixture(scope="module")
 def whole(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return train_on(recipe, 3, tmp_path_factory.mktemp("whole") / "run")
+    run = tmp_path_factory.mktemp("whole") / "run"
+    found = train_on(recipe, 3, run)
+    norms = json.loads((run / "run.json").read_text())["step"]["norms"]
+    assert (norms["kind"], norms["probes"]) == ("hutchinson", PROBES)  # not exact ones, as smaller matrices would get
+    return found
 
 
 def cut(method: str, step: int, call: Callable[[], Any]) -> None:
