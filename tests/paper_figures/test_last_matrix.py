@@ -240,16 +240,18 @@ def test_a_setting_that_is_trained_later_stands_beside_the_earlier_one_each_with
         study.main([command, str(tmp_path / folder), "--settings", name])
         return round(seconds * sum(line["name"].startswith(f"{name} ·") for line in lines))
 
+    (tmp_path / "made").write_text(json.dumps({"budget": {"one": "known"}}))
+    other = measured("a", "train", "one more", 5.0)
     one = measured("a", "train", "one", 7.0)
     first = read(tmp_path / "made")["settings"]["one"]
     more = measured("a", "more", "one", 3.0)
-    other = measured("a", "train", "one more", 5.0)
     stored = read(tmp_path / "made")["settings"]
-    assert list(stored) == ["one", "one more"]
+    assert read(tmp_path / "made")["budget"] == {"one": "known"}
+    assert list(stored) == ["one more", "one"]
     assert stored["one"] == first | {"nulls": stored["one"]["nulls"], "more_cpu_seconds": more}
     assert len(stored["one"]["nulls"]) == small.noises
     assert stored["one more"]["methods"] == first["methods"]
-    assert capsys.readouterr().out.splitlines()[-1] == f"stored made: one {one + more} s; one more {other} s"
+    assert capsys.readouterr().out.splitlines()[-1] == f"stored made: one more {other} s; one {one + more} s"
 
 
 def test_the_page_shows_the_stored_runs_and_says_what_they_found() -> None:
@@ -299,16 +301,19 @@ def test_what_the_page_says_of_the_adapter_in_smollm2_is_stored() -> None:
     ends = f"{short(added.mean)} [{short(added.interval.low)}, {short(added.interval.high)}]"
     assert f"Norm correction of the gate makes no difference, {ends}, the blend is better with it" in words
     assert (added.reading, corrected_blend(results).reading) == ("equal within the margin", "better")
-    assert f"{short(corrected_blend(results).mean)}. Stored Improvements" in words
     null = found[NULL].interval
     assert f"the null of the table is ± {(null.high - null.low) / 2:.1f} points wide" in words
     assert len(results["nulls"]) == setting.noises == 10
     assert "all five beside the mean of ten other noises" in words
     assert false_alarms(results).missed == 0
+    assert "None of five further nulls misses 0;" in words
     assert f"Words are right in {100 * sum(results['methods']['Adam']['test']) / 10:.0f} of 100 places" in words
     train_on, tune_on, test_on = results["sizes"]
-    said = f"{train_on:,} rows to train on, {tune_on} to tune on, {test_on} to test on, {setting.batch} a step"
-    assert said in words
+    sizes = f"{train_on:,} rows to train on, {tune_on} to tune on, {test_on} to test on, {setting.batch} a step"
+    assert f"{sizes}, {setting.steps} steps, ε ≤ {setting.epsilon:.0f}, the same numbers of rates and seeds" in words
+    small = ADAPTERS["adapter, docstrings"]
+    for one in ("first_rates", "tuning_seeds", "seeds"):
+        assert len(getattr(setting, one)) == len(getattr(small, one))
     assert [sum(value > 1 for value in look) for look in results["methods"]["Adam"]["over"]["adapter"]] == [2, 1, 1]
     assert "two stand out at the start, one after seven steps and at the end" in words
     spiked = muon.mean - found["spiked Muon"].mean

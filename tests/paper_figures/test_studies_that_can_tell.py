@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dprmt.training.denoising import Denoising
 from paper_figures._pieces import Pieces
 from paper_figures.denoising._page import verdict
 from paper_figures.digits import (
@@ -25,7 +26,7 @@ from paper_figures.digits import (
     drawn_images,
 )
 from paper_figures.digits import _tuning as tuning
-from paper_figures.digits._page import corrected, readings
+from paper_figures.digits._page import corrected, corrected_blend, readings
 from paper_figures.digits._runs import Ended
 from paper_figures.digits._tuning import NULL
 from paper_figures.long_runs._denoisers import seconds_of
@@ -36,6 +37,7 @@ from paper_figures.long_runs.last_matrix import STUDY as LAST
 from paper_figures.long_runs.pretrained_head import STUDY as HEAD
 
 STUDIES = (DIGITS, HEAD, LAST)
+NUMBERS = {5: "five", 6: "six", 7: "seven"}
 ALL: dict[str, Setting] = {**SETTINGS, **HEADS, **ADAPTERS}
 
 
@@ -144,12 +146,34 @@ def test_what_decides_norm_correction_is_said_with_its_six_intervals_held_at_onc
     assert [one.reading for one in at_once] == ["worse", "worse", "better", "cannot tell", "cannot tell", "cannot tell"]
     head = at_once[3]
     said = f"{-head.mean:.2f} [{-head.interval.high:.2f}, {-head.interval.low:.2f}] behind".replace("0.", ".")
-    assert f"of the other three it cannot be told (the other head: {said})" in words()
+    text = words()
+    assert f"of the other three it cannot be told (the other head: {said})" in text
+    assert f"Each of these {NUMBERS[len(found)]} intervals is at 95 % by itself" in text
+    assert (
+        "Held at once (Bonferroni) the two of digits are left for doing without and the short head against it" in text
+    )
+    last = corrected(found["adapter, E2E"])
+    said = f"{last.mean:.2f} [{last.interval.low:.2f}, {last.interval.high:.2f}] ahead".replace("0.", ".")
+    assert f"of one in SmolLM2 the two are equal within half a point ({said})" in text
+    heads, adapters = (
+        " and ".join(f"{corrected_blend(one).mean:.2f}".removeprefix("0") for name, one in found.items() if of in name)
+        for of in ("head", "adapter")
+    )
+    assert f"on the head it is {heads} points better so, with adapters {adapters}." in text
     assert "two small settings against one decide the default, and no more" in words()
     root = PAGE.parents[2]
     training, how_to = (words(root / "docs" / name) for name in ("training.md", "how_to/choose_denoiser.md"))
     assert "at tuned rates cost accuracy in two settings, gained it in one, and could not be told in three" in training
     assert "held at once with the other two below, in two and one" in how_to
+    counted = f"cost accuracy in two of {NUMBERS[len(found)]} settings and gained it in one;"
+    assert counted in " ".join((Denoising.__doc__ or "").split())
+
+
+def test_the_spiked_step_is_behind_muon_s_in_all_settings() -> None:
+    for results in stored().values():
+        of = results["methods"]
+        assert np.mean(of["spiked Muon"]["test"]) < np.mean(of["Muon"]["test"])
+    assert f"the spiked step is behind Muon's in all {NUMBERS[len(stored())]} settings measured" in words()
 
 
 def test_processor_times_are_on_the_page() -> None:
