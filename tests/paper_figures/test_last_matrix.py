@@ -299,7 +299,7 @@ def test_what_the_page_says_of_the_adapter_in_smollm2_is_stored() -> None:
     assert f"it is {short(-muon.mean)} behind, and cannot be told" in words
     added = corrected(results)
     ends = f"{short(added.mean)} [{short(added.interval.low)}, {short(added.interval.high)}]"
-    assert f"Norm correction of the gate makes no difference, {ends}, the blend is better with it" in words
+    assert f"without, within half a point ({ends}, an interval by itself); the blend is better with it" in words
     assert (added.reading, corrected_blend(results).reading) == ("equal within the margin", "better")
     null = found[NULL].interval
     assert f"the null of the table is ± {(null.high - null.low) / 2:.1f} points wide" in words
