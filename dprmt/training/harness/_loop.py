@@ -239,7 +239,7 @@ class Run:
             epsilon, charged = self._charge(step), True
         finally:
             if not charged:
-                private.optimizer.zero_grad(set_to_none=True)  # the sum, which was neither charged nor used
+                private.optimizer.forget()  # the sum, which was neither charged nor used
         self.released.step = step
         private.step()
         self.done = step
