@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from dprmt.accounting import DPSGD, AddRemove, Group, Hutchinson, HutchPlusPlus, RandomAllocation, ReplaceOne
-from tests.house import browser
+from tests.docs import browser
+from tests.docs.modules import module
 from tests.house.import_graph import ROOT
-from tests.house.modules import module
 
 FOLDER = ROOT / "docs" / "calculator"
 RUN = {
