@@ -174,7 +174,8 @@ def test_the_check_sees_heavy_modules() -> None:
 
 
 def test_answers_need_nothing_heavy_either() -> None:
-    statement = "from dprmt.accounting import DPSGD, Hutchinson; DPSGD(2.0, 0.1, Hutchinson(8)).epsilon(3, 1e-5)"
+    run = "DPSGD(2.0, 0.1, Hutchinson(8, secret=False))"
+    statement = f"from dprmt.accounting import DPSGD, Hutchinson; {run}.epsilon(steps=3, delta=1e-5)"
     assert loaded_after(statement) == set()
 
 
