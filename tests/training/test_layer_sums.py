@@ -16,7 +16,13 @@ from torch.nn import functional
 from dprmt.training.clipping import make_private
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._policy import NormPolicy
-from dprmt.training.norms import HutchinsonEstimator, HutchPlusPlusEstimator, ProbeGenerator
+from dprmt.training.norms import (
+    HutchinsonEstimator,
+    HutchPlusPlusEstimator,
+    ProbeGenerator,
+    ghost_squared_norms,
+    rounding_margin,
+)
 
 B = 4
 IDS = range(B)
@@ -215,3 +221,94 @@ def test_a_step_of_a_convolutional_network_is_the_literal_sum(norms: str, layout
             assert share * length <= bound
     if norms in ("exact", "ghost"):
         torch.testing.assert_close(together, sum(one_by_one), rtol=1e-6, atol=1e-9)
+
+
+ESTIMATORS = {
+    "exact": lambda: "exact",
+    "ghost": lambda: "ghost",
+    "hutchinson": lambda: HutchinsonEstimator(8, secret=False, generator=ProbeGenerator(3)),
+    "hutch++": lambda: HutchPlusPlusEstimator(8, 3, secret=False, generator=ProbeGenerator(3)),
+}
+
+
+def weighted_sum(norms: str, layer: nn.Module, x: torch.Tensor, weights: torch.Tensor, clip: float) -> torch.Tensor:
+    """Of all parameters, in float64, where output gradients are the weights: one micro-batch in the order given."""
+    model = copy.deepcopy(layer)
+    step = make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        norms=ESTIMATORS[norms](),
+        clipping_norm=clip,
+        noise_multiplier=0.0,
+        expected_batch_size=1.0,
+    )
+    step.accumulate((step.model(x) * weights).flatten(1).sum(1), samples=range(len(x)), step=0)
+    return torch.cat([value.summed_grad.flatten().double() for value in model.parameters()])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("norms", ESTIMATORS)
+def test_a_record_whose_tokens_cancel_wipes_out_no_others(norms: str, dtype: torch.dtype) -> None:
+    """Its own gradient is 0, so in exact arithmetic the sum does not move; all others point in one direction."""
+    layer, size = nn.Linear(64, 64, bias=False).to(dtype), 64
+    x, weights = torch.ones(size, 2, 64, dtype=dtype), torch.ones(size, 2, 64, dtype=dtype)
+    others = weighted_sum(norms, layer, x[1:], weights[1:], 1.0)
+    assert float(others.norm()) > 20.0
+    for scale in (1e4, 1e8, 1e15):
+        for place in (0, 40, size - 1):
+            cancels = weights.clone()
+            cancels[place] = scale * torch.tensor([1.0, -1.0])[:, None]
+            assert float((weighted_sum(norms, layer, x, cancels, 1.0) - others).norm()) < 1e-3, (scale, place)
+
+
+def test_room_for_tokens_that_cancel_lowers_no_ordinary_factor_by_more_than_the_margin() -> None:
+    """Of independent tokens, and of tokens that add up."""
+    generator = torch.Generator().manual_seed(0)
+    for length, common in ((2, 0.0), (40, 0.0), (40, 1.0), (300, 0.3)):
+        a = torch.randn(16, length, 400, generator=generator) + common
+        g = torch.randn(16, length, 400, generator=generator) + common
+        truth = (a.double().transpose(1, 2) @ g.double()).square().sum((1, 2))
+        for tokens in (length, None):
+            for form in (True, False):
+                (layer,) = plan_layers({"layer": nn.Linear(400, 400, bias=False)}, NormPolicy(form=form, tokens=tokens))
+                squared, _ = layer.measure([([a], g)], 0, None)
+                share = (squared / truth).sqrt() - 1
+                assert float(share.min()) > -1e-6
+                assert float(share.max()) < rounding_margin(801 + (tokens or 65_000))
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("norms", ESTIMATORS)
+def test_no_product_that_underflows_hides_a_gradient(norms: str, flushed: bool) -> None:
+    """Inputs so small, output gradients so large, and the reverse; of all tokens, or of one among ordinary ones."""
+    layer = nn.Linear(96, 96, bias=False)
+    for tokens in (3, 40):
+        for small, large in ((2e-23, 5e17), (5e17, 2e-23), (1e-30, 3e30), (1e-38, 1e38), (1e-42, 1e38)):
+            x, weights = torch.full((1, tokens, 96), small), torch.full((1, tokens, 96), large)
+            mixed = x.clone(), weights.clone()
+            mixed[0][:, 1:], mixed[1][:, 1:] = 1.0, small * large
+            for one, other in ((x, weights), mixed):
+                length = float((one[0].double().T @ other[0].double()).norm())
+                torch.set_flush_denormal(flushed)
+                try:
+                    total = weighted_sum(norms, layer, one, other, 0.1 * length)
+                finally:
+                    torch.set_flush_denormal(False)
+                estimated = 2.0 if norms.startswith("hutch") else 1.0
+                assert float(total.norm()) <= 0.1 * length * estimated, (tokens, small, large)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_ghost_norms_of_rows_of_any_length(bias: bool) -> None:
+    """Against float64, of tokens whose activations and gradients lie 60 powers of ten apart, and of more than 128."""
+    generator = torch.Generator().manual_seed(0)
+    for tokens in (1, 5, 128, 129, 300):
+        a, g = (torch.randn(3, tokens, width, generator=generator) for width in (20, 30))
+        powers = torch.randint(-15, 16, (3, tokens, 1), generator=generator)
+        powers[2] = 0
+        a[:, ::3] = 0.0 if tokens > 1 else 1.0
+        for scale in (1.0, 1e18, 1e-18):
+            one, other = a * 10.0**powers * scale, g / 10.0**powers
+            whole = torch.cat([one.double(), torch.full_like(one[..., :1], bias).double()], 2)
+            truth = (whole.transpose(1, 2) @ other.double()).square().sum((1, 2))
+            torch.testing.assert_close(ghost_squared_norms(one, other, bias=bias), truth, rtol=2e-5, atol=1e-30)
