@@ -21,7 +21,6 @@ from dprmt.accounting.composition._composed_loss import (
     window,
 )
 from dprmt.accounting.composition._delta_curve import DeltaCurve
-from dprmt.accounting.composition._few_frequencies import SmoothCurve, smooth_curve
 from dprmt.accounting.composition._many_phases import discretized, most_variation
 from dprmt.accounting.composition._one_step_curve import OneStepCurve
 from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon, EpsilonAtDelta, Question, WholeCurve
@@ -49,7 +48,6 @@ _MESH_OF_ONE = 0.005  # of a single step, in units of what is asked about
 _MAX_WINDOW = 2**21
 _MAX_COARSENINGS = 12
 _MUCH_COARSER = 2.0
-_VERY_MANY = 10**7  # steps: then a few frequencies are tried first, on as fine a mesh as is wanted (F6)
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _LARGE_DELTA = 0.01
 _ROUGHLY, _LESS_ROUGHLY = 1.125, 1.05  # growth of nodes where many questions, or laws, let one be off; and of one
@@ -118,22 +116,15 @@ class Level:
         if len(self.pairs[side]) == 1 and steps == 1:
             return self._of_one_step(pair, side)
         splits = self._plan is not None and (split or self._plan.needed)
-        phases = None
-        if not splits or steps >= _VERY_MANY:
-            phases = self._on_one_mesh(side, one_point=not self.many)
-            if phases is not None and phases.smooth is not None:
-                return phases.smooth
+        phases = None if splits else self._on_one_mesh(side)
         if self._plan is not None and (splits or phases is None or phases.coarsened > _MUCH_COARSER):
             ends, small = self.ground.ranges[0], self.question.small
             curve = split_curve(pair, steps, ends, self.direction, side, self._plan, self.level, small)
             if curve is not None:
                 return curve
-        phases = phases or self._on_one_mesh(side, one_point=not self.many)
+        phases = phases or self._on_one_mesh(side)
         if phases is None:
             return DeltaCurve(_nothing_known(side), 0.0)
-        smooth = None if self.many else smooth_curve(phases.laws, phases.tilt, phases.window, phases.offset, side)
-        if smooth is not None:
-            return smooth
         around = self.question.around(phases.laws, phases.tilt, phases.offset) + phases.offset
         return DeltaCurve(phases.composed(), around)
 
@@ -156,11 +147,8 @@ class Level:
         index = graded_indices(*ends, mesh, scale)
         return OneStepCurve(discretize_step(pair, index, Lattice(mesh), self.direction, side, to_infinity=True), side)
 
-    def _on_one_mesh(self, side: Side, one_point: bool = False) -> _Phases | None:
-        """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing.
-
-        ``one_point``: whether few frequencies would do instead of a coarser mesh (F6).
-        """
+    def _on_one_mesh(self, side: Side) -> _Phases | None:
+        """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing."""
         ground = self.ground
         mesh = finest = _mesh_at(self.level, ground)
         for _ in range(_MAX_COARSENINGS):
@@ -176,10 +164,6 @@ class Level:
             span = window(laws, tilt)
             if span.size <= _MAX_WINDOW:
                 return _Phases(laws, offset, tilt, span, mesh / finest)
-            if one_point and mesh == finest:
-                smooth = smooth_curve(laws, tilt, span, offset, side)
-                if smooth is not None:
-                    return _Phases(laws, offset, tilt, span, 1.0, smooth)
             mesh *= 1.1 * span.size / _MAX_WINDOW
         return None
 
@@ -193,7 +177,6 @@ class _Phases:
     tilt: float
     window: Window
     coarsened: float
-    smooth: SmoothCurve | None = None
 
     def composed(self) -> ComposedLoss:
         """Their sum."""
