@@ -30,7 +30,6 @@ from dprmt.accounting.composition import (
 from dprmt.accounting.composition import _composed_loss as _composition
 from dprmt.accounting.composition._composed_loss import chernoff, composed, tilt_for_epsilon, window
 from dprmt.accounting.composition._one_step_curve import OneStepCurve
-from dprmt.accounting.composition._split_curve import SplitCurve
 from dprmt.accounting.pairs import AllocationEpoch, LossCells, LossPMF, PublicPair, _discretization
 
 EPS = float(np.finfo(np.float64).eps)
@@ -66,18 +65,7 @@ def by_fft(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
     return DeltaCurve(composed([(law, steps)], tilt, window([(law, steps)], tilt)), epsilon)
 
 
-def by_small_losses(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
-    del epsilon
-    return SplitCurve(law, steps, int(law.index[law.mass > 0][-1]), 1, side, 1e-3)
-
-
-def by_large_losses(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
-    del epsilon
-    last = int(law.index[law.mass > 0][-1])
-    return SplitCurve(law, steps, last - 1, 1, side, 1e-3)
-
-
-CURVES = pytest.mark.parametrize("curve_of", [by_fft, by_small_losses, by_large_losses])
+CURVES = pytest.mark.parametrize("curve_of", [by_fft])
 
 
 def check(curve_of: Callable[..., Curve], law: LossPMF, steps: int, epsilon: float, exact: float) -> None:
