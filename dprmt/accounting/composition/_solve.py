@@ -14,7 +14,7 @@ from dprmt.accounting.pairs import Schedule
 _HIGHEST_FIRST = 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_LEVEL_OF_A_LAW = 2
-_LEAST_GAIN = 0.95  # left of a width: two such levels in a row are the last
+_LEAST_GAIN = 0.8  # left of a width: such a level is the last, of a question about δ two in a row
 _NO_BETTER = 0.9999
 _TO_SPARE = 0.2  # of a level, where less than one is needed
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
@@ -48,7 +48,7 @@ def solve(
         question = sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
     progress = progress or Progress()
-    stalled = 0
+    stalled, patience = 0, 2 if isinstance(question, DeltaAtEpsilon) else 1
     ladder = levels(schedule, question, tolerance)
     level = ladder[0]
     for _ in ladder:
@@ -57,7 +57,7 @@ def solve(
         found = intersection(best, answer, question, tolerance)
         left = _left(found, best)
         best, stalled = found, 0 if left < _LEAST_GAIN else stalled + 1
-        if best.is_narrow or best.upper <= progress.enough or stalled == 2:
+        if best.is_narrow or best.upper <= progress.enough or stalled == patience:
             break
         level += _share_of_a_level(best, question, tolerance)
         question = question.sharpened(best)
