@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
-from dprmt.spectra import blend, cosine_similarity, denoise
-from dprmt.spectra._blend_weights import (
+from dprmt.spectra import cosine_similarity
+from paper_figures.shrinkers import blend
+from paper_figures.shrinkers._blend_weights import (
     NAMES,
     Moments,
     estimated_gain,
@@ -25,6 +26,7 @@ from dprmt.spectra._blend_weights import (
     soft_thresholds,
     squared_norm,
 )
+from tests.spectra.simulation import denoise
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.integers(1, 20)

@@ -13,8 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
-from dprmt.spectra import denoise, direction_gain, filter_gain, largest_direction_gain, noise_gain
-from tests.spectra.simulation import quadratic
+from paper_figures.shrinkers import direction_gain, filter_gain, largest_direction_gain, noise_gain
+from tests.spectra.simulation import denoise, quadratic
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from scipy.stats import t as student
 
 from dprmt import ParameterError
-from dprmt.spectra import detection_batch, detection_threshold
-from dprmt.spectra._detection_batch import _crossing, _reach
+from dprmt.spectra import detection_threshold
+from paper_figures.shrinkers import detection_batch
+from paper_figures.shrinkers._detection_batch import _crossing, _reach
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPE = (10, 24)

@@ -30,7 +30,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dprmt.spectra._divergence import divergence, squared_jacobian_trace
+from paper_figures.shrinkers._divergence import divergence, squared_jacobian_trace
 
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
-from dprmt.spectra import NoiseGain, noise_gain
+from paper_figures.shrinkers import NoiseGain, noise_gain
 from tests.spectra.simulation import quadratic
 
 SEEDS = st.integers(0, 2**32 - 1)

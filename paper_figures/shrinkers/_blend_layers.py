@@ -12,7 +12,17 @@ import numpy as np
 from dprmt._validation import ParameterError, check_choice
 from dprmt.spectra._alignment import norm
 from dprmt.spectra._arrays import Array, MatrixT, array_namespace, cast_like, check_finite, detached
-from dprmt.spectra._blend import (
+from dprmt.spectra._denoise import (
+    LayerReport,
+    axes_of,
+    batches,
+    checked_matrix,
+    label,
+    shape_of,
+    sigma_by_name,
+    stack_of,
+)
+from paper_figures.shrinkers._blend import (
     NoisySpectra,
     changed_rows,
     combine,
@@ -22,17 +32,8 @@ from dprmt.spectra._blend import (
     rescaling,
     single_layer_coefficients,
 )
-from dprmt.spectra._blend_memory import BlendMemory, LayerKey
-from dprmt.spectra._blend_weights import NAMES, Floats, Moments, estimated_gain, fit_weights
-from dprmt.spectra._denoiser import sigma_by_name, stack_of
-from dprmt.spectra._layers import (
-    LayerReport,
-    axes_of,
-    batches,
-    checked_matrix,
-    label,
-    shape_of,
-)
+from paper_figures.shrinkers._blend_memory import BlendMemory, LayerKey
+from paper_figures.shrinkers._blend_weights import NAMES, Floats, Moments, estimated_gain, fit_weights
 
 LayerWeights: TypeAlias = Literal["noisy", "least-squares"]
 

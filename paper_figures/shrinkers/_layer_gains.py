@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dprmt._validation import ParameterError, check_count
-from dprmt.spectra import NoiseGain
+from paper_figures.shrinkers._noise_gain import NoiseGain
 
 WHOLE = "*"
 _IGNORED = -100  # the label of positions that do not count
@@ -25,7 +25,7 @@ def layer_noise_gains(
 ) -> dict[str, NoiseGain]:
     """Gain of removing all noise in one step, by parameter and for all of them, at a cross-entropy loss.
 
-    The most that *estimating* the gradient gains; no bound on maps that aim elsewhere (`dprmt.spectra.noise_gain`).
+    The most that *estimating* the gradient gains; no bound on maps that aim elsewhere (`noise_gain`).
 
     H is the Gauss–Newton matrix ``(1/n) Σ JᵢᵀSᵢJᵢ`` of the mean loss, ``S = diag(p) - ppᵀ = LLᵀ``. A backward pass
     from ``Lε/√n`` with ε ~ N(0, I) gives ``AᵀA = H`` the sample ``‖Aᵀε‖²`` of the traces of all diagonal blocks at

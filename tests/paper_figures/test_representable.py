@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
-from dprmt.spectra import BlendMemory, blend, blend_layers, denoise, denoise_layers
+from paper_figures.shrinkers import BlendMemory, blend, blend_layers
+from tests.spectra.simulation import denoise, denoise_layers
 
 LIBRARIES = pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
 SIGMA = 4000.0

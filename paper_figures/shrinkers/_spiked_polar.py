@@ -21,12 +21,12 @@ from dprmt.spectra._arrays import (
     cast_like,
     check_matrices,
     detached,
+    keeps_labels,
     promote_half,
     refuse_kernels,
     to_float64,
 )
-from dprmt.spectra._denoiser import gate_of
-from dprmt.spectra._labels import keeps_labels
+from dprmt.spectra._denoise import gate_of
 from dprmt.spectra._phase_transition import bulk_edge
 
 

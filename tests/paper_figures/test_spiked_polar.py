@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
-from dprmt.spectra import bulk_edge, detection_threshold, kappa_for, shrink, spiked_polar, vector_overlaps
+from dprmt.spectra import bulk_edge, detection_threshold, kappa_for, shrink, vector_overlaps
+from paper_figures.shrinkers import spiked_polar
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.integers(1, 9)

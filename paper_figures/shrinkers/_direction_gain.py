@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError
 from dprmt.spectra._arrays import Array, array_namespace, as_array, check_finite, check_nonempty, is_tensor
-from dprmt.spectra._noise_gain import _curvature, _flat_gradient, _matrix, _quadratic_form
+from paper_figures.shrinkers._noise_gain import _curvature, _flat_gradient, _matrix, _quadratic_form
 
 _FLAT = 1e-12  # an eigenvalue that counts as zero, relative to the largest
 _INSIDE = 1e-8  # share of g in the directions without curvature that passes as rounding

@@ -9,7 +9,7 @@ from dprmt import ParameterError
 
 torch = pytest.importorskip("torch")
 
-from dprmt.training.denoising import layer_noise_gains  # noqa: E402
+from paper_figures.shrinkers._layer_gains import layer_noise_gains  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import numpy as np
 
 from dprmt._validation import ParameterError, check_real
 from dprmt.spectra._arrays import check_shape
-from dprmt.spectra._blend_weights import NAMES, Floats, Moments
+from paper_figures.shrinkers._blend_weights import NAMES, Floats, Moments
 
 _FORMAT = 1
 
@@ -51,7 +51,7 @@ class BlendMemory:
     Examples
     --------
     >>> import json
-    >>> from dprmt.spectra._blend_layers import blend_layers
+    >>> from paper_figures.shrinkers._blend_layers import blend_layers
     >>> rng, memory = np.random.default_rng(0), BlendMemory()
     >>> for _ in range(3):
     ...     blended, report = blend_layers({"w": rng.standard_normal((4, 9))}, sigma=1.0, memory=memory)

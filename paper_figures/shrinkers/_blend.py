@@ -21,13 +21,13 @@ from dprmt.spectra._arrays import (
     detached,
     float64_like,
     is_tensor,
+    keeps_labels,
     refuse_kernels,
     to_float64,
 )
 from dprmt.spectra._backends import full_spectrum
-from dprmt.spectra._blend_weights import Floats, Moments, fit_weights, members, moments_of, squared_norm
-from dprmt.spectra._denoiser import NEGLIGIBLE, in_safe_range, representable, reweight
-from dprmt.spectra._labels import keeps_labels
+from dprmt.spectra._denoise import NEGLIGIBLE, in_safe_range, representable, reweight
+from paper_figures.shrinkers._blend_weights import Floats, Moments, fit_weights, members, moments_of, squared_norm
 
 
 @keeps_labels
@@ -78,7 +78,7 @@ def blend(matrix: MatrixT, sigma: float, norm_correction: bool = True) -> Matrix
     References
     ----------
     Stein's estimate for spectral functions: Candès, Sing-Long & Trzasko (2013), arXiv:1210.4139. The cone, the
-    caution and the proof: `dprmt.spectra._blend_weights`.
+    caution and the proof: `paper_figures.shrinkers._blend_weights`.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def blend(matrix: MatrixT, sigma: float, norm_correction: bool = True) -> Matrix
     >>> noisy = clean + rng.standard_normal((100, 16, 768))  # 100 draws of the noise
     >>> def mean_cosine(matrices):
     ...     return round(sum(cosine_similarity(matrix, clean) for matrix in matrices) / 100, 3)
-    >>> mean_cosine(noisy), mean_cosine(denoise(noisy, sigma=1.0)), mean_cosine(blend(noisy, sigma=1.0))
+    >>> mean_cosine(noisy), mean_cosine(denoise(noisy, sigma=1.0, method="paper")), mean_cosine(blend(noisy, sigma=1.0))
     (0.226, 0.18, 0.241)
     """
     array = as_array("matrix", matrix)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
-from dprmt.spectra import spectral_divergence
-from dprmt.spectra._divergence import squared_jacobian_trace
+from paper_figures.shrinkers import spectral_divergence
+from paper_figures.shrinkers._divergence import squared_jacobian_trace
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.integers(1, 5)

@@ -13,17 +13,14 @@ from hypothesis import strategies as st
 
 from dprmt import ParameterError
 from dprmt.spectra import (
-    BlendMemory,
-    BlendReport,
     LayerReport,
-    blend,
-    blend_layers,
     bulk_edge,
     cosine_similarity,
-    denoise_layers,
 )
-from dprmt.spectra import _layers as layer_batches
-from dprmt.spectra._blend_weights import NAMES, members
+from dprmt.spectra import _denoise as layer_batches
+from paper_figures.shrinkers import BlendMemory, BlendReport, blend, blend_layers
+from paper_figures.shrinkers._blend_weights import NAMES, members
+from tests.spectra.simulation import denoise_layers
 
 SEEDS = st.integers(0, 2**32 - 1)
 PASSED_THROUGH = {"identity": 1.0, "soft 0.6": 0.0, "soft 0.8": 0.0, "soft 1.0": 0.0}

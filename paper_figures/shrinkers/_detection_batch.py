@@ -18,7 +18,7 @@ from scipy import special
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.spectra._arrays import check_matrices, detached, is_tensor
-from dprmt.spectra._estimate import Estimate, estimate
+from dprmt.spectra._telemetry import Estimate, estimate
 
 _FEWEST = 4
 
