@@ -26,6 +26,7 @@ from dprmt.training.norms import (
     NormRecord,
     ProbeGenerator,
     bias_squared_norms,
+    cancellation_allowance,
     cheaper_side,
     clip_factors,
     embedding_squared_norms,
@@ -101,13 +102,13 @@ def test_exact_norms_equal_autograd_one_sample_at_a_time(norm: Callable[..., tor
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_ghost_norms_gain_their_margin(bias: bool) -> None:
+def test_the_allowance_is_made_of_tokens_lengths(bias: bool) -> None:
     """√2 ρ Σ_t (‖a_t‖² + bias)‖g_t‖², sample by sample and token by token."""
     a, g = factors(2, 4, 5, 3)
-    gained = ghost_squared_norms(a, g, bias=bias, margin=0.25) - ghost_squared_norms(a, g, bias=bias)
-    for i, total in enumerate(gained.tolist()):
-        lengths = [(float(a[i, t] @ a[i, t]) + bias) * float(g[i, t] @ g[i, t]) for t in range(4)]
-        assert total == pytest.approx(math.sqrt(2) * 0.25 * sum(lengths), rel=1e-6)
+    for dtype, u in ((torch.float32, 2.0**-24), (torch.float64, 2.0**-53)):
+        for i, total in enumerate(cancellation_allowance(a, g, bias=bias, terms=98, dtype=dtype).tolist()):
+            lengths = [(float(a[i, t] @ a[i, t]) + bias) * float(g[i, t] @ g[i, t]) for t in range(4)]
+            assert total == pytest.approx(math.sqrt(2) * 80 * u * sum(lengths), rel=1e-6)
 
 
 def test_extra_axes_are_tokens() -> None:
@@ -724,11 +725,17 @@ def test_the_record_claims_a_rank_only_if_every_parameter_is_estimated() -> None
 @pytest.mark.parametrize(
     ("layers", "charged"),
     [
-        ([Hutchinson(8, rank=3), Hutchinson(4, rank=2)], Hutchinson(4)),
-        ([Hutchinson(4, rank=3), Hutchinson(4, rank=2)], Hutchinson(4, rank=5)),
-        ([HutchPlusPlus(9, 4), Hutchinson(16, secret=True)], Hutchinson(9)),
+        ([Hutchinson(8, secret=False, rank=3), Hutchinson(4, secret=False, rank=2)], Hutchinson(4, secret=False)),
+        (
+            [Hutchinson(4, secret=False, rank=3), Hutchinson(4, secret=False, rank=2)],
+            Hutchinson(4, secret=False, rank=5),
+        ),
+        ([HutchPlusPlus(9, 4, secret=False), Hutchinson(16, secret=True)], Hutchinson(9, secret=False)),
         ([Hutchinson(3, secret=True, rank=1), HutchPlusPlus(9, 4, secret=True)], Hutchinson(3, secret=True)),
-        ([HutchPlusPlus(9, 4), HutchPlusPlus(5, 8, power_iteration=True)], HutchPlusPlus(5, 4)),
+        (
+            [HutchPlusPlus(9, 4, secret=False), HutchPlusPlus(5, 8, power_iteration=True, secret=False)],
+            HutchPlusPlus(5, 4, secret=False),
+        ),
     ],
 )
 def test_of_layers_with_different_probes_the_smallest_number_is_charged(layers: list[Any], charged: Any) -> None:

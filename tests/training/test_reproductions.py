@@ -23,12 +23,13 @@ from transformers import BertConfig, BertModel
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.cli import main
-from dprmt.spectra import blend, denoise, denoise_layers
 from dprmt.training.clipping import ClippedStep, make_private
 from dprmt.training.data import load_data
 from dprmt.training.harness import read_metrics, train
 from dprmt.training.models import byte_tokenizer, load_model, save_adapter
 from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe
+from paper_figures.shrinkers import blend
+from tests.spectra.simulation import denoise, denoise_layers
 from tests.training.norms_by_word import by_word
 from tests.training.test_first_pass import SequenceFirst, TiedByHand
 from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in, write_data

@@ -353,7 +353,7 @@ class Composition:
     def _smaller_by_curves(
         self, bounds: PrivacyBounds, question: Question, direction: Direction, tolerance: float
     ) -> PrivacyBounds:
-        """Both are valid: potentials lose much at high rates, all without sampling, where curves lose little (N6)."""
+        """Both are valid: what (N11) charges is much for few probes, where curves lose less (N6)."""
         curves = bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
         if curves.upper >= bounds.upper:
             return bounds
@@ -387,7 +387,7 @@ def compose(phases: Sequence[tuple[Composable, int] | Release]) -> Composition:
     Examples
     --------
     >>> from dprmt.accounting import DPSGD, Hutchinson, RandomAllocation, compose
-    >>> run = compose([(DPSGD(4.0, 0.01), 100), (DPSGD(1.0, 0.01, norms=Hutchinson(32)), 900)])
+    >>> run = compose([(DPSGD(4.0, 0.01), 100), (DPSGD(1.0, 0.01, norms=Hutchinson(32, secret=False)), 900)])
     >>> run.epsilon(delta=1e-5).upper < 2.4
     True
     >>> shuffled = DPSGD(1.0, RandomAllocation(100))

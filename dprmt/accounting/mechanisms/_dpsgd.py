@@ -38,7 +38,7 @@ class DPSGD(Value, Mechanism):
     sampling : Poisson, RandomAllocation, FixedOrder or float
         How samples come into batches; a number q stands for ``Poisson(q)``.
     norms : ExactNorms, Hutchinson or HutchPlusPlus
-        How per-sample norms are taken. Estimates come with public probes unless ``secret=True``.
+        How per-sample norms are computed.
     neighbours : ZeroOut, AddRemove, ReplaceOne or Group
         Whose privacy: which data sets are told apart. Rate, divisor and number of steps are the same for both.
 
@@ -66,8 +66,8 @@ class DPSGD(Value, Mechanism):
     >>> shuffled = DPSGD(1.0, RandomAllocation(steps_per_epoch=100))
     >>> shuffled.epsilon(epochs=10, delta=1e-5).upper < 1.75
     True
-    >>> DPSGD(2.0, 0.03, norms=Hutchinson(probes=32))
-    DPSGD(2.0, Poisson(0.03), norms=Hutchinson(32))
+    >>> DPSGD(2.0, 0.03, norms=Hutchinson(probes=32, secret=False))
+    DPSGD(2.0, Poisson(0.03), norms=Hutchinson(32, secret=False))
     """
 
     kind: ClassVar[str] = "dpsgd"
@@ -152,9 +152,9 @@ class DPSGD(Value, Mechanism):
             return step, True
         is_poisson = isinstance(self.sampling, Poisson)
         if isinstance(self.sampling, FixedOrder):
-            # Several may be in one batch, or in several; and bounds by potentials are infinite without sampling.
-            by_potentials = relation.is_replacement and not (step.is_exact or step.secret)
-            is_poisson = relation.group_size == 1 and not by_potentials
+            # Several may be in one batch, or in several; and what (N11) charges grows without sampling.
+            is_public = relation.is_replacement and not (step.is_exact or step.secret)
+            is_poisson = relation.group_size == 1 and not is_public
         has_pair = has_pairs(step, relation, is_poisson)
         return (related(step, relation) if has_pair else step), has_pair
 
