@@ -14,7 +14,6 @@ from dprmt.accounting.basics import LARGEST_EPSILON, Direction, PrivacyBounds, p
 from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Progress, Question, improve, interval, solve
 from dprmt.accounting.mechanisms._releases import Release
 from dprmt.accounting.mechanisms._sampling import Sampling
-from dprmt.accounting.mechanisms._sketch_choice import settled
 from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut
 from dprmt.accounting.questions import (
     Numbers,
@@ -306,7 +305,7 @@ class Composition:
 
     def _ask(self, question: Question, tolerance: float) -> dict[Direction, PrivacyBounds]:
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
-        return {direction: self._solve(question, direction, tolerance, settle=True) for direction in _BOTH}
+        return {direction: self._solve(question, direction, tolerance) for direction in _BOTH}
 
     def _one_sample(self) -> Schedule:
         """The steps as one sample that is present, or without a gradient, sees them."""
@@ -316,25 +315,18 @@ class Composition:
     def _worst(self, question: Question, tolerance: float) -> PrivacyBounds:
         """Bounds of the larger of both directions; the other one is refined only until it cannot decide."""
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
-        removed = self._solve(question, "remove", tolerance, settle=True)
+        removed = self._solve(question, "remove", tolerance)
         if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
             return removed
         enough = removed.upper if removed.is_narrow else removed.lower
-        return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough, settle=True)})
+        return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough)})
 
-    def _solve(
-        self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0, settle: bool = False
-    ) -> PrivacyBounds:
-        """Bounds by the first analysis; where they stay wide, the upper one may come from another valid one.
-
-        ``settle``: whether the law of a sketch may be chosen for this question; many are answered by the same one.
-        """
+    def _solve(self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0) -> PrivacyBounds:
+        """Bounds by the first analysis; where they stay wide, the upper one may come from another valid one."""
         if not self.has_pairs:
             return bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
-        schedules = _laws(self.schedule(), question) if settle else [self.schedule()]
-        each = [Progress(enough) for _ in schedules]
-        found = [solve(one, question, direction, tolerance, got) for one, got in zip(schedules, each, strict=True)]
-        bounds, progress = min(zip(found, each, strict=True), key=lambda pair: pair[0].upper)
+        progress = Progress(enough)
+        bounds = solve(self.schedule(), question, direction, tolerance, progress)
         if bounds.is_narrow or bounds.upper <= enough:
             return bounds
         for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
@@ -395,17 +387,6 @@ def compose(phases: Sequence[tuple[Composable, int] | Release]) -> Composition:
     True
     """
     return Composition(phases)
-
-
-def _laws(schedule: Schedule, question: Question) -> list[Schedule]:
-    """The steps under the law of a sketch that suits the question; where that is not known beforehand, under both."""
-    if all(step.is_exact for step, _ in schedule):
-        return [schedule]
-    total = sum(count for _, count in schedule)
-    chosen: Schedule = [(settled(step, question, total), count) for step, count in schedule]
-    if chosen == schedule or isinstance(question, EpsilonAtDelta):
-        return [chosen]
-    return [schedule, chosen]
 
 
 def _fallback(mechanism: Composable, choice: int) -> Step:
