@@ -157,7 +157,7 @@ class DPSGD(Value, Mechanism):
                 # in one batch is the worst; what replaces a sample may point the other way: twice the shift.
                 shift = relation.group_size * (2 if relation.is_replacement else 1)
                 return ClippingStep(math.nextafter(self.noise_multiplier / shift, 0.0), 1.0), True
-            # Several may be in one batch, or in several; and bounds by potentials are infinite without sampling.
+            # Several may be in one batch, or in several; and what (N11) charges grows without sampling.
             is_poisson = relation.group_size == 1 and step.secret
         has_pair = has_pairs(step, relation, is_poisson)
         return (related(step, relation) if has_pair else step), has_pair
