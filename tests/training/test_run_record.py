@@ -285,7 +285,7 @@ def test_settings_of_a_version_without_an_option_are_those_with_its_default(tmp_
     with contextlib.closing(RunFolder(folder, resume=False, config=settings.to_toml())) as run:
         run.write_config()
     lines = (folder / "config.toml").read_text().splitlines()
-    (folder / "config.toml").write_text("\n".join(line for line in lines if "layer_weights" not in line))
+    (folder / "config.toml").write_text("\n".join(line for line in lines if "backend" not in line))
     RunFolder(folder, resume=True, config=settings.to_toml()).close()
     for other in ({"privacy.clipping_norm": 7.0}, {"denoising.loss": "nuclear"}):
         with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
@@ -299,8 +299,8 @@ def test_settings_of_a_version_without_an_option_are_those_with_its_default(tmp_
         ("none", "false", True),
         ("paper", "true", True),
         ("paper", "false", False),
-        ("gate", "true", False),
-        ("gate", "false", True),
+        ("shrink", "true", False),
+        ("shrink", "false", True),
     ],
 )
 def test_a_run_goes_on_only_with_the_norm_correction_that_it_had(
