@@ -157,8 +157,8 @@ def test_rooms_are_imported_when_they_are_first_named(package: str) -> None:
 def test_the_entrance_to_private_training_is_at_hand() -> None:
     """``from dprmt.training import make_private``, without torch until then."""
     pytest.importorskip("torch")
-    clipping, training = (importlib.import_module(f"dprmt.training{room}") for room in (".clipping", ""))
-    assert training.make_private is clipping.make_private
+    package, training = (importlib.import_module(f"dprmt{room}") for room in ("", ".training"))
+    assert training.make_private is package.make_private
     assert "make_private" in dir(training)
     assert "torch" not in loaded_after("import dprmt.training; dir(dprmt.training)")
 

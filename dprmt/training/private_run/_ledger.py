@@ -13,7 +13,7 @@ from typing import Any
 from dprmt._files import append_line, read_lines
 from dprmt._validation import TrainingStateError
 from dprmt.accounting import DPSGD, GaussianRelease, compose
-from dprmt.training.harness._clip_only import SENTENCE, ClippingOnly
+from dprmt.training.private_run._clip_only import SENTENCE, ClippingOnly
 
 Mechanism = DPSGD | ClippingOnly
 FILE = "privacy.jsonl"
