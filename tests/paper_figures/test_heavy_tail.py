@@ -331,7 +331,7 @@ def test_epsilon_is_that_of_the_full_batch_gaussian_mechanism() -> None:
     trial = Trial("gd", 1.0, noise_multiplier=10.0)
     curve = Curve(trial, (1,), (0, 10, 1000), (1.0,) * 3, (0.0,) * 3, ((1.0,),) * 3, ((0.0,),) * 3)
     assert curve.epsilon(1e-5)[0] == 0.0
-    assert curve.epsilon(1e-5)[2] == DPSGD(10.0, 1.0).epsilon(1000, 1e-5).upper
+    assert curve.epsilon(1e-5)[2] == DPSGD(10.0, 1.0).epsilon(steps=1000, delta=1e-5).upper
     assert curve.epsilon(1e-6)[1] > curve.epsilon(1e-5)[1]
 
 

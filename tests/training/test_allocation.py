@@ -222,7 +222,7 @@ def test_a_target_is_kept_in_whole_epochs(folder, tmp_path, monkeypatch, batches
     result = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
     run = calibrate(DPSGD(1.0, RandomAllocation(LENGTH)), epochs=3, target_epsilon=3.0, delta=DELTA)
     sigma = run.noise_multiplier
-    assert result.epsilon == DPSGD(sigma, RandomAllocation(LENGTH)).epsilon(15, DELTA).upper <= 3.0
+    assert result.epsilon == DPSGD(sigma, RandomAllocation(LENGTH)).epsilon(steps=15, delta=DELTA).upper <= 3.0
     assert (result.steps, result.charged) == (11, 15)
 
 

@@ -599,7 +599,7 @@ def test_a_disk_or_an_optimizer_that_fails_leaves_no_sum(place: str, tmp_path: P
 
     run = [entry["epsilon"] for entry in read_metrics(tmp_path / "run")]
     mechanism = DPSGD(1.0, run_rate(tmp_path / "run"))
-    expected = [mechanism.epsilon(charged, 1e-5).upper for charged in range(1, 5 + lost)]
+    expected = [mechanism.epsilon(steps=charged, delta=1e-5).upper for charged in range(1, 5 + lost)]
     assert run == ([*expected[:1], *expected[2:]] if lost else expected)
     assert result.epsilon == expected[-1]
 

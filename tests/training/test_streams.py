@@ -66,7 +66,7 @@ def projected() -> Any:
 
 
 def planned(**options: Any) -> Any:
-    given = {"norms": Hutchinson(2), "clipping_norm": 1.0, "expected_batch_size": 2.0} | options
+    given = {"norms": Hutchinson(2, secret=False), "clipping_norm": 1.0, "expected_batch_size": 2.0} | options
     return plan_private(linear(), **given).policy.estimator.generator  # type: ignore[union-attr]
 
 

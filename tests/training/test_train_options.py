@@ -114,7 +114,7 @@ def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monke
     [
         ({"privacy.norms": {"kind": "hutchinson", "probes": 16}}, ExactNorms()),  # LoRA's factors are exact
         ({"privacy.norms": "hutch++", **WIDE}, HutchPlusPlus(32, 12, power_iteration=True, secret=True)),
-        ({"privacy.norms": {"kind": "hutchinson", "secret": False}, **WIDE}, Hutchinson(32)),
+        ({"privacy.norms": {"kind": "hutchinson", "secret": False}, **WIDE}, Hutchinson(32, secret=False)),
         ({**GRAPE}, ExactNorms()),
     ],
     ids=["lora-exact", "hutch++", "hutchinson-batch", "grape"],
@@ -123,7 +123,7 @@ def test_the_target_is_met_by_the_mechanism_that_is_charged(folder, changes, nor
     target = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 1.0, "training.steps": 4}
     prepared = built(recipe_in(folder, **target, **changes))
     assert prepared.mechanism.norms == norms
-    assert 0.99 < prepared.mechanism.epsilon(4, 1e-4).upper <= 1.0
+    assert 0.99 < prepared.mechanism.epsilon(steps=4, delta=1e-4).upper <= 1.0
     assert prepared.private.optimizer.noise_multiplier == prepared.mechanism.noise_multiplier
 
 

@@ -7,7 +7,7 @@
 
 A framework whose loop must stay its own calls the same parts itself::
 
-    for batch in private:                          # a PrivateBatch: iterable run, len(private) == steps, no data in reach
+    for batch in private:                          # a PrivateBatch; len(private) == private.steps
         for part in private.micro_batches(batch):  # a MicroBatch; none for an empty batch; part.rows is collated
             private.accumulate(losses_of, part)    # clips and adds; raises before anything is released
         private.finish()                           # charges, noises, moves the optimizer that was given
