@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import json
 import math
 import pickle
 import sys
@@ -242,13 +241,6 @@ def test_words_of_zeros_and_of_the_ends_give_finite_noise() -> None:
         np.testing.assert_allclose(out[0], expected, atol=1e-7)
     assert expected == 0.0 < 4 * largest / 2 < 18.84
     assert stats.norm.logsf(18.8) + math.log(2) < -77 * math.log(10)
-
-
-def test_the_page_has_the_stored_costs() -> None:
-    from benchmarks.noise import STORED, table
-
-    page = (STORED.parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
-    assert table(json.loads(STORED.read_text(encoding="utf-8"))) in page
 
 
 class NoDraws(TorchDispatchMode):
