@@ -118,12 +118,14 @@ class Option:
         if self.is_flag:
             parser.add_argument(self.flag, dest=self.dest, action="store_const", const="yes", help=self.help)
             return
-        words = "{" + ",".join(self.read.words) + "}" if isinstance(self.read, Choice) else "X"
+        choices = self.read.words if isinstance(self.read, Choice) else ()
+        words = "{" + ",".join(choices) + "}" if choices else "X"
         metavar = self.metavar or words
         action = "append" if self.is_list else "store"
-        parser.add_argument(
+        made = parser.add_argument(
             self.flag, dest=self.dest, required=self.required, metavar=metavar, help=self.help, action=action
         )
+        made.words = choices  # type: ignore[attr-defined]  # what a shell completes
 
 
 def grouped(heading: str, *options: Option) -> tuple[Option, ...]:
