@@ -12,6 +12,7 @@ import datasets
 import pytest
 import torch
 import transformers
+from dprmt.training.hugging_face._owners import Owners, read_owners
 from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
@@ -19,7 +20,6 @@ from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson
 from dprmt.training.clipping import Units
 from dprmt.training.hugging_face import PoissonBatches, PrivateTraining
-from dprmt.training.hugging_face._owners import Owners, read_owners
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 HOW: dict[str, Any] = {

@@ -20,6 +20,8 @@ from dprmt.training.norms import (
     HutchinsonEstimator,
     HutchPlusPlusEstimator,
     ProbeGenerator,
+    bias_squared_norms,
+    exact_squared_norms,
     ghost_squared_norms,
     rounding_margin,
 )
@@ -312,3 +314,13 @@ def test_ghost_norms_of_rows_of_any_length(bias: bool) -> None:
             whole = torch.cat([one.double(), torch.full_like(one[..., :1], bias).double()], 2)
             truth = (whole.transpose(1, 2) @ other.double()).square().sum((1, 2))
             torch.testing.assert_close(ghost_squared_norms(one, other, bias=bias), truth, rtol=2e-5, atol=1e-30)
+
+
+def test_a_bias_norm_is_of_all_tokens() -> None:
+    """Of 9 MiB in float64, where the last tokens have the largest gradients; alone, and beside a weight."""
+    generator = torch.Generator().manual_seed(0)
+    g = torch.linspace(0.0, 2.0, 6000)[:, None] * (1.0 + torch.rand(1, 6000, 200, generator=generator))
+    truth = float(g.double().sum(1).square().sum())
+    assert float(bias_squared_norms(g)) == pytest.approx(truth, rel=1e-6)
+    for norm in (exact_squared_norms, ghost_squared_norms):
+        assert float(norm(torch.zeros(1, 6000, 3), g, bias=True)) == pytest.approx(truth, rel=1e-5)

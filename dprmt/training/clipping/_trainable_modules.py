@@ -50,7 +50,15 @@ def module_with(modules: Mapping[str, nn.Module], place: str) -> nn.Module | Non
 def is_followed(module: nn.Module) -> bool:
     """Whether inputs and output gradients of the module, which has no parts, tell its per-sample gradients."""
     known = type(module) in _FOLLOWED or is_conv1d(module)
-    return (known or _is_replayable(module)) and not list(module.buffers())
+    return (is_torch_layer(module) if known else _is_replayable(module)) and not list(module.buffers())
+
+
+def is_torch_layer(module: nn.Module) -> bool:
+    """Whether the forward pass is torch's own (or Transformers' Conv1D's), which nobody has replaced."""
+    if "forward" in vars(module) or not (type(module) in _FOLLOWED or is_conv1d(module)):
+        return False
+    owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
+    return bool(vars(owner)["forward"].__module__ == owner.__module__)
 
 
 def is_matrix(module: nn.Module) -> bool:

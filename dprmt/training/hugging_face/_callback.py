@@ -15,10 +15,10 @@ from dprmt.accounting import DPSGD, Poisson, calibrate
 from dprmt.training.clipping import PrivateStep, Units, plan_private
 from dprmt.training.data import per_sample_losses
 from dprmt.training.hugging_face._optimizer import PrivateOptimizer
-from dprmt.training.hugging_face._owners import Owners, read_owners
 from dprmt.training.hugging_face._refusals import check_trainer
 from dprmt.training.hugging_face._sampling import PoissonBatches, positions_loader
 from dprmt.training.norms import NormEstimator, SampleId
+from dprmt.training.private_run._owners import Owners, read_owners
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.telemetry import Telemetry
 

@@ -8,14 +8,14 @@ import math
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from dprmt._files import append_line, parse_json, read_lines
 from dprmt._validation import TrainingStateError
 from dprmt.accounting import DPSGD, GaussianRelease, compose
-from dprmt.training.harness._clip_only import SENTENCE, ClippingOnly
+from dprmt.training.private_run._clip_only import SENTENCE, ClippingOnly
 
-Mechanism = DPSGD | ClippingOnly
+Mechanism: TypeAlias = DPSGD | ClippingOnly
 FILE = "privacy.jsonl"
 _EXACT_FOR = 0.5  # seconds an answer may take before it is no longer asked for at every step
 _BLOCK, _WORTH_A_BLOCK = 64, 32  # numbers of steps asked at once, and the shortest run that is asked so
