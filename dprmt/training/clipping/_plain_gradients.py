@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from dprmt.training.clipping._trainable_modules import is_matrix
+from dprmt.training.clipping._trainable_modules import embedding_scale, is_matrix
 
-_KINDS = (nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_KINDS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class WithoutPlainGradients:
@@ -60,7 +60,8 @@ def spares_plain_gradients(module: nn.Module) -> bool:
     """Whether the module's class, and no patch of somebody else's, says what its forward pass is."""
     kind = type(module)
     own = getattr(kind.forward, "__module__", None) == kind.__module__
-    return (is_matrix(module) or kind in _KINDS) and own and "forward" not in vars(module)
+    known = is_matrix(module) or kind in _KINDS or embedding_scale(module) is not None
+    return known and own and "forward" not in vars(module)
 
 
 class _WithGraph(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy

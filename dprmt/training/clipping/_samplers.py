@@ -17,6 +17,7 @@ from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._layer_uses import LayerUses, without_hook_warning
 from dprmt.training.clipping._policy import Contribution, Layer, NormPolicy, Samples, joined
 from dprmt.training.clipping._sample_wise import SampleWiseForward
+from dprmt.training.clipping._tied_weights import add_inner_products, tied_tables
 from dprmt.training.clipping._unit_rows import UnitRows
 from dprmt.training.norms import UNIT_ROUNDOFF, NormRecord, clip_factors, rounding_margin, sample_names
 
@@ -84,6 +85,7 @@ class NormSamplers:
         self._policy, self._keep, self._hooks = policy, keep, hooks
         self._layers = list(layers)
         self._by_module = {layer.module: layer for layer in self._layers}
+        self._tied = tied_tables(self._by_module)
         records = [record for layer in self._layers for record in layer.records()]
         self._record = NormRecord(records)
         self._needs_names = bool(getattr(self._record.norms, "secret", False))
@@ -198,6 +200,10 @@ class NormSamplers:
         """
         for layer in list(self.uses.waiting):  # a use whose output the losses do not depend on has no gradient
             self._measure(layer)
+        if self._tied and self.uses.squared is not None:
+            rounding = self.rounding
+            squared = add_inner_products(self.uses.squared, self.uses.contributions, self._tied, rounding=rounding)
+            return squared, self.uses.contributions
         return self.uses.squared, self.uses.contributions
 
     def account_with(self, accountant: Any) -> None:
