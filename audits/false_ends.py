@@ -152,7 +152,7 @@ def _asked(bug: dict[str, Any], copy: Path) -> Ends:
         found = compose(phases).epsilon_by_direction(statement["delta"])
     else:
         ((mechanism, steps),) = phases
-        found = mechanism.epsilon_by_direction(steps, statement["delta"])
+        found = mechanism.epsilon_by_direction(steps=steps, delta=statement["delta"])
     return {way: [_finite(bounds.lower), _finite(bounds.upper)] for way, bounds in found.items()}
 
 

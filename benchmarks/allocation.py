@@ -33,10 +33,10 @@ PEER_SETTINGS = tuple(
 )
 NORMS: dict[str, Norms] = {
     "exact": ExactNorms(),
-    "k = 32": Hutchinson(32),
+    "k = 32": Hutchinson(32, secret=False),
     "k = 32, secret": Hutchinson(32, secret=True),
-    "k = 32, s = 32": HutchPlusPlus(32, 32),
-    "k = 8": Hutchinson(8),
+    "k = 32, s = 32": HutchPlusPlus(32, 32, secret=False),
+    "k = 8": Hutchinson(8, secret=False),
 }
 _WIDTHS = tuple((sigma, steps) for sigma in (0.5, 1.0, 4.0) for steps in (2, 100, 100_000))
 
@@ -71,7 +71,7 @@ def cases() -> Iterator[tuple[str, Callable[[], PrivacyBounds]]]:
 def show() -> None:
     """Print the table."""
     print("| setting | ε | width / max(1, ε) | CPU s |\n|---|---|---|---|")
-    DPSGD(1.0, 0.1).epsilon(10, 1e-5)  # imports
+    DPSGD(1.0, 0.1).epsilon(steps=10, delta=1e-5)  # imports
     for label, question in cases():
         found, seconds = timed(question)
         width = (found.upper - found.lower) / max(1.0, found.upper)

@@ -105,7 +105,7 @@ def shrinkage(count: int = 60, shape: tuple[int, int] = (256, 64)) -> tuple[floa
 
 def cells_by_both(kernel: Callable[..., None]) -> dict[str, float]:
     """CPU seconds of the cells of one step, numpy's and the kernel's, and by how much these differ."""
-    _, pair = DPSGD(SIGMA, RATE, Hutchinson(32)).step().pairs(160, 1e-10)
+    _, pair = DPSGD(SIGMA, RATE, Hutchinson(32, secret=False)).step().pairs(160, 1e-10)
     assert isinstance(pair, PublicPair)
     nodes = graded_indices(math.log1p(-RATE), 15.0, 0.0024, 0.3) * 0.0024
     fused = by_kernel(kernel)
@@ -135,7 +135,7 @@ def sweep_by_both(kernel: Callable[..., None], number: int = 30) -> dict[str, fl
 
     def answer_all() -> None:
         for each in chosen:
-            each.mechanism.epsilon(each.steps, each.delta, tolerance=TOLERANCE)
+            each.mechanism.epsilon(steps=each.steps, delta=each.delta, tolerance=TOLERANCE)
 
     original, seconds = _public_pair.masses_by_shift, {}
     for name, function in (("numpy", original), ("numba", by_kernel(kernel))):
@@ -159,9 +159,15 @@ def measured() -> dict[str, Any]:
     ours, lapack = shrinkage()
     rows: dict[str, Any] = {"shrinkage": {"ours": ours, "lapack": lapack}}
     answers: dict[str, Callable[[], Any]] = {
-        "32 public probes (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(32)).epsilon(STEPS, DELTA),
-        "32 secret probes (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(32, secret=True)).epsilon(STEPS, DELTA),
-        "8 public probes (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(8)).epsilon(STEPS, DELTA),
+        "32 public probes (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(32, secret=False)).epsilon(
+            steps=STEPS, delta=DELTA
+        ),
+        "32 secret probes (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(32, secret=True)).epsilon(
+            steps=STEPS, delta=DELTA
+        ),
+        "8 public probes (a)": lambda: DPSGD(SIGMA, RATE, Hutchinson(8, secret=False)).epsilon(
+            steps=STEPS, delta=DELTA
+        ),
     }
     rows["shares"] = {}
     for name, answer in answers.items():

@@ -70,7 +70,7 @@ def drawn(number: int) -> tuple[Setting, PrivacyBounds]:
         steps, share = round(_between(rng, 1, 1e5)), rng.random()
         delta = float(f"{10.0 ** -(3 + number % 12 + share):.3g}")
         setting = Setting(float(f"{sigma:.4g}"), 1.0 if number % 20 == 19 else float(f"{rate:.4g}"), steps, delta)
-        ours = DPSGD(setting.noise_multiplier, setting.rate).epsilon(steps, delta)
+        ours = DPSGD(setting.noise_multiplier, setting.rate).epsilon(steps=steps, delta=delta)
         if ours.lower > LEAST and ours.upper < MOST:
             return setting, ours
 

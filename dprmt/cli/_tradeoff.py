@@ -24,7 +24,7 @@ _OPTIONS = (*RUN, _POINTS)
 _EXAMPLES = """\
 examples:
   dprmt tradeoff --noise-multiplier 1 --sample-rate 0.03 --steps 400 > curve.csv
-  dprmt tradeoff --noise-multiplier 1 --sample-rate 0.03 --steps 400 --probes 32 --plot curve.png
+  dprmt tradeoff --noise-multiplier 1 --sample-rate 0.03 --steps 400 --probes 32 --public-probes --plot curve.png
 """
 
 

@@ -26,7 +26,7 @@ NORMS = (
     Option(
         "--probes",
         count(low=2, high=10**5),
-        "k, Gaussian probes per layer (>= 2), public unless --secret-probes; without it: exact norms",
+        "k, Gaussian probes per layer (>= 2), with --secret-probes or --public-probes; without it: exact norms",
         metavar="K",
     ),
     Option(
@@ -36,7 +36,8 @@ NORMS = (
         metavar="S",
     ),
     Option("--power-iteration", yes_or_no, "every sketch is of MᵀMS (3s + k products)", is_flag=True),
-    Option("--secret-probes", yes_or_no, "every sample has probes of its own, which nobody sees", is_flag=True),
+    Option("--secret-probes", yes_or_no, "every sample has separate probes, which no one ever sees", is_flag=True),
+    Option("--public-probes", yes_or_no, "one matrix of probes per layer and step, which may be known", is_flag=True),
     Option("--rank", count(), "d, only if every parameter's norm is estimated; used by the envelope", metavar="D"),
     Option("--analysis", choice("tight", "envelope"), "tight (default) or envelope (the published one)"),
 )
@@ -45,9 +46,17 @@ NORMS = (
 def norms_of(values: dict[str, Any]) -> Norms:
     """The value that the options describe."""
     if values["probes"] is None:
-        leave_out(values, ("sketch", "power_iteration", "secret_probes", "rank", "analysis"), "--probes is not given")
+        leave_out(
+            values,
+            ("sketch", "power_iteration", "secret_probes", "public_probes", "rank", "analysis"),
+            "--probes is not given",
+        )
         return ExactNorms()
     secret = bool(values["secret_probes"])
+    if secret:
+        leave_out(values, ("public_probes",), "--secret-probes is given")
+    elif not values["public_probes"]:
+        raise ParameterError("secret_probes", None, "given where --probes is, or --public-probes: ε depends on it")
     if values["sketch"] is None:
         leave_out(values, ("power_iteration",), "--sketch is not given")
         analysis: Any = values["analysis"] or "tight"

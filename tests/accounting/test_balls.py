@@ -30,7 +30,7 @@ def mechanism(row: dict[str, Any]) -> Any:
     if row["kind"] == "flat":
         return DPSGD(sigma, rate, FlatSpectrum(2, probes // 2))  # half of the norm known, 2 · s degrees of freedom
     if row["kind"] == "sketch":
-        return DPSGD(sigma, rate, HutchPlusPlus(probes, row["sketch"]))
+        return DPSGD(sigma, rate, HutchPlusPlus(probes, row["sketch"], secret=False))
     return DPSGD(sigma, rate, Hutchinson(probes, secret=row["kind"] == "secret"))
 
 
@@ -87,7 +87,7 @@ def test_a_whole_run_meets_its_balls() -> None:
         assert 0.99 * low <= answers[epsilon]["remove"].lower <= answers[epsilon]["remove"].upper <= 1.01 * high
     below = max(epsilon for epsilon, (low, _) in zip(row["epsilons"], row["remove"], strict=True) if low > 1e-5)
     above = min(epsilon for epsilon, (_, high) in zip(row["epsilons"], row["remove"], strict=True) if high < 1e-5)
-    answer = run.epsilon(row["steps"], 1e-5)
+    answer = run.epsilon(steps=row["steps"], delta=1e-5)
     assert (below, above) == (6.69, 6.71)
     assert below <= answer.lower <= answer.upper <= above
 

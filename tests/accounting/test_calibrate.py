@@ -20,16 +20,18 @@ from dprmt.accounting import DPSGD, ExactNorms, FixedOrder, Hutchinson, Poisson,
 def test_exact_norms(target: float, delta: float, rate: float, steps: int) -> None:
     """ε's upper bound meets the target, and 0.5 % less noise certainly misses it."""
     sigma = calibrate(DPSGD(1.0, rate), steps=steps, target_epsilon=target, delta=delta).noise_multiplier
-    assert DPSGD(sigma, rate).epsilon(steps, delta).upper <= target
-    assert DPSGD(sigma / 1.005, rate).epsilon(steps, delta, tolerance=1e-4).lower > target * (1 - 2e-3) - 1e-3
+    assert DPSGD(sigma, rate).epsilon(steps=steps, delta=delta).upper <= target
+    assert (
+        DPSGD(sigma / 1.005, rate).epsilon(steps=steps, delta=delta, tolerance=1e-4).lower > target * (1 - 2e-3) - 1e-3
+    )
 
 
 @pytest.mark.parametrize(
     "norms",
     [
-        Hutchinson(32),
-        Hutchinson(32, analysis="envelope"),
-        Hutchinson(32, analysis="envelope", rank=4),
+        Hutchinson(32, secret=False),
+        Hutchinson(32, secret=False, analysis="envelope"),
+        Hutchinson(32, analysis="envelope", secret=False, rank=4),
         Hutchinson(16, secret=True),
         Hutchinson(16, secret=True, analysis="envelope"),
     ],
@@ -37,8 +39,8 @@ def test_exact_norms(target: float, delta: float, rate: float, steps: int) -> No
 def test_randomized_clipping(norms: Hutchinson) -> None:
     found = calibrate(DPSGD(7.0, 0.02, norms), steps=300, target_epsilon=2.0, delta=1e-5)
     assert (found.norms, found.sampling) == (norms, Poisson(0.02))
-    assert found.epsilon(300, 1e-5).upper <= 2.0
-    assert replace(found, noise_multiplier=found.noise_multiplier / 1.01).epsilon(300, 1e-5).lower > 2.0
+    assert found.epsilon(steps=300, delta=1e-5).upper <= 2.0
+    assert replace(found, noise_multiplier=found.noise_multiplier / 1.01).epsilon(steps=300, delta=1e-5).lower > 2.0
 
 
 def test_the_noise_that_was_there_does_not_matter() -> None:
@@ -49,7 +51,11 @@ def test_the_noise_that_was_there_does_not_matter() -> None:
 def test_phases_keep_the_ratios_of_their_noise() -> None:
     """A composition comes back as one, no noisier than it need be."""
     run = compose(
-        [(DPSGD(1.0, 0.05), 40), (DPSGD(3.0, 0.02, Hutchinson(16)), 60), (DPSGD(2.0, RandomAllocation(9)), 18)]
+        [
+            (DPSGD(1.0, 0.05), 40),
+            (DPSGD(3.0, 0.02, Hutchinson(16, secret=False)), 60),
+            (DPSGD(2.0, RandomAllocation(9)), 18),
+        ]
     )
     found = calibrate(run, target_epsilon=1.5, delta=1e-6)
     (first, _), (second, _), (third, steps) = found.phases
@@ -64,7 +70,7 @@ def test_phases_keep_the_ratios_of_their_noise() -> None:
 def test_far_targets(target: float, delta: float) -> None:
     sigma = calibrate(DPSGD(1.0, 0.1), steps=100, target_epsilon=target, delta=delta).noise_multiplier
     assert math.isfinite(sigma)
-    assert DPSGD(sigma, 0.1).epsilon(100, delta).upper <= target
+    assert DPSGD(sigma, 0.1).epsilon(steps=100, delta=delta).upper <= target
 
 
 @settings(max_examples=8)
@@ -73,11 +79,11 @@ def test_targets_of_an_attack_are_met_and_not_by_much(wanted: float, sigma: floa
     """Without sampling all is in closed form: advantage 2Φ(μ/2) - 1, power Φ(Φ⁻¹(α) + μ), with μ = √E/σ."""
     run, epochs = DPSGD(sigma, FixedOrder()), 2
     found = calibrate(run, epochs=epochs, target_advantage=wanted)
-    assert found.advantage(epochs).upper <= wanted
+    assert found.advantage(steps=epochs).upper <= wanted
     assert found.noise_multiplier == pytest.approx(math.sqrt(epochs) / (2 * ndtri((1 + wanted) / 2)), rel=1e-2)
     level = 0.3 * wanted
     found = calibrate(run, epochs=epochs, target_true_positive_rate=wanted, false_positive_rate=level)
-    assert found.true_positive_rate(epochs, level).upper <= wanted
+    assert found.true_positive_rate(steps=epochs, false_positive_rate=level).upper <= wanted
     assert found.noise_multiplier == pytest.approx(math.sqrt(epochs) / (ndtri(wanted) - ndtri(level)), rel=1e-2)
 
 

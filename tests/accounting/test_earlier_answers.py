@@ -27,7 +27,7 @@ def to_twelve_digits(text: str) -> str:
 def test_the_intervals_overlap(row: dict[str, object]) -> None:
     question: Question = ASKED[int(str(row["number"]))]
     assert to_twelve_digits(repr(question.mechanism)) == row["mechanism"]
-    bounds = question.mechanism.epsilon(question.steps, question.delta, tolerance=TOLERANCE)
+    bounds = question.mechanism.epsilon(steps=question.steps, delta=question.delta, tolerance=TOLERANCE)
     lower, upper = float(str(row["lower"])), math.inf if row["upper"] is None else float(str(row["upper"]))
     assert bounds.lower <= upper * (1 + 1e-9)
     assert lower <= bounds.upper * (1 + 1e-9)

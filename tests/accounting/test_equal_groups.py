@@ -259,21 +259,21 @@ def test_ratios_below_the_smallest_atom_are_charged() -> None:
 
 def test_a_group_at_the_first_setting_is_a_thousandth_wide() -> None:
     """Equal ratios of rank-one gradients cost 10.076 and 22.80."""
-    two = DPSGD(1.0, FIRST, Hutchinson(32), Group(2)).epsilon(400, 1e-5)
+    two = DPSGD(1.0, FIRST, Hutchinson(32, secret=False), Group(2)).epsilon(steps=400, delta=1e-5)
     assert 10.066 < two.lower <= 10.0765
     assert 10.0755 <= two.upper < 10.081
-    one = DPSGD(1.0, FIRST, Hutchinson(32), ZeroOut()).epsilon(400, 1e-5)
+    one = DPSGD(1.0, FIRST, Hutchinson(32, secret=False), ZeroOut()).epsilon(steps=400, delta=1e-5)
     assert two.lower > one.upper
 
 
 @pytest.mark.parametrize(
     ("run", "steps", "delta"),
     [
-        (DPSGD(0.3775559810157355, 0.007829885233393785, Hutchinson(34), Group(6)), 673, 3.4e-10),
-        (DPSGD(0.4128112137646291, 0.00027049017897857607, Hutchinson(25), Group(2)), 663, 1.2e-11),
+        (DPSGD(0.3775559810157355, 0.007829885233393785, Hutchinson(34, secret=False), Group(6)), 673, 3.4e-10),
+        (DPSGD(0.4128112137646291, 0.00027049017897857607, Hutchinson(25, secret=False), Group(2)), 663, 1.2e-11),
     ],
 )
 def test_adding_has_an_upper_end_where_much_is_added_to_equal_ratios(run: DPSGD, steps: int, delta: float) -> None:
     """At loss -log p_0 nothing is left; what was charged just before it counted as an infinite loss, more than δ."""
-    added = run.epsilon_by_direction(steps, delta)["add"]
+    added = run.epsilon_by_direction(steps=steps, delta=delta)["add"]
     assert added.lower <= added.upper <= 1.005 * added.lower

@@ -173,7 +173,7 @@ def test_from_below_there_are_ends_where_some_ratios_tell_nothing() -> None:
 
 def test_two_samples_at_the_first_setting() -> None:
     """Wanted at most 10.4; equal ratios of rank-one gradients cost 10.076, doubled tails 11.8."""
-    bounds = DPSGD(1.0, FIRST, Hutchinson(32), Group(2)).epsilon(400, 1e-5)
+    bounds = DPSGD(1.0, FIRST, Hutchinson(32, secret=False), Group(2)).epsilon(steps=400, delta=1e-5)
     assert 10.0 < bounds.lower <= 10.0775
     assert 10.0755 <= bounds.upper < 10.1
 
@@ -193,18 +193,18 @@ def test_sides_keep_their_order() -> None:
 @pytest.mark.parametrize(
     "run",
     [
-        DPSGD(1.0, FIRST, Hutchinson(4), Group(2)),
+        DPSGD(1.0, FIRST, Hutchinson(4, secret=False), Group(2)),
         DPSGD(1.0, FIRST, Hutchinson(4, secret=True), Group(2)),
-        DPSGD(5.0, 1.0, Hutchinson(32), Group(2)),
-        DPSGD(1.0, FIRST, Hutchinson(32), Group(2, of=ReplaceOne())),
+        DPSGD(5.0, 1.0, Hutchinson(32, secret=False), Group(2)),
+        DPSGD(1.0, FIRST, Hutchinson(32, secret=False), Group(2, of=ReplaceOne())),
     ],
 )
 def test_what_has_no_pair_is_composed_of_curves(run: DPSGD) -> None:
     assert not run.has_pairs
-    assert math.isfinite(run.delta(3, 1.0).upper)
+    assert math.isfinite(run.delta(steps=3, epsilon=1.0).upper)
 
 
 def test_sketches_have_pairs_too() -> None:
-    one, two = (DPSGD(2.0, 0.01, HutchPlusPlus(32, 32), Group(m)) for m in (1, 2))
+    one, two = (DPSGD(2.0, 0.01, HutchPlusPlus(32, 32, secret=False), Group(m)) for m in (1, 2))
     assert two.has_pairs
-    assert one.delta(50, 1.0).upper < two.delta(50, 1.0).lower
+    assert one.delta(steps=50, epsilon=1.0).upper < two.delta(steps=50, epsilon=1.0).lower

@@ -69,11 +69,11 @@ def test_approximate_releases_compose_as_kairouz_oh_and_viswanath_say(epsilon: f
 
 def test_a_gaussian_release_is_a_step_without_sampling() -> None:
     run = compose([(GaussianRelease(3.0), 9)])
-    assert run.epsilon(1e-5) == DPSGD(3.0, 1.0).epsilon(9, 1e-5)
+    assert run.epsilon(1e-5) == DPSGD(3.0, 1.0).epsilon(steps=9, delta=1e-5)
 
 
 def test_releases_stand_beside_any_run_and_any_neighbours() -> None:
-    alone = DPSGD(1.0, Q).epsilon(400, 1e-5)
+    alone = DPSGD(1.0, Q).epsilon(steps=400, delta=1e-5)
     scored = compose([(DPSGD(1.0, Q), 400), LaplaceRelease(20.0)]).epsilon(1e-5)
     assert alone.upper < scored.upper < alone.upper + 1 / 20
     replaced = compose([(DPSGD(1.0, Q, neighbours=ReplaceOne()), 400), GaussianRelease(10.0)])
@@ -110,13 +110,13 @@ def test_numbers_of_a_gaussian_run() -> None:
 def test_numbers_of_a_sampled_run_are_those_of_another_package() -> None:
     """riskcal: advantage .28902, β(.01) = .93671 (2e-5 above ours), β(.1) = .69672."""
     run = DPSGD(1.0, Q)
-    inside(run.advantage(400), 0.28902, 1e-3)
-    power = run.true_positive_rate(400, 0.01)
+    inside(run.advantage(steps=400), 0.28902, 1e-3)
+    power = run.true_positive_rate(steps=400, false_positive_rate=0.01)
     assert power.lower - 3e-5 <= 1 - 0.93671 <= power.upper
-    inside(run.true_positive_rate(400, 0.1), 1 - 0.69672, 1e-3)
-    mu = run.gdp_mu(400, least_delta=1e-5)
+    inside(run.true_positive_rate(steps=400, false_positive_rate=0.1), 1 - 0.69672, 1e-3)
+    mu = run.gdp_mu(steps=400, least_delta=1e-5)
     assert 0.87 < mu.lower < mu.upper < 0.9
-    epsilon = run.epsilon(400, 1e-4)
+    epsilon = run.epsilon(steps=400, delta=1e-4)
     at_mu = compose([GaussianRelease(1 / mu.upper)]).epsilon(1e-4)
     assert at_mu.upper >= epsilon.lower
 

@@ -134,7 +134,7 @@ def test_check_values_of_aligned_rank_one_gradients(size: int, reference: float,
     """ε of rank-one gradients by another program, mesh 2e-4: never above what is charged."""
     mechanism = DPSGD(SIGMA, Q, Hutchinson(32, secret=True), Group(size))
     assert mechanism.has_pairs
-    bounds = mechanism.epsilon(400, 1e-5)
+    bounds = mechanism.epsilon(steps=400, delta=1e-5)
     assert reference * (1 - 1e-4) < bounds.upper < upper
     assert reference * 0.999 < bounds.lower < bounds.upper
     assert bounds.is_narrow
@@ -142,12 +142,15 @@ def test_check_values_of_aligned_rank_one_gradients(size: int, reference: float,
 
 def test_more_samples_more_probes_and_a_sketch() -> None:
     def epsilon(norms: Hutchinson | HutchPlusPlus, size: int) -> tuple[float, float]:
-        bounds = DPSGD(SIGMA, Q, norms, Group(size)).epsilon(50, 1e-4)
+        bounds = DPSGD(SIGMA, Q, norms, Group(size)).epsilon(steps=50, delta=1e-4)
         return bounds.lower, bounds.upper
 
     two, three = epsilon(Hutchinson(32, secret=True), 2), epsilon(Hutchinson(32, secret=True), 3)
     more, sketch = epsilon(Hutchinson(256, secret=True), 2), epsilon(HutchPlusPlus(32, 32, secret=True), 2)
-    public, exact = epsilon(Hutchinson(32), 2), DPSGD(SIGMA, Q, neighbours=Group(2)).epsilon(50, 1e-4)
+    public, exact = (
+        epsilon(Hutchinson(32, secret=False), 2),
+        DPSGD(SIGMA, Q, neighbours=Group(2)).epsilon(steps=50, delta=1e-4),
+    )
     assert exact.lower < sketch[0] < sketch[1] < two[0] < two[1] < three[0]
     assert exact.lower < more[0] < more[1] < two[0]
     assert two[1] < public[0]

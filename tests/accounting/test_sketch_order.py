@@ -107,30 +107,30 @@ def test_shares_of_several_layers_do_no_more_harm(sketch: int, power_iteration: 
 @pytest.mark.parametrize(
     ("mechanism", "steps", "delta"),
     [
-        (DPSGD(0.399799, 0.104936, HutchPlusPlus(3, 3)), 30472, 5.1e-11),
-        (DPSGD(1.331247, 4.02811e-5, HutchPlusPlus(3, 4)), 2, 8.5e-10),
-        (DPSGD(0.979102, 0.0582305, HutchPlusPlus(5, 4)), 31, 2.6e-10),
-        (DPSGD(31.63833, 0.00136330, HutchPlusPlus(2, 3)), 1377, 5.7e-8),
+        (DPSGD(0.399799, 0.104936, HutchPlusPlus(3, 3, secret=False)), 30472, 5.1e-11),
+        (DPSGD(1.331247, 4.02811e-5, HutchPlusPlus(3, 4, secret=False)), 2, 8.5e-10),
+        (DPSGD(0.979102, 0.0582305, HutchPlusPlus(5, 4, secret=False)), 31, 2.6e-10),
+        (DPSGD(31.63833, 0.00136330, HutchPlusPlus(2, 3, secret=False)), 1377, 5.7e-8),
     ],
 )
 def test_short_sketches_are_narrow_and_above_what_is_attained(mechanism, steps: int, delta: float) -> None:
     """They used to be 20 to 93 % wide."""
-    bounds = mechanism.epsilon(steps, delta)
+    bounds = mechanism.epsilon(steps=steps, delta=delta)
     assert bounds.upper - bounds.lower <= 0.005 * max(1.0, bounds.upper)
     flat = DPSGD(
         mechanism.noise_multiplier, mechanism.sampling, FlatSpectrum(mechanism.norms.probes, mechanism.norms.sketch)
     )
-    assert flat.epsilon(steps, delta).lower <= bounds.upper
+    assert flat.epsilon(steps=steps, delta=delta).lower <= bounds.upper
 
 
 def test_delta_and_epsilon_choose_alike() -> None:
     """The two laws differ: what one question is answered by, the other has to be, or one would deny the other."""
-    mechanism, steps, delta = DPSGD(0.979102, 0.0582305, HutchPlusPlus(5, 4)), 31, 2.6e-10
-    epsilon = mechanism.epsilon(steps, delta)
-    back = mechanism.delta(steps, epsilon.upper)
+    mechanism, steps, delta = DPSGD(0.979102, 0.0582305, HutchPlusPlus(5, 4, secret=False)), 31, 2.6e-10
+    epsilon = mechanism.epsilon(steps=steps, delta=delta)
+    back = mechanism.delta(steps=steps, epsilon=epsilon.upper)
     assert back.lower <= delta
     assert back.upper <= 1.1 * delta
-    many = mechanism.delta(steps, [0.5 * epsilon.upper, epsilon.upper])
+    many = mechanism.delta(steps=steps, epsilon=[0.5 * epsilon.upper, epsilon.upper])
     assert many.upper[1] >= back.upper * (1 - 1e-3)  # (H4) alone: valid, and larger
 
 
@@ -199,8 +199,8 @@ SECRET = [  # σ, q, k, s, T, δ, and the upper bound that (H4) alone used to gi
 @pytest.mark.parametrize(("sigma", "rate", "probes", "sketch", "steps", "delta", "before"), SECRET)
 def test_secret_short_sketches_are_narrow(sigma, rate, probes, sketch, steps, delta, before) -> None:
     """They used to be up to 90 % wide: below the old answer, above what is attained, and within a thousandth."""
-    found = DPSGD(sigma, rate, HutchPlusPlus(probes, sketch, secret=True)).epsilon(steps, delta)
-    attained = DPSGD(sigma, rate, FlatSpectrum(probes, sketch, secret=True)).epsilon(steps, delta)
+    found = DPSGD(sigma, rate, HutchPlusPlus(probes, sketch, secret=True)).epsilon(steps=steps, delta=delta)
+    attained = DPSGD(sigma, rate, FlatSpectrum(probes, sketch, secret=True)).epsilon(steps=steps, delta=delta)
     assert attained.lower <= found.upper < 0.96 * before
     assert found.upper - found.lower <= 1e-3 * found.upper
 
@@ -208,19 +208,19 @@ def test_secret_short_sketches_are_narrow(sigma, rate, probes, sketch, steps, de
 def test_questions_about_secret_sketches_agree() -> None:
     """One law answers all of them: ε, δ at it, many δ, both directions, the whole curve."""
     mechanism, steps, delta = DPSGD(1.2, 0.02, HutchPlusPlus(8, 3, secret=True)), 1000, 1e-6
-    found = mechanism.epsilon(steps, delta)
-    back = mechanism.delta(steps, found.upper)
+    found = mechanism.epsilon(steps=steps, delta=delta)
+    back = mechanism.delta(steps=steps, epsilon=found.upper)
     assert back.lower <= delta
     assert back.upper >= 0.97 * delta
-    many = mechanism.delta(steps, [1.0, found.upper])
+    many = mechanism.delta(steps=steps, epsilon=[1.0, found.upper])
     assert many.upper[-1] == pytest.approx(delta, rel=0.03)
     assert np.all(many.lower <= many.upper)
-    public = DPSGD(1.2, 0.02, HutchPlusPlus(8, 3)).epsilon(steps, delta)
+    public = DPSGD(1.2, 0.02, HutchPlusPlus(8, 3, secret=False)).epsilon(steps=steps, delta=delta)
     assert found.upper <= public.upper
 
 
 def test_an_epoch_of_secret_short_sketches_is_narrow() -> None:
     """Losses that no threshold reaches would set the mesh of an epoch's sum."""
     mechanism = DPSGD(0.822586, RandomAllocation(200), HutchPlusPlus(6, 14, secret=True))
-    found = mechanism.epsilon(1000, 1.49e-5)
+    found = mechanism.epsilon(steps=1000, delta=1.49e-5)
     assert 1.5222 < found.lower < found.upper < 1.5235

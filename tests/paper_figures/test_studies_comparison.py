@@ -142,7 +142,7 @@ def test_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     lines = [line for line in capsys.readouterr().out.splitlines() if "DP-" in line]
     assert [line.split()[0] for line in lines] == ["DP-GD", "DP-GDM", "DP-Adam", "DP-AdamBC"]
     assert all("2 seeds, step 1" in line and " ± " in line for line in lines)
-    bounds = DPSGD(50.0, 0.5).epsilon(1, 1e-5)
+    bounds = DPSGD(50.0, 0.5).epsilon(steps=1, delta=1e-5)
     for line in lines:  # early in a long run: from a curve of many steps, so that the third digit may be one more
         printed = float(line.split("ε ")[1].split(",")[0])
         assert bounds.lower <= printed <= 1.01 * bounds.upper

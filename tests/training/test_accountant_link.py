@@ -25,11 +25,13 @@ def attach(accountant: Any, probes: int, *, secret: bool = False) -> None:
 
 
 def test_the_accountant_must_have_been_told_these_probes() -> None:
-    attach(register(Hutchinson(4), name="link4")(), 4)
-    attach(register(Hutchinson(4), name="link4b")(), 4, secret=True)  # charged as if probes were public: more
+    attach(register(Hutchinson(4, secret=False), name="link4")(), 4)
+    attach(
+        register(Hutchinson(4, secret=False), name="link4b")(), 4, secret=True
+    )  # charged as if probes were public: more
     attach(register(Hutchinson(4, secret=True), name="link4s")(), 4, secret=True)
     for accountant in (
-        register(Hutchinson(256), name="link256")(),
+        register(Hutchinson(256, secret=False), name="link256")(),
         register(ExactNorms(), name="link-exact")(),
         register(Hutchinson(4, secret=True), name="link4s2")(),
         RDPAccountant(),
@@ -41,7 +43,7 @@ def test_the_accountant_must_have_been_told_these_probes() -> None:
 
 def test_a_finite_rank_that_the_norms_do_not_have_is_refused() -> None:
     with pytest.raises(ParameterError, match="accountant must be one for the norms"):
-        attach(register(Hutchinson(8, rank=2), name="link-rank")(), 8)
+        attach(register(Hutchinson(8, secret=False, rank=2), name="link-rank")(), 8)
 
 
 def engine_steps(word: str, steps: int, norms: Hutchinson, **options: Any) -> float:
@@ -75,13 +77,13 @@ def engine_steps(word: str, steps: int, norms: Hutchinson, **options: Any) -> fl
 @pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning")
 def test_an_engine_that_was_told_other_probes_is_refused_at_its_first_step() -> None:
     """Without being handed the accountant: 256 probes stated and 4 used are a small ε for a large one."""
-    register(Hutchinson(256), name="seen256")
-    register(Hutchinson(4), name="seen4")
+    register(Hutchinson(256, secret=False), name="seen256")
+    register(Hutchinson(4, secret=False), name="seen4")
     with pytest.raises(ParameterError, match=r"accountant must be one for the norms.*register\(Hutchinson\(4"):
-        engine_steps("seen256", 1, Hutchinson(4))
-    assert engine_steps("seen4", 3, Hutchinson(4)) > 10
+        engine_steps("seen256", 1, Hutchinson(4, secret=False))
+    assert engine_steps("seen4", 3, Hutchinson(4, secret=False)) > 10
     assert engine_steps("seen4", 2, Hutchinson(4, secret=True)) > 10  # charged as if probes were public
-    assert engine_steps("seen256", 1, Hutchinson(256, rank=1000)) < 20
+    assert engine_steps("seen256", 1, Hutchinson(256, secret=False, rank=1000)) < 20
 
 
 @pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning")
@@ -89,11 +91,11 @@ def test_an_engine_that_was_told_other_probes_is_refused_at_its_first_step() -> 
 def test_opacus_own_accountants_are_refused_for_estimated_norms(accountant: str) -> None:
     """They have no place to ask; that nobody who knows of the norms has counted shows at the second step."""
     with pytest.raises(TrainingStateError, match="no accountant that knows of these norms counted step 0"):
-        engine_steps(accountant, 2, Hutchinson(4))
+        engine_steps(accountant, 2, Hutchinson(4, secret=False))
 
 
 @pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning")
 @pytest.mark.filterwarnings("ignore:Optimal order:UserWarning")
 def test_who_counts_for_himself_says_so_and_exact_norms_are_for_anybody() -> None:
-    assert engine_steps("rdp", 2, Hutchinson(4), accountant="mine") > 0
-    assert engine_steps("rdp", 2, Hutchinson(40)) > 0  # 40 x 40 with 40 probes: exact is cheaper
+    assert engine_steps("rdp", 2, Hutchinson(4, secret=False), accountant="mine") > 0
+    assert engine_steps("rdp", 2, Hutchinson(40, secret=False)) > 0  # 40 x 40 with 40 probes: exact is cheaper

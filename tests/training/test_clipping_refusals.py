@@ -235,19 +235,22 @@ def test_registration_names_bad_input() -> None:
     hooks = GradSampleModuleFastGradientClipping(network(), max_grad_norm=1.0)
     plain = GradSampleModuleFastGradientClipping(network(), use_ghost_clipping=False)
     cases: list[tuple[str, Callable[[], object]]] = [
-        ("hooks", lambda: register_norm_samplers(network(), Hutchinson(4))),
-        ("hooks", lambda: register_norm_samplers(plain, Hutchinson(4))),
+        ("hooks", lambda: register_norm_samplers(network(), Hutchinson(4, secret=False))),
+        ("hooks", lambda: register_norm_samplers(plain, Hutchinson(4, secret=False))),
         ("norms", lambda: register_norm_samplers(hooks, "ghost")),
-        ("tokens", lambda: register_norm_samplers(hooks, Hutchinson(4), tokens=0)),
-        ("model", lambda: register_norm_samplers(GradSampleModuleFastGradientClipping(tied()), Hutchinson(4))),
+        ("tokens", lambda: register_norm_samplers(hooks, Hutchinson(4, secret=False), tokens=0)),
+        (
+            "model",
+            lambda: register_norm_samplers(GradSampleModuleFastGradientClipping(tied()), Hutchinson(4, secret=False)),
+        ),
     ]
     for name, call in cases:
         with pytest.raises(ParameterError) as error:
             call()
         assert error.value.name == name
-    samplers = register_norm_samplers(hooks, Hutchinson(4))
+    samplers = register_norm_samplers(hooks, Hutchinson(4, secret=False))
     with pytest.raises(ParameterError, match="no norm samplers yet"):
-        register_norm_samplers(hooks, Hutchinson(4))
+        register_norm_samplers(hooks, Hutchinson(4, secret=False))
     samplers.remove()
     samplers = register_norm_samplers(hooks, Hutchinson(4, secret=True))
     with pytest.raises(ParameterError, match="identities"), samplers.at(step=0):
@@ -276,7 +279,7 @@ def test_opacus_own_loop_refuses_a_use_that_no_loss_depends_on() -> None:
             return self.out(self.inner(x))
 
     hooks = GradSampleModuleFastGradientClipping(Twice(), max_grad_norm=1.0)
-    samplers = register_norm_samplers(hooks, Hutchinson(4))
+    samplers = register_norm_samplers(hooks, Hutchinson(4, secret=False))
     loss = hooks(torch.ones(2, 6, requires_grad=True)).square().sum()
     with samplers.at(step=0, samples=[0, 1]):
         loss.backward()

@@ -583,7 +583,8 @@ def test_a_run_that_ends_within_a_step_leaves_it_uncharged_and_unsummed(
 @pytest.mark.parametrize("place", ["charge", "step"])
 def test_a_disk_or_an_optimizer_that_fails_leaves_no_sum(place: str, tmp_path: Path) -> None:
     """A charge that could not be written is followed by no noise; a step that failed was charged."""
-    from dprmt.training.harness import _ledger, _loop
+    from dprmt.training.harness import _loop
+    from dprmt.training.private_run import _ledger
 
     model = nn.Linear(4, 3)
     where = (_ledger, "append_line") if place == "charge" else (_loop.ReleasedGradients, "look")
@@ -598,7 +599,7 @@ def test_a_disk_or_an_optimizer_that_fails_leaves_no_sum(place: str, tmp_path: P
 
     run = [entry["epsilon"] for entry in read_metrics(tmp_path / "run")]
     mechanism = DPSGD(1.0, run_rate(tmp_path / "run"))
-    expected = [mechanism.epsilon(charged, 1e-5).upper for charged in range(1, 5 + lost)]
+    expected = [mechanism.epsilon(steps=charged, delta=1e-5).upper for charged in range(1, 5 + lost)]
     assert run == ([*expected[:1], *expected[2:]] if lost else expected)
     assert result.epsilon == expected[-1]
 

@@ -12,6 +12,7 @@ import datasets
 import pytest
 import torch
 import transformers
+from dprmt.training.hugging_face._owners import Owners, read_owners
 from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
@@ -19,7 +20,6 @@ from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson
 from dprmt.training.clipping import Units
 from dprmt.training.hugging_face import PoissonBatches, PrivateTraining
-from dprmt.training.hugging_face._owners import Owners, read_owners
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 HOW: dict[str, Any] = {
@@ -90,7 +90,7 @@ def test_a_run_is_charged_and_logs_nothing_private(trainer: Make, tmp_path: Path
     assert 0.25 <= rate <= 0.25 + 2**-24
     assert privacy.mechanism.noise_multiplier == 1.0
     assert privacy.mechanism.norms != ExactNorms()
-    again = DPSGD(1.0, rate, norms=privacy.mechanism.norms).epsilon(2, 1e-5).upper
+    again = DPSGD(1.0, rate, norms=privacy.mechanism.norms).epsilon(steps=2, delta=1e-5).upper
     assert privacy.epsilon() == again
     history = one.state.log_history
     assert [entry["epsilon"] for entry in history[:2]] == sorted({entry["epsilon"] for entry in history})
@@ -176,7 +176,7 @@ def test_steps_are_those_of_owners_with_all_their_items(
             wanted[name] += p.grad * min(1.0, 0.1 * (1 - 2**-13) / float(norm))
     for name, value in sums[0].items():
         torch.testing.assert_close(value, wanted[name], rtol=2e-3, atol=2e-5)
-    assert privacy.epsilon() == DPSGD(1.0, privacy._batches.rate).epsilon(1, 1e-5).upper
+    assert privacy.epsilon() == DPSGD(1.0, privacy._batches.rate).epsilon(steps=1, delta=1e-5).upper
     assert privacy._batches.rate == pytest.approx(3 / 5)
 
 

@@ -724,11 +724,17 @@ def test_the_record_claims_a_rank_only_if_every_parameter_is_estimated() -> None
 @pytest.mark.parametrize(
     ("layers", "charged"),
     [
-        ([Hutchinson(8, rank=3), Hutchinson(4, rank=2)], Hutchinson(4)),
-        ([Hutchinson(4, rank=3), Hutchinson(4, rank=2)], Hutchinson(4, rank=5)),
-        ([HutchPlusPlus(9, 4), Hutchinson(16, secret=True)], Hutchinson(9)),
+        ([Hutchinson(8, secret=False, rank=3), Hutchinson(4, secret=False, rank=2)], Hutchinson(4, secret=False)),
+        (
+            [Hutchinson(4, secret=False, rank=3), Hutchinson(4, secret=False, rank=2)],
+            Hutchinson(4, secret=False, rank=5),
+        ),
+        ([HutchPlusPlus(9, 4, secret=False), Hutchinson(16, secret=True)], Hutchinson(9, secret=False)),
         ([Hutchinson(3, secret=True, rank=1), HutchPlusPlus(9, 4, secret=True)], Hutchinson(3, secret=True)),
-        ([HutchPlusPlus(9, 4), HutchPlusPlus(5, 8, power_iteration=True)], HutchPlusPlus(5, 4)),
+        (
+            [HutchPlusPlus(9, 4, secret=False), HutchPlusPlus(5, 8, power_iteration=True, secret=False)],
+            HutchPlusPlus(5, 4, secret=False),
+        ),
     ],
 )
 def test_of_layers_with_different_probes_the_smallest_number_is_charged(layers: list[Any], charged: Any) -> None:

@@ -411,7 +411,7 @@ def test_projections_and_the_loop_of_opacus_refuse_them_by_name() -> None:
         )
     hooks = GradSampleModuleFastGradientClipping(Through(nn.LSTM(D, D), first), max_grad_norm=1.0)
     with pytest.raises(ParameterError, match=r"Opacus' hooks can follow.*layer: LSTM"):
-        register_norm_samplers(hooks, Hutchinson(4))
+        register_norm_samplers(hooks, Hutchinson(4, secret=False))
 
 
 def test_a_scalar_parameter_of_a_layer_is_summed() -> None:

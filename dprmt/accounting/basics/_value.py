@@ -20,9 +20,9 @@ class Value:
         parts = []
         for field in fields(self):  # type: ignore[arg-type]  # every value is a dataclass
             value = getattr(self, field.name)
-            if field.default is MISSING:
+            if field.default is MISSING and not field.kw_only:
                 parts.append(repr(value))
-            elif value != field.default:
+            elif field.default is MISSING or value != field.default:
                 parts.append(f"{field.name}={value!r}")
         return f"{type(self).__name__}({', '.join(parts)})"
 

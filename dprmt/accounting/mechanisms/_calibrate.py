@@ -100,7 +100,7 @@ def calibrate(
     --------
     >>> from dprmt.accounting import GaussianRelease, RandomAllocation
     >>> mechanism = calibrate(DPSGD(1.0, 0.01), steps=1000, target_epsilon=2.0, delta=1e-5)
-    >>> mechanism.epsilon(1000, 1e-5).upper <= 2.0
+    >>> mechanism.epsilon(steps=1000, delta=1e-5).upper <= 2.0
     True
     >>> shuffled = calibrate(DPSGD(1.0, RandomAllocation(100)), epochs=10, target_epsilon=2.0, delta=1e-5)
     >>> shuffled.noise_multiplier < mechanism.noise_multiplier
@@ -109,7 +109,7 @@ def calibrate(
     >>> (loud, _), (quiet, _) = calibrate(schedule, target_epsilon=2.0, delta=1e-5).phases
     >>> loud.noise_multiplier / quiet.noise_multiplier
     2.0
-    >>> calibrate(DPSGD(1.0, 0.01), steps=1000, target_advantage=0.2).advantage(1000).upper <= 0.2
+    >>> calibrate(DPSGD(1.0, 0.01), steps=1000, target_advantage=0.2).advantage(steps=1000).upper <= 0.2
     True
     >>> with_score = compose([(DPSGD(1.0, 0.01), 1000), GaussianRelease(4.0)])
     >>> calibrate(with_score, target_epsilon=2.0, delta=1e-5).epsilon(1e-5).upper <= 2.0

@@ -387,7 +387,7 @@ def compose(phases: Sequence[tuple[Composable, int] | Release]) -> Composition:
     Examples
     --------
     >>> from dprmt.accounting import DPSGD, Hutchinson, RandomAllocation, compose
-    >>> run = compose([(DPSGD(4.0, 0.01), 100), (DPSGD(1.0, 0.01, norms=Hutchinson(32)), 900)])
+    >>> run = compose([(DPSGD(4.0, 0.01), 100), (DPSGD(1.0, 0.01, norms=Hutchinson(32, secret=False)), 900)])
     >>> run.epsilon(delta=1e-5).upper < 2.4
     True
     >>> shuffled = DPSGD(1.0, RandomAllocation(100))

@@ -38,7 +38,7 @@ class DPSGD(Value, Mechanism):
     sampling : Poisson, RandomAllocation, FixedOrder or float
         How samples come into batches; a number q stands for ``Poisson(q)``.
     norms : ExactNorms, Hutchinson or HutchPlusPlus
-        How per-sample norms are taken. Estimates come with public probes unless ``secret=True``.
+        How per-sample norms are computed.
     neighbours : ZeroOut, AddRemove, ReplaceOne or Group
         Whose privacy: which data sets are told apart. Rate, divisor and number of steps are the same for both.
 
@@ -66,8 +66,8 @@ class DPSGD(Value, Mechanism):
     >>> shuffled = DPSGD(1.0, RandomAllocation(steps_per_epoch=100))
     >>> shuffled.epsilon(epochs=10, delta=1e-5).upper < 1.75
     True
-    >>> DPSGD(2.0, 0.03, norms=Hutchinson(probes=32))
-    DPSGD(2.0, Poisson(0.03), norms=Hutchinson(32))
+    >>> DPSGD(2.0, 0.03, norms=Hutchinson(probes=32, secret=False))
+    DPSGD(2.0, Poisson(0.03), norms=Hutchinson(32, secret=False))
     """
 
     kind: ClassVar[str] = "dpsgd"

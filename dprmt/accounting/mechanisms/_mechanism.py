@@ -48,24 +48,24 @@ class Mechanism:
 
     @overload
     def epsilon(
-        self, steps: int | None = ..., delta: float | None = ..., *, epochs: int | None = ..., tolerance: float = ...
+        self, *, steps: int | None = ..., delta: float | None = ..., epochs: int | None = ..., tolerance: float = ...
     ) -> PrivacyBounds: ...
 
     @overload
     def epsilon(
-        self, steps: Counts, delta: float | None = ..., *, epochs: None = ..., tolerance: float = ...
+        self, *, steps: Counts, delta: float | None = ..., epochs: None = ..., tolerance: float = ...
     ) -> PrivacyCurve: ...
 
     @overload
     def epsilon(
-        self, steps: None = ..., delta: float | None = ..., *, epochs: Counts, tolerance: float = ...
+        self, *, steps: None = ..., delta: float | None = ..., epochs: Counts, tolerance: float = ...
     ) -> PrivacyCurve: ...
 
     def epsilon(
         self,
+        *,
         steps: int | Counts | None = None,
         delta: float | None = None,
-        *,
         epochs: int | Counts | None = None,
         tolerance: float = 1e-3,
     ) -> PrivacyBounds | PrivacyCurve:
@@ -102,9 +102,9 @@ class Mechanism:
 
     def epsilon_by_direction(
         self,
+        *,
         steps: int | None = None,
         delta: float | None = None,
-        *,
         epochs: int | None = None,
         tolerance: float = 1e-3,
     ) -> dict[Direction, PrivacyBounds]:
@@ -120,24 +120,19 @@ class Mechanism:
 
     @overload
     def delta(
-        self, steps: int | None = ..., epsilon: float | None = ..., *, epochs: int | None = ..., tolerance: float = ...
+        self, *, steps: int | None = ..., epsilon: float | None = ..., epochs: int | None = ..., tolerance: float = ...
     ) -> PrivacyBounds: ...
 
     @overload
     def delta(
-        self, steps: int | None = ..., *, epsilon: Numbers, epochs: int | None = ..., tolerance: float = ...
-    ) -> PrivacyCurve: ...
-
-    @overload
-    def delta(
-        self, steps: int | None, epsilon: Numbers, *, epochs: int | None = ..., tolerance: float = ...
+        self, *, steps: int | None = ..., epsilon: Numbers, epochs: int | None = ..., tolerance: float = ...
     ) -> PrivacyCurve: ...
 
     def delta(
         self,
+        *,
         steps: int | None = None,
         epsilon: float | Numbers | None = None,
-        *,
         epochs: int | None = None,
         tolerance: float = 1e-2,
     ) -> PrivacyBounds | PrivacyCurve:
@@ -163,7 +158,7 @@ class Mechanism:
         return run.delta(cast("float", epsilon), tolerance=tolerance)
 
     def trade_off(
-        self, steps: int | None = None, alpha: ArrayLike | None = None, *, epochs: int | None = None
+        self, *, steps: int | None = None, alpha: ArrayLike | None = None, epochs: int | None = None
     ) -> TradeOff:
         """The trade-off function α ↦ β of ``steps`` steps: the smaller of both adjacency directions.
 
@@ -190,7 +185,7 @@ class Mechanism:
             raise ParameterError("alpha", None, "given: false positive rates in [0, 1]")
         return self._run(steps, epochs).trade_off(alpha)
 
-    def advantage(self, steps: int | None = None, *, epochs: int | None = None) -> PrivacyBounds:
+    def advantage(self, *, steps: int | None = None, epochs: int | None = None) -> PrivacyBounds:
         """The most by which an attacker's true positive rate can exceed the false positive rate.
 
         Returns
@@ -201,7 +196,7 @@ class Mechanism:
         return self._run(steps, epochs).advantage()
 
     def true_positive_rate(
-        self, steps: int | None = None, false_positive_rate: float = 0.01, *, epochs: int | None = None
+        self, *, steps: int | None = None, false_positive_rate: float = 0.01, epochs: int | None = None
     ) -> PrivacyBounds:
         """The largest true positive rate of an attacker with this false positive rate.
 
@@ -212,7 +207,7 @@ class Mechanism:
         """
         return self._run(steps, epochs).true_positive_rate(false_positive_rate)
 
-    def bayes_risk(self, steps: int | None = None, prior: float = 0.5, *, epochs: int | None = None) -> PrivacyBounds:
+    def bayes_risk(self, *, steps: int | None = None, prior: float = 0.5, epochs: int | None = None) -> PrivacyBounds:
         """The least probability of error of an attacker who believes in one neighbour with probability ``prior``.
 
         Returns
@@ -223,7 +218,7 @@ class Mechanism:
         return self._run(steps, epochs).bayes_risk(prior)
 
     def gdp_mu(
-        self, steps: int | None = None, *, epochs: int | None = None, least_delta: float = 1e-10
+        self, *, steps: int | None = None, epochs: int | None = None, least_delta: float = 1e-10
     ) -> PrivacyBounds:
         """The smallest μ of a Gaussian mechanism that is nowhere more private, as far as δ > ``least_delta``.
 

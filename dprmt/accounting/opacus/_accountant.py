@@ -146,7 +146,7 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
     >>> for _ in range(400):
     ...     accountant.step(noise_multiplier=2.0, sample_rate=0.03)
     >>> from dprmt.accounting import Hutchinson
-    >>> accountant.get_epsilon(1e-5, norms=Hutchinson(32)) < 1.37
+    >>> accountant.get_epsilon(1e-5, norms=Hutchinson(32, secret=False)) < 1.37
     True
     >>> accountant.get_epsilon(1e-5)
     Traceback (most recent call last):
@@ -307,8 +307,9 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
             return replace(self.configuration, **stated)
         if "norms" not in stated:
             allowed = (
-                "stated before ε can be computed, by dprmt.accounting.opacus.register(Hutchinson(32)), say, before the "
-                "PrivacyEngine is made, or by get_epsilon(delta, norms=...); ExactNorms() where nothing is estimated"
+                "stated before ε can be computed, by dprmt.accounting.opacus.register(Hutchinson(32, secret=False)), "
+                "say, before the PrivacyEngine is made, or by get_epsilon(delta, norms=...); ExactNorms() where "
+                "nothing is estimated"
             )
             raise ParameterError("norms", None, allowed)
         return ClippingConfiguration(**stated)
@@ -361,7 +362,7 @@ def register(
     --------
     >>> from dprmt.accounting import Hutchinson
     >>> from opacus.accountants import create_accountant
-    >>> _ = register(Hutchinson(32), name="rc32")
+    >>> _ = register(Hutchinson(32, secret=False), name="rc32")
     >>> accountant = create_accountant("rc32")
     >>> accountant.step(noise_multiplier=2.0, sample_rate=0.03)
     >>> accountant.get_epsilon(delta=1e-5) < 0.13

@@ -33,7 +33,7 @@ class PrivacyCurve:
     Examples
     --------
     >>> from dprmt.accounting import DPSGD
-    >>> curve = DPSGD(1.0, 0.01).epsilon([10, 100, 1000], 1e-5)
+    >>> curve = DPSGD(1.0, 0.01).epsilon(steps=[10, 100, 1000], delta=1e-5)
     >>> bool((curve.lower <= curve.upper).all()), curve[2].upper < 1.83
     (True, True)
     >>> print(curve)

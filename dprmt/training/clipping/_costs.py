@@ -169,7 +169,7 @@ def _epsilon(
     steps: int,
     delta: float,
 ) -> float:
-    return float(record.mechanism(noise_multiplier, sampling).epsilon(steps, delta).upper)
+    return float(record.mechanism(noise_multiplier, sampling).epsilon(steps=steps, delta=delta).upper)
 
 
 def plain_flops(layers: Sequence[Layer], shown: PlainPass) -> int:

@@ -73,14 +73,14 @@ def register_norm_samplers(
     >>> from opacus.grad_sample import GradSampleModuleFastGradientClipping
     >>> from dprmt.accounting import Hutchinson
     >>> model = GradSampleModuleFastGradientClipping(torch.nn.Linear(40, 40), max_grad_norm=1.0)
-    >>> samplers = register_norm_samplers(model, Hutchinson(8), tokens=5)
+    >>> samplers = register_norm_samplers(model, Hutchinson(8, secret=False), tokens=5)
     >>> losses = model(torch.ones(2, 5, 40)).sum((1, 2))
     >>> with samplers.at(step=0):
     ...     losses.mean().backward()
     ...     model.get_clipping_coef().shape
     torch.Size([2])
     >>> samplers.record.layers
-    (LayerRecord(layer='model', norms=Hutchinson(8, rank=5)),)
+    (LayerRecord(layer='model', norms=Hutchinson(8, secret=False, rank=5)),)
     >>> samplers.remove()
     """
     if not isinstance(hooks, GradSampleHooksFastGradientClipping):
@@ -89,7 +89,9 @@ def register_norm_samplers(
         raise ParameterError("hooks", type(hooks).__name__, "with use_ghost_clipping=True and no norm samplers yet")
     estimator = wanted_estimator(norms, None)
     if estimator is None:
-        raise ParameterError("norms", norms, "estimated, as by Hutchinson(32): Opacus' ghost clipping is exact already")
+        raise ParameterError(
+            "norms", norms, "estimated, as by Hutchinson(32, secret=False): Opacus' ghost clipping is exact already"
+        )
     largest = None if tokens is None else check_count("tokens", tokens)
     check_model(hooks._module, hooked=True)
     modules = trainable_modules(hooks._module)
@@ -114,7 +116,7 @@ def estimate_norms(
     optimizer: DPOptimizerFastGradientClipping,
     data_loader: DPDataLoader,
     *,
-    norms: Norms | NormEstimator = Hutchinson(32),
+    norms: Norms | NormEstimator = Hutchinson(32, secret=False),
     tokens: SupportsIndex | None = None,
 ) -> NormSamplers:
     """Estimate norms in a script that has just called Opacus' ``make_private(..., grad_sample_mode="ghost")``.
@@ -170,9 +172,9 @@ def estimate_norms(
     ...         max_grad_norm=1.0,
     ...         grad_sample_mode="ghost",
     ...     )
-    >>> samplers = estimate_norms(engine, model, optimizer, loader, norms=Hutchinson(16))
+    >>> samplers = estimate_norms(engine, model, optimizer, loader, norms=Hutchinson(16, secret=False))
     >>> samplers.record.norms
-    Hutchinson(16, rank=40)
+    Hutchinson(16, secret=False, rank=40)
     """
     if not isinstance(data_loader, DPDataLoader):
         allowed = "the DPDataLoader of make_private(..., poisson_sampling=True); what shuffles and cuts is FixedOrder()"

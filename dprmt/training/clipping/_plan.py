@@ -345,10 +345,10 @@ def plan_private(
     --------
     >>> from dprmt.accounting import Hutchinson
     >>> plan = plan_private(
-    ...     torch.nn.Linear(40, 40), norms=Hutchinson(8), clipping_norm=1.0, expected_batch_size=20.0
+    ...     torch.nn.Linear(40, 40), norms=Hutchinson(8, secret=False), clipping_norm=1.0, expected_batch_size=20.0
     ... )
     >>> plan.record.norms, plan.noise_variance(5.0)
-    (Hutchinson(8, rank=40), 0.0625)
+    (Hutchinson(8, secret=False, rank=40), 0.0625)
     """
     bound = check_real("clipping_norm", clipping_norm, low=0.0, low_open=True)
     size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)

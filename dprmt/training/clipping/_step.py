@@ -65,6 +65,15 @@ class LogicalStep:
             self.optimizer.zero_grad(set_to_none=True)
             self._log.current = None
 
+    def abandon(self) -> None:
+        """Forget everything that was added since the last step, which is neither charged nor used."""
+        self.discard()
+        self.optimizer.forget()
+        self._log.current = None
+
+    def discard(self) -> None:
+        """Forget a forward pass that is not to be trained on."""
+
     def _check_optimizer(self) -> None:
         later = [value for value in self.optimizer.params if value not in self._moved]
         if later:

@@ -15,10 +15,10 @@ from dprmt.accounting import DPSGD, Poisson, calibrate
 from dprmt.training.clipping import PrivateStep, Units, plan_private
 from dprmt.training.data import per_sample_losses
 from dprmt.training.hugging_face._optimizer import PrivateOptimizer
-from dprmt.training.hugging_face._owners import Owners, read_owners
 from dprmt.training.hugging_face._refusals import check_trainer
 from dprmt.training.hugging_face._sampling import PoissonBatches, positions_loader
 from dprmt.training.norms import NormEstimator, SampleId
+from dprmt.training.private_run._owners import Owners, read_owners
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.telemetry import Telemetry
 
@@ -141,7 +141,7 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
     def __repr__(self) -> str:
         if self._mechanism is None or not self.charged:
             return f"<{type(self).__name__}: no step charged>"
-        bounds = self._mechanism.epsilon(self.charged, self._delta)
+        bounds = self._mechanism.epsilon(steps=self.charged, delta=self._delta)
         spent = f"epsilon <= {bounds:.4f} at delta = {self._delta:g} ({self._mechanism.neighbours.kind})"
         return f"<{type(self).__name__}: {spent} after {self.charged} steps, {self._mechanism.norms!r}>"
 
@@ -203,7 +203,7 @@ class PrivateTraining(transformers.TrainerCallback):  # type: ignore[misc]
         float
             0 before the first step.
         """
-        return self.mechanism.epsilon(self.charged, self._delta).upper if self.charged else 0.0
+        return self.mechanism.epsilon(steps=self.charged, delta=self._delta).upper if self.charged else 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Refuse a Trainer whose batches or steps are not those of `attach`, or that has taken steps before."""

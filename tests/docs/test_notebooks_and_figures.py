@@ -65,7 +65,7 @@ def test_price_of_hutchpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
     place, name = stored["products"].index(64), "Hutch++, secret"
     mechanism = replace(hutchpp_price.ONE_SIGMA, norms=hutchpp_price.CURVES[name](64))
-    assert mechanism.epsilon(hutchpp_price.STEPS, hutchpp_price.DELTA).upper == pytest.approx(
+    assert mechanism.epsilon(steps=hutchpp_price.STEPS, delta=hutchpp_price.DELTA).upper == pytest.approx(
         stored[name]["epsilon"][place], abs=3e-3
     )
     assert all(len(stored[curve]["noise ratio"]) == len(hutchpp_price.FEWER) for curve in hutchpp_price.CURVES)

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 import pytest
 
 from dprmt.cli import build_parser
+from tests.docs.modules import module
 from tests.house.import_graph import ROOT
-from tests.house.modules import module
 
 ROOMS = {
     "accounting": ["accounting"],

@@ -8,14 +8,14 @@ import math
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from dprmt._files import append_line, read_lines
 from dprmt._validation import TrainingStateError
 from dprmt.accounting import DPSGD, GaussianRelease, compose
-from dprmt.training.harness._clip_only import SENTENCE, ClippingOnly
+from dprmt.training.private_run._clip_only import SENTENCE, ClippingOnly
 
-Mechanism = DPSGD | ClippingOnly
+Mechanism: TypeAlias = DPSGD | ClippingOnly
 FILE = "privacy.jsonl"
 _EXACT_FOR = 0.5  # seconds an answer may take before it is no longer asked for at every step
 _BLOCK, _WORTH_A_BLOCK = 64, 32  # numbers of steps asked at once, and the shortest run that is asked so
@@ -112,7 +112,7 @@ class SpentEpsilon:
                 trained = [(self._mechanism, steps)] if steps else []
                 self._known[steps] = compose([*trained, *self._releases]).epsilon(self._delta).upper
             else:
-                self._known[steps] = self._mechanism.epsilon(steps, self._delta).upper
+                self._known[steps] = self._mechanism.epsilon(steps=steps, delta=self._delta).upper
             self._slow = self._slow or time.process_time() - started > _EXACT_FOR
         return self._known[steps]
 
@@ -127,7 +127,7 @@ class SpentEpsilon:
             assert not isinstance(self._mechanism, ClippingOnly)  # of which nothing is asked
             first = steps - (steps - 1) % _BLOCK  # the same block whatever the step that a run goes on from
             block = range(first, min(first + _BLOCK, self._planned))
-            upper = self._mechanism.epsilon(list(block), self._delta).upper
+            upper = self._mechanism.epsilon(steps=list(block), delta=self._delta).upper
             self._of_curve |= dict(zip(block, map(float, upper), strict=True))
         return self._of_curve[steps]
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from dprmt.accounting import DPSGD, AddRemove, Group, Hutchinson, HutchPlusPlus, RandomAllocation, ReplaceOne
-from tests.house import browser
+from tests.docs import browser
+from tests.docs.modules import module
 from tests.house.import_graph import ROOT
-from tests.house.modules import module
 
 FOLDER = ROOT / "docs" / "calculator"
 RUN = {
@@ -46,7 +46,7 @@ ANSWER = module(FOLDER / "answer.py")
     [
         ({"norms": "exact"}, DPSGD(1.0, 0.0297)),
         ({"norms": "hutchinson"}, DPSGD(1.0, 0.0297, Hutchinson(32, secret=True))),
-        ({"norms": "hutchinson", "secret": False}, DPSGD(1.0, 0.0297, Hutchinson(32))),
+        ({"norms": "hutchinson", "secret": False}, DPSGD(1.0, 0.0297, Hutchinson(32, secret=False))),
         ({"norms": "hutch++"}, DPSGD(1.0, 0.0297, HutchPlusPlus(32, 16, secret=True))),
         ({"neighbours": "add-remove"}, DPSGD(1.0, 0.0297, neighbours=AddRemove())),
         ({"neighbours": "replace-one"}, DPSGD(1.0, 0.0297, neighbours=ReplaceOne())),
@@ -148,7 +148,7 @@ def test_the_page_in_a_browser_shows_what_python_answers(tmp_path: Path) -> None
     with browser.served(files({"calculator/worker.js": STAND_IN.encode()}), answers) as address, browser.page() as page:
         page.go(f"{address}/page.html")
         page.wait(f"{state} === 'answered'")
-        upper = DPSGD(1.0, 0.0297).epsilon(400, 1e-5).upper
+        upper = DPSGD(1.0, 0.0297).epsilon(steps=400, delta=1e-5).upper
         shown = page.value(said.format("epsilon"))
         assert upper <= float(shown.removeprefix("ε ≤ ")) <= upper + 1e-4
         assert "Poisson sampling" in page.value(said.format("statement"))

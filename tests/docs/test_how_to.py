@@ -45,7 +45,10 @@ def test_programs_run(path: Path) -> None:
     if path.stem == "lightning_module":  # every step was private and charged
         module: Any = namespace["module"]
         assert module.charged == 20
-        assert module.epsilon() == DPSGD(1.2, module.batches.rate, module.private.record.norms).epsilon(20, 1e-5).upper
+        assert (
+            module.epsilon()
+            == DPSGD(1.2, module.batches.rate, module.private.record.norms).epsilon(steps=20, delta=1e-5).upper
+        )
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""Whose the items of a Trainer are, where persons with several of them are the samples."""
+"""Owners of rows: where people with several rows are the samples, whose each row is."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dprmt.training.norms import SampleId
 
 @dataclass(frozen=True)
 class Owners:
-    """``names``, and positions of the items of each. ``alone``: whether each is run by itself."""
+    """``names``, and positions of the rows of each. ``alone``: whether each owner runs alone."""
 
     names: tuple[SampleId, ...]
     items: tuple[tuple[int, ...], ...]
     alone: bool = False
 
     def parts(self, drawn: Sequence[int], largest: int) -> Iterator[tuple[list[int], list[SampleId]]]:
-        """Positions of micro-batches and whose they are: whole owners side by side, or one, cut where it is long."""
+        """Positions of micro-batches and whose they are: whole owners together, or one, cut where it is long."""
         size = 1 if self.alone else largest
         held: list[tuple[int, SampleId]] = []
         for owner in drawn:
@@ -42,7 +42,7 @@ def _cut(rows: list[tuple[int, SampleId]], size: int) -> Iterator[tuple[list[int
 
 
 def read_owners(data: Any, owners: Any, most: int | None) -> Owners:
-    """From the name of a column, or one name for each item; ``most``: items that an owner may have."""
+    """Read them from a column's name, or from one name for each row; ``most``: rows that an owner may have."""
     places: dict[SampleId, list[int]] = {}
     for place, name in enumerate(_names(data, owners)):
         places.setdefault(name, []).append(place)

@@ -20,7 +20,7 @@ from dprmt.spectra import bulk_edge, denoise
 bulk_edge(3.0, 1.0)
 denoise("w", 1.0)
 x: str = bulk_edge((3, 4), 1.0)
-y: str = DPSGD(1.0, 0.1).epsilon(3, 1e-5).upper
+y: str = DPSGD(1.0, 0.1).epsilon(steps=3, delta=1e-5).upper
 """
 WRONG_LINES = [3, 4, 5, 6]
 

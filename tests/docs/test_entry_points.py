@@ -20,9 +20,9 @@ import torch
 from dprmt import ParameterError
 from dprmt.training.harness import read_metrics
 from dprmt.training.recipes import DENOISERS, NORMS, OPTIMIZERS, NormsRecipe, load_recipe
+from tests.docs.test_extension import settings, trained
+from tests.docs.test_how_to import blocks
 from tests.house.import_graph import ROOT
-from tests.house.test_extension import settings, trained
-from tests.house.test_how_to import blocks
 
 PAGE = ROOT / "docs" / "how_to" / "offer_words.md"
 
