@@ -3,7 +3,7 @@
 Each layer measures its own part of the table's gradient. The gradient of a sample is the sum of these parts, so that
 its squared norm is the sum of theirs and of twice their inner products, which are formed here from what the layers
 keep for the sum: of an embedding a row for each token that a sample has, of a head the inputs and output gradients.
-With R a row for token v, and A and G of the head, ⟨R, AᵀG⟩ = Σ_t G_tv ⟨R, A_t⟩: nothing as large as the table is formed.
+With R a row for token v, and A and G of the head, ⟨R, GᵀA⟩ = Σ_t G_tv ⟨R, A_t⟩: nothing as large as a table is formed.
 """
 
 from __future__ import annotations
