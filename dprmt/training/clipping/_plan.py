@@ -396,7 +396,7 @@ class _Hooks(GradSampleModuleFastGradientClipping):  # type: ignore[misc]
     def __init__(self, model: torch.nn.Module, layers: Iterable[Layer], clipping_norm: float) -> None:
         # Of a type without a sampler Opacus makes one, which fails where a table holds its scale as a buffer.
         tables = {type(layer.module): None for layer in layers if isinstance(layer, EmbeddingLayer)}
-        self.GRAD_SAMPLERS = {**type(self).GRAD_SAMPLERS, **tables}
+        self.GRAD_SAMPLERS = {**GradSampleModuleFastGradientClipping.GRAD_SAMPLERS, **tables}
         super().__init__(model, loss_reduction="sum", max_grad_norm=clipping_norm, strict=False)
 
 
