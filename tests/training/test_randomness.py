@@ -20,9 +20,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from scipy import stats
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dprmt import ParameterError
-from dprmt.training.randomness import SecureRandom, _cipher, _secure
+from dprmt.training.harness._sampling import poisson_batches
+from dprmt.training.hugging_face import PoissonBatches
+from dprmt.training.randomness import SecureRandom, _cipher, _secure, allocation
 
 KEY = bytes(range(32))
 SIZE = 200_000
@@ -246,3 +249,30 @@ def test_the_page_has_the_stored_costs() -> None:
 
     page = (STORED.parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
     assert table(json.loads(STORED.read_text(encoding="utf-8"))) in page
+
+
+class NoDraws(TorchDispatchMode):
+    """Nothing is drawn from a generator of torch's, of whatever operation."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert torch.Tag.nondeterministic_seeded not in func.tags, func
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_is_drawn_securely_comes_from_the_cipher_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches, allocations and noise, at any seed of torch's and numpy's; torch's own batches are noticed."""
+    two = [list(PoissonBatches(500, 40, secure=True)) for _ in range(2)]
+    assert two[0] != two[1]
+    monkeypatch.setattr(_secure.secrets, "token_bytes", lambda size: KEY)
+    batches, same, state = PoissonBatches(500, 40, secure=True), SecureRandom(KEY), torch.get_rng_state()
+    with NoDraws():
+        drawn = list(batches)
+        assert drawn == [same.poisson_sample(500, batches.rate) for _ in drawn]
+        assert list(poisson_batches(500, 0.1, 3, SecureRandom(KEY))) == list(
+            poisson_batches(500, 0.1, 3, SecureRandom(KEY))
+        )
+        assert allocation(500, 7, SecureRandom(KEY)) == allocation(500, 7, SecureRandom(KEY))
+        SecureRandom(KEY).add_normal(torch.zeros(100))
+    assert torch.equal(state, torch.get_rng_state())
+    with NoDraws(), pytest.raises(AssertionError):
+        list(PoissonBatches(500, 40))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, SupportsFloat, SupportsIndex
 
 import torch
-from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting import Poisson, RandomAllocation
+from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._costs import FORMED, StepCosts, plain_flops, way_cost
-from dprmt.training.clipping._embedding_layer import EmbeddingLayer
-from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._layer_kinds import plan_layers
 from dprmt.training.clipping._norms import NormsWanted, check_rank, forms_gradients, wanted_estimator
 from dprmt.training.clipping._optimizer import (
@@ -29,11 +26,10 @@ from dprmt.training.clipping._plain_pass import plain_pass
 from dprmt.training.clipping._policy import Layer, NormPolicy
 from dprmt.training.clipping._rates import Rates
 from dprmt.training.clipping._refusals import check_any_model, check_model, check_optimizer
-from dprmt.training.clipping._samplers import NormSamplers
 from dprmt.training.clipping._sharded_step import ShardedNoisySumOptimizer, ShardedStep
 from dprmt.training.clipping._shards import is_sharded
 from dprmt.training.clipping._step import REPLAY, ClippedStep
-from dprmt.training.clipping._trainable_modules import is_renaming, trainable_modules
+from dprmt.training.clipping._trainable_modules import trainable_modules
 from dprmt.training.clipping._unit_regime import Regime, Units, check_units, choose_regime
 from dprmt.training.clipping._unit_step import UnitStep
 from dprmt.training.norms import (
@@ -249,16 +245,13 @@ class ClippingPlan:
             _same_start(self.model, optimizer)
         generator = _noise_generator(optimizer) if noise_generator is None else noise_generator
         noisy = self._noisy(optimizer, noise_multiplier=noise, generator=generator, secure_mode=secure_mode)
-        bound = self.clipping_norm
-        with _without_gradients(self.model, layers):
-            hooks = _Hooks(self.model, layers, bound)
         # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
-        samplers = NormSamplers(hooks, layers, self.policy, floor=floor, keep=True)
+        capture = Capture(self.model, layers, self.policy, floor=floor)
         if isinstance(noisy, ShardedNoisySumOptimizer):
-            return ShardedStep(hooks, noisy, samplers)
+            return ShardedStep(noisy, capture)
         most = self.rows_per_unit if self.regime == "together" else None
-        return ClippedStep(hooks, noisy, samplers, replay=self.replay, most_rows=most)
+        return ClippedStep(noisy, capture, replay=self.replay, most_rows=most)
 
     def _alone(
         self,
@@ -388,33 +381,6 @@ def _trained_names(model: torch.nn.Module) -> list[str]:
 
 def _layers(model: torch.nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> list[Layer]:
     return plan_layers(trainable_modules(model, policy.whole), policy, subspaces)
-
-
-class _Hooks(GradSampleModuleFastGradientClipping):  # type: ignore[misc]
-    """Opacus' hooks on the layers; what follows them is asked for nowhere but in `NormSamplers`."""
-
-    def __init__(self, model: torch.nn.Module, layers: Iterable[Layer], clipping_norm: float) -> None:
-        # Of a type without a sampler Opacus makes one, which fails where a table holds its scale as a buffer.
-        tables = {type(layer.module): None for layer in layers if isinstance(layer, EmbeddingLayer)}
-        self.GRAD_SAMPLERS = {**GradSampleModuleFastGradientClipping.GRAD_SAMPLERS, **tables}
-        super().__init__(model, loss_reduction="sum", max_grad_norm=clipping_norm, strict=False)
-
-
-@contextmanager
-def _without_gradients(model: torch.nn.Module, layers: Iterable[Layer]) -> Iterator[None]:
-    """Opacus puts its hooks on what is trainable: on layers alone, which samples do not run through one by one."""
-    whole = [layer.module for layer in layers if isinstance(layer, WholeModule)]
-    around = [module for module in model.modules() if list(module.children()) and not is_renaming(module)]
-    held = [value for module in whole for value in module.parameters()]
-    held += [value for module in around for value in module.parameters(recurse=False)]
-    trained = [parameter for parameter in dict.fromkeys(held) if parameter.requires_grad]
-    try:
-        for parameter in trained:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_(True)
 
 
 def _shared_generator() -> ProbeGenerator:

@@ -42,17 +42,11 @@ def check_any_model(model: nn.Module) -> None:
     _check_parameters(model)
 
 
-def check_model(model: nn.Module, *, hooked: bool = False, whole: Collection[str] = ()) -> None:
+def check_model(model: nn.Module, *, whole: Collection[str] = ()) -> None:
     """Raise unless every sample's gradient is its own and can be computed."""
-    if not isinstance(model, nn.Module):
-        raise ParameterError("model", type(model).__name__, "a torch.nn.Module")
-    if isinstance(model, AbstractGradSampleModule) or (hasattr(model, "autograd_grad_sample_hooks") and not hooked):
-        raise ParameterError("model", type(model).__name__, "a model without Opacus' hooks; remove them first")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ParameterError("model", type(model).__name__, "a model with a trainable parameter")
-    _check_parameters(model)
+    check_any_model(model)
     modules = trainable_modules(model, whole)
-    _check_shared(model, modules, whole, set() if hooked or is_sharded(model) else tied_tables(modules.values()))
+    _check_shared(model, modules, whole, set() if is_sharded(model) else tied_tables(modules.values()))
     for name, module in model.named_modules():
         check_samples_apart(name, module)
     for name, module in modules.items():

@@ -49,16 +49,19 @@ def module_with(modules: Mapping[str, nn.Module], place: str) -> nn.Module | Non
 
 
 def is_followed(module: nn.Module) -> bool:
-    """Whether inputs and output gradients of the module, which has no parts, tell its per-sample gradients.
-
-    Those of a convolution do where what it adds around its input is zeros.
-    """
-    if getattr(module, "padding_mode", "zeros") != "zeros":
-        return False
-    if isinstance(module, nn.Embedding) and embedding_scale(module) is not None:
-        return True
+    """Whether inputs and output gradients of the module, which has no parts, tell its per-sample gradients."""
+    if type(module) is not nn.Embedding and embedding_scale(module) is not None:
+        return "forward" not in vars(module)
     known = type(module) in _FOLLOWED or is_conv1d(module)
-    return (known or _is_replayable(module)) and not list(module.buffers())
+    return (is_torch_layer(module) if known else _is_replayable(module)) and not list(module.buffers())
+
+
+def is_torch_layer(module: nn.Module) -> bool:
+    """Whether the forward pass is torch's own (or Transformers' Conv1D's), which nobody has replaced."""
+    if "forward" in vars(module) or not (type(module) in _FOLLOWED or is_conv1d(module)):
+        return False
+    owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
+    return bool(vars(owner)["forward"].__module__ == owner.__module__)
 
 
 def embedding_scale(module: nn.Module) -> float | None:
