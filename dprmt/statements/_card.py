@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 from dprmt import __version__
+from dprmt._rounding import round_up
 from dprmt._validation import check_real
 from dprmt.accounting import AddRemove, Composition, Group, PrivacyBounds, worst_of
 from dprmt.statements._claim import claim
 from dprmt.statements._markdown import markdown
-from dprmt.statements._rounding import round_up
 from dprmt.statements._sentences import releases, statement, trainings
 
 FALSE_POSITIVE_RATE = 0.01

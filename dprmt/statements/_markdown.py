@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from dprmt._rounding import round_down, round_up
 from dprmt.accounting import Composition, PrivacyBounds
-from dprmt.statements._rounding import round_down, round_up
 from dprmt.statements._sentences import (
     norms_sentence,
     relation_sentence,

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from dprmt import __version__
+from dprmt._rounding import round_down
 from dprmt.accounting import (
     DPSGD,
     AddRemove,
@@ -26,7 +27,6 @@ from dprmt.accounting import (
     ReplaceOne,
     Sampling,
 )
-from dprmt.statements._rounding import round_down
 
 
 def statement(worst: PrivacyBounds, run: Composition, *, epsilon: str, delta: str) -> str:
@@ -91,7 +91,9 @@ def relation_sentence(run: Composition) -> str:
     """Against which neighbour, and with which condition."""
     relation = run.neighbours
     size, one = (relation.size, relation.of) if isinstance(relation, Group) else (1, relation)
-    who = "one sample" if size == 1 else f"up to {size} samples of one person, drawn independently of each other,"
+    drawn = any(not isinstance(one.sampling, FixedOrder) for one, _ in trainings(run))
+    how = "drawn independently of each other" if drawn else "in whichever batches they are"
+    who = "one sample" if size == 1 else f"up to {size} samples of one person, {how},"
     each = " each" if size > 1 else ""
     if isinstance(one, ReplaceOne):
         return f"when {who} may{each} be replaced by any other"

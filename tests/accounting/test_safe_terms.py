@@ -15,9 +15,7 @@ from dprmt.accounting.laws import GammaMixture, _envelope_law, envelope_cdf
 from dprmt.accounting.laws._envelope_law import EnvelopeLaw
 from dprmt.accounting.laws._gamma_mixture import LARGEST_DOF
 from dprmt.accounting.laws._probe_copies import _averaged_tail
-from dprmt.accounting.laws._residual_law import ResidualLaw
-from dprmt.accounting.laws._residual_order import largest_shares
-from dprmt.accounting.laws._residual_tail import Head, residual_tail
+from dprmt.accounting.laws._residual_tail import residual_tail
 from dprmt.accounting.pairs import AtomicPair
 from dprmt.accounting.pairs._nonconvex_slack import _excess_on_intervals, tangent_excess
 from dprmt.accounting.pairs._secret_replacement import SecretReplacement
@@ -61,19 +59,6 @@ def test_tails_of_copies_hold_the_mean_of_the_bound(sketch: int, power_iteration
         mean = float(np.mean([residual_tail(float(x), sketch, power_iteration) for x in middle]))
         found = _averaged_tail(j, sketch, power_iteration)
         assert mean <= found <= residual_tail(1 / (j + 1), sketch, power_iteration)
-
-
-@pytest.mark.parametrize(("sketch", "power_iteration"), [(3, False), (6, True)])
-def test_shares_exceed_each_value_with_at_least_the_bound(sketch: int, power_iteration: bool) -> None:
-    """(H6): P(m > y) at most the weight of larger shares, for y just above each share and between."""
-    share, weight = (np.array(part) for part in largest_shares(sketch, power_iteration))
-    for y in np.concatenate([share[:-1] * (1 + 1e-9), (share[1:] + share[:-1]) / 2]):
-        assert weight[share > y].sum() >= residual_tail(float(y), sketch, power_iteration) * (1 - 1e-9)
-
-
-def test_what_a_sketch_leaves_has_all_its_mass() -> None:
-    bins = ResidualLaw(4, Head(4)).bins(64, 1e-9)
-    assert bins.mass.sum() + bins.below == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("c", [0.5, 2.0, 6.0])

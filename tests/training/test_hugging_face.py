@@ -30,8 +30,6 @@ from transformers import (
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, Poisson
 from dprmt.training.hugging_face import PrivacyArguments, PrivateTrainer
-from dprmt.training.private_run._batches import Draws
-from dprmt.training.private_run._randomness import Randomness
 
 NONE = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 20}
@@ -448,17 +446,3 @@ def test_bad_values(trainer: Make, name: str, changes: dict[str, Any]) -> None:
 def test_batches_need_no_transformers() -> None:
     code = "import sys, dprmt.training.private_run; assert 'transformers' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
-
-
-def test_secure_batches_draw_nothing_from_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("cryptography")
-
-    def fails(*args: Any, **kwargs: Any) -> None:
-        raise AssertionError("torch's generators are not for secure sampling")
-
-    draws = Draws(1000, Poisson(0.25), Randomness(bytes(32), True, True))
-    for name in ("rand", "randint", "randperm", "bernoulli", "rand_like"):
-        monkeypatch.setattr(torch, name, fails)
-    drawn = draws.at(0)
-    assert 150 < len(drawn) < 350
-    assert drawn != draws.at(1)

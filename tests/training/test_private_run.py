@@ -363,3 +363,21 @@ def test_states_of_other_runs_raise() -> None:
     other.step(losses(other), next(iter(other)))
     with pytest.raises(TrainingStateError, match="steps of its own"):
         other.load_state_dict(state)
+
+
+def test_copies_averages_and_evaluation_work_between_steps() -> None:
+    private = new()
+    average = torch.optim.swa_utils.AveragedModel(private.model)
+    for batch in private:
+        private.step(losses(private), batch)
+        average.update_parameters(private.model)
+        private.model.eval()
+        copy.deepcopy(private.model)(ROWS[:4][0]).sum().backward()
+        with torch.no_grad():
+            private.model(ROWS[:4][0])
+        private.model.train()
+        private.optimizer.zero_grad()
+    assert not any(hasattr(value, "summed_grad") for value in copy.deepcopy(private.model).parameters())
+    assert private.close() is private.model
+    private.model(ROWS[:4][0]).sum().backward()
+    private.optimizer.step()

@@ -157,6 +157,10 @@ class LogicalStep:
     def discard(self) -> None:
         """Forget a forward pass that is not to be trained on."""
 
+    def draw_from(self, secret: bytes) -> None:
+        """Draw dropout of the passes to come from this secret, never used before, instead of one of this process."""
+        self._draw_key, self._draw_count = secret, 0
+
     def _give_back(self) -> None:
         """Leave the optimizer as it was given."""
         self._guard.remove()

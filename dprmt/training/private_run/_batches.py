@@ -75,8 +75,16 @@ class MicroBatch:
         What ``collate_fn`` made of them.
     """
 
-    def __init__(self, rows: Any, positions: list[int], owners: list[SampleId] | None, stands_in: bool) -> None:
-        self.rows, self._positions, self._owners, self._stands_in = rows, positions, owners, stands_in
+    def __init__(
+        self,
+        number: int,
+        rows: Any,
+        positions: list[int],
+        owners: list[SampleId] | None = None,
+        stands_in: bool = False,
+    ) -> None:
+        self.rows, self._number, self._positions, self._owners = rows, number, positions, owners
+        self._stands_in = stands_in
         self._is_added = False
 
     def __getitem__(self, key: Any) -> NoReturn:
@@ -101,7 +109,7 @@ class PrivateBatch:
         self.step, self._parts, self._load = step, list(parts), load
         self._stand_ins, self._row = stand_ins, row
         self._current: MicroBatch | None = None
-        self._is_finished = False
+        self._count, self._is_finished = 0, False
 
     def __getitem__(self, key: Any) -> NoReturn:
         raise TrainingStateError(
@@ -125,9 +133,10 @@ class PrivateBatch:
                 )
 
     def _next(self) -> MicroBatch:
+        self._count += 1
         if not self._parts:  # other processes have more micro-batches, and a sharded model needs all processes
             self._stand_ins -= 1
-            return MicroBatch(self._row(), [0], None, stands_in=True)
+            return MicroBatch(self._count, self._row(), [0], stands_in=True)
         part = self._parts.pop(0)
         positions, rows = self._load()
         if positions != [place for place, _ in part]:
@@ -135,7 +144,7 @@ class PrivateBatch:
                 "the data loader gave other rows than were drawn.\nFix: a DataLoader that keeps the order of batches."
             )
         owners = [owner for _, owner in part if owner is not None] or None
-        return MicroBatch(rows, positions, owners, stands_in=False)
+        return MicroBatch(self._count, rows, positions, owners)
 
 
 Part = list[tuple[int, SampleId | None]]

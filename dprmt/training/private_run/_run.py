@@ -351,6 +351,7 @@ class PrivateRun:
             raise TrainingStateError(f"a micro-batch is added once.\nFix: {_ONCE}")
         self._guard.begin()
         self._guard.release()
+        self._inner.draw_from(self._key("dropout", str(self._attempts), str(part._number), str(rank())))
         named = {} if part._owners is None else {"units": part._owners}
         inside = self._inner.standing_in() if part._stands_in else nullcontext()  # type: ignore[union-attr]
         try:
@@ -542,8 +543,6 @@ class PrivateRun:
             state["secret"] = torch.tensor(list(randomness.secret), dtype=torch.uint8)
         if self.telemetry is not None:
             state["telemetry"] = self.telemetry.state_dict()
-        if self.denoising is not None and self.denoising.memory is not None:
-            state["denoising"] = self.denoising.memory.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -594,8 +593,6 @@ class PrivateRun:
             self._begin_anew()
         if self.telemetry is not None and "telemetry" in state:
             self.telemetry.load_state_dict(state["telemetry"])
-        if self.denoising is not None and self.denoising.memory is not None and "denoising" in state:
-            self.denoising.memory.load_state_dict(state["denoising"])
 
     def _description(self) -> dict[str, Any]:
         return {
