@@ -33,7 +33,11 @@ from dprmt.training.clipping._unit_rows import UnitRows
 from dprmt.training.norms import UNIT_ROUNDOFF, NormRecord, rounding_margin
 
 UNKNOWN_TOKENS = 65_000  # additions per entry that the default margin, 2⁻¹³ in float32, is for
-_OUTSIDE = "write private.accumulate(lambda batch: <one loss per sample>, batch=batch, samples=..., step=...)"
+_OUTSIDE = "private.step(lambda rows: <one loss per sample>, batch) instead of loss.backward()"
+_SEVERAL_CALLS = (
+    "a module whose one forward pass makes all calls, or units=Units(1, regime='alone'), which runs each row alone; "
+    "torch.no_grad() for calls that are not trained on"
+)
 _MIXED = "the first axis of every trainable layer, and of the losses, with no sample in another's loss"
 _ELSEWHERE = (
     "used through its own layer only: this one also gets a gradient from elsewhere in the model; "
@@ -209,8 +213,7 @@ class Capture:
                 todo = "change parameters before that, or their .data alone"
                 raise TrainingStateError(f"{name} was {how} since the model was made private: {todo}")
         if self._forward:
-            todo = "use torch.no_grad() for what is not trained on, discard() after an error"
-            raise TrainingStateError(f"a second forward pass in one micro-batch: {todo}")
+            raise TrainingStateError(f"a second forward pass in one micro-batch.\nFix: {_SEVERAL_CALLS}")
 
     def _follow(self, layer: Layer) -> None:
         module = layer.module
@@ -309,7 +312,7 @@ class Capture:
         """Note a use that the backward pass has come to. ``first``: has the samples as first axis."""
         if not self._expected:
             raise TrainingStateError(
-                f"a backward pass outside of accumulate(): {_OUTSIDE}, or call model.eval() before the forward pass"
+                f"a backward pass outside of accumulate().\nFix: {_OUTSIDE}, or model.eval() before the forward pass"
             )
         size = self._size
         assert size is not None

@@ -103,7 +103,7 @@ def _new_rows(rows: Samples, known: set[bytes]) -> set[bytes]:
 
 def _only_when(private: NoisySum, *_: Any) -> None:
     if not private.may_step:
-        raise TrainingStateError(f"a step of the optimizer that was made private: {ONLY_STEP}")
+        raise TrainingStateError(f"a step of the optimizer that was made private.\nFix: {ONLY_STEP}")
 
 
 class LogicalStep:
