@@ -7,7 +7,6 @@ from dprmt.accounting.basics import NoRenyiDivergenceError as NoRenyiDivergenceE
 from dprmt.accounting.basics import PrivacyBounds as PrivacyBounds
 from dprmt.accounting.basics import worst_of as worst_of
 from dprmt.accounting.laws import ExactNorms as ExactNorms
-from dprmt.accounting.laws import FlatSpectrum as FlatSpectrum
 from dprmt.accounting.laws import Hutchinson as Hutchinson
 from dprmt.accounting.laws import HutchPlusPlus as HutchPlusPlus
 from dprmt.accounting.laws import Norms as Norms
@@ -56,7 +55,6 @@ __all__ = [
     "Composition",
     "ExactNorms",
     "FixedOrder",
-    "FlatSpectrum",
     "GaussianRelease",
     "Group",
     "HutchPlusPlus",

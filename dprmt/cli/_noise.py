@@ -34,7 +34,6 @@ _OPTIONS = (*_TARGETS, *RUN_WITHOUT_NOISE, DELTA)
 _EXAMPLES = """\
 examples:
   dprmt noise --epsilon 2 --sample-rate 2000/67349 --steps 400 --delta 1e-5
-  dprmt noise --epsilon 2 --phases run.toml --delta 1e-5
   dprmt noise --epsilon 2 --sample-rate .01 --phase noise-multiplier=1,steps=1000 --phase steps=500 --delta 1e-5
   dprmt noise --epsilon 2 --sample-rate .01 --steps 500 --delta 1e-5 --spent runs/first --also gaussian:4
   dprmt noise --advantage 0.1 --sample-rate 2000/67349 --steps 400 --delta 1e-5

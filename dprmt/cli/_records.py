@@ -43,7 +43,7 @@ _OF_A_RUN = "of a run: one with a mechanism and steps, or with phases"
 FROM_JSON = Option(
     "--from-json",
     lambda name, text: read_record(name, text, _OF_A_RUN, _RUN_KEYS),
-    "a run that --json printed before, in place of the run's options; what else it states need not be given again",
+    "a run that --json printed before, in place of these options",
     metavar="FILE",
 )
 

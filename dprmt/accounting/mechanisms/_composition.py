@@ -25,7 +25,6 @@ from dprmt.accounting.composition import (
 )
 from dprmt.accounting.mechanisms._releases import Disclosure, Release
 from dprmt.accounting.mechanisms._sampling import Sampling
-from dprmt.accounting.mechanisms._sketch_choice import settled
 from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut
 from dprmt.accounting.questions import (
     Numbers,
@@ -399,7 +398,7 @@ class Composition(Questions):
 
         def ask(question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
             if self._engine_phases:
-                return self._solve_rest(question, direction, tolerance, 0.0, False)
+                return self._solve_rest(question, direction, tolerance, 0.0)
             return PrivacyBounds(0.0, 0.0, 0.0, direction)
 
         curve = delta_curve(schedule, ask, epsilon, tolerance)
@@ -427,10 +426,8 @@ class Composition(Questions):
     def _ask(self, question: Question, tolerance: float) -> dict[Direction, PrivacyBounds]:
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
         if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
-            return dict.fromkeys(
-                _BOTH, replace(self._solve(question, "remove", tolerance, settle=True), direction=None)
-            )
-        return {direction: self._solve(question, direction, tolerance, settle=True) for direction in _BOTH}
+            return dict.fromkeys(_BOTH, replace(self._solve(question, "remove", tolerance), direction=None))
+        return {direction: self._solve(question, direction, tolerance) for direction in _BOTH}
 
     def _one_sample(self) -> Schedule:
         """The steps as one sample that is present, or without a gradient, sees them."""
@@ -440,41 +437,32 @@ class Composition(Questions):
     def _worst(self, question: Question, tolerance: float) -> PrivacyBounds:
         """Bounds of the larger of both directions; the other one is refined only until it cannot decide."""
         tolerance = check_real("tolerance", tolerance, low=1e-8, high=1.0)
-        removed = self._solve(question, "remove", tolerance, settle=True)
+        removed = self._solve(question, "remove", tolerance)
         if self.neighbours.is_replacement:  # exchanging the samples exchanges the pair
             return replace(removed, direction=None)
         enough = removed.upper if removed.is_narrow else removed.lower
-        return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough, settle=True)})
+        return worst_of({"remove": removed, "add": self._solve(question, "add", tolerance, enough)})
 
-    def _solve(
-        self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0, settle: bool = False
-    ) -> PrivacyBounds:
+    def _solve(self, question: Question, direction: Direction, tolerance: float, enough: float = 0.0) -> PrivacyBounds:
         """Bounds for one direction: what is disclosed outright in closed form, and the rest composed."""
         apart = self._disclosure
         if not self._engine_phases:
             return apart.alone(question, direction)
         if not apart:
-            return self._solve_rest(question, direction, tolerance, enough, settle)
+            return self._solve_rest(question, direction, tolerance, enough)
 
         def rest(asked: Question) -> PrivacyBounds:
-            return self._solve_rest(asked, direction, tolerance, 0.0, settle)
+            return self._solve_rest(asked, direction, tolerance, 0.0)
 
         return apart.joined(question, direction, tolerance, rest)
 
-    def _solve_rest(
-        self, question: Question, direction: Direction, tolerance: float, enough: float, settle: bool
-    ) -> PrivacyBounds:
-        """Bounds by the first analysis; where they stay wide, the upper one may come from another valid one.
-
-        ``settle``: whether the law of a sketch may be chosen for this question; many are answered by the same one.
-        """
+    def _solve_rest(self, question: Question, direction: Direction, tolerance: float, enough: float) -> PrivacyBounds:
+        """Bounds by the first analysis; where they stay wide, the upper one may come from another valid one."""
         if not self.has_pairs:
             return bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
-        schedules = _laws(self.schedule(), question) if settle else [self.schedule()]
-        each = [Progress(enough) for _ in schedules]
-        found = [solve(one, question, direction, tolerance, got) for one, got in zip(schedules, each, strict=True)]
-        bounds, progress = min(zip(found, each, strict=True), key=lambda pair: pair[0].upper)
-        if bounds.is_narrow or bounds.upper <= enough or is_hopeless(schedules[0], question, bounds):
+        progress, schedule = Progress(enough), self.schedule()
+        bounds = solve(schedule, question, direction, tolerance, progress)
+        if bounds.is_narrow or bounds.upper <= enough or is_hopeless(schedule, question, bounds):
             return bounds
         for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
             if bounds.is_narrow or bounds.upper <= enough:
@@ -642,17 +630,6 @@ def parallel(*runs: Composition) -> Parallel:
 
 def _largest(each: Sequence[dict[Direction, PrivacyBounds]]) -> dict[Direction, PrivacyBounds]:
     return {way: replace(worst_of({str(i): one[way] for i, one in enumerate(each)}), direction=way) for way in _BOTH}  # type: ignore[misc]
-
-
-def _laws(schedule: Schedule, question: Question) -> list[Schedule]:
-    """The steps under the law of a sketch that suits the question; where that is not known beforehand, under both."""
-    if all(step.is_exact for step, _ in schedule):
-        return [schedule]
-    total = sum(count for _, count in schedule)
-    chosen: Schedule = [(settled(step, question, total), count) for step, count in schedule]
-    if chosen == schedule or isinstance(question, EpsilonAtDelta):
-        return [chosen]
-    return [schedule, chosen]
 
 
 def _fallback(mechanism: Composable, choice: int) -> Step:

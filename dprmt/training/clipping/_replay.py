@@ -13,15 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from torch import nn
 
 from dprmt._validation import ParameterError, TrainingStateError
-from dprmt.training.clipping._layer_uses import without_hook_warning
+from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._replay_draws import Draws, Undropped, devices_of, same_draws
 from dprmt.training.clipping._replay_rows import BatchRows, Window
 from dprmt.training.clipping._replay_seen import OWN, Seen, Watch, check_alone, check_order, take_gradients
-from dprmt.training.clipping._samplers import NormSamplers
 
 Losses = Callable[[Any], torch.Tensor]
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError)
@@ -36,12 +34,10 @@ class Replay:
     ``routes``: what the model was seen to choose rows by; then every micro-batch is run in another order too.
     """
 
-    def __init__(
-        self, model: GradSampleModuleFastGradientClipping, samplers: NormSamplers, rate: float, clipping_norm: float
-    ) -> None:
-        self._hooks, self._model, self._samplers = model, model._module, samplers
+    def __init__(self, capture: Capture, rate: float, clipping_norm: float) -> None:
+        self._capture, self._model = capture, capture.model
         self._rate, self._clipping_norm = rate, clipping_norm
-        self._watch = Watch({layer.name: layer.module for layer in samplers.layers})
+        self._watch = Watch({layer.name: layer.module for layer in capture.layers})
         self._chance = secrets.SystemRandom()
         self._fixed = frozenset(_storages(self._model))
         self._padding = frozenset(_padding_numbers(self._model))
@@ -143,12 +139,11 @@ class Replay:
                     raise ParameterError("losses", shape, "a function that gives one loss for each sample, shape (B,)")
                 seen = Seen(found, uses, self._dtypes)
                 if gradients:
-                    with without_hook_warning():
-                        take_gradients(seen)
+                    take_gradients(seen)
                 return seen
         finally:
             draws.restore()
-            self._samplers.uses.finish()
+            self._capture.finish()
 
     def _named(self, error: TrainingStateError) -> TrainingStateError:
         if self.routes is None:
@@ -159,12 +154,10 @@ class Replay:
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         before = self._buffers()
-        self._hooks.disable_hooks()
         try:
-            with self._samplers.as_they_are():
+            with self._capture.paused():
                 yield
         finally:
-            self._hooks.enable_hooks()
             with torch.no_grad():
                 for name, value in self._model.named_buffers():
                     if name in before and value.shape == before[name].shape and not _equal(value, before[name]):

@@ -121,11 +121,7 @@ def bias_squared_norms(gradients: torch.Tensor) -> torch.Tensor:
     tensor([9.], dtype=torch.float64)
     """
     (per_token,) = token_factors(gradients=gradients)
-    size, tokens, p = per_token.shape
-    few = max(1, CACHED_BYTES // (8 * max(size, 1) * p))
-    copied = per_token.new_empty(size, min(few, tokens), p, dtype=torch.float64)  # torch's own would be new every time
-    sums = [copied[:, : part.shape[1]].copy_(part).sum(1) for part in per_token.split(few, 1)]
-    return sum_of_squares(torch.stack(sums).sum(0))
+    return sum_of_squares(per_token.sum(1))
 
 
 def embedding_squared_norms(
