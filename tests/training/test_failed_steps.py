@@ -565,7 +565,8 @@ def test_a_run_that_ends_within_a_step_leaves_it_uncharged_and_unsummed(
 @pytest.mark.parametrize("place", ["charge", "step"])
 def test_a_disk_or_an_optimizer_that_fails_leaves_no_sum(place: str, tmp_path: Path) -> None:
     """A charge that could not be written is followed by no noise; a step that failed was charged."""
-    from dprmt.training.harness import _ledger, _loop
+    from dprmt.training.harness import _loop
+    from dprmt.training.private_run import _ledger
 
     model = nn.Linear(4, 3)
     where = (_ledger, "append_line") if place == "charge" else (_loop.ReleasedGradients, "look")

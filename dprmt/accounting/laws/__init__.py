@@ -10,14 +10,12 @@ from dprmt.accounting.laws._law import NormLaw
 from dprmt.accounting.laws._norm_ratio_bins import (
     Focus,
     NormRatioBins,
-    Steep,
     curvature,
     right_share,
 )
 from dprmt.accounting.laws._norms import (
     Analysis,
     ExactNorms,
-    FlatSpectrum,
     Hutchinson,
     HutchPlusPlus,
     Norms,
@@ -30,7 +28,6 @@ __all__ = [
     "Analysis",
     "ExactLaw",
     "ExactNorms",
-    "FlatSpectrum",
     "Focus",
     "GammaMixture",
     "HutchPlusPlus",
@@ -39,7 +36,6 @@ __all__ = [
     "NormRatioBins",
     "Norms",
     "RankOneLaw",
-    "Steep",
     "checked_norms",
     "chi2_mixture_cdf",
     "chi2_mixture_sf",

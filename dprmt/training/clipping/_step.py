@@ -115,7 +115,7 @@ def _is_scaled(losses: torch.Tensor) -> bool:
 
 def _only_when(private: NoisySum, *_: Any) -> None:
     if not private.may_step:
-        raise TrainingStateError(f"a step of the optimizer that was made private: {ONLY_STEP}")
+        raise TrainingStateError(f"a step of the optimizer that was made private.\nFix: {ONLY_STEP}")
 
 
 class LogicalStep:
@@ -159,6 +159,19 @@ class LogicalStep:
             self.optimizer.zero_grad(set_to_none=True)
             self.optimizer.may_step = False
             self._log.current = None
+
+    def abandon(self) -> None:
+        """Forget everything that was added since the last step, which is neither charged nor used."""
+        self.discard()
+        self.optimizer.forget()
+        self._log.current = None
+
+    def discard(self) -> None:
+        """Forget a forward pass that is not to be trained on."""
+
+    def draw_from(self, secret: bytes) -> None:
+        """Draw dropout of the passes to come from this secret, never used before, instead of one of this process."""
+        self._draw_key, self._draw_count = secret, 0
 
     def _give_back(self) -> None:
         """Leave the optimizer as it was given."""
