@@ -34,7 +34,6 @@ _OPTIONS = (*_TARGETS, *RUN_WITHOUT_NOISE, DELTA)
 _EXAMPLES = """\
 examples:
   dprmt noise --epsilon 2 --sample-rate 2000/67349 --steps 400 --delta 1e-5
-  dprmt noise --epsilon 2 --phases run.toml --delta 1e-5
   dprmt noise --advantage 0.1 --sample-rate 2000/67349 --steps 400 --delta 1e-5
   dprmt noise --epsilon 2 --samples 67349 --batch-size 2000 --epochs 12 --delta 1e-5 --probes 32 --secret-probes
 """

@@ -43,7 +43,7 @@ FROM_JSON = Option(
     lambda name, text: read_record(
         name, text, "of a run: one with a mechanism and steps, or with phases", ("mechanism", "phases")
     ),
-    "a run that --json printed before, in place of the run's options; what else it states need not be given again",
+    "a run that --json printed before, in place of these options",
     metavar="FILE",
 )
 

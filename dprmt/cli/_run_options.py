@@ -16,7 +16,7 @@ from dprmt.accounting import (
     Release,
     calibrate,
 )
-from dprmt.cli._options import Option, read_options, real
+from dprmt.cli._options import Option, grouped, read_options, real
 from dprmt.cli._phase_options import phase_options
 from dprmt.cli._records import FROM_JSON, phases_of, releases_of, stated
 from dprmt.cli._sampling_options import SAMPLING, batches_of
@@ -32,12 +32,13 @@ NOISE = Option(
 DELTA = Option("--delta", real(low=1e-290, high=1.0, high_open=True), "δ, in [1e-290, 1)", metavar="D")
 EPSILON = Option("--epsilon", real(low=0.0, high=1e17), "ε, in [0, 1e17]", metavar="E")
 _NEEDED = ("delta", "epsilon", "budget")
-_OF_A_PHASE = (NOISE, *SAMPLING, *NORMS, *NEIGHBOURS)
+_OF_A_PHASE = (*grouped("noise and batches", NOISE, *SAMPLING), *NORMS, *NEIGHBOURS)
 _KEYS = tuple(option.dest for option in _OF_A_PHASE)
 PHASES, PHASE = phase_options(_OF_A_PHASE)
-RUN = (*_OF_A_PHASE, PHASE, PHASES, FROM_JSON, ALSO)
+_WHOLE_RUNS = grouped("several phases, or a run from a file", PHASE, PHASES, FROM_JSON)
+RUN = (*_OF_A_PHASE, *_WHOLE_RUNS, ALSO)
 """Options of a run in one phase or more."""
-RUN_WITHOUT_NOISE = (*SAMPLING, *NORMS, *NEIGHBOURS, PHASE, PHASES, FROM_JSON)
+RUN_WITHOUT_NOISE = (*_OF_A_PHASE[1:], *_WHOLE_RUNS)
 """The same where the noise is what is asked for; that of phases then counts by its ratios."""
 
 

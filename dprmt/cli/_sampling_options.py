@@ -23,14 +23,14 @@ SAMPLING = (
     Option(
         "--sampling",
         choice("poisson", "allocation", "fixed-order"),
-        "poisson (default), allocation: once in every epoch, in a random step, or fixed-order: a loader that shuffles"
-        " and cuts; --epochs says how often",
+        "poisson (default), allocation (a random step of each epoch), fixed-order",
+        metavar="KIND",
     ),
     Option("--steps-per-epoch", count(high=10**7), "t of random allocation, an integer in [1, 1e7]", metavar="T"),
     Option(
         "--participations",
         count(high=10**7),
-        "r of random allocation, at most t (default 1): the epoch is r blocks, each sample in one step of each",
+        "r of random allocation, at most t: r blocks an epoch (default 1)",
         metavar="R",
     ),
 )

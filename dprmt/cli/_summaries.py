@@ -18,11 +18,9 @@ SUMMARIES = {
 }
 MEANING = """\
 what the answer means:
-  Whoever sees all that training releases can tell a run with any one sample from the same run in which it has no
-  gradient only as well as (ε, δ) allows: zero-out neighbours, the number of samples being public; --neighbours and
-  --group ask about others. The larger of both directions counts. It holds if every batch is drawn by
-  Poisson sampling (each sample enters with probability q, by coins of its own) or, where --sampling says so, by
-  random allocation (each sample in one step of every epoch, drawn anew and uniformly); if gradients are clipped as
-  said; and if sums are divided by the expected batch size. Batches from a shuffled or any other order are answered by
-  --sampling fixed-order, without credit for the shuffle.
+  An attacker who sees everything that training releases can tell a run with any one sample from the same run in which
+  it has no gradient only as well as (ε, δ) allows: zero-out neighbours, the number of samples being public;
+  --neighbours and --group ask about others. The larger of both directions counts. It holds for Poisson sampling, or
+  for random allocation where --sampling says so, if gradients are clipped as stated and sums are divided by the
+  expected batch size. For batches from a shuffled order use --sampling fixed-order: it gives no credit for the shuffle.
 """

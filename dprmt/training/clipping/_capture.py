@@ -27,6 +27,7 @@ from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._policy import Contribution, Layer, NormPolicy, Samples, Use, joined
 from dprmt.training.clipping._sample_axes import output_axis
 from dprmt.training.clipping._sample_wise import SampleWiseForward
+from dprmt.training.clipping._tied_weights import add_inner_products, tied_tables
 from dprmt.training.clipping._trainable_modules import is_torch_layer
 from dprmt.training.clipping._unit_rows import UnitRows
 from dprmt.training.norms import UNIT_ROUNDOFF, NormRecord, rounding_margin
@@ -58,6 +59,7 @@ class Capture:
         self.model, self.layers, self._policy = model, list(layers), policy
         self.record = NormRecord([record for layer in self.layers for record in layer.records()])
         double = all(p.dtype == torch.float64 for p in model.parameters() if p.requires_grad)
+        self._tied = tied_tables(layer.module for layer in self.layers)
         self._terms = self._longest_chain()
         self._most_tokens = dict.fromkeys(self.layers, 0)
         self._margins = {
@@ -164,6 +166,9 @@ class Capture:
         """Squared norms over all layers after the backward pass, shape (B,), and what they are of."""
         for layer in list(self.waiting):  # a use whose output the losses do not depend on has no gradient
             self._measure(layer)
+        if self._tied and self.squared is not None:
+            squared = add_inner_products(self.squared, self.contributions, self._tied, rounding=self.rounding)
+            return squared, self.contributions
         return self.squared, self.contributions
 
     def finish(self) -> None:

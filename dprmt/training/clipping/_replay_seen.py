@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path
 
 from dprmt._validation import TrainingStateError
 from dprmt.training.clipping._replay_draws import own_part
@@ -62,6 +62,16 @@ class Use:
     outputs: list[torch.Tensor]
     axes: list[int]  # of the samples, in its outputs
     gradients: list[torch.Tensor] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)  # of the inputs, among the arguments
+
+    def wanted(self) -> list[str]:
+        """What every call has: a module of parts may get no mask where nothing is padding."""
+        return self.places if self.strict else self.places[:1]
+
+    def inputs_in_both(self, alone: Use) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Of the sample alone, and of the batch."""
+        mine = dict(zip(self.places, self.inputs, strict=True))
+        return [(value, mine[place]) for place, value in zip(alone.places, alone.inputs, strict=True) if place in mine]
 
 
 @dataclass
@@ -108,11 +118,18 @@ class Watch:
     def _keeper(self, name: str, uses: list[Use]) -> Any:
         def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             conventional = follows_convention(module)
-            inputs = [value.detach() for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+            given = [
+                (keystr(path), value.detach())
+                for path, value in tree_leaves_with_path((args, kwargs))
+                if isinstance(value, torch.Tensor)
+            ]
+            places, inputs = [place for place, _ in given], [value for _, value in given]
             leaves = [(place, value) for place, value in enumerate(tree_leaves(output)) if _has_graph(value)]
             axis = output_axis(module, 0) if conventional else 0
             outputs, axes = [value for _, value in leaves], [output_axis(module, place) for place, _ in leaves]
-            uses.append(Use(name, axis, not conventional and not list(module.children()), inputs, outputs, axes))
+            uses.append(
+                Use(name, axis, not conventional and not list(module.children()), inputs, outputs, axes, places=places)
+            )
 
         return keep
 
@@ -142,11 +159,11 @@ def check_alone(
     pairs = []
     for name in dict.fromkeys([*everybody, *mine]):
         own, all_ = mine.get(name, []), everybody.get(name, [])
-        if [len(use.inputs) for use in own] != [len(use.inputs) for use in all_]:
+        if [use.wanted() for use in own] != [use.wanted() for use in all_]:
             raise TrainingStateError(f"{name} is reached by some samples only: {OWN}")
         pairs += list(zip(own, all_, strict=True))
     for one, all_uses in pairs:
-        for value, row in zip(one.inputs, all_uses.inputs, strict=True):
+        for value, row in all_uses.inputs_in_both(one):
             if one.strict and (row.ndim == 0 or len(row) != size):
                 continue  # refused by shape
             part = own_part(row, value.shape, size, place, window, one.axis)
