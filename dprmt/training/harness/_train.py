@@ -397,6 +397,7 @@ class _FolderRun:
             "norms": norms,
             "noise_is_secret": document["noise_is_secret"],
             "replay": document["replay"],
+            "looks": getattr(run.prepared.private, "replays", 0),
             "evaluation": scores,
         } | no_privacy(run.prepared.mechanism)
         write_whole(self._path / SUMMARY, strict_json(summary, indent=1) + "\n")
