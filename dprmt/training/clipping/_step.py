@@ -19,7 +19,7 @@ from dprmt.training.clipping._replay import Replay
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, clip_factors, sample_names
-from dprmt.training.randomness import draws_from
+from dprmt.training.randomness import draws_from, secret_generator
 from dprmt.training.subspaces import Subspaces
 
 Identities: TypeAlias = Sequence[SampleId] | torch.Tensor
@@ -417,6 +417,8 @@ class ClippedStep(LogicalStep):
         try:
             with checkpointing_by_name():
                 self._replay.look(losses, batch, size)
+                for generator in self._replay.generators:  # of the model's own: their seed may be known
+                    generator.set_state(secret_generator(generator.device).get_state())
                 return losses(batch)
         except BaseException:
             self.discard()

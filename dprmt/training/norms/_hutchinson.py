@@ -220,7 +220,7 @@ class HutchinsonEstimator:
         Parameters
         ----------
         tokens, gradients, padding_idx
-            As in :func:`dprmt.training.norms.embedding_squared_norms`, which is exact and seldom more expensive.
+            As in :func:`dprmt.training.norms.embedding_rows`, whose exact norms are seldom more expensive.
         layer, step, samples
             As in :meth:`squared_norms`.
 
