@@ -46,6 +46,7 @@ _NAMES = {
         "spike_map",
         "vector_overlaps",
     ),
+    "training.data": ("per_sample_losses",),
     "training.private_run": ("PrivateRun", "make_private"),
 }
 """Names that people meet first, by the subpackage that defines them."""

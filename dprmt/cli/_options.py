@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -155,9 +155,23 @@ class Number(Generic[AnyNumber]):
     def __call__(self, name: str, text: str) -> AnyNumber:
         """The number, checked."""
         try:
-            return self.check(name, self.kind(text), **self.limits)
-        except ValueError as error:
+            return self.check(name, _number(self.kind, text), **self.limits)
+        except (ValueError, ArithmeticError) as error:
             raise ParameterError(name, text, _allowed(error, self.check, **self.limits)) from None
+
+
+def _number(kind: type[AnyNumber], text: str) -> AnyNumber:
+    """A number from its text: 1e5 is an integer, too; 1/60000 is rounded down, the safe side of δ and σ."""
+    if kind is float and "/" in text:
+        exact = Fraction(text)
+        value = float(exact)
+        return kind(value if Fraction(value) <= exact else math.nextafter(value, -math.inf))
+    if kind is int and "e" in text.lower():
+        value = float(text)
+        if not value.is_integer() or abs(value) > 2.0**53:
+            raise ValueError(text)
+        return kind(value)
+    return kind(text)
 
 
 def real(**limits: Any) -> Number[float]:
@@ -213,7 +227,7 @@ def yes_or_no(name: str, text: str) -> bool:
     return check_choice(name, text, ("yes", "no")) == "yes"
 
 
-def _allowed(error: ValueError, check: Callable[..., Any], **limits: Any) -> str:
+def _allowed(error: Exception, check: Callable[..., Any], **limits: Any) -> str:
     """The allowed range in words, also where the text was not even a number."""
     if isinstance(error, ParameterError):
         return error.allowed
@@ -233,12 +247,22 @@ def read_options(namespace: argparse.Namespace, options: tuple[Option, ...]) -> 
     return values
 
 
-def leave_out(values: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
-    """Refuse options that mean nothing beside another one."""
-    for name in names:
-        if values.get(name):  # no option means anything at 0
-            value = "given" if values[name] is True else values[name]
-            raise ParameterError(name, value, f"left out where {where}")
+def leave_out(values: Mapping[str, Any], names: tuple[str, ...], where: str, needed: tuple[str, ...] = ()) -> None:
+    """Refuse all options at once that mean nothing beside another one, and name those that it needs."""
+    given = [name for name in names if values.get(name)]  # no option means anything at 0
+    missing = [name for name in needed if values[name] is None]
+    also = f", and so must {_flags(given[1:])}" if given[1:] else ""
+    if given:
+        value = "given" if values[given[0]] is True else values[given[0]]
+        instead = f"; give {_flags(missing)} instead" if missing else ""
+        raise ParameterError(given[0], value, f"left out where {where}{also}{instead}")
+    if missing:
+        more = f" with {_flags(missing[1:])}" if missing[1:] else ""
+        raise ParameterError(missing[0], None, f"given{more} where {where}")
+
+
+def _flags(names: Sequence[str]) -> str:
+    return " and ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 def add_command_with(

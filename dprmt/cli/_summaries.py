@@ -5,6 +5,7 @@ from __future__ import annotations
 SUMMARIES = {
     "epsilon": "ε of a training run at δ",
     "noise": "the smallest noise multiplier for a target (ε, δ), or for what an attacker may reach",
+    "steps": "the largest number of steps for a budget (ε, δ), all of it or what is left of it",
     "delta": "δ of a training run at ε",
     "probes": "how to spend a budget of products per layer on sketch and probes, with the ε of each choice",
     "tradeoff": "the trade-off curve of a training run (f-DP), as csv, JSON or picture",

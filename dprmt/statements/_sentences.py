@@ -58,7 +58,7 @@ def statement(worst: PrivacyBounds, run: Composition, *, epsilon: str, delta: st
     return (
         f"Training runs DP-SGD {_run(run)}.{_beside(run)}"
         f" The released model is (ε, δ)-differentially private with {epsilon} and {delta} {relation_sentence(run)}"
-        f" (both directions; the one that decides: {worst.direction}). The bound was computed"
+        f" ({_directions(worst)}). The bound was computed"
         f" with dprmt {__version__}, which charges discretization, truncation and rounding to it; the exact value for"
         f" {_whose(run)} is at least {round_down(worst.lower)}."
     )
@@ -164,6 +164,12 @@ def _beside(run: Composition) -> str:
     said = [release_sentence(release, times) for release, times in releases(run)]
     where = "in units of what neighbours can change"
     return f" Released beside the model, {where}: {'; '.join(said)}." if said else ""
+
+
+def _directions(worst: PrivacyBounds) -> str:
+    if worst.direction is None:
+        return "in either direction"
+    return f"both directions; the one that decides: {worst.direction}"
 
 
 def _whose(run: Composition) -> str:

@@ -11,7 +11,6 @@ import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import ClippedStep, make_private
@@ -59,17 +58,12 @@ def tied() -> nn.Module:
     return model
 
 
-def tied_gpt2() -> nn.Module:
-    return GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, n_positions=8, vocab_size=11))
-
-
 def frozen() -> nn.Module:
     return network().requires_grad_(False)
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "tied": (tied, "first.weight = second.weight"),
-    "tied language model": (tied_gpt2, "tie_word_embeddings=False"),
     "parameters without a forward pass": (
         lambda: nn.ParameterDict({"a": nn.Parameter(torch.ones(2))}),
         "model: ParameterDict",

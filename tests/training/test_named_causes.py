@@ -114,19 +114,6 @@ def test_a_convolution_of_any_padding_gets_its_own_gradients(mode: str) -> None:
     assert all(torch.allclose(one, two, rtol=1e-6) for one, two in zip(sums, expected, strict=True))
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_table_that_encoder_and_decoder_share(tied: bool) -> None:
-    """No option of the configuration parts them; freezing does."""
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
-    model = T5ForConditionalGeneration(T5Config(vocab_size=20, tie_word_embeddings=tied, **sizes)).train()
-    with pytest.raises(ParameterError, match=r"several embeddings share.*model\.shared\.requires_grad_\(False\)"):
-        private(model)
-    model.shared.requires_grad_(False)
-    private(model).close()
-
-
 @pytest.mark.parametrize("as_function", [True, False])
 def test_rows_that_are_sent_to_experts(as_function: bool) -> None:
     torch.manual_seed(0)

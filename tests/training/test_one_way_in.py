@@ -38,7 +38,7 @@ def test_a_backward_pass_outside_of_accumulate_is_refused(norms: str) -> None:
     model = nn.Linear(WIDTH, 2)
     step, before = private(model, norms), model.weight.detach().clone()
     losses = step.model(torch.randn(SIZE, WIDTH, requires_grad=True)).square().sum(1)
-    with pytest.raises(TrainingStateError, match=r"outside of accumulate\(\): write private\.accumulate"):
+    with pytest.raises(TrainingStateError, match=r"outside of accumulate\(\)"):
         losses.mean().backward()
     with pytest.raises(TrainingStateError, match=r"optimizer\.step\(\) outside of the private step"):
         step.optimizer.step()

@@ -22,8 +22,10 @@ from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dprmt import ParameterError
+from dprmt.accounting import Poisson
 from dprmt.training.harness._sampling import poisson_batches
-from dprmt.training.hugging_face import PoissonBatches
+from dprmt.training.private_run._batches import Draws
+from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.randomness import SecureRandom, _cipher, _secure, allocation
 
 KEY = bytes(range(32))
@@ -251,15 +253,15 @@ class NoDraws(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_what_is_drawn_securely_comes_from_the_cipher_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_drawn_securely_comes_from_the_cipher_alone() -> None:
     """Batches, allocations and noise, at any seed of torch's and numpy's; torch's own batches are noticed."""
-    two = [list(PoissonBatches(500, 40, secure=True)) for _ in range(2)]
-    assert two[0] != two[1]
-    monkeypatch.setattr(_secure.secrets, "token_bytes", lambda size: KEY)
-    batches, same, state = PoissonBatches(500, 40, secure=True), SecureRandom(KEY), torch.get_rng_state()
+    scheme, secure = Poisson(0.08), Randomness(bytes(32), True, secure=True)
+    batches, state = Draws(500, scheme, secure), torch.get_rng_state()
     with NoDraws():
-        drawn = list(batches)
-        assert drawn == [same.poisson_sample(500, batches.rate) for _ in drawn]
+        drawn = [batches.at(step) for step in range(2)]
+        assert drawn[0] != drawn[1]
+        key = secure.derive("Poisson sampling after 0 steps")
+        assert drawn[0] == SecureRandom(key).poisson_sample(500, 0.08)
         assert list(poisson_batches(500, 0.1, 3, SecureRandom(KEY))) == list(
             poisson_batches(500, 0.1, 3, SecureRandom(KEY))
         )
@@ -267,4 +269,4 @@ def test_what_is_drawn_securely_comes_from_the_cipher_alone(monkeypatch: pytest.
         SecureRandom(KEY).add_normal(torch.zeros(100))
     assert torch.equal(state, torch.get_rng_state())
     with NoDraws(), pytest.raises(AssertionError):
-        list(PoissonBatches(500, 40))
+        Draws(500, scheme, Randomness(bytes(32), True, False)).at(0)

@@ -279,14 +279,6 @@ def test_looking_changes_nothing() -> None:
     assert torch.equal(sums[0][1], sums[1][1])
 
 
-def test_a_batch_of_one_shows_nothing_and_the_next_is_looked_at() -> None:
-    step = private(Single().train(), replay=0.0)
-    step.accumulate(partial(over_the_largest, step), samples=[0], step=0, batch=rows()[:1])
-    assert step.replays == 0
-    with pytest.raises(TrainingStateError, match="depends on other samples"):
-        step.accumulate(partial(over_the_largest, step), samples=range(1, 7), step=0, batch=rows())
-
-
 def test_losses_given_as_a_tensor_are_not_run_again() -> None:
     """And the step says so."""
     step = private(Single().train(), replay=1.0)
@@ -606,19 +598,6 @@ def test_losses_that_are_nearly_zero_are_not_refused_for_their_rounding() -> Non
         found = step.accumulate(losses, samples=range(40), step=number, batch=(x, y))
         step.step()
     assert float(found.median()) < 1e-5
-
-
-def test_one_sample_is_not_run_twice() -> None:
-    calls = []
-    step = private(Single().train(), replay=1.0)
-
-    def losses(x: torch.Tensor) -> torch.Tensor:
-        calls.append(len(x))
-        return plain(step, x)
-
-    for number in range(3):
-        step.accumulate(losses, samples=[number], step=0, batch=rows()[:1])
-    assert calls == [1, 1, 1]
 
 
 @pytest.mark.parametrize("size", [1, SIZE])

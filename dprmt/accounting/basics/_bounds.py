@@ -125,11 +125,12 @@ def worst_of(by_direction: dict[Direction, PrivacyBounds]) -> PrivacyBounds:
     """
     name = max(by_direction, key=lambda direction: by_direction[direction].upper)
     lower = max(bounds.lower for bounds in by_direction.values())
+    alike = len(set(by_direction.values())) == 1 and by_direction[name].direction is None  # samples are replaced
     return PrivacyBounds(
         lower=lower,
         estimate=max(bounds.estimate for bounds in by_direction.values()),
         upper=by_direction[name].upper,
-        direction=name,
+        direction=None if alike else name,
         is_narrow=by_direction[name].is_narrow or all(b.is_narrow or b.upper <= lower for b in by_direction.values()),
         at_delta=by_direction[name].at_delta,
         at_epsilon=by_direction[name].at_epsilon,

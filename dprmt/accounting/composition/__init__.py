@@ -19,6 +19,7 @@ from dprmt.accounting.composition._solve import (
     improve,
     intersection,
     interval,
+    is_hopeless,
     levels,
     solve,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "improve",
     "intersection",
     "interval",
+    "is_hopeless",
     "least_upper",
     "levels",
     "log_kappa",

@@ -13,7 +13,16 @@ from numpy.typing import ArrayLike
 
 from dprmt._validation import ParameterError, check_count, check_real
 from dprmt.accounting.basics import LARGEST_EPSILON, Direction, PrivacyBounds, phases_html, worst_of
-from dprmt.accounting.composition import DeltaAtEpsilon, EpsilonAtDelta, Progress, Question, improve, interval, solve
+from dprmt.accounting.composition import (
+    DeltaAtEpsilon,
+    EpsilonAtDelta,
+    Progress,
+    Question,
+    improve,
+    interval,
+    is_hopeless,
+    solve,
+)
 from dprmt.accounting.mechanisms._releases import Disclosure, Release
 from dprmt.accounting.mechanisms._sampling import Sampling
 from dprmt.accounting.pairs import Neighbours, Schedule, Step, ZeroOut
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
 
 _BOTH: tuple[Direction, Direction] = ("remove", "add")
 _LEAST_DELTA = 1e-290
+_LOOSE = 1.25  # an upper end over the lower one, beyond which composed curves may be the smaller
 
 
 class Composable(Protocol):
@@ -450,9 +460,9 @@ class Composition(Questions):
         """Bounds by the first analysis; where they stay wide, the upper one may come from another valid one."""
         if not self.has_pairs:
             return bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
-        progress = Progress(enough)
-        bounds = solve(self.schedule(), question, direction, tolerance, progress)
-        if bounds.is_narrow or bounds.upper <= enough:
+        progress, schedule = Progress(enough), self.schedule()
+        bounds = solve(schedule, question, direction, tolerance, progress)
+        if bounds.is_narrow or bounds.upper <= enough or is_hopeless(schedule, question, bounds):
             return bounds
         for choice in range(max(len(mechanism.fallback_steps()) for mechanism, _ in self.phases)):
             if bounds.is_narrow or bounds.upper <= enough:
@@ -463,7 +473,7 @@ class Composition(Questions):
                 for unit in mechanism.sampling.schedule(_fallback(mechanism, choice), steps)
             ]
             bounds = improve(bounds, schedule, question, tolerance, progress)
-        if self.neighbours.is_replacement and not bounds.is_narrow and bounds.upper > enough:
+        if self.neighbours.is_replacement and bounds.upper > max(enough, _LOOSE * bounds.lower):
             return self._smaller_by_curves(bounds, question, direction, tolerance)
         return bounds
 
@@ -475,11 +485,6 @@ class Composition(Questions):
         if curves.upper >= bounds.upper:
             return bounds
         return interval(bounds.lower, max(curves.upper, bounds.lower), direction, question, tolerance)
-
-
-def solved(run: Composition, question: Question, direction: Direction, tolerance: float) -> PrivacyBounds:
-    """Bounds for one adjacency direction."""
-    return run._solve(question, direction, tolerance)
 
 
 Phase: TypeAlias = tuple[Composable, int] | Release | Composition | Fixed

@@ -27,12 +27,17 @@ from dprmt.training.clipping._formed_layers import WholeModule
 from dprmt.training.clipping._policy import Contribution, Layer, NormPolicy, Samples, Use, joined
 from dprmt.training.clipping._sample_axes import output_axis
 from dprmt.training.clipping._sample_wise import SampleWiseForward
+from dprmt.training.clipping._tied_weights import add_inner_products, tied_tables
 from dprmt.training.clipping._trainable_modules import is_torch_layer
 from dprmt.training.clipping._unit_rows import UnitRows
 from dprmt.training.norms import UNIT_ROUNDOFF, NormRecord, rounding_margin
 
 UNKNOWN_TOKENS = 65_000  # additions per entry that the default margin, 2⁻¹³ in float32, is for
-_OUTSIDE = "write private.accumulate(lambda batch: <one loss per sample>, batch=batch, samples=..., step=...)"
+_OUTSIDE = "private.step(lambda rows: <one loss per sample>, batch) instead of loss.backward()"
+_SEVERAL_CALLS = (
+    "a module whose one forward pass makes all calls, or units=Units(1, regime='alone'), which runs each row alone; "
+    "torch.no_grad() for calls that are not trained on"
+)
 _MIXED = "the first axis of every trainable layer, and of the losses, with no sample in another's loss"
 _ELSEWHERE = (
     "used through its own layer only: this one also gets a gradient from elsewhere in the model; "
@@ -54,6 +59,7 @@ class Capture:
         self.model, self.layers, self._policy = model, list(layers), policy
         self.record = NormRecord([record for layer in self.layers for record in layer.records()])
         double = all(p.dtype == torch.float64 for p in model.parameters() if p.requires_grad)
+        self._tied = tied_tables(layer.module for layer in self.layers)
         self._terms = self._longest_chain()
         self._most_tokens = dict.fromkeys(self.layers, 0)
         self._margins = {
@@ -160,6 +166,9 @@ class Capture:
         """Squared norms over all layers after the backward pass, shape (B,), and what they are of."""
         for layer in list(self.waiting):  # a use whose output the losses do not depend on has no gradient
             self._measure(layer)
+        if self._tied and self.squared is not None:
+            squared = add_inner_products(self.squared, self.contributions, self._tied, rounding=self.rounding)
+            return squared, self.contributions
         return self.squared, self.contributions
 
     def finish(self) -> None:
@@ -204,8 +213,7 @@ class Capture:
                 todo = "change parameters before that, or their .data alone"
                 raise TrainingStateError(f"{name} was {how} since the model was made private: {todo}")
         if self._forward:
-            todo = "use torch.no_grad() for what is not trained on, discard() after an error"
-            raise TrainingStateError(f"a second forward pass in one micro-batch: {todo}")
+            raise TrainingStateError(f"a second forward pass in one micro-batch.\nFix: {_SEVERAL_CALLS}")
 
     def _follow(self, layer: Layer) -> None:
         module = layer.module
@@ -304,7 +312,7 @@ class Capture:
         """Note a use that the backward pass has come to. ``first``: has the samples as first axis."""
         if not self._expected:
             raise TrainingStateError(
-                f"a backward pass outside of accumulate(): {_OUTSIDE}, or call model.eval() before the forward pass"
+                f"a backward pass outside of accumulate().\nFix: {_OUTSIDE}, or model.eval() before the forward pass"
             )
         size = self._size
         assert size is not None

@@ -18,7 +18,7 @@ from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.subspaces import Subspaces
 
-ONLY_STEP = "call the private step's step(), which adds the noise, moves the optimizer and clears the sum"
+ONLY_STEP = "private.step(...) alone, which adds the noise, moves the optimizer and clears the sum"
 _NOISE_PIECE = 1 << 16
 _DRAWN_TOGETHER = 16  # by torch, whose last sixteen overlap those before; fewer come from another method
 
@@ -110,13 +110,13 @@ class NoisySum:
             If a private step has added samples to the sum and not stepped.
         """
         if not self.may_step and any(getattr(value, "summed_grad", None) is not None for value in self.params):
-            raise TrainingStateError(f"zero_grad() between accumulate() and step() drops samples: {ONLY_STEP}")
+            raise TrainingStateError(f"zero_grad() between accumulate() and step() drops samples.\nFix: {ONLY_STEP}")
         super().zero_grad(set_to_none)  # type: ignore[misc]
 
     def accumulate(self) -> None:
         """Without a sample the sum is zero."""
         if not self.may_step:
-            raise TrainingStateError(f"optimizer.step() outside of the private step: {ONLY_STEP}")
+            raise TrainingStateError(f"optimizer.step() outside of the private step.\nFix: {ONLY_STEP}")
         for parameter in self.params:
             if getattr(parameter, "summed_grad", None) is None:
                 sum_of(parameter, self.released_shape(parameter))

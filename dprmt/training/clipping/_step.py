@@ -19,7 +19,7 @@ from dprmt.training.clipping._replay import Replay
 from dprmt.training.clipping._sample_wise import checkpointing_by_name
 from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, clip_factors, sample_names
-from dprmt.training.randomness import draws_from
+from dprmt.training.randomness import draws_from, secret_generator
 from dprmt.training.subspaces import Subspaces
 
 Identities: TypeAlias = Sequence[SampleId] | torch.Tensor
@@ -103,7 +103,7 @@ def _new_rows(rows: Samples, known: set[bytes]) -> set[bytes]:
 
 def _only_when(private: NoisySum, *_: Any) -> None:
     if not private.may_step:
-        raise TrainingStateError(f"a step of the optimizer that was made private: {ONLY_STEP}")
+        raise TrainingStateError(f"a step of the optimizer that was made private.\nFix: {ONLY_STEP}")
 
 
 class LogicalStep:
@@ -417,6 +417,8 @@ class ClippedStep(LogicalStep):
         try:
             with checkpointing_by_name():
                 self._replay.look(losses, batch, size)
+                for generator in self._replay.generators:  # of the model's own: their seed may be known
+                    generator.set_state(secret_generator(generator.device).get_state())
                 return losses(batch)
         except BaseException:
             self.discard()

@@ -14,7 +14,7 @@ _LOOP = "private.step(losses_of, batch), or private.accumulate(losses_of, part) 
 class Guard:
     """Checks that the model is the planned one, in training mode, and that nothing else touches its gradients.
 
-    Between two calls of a private step one parameter, the smallest, holds a gradient of zeros. ``zero_grad``, clipping,
+    Between two calls of a private step one parameter, the smallest, holds a gradient of ones. ``zero_grad``, clipping,
     unscaling and a backward pass all replace it or write into it.
     """
 
@@ -22,7 +22,7 @@ class Guard:
         self._model, self._planned = model, _facts(model)
         trained = [value for value in model.parameters() if value.requires_grad]
         self._watched = min(trained, key=lambda value: value.numel())
-        self._zeros: Any = None
+        self._ones: Any = None
         self._version = 0
 
     def begin(self) -> None:
@@ -41,19 +41,19 @@ class Guard:
             )
 
     def watch(self) -> None:
-        """Leave gradients of zeros, until the private step goes on."""
+        """Leave gradients of ones, until the private step goes on."""
         with torch.no_grad():
-            self._zeros = torch.zeros_like(self._watched)
-        self._watched.grad = self._zeros
-        self._version = self._zeros._version
+            self._ones = torch.ones_like(self._watched)
+        self._watched.grad = self._ones
+        self._version = self._ones._version
 
     def release(self) -> None:
         """Take them away, and raise if something changed them."""
-        zeros, self._zeros = self._zeros, None
-        if zeros is None:
+        ones, self._ones = self._ones, None
+        if ones is None:
             return
         found, self._watched.grad = self._watched.grad, None
-        if found is not zeros or zeros._version != self._version:
+        if found is not ones or ones._version != self._version or not bool((ones == 1).all()):
             raise TrainingStateError(
                 "gradients were changed in the middle of a private step: by zero_grad(), clip_grad_norm_(), a "
                 f"GradScaler or loss.backward().\nFix: {_LOOP}."
@@ -61,8 +61,8 @@ class Guard:
 
     def forget(self) -> None:
         """Take them away unseen."""
-        if self._zeros is not None:
-            self._zeros = self._watched.grad = None
+        if self._ones is not None:
+            self._ones = self._watched.grad = None
 
 
 def _facts(model: torch.nn.Module) -> dict[str, tuple[Any, ...]]:

@@ -17,7 +17,7 @@ from dprmt import __version__
 from dprmt._validation import ParameterError, TrainingStateError, check_real
 from dprmt.accounting import DPSGD, FixedOrder, PrivacyBounds, compose
 from dprmt.statements import round_up
-from dprmt.training.clipping import ClippingPlan, ShardedStep
+from dprmt.training.clipping import ClippingPlan, ShardedStep, UnitStep
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.private_run._batches import Draws, MicroBatch, Part, PrivateBatch, Source
 from dprmt.training.private_run._guards import Guard
@@ -351,6 +351,8 @@ class PrivateRun:
             raise TrainingStateError(f"a micro-batch is added once.\nFix: {_ONCE}")
         self._guard.begin()
         self._guard.release()
+        if not isinstance(self._inner, UnitStep):
+            self._inner.discard()  # forward passes between steps, which nothing is trained on
         self._inner.draw_from(self._key("dropout", str(self._attempts), str(part._number), str(rank())))
         named = {} if part._owners is None else {"units": part._owners}
         inside = self._inner.standing_in() if part._stands_in else nullcontext()  # type: ignore[union-attr]
@@ -359,6 +361,13 @@ class PrivateRun:
                 losses = self._inner.accumulate(
                     losses_of, batch=part.rows, samples=part._positions, step=self._attempts, **named
                 )
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+            raise TrainingStateError(
+                "losses_of computes gradients itself, as a gradient penalty does; it may only return losses.\n"
+                "Fix: no backward() in it; with units=Units(1, regime='alone') in make_private, autograd.grad is right."
+            ) from error
         finally:
             self._guard.watch()
         part._is_added = True

@@ -17,11 +17,8 @@ def name(label):
 
 def collate(rows):
     letters, labels = zip(*rows, strict=True)
-    return {
-        "letters": pad_sequence(list(letters), batch_first=True),
-        "lengths": torch.tensor([len(row) for row in letters]),
-        "labels": torch.tensor(labels),
-    }
+    lengths = torch.tensor([len(row) for row in letters])
+    return pad_sequence(list(letters), batch_first=True), lengths, torch.tensor(labels)
 
 
 class CharLSTM(nn.Module):
@@ -39,11 +36,11 @@ loader = DataLoader(names, batch_size=40, shuffle=True, collate_fn=collate)
 model = CharLSTM()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 for _ in range(4):
-    for batch in loader:
+    for letters, lengths, labels in loader:
         optimizer.zero_grad()
-        loss = cross_entropy(model(batch["letters"], batch["lengths"]), batch["labels"])
+        loss = cross_entropy(model(letters, lengths), labels)
         loss.backward()
         optimizer.step()
 model.eval()
-test = collate([name(label % 2) for label in range(100)])
-score = float((model(test["letters"], test["lengths"]).argmax(1) == test["labels"]).float().mean())
+letters, lengths, labels = collate([name(label % 2) for label in range(100)])
+score = float((model(letters, lengths).argmax(1) == labels).float().mean())

@@ -19,11 +19,8 @@ def name(label):
 
 def collate(rows):
     letters, labels = zip(*rows, strict=True)
-    return {
-        "letters": pad_sequence(list(letters), batch_first=True),
-        "lengths": torch.tensor([len(row) for row in letters]),
-        "labels": torch.tensor(labels),
-    }
+    lengths = torch.tensor([len(row) for row in letters])
+    return pad_sequence(list(letters), batch_first=True), lengths, torch.tensor(labels)
 
 
 class CharLSTM(nn.Module):
@@ -42,10 +39,8 @@ model = CharLSTM()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 private = make_private(model, optimizer, loader, norms="exact", clipping_norm=1, epochs=4, target_epsilon=8, delta=1e-4)
 for batch in private:
-    private.step(
-        lambda row: cross_entropy(model(row["letters"], row["lengths"]), row["labels"], reduction="none"), batch
-    )
+    private.step(lambda rows: cross_entropy(model(*rows[:2]), rows[2], reduction="none"), batch)
 print(private.epsilon())
 model.eval()
-test = collate([name(label % 2) for label in range(100)])
-score = float((model(test["letters"], test["lengths"]).argmax(1) == test["labels"]).float().mean())
+letters, lengths, labels = collate([name(label % 2) for label in range(100)])
+score = float((model(letters, lengths).argmax(1) == labels).float().mean())

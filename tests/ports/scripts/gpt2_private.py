@@ -4,8 +4,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from dprmt import make_private
-from dprmt.training.data import per_sample_losses
+from dprmt import make_private, per_sample_losses
 
 torch.manual_seed(0)
 model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_positions=16, n_embd=24, n_layer=2, n_head=2))

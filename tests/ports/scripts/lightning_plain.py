@@ -17,18 +17,18 @@ loader = DataLoader(rows, batch_size=80, shuffle=True)
 class Classifier(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.network = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.ReLU(), torch.nn.Linear(24, 2))
+        self.net = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.ReLU(), torch.nn.Linear(24, 2))
 
     def train_dataloader(self):
         return loader
 
     def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.network.parameters(), lr=1.0)
-        return optimizer
+        sgd = torch.optim.SGD(self.net.parameters(), lr=1.0)
+        return sgd
 
     def training_step(self, batch, index):
         points, labels = batch
-        loss = cross_entropy(self.network(points), labels)
+        loss = cross_entropy(self.net(points), labels)
         self.log("loss", loss)
         return loss
 
@@ -36,4 +36,4 @@ class Classifier(lightning.LightningModule):
 module = Classifier()
 quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 lightning.Trainer(max_epochs=4, accelerator="cpu", **quiet).fit(module)
-score = float((module.network(points).argmax(1) == rows.tensors[1]).float().mean())
+score = float((module.net(points).argmax(1) == rows.tensors[1]).float().mean())

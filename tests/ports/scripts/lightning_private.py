@@ -21,23 +21,22 @@ class Classifier(lightning.LightningModule):
 
     def __init__(self):
         super().__init__()
-        self.network = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.ReLU(), torch.nn.Linear(24, 2))
+        self.net = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.ReLU(), torch.nn.Linear(24, 2))
 
     def train_dataloader(self):
         return self.private.epoch()
 
     def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.network.parameters(), lr=1.0)
-        budget = {"norms": "exact", "clipping_norm": 1.0, "epochs": 4, "noise_multiplier": 1.0}
-        self.private = make_private(self.network, optimizer, loader, **budget)
-        return optimizer
+        sgd = torch.optim.SGD(self.net.parameters(), lr=1.0)
+        self.private = make_private(self.net, sgd, loader, norms="exact", clipping_norm=1, epochs=4, noise_multiplier=1)
+        return sgd
 
     def training_step(self, batch, index):
-        self.private.step(lambda row: cross_entropy(self.network(row[0]), row[1], reduction="none"), batch)
+        self.private.step(lambda row: cross_entropy(self.net(row[0]), row[1], reduction="none"), batch)
 
 
 module = Classifier()
 quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 lightning.Trainer(max_epochs=4, accelerator="cpu", **quiet).fit(module)
-score = float((module.network(points).argmax(1) == rows.tensors[1]).float().mean())
+score = float((module.net(points).argmax(1) == rows.tensors[1]).float().mean())
 print(module.private.epsilon(delta=1e-4))

@@ -5,8 +5,7 @@ from peft import LoraConfig, get_peft_model
 from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from dprmt import make_private
-from dprmt.training.data import per_sample_losses
+from dprmt import make_private, per_sample_losses
 
 torch.manual_seed(0)
 sizes = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -4,8 +4,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup
 
-from dprmt import make_private
-from dprmt.training.data import per_sample_losses
+from dprmt import make_private, per_sample_losses
 
 torch.manual_seed(0)
 config = BertConfig(
@@ -27,9 +26,10 @@ optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad]
 schedule = get_linear_schedule_with_warmup(optimizer, 2, 3 * len(loader))
 model.train()
 private = make_private(model, optimizer, loader, norms="ghost", clipping_norm=1, epochs=3, target_epsilon=8, delta=1e-4)
-for batch in private:
-    private.step(lambda rows: per_sample_losses(model, rows), batch)
-    schedule.step()
+for _ in range(3):
+    for batch in private.epoch():
+        private.step(lambda rows: per_sample_losses(model, rows), batch)
+        schedule.step()
 print(private.epsilon())
 model.eval()
 test = next(iter(DataLoader([sentence(label % 2) for label in range(60)], batch_size=60)))

@@ -16,9 +16,25 @@ import numpy as np
 Reader: TypeAlias = Callable[[], Any]
 _T = TypeVar("_T")
 
-_SAFETENSORS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "C64": "<c8", "BOOL": "?"}
+_SAFETENSORS = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "F8_E5M2": "u1",
+    "F8_E4M3": "u1",
+    "C64": "<c8",
+    "BOOL": "?",
+}
 _SAFETENSORS |= {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)}
 """Types in NumPy's spelling; bfloat16, which NumPy lacks, is the upper half of a float32."""
+
+_CODES = np.arange(128)
+_EXPONENT, _FRACTION = _CODES >> 3, (_CODES & 7) / 8
+_HALF = np.where(_EXPONENT == 0, _FRACTION * 2.0**-6, (1 + _FRACTION) * 2.0 ** (_EXPONENT - 7))
+_HALF[127] = np.nan
+_E4M3 = np.concatenate([_HALF, -_HALF]).astype(np.float32)
+"""The values of 8-bit floats without infinities."""
 
 _TORCH = (".pt", ".pth", ".ckpt", ".bin")
 _PREFERRED = ((".safetensors",), _TORCH, (".npz", ".npy"))
@@ -56,6 +72,8 @@ def open_tensors(path: Path) -> dict[str, Reader]:
     """
     if path.is_dir():
         return _open_folder(path)
+    if path.name.endswith(".index.json"):
+        return _open_shards(path)
     suffix = path.suffix.lower()
     if suffix not in _FORMATS:
         raise UnreadableFileError("a file that ends in " + ", ".join(_FORMATS) + ", or a folder of them")
@@ -72,6 +90,18 @@ def _open_folder(folder: Path) -> dict[str, Reader]:
         if chosen:
             return _joined(chosen)
     raise UnreadableFileError("a folder with a file that ends in " + ", ".join(_FORMATS))
+
+
+def _open_shards(index: Path) -> dict[str, Reader]:
+    # The shards that an index file of Hugging Face names; none may lie elsewhere.
+    def shards() -> set[str]:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        if any(Path(name).name != name for name in names):
+            raise UnreadableFileError("an index of files beside it")
+        return names
+
+    paths = [index.parent / name for name in sorted(_guarded(shards, ".json"))]
+    return _joined({path: open_tensors(path) for path in paths})
 
 
 def _joined(files: Mapping[Path, dict[str, Reader]]) -> dict[str, Reader]:
@@ -139,7 +169,11 @@ def _read_safetensor(path: Path, offset: int, dtype: str, shape: list[int]) -> A
     if dtype not in _SAFETENSORS:
         return np.broadcast_to(np.zeros((), "V1"), shape)
     values = np.fromfile(path, _SAFETENSORS[dtype], math.prod(shape), offset=offset).reshape(shape)
-    return (values.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else values
+    if dtype == "BF16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    if dtype == "F8_E5M2":  # the upper half of a float16
+        return (values.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
+    return _E4M3[values] if dtype == "F8_E4M3" else values
 
 
 def _open_torch(path: Path) -> dict[str, Reader]:
