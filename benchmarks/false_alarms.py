@@ -1,6 +1,6 @@
 """How often `dprmt spectrum` calls noise a spike: ``python -m benchmarks.false_alarms`` counts and writes it down.
 
-What it counts is the command's own rule, `noisy_spectrum` at a rate of 1 %, on white noise of five shapes, 4,000 of each.
+What it counts is the command's own rule, `noisy_spectrum` at 1 %, on white noise of five shapes, 4,000 of each.
 """
 
 from __future__ import annotations
