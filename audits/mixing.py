@@ -440,9 +440,9 @@ def _sum(code: Code, model: nn.Module, batches: Sequence[Batch]) -> torch.Tensor
 
 
 def _unguarded(step: ClippedStep, losses: Losses, batch: Batch, number: int) -> None:
-    step._looked()  # a hook that mixes gradients is seen by the first look whatever is given: here, what if it were not
+    step._was_checked = True  # gradients that mix are seen in tensors too: here, what if they were not
     found = losses(step.model, batch)
-    step._samplers.uses._buffers = {}  # buffers that change are refused whatever is given: here, what if they were not
+    step._capture._buffers = {}  # buffers that change are refused whatever is given: here, what if they were not
     step.accumulate(found, samples=_names(batch), step=number)
 
 

@@ -32,7 +32,7 @@ def pairs_of(kind: str, side: str) -> list[PublicPair]:
     steps = {
         "exact": [DPSGD(sigma, 0.05).step() for sigma in noise],
         "rates": [DPSGD(1.0, rate).step() for rate in (0.01, 0.02, 0.05, 0.3, 1.0)],
-        "known": [DPSGD(sigma, 0.05, Hutchinson(24)).step() for sigma in noise],
+        "known": [DPSGD(sigma, 0.05, Hutchinson(24, secret=False)).step() for sigma in noise],
     }[kind]
     return [step.pairs(96, TAIL)[side == "lower"] for step in steps]
 
@@ -91,7 +91,7 @@ def test_cells_are_those_of_each_pair(kind: str, monkeypatch: pytest.MonkeyPatch
 
 @given(st.floats(0.3, 5.0), st.floats(1e-6, 1.0), st.sampled_from([None, 9, 40]))
 def test_most_variation_is_that_of_the_discrete_law_and_no_less_than_the_truth(sigma, rate, probes) -> None:
-    mechanism = DPSGD(sigma, rate) if probes is None else DPSGD(sigma, rate, Hutchinson(probes))
+    mechanism = DPSGD(sigma, rate) if probes is None else DPSGD(sigma, rate, Hutchinson(probes, secret=False))
     upper, lower = mechanism.step().pairs(64, 1e-12)
     ends = directed_range(upper, 1e-12, "remove")
     law, _ = law_of_step(upper, ends, rough_meshing("remove", 1e-4, 1.05))
@@ -102,7 +102,7 @@ def test_most_variation_is_that_of_the_discrete_law_and_no_less_than_the_truth(s
 @given(st.floats(0.03, 0.4), st.floats(1e-3, 1.0), st.sampled_from([2, 9, 40, 400]))
 def test_most_variation_covers_spectra_that_rank_one_does_not(sigma, rate, probes) -> None:
     """X = 1 is one of them, and with so little noise worse than rank one."""
-    upper, _ = DPSGD(sigma, rate, Hutchinson(probes)).step().pairs(64, 1e-12)
+    upper, _ = DPSGD(sigma, rate, Hutchinson(probes, secret=False)).step().pairs(64, 1e-12)
     exact = rate * float(2.0 * ndtr(0.5 / sigma) - 1.0)
     assert most_variation(upper, directed_range(upper, 1e-12, "remove"), "remove", 1e-4) >= exact
 
@@ -159,7 +159,7 @@ def test_phases_without_sampling_and_with_little_noise_are_answered_in_both_dire
 def mixed_phases() -> list[tuple[DPSGD, int]]:
     noise = np.linspace(0.8, 1.6, 9)
     phases: list[tuple[DPSGD, int]] = [(DPSGD(sigma, 0.02), 3) for sigma in noise]
-    phases += [(DPSGD(sigma, 0.02, Hutchinson(24)), 2) for sigma in noise]
+    phases += [(DPSGD(sigma, 0.02, Hutchinson(24, secret=False)), 2) for sigma in noise]
     phases += [(DPSGD(sigma, 0.01 * sigma), 4) for sigma in noise]
     return [*phases, (DPSGD(1.0, 0.02, Hutchinson(24, secret=True)), 2)]
 
@@ -184,7 +184,7 @@ def test_one_phase_more_among_many_never_lowers_a_bound_below_the_others() -> No
 
 def test_losses_far_beyond_the_question_count_as_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few probes: of a tail of losses up to 1e4, δ(0) sees that they are large; told apart, they cost the mesh."""
-    phases = [(DPSGD(sigma, 0.03, Hutchinson(8)), 2) for sigma in (0.8, 1.2)]
+    phases = [(DPSGD(sigma, 0.03, Hutchinson(8, secret=False)), 2) for sigma in (0.8, 1.2)]
 
     def bounds() -> tuple[float, float]:
         at = Level(compose(phases).schedule(), DeltaAtEpsilon(0.0), "remove", -1)
@@ -203,15 +203,15 @@ def test_a_finer_mesh_narrows_phases_too() -> None:
     """Nodes beside the means of the commonest losses cost a lower bound 2 % here, on a mesh a third as wide."""
     exact, known = [(1.0567, 8), (1.3559, 9)], [(0.9149, 10), (1.3943, 2), (1.0768, 14), (1.3153, 13)]
     phases = [(DPSGD(sigma, 0.00434), steps) for sigma, steps in exact]
-    phases += [(DPSGD(sigma, 0.00434, Hutchinson(16)), steps) for sigma, steps in known]
+    phases += [(DPSGD(sigma, 0.00434, Hutchinson(16, secret=False)), steps) for sigma, steps in known]
     assert compose(phases).epsilon(4.57e-6).is_narrow
 
 
 @pytest.mark.parametrize(("noise_multiplier", "steps", "delta"), [(0.5, 50, 1e-5), (0.3, 7, 1e-8)])
 def test_two_public_probes_without_sampling_have_an_answer_where_epsilon_is_in_millions(noise_multiplier, steps, delta):
     """Losses have no end here, and one 1/X decides: P(ΣV > v) ≈ T/v, and ε is half of that variance."""
-    mechanism = DPSGD(noise_multiplier, 1.0, Hutchinson(2))
-    alone = mechanism.epsilon(steps, delta)
+    mechanism = DPSGD(noise_multiplier, 1.0, Hutchinson(2, secret=False))
+    alone = mechanism.epsilon(steps=steps, delta=delta)
     assert alone.upper <= 1.002 * alone.lower
     assert alone.lower <= steps / (2 * noise_multiplier**2 * delta) <= alone.upper
     assert compose([(mechanism, steps)]).epsilon(delta) == alone

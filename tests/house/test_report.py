@@ -203,11 +203,11 @@ def test_entropies_of_known_spectra() -> None:
 
 def test_a_speed_up_saves_what_fewer_steps_cost_less() -> None:
     run = Run(name="small", sample_rate=0.05, steps=40)
-    exact = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(40, run.delta)
+    exact = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(steps=40, delta=run.delta)
     table = _privacy.savings_table(run, [Row(None, {"exact": exact}, {})])
     assert [row[1] for row in table.rows] == ["38", "36", "32", "28"]
     low, high = (float(end) for end in table.rows[2][3].split(" to "))
-    fewer = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(32, run.delta)
+    fewer = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(steps=32, delta=run.delta)
     assert low - 5e-4 <= exact.estimate - fewer.estimate <= high + 5e-4
 
 

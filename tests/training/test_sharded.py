@@ -271,7 +271,7 @@ def _partly() -> nn.Module:
 def _with_rank() -> Any:
     from dprmt.accounting import Hutchinson
 
-    return Hutchinson(4, rank=40)
+    return Hutchinson(4, secret=False, rank=40)
 
 
 def refusals(rank: int, size: int) -> dict[str, str]:

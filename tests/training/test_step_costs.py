@@ -236,7 +236,7 @@ def test_epsilon_is_the_accountants() -> None:
     for way in WAYS:
         plan = plan_private(network(192), norms=way, clipping_norm=1.0, expected_batch_size=4.0, tokens=256)
         mechanism = plan.record.mechanism(1.0, RUN["sampling"])
-        assert of(costs, way).epsilon == mechanism.epsilon(RUN["steps"], RUN["delta"]).upper
+        assert of(costs, way).epsilon == mechanism.epsilon(steps=RUN["steps"], delta=RUN["delta"]).upper
     assert of(costs, "exact").epsilon == of(costs, "formed").epsilon == of(costs, "ghost").epsilon
 
 

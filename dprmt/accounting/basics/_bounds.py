@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import Literal
 
+from dprmt._rounding import fixed, round_down, round_up
 from dprmt.accounting.basics._notebook import bounds_html
-from dprmt.accounting.basics._outward import outward
 
 Direction = Literal["remove", "add"]
 Side = Literal["upper", "lower"]
@@ -20,8 +19,9 @@ _DECIDES = {"remove": "removing", "add": "adding"}
 class PrivacyBounds:
     """A certified interval around a privacy quantity (ε or δ). Unpacks as ``lower, estimate, upper``.
 
-    It prints as a sentence whose numbers are rounded outward; ``float(bounds)`` is ``upper``, and ``f"{bounds:.2f}"``
-    is ``upper`` rounded *up*, so that what is printed holds. ``pandas.DataFrame([bounds])`` has named columns.
+    It prints as a sentence whose numbers are rounded outward. ``float(bounds)`` is the end that is safe to report, and
+    ``f"{bounds:.2f}"`` is this end rounded outward, so that what is printed holds. The safe end is ``upper``, but
+    ``lower`` for an attacker's error. ``pandas.DataFrame([bounds])`` has named columns.
 
     Attributes
     ----------
@@ -30,14 +30,16 @@ class PrivacyBounds:
     estimate : float
         A guess between the bounds; carries no guarantee.
     upper : float
-        The quantity is at most this. Report this one.
+        The quantity is at most this. Report this one, unless ``safe`` says "lower".
     direction : {"remove", "add"} or None
-        The adjacency direction that decides, where that is known.
+        The adjacency direction that decides; None where it is unknown, or where both are the same (replacement).
     is_narrow : bool
         Whether the interval is as narrow as was asked. Where it is not, the bounds hold all the same, and
         ``estimate`` is kept near ``upper``.
     at_delta, at_epsilon : float or None
         The δ at which ε was asked for, or the ε at which δ was. None in bounds that were made by hand.
+    safe : {"upper", "lower"}
+        The end to report: "lower" of an attacker's error, which more privacy makes larger.
 
     Examples
     --------
@@ -58,6 +60,7 @@ class PrivacyBounds:
     is_narrow: bool = field(default=True, compare=False)
     at_delta: float | None = field(default=None, compare=False, repr=False)
     at_epsilon: float | None = field(default=None, compare=False, repr=False)
+    safe: Side = field(default="upper", compare=False, repr=False)
 
     @property
     def ndim(self) -> int:
@@ -65,11 +68,11 @@ class PrivacyBounds:
         return 0
 
     def __float__(self) -> float:
-        return self.upper
+        return self.upper if self.safe == "upper" else self.lower
 
     def __str__(self) -> str:
         # In letters that every terminal has: a program that prints its answer must not end on an encoding.
-        interval = f"between {outward(self.lower, ROUND_FLOOR)} and {outward(self.upper, ROUND_CEILING)}"
+        interval = f"between {round_down(self.lower)} and {round_up(self.upper)}"
         if self.at_delta is not None:
             interval = f"epsilon is {interval} at delta = {self.at_delta:g}"
         elif self.at_epsilon is not None:
@@ -82,10 +85,7 @@ class PrivacyBounds:
     def __format__(self, spec: str) -> str:
         if not spec:
             return str(self)
-        if not math.isfinite(self.upper):
-            return format(self.upper, spec)
-        with localcontext(rounding=ROUND_CEILING):
-            return format(Decimal(repr(float(self.upper))), spec)
+        return fixed(float(self), spec, ROUND_CEILING if self.safe == "upper" else ROUND_FLOOR)
 
     def __iter__(self) -> Iterator[float]:
         return iter((self.lower, self.estimate, self.upper))
@@ -125,11 +125,12 @@ def worst_of(by_direction: dict[Direction, PrivacyBounds]) -> PrivacyBounds:
     """
     name = max(by_direction, key=lambda direction: by_direction[direction].upper)
     lower = max(bounds.lower for bounds in by_direction.values())
+    alike = len(set(by_direction.values())) == 1 and by_direction[name].direction is None  # samples are replaced
     return PrivacyBounds(
         lower=lower,
         estimate=max(bounds.estimate for bounds in by_direction.values()),
         upper=by_direction[name].upper,
-        direction=name,
+        direction=None if alike else name,
         is_narrow=by_direction[name].is_narrow or all(b.is_narrow or b.upper <= lower for b in by_direction.values()),
         at_delta=by_direction[name].at_delta,
         at_epsilon=by_direction[name].at_epsilon,

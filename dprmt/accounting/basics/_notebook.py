@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import Any
 
 import numpy as np
 
 from dprmt import _html
-from dprmt.accounting.basics._outward import outward
+from dprmt._rounding import round_down, round_up
 
 _ROWS = 6  # of a table beside a picture
 
@@ -18,9 +17,9 @@ _ROWS = 6  # of a table beside a picture
 def bounds_html(bounds: Any) -> str:
     """The sentence, and the numbers, rounded so that the ends stay bounds."""
     numbers = [
-        ["lower", outward(bounds.lower, ROUND_FLOOR)],
+        ["lower", round_down(bounds.lower)],
         ["estimate", f"{bounds.estimate:.6g}"],
-        ["upper", outward(bounds.upper, ROUND_CEILING)],
+        ["upper", round_up(bounds.upper)],
     ]
     return _html.block(_html.sentence(str(bounds)), _html.table(["", _symbol(bounds)], numbers))
 
@@ -31,10 +30,7 @@ def curve_html(curve: Any) -> str:
     at = "" if curve.at_delta is None else f" at δ = {curve.at_delta:g}"
     upper = {"upper": (curve.at.tolist(), curve.upper.tolist())}
     picture = _html.picture(upper, axes=(over, f"{symbol} ≤"), title=f"{symbol} against {over}")
-    rows = [
-        [f"{curve.at[i]:g}", outward(curve.lower[i], ROUND_FLOOR), outward(curve.upper[i], ROUND_CEILING)]
-        for i in _spread(len(curve))
-    ]
+    rows = [[f"{curve.at[i]:g}", round_down(curve.lower[i]), round_up(curve.upper[i])] for i in _spread(len(curve))]
     said = f"{len(curve)} certified bounds on {symbol}{at}, upper ones drawn"
     return _html.block(_html.sentence(said), picture, _html.table([over, f"{symbol} ≥", f"{symbol} ≤"], rows))
 
@@ -46,10 +42,7 @@ def band_html(band: Any) -> str:
     below = {"lower": (alpha[order].tolist(), lower[order].tolist())}
     picture = _html.picture(below, axes=("α", "β ≥"), title="β against α")
     upper = np.ravel(band.upper)
-    rows = [
-        [f"{alpha[i]:g}", outward(lower[i], ROUND_FLOOR), outward(upper[i], ROUND_CEILING)]
-        for i in order[_spread(alpha.size)]
-    ]
+    rows = [[f"{alpha[i]:g}", round_down(lower[i]), round_up(upper[i])] for i in order[_spread(alpha.size)]]
     said = "Smallest false negative rate β of any test with false positive rate α: certified from below"
     return _html.block(_html.sentence(said), picture, _html.table(["α", "β ≥", "β ≤"], rows))
 
@@ -59,7 +52,7 @@ def curve_text(curve: Any) -> str:
     symbol, over = ("epsilon", "steps") if curve.at_delta is not None else ("delta", "epsilon")
     at = "" if curve.at_delta is None else f" at delta = {curve.at_delta:g}"
     ends = sorted({0, len(curve) - 1}) if len(curve) else []
-    said = [f"at most {outward(curve.upper[i], ROUND_CEILING)} at {over} = {curve.at[i]:g}" for i in ends]
+    said = [f"at most {round_up(curve.upper[i])} at {over} = {curve.at[i]:g}" for i in ends]
     bounds = "bound" if len(curve) == 1 else "bounds"
     return f"{len(curve)} certified {bounds} on {symbol}{at}{': ' if said else ''}{', '.join(said)}"
 
@@ -72,7 +65,7 @@ def band_text(band: Any) -> str:
     if not alpha.size:
         return said
     i = int(np.argsort(alpha)[alpha.size // 2])
-    between = f"between {outward(lower[i], ROUND_FLOOR)} and {outward(upper[i], ROUND_CEILING)}"
+    between = f"between {round_down(lower[i])} and {round_up(upper[i])}"
     return f"{said}: at {alpha[i]:g} the smallest false negative rate is {between}"
 
 

@@ -10,15 +10,12 @@ from dprmt.accounting.laws._law import NormLaw
 from dprmt.accounting.laws._norm_ratio_bins import (
     Focus,
     NormRatioBins,
-    Steep,
-    bins_of_equal_shifts,
     curvature,
     right_share,
 )
 from dprmt.accounting.laws._norms import (
     Analysis,
     ExactNorms,
-    FlatSpectrum,
     Hutchinson,
     HutchPlusPlus,
     Norms,
@@ -31,7 +28,6 @@ __all__ = [
     "Analysis",
     "ExactLaw",
     "ExactNorms",
-    "FlatSpectrum",
     "Focus",
     "GammaMixture",
     "HutchPlusPlus",
@@ -40,8 +36,6 @@ __all__ = [
     "NormRatioBins",
     "Norms",
     "RankOneLaw",
-    "Steep",
-    "bins_of_equal_shifts",
     "checked_norms",
     "chi2_mixture_cdf",
     "chi2_mixture_sf",

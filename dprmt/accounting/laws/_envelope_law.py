@@ -15,7 +15,6 @@ from dprmt.accounting.laws._law import NormLaw
 from dprmt.accounting.laws._norm_ratio_bins import (
     Focus,
     NormRatioBins,
-    Steep,
     bin_edges,
     bins_from_moments,
     bins_of_mixture,
@@ -48,7 +47,7 @@ class EnvelopeLaw(NormLaw):
         """See :class:`NormLaw`."""
         return self
 
-    def bins(self, number: int, tail: float, focus: Focus | Steep | None = None) -> NormRatioBins:
+    def bins(self, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
         """See :class:`NormLaw`."""
         rank = None if self.rank is not None and self.probes * self.rank > LARGEST_DOF else self.rank
         law = GammaMixture.single(self.probes)
@@ -61,7 +60,7 @@ class EnvelopeLaw(NormLaw):
             one, rest = np.ones(1), np.array([gammaincc(self.probes / 2, self.probes / 2)])
             parts = [(left, right, mass, first_moment), (one, one, rest, rest)]
         else:
-            in_a_tail = isinstance(focus, Focus) and law.lower_quantile(focus.ends[1]) < _FAR_BELOW_ONE
+            in_a_tail = focus is not None and law.lower_quantile(focus.ends[1]) < _FAR_BELOW_ONE
             beyond = _beyond_one(self.probes, rank, number // 8 if in_a_tail else number)
             parts = [(left, right, mass, first_moment), *beyond]
         left, right, mass, first_moment = (np.concatenate(column) for column in zip(*parts, strict=True))

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from dprmt.accounting.laws._law import NormLaw
-from dprmt.accounting.laws._norm_ratio_bins import Focus, NormRatioBins, Steep
+from dprmt.accounting.laws._norm_ratio_bins import Focus, NormRatioBins
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class ExactLaw(NormLaw):
 
     is_exact: ClassVar[bool] = True
 
-    def bins(self, number: int, tail: float, focus: Focus | Steep | None = None) -> NormRatioBins:
+    def bins(self, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
         """One bin."""
         del number, tail, focus
         one = np.ones(1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dprmt.accounting.laws._gamma_mixture import GammaMixture
-from dprmt.accounting.laws._norm_ratio_bins import Focus, NormRatioBins, Steep
-from dprmt.accounting.laws._residual_order import ResidualOrder
+from dprmt.accounting.laws._norm_ratio_bins import Focus, NormRatioBins
 
 
 class NormLaw:
@@ -26,14 +25,9 @@ class NormLaw:
         raise NotImplementedError
 
     @property
-    def left_tail(self) -> GammaMixture | ResidualOrder:
+    def left_tail(self) -> GammaMixture:
         """A law whose quantiles tell how small X gets; nothing is certified by them."""
         return GammaMixture.single(self.fewest)
-
-    @property
-    def decay(self) -> int:
-        """Twice the power of x that ``left_tail`` falls by."""
-        return self.fewest
 
     @property
     def convex_mixture(self) -> GammaMixture | None:
@@ -45,16 +39,6 @@ class NormLaw:
         """A law that X exceeds in the stochastic order, for all spectra without a sketch; None where none is known."""
         return None
 
-    @property
-    def residual(self) -> NormLaw | None:
-        """The law in the stochastic order that may be used instead, where this one's tail is far too heavy."""
-        return None
-
-    def ordered(self, noise_multiplier: float) -> NormLaw | None:
-        """A law in the stochastic order whose tail may be so much lighter that it decides for secret probes."""
-        del noise_multiplier
-        return self.envelope
-
-    def bins(self, number: int, tail: float, focus: Focus | Steep | None = None) -> NormRatioBins:
+    def bins(self, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
         """The law in bins, of which ``tail`` may be cut off on the left."""
         raise NotImplementedError

@@ -7,19 +7,12 @@ bound: see (B1) and (B2) in ``docs/theory/randomized_clipping.md``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
 
 from dprmt.accounting.basics import Array
 from dprmt.accounting.laws._gamma_mixture import GammaMixture
-from dprmt.accounting.laws._residual_order import ResidualOrder
-
-_LARGEST_INFLATION = 1e-3  # of a bin's mass, where that is far too little to matter
-_MOST_OF_EQUAL_SHIFTS = 3072
-_STEEP_BINS, _FINE_GRID = 160, 2000
-_SHIFT_WIDTH, _LEAST_WIDTH, _FAR_WIDTH, _TIMES_AS_MANY = 0.12, 0.003, 0.1, 3
 
 
 @dataclass(frozen=True)
@@ -41,29 +34,6 @@ class Focus:
     def ends(self) -> tuple[float, float]:
         """The probabilities between which the answer is decided."""
         return self.probability / self.factor, min(self.probability * self.factor, 0.5)
-
-
-@dataclass(frozen=True)
-class Steep:
-    """Range of X where a heavy tail of shifts 1/(σ√X) decides: bins as narrow as standard normal noise can tell apart.
-
-    ``probability``: of smaller squared-norm ratios than the smallest ones that matter.
-    """
-
-    noise_multiplier: float
-    probability: float
-
-    def edges(self, law: GammaMixture | ResidualOrder, start: float, right_end: float, bins: int) -> Array:
-        """Bin ends, from a density of bins per unit of log X."""
-        log_x = np.linspace(np.log(start), np.log(right_end), _FINE_GRID)
-        scale = _STEEP_BINS / bins
-        narrow = np.maximum(2 * _SHIFT_WIDTH * self.noise_multiplier * np.exp(log_x / 2), _LEAST_WIDTH) * scale
-        narrow = np.minimum(narrow, (log_x[-1] - log_x[0]) / (_TIMES_AS_MANY * bins))
-        width = np.where(np.exp(log_x) < law.lower_quantile(self.probability), _FAR_WIDTH * scale, narrow)
-        count = np.append(0.0, np.cumsum(np.diff(log_x) * (1.0 / width[1:] + 1.0 / width[:-1]) / 2))
-        edges: Array = np.exp(np.interp(np.linspace(0.0, count[-1], int(np.ceil(count[-1])) + 1), count, log_x))
-        edges[-1] = right_end
-        return edges
 
 
 @dataclass(frozen=True)
@@ -94,26 +64,7 @@ class NormRatioBins:
         The mass goes to both ends, right of ``convex_from`` so that the mean is kept, elsewhere with less for the
         right end (B4). Where the mean is unknown, all goes to the left end. The mass ``below`` is left out.
         """
-        return self.spread_with(curvature(self.left, convex_from))
-
-    def spread_secret(self, noise_multiplier: float, more: float) -> tuple[Array, Array, float]:
-        """As :meth:`spread`, for probes that stay secret (C8).
-
-        ``more``: by how much the masses may exceed those of the law in all.
-        Returns: values of X, masses, and by how much these exceed the law's.
-        """
-        with np.errstate(over="ignore", divide="ignore"):
-            shift, least = (1.0 / (noise_multiplier * np.sqrt(x)) for x in (self.left, self.right))
-            known = (self.right > self.left) & np.isfinite(self.mean)
-            share = np.where(known, np.minimum(more / (self.mass.size * self.mass), _LARGEST_INFLATION), 0.0)
-            reach = -ndtri(share)  # thresholds farther left of the bin see all of its mass
-            rate = np.maximum(shift**2 + np.where(known, reach - least, 0.0) * shift - 3.0, 0.0) / (2.0 * self.left)
-        added = self.mass * share / (1.0 - share)
-        x, mass = replace(self, mass=self.mass + added).spread_with(rate)
-        return x, mass, float(added.sum()) + self.margin
-
-    def spread_with(self, rate: Array) -> tuple[Array, Array]:
-        """As :meth:`spread`, where what is bounded is convex in e^{ρx} in each bin, ρ being its ``rate``."""
+        rate = curvature(self.left, convex_from)
         width = self.right - self.left
         known = (width > 0) & np.isfinite(width) & np.isfinite(self.mean)
         to_right = np.zeros_like(width)
@@ -166,13 +117,9 @@ def _merge(x: Array, mass: Array) -> tuple[Array, Array]:
     return values[keep], total[keep]
 
 
-def bin_edges(
-    law: GammaMixture | ResidualOrder, tail: float, bins: int, right_end: float, focus: Focus | Steep | None = None
-) -> Array:
+def bin_edges(law: GammaMixture, tail: float, bins: int, right_end: float, focus: Focus | None = None) -> Array:
     """Logarithmically spaced bin ends, from the ``tail`` quantile of the law to ``right_end``."""
     start = max(law.lower_quantile(tail), 1e-290)
-    if isinstance(focus, Steep):
-        return focus.edges(law, start, right_end, bins)
     if focus is None:
         return np.geomspace(start, right_end, bins + 1)
     low, high = (min(max(law.lower_quantile(end), start), right_end) for end in focus.ends)
@@ -182,26 +129,14 @@ def bin_edges(
     return np.unique(np.concatenate([everywhere, there]))
 
 
-def bins_of_mixture(law: GammaMixture, number: int, tail: float, focus: Focus | Steep | None = None) -> NormRatioBins:
+def bins_of_mixture(law: GammaMixture, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
     """A mixture of χ²(ν)/ν in bins that reach to ∞."""
     edges = bin_edges(law, tail, number, law.upper_quantile(1e-9), focus)
     left, right = edges, np.append(edges[1:], np.inf)
     return bins_from_moments(left, right, *law.increments(left, right), left_tail(law, edges[0]))
 
 
-def bins_of_equal_shifts(law: GammaMixture, number: int, tail: float) -> NormRatioBins:
-    """As :func:`bins_of_mixture`, with ends at which the shift X^{-1/2} is a multiple of one number."""
-    start, end = max(law.lower_quantile(tail), 1e-290), law.upper_quantile(1e-9)
-    step = max(np.log(end / start) / (2 * number), start**-0.5 / _MOST_OF_EQUAL_SHIFTS)
-    multiples = np.arange(
-        np.ceil(start**-0.5 / step), max(np.floor(end**-0.5 / step), 1.0) - 0.5, -1.0, dtype=np.float64
-    )
-    left = 1.0 / (step * multiples) ** 2
-    right = np.append(left[1:], np.inf)
-    return bins_from_moments(left, right, *law.increments(left, right), left_tail(law, left[0]))
-
-
-def left_tail(law: GammaMixture | ResidualOrder, x: float) -> float:
+def left_tail(law: GammaMixture, x: float) -> float:
     """Probability of X below x."""
     return float(law.cdf(np.array([x]))[0])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dprmt.accounting.laws._envelope_law import EnvelopeLaw
 from dprmt.accounting.laws._gamma_mixture import GammaMixture
 from dprmt.accounting.laws._law import NormLaw
-from dprmt.accounting.laws._norm_ratio_bins import Focus, NormRatioBins, Steep, bins_of_mixture
+from dprmt.accounting.laws._norm_ratio_bins import Focus, NormRatioBins, bins_of_mixture
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,6 @@ class RankOneLaw(NormLaw):
         """See :class:`NormLaw`."""
         return EnvelopeLaw(self.probes)
 
-    def bins(self, number: int, tail: float, focus: Focus | Steep | None = None) -> NormRatioBins:
+    def bins(self, number: int, tail: float, focus: Focus | None = None) -> NormRatioBins:
         """See :class:`NormLaw`."""
         return bins_of_mixture(self.convex_mixture, number, tail, focus)

@@ -35,7 +35,7 @@ class SecretLowerPair:
     def guide(self) -> SecretUpperPair:
         """The pair whose thresholds say where outcomes are merged."""
         x, mass = self.bins.concentrate(0.0)
-        return SecretUpperPair(self._shift(x), mass, self.sample_rate, is_law=True)
+        return SecretUpperPair(self._shift(x), mass, self.sample_rate)
 
     def _shift(self, x: Array) -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):

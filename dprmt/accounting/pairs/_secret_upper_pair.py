@@ -49,8 +49,6 @@ class SecretUpperPair:
 
     ``shift``, ``mass``: values of μ = Z/σ and their probabilities, from a law of the squared-norm ratio spread outward.
     ``below``: probability of squared-norm ratios below the smallest atom.
-    ``is_law``: whether the atoms are a law that dominates by itself, without a majorant (C8).
-    ``excess``: by how much ``mass`` and ``below`` exceed 1 together.
     """
 
     shift: Array
@@ -58,8 +56,6 @@ class SecretUpperPair:
     sample_rate: float
     below: float = 0.0
     slack: float = 0.0
-    is_law: bool = False
-    excess: float = 0.0
 
     def loss_range(self, tail: float) -> tuple[float, float]:
         """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
@@ -81,9 +77,6 @@ class SecretUpperPair:
     def _bounds(self, t: Array) -> tuple[Array, Array, Array]:
         """μ*, and how many shifts are at most μ*, at most √3 μ*: the rest is frozen at y = 1/3."""
         star = inflection_shift(t)
-        if self.is_law:
-            everything = np.full(t.size, self.shift.size)
-            return star, everything, everything
         shift = self._sums.shift
         return star, np.searchsorted(shift, star, side="right"), np.searchsorted(shift, _SQRT3 * star, side="right")
 
@@ -197,8 +190,8 @@ class SecretUpperPair:
         Returns: not less than that, and more by 1e-8 or so, where T̂ is then taken to be 1.
         """
         smallest = float(self.shift.min()) / _SQRT3
-        low = -40.0 if self.is_law else max(smallest - 3.0 / smallest, -40.0)
-        if (self.is_law and self.below + self.excess == 0.0) or not self._reaches_one(np.array([low]), last)[0]:
+        low = max(smallest - 3.0 / smallest, -40.0)
+        if not self._reaches_one(np.array([low]), last)[0]:
             return low
         high = self._sums.middle + 10.0
         if self._reaches_one(np.array([high]), last)[0]:
@@ -211,20 +204,19 @@ class SecretUpperPair:
 
     def _reaches_one(self, t: Array, last: float) -> Array:
         _, rest = self._curve(t)
-        reached: Array = rest + self.below - self.excess - self._leftover(np.maximum(t, last)) <= 0.0
+        reached: Array = rest + self.below - self._leftover(np.maximum(t, last)) <= 0.0
         return reached
 
     def _leftover(self, last: Array) -> Array:
         """β of (C3): what squared-norm ratios below the smallest atom add at thresholds up to ``last``."""
-        steepest = 0.0 if self.is_law else 0.2
-        value: Array = self.below * (1.0 + steepest * (2.0 + np.abs(last)))
+        value: Array = self.below * (1.0 + 0.2 * (2.0 + np.abs(last)))
         return value
 
     def capped_curve(self, t: Array, last: float) -> tuple[Array, Array]:
         """The bound T̂(t) for thresholds up to ``last``, and 1 - T̂(t)."""
         leftover = float(self._leftover(np.array([last]))[0])
         value, complement = self._curve(t)
-        beside = complement + self.below - self.excess - leftover
+        beside = complement + self.below - leftover
         free = t > self._cap(last)
         return np.where(free, np.minimum(value + leftover, 1.0), 1.0), np.where(free, np.clip(beside, 0.0, 1.0), 0.0)
 

@@ -11,11 +11,10 @@ from typing import Any, SupportsIndex
 import torch
 
 from dprmt._validation import ParameterError, TrainingStateError, check_count
-from dprmt.training.clipping._layer_uses import buffer_versions
+from dprmt.training.clipping._capture import buffer_versions
 from dprmt.training.clipping._optimizer import DistributedNoisySumOptimizer, NoisySumOptimizer, sum_of
 from dprmt.training.clipping._replay_rows import BatchRows
-from dprmt.training.clipping._samplers import StepLog
-from dprmt.training.clipping._step import Identities, LogicalStep, Losses
+from dprmt.training.clipping._step import Identities, LogicalStep, Losses, StepLog
 from dprmt.training.clipping._unit_rows import UnitRows, unit_rows
 from dprmt.training.norms import NormRecord, SampleId, clip_factors, full_precision, rounding_margin, sum_of_squares
 from dprmt.training.subspaces import Subspaces
@@ -108,7 +107,6 @@ class UnitStep(LogicalStep):
         self._buffers, self._is_before = buffer_versions(model), True  # forward passes, since the last backward one
         self._handles = [model.register_forward_pre_hook(self._note_buffers, prepend=True)]
         self.count = 0
-        optimizer.collect = self._finish_unit
 
     @property
     def rounding(self) -> float:
@@ -171,7 +169,8 @@ class UnitStep(LogicalStep):
         for unit, own, run in zip(rows.names, rows.rows, runs, strict=True):
             try:
                 self._begin(unit, [names[row] for row in own], number)
-                found.append((own, self._backward(run(), len(own))))
+                with self._draws():
+                    found.append((own, self._backward(run(), len(own))))
             except BaseException:
                 self._drop()
                 raise
@@ -188,6 +187,7 @@ class UnitStep(LogicalStep):
             In all processes of a group, if they are not at one step, or a unit or row was in two of them.
         """
         try:
+            self._finish_unit()
             super().step()
         finally:
             self._forget_unit()
@@ -206,7 +206,7 @@ class UnitStep(LogicalStep):
             The model as it was given, with its trained weights.
         """
         self.discard()
-        self.optimizer.forget()
+        self._give_back()
         while self._handles:
             self._handles.pop().remove()
         return self.model

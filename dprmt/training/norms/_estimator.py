@@ -36,7 +36,7 @@ class NormEstimator(Protocol):
 
     @property
     def norms(self) -> Norms | None:
-        """The law of the estimates: a value such as ``dprmt.accounting.Hutchinson(32)``; None if nobody knows it.
+        """The law of the estimates: a value such as ``Hutchinson(32, secret=False)``; None if nobody knows it.
 
         With ``secret=True`` samples have randomness of their own, and :meth:`squared_norms` is given their identities.
         """
