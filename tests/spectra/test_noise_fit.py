@@ -82,9 +82,8 @@ def test_many_spikes_and_low_rank(seed: int) -> None:
     assert estimate_sigma(spiked) == pytest.approx(1.0, rel=0.1)
     assert estimate_sigma(spiked, method="median") > 3
     low = rng.standard_normal((64, 5)) @ rng.standard_normal((5, 128))
-    for matrix in (low, low.astype(np.float32), torch.tensor(low), torch.tensor(low).bfloat16()[:0:-1]):
-        if matrix.dtype is not torch.bfloat16:
-            assert float(estimate_sigma(matrix)) == 0
+    for matrix in (low, low.astype(np.float32), torch.tensor(low)):
+        assert float(estimate_sigma(matrix)) == 0
     assert noisy_spectrum(low, 0.0).fit.verdict == "no noise: rank 5 of 64 to rounding"
     assert len(noisy_spectrum(low, 0.0).spikes) == 5
     half = rng.standard_normal((128, 256))
