@@ -8,11 +8,10 @@ from dataclasses import replace
 from dprmt.accounting.basics import Direction
 from dprmt.accounting.composition._composed_loss import log_chernoff
 from dprmt.accounting.composition._level import LOWEST, ground_of, pairs_at, tail_per_step
-from dprmt.accounting.composition._many_phases import Public
 from dprmt.accounting.composition._one_step_curve import one_step_delta
 from dprmt.accounting.composition._question import LEAST_DELTA, DeltaAtEpsilon, Question
 from dprmt.accounting.composition._step_law import directed_range
-from dprmt.accounting.pairs import Schedule, Step, StepPair
+from dprmt.accounting.pairs import PublicPair, Schedule, Step, StepPair, TightPair
 
 _MOST_GUESSES, _FAR_SMALLER, _OVERSHOOT = 10, 1e-2, 1e-2  # of δ's size; what Chernoff's bound may be too large by
 _FAR_OUT = 1e6
@@ -45,7 +44,7 @@ def sized(schedule: Schedule, question: DeltaAtEpsilon, direction: Direction) ->
 
 def _is_plain(pair: StepPair, step: Step) -> bool:
     """Whether less truncation only makes the pair sharper: of secret probes, charges grow with what is kept."""
-    return (step.is_exact and step.steps == 1) or isinstance(pair, Public)
+    return (step.is_exact and step.steps == 1) or isinstance(pair, PublicPair | TightPair)
 
 
 def least_upper(schedule: Schedule, question: Question, direction: Direction) -> float:

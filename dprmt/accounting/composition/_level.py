@@ -21,7 +21,6 @@ from dprmt.accounting.composition._composed_loss import (
     window,
 )
 from dprmt.accounting.composition._delta_curve import DeltaCurve
-from dprmt.accounting.composition._many_phases import discretized, most_variation
 from dprmt.accounting.composition._one_step_curve import OneStepCurve, one_step_scale
 from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon, Question, WholeCurve
 from dprmt.accounting.composition._step_law import (
@@ -31,10 +30,10 @@ from dprmt.accounting.composition._step_law import (
     discrete_variation,
     discretize_step,
     lattice,
-    law_of_step,
+    laws_of_steps,
     rough_meshing,
 )
-from dprmt.accounting.pairs import LossPMF, Schedule, Step, StepPair, cut_above, pairs_of_steps
+from dprmt.accounting.pairs import LossPMF, Schedule, Step, StepPair, cut_above
 
 Pairs = list[tuple[StepPair, int]]
 
@@ -136,10 +135,8 @@ class Level:
         ground = self.ground
         mesh = _mesh_at(self.level, ground)
         for _ in range(_MAX_COARSENINGS):
-            how = Meshing(
-                self.direction, side, mesh, _LUMP * ground.scale, _BULK * ground.scale, coarse=self.level <= 0.0
-            )
-            laws, offset = laws_of(self.pairs[side], ground.ranges, how)
+            how = Meshing(self.direction, side, mesh, _LUMP * ground.scale, _BULK * ground.scale)
+            laws, offset = laws_of_steps(self.pairs[side], ground.ranges, how)
             if not all(law.mass.any() for law, _ in laws):  # every loss is beyond what is resolved
                 return None
             # The rough law is one from above: for one from below its tilt may be far too large.
@@ -197,17 +194,11 @@ def ground_of(
     farthest = max(max(abs(end) for end in ends) for ends in ranges)
     mesh = max(1e-9 * min(farthest, 1e3), 1e-18 * farthest)
     growth = _ROUGHLY if many or len(pairs) > 1 else _LESS_ROUGHLY
-    chosen = some_of([((pair, ends), steps) for (pair, steps), ends in zip(pairs, ranges, strict=True)])
-    their_ranges = [ends for (_, ends), _ in chosen]
-    rough, _ = laws_of(
-        [(pair, steps) for (pair, _), steps in chosen], their_ranges, rough_meshing(direction, mesh, growth)
-    )
+    rough: Sequence[tuple[LossPMF, int]]
+    rough, _ = laws_of_steps(pairs, ranges, rough_meshing(direction, mesh, growth))
+    variation = sum(steps * discrete_variation(law) for law, steps in rough)
+    rough = some_of(rough)
     tilt = question.tilt(rough)
-    if len(rough) == len(pairs):
-        variation = sum(steps * discrete_variation(law) for law, steps in rough)
-    else:
-        each = zip(pairs, ranges, strict=True)
-        variation = sum(steps * most_variation(pair, ends, direction, mesh) for (pair, steps), ends in each)
     if isinstance(question, WholeCurve):
         return Ground(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None, rough)
     near = question.around(rough, tilt)
@@ -245,24 +236,8 @@ def tail_per_step(schedule: Schedule, small: float) -> float:
 def pairs_at(schedule: Schedule, tail: float, level: float) -> tuple[Pairs, Pairs]:
     """Each step's pair that is never more private, and that is never less private, beside how often it is taken."""
     bins = round(_BINS * 2.0**level)
-    if len(schedule) == 1:
-        ((step, count),) = schedule
-        upper, lower = step.pairs(bins, tail)
-        return [(upper, count)], [(lower, count)]
-    of_steps = pairs_of_steps([step for step, _ in schedule], bins, tail)
-    both = [(pair, count) for pair, (_, count) in zip(of_steps, schedule, strict=True)]
+    both = [(step.pairs(bins, tail), count) for step, count in schedule]
     return [(pair[0], count) for pair, count in both], [(pair[1], count) for pair, count in both]
-
-
-def laws_of(
-    pairs: Pairs, ranges: Sequence[tuple[float, float]], how: Meshing
-) -> tuple[list[tuple[LossPMF, int]], float]:
-    """The steps' discrete losses, each less an offset, and the sum of all offsets."""
-    if len(pairs) > 1:
-        return discretized(pairs, ranges, how)
-    ((pair, count),) = pairs
-    law, offset = law_of_step(pair, ranges[0], how)
-    return [(law, count)], count * offset
 
 
 def _mesh_at(level: float, ground: Ground) -> float:

@@ -9,7 +9,7 @@ from dprmt.accounting.basics import Direction, PrivacyBounds, Side
 from dprmt.accounting.composition._delta_size import least_upper, sized
 from dprmt.accounting.composition._level import LOWEST, Level
 from dprmt.accounting.composition._question import DeltaAtEpsilon, Question
-from dprmt.accounting.pairs import Schedule
+from dprmt.accounting.pairs import Schedule, gaussians_as_one
 
 _HIGHEST_FIRST = 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
@@ -44,6 +44,7 @@ def solve(
     ``tolerance``: wanted width of the interval, in units of ``question.unit``.
     Returns: always valid; as narrow as asked unless refinement stopped helping, see ``is_narrow``.
     """
+    schedule = gaussians_as_one(schedule)
     if isinstance(question, DeltaAtEpsilon):
         question = sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)

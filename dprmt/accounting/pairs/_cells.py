@@ -45,26 +45,6 @@ class LossCells:
         )
 
 
-@dataclass(frozen=True)
-class CellRows:
-    """Cells of several laws on the same nodes.
-
-    Attributes
-    ----------
-    p, q : ndarray, shape (m, n - 1)
-        As in :class:`LossCells`, one law in each row.
-    p_below, q_below, p_above, q_above : ndarray, shape (m,)
-        The same outside the nodes.
-    """
-
-    p: Array
-    q: Array
-    p_below: Array
-    q_below: Array
-    p_above: Array
-    q_above: Array
-
-
 class StepPair(Protocol):
     """A pair (P, Q) of one step: P when the sample may take part, Q when it is absent."""
 

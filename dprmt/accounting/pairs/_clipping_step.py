@@ -13,11 +13,13 @@ from dprmt.accounting.laws import ExactLaw, Focus, NormLaw, NormRatioBins
 from dprmt.accounting.pairs._cells import StepPair
 from dprmt.accounting.pairs._nonconvex_slack import slack_of_excess, step_slack
 from dprmt.accounting.pairs._public_pair import PublicPair
+from dprmt.accounting.pairs._schedule import Schedule
 from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
 from dprmt.accounting.pairs._secret_upper_pair import SecretUpperPair
 from dprmt.accounting.pairs._tight_pair import TightPair
 
 _MOST_FEW_PROBES = 8
+_LARGEST_PRECISION = 1e6  # σ^-2: beyond, roundings of σ would show in ε
 _FOCUS_DEVIATIONS, _FOCUS_MARGIN, _WIDEST_FOCUS = 3.0, 1.5, 5.0
 
 
@@ -47,11 +49,6 @@ class ClippingStep:
         """See :class:`dprmt.accounting.pairs._schedule.Step`."""
         return self.law.is_exact
 
-    @property
-    def has_few_probes(self) -> bool:
-        """Whether probes are so few that the tail of Z wants bins of its own."""
-        return not self.is_exact and self.law.fewest <= _MOST_FEW_PROBES
-
     def norm_ratio(self, bins: int, tail: float) -> NormRatioBins:
         """The law of X under which the step is analysed."""
         if self.is_exact:
@@ -66,7 +63,7 @@ class ClippingStep:
         """
         x = self.law.left_tail.lower_quantile(deciding)
         exponent = _FOCUS_DEVIATIONS * self.law.fewest * self.noise_multiplier * math.sqrt(x)
-        if exponent > _WIDEST_FOCUS and not self.has_few_probes:
+        if exponent > _WIDEST_FOCUS and self.law.fewest > _MOST_FEW_PROBES:
             return None
         return Focus(deciding, _FOCUS_MARGIN * math.exp(min(exponent, _WIDEST_FOCUS)))
 
@@ -114,3 +111,16 @@ class ClippingStep:
 
     def _shift(self, x: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
         return 1.0 / (self.noise_multiplier * np.sqrt(x))
+
+
+def gaussians_as_one(schedule: Schedule) -> Schedule:
+    """The schedule with all steps of exact norms without sampling as one step: their σ⁻² add up, and nothing is lost.
+
+    Composed, N(0, I) against N(μ, I) is told apart along μ alone, where it is N(0, 1) against N(|μ|, 1).
+    """
+    found = [(s, n) for s, n in schedule if isinstance(s, ClippingStep) and s.is_exact and s.sample_rate == 1.0]
+    precision = math.fsum(count * step.noise_multiplier**-2.0 for step, count in found)
+    if sum(count for _, count in found) < 2 or precision > _LARGEST_PRECISION:
+        return schedule
+    rest = [(step, count) for step, count in schedule if (step, count) not in found]
+    return [*rest, (ClippingStep(precision**-0.5, 1.0), 1)]

@@ -47,8 +47,19 @@ class PublicPair:
 
     def cells(self, nodes: Array) -> LossCells:
         """Masses between increasing loss nodes, mixed over Z."""
-        absent, present = masses_by_shift(nodes, self.shift, self.mass[:, None], self.sample_rate)
-        return self.mixed(nodes, absent[:, 0], present[:, 0])
+        return self.mixed(nodes, *self._masses(nodes))
+
+    def _masses(self, nodes: Array) -> tuple[Array, Array]:
+        """Masses of the intervals between losses and beyond them, without and with the sample."""
+        ratio = np.concatenate([[-np.inf], log_shift_ratio(nodes, self.sample_rate), [np.inf]])
+        absent, present = np.empty((2, nodes.size + 1))
+        for start in range(0, nodes.size + 1, ROWS_AT_A_TIME):
+            rows = slice(start, start + ROWS_AT_A_TIME)
+            with np.errstate(over="ignore"):
+                y = ratio[start : start + ROWS_AT_A_TIME + 1, None] / self.shift + self.shift / 2
+            absent[rows] = interval_masses(y) @ self.mass
+            present[rows] = interval_masses(y - self.shift) @ self.mass
+        return absent, present
 
     def mixed(self, nodes: Array, absent: Array, present: Array) -> LossCells:
         """The cells from their masses without and with the sample, the first and last of which lie outside."""
@@ -72,22 +83,6 @@ class PublicPair:
     def total_variation(self) -> float:
         """H_1 of the pair without subsampling, E[2Φ(μ/2) - 1]."""
         return float((2 * ndtr(self.shift / 2) - 1) @ self.mass) + self.infinite
-
-
-def masses_by_shift(nodes: Array, shift: Array, mass: Array, sample_rate: float) -> tuple[Array, Array]:
-    """Masses of the intervals between losses and beyond them, without and with the sample.
-
-    ``mass``: of each shift, one law of the sensitivity in each column.
-    """
-    ratio = np.concatenate([[-np.inf], log_shift_ratio(nodes, sample_rate), [np.inf]])
-    absent, present = np.empty((2, nodes.size + 1, mass.shape[1]))
-    for start in range(0, nodes.size + 1, ROWS_AT_A_TIME):
-        rows = slice(start, start + ROWS_AT_A_TIME)
-        with np.errstate(over="ignore"):
-            y = ratio[start : start + ROWS_AT_A_TIME + 1, None] / shift + shift / 2
-        absent[rows] = interval_masses(y) @ mass
-        present[rows] = interval_masses(y - shift) @ mass
-    return absent, present
 
 
 def log_shift_ratio(loss: Array, sample_rate: float) -> Array:
