@@ -51,7 +51,7 @@ def asked(
 
 def timed(question: Callable[[], PrivacyBounds]) -> tuple[PrivacyBounds, float]:
     """Its answer and the CPU seconds that it took, as the first of its kind in this process."""
-    from dprmt.accounting.pairs._allocation_epoch import _pairs
+    from dprmt.accounting.pairs._allocation import _pairs
 
     _pairs.cache_clear()
     start = time.process_time()

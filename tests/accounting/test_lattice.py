@@ -10,8 +10,10 @@ import pytest
 
 from dprmt.accounting import DPSGD, Hutchinson
 from dprmt.accounting.basics import UnsoundLawError
-from dprmt.accounting.composition import EpsilonAtDelta, Level, _level, _step_law
-from dprmt.accounting.composition._step_law import Lattice, directed_range, discretize_step, lattice
+from dprmt.accounting.composition import EpsilonAtDelta, Level
+from dprmt.accounting.composition import _loss_grid as _step_law
+from dprmt.accounting.composition import _solve as _level
+from dprmt.accounting.composition._loss_grid import Lattice, directed_range, discretize_step, lattice
 from dprmt.accounting.pairs import LossCells, LossPMF, from_above
 
 STEPS = {

@@ -12,7 +12,8 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from dprmt.accounting import DPSGD, Hutchinson, compose
-from dprmt.accounting.composition import DeltaAtEpsilon, Level, _level
+from dprmt.accounting.composition import DeltaAtEpsilon, Level
+from dprmt.accounting.composition import _solve as _level
 
 EPSILONS = np.concatenate([-np.geomspace(1e-3, 2.0, 15), [0.0], np.geomspace(1e-3, 6.0, 30)])
 TAIL = 1e-11

@@ -72,7 +72,7 @@ def is_private_to_another(importer: str, used: str) -> bool:
 
 
 def room_of(module: str) -> str:
-    """``accounting.pairs`` for ``dprmt.accounting.pairs._cells``; empty for loose modules."""
+    """``accounting.pairs`` for ``dprmt.accounting.pairs._pairs``; empty for loose modules."""
     _, *parts = module.split(".")
     parts = parts[: 2 if parts[:1] in (["accounting"], ["training"]) else 1]
     is_room = parts not in ([], ["training"]) and (ROOT / "dprmt").joinpath(*parts).is_dir()

@@ -114,7 +114,7 @@ def test_the_rules_see_what_breaks_them() -> None:
     assert not is_private_to_another("a.y.w", "a.y._z")
     assert not is_private_to_another("a.y", "a._files.write")
     assert room_of("dprmt.training.norms._probes") == "training.norms"
-    assert (room_of("dprmt.accounting"), room_of("dprmt.accounting.laws._law")) == ("accounting", "accounting.laws")
+    assert (room_of("dprmt.accounting"), room_of("dprmt.accounting.laws._laws")) == ("accounting", "accounting.laws")
     assert room_of("dprmt._files") == room_of("dprmt.__main__") == ""
     table = "| `dprmt.a` | holds | – | `numpy` |\n| `dprmt.b.c` | holds | `a` | `numpy`, `scipy` |\n"
     assert rooms_table(table) == {"a": (set(), {"numpy"}), "b.c": ({"a"}, {"numpy", "scipy"})}

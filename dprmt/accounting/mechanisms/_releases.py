@@ -267,6 +267,6 @@ class _ReleaseStep:
     steps: int = 1
 
     def pairs(self, bins: int, tail: float) -> tuple[StepPair, StepPair]:
-        """See :class:`dprmt.accounting.pairs._schedule.Step`."""
+        """See :class:`dprmt.accounting.pairs._pairs.Step`."""
         del bins, tail
         return self.above, self.below

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from dprmt.accounting.pairs._allocation_epoch import AllocationEpoch
-from dprmt.accounting.pairs._atomic_pair import AtomicPair
-from dprmt.accounting.pairs._cells import LossCells, StepPair
-from dprmt.accounting.pairs._charged_cells import charged_cells
-from dprmt.accounting.pairs._clipping_step import ClippingStep, gaussians_as_one
+from dprmt.accounting.pairs._allocation import AllocationEpoch
 from dprmt.accounting.pairs._discretization import (
     LossPMF,
     cut_above,
@@ -14,20 +10,24 @@ from dprmt.accounting.pairs._discretization import (
     from_below,
     keep_at_last,
 )
-from dprmt.accounting.pairs._neighbours import (
+from dprmt.accounting.pairs._pairs import AtomicPair, LossCells, Schedule, Step, StepPair, charged_cells
+from dprmt.accounting.pairs._public_pair import PublicPair, TightPair
+from dprmt.accounting.pairs._secret_pair import SecretLowerPair
+from dprmt.accounting.pairs._steps import (
     AddRemove,
+    AnyStep,
+    ClippingStep,
     Group,
     Neighbours,
+    RelatedStep,
     ReplaceOne,
     ZeroOut,
     checked_neighbours,
+    gaussians_as_one,
+    has_pairs,
     neighbours_from_dict,
+    related,
 )
-from dprmt.accounting.pairs._public_pair import PublicPair
-from dprmt.accounting.pairs._related_step import AnyStep, RelatedStep, has_pairs, related
-from dprmt.accounting.pairs._schedule import Schedule, Step
-from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair
-from dprmt.accounting.pairs._tight_pair import TightPair
 
 __all__ = [
     "AddRemove",

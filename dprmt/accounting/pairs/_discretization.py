@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.accounting.basics import Array, Side, UnsoundLawError, isotonic_regression
-from dprmt.accounting.pairs._cells import LossCells
+from dprmt.accounting.pairs._pairs import LossCells
 
 _WIDE_CELL = 30.0  # in wider cells the share of a node is 0 or 1 to rounding
 _SPARE = 0.5  # of a height: dropping all of it would leave nothing at larger losses
