@@ -254,9 +254,11 @@ def test_checkpointing_of_published_models_with_their_dropout(kind: str) -> None
     go_on(
         model,
         words,
-        lambda x: model(input_ids=x, use_cache=False).logits.flatten(1).square().mean(1)
-        if "GPT2" in kind
-        else model(input_ids=x).logits.square().mean(1),
+        lambda x: (
+            model(input_ids=x, use_cache=False).logits.flatten(1).square().mean(1)
+            if "GPT2" in kind
+            else model(input_ids=x).logits.square().mean(1)
+        ),
     )
 
 
@@ -291,7 +293,9 @@ def test_autocast(seed: int) -> None:
 
 def test_relu_in_place() -> None:
     """Of the first layer, of an inner one and of a convolution; sums are the literal ones."""
-    model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(6, 4), nn.ReLU(inplace=True))
+    model = nn.Sequential(
+        nn.Conv1d(1, 2, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(6, 4), nn.ReLU(inplace=True)
+    )
     go_on(model, torch.randn(SIZE, 1, WIDTH))
 
 
