@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow test-share test-gpu gpu lint format bench audit docs docs-version clean
+.PHONY: demo test test-all test-docs test-slow test-share test-gpu gpu lint format bench audit docs docs-version clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -25,8 +25,18 @@ $(VENV)/.demo: $(VENV)/.base
 demo: $(VENV)/.demo  ## the main job: theory against real gradients and the table of privacy costs, as a page in report/
 	OMP_NUM_THREADS=1 $(BIN)/python -m dprmt report --out report
 
-test: $(VENV)/.dev lint  ## lint, types, tests and doctests, one process per core (minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+ALL     = README.md tests verify dprmt paper_figures
+
+test: $(VENV)/.dev lint  ## lint, types, tests and doctests, one process per core
+	@echo "tests: about six minutes on two cores"
+	HYPOTHESIS_PROFILE=quick $(PYTEST) --quick
+
+test-all: $(VENV)/.dev lint  ## every test that needs no GPU, once; half an hour and more
+	$(PYTEST) -m 'not gpu' $(ALL)
+
+test-docs: $(VENV)/.dev  ## tests of pages, figures and packaging
+	$(PYTEST) --dist loadfile -m 'docs and not slow and not gpu' tests/docs tests/paper_figures paper_figures
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -38,10 +48,10 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 test-slow: $(VENV)/.dev  ## simulations and comparisons with other packages
-	$(BIN)/python -m pytest -m '(slow or peer) and not gpu'
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m '(slow or peer) and not gpu' $(ALL)
 
-test-share: $(VENV)/.dev  ## four minutes of one core of them, drawn by the commit; a file in one process: it may build the package
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m '(slow or peer) and not gpu' --share 240
+test-share: $(VENV)/.dev  ## three minutes of one core of what `make test` leaves out, drawn by the commit
+	$(PYTEST) --dist loadfile -m '(slow or peer or docs) and not gpu' --share 180 $(ALL)
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu

@@ -124,7 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside idle threads
-    DPSGD(1.0, BATCH / ITEMS).epsilon(STEPS, 1e-5)
+    DPSGD(1.0, BATCH / ITEMS).epsilon(steps=STEPS, delta=1e-5)
     everywhere = occasions()
     outcomes = [tried(point, _KILL) for point in spread(everywhere, options.points)]
     on_files = [point for point in everywhere if point.kind not in ("gradient", "half a line")]
@@ -176,7 +176,7 @@ def _tells_the_truth(run: Path) -> bool:
         summary = read_summary(run)
     except (ParameterError, TrainingStateError):  # the resumed run was refused
         return False
-    true = DPSGD(1.0, summary_rate(run)).epsilon(_charged(run), 1e-5).upper
+    true = DPSGD(1.0, summary_rate(run)).epsilon(steps=_charged(run), delta=1e-5).upper
     return bool(summary["charged"] == _charged(run) and abs(summary["epsilon"] - true) < 1e-12)
 
 
@@ -315,7 +315,7 @@ def _watched(watch: Occasions, used: Count) -> Iterator[None]:
     with (
         mock.patch.object(os, "fsync", seen_fsync),
         mock.patch.object(NoisySumOptimizer, "add_noise", seen_noise),
-        mock.patch("dprmt.training.harness._ledger.append_line", seen_line),
+        mock.patch("dprmt.training.private_run._ledger.append_line", seen_line),
         mock.patch("dprmt.training.harness._observer.append_line", seen_line),
     ):
         yield

@@ -98,9 +98,9 @@ def _played(game: Played, trials: int, seed: int) -> tuple[Scores, Scores]:
 
 def _claimed(claim: Any, steps: int, delta: float) -> float:
     try:
-        return float(claim.epsilon(steps, delta).upper)
+        return float(claim.epsilon(steps=steps, delta=delta).upper)
     except UnsoundLawError:  # refused on one grid: on another the same law has an upper bound
-        return float(claim.epsilon(steps, delta, tolerance=3e-3).upper)
+        return float(claim.epsilon(steps=steps, delta=delta, tolerance=3e-3).upper)
 
 
 def _laws(game: Game) -> tuple[float | None, float]:

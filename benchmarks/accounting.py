@@ -57,15 +57,17 @@ def ours() -> dict[str, Callable[[], Any]]:
     """Questions to this package; every interval holds for both directions."""
     questions: dict[str, Callable[[], Any]] = {}
     for name, (sigma, rate, steps, delta) in SETTINGS.items():
-        questions[f"ε, exact norms {name}"] = lambda s=sigma, q=rate, t=steps, d=delta: DPSGD(s, q).epsilon(t, d)
+        questions[f"ε, exact norms {name}"] = lambda s=sigma, q=rate, t=steps, d=delta: DPSGD(s, q).epsilon(
+            steps=t, delta=d
+        )
     for name in ("(a)", "(c)"):
         sigma, rate, steps, delta = SETTINGS[name]
         for who in PROBES:
             run = DPSGD(sigma, rate, Hutchinson(32, secret=who == "secret"))
-            questions[f"ε, 32 {who} probes {name}"] = lambda r=run, t=steps, d=delta: r.epsilon(t, d)
-    few, quiet = DPSGD(SIGMA, RATE, Hutchinson(8)), DPSGD(0.5, RATE, Hutchinson(32))
-    questions["ε, 8 public probes (a)"] = lambda: few.epsilon(STEPS, DELTA)
-    questions["ε, 32 public probes (a), σ = 0.5"] = lambda: quiet.epsilon(STEPS, DELTA)
+            questions[f"ε, 32 {who} probes {name}"] = lambda r=run, t=steps, d=delta: r.epsilon(steps=t, delta=d)
+    few, quiet = DPSGD(SIGMA, RATE, Hutchinson(8, secret=False)), DPSGD(0.5, RATE, Hutchinson(32, secret=False))
+    questions["ε, 8 public probes (a)"] = lambda: few.epsilon(steps=STEPS, delta=DELTA)
+    questions["ε, 32 public probes (a), σ = 0.5"] = lambda: quiet.epsilon(steps=STEPS, delta=DELTA)
     target = {"steps": STEPS, "target_epsilon": 2.0, "delta": DELTA}
     questions["calibration to ε = 2, exact norms"] = lambda: calibrate(DPSGD(1.0, RATE), **target)
     for who in PROBES:
@@ -78,13 +80,13 @@ def ours() -> dict[str, Callable[[], Any]]:
         questions[f"ε, 200 phases, {name}"] = lambda s=schedule: s.epsilon(DELTA)
     for who in PROBES:
         questions[f"ε, 100 phases, 32 {who} probes, T = 400 in all"] = _phases(who == "secret")
-    polynomial = DPSGD(2.32, 0.001237, Hutchinson(2, rank=2, analysis="envelope"))
+    polynomial = DPSGD(2.32, 0.001237, Hutchinson(2, secret=False, rank=2, analysis="envelope"))
     questions["ε, 2 public probes, σ = 2.32, q = 0.001237, T = 363,816, δ = 1.4e-10"] = lambda: polynomial.epsilon(
-        363_816, 1.4e-10
+        steps=363_816, delta=1.4e-10
     )
-    rare = DPSGD(0.4096, 3.388e-6, Hutchinson(14))
+    rare = DPSGD(0.4096, 3.388e-6, Hutchinson(14, secret=False))
     questions["ε, 14 public probes, σ = 0.4096, q = 3.388e-6, T = 618,735, δ = 3.36e-7"] = lambda: rare.epsilon(
-        618_735, 3.36e-7
+        steps=618_735, delta=3.36e-7
     )
     return questions
 
@@ -103,7 +105,7 @@ def _phases(secret: bool) -> Callable[[], Any]:
 
 
 def _mechanism(sigma: float, probes: int | None) -> DPSGD:
-    return DPSGD(sigma, RATE) if probes is None else DPSGD(sigma, RATE, Hutchinson(probes))
+    return DPSGD(sigma, RATE) if probes is None else DPSGD(sigma, RATE, Hutchinson(probes, secret=False))
 
 
 _LONG = 10_000
@@ -119,13 +121,16 @@ def many() -> dict[str, tuple[Callable[[], Any], int]]:
         run = _mechanism(SIGMA, probes)
         for steps in (_BLOCK, _LONG):
             questions[f"ε after each of {steps:,} steps, {name}"] = (
-                lambda r=run, t=steps: r.epsilon(np.arange(1, t + 1), DELTA),
+                lambda r=run, t=steps: r.epsilon(steps=np.arange(1, t + 1), delta=DELTA),
                 steps,
             )
         questions[f"ε after each of the first {_FIRST} steps, {name}"] = _first(run)
-        questions[f"δ at 100 ε, {name} (a)"] = lambda r=run: r.delta(STEPS, np.linspace(0.1, 12.0, 100)), 100
+        questions[f"δ at 100 ε, {name} (a)"] = (
+            lambda r=run: r.delta(steps=STEPS, epsilon=np.linspace(0.1, 12.0, 100)),
+            100,
+        )
         questions[f"trade-off at 100 points, {name} (a)"] = (
-            lambda r=run: r.trade_off(STEPS, np.linspace(0, 1, 100)),
+            lambda r=run: r.trade_off(steps=STEPS, alpha=np.linspace(0, 1, 100)),
             100,
         )
     secret = DPSGD(SIGMA, RATE, Hutchinson(32, secret=True))
@@ -134,15 +139,16 @@ def many() -> dict[str, tuple[Callable[[], Any], int]]:
 
 
 def _first(run: DPSGD) -> tuple[Callable[[], Any], int]:
-    return lambda: run.epsilon(np.arange(1, _FIRST + 1), DELTA), _FIRST
+    return lambda: run.epsilon(steps=np.arange(1, _FIRST + 1), delta=DELTA), _FIRST
 
 
 def first_calls() -> dict[str, float]:
     """CPU seconds of a first answer in a fresh process, after the import; the best of three."""
-    call = f"DPSGD({SIGMA}, {RATE!r}, Hutchinson(32, secret={{}})).epsilon({STEPS}, {DELTA})"
+    call = f"DPSGD({SIGMA}, {RATE!r}, Hutchinson(32, secret={{}})).epsilon(steps={STEPS}, delta={DELTA})"
     calls = {f"ε, 32 {who} probes (a)": call.format(who == "secret") for who in PROBES}
     calls["calibration to ε = 2, 128 public probes"] = (
-        f"calibrate(DPSGD(1.0, {RATE!r}, Hutchinson(128)), steps={STEPS}, target_epsilon=2.0, delta={DELTA})"
+        f"calibrate(DPSGD(1.0, {RATE!r}, Hutchinson(128, secret=False)), "
+        f"steps={STEPS}, target_epsilon=2.0, delta={DELTA})"
     )
     return {name: min(_first_seconds(call) for _ in range(3)) for name, call in calls.items()}
 
@@ -285,7 +291,7 @@ def page(rows: dict[str, Any]) -> str:
         parts += [_AGAINST.format(found=compared(answers, stored(_EARLIER))), misses(answers)]
     notes = _SWEEP.with_name("notes.md")
     parts += [spectra_page.section(), notes.read_text().strip() if notes.exists() else ""]
-    parts += [step_page.section()]
+    parts.append(step_page.section())
     parts.append(relations.page(stored(relations.RESULTS)))
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -36,7 +36,7 @@ class Phase:
     def mechanism(self) -> DPSGD:
         """What the accountant is asked about."""
         if self.probes:
-            return DPSGD(self.noise_multiplier, self.sample_rate, Hutchinson(self.probes))
+            return DPSGD(self.noise_multiplier, self.sample_rate, Hutchinson(self.probes, secret=False))
         return DPSGD(self.noise_multiplier, self.sample_rate)
 
     def tails(self, loss: np.ndarray, direction: str) -> tuple[np.ndarray, np.ndarray]:

@@ -42,7 +42,7 @@ def answers(chosen: set[int]) -> Iterator[dict[str, Any]]:
 def answer(question: Question) -> dict[str, str]:
     """Both ends, or the name of the error: a refusal is an answer, too."""
     try:
-        bounds = question.mechanism.epsilon(question.steps, question.delta, tolerance=TOLERANCE)
+        bounds = question.mechanism.epsilon(steps=question.steps, delta=question.delta, tolerance=TOLERANCE)
     except (RuntimeError, ArithmeticError) as error:
         return {"error": type(error).__name__}
     return {"lower": float(bounds.lower).hex(), "upper": float(bounds.upper).hex()}

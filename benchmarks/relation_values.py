@@ -44,8 +44,8 @@ class Value:
     def bounds(self) -> PrivacyBounds:
         """What the library answers."""
         if self.way == "add":
-            return self.mechanism.epsilon_by_direction(self.steps, self.delta)["add"]
-        return self.mechanism.epsilon(self.steps, self.delta)
+            return self.mechanism.epsilon_by_direction(steps=self.steps, delta=self.delta)["add"]
+        return self.mechanism.epsilon(steps=self.steps, delta=self.delta)
 
     def agrees(self, bounds: PrivacyBounds) -> bool:
         """Inside, up to the digits that were kept; a bound of estimates may exceed what is attained."""

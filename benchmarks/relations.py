@@ -165,7 +165,7 @@ def complaints(question: Question, bounds: PrivacyBounds) -> list[str]:
     from dprmt.accounting.questions._by_curves import bounds_by_curves
 
     found, mechanism = [], question.mechanism
-    alone = mechanism.of_one_sample().epsilon(question.steps, question.delta)
+    alone = mechanism.of_one_sample().epsilon(steps=question.steps, delta=question.delta)
     if bounds.upper < alone.lower * (1 - 1e-9):
         found.append(f"one sample, present or not, costs {alone.lower:.6g} at least")
     one = one_step_epsilon(question)
@@ -179,7 +179,7 @@ def complaints(question: Question, bounds: PrivacyBounds) -> list[str]:
         for side in ("remove", "add"):
             asked = EpsilonAtDelta(question.delta)
             curves = bounds_by_curves(schedule, asked, side, mechanism.neighbours, TOLERANCE)  # type: ignore[arg-type]
-            mine = mechanism.epsilon_by_direction(question.steps, question.delta)[side]  # type: ignore[index]
+            mine = mechanism.epsilon_by_direction(steps=question.steps, delta=question.delta)[side]  # type: ignore[index]
             if mine.lower > curves.upper * (1 + 1e-9):
                 found.append(f"curves of one sample composed ({side}) have {curves.upper:.6g}, below {mine.lower:.6g}")
     return found
@@ -223,7 +223,7 @@ def answered(number: int, question: Question, check: bool) -> dict[str, Any]:
     start = time.process_time()
     try:
         with at_most(LIMIT):
-            bounds = question.mechanism.epsilon(question.steps, question.delta, tolerance=TOLERANCE)
+            bounds = question.mechanism.epsilon(steps=question.steps, delta=question.delta, tolerance=TOLERANCE)
     except (GaveUpError, UnsoundLawError) as error:
         seconds, found = round(time.process_time() - start, 3), [str(error)] if str(error) else []
         return {**row, "lower": 0.0, "upper": None, "seconds": seconds, "gave_up": True, "complaints": found}
@@ -334,10 +334,10 @@ TIMED = [
     ("32 secret probes", Hutchinson(32, secret=True), ReplaceOne()),
     ("32 secret probes", Hutchinson(32, secret=True), Group(8)),
     ("16 secret probes", Hutchinson(16, secret=True), Group(8)),
-    ("32 public probes", Hutchinson(32), ReplaceOne()),
-    ("128 public probes", Hutchinson(128), ReplaceOne()),
-    ("32 public probes", Hutchinson(32), Group(2)),
-    ("32 public probes", Hutchinson(32), Group(8)),
+    ("32 public probes", Hutchinson(32, secret=False), ReplaceOne()),
+    ("128 public probes", Hutchinson(128, secret=False), ReplaceOne()),
+    ("32 public probes", Hutchinson(32, secret=False), Group(2)),
+    ("32 public probes", Hutchinson(32, secret=False), Group(8)),
 ]
 
 
@@ -351,7 +351,7 @@ def times(repeats: int = 5) -> str:
                 rate = 2000 / 67349 * (1.0 + 1e-9 * repeat)  # another run, so that no table of an earlier one serves
                 run = DPSGD(1.0, rate, norms, neighbours if is_related else ZeroOut())
                 start = time.process_time()
-                shown = run.epsilon(400, 1e-5)
+                shown = run.epsilon(steps=400, delta=1e-5)
                 spent[is_related].append(time.process_time() - start)
         related, plain = (sorted(spent[which])[repeats // 2] for which in (True, False))
         width = (shown.upper - shown.lower) / shown.upper

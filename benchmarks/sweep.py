@@ -181,7 +181,7 @@ def complaints(question: Question, bounds: PrivacyBounds) -> list[str]:
 def answered(number: int, question: Question, check: bool) -> dict[str, Any]:
     """The answer to one question with its CPU time and what contradicts it, as a row of the results file."""
     start = time.process_time()
-    bounds = question.mechanism.epsilon(question.steps, question.delta, tolerance=TOLERANCE)
+    bounds = question.mechanism.epsilon(steps=question.steps, delta=question.delta, tolerance=TOLERANCE)
     seconds = time.process_time() - start
     return {
         "number": number,

@@ -65,7 +65,7 @@ def _run(rng: np.random.Generator, kind: str) -> dict[str, Any] | None:
         secret = kind == "secret probes"
         run = DPSGD(sigma, rate, Hutchinson(probes, secret=secret))
         mechanism["norms"] = {"kind": "hutchinson", "probes": probes, "secret": secret}
-    found = run.epsilon(steps, delta)
+    found = run.epsilon(steps=steps, delta=delta)
     if not 0 < found.upper < MOST:
         return None
     return {"mechanism": {"kind": "dpsgd"} | mechanism, "steps": steps, "delta": delta, "epsilon": _claimed(found)}

@@ -28,7 +28,7 @@ def command(question: dict[str, Any]) -> list[str]:
     if question["norms"] != "exact":
         words += ["--probes", str(question["probes"])]
         words += ["--sketch", str(question["sketch"])] if question["norms"] == "hutch++" else []
-        words += ["--secret-probes"] if question["secret"] else []
+        words += ["--secret-probes" if question["secret"] else "--public-probes"]
     words += ["--neighbours", question["neighbours"]]
     words += ["--group", str(question["group"])] if str(question["group"]) != "1" else []
     return words

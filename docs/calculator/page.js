@@ -23,7 +23,7 @@
     words.push(`--delta ${asked.delta}`);
     if (asked.norms !== "exact") words.push(`--probes ${asked.probes}`);
     if (asked.norms === "hutch++") words.push(`--sketch ${asked.sketch}`);
-    if (asked.norms !== "exact" && asked.secret) words.push("--secret-probes");
+    if (asked.norms !== "exact") words.push(asked.secret ? "--secret-probes" : "--public-probes");
     words.push(`--neighbours ${asked.neighbours}`);
     if (asked.group !== "1") words.push(`--group ${asked.group}`);
     return words.join(" ");

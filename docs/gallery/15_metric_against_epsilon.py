@@ -6,7 +6,7 @@ from dprmt.accounting import DPSGD
 from dprmt.plots import plot_metric_against_epsilon
 
 steps = np.array([1, 5, 10, 20, 40])
-spent = [DPSGD(1.0, 0.05).epsilon(int(step), 1e-5).upper for step in steps]
+spent = [DPSGD(1.0, 0.05).epsilon(steps=int(step), delta=1e-5).upper for step in steps]
 curves = {}
 for rate in (0.05, 0.2):
     losses = []

@@ -20,6 +20,7 @@ from dprmt.accounting.mechanisms import Composition as Composition
 from dprmt.accounting.mechanisms import FixedOrder as FixedOrder
 from dprmt.accounting.mechanisms import GaussianRelease as GaussianRelease
 from dprmt.accounting.mechanisms import LaplaceRelease as LaplaceRelease
+from dprmt.accounting.mechanisms import Parallel as Parallel
 from dprmt.accounting.mechanisms import Poisson as Poisson
 from dprmt.accounting.mechanisms import PrivateSelection as PrivateSelection
 from dprmt.accounting.mechanisms import ProbeChoice as ProbeChoice
@@ -30,8 +31,11 @@ from dprmt.accounting.mechanisms import calibrate as calibrate
 from dprmt.accounting.mechanisms import choose_probes as choose_probes
 from dprmt.accounting.mechanisms import clt_mu as clt_mu
 from dprmt.accounting.mechanisms import compose as compose
+from dprmt.accounting.mechanisms import fixed as fixed
 from dprmt.accounting.mechanisms import gdp_epsilon as gdp_epsilon
 from dprmt.accounting.mechanisms import gdp_trade_off as gdp_trade_off
+from dprmt.accounting.mechanisms import largest_steps as largest_steps
+from dprmt.accounting.mechanisms import parallel as parallel
 from dprmt.accounting.mechanisms import private_selection as private_selection
 from dprmt.accounting.mechanisms import release_from_dict as release_from_dict
 from dprmt.accounting.mechanisms import sampling_from_dict as sampling_from_dict
@@ -59,6 +63,7 @@ __all__ = [
     "Neighbours",
     "NoRenyiDivergenceError",
     "Norms",
+    "Parallel",
     "Poisson",
     "PrivacyBounds",
     "PrivacyCurve",
@@ -77,10 +82,13 @@ __all__ = [
     "clt_mu",
     "compose",
     "envelope_cdf",
+    "fixed",
     "gdp_epsilon",
     "gdp_trade_off",
+    "largest_steps",
     "neighbours_from_dict",
     "norms_from_dict",
+    "parallel",
     "private_selection",
     "release_from_dict",
     "sampling_from_dict",

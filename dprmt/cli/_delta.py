@@ -14,7 +14,7 @@ _OPTIONS = (*RUN, EPSILON)
 _EXAMPLES = """\
 examples:
   dprmt delta --epsilon 2 --noise-multiplier 1 --sample-rate 2000/67349 --steps 400
-  dprmt delta --epsilon 2 --noise-multiplier 1 --samples 67349 --batch-size 2000 --epochs 12 --probes 32 --json
+  dprmt delta --epsilon 2 --noise-multiplier 1 --samples 67349 --batch-size 2000 --epochs 12 --json
 """
 
 

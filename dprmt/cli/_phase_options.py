@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dprmt._files import parse_toml
 from dprmt._validation import ParameterError, did_you_mean
 from dprmt.cli._options import Option
 
@@ -20,15 +20,13 @@ def phase_options(known: tuple[Option, ...]) -> tuple[Option, Option]:
     of_file = Option(
         "--phases",
         partial(_from_file, known),
-        "a TOML file of [[phases]], in place of the run's options: their names are its keys, those above the first"
-        " [[phases]] are for all",
+        "a TOML file of [[phases]]; what stands above the first is for all",
         metavar="FILE",
     )
     inline = Option(
         "--phase",
         partial(_from_texts, known),
-        "one phase, repeated for the next: options without their dashes, such as noise-multiplier=2,steps=100; those"
-        " given as options are for all",
+        "one phase, repeated for the next: noise-multiplier=2,steps=100, say; options beside are for all",
         metavar="KEY=VALUE,…",
         is_list=True,
     )
@@ -37,7 +35,7 @@ def phase_options(known: tuple[Option, ...]) -> tuple[Option, Option]:
 
 def _from_file(known: tuple[Option, ...], name: str, text: str) -> list[dict[str, str]]:
     try:
-        content = tomllib.loads(Path(text).read_text(encoding="utf-8"))
+        content = parse_toml(Path(text).read_bytes())
     except (OSError, ValueError) as error:
         raise ParameterError(name, text, f"{_TABLES} ({str(error).splitlines()[0]})") from None
     phases = content.pop("phases", None)

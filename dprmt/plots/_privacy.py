@@ -93,7 +93,7 @@ def plot_trade_off(
     --------
     >>> from matplotlib.figure import Figure
     >>> from dprmt.accounting import DPSGD
-    >>> band = DPSGD(1.0, 0.1).trade_off(10, [0.0, 0.5, 1.0])
+    >>> band = DPSGD(1.0, 0.1).trade_off(steps=10, alpha=[0.0, 0.5, 1.0])
     >>> plot_trade_off({"exact norms": band}, ax=Figure().subplots()).get_ylabel()
     'false negative rate β'
     """

@@ -39,7 +39,7 @@ def _norms(label: str, products: int) -> Norms:
     if label == "Hutch++, secret probes":
         return HutchPlusPlus(products - 2 * (products // 4), products // 4, secret=True)
     if label == "published":
-        return Hutchinson(products, analysis="envelope")
+        return Hutchinson(products, secret=False, analysis="envelope")
     return Hutchinson(products, secret=label == "tight, secret probes")
 
 
@@ -59,14 +59,14 @@ def work(run: Run) -> int:
 
 def privacy_rows(run: Run, advance: Callable[[], None] = lambda: None) -> list[Row]:
     """The table's lines: exact norms first, then one per number of probes."""
-    exact = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(run.steps, run.delta)
+    exact = DPSGD(run.noise_multiplier, run.sample_rate).epsilon(steps=run.steps, delta=run.delta)
     advance()
     rows = [Row(None, {"exact": exact}, {})]
     for probes in run.probes:
         epsilon, extra = {}, {}
         for label in _HEADINGS:
             mechanism = DPSGD(run.noise_multiplier, run.sample_rate, _norms(label, probes))
-            epsilon[label] = mechanism.epsilon(run.steps, run.delta)
+            epsilon[label] = mechanism.epsilon(steps=run.steps, delta=run.delta)
             advance()
             found = calibrate(mechanism, steps=run.steps, target_epsilon=exact.upper, delta=run.delta)
             extra[label] = found.noise_multiplier / run.noise_multiplier - 1.0
@@ -91,7 +91,7 @@ def privacy_curves(run: Run, advance: Callable[[], None] = lambda: None) -> dict
     for name, chosen in mechanisms.items():
         curves[name] = []
         for steps in run.curve_steps:
-            curves[name].append(chosen.epsilon(steps, run.delta))
+            curves[name].append(chosen.epsilon(steps=steps, delta=run.delta))
             advance()
     return curves
 
@@ -127,7 +127,7 @@ def savings(run: Run) -> list[tuple[float, int, PrivacyBounds]]:
     """Speed-up, steps that it leaves, rounded up, and their ε with exact norms."""
     mechanism = DPSGD(run.noise_multiplier, run.sample_rate)
     steps = [math.ceil(run.steps * (1 - speedup)) for speedup in SPEEDUPS]
-    return list(zip(SPEEDUPS, steps, (mechanism.epsilon(count, run.delta) for count in steps), strict=True))
+    return list(zip(SPEEDUPS, steps, (mechanism.epsilon(steps=count, delta=run.delta) for count in steps), strict=True))
 
 
 def savings_table(run: Run, rows: list[Row]) -> Table:

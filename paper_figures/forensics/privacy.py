@@ -29,7 +29,7 @@ def noise(epsilon: float, delta: float, rate: float, steps: int) -> float:
 
 @cache
 def epsilon(sigma: float, rate: float, steps: int, delta: float) -> float:
-    return DPSGD(sigma, rate).epsilon(steps, delta).estimate if steps else 0.0
+    return DPSGD(sigma, rate).epsilon(steps=steps, delta=delta).estimate if steps else 0.0
 
 
 def epsilon_saved(read: Reader) -> Sequence[Row]:
@@ -79,9 +79,12 @@ def _with_probes(exact: float, batch: int, target: float, delta: float, probes: 
     low, high = 1, 1 << 17  # ε grows with the steps
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if run.epsilon(middle, delta).upper <= target else (low, middle)
+        low, high = (middle, high) if run.epsilon(steps=middle, delta=delta).upper <= target else (low, middle)
     return low, calibrate(
-        DPSGD(1.0, rate, Hutchinson(probes, analysis="envelope")), steps=low, target_epsilon=target, delta=delta
+        DPSGD(1.0, rate, Hutchinson(probes, secret=False, analysis="envelope")),
+        steps=low,
+        target_epsilon=target,
+        delta=delta,
     ).noise_multiplier
 
 
@@ -115,7 +118,7 @@ def _full_batch_steps(sigma: float, target: float, delta: float = 1e-5) -> int:
     low, high = 1, 1 << 20
     while high - low > 1:
         middle = (low + high) // 2
-        inside = DPSGD(sigma, 1.0).epsilon(middle, delta).upper <= target
+        inside = DPSGD(sigma, 1.0).epsilon(steps=middle, delta=delta).upper <= target
         low, high = (middle, high) if inside else (low, middle)
     return low
 

@@ -239,7 +239,7 @@ def epsilon_after(noise_multiplier: float, steps: int, delta: float) -> float:
     >>> round(epsilon_after(10.0, 1000, 1e-5), 2)
     17.86
     """
-    return DPSGD(noise_multiplier, 1.0).epsilon(steps, delta).upper if steps else 0.0
+    return DPSGD(noise_multiplier, 1.0).epsilon(steps=steps, delta=delta).upper if steps else 0.0
 
 
 def curve_from_rows(trial: Trial, class_sizes: tuple[int, ...], rows: Sequence[Mapping[str, Any]]) -> Curve:

@@ -42,7 +42,7 @@ def privacy(method: str, epsilon: float, delta: float, rate: float, steps: int) 
     """The section of a recipe: each method has the noise that its analysis asks for."""
     shared: dict[str, Any] = {"norms": {"kind": "hutchinson", "probes": PROBES, "secret": False}}
     if method == "published charge":
-        published = DPSGD(1.0, rate, Hutchinson(PROBES, analysis="envelope"))
+        published = DPSGD(1.0, rate, Hutchinson(PROBES, secret=False, analysis="envelope"))
         found = calibrate(published, steps=steps, target_epsilon=epsilon, delta=delta)
         return shared | {"noise_multiplier": found.noise_multiplier}
     return ({"norms": "ghost"} if method == "exact" else shared) | {"target_epsilon": epsilon}

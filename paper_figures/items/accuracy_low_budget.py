@@ -49,7 +49,7 @@ def published_noise(recipe: Recipe) -> float:
     rate = dry_run(recipe.with_changes(SHARED)).sample_rate
     steps = recipe.training.steps
     return calibrate(
-        DPSGD(1.0, rate, Hutchinson(PROBES, analysis="envelope")),
+        DPSGD(1.0, rate, Hutchinson(PROBES, secret=False, analysis="envelope")),
         steps=steps,
         target_epsilon=privacy.target_epsilon,
         delta=privacy.delta,

@@ -28,8 +28,8 @@ QUIET = DPSGD(1.0, 16 / 1225)
 PRODUCTS, FEWER = (24, 32, 48, 64, 96, 128), (32, 64, 128)
 SAVED = RESULTS / "raw" / "wide-layer.json"
 CURVES: dict[str, Callable[[int], Norms]] = {
-    "published analysis": lambda products: Hutchinson(products, analysis="envelope"),
-    "probes, public": Hutchinson,
+    "published analysis": lambda products: Hutchinson(products, secret=False, analysis="envelope"),
+    "probes, public": lambda products: Hutchinson(products, secret=False),
     "probes, secret": lambda products: Hutchinson(products, secret=True),
     "Hutch++, public": lambda products: split(products),
     "Hutch++, secret": lambda products: split(products, secret=True),
@@ -58,13 +58,13 @@ def measured() -> dict[str, Any]:
     found: dict[str, Any] = {
         "products": PRODUCTS,
         "fewer": FEWER,
-        "exact epsilon": ONE_SIGMA.epsilon(STEPS, DELTA).upper,
+        "exact epsilon": ONE_SIGMA.epsilon(steps=STEPS, delta=DELTA).upper,
     }
     for name, norms in CURVES.items():
         runs = [replace(ONE_SIGMA, norms=norms(products)) for products in PRODUCTS]
         quiet = [calibrate(replace(QUIET, norms=norms(products)), **TARGET) for products in FEWER]
         found[name] = {
-            "epsilon": [run.epsilon(STEPS, DELTA).upper for run in runs],
+            "epsilon": [run.epsilon(steps=STEPS, delta=DELTA).upper for run in runs],
             "noise ratio": [run.noise_multiplier / exact for run in quiet],
         }
     return found

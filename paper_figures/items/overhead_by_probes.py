@@ -17,10 +17,10 @@ NOISE = (0.779078, 1.0, 2.0)
 
 
 ANALYSES: dict[str, Callable[[int], Norms]] = {
-    "published": lambda k: Hutchinson(k, analysis="envelope"),
-    "hutchinson": Hutchinson,
+    "published": lambda k: Hutchinson(k, secret=False, analysis="envelope"),
+    "hutchinson": lambda k: Hutchinson(k, secret=False),
     "secret": lambda k: Hutchinson(k, secret=True),
-    "hutch++": lambda k: HutchPlusPlus(k, k, power_iteration=True),
+    "hutch++": lambda k: HutchPlusPlus(k, k, power_iteration=True, secret=False),
     "hutch++ secret": lambda k: HutchPlusPlus(k, k, power_iteration=True, secret=True),
 }
 """How norms are taken, by the number of probes."""
@@ -34,9 +34,9 @@ NAMES = {
 
 
 def measure(scale: Scale, folder: Path) -> Found:
-    exact = {sigma: DPSGD(sigma, RATE).epsilon(STEPS, DELTA).upper for sigma in NOISE}
+    exact = {sigma: DPSGD(sigma, RATE).epsilon(steps=STEPS, delta=DELTA).upper for sigma in NOISE}
     epsilon = {
-        (sigma, method): [DPSGD(sigma, RATE, norms(k)).epsilon(STEPS, DELTA).upper for k in PROBES]
+        (sigma, method): [DPSGD(sigma, RATE, norms(k)).epsilon(steps=STEPS, delta=DELTA).upper for k in PROBES]
         for sigma in NOISE
         for method, norms in ANALYSES.items()
     }

@@ -16,7 +16,11 @@ DELTA, STEPS, EPOCHS = 1e-5, 100, 10
 TOLERANCE = 3e-3
 NOISE = (0.5, 0.7, 1.0, 2.0, 4.0)
 RUNS = (1, 3, 10, 100)  # epochs
-NORMS = {"exact": ExactNorms(), "hutchinson": Hutchinson(32), "hutch++": HutchPlusPlus(32, 32)}
+NORMS = {
+    "exact": ExactNorms(),
+    "hutchinson": Hutchinson(32, secret=False),
+    "hutch++": HutchPlusPlus(32, 32, secret=False),
+}
 
 
 def both(sigma: float, steps: int = STEPS, epochs: int = EPOCHS, norms: Norms = ExactNorms()) -> tuple[float, float]:
@@ -24,7 +28,7 @@ def both(sigma: float, steps: int = STEPS, epochs: int = EPOCHS, norms: Norms = 
     allocated, sampled = DPSGD(sigma, RandomAllocation(steps), norms), DPSGD(sigma, 1 / steps, norms)
     return (
         allocated.epsilon(epochs=epochs, delta=DELTA, tolerance=TOLERANCE).upper,
-        sampled.epsilon(epochs * steps, DELTA, tolerance=TOLERANCE).upper,
+        sampled.epsilon(steps=epochs * steps, delta=DELTA, tolerance=TOLERANCE).upper,
     )
 
 
@@ -79,7 +83,7 @@ def _adding(sigma: float, steps: int) -> tuple[float, float]:
     sampled = DPSGD(sigma, 1 / steps)
     return (
         allocated.epsilon_by_direction(epochs=EPOCHS, delta=DELTA, tolerance=TOLERANCE)["add"].upper,
-        sampled.epsilon_by_direction(EPOCHS * steps, DELTA, tolerance=TOLERANCE)["add"].upper,
+        sampled.epsilon_by_direction(steps=EPOCHS * steps, delta=DELTA, tolerance=TOLERANCE)["add"].upper,
     )
 
 

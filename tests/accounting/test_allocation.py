@@ -19,7 +19,7 @@ from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, RandomAllocation, ca
 
 def allocated(sigma, steps_per_epoch, probes=None, **options):
     sampling = RandomAllocation(steps_per_epoch, options.pop("participations", 1))
-    return DPSGD(sigma, sampling, ExactNorms() if probes is None else Hutchinson(probes, **options))
+    return DPSGD(sigma, sampling, ExactNorms() if probes is None else Hutchinson(probes, **{"secret": False} | options))
 
 
 CASES = [(1.0, 33, 12, 1e-5), (2.0, 100, 10, 1e-5), (1.0, 1000, 5, 1e-6)]
@@ -215,7 +215,7 @@ def test_simulation_agrees_and_would_notice_five_percent():
 
 def test_one_step_an_epoch_is_no_sampling():
     """With t = 1: the same bounds as with every sample in every step."""
-    assert allocated(3.0, 1).epsilon(epochs=50, delta=1e-5) == DPSGD(3.0, 1.0).epsilon(50, 1e-5)
+    assert allocated(3.0, 1).epsilon(epochs=50, delta=1e-5) == DPSGD(3.0, 1.0).epsilon(steps=50, delta=1e-5)
 
 
 @settings(max_examples=5)
@@ -265,7 +265,9 @@ def test_participations_are_blocks():
     thrice = allocated(1.0, 10, participations=3).epsilon(epochs=1, delta=1e-5)
     blocks = compose([(allocated(1.0, 3), 6), (allocated(1.0, 4), 4)]).epsilon(delta=1e-5)
     assert thrice == blocks
-    assert allocated(1.0, 10, participations=10).epsilon(epochs=1, delta=1e-5) == DPSGD(1.0, 1.0).epsilon(10, 1e-5)
+    assert allocated(1.0, 10, participations=10).epsilon(epochs=1, delta=1e-5) == DPSGD(1.0, 1.0).epsilon(
+        steps=10, delta=1e-5
+    )
 
 
 def test_phases_of_both_samplings_compose():
@@ -297,7 +299,7 @@ def test_trade_off_lies_between_its_bounds():
     deltas = np.array([mechanism.delta(epochs=1, epsilon=e).upper for e in epsilons])
     dual = np.max(1 - deltas - np.exp(epsilons) * alpha[:, None], axis=1)
     assert np.all(dual <= band.upper + 1e-9)
-    assert np.all(band.lower > DPSGD(1.0, 1.0).trade_off(1, alpha).upper)
+    assert np.all(band.lower > DPSGD(1.0, 1.0).trade_off(steps=1, alpha=alpha).upper)
 
 
 # -------------------------------------------------------------------------------------------------- refusals
@@ -306,12 +308,12 @@ def test_trade_off_lies_between_its_bounds():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: allocated(1.0, 33).epsilon(40, 1e-5), "steps must be whole epochs of random allocation"),
+        (lambda: allocated(1.0, 33).epsilon(steps=40, delta=1e-5), "steps must be whole epochs of random allocation"),
         (lambda: compose([(allocated(1.0, 33), 20), (allocated(1.0, 33), 13)]), "steps must be whole epochs"),
         (lambda: allocated(1.0, 3, participations=4), r"participations must be an integer in \[1, 3\], got 4"),
         (lambda: DPSGD(1.0, "shuffle"), "sampling must be Poisson"),
         (lambda: DPSGD(1.0, 0.1).epsilon(epochs=3, delta=1e-5), "epochs must be left out"),
-        (lambda: allocated(1.0, 33).epsilon(33, 1e-5, epochs=1), "epochs must be left out"),
+        (lambda: allocated(1.0, 33).epsilon(steps=33, delta=1e-5, epochs=1), "epochs must be left out"),
         (lambda: allocated(1.0, 33).epsilon(delta=1e-5), "steps must be given"),
         (lambda: calibrate(allocated(1.0, 33), target_epsilon=1.0, delta=1e-5, steps=40), "steps must be whole"),
         (lambda: allocated(1.0, 10, participations=2).to_pld(), "participations must be"),

@@ -70,19 +70,19 @@ def test_the_attack_never_exceeds_our_upper_bound(setting: tuple[Any, ...]) -> N
     _, sigma, rate, probes, secret = setting
     for analysis in ("tight", "envelope"):
         run = DPSGD(sigma, rate, Hutchinson(probes, secret=secret, analysis=analysis))  # type: ignore[arg-type]
-        assert proved(*setting) <= run.epsilon(1, DELTA).upper
+        assert proved(*setting) <= run.epsilon(steps=1, delta=DELTA).upper
 
 
 def test_the_attack_exceeds_what_ignoring_randomness_gives() -> None:
     """Power: a rank-one gradient with few probes leaks more than the exact norm's ε."""
-    assert proved(*SETTINGS[0]) > DPSGD(1.0, 1.0).epsilon(1, DELTA).upper + 0.3
-    assert proved(*SETTINGS[3]) > DPSGD(0.8, 1.0).epsilon(1, DELTA).upper + 0.05
+    assert proved(*SETTINGS[0]) > DPSGD(1.0, 1.0).epsilon(steps=1, delta=DELTA).upper + 0.3
+    assert proved(*SETTINGS[3]) > DPSGD(0.8, 1.0).epsilon(steps=1, delta=DELTA).upper + 0.05
 
 
 def test_the_attack_is_not_far_from_the_bound() -> None:
     """The bound is tight: with enough probes for a light tail, the attack proves most of it."""
-    run = DPSGD(1.0, 1.0, Hutchinson(32))
-    assert proved(RANK_ONE, 1.0, 1.0, 32, False) > 0.75 * run.epsilon(1, DELTA).upper
+    run = DPSGD(1.0, 1.0, Hutchinson(32, secret=False))
+    assert proved(RANK_ONE, 1.0, 1.0, 32, False) > 0.75 * run.epsilon(steps=1, delta=DELTA).upper
 
 
 # ------------------------------------------------------------------------------------------ each direction by itself
@@ -146,7 +146,7 @@ def test_no_attack_exceeds_the_upper_bound_of_its_own_direction(setting: tuple[A
     proofs = proved_by_direction(setting)
     for analysis in ("tight", "envelope"):
         run = DPSGD(sigma, rate, Hutchinson(probes, secret=secret, analysis=analysis))  # type: ignore[arg-type]
-        for direction, bounds in run.epsilon_by_direction(1, DELTA).items():
+        for direction, bounds in run.epsilon_by_direction(steps=1, delta=DELTA).items():
             assert proofs[direction] <= bounds.upper, (direction, analysis)
 
 
@@ -165,6 +165,6 @@ def test_attacks_in_each_direction_exceed_what_ignoring_randomness_gives(
     """Power: with Z = 1 put in for Z, the ε computed would be refuted by 0.5 at least."""
     _, sigma, rate, _, _ = setting
     proofs = proved_by_direction(setting)
-    ignorant = DPSGD(sigma, rate).epsilon_by_direction(1, DELTA)
+    ignorant = DPSGD(sigma, rate).epsilon_by_direction(steps=1, delta=DELTA)
     for direction in directions:
         assert proofs[direction] > ignorant[direction].upper + 0.5  # type: ignore[index]

@@ -27,7 +27,7 @@ def mechanism(row: dict[str, Any]) -> Any:
     if row["kind"] == "exact":
         return DPSGD(sigma, rate)
     if row["kind"] == "sketch":
-        return DPSGD(sigma, rate, HutchPlusPlus(probes, row["sketch"]))
+        return DPSGD(sigma, rate, HutchPlusPlus(probes, row["sketch"], secret=False))
     return DPSGD(sigma, rate, Hutchinson(probes, secret=row["kind"] == "secret"))
 
 
@@ -73,7 +73,7 @@ def test_a_whole_run_meets_its_balls() -> None:
         assert 0.99 * low <= answers[epsilon]["remove"].lower <= answers[epsilon]["remove"].upper <= 1.01 * high
     below = max(epsilon for epsilon, (low, _) in zip(row["epsilons"], row["remove"], strict=True) if low > 1e-5)
     above = min(epsilon for epsilon, (_, high) in zip(row["epsilons"], row["remove"], strict=True) if high < 1e-5)
-    answer = run.epsilon(row["steps"], 1e-5)
+    answer = run.epsilon(steps=row["steps"], delta=1e-5)
     assert (below, above) == (6.69, 6.71)
     assert below <= answer.lower <= answer.upper <= above
 

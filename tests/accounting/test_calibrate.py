@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from dprmt import ParameterError
-from dprmt.accounting import DPSGD, ExactNorms, FixedOrder, Hutchinson, Poisson, RandomAllocation, calibrate, compose
+from dprmt.accounting import (
+    DPSGD,
+    ExactNorms,
+    FixedOrder,
+    GaussianRelease,
+    Hutchinson,
+    Poisson,
+    RandomAllocation,
+    calibrate,
+    compose,
+    fixed,
+    largest_steps,
+)
 
 
 @settings(max_examples=8)
@@ -20,16 +32,18 @@ from dprmt.accounting import DPSGD, ExactNorms, FixedOrder, Hutchinson, Poisson,
 def test_exact_norms(target: float, delta: float, rate: float, steps: int) -> None:
     """ε's upper bound meets the target, and 0.5 % less noise certainly misses it."""
     sigma = calibrate(DPSGD(1.0, rate), steps=steps, target_epsilon=target, delta=delta).noise_multiplier
-    assert DPSGD(sigma, rate).epsilon(steps, delta).upper <= target
-    assert DPSGD(sigma / 1.005, rate).epsilon(steps, delta, tolerance=1e-4).lower > target * (1 - 2e-3) - 1e-3
+    assert DPSGD(sigma, rate).epsilon(steps=steps, delta=delta).upper <= target
+    assert (
+        DPSGD(sigma / 1.005, rate).epsilon(steps=steps, delta=delta, tolerance=1e-4).lower > target * (1 - 2e-3) - 1e-3
+    )
 
 
 @pytest.mark.parametrize(
     "norms",
     [
-        Hutchinson(32),
-        Hutchinson(32, analysis="envelope"),
-        Hutchinson(32, analysis="envelope", rank=4),
+        Hutchinson(32, secret=False),
+        Hutchinson(32, secret=False, analysis="envelope"),
+        Hutchinson(32, analysis="envelope", secret=False, rank=4),
         Hutchinson(16, secret=True),
         Hutchinson(16, secret=True, analysis="envelope"),
     ],
@@ -37,8 +51,8 @@ def test_exact_norms(target: float, delta: float, rate: float, steps: int) -> No
 def test_randomized_clipping(norms: Hutchinson) -> None:
     found = calibrate(DPSGD(7.0, 0.02, norms), steps=300, target_epsilon=2.0, delta=1e-5)
     assert (found.norms, found.sampling) == (norms, Poisson(0.02))
-    assert found.epsilon(300, 1e-5).upper <= 2.0
-    assert replace(found, noise_multiplier=found.noise_multiplier / 1.01).epsilon(300, 1e-5).lower > 2.0
+    assert found.epsilon(steps=300, delta=1e-5).upper <= 2.0
+    assert replace(found, noise_multiplier=found.noise_multiplier / 1.01).epsilon(steps=300, delta=1e-5).lower > 2.0
 
 
 def test_the_noise_that_was_there_does_not_matter() -> None:
@@ -49,7 +63,11 @@ def test_the_noise_that_was_there_does_not_matter() -> None:
 def test_phases_keep_the_ratios_of_their_noise() -> None:
     """A composition comes back as one, no noisier than it need be."""
     run = compose(
-        [(DPSGD(1.0, 0.05), 40), (DPSGD(3.0, 0.02, Hutchinson(16)), 60), (DPSGD(2.0, RandomAllocation(9)), 18)]
+        [
+            (DPSGD(1.0, 0.05), 40),
+            (DPSGD(3.0, 0.02, Hutchinson(16, secret=False)), 60),
+            (DPSGD(2.0, RandomAllocation(9)), 18),
+        ]
     )
     found = calibrate(run, target_epsilon=1.5, delta=1e-6)
     (first, _), (second, _), (third, steps) = found.phases
@@ -64,7 +82,7 @@ def test_phases_keep_the_ratios_of_their_noise() -> None:
 def test_far_targets(target: float, delta: float) -> None:
     sigma = calibrate(DPSGD(1.0, 0.1), steps=100, target_epsilon=target, delta=delta).noise_multiplier
     assert math.isfinite(sigma)
-    assert DPSGD(sigma, 0.1).epsilon(100, delta).upper <= target
+    assert DPSGD(sigma, 0.1).epsilon(steps=100, delta=delta).upper <= target
 
 
 @settings(max_examples=8)
@@ -73,11 +91,11 @@ def test_targets_of_an_attack_are_met_and_not_by_much(wanted: float, sigma: floa
     """Without sampling all is in closed form: advantage 2Φ(μ/2) - 1, power Φ(Φ⁻¹(α) + μ), with μ = √E/σ."""
     run, epochs = DPSGD(sigma, FixedOrder()), 2
     found = calibrate(run, epochs=epochs, target_advantage=wanted)
-    assert found.advantage(epochs).upper <= wanted
+    assert found.advantage(steps=epochs).upper <= wanted
     assert found.noise_multiplier == pytest.approx(math.sqrt(epochs) / (2 * ndtri((1 + wanted) / 2)), rel=1e-2)
     level = 0.3 * wanted
     found = calibrate(run, epochs=epochs, target_true_positive_rate=wanted, false_positive_rate=level)
-    assert found.true_positive_rate(epochs, level).upper <= wanted
+    assert found.true_positive_rate(steps=epochs, false_positive_rate=level).upper <= wanted
     assert found.noise_multiplier == pytest.approx(math.sqrt(epochs) / (ndtri(wanted) - ndtri(level)), rel=1e-2)
 
 
@@ -138,3 +156,47 @@ def test_bad_or_unreachable_input(change: dict[str, Any], name: str) -> None:
     with pytest.raises(ParameterError) as caught:
         calibrate(**setting)
     assert caught.value.name == name
+
+
+def test_what_is_spent_does_not_move() -> None:
+    """The rest of a run gets the noise that it needs, not a share of the past's: σ = 1.312; both would get 1.06."""
+    done, rest = (DPSGD(1.0, 0.01), 1000), (DPSGD(1.0, 0.01), 500)
+    found = calibrate(compose([fixed(done), rest]), target_epsilon=2.0, delta=1e-5)
+    ((noisier, steps),) = found.free_phases()
+    assert (found.fixed, steps) == ((done,), 500)
+    assert noisier.noise_multiplier == pytest.approx(1.312, abs=2e-3)
+    assert found.epsilon(1e-5).upper <= 2.0
+    louder = replace(noisier, noise_multiplier=noisier.noise_multiplier / 1.01)
+    assert compose([done, (louder, 500)]).epsilon(1e-5).lower > 2.0
+    assert calibrate(compose([fixed(compose([done])), rest]), target_epsilon=2.0, delta=1e-5) == found
+    for options in ({"target_epsilon": 1.5, "delta": 1e-5}, {"target_advantage": 0.05}):
+        with pytest.raises(ParameterError, match="must be above what releases and fixed phases alone cost"):
+            calibrate(compose([fixed(done), rest]), **options)
+    with pytest.raises(ParameterError, match="a phase of DPSGD that is not fixed"):
+        calibrate(compose([fixed(done)]), target_epsilon=2.0, delta=1e-5)
+
+
+@pytest.mark.parametrize("sampling", [Poisson(0.01), RandomAllocation(100)])
+def test_the_steps_that_are_left(sampling: Poisson | RandomAllocation) -> None:
+    mechanism = DPSGD(1.0, sampling)
+    unit = mechanism.steps_per_epoch or 1
+    steps = largest_steps(mechanism, 2.0, 1e-5)
+    assert (
+        mechanism.epsilon(steps=steps, delta=1e-5).upper
+        <= 2.0
+        < mechanism.epsilon(steps=steps + unit, delta=1e-5).upper
+    )
+    done = fixed((mechanism, 5 * unit))
+    left = largest_steps(compose([done, (mechanism, unit)]), 2.0, 1e-5)
+    assert left == steps - 5 * unit
+    assert largest_steps(mechanism, 1e-6, 1e-5) == 0
+    with pytest.raises(ParameterError, match="epsilon must be above what releases and fixed"):
+        largest_steps(compose([GaussianRelease(1.0), (mechanism, unit)]), 2.0, 1e-5)
+    with pytest.raises(ParameterError, match="one phase of DPSGD that is not fixed"):
+        largest_steps(compose([done]), 2.0, 1e-5)
+
+
+def test_the_error_names_the_target_that_was_asked_for() -> None:
+    """Not the excess over the false positive rate, which is what the search compares."""
+    with pytest.raises(ParameterError, match=r"target_true_positive_rate must be .*, got 0\.99999$"):
+        calibrate(DPSGD(1.0, 1e-6), steps=1, target_true_positive_rate=0.99999, false_positive_rate=0.01)

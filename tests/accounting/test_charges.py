@@ -195,7 +195,7 @@ def test_misplaced_mass_is_charged_wherever_it_lies(tilt, sign) -> None:
 
 def test_what_lies_outside_a_trade_off_s_window_is_charged(monkeypatch) -> None:
     monkeypatch.setattr(_composition, "_LOG_OUTSIDE", -4.0)
-    band = DPSGD(NOISE, Poisson(1.0)).trade_off(GAUSSIAN_STEPS, ALPHA)
+    band = DPSGD(NOISE, Poisson(1.0)).trade_off(steps=GAUSSIAN_STEPS, alpha=ALPHA)
     exact = gdp_trade_off(math.sqrt(GAUSSIAN_STEPS) / NOISE, ALPHA)
     assert np.all((band.lower <= exact) & (exact <= band.upper))
 
@@ -219,14 +219,17 @@ def test_losses_as_wrong_as_their_grid_may_be() -> None:
     """(F3): one Gaussian mechanism after a hundred steps, however it is asked."""
     run, mu = DPSGD(NOISE, Poisson(1.0)), math.sqrt(GAUSSIAN_STEPS) / NOISE
     exact = gdp_epsilon(mu, 1e-5)
-    for bounds in run.epsilon_by_direction(GAUSSIAN_STEPS, 1e-5).values():
+    for bounds in run.epsilon_by_direction(steps=GAUSSIAN_STEPS, delta=1e-5).values():
         assert bounds.lower <= exact <= bounds.upper < exact + 0.03
-    curve = run.epsilon([GAUSSIAN_STEPS - 1, GAUSSIAN_STEPS], 1e-5)[1]
+    curve = run.epsilon(steps=[GAUSSIAN_STEPS - 1, GAUSSIAN_STEPS], delta=1e-5)[1]
     assert curve.lower <= exact <= curve.upper
     delta = float(ndtr(mu / 2 - 3.0 / mu) - math.exp(3.0) * ndtr(-mu / 2 - 3.0 / mu))
-    for bounds in (run.delta(GAUSSIAN_STEPS, 3.0), run.delta(GAUSSIAN_STEPS, [2.5, 3.0])[1]):
+    for bounds in (
+        run.delta(steps=GAUSSIAN_STEPS, epsilon=3.0),
+        run.delta(steps=GAUSSIAN_STEPS, epsilon=[2.5, 3.0])[1],
+    ):
         assert bounds.lower <= delta <= bounds.upper
-    band = run.trade_off(GAUSSIAN_STEPS, ALPHA)
+    band = run.trade_off(steps=GAUSSIAN_STEPS, alpha=ALPHA)
     assert np.all((band.lower <= gdp_trade_off(mu, ALPHA)) & (gdp_trade_off(mu, ALPHA) <= band.upper))
 
 

@@ -45,7 +45,9 @@ def test_the_split_is_the_best_of_all(choices: tuple[ProbeChoice, ...]) -> None:
     assert rows[0].norms.secret
     chosen = next(row for row in rows if is_one_pass(row.norms, secret=False))
     assert 2 * chosen.norms.sketch + chosen.norms.probes == chosen.products == 32  # type: ignore[attr-defined]
-    others = [replace(MECHANISM, norms=HutchPlusPlus(32 - 2 * s, s)).epsilon(**RUN).upper for s in (5, 11)]
+    others = [
+        replace(MECHANISM, norms=HutchPlusPlus(32 - 2 * s, s, secret=False)).epsilon(**RUN).upper for s in (5, 11)
+    ]
     assert chosen.epsilon.upper <= min(others) * 1.0005
 
 
@@ -125,12 +127,12 @@ def test_defaults_of_recipes_are_what_is_found_best_for_as_many_products(run: tu
     exact, best, *_ = choose_probes(DPSGD(sigma, rate), **asked, budget=products)
     assert isinstance(best.norms, HutchPlusPlus)
     assert best.norms.secret
-    epsilon = DPSGD(sigma, rate, default).epsilon(steps, delta).upper
+    epsilon = DPSGD(sigma, rate, default).epsilon(steps=steps, delta=delta).upper
     assert exact.epsilon.upper < epsilon <= 1.002 * best.epsilon.upper
     one_pass: Any = HutchPlusPlusEstimator(default.probes, power_iteration=False).norms
     rows = choose_probes(DPSGD(sigma, rate), **asked, budget=2 * one_pass.sketch + one_pass.probes)
     row = next(row for row in rows if isinstance(row.norms, HutchPlusPlus) and not row.norms.power_iteration)
-    assert DPSGD(sigma, rate, one_pass).epsilon(steps, delta).upper <= 1.002 * row.epsilon.upper
+    assert DPSGD(sigma, rate, one_pass).epsilon(steps=steps, delta=delta).upper <= 1.002 * row.epsilon.upper
 
 
 def test_the_randomized_recipe_says_which_split_is_best() -> None:
@@ -139,10 +141,10 @@ def test_the_randomized_recipe_says_which_split_is_best() -> None:
     privacy, rate, steps = recipe.privacy, recipe.training.batch_size / 1225, recipe.training.steps
     target: dict[str, Any] = {"target_epsilon": privacy.target_epsilon, "delta": privacy.delta, "steps": steps}
     exact = calibrate(DPSGD(1.0, rate), **target)
-    found = calibrate(DPSGD(1.0, rate, Hutchinson(privacy.norms.probes)), **target)
+    found = calibrate(DPSGD(1.0, rate, Hutchinson(privacy.norms.probes, secret=False)), **target)
     rows = choose_probes(found, steps=steps, delta=privacy.delta, budget=privacy.norms.probes)
     best = next(row.norms for row in rows if row.norms != ExactNorms() and not row.norms.secret)  # type: ignore[attr-defined]
-    assert best == HutchPlusPlus(18, 7)
+    assert best == HutchPlusPlus(18, 7, secret=False)
     better = calibrate(DPSGD(1.0, rate, best), **target)
     more = [round(100 * (run.noise_multiplier / exact.noise_multiplier - 1)) for run in (better, found)]
     assert more == [3, 7]

@@ -31,7 +31,7 @@ def gaussian_epsilon(mu, delta):
 def test_epsilon_after_every_step_of_the_gaussian_mechanism():
     """Without sampling ε is known: T steps are one with μ = √T/σ. Every answer holds it, and is narrow."""
     steps = np.arange(1, 301)
-    curve = DPSGD(8.0, 1.0).epsilon(steps, 1e-6)
+    curve = DPSGD(8.0, 1.0).epsilon(steps=steps, delta=1e-6)
     truth = np.array([gaussian_epsilon(math.sqrt(count) / 8.0, 1e-6) for count in steps])
     assert np.all((curve.lower <= truth) & (truth <= curve.upper))
     assert np.all(curve.upper - curve.lower <= 1e-3 * np.maximum(1.0, curve.upper))
@@ -41,7 +41,7 @@ def test_epsilon_after_every_step_of_the_gaussian_mechanism():
 
 def test_delta_at_many_epsilons_of_the_gaussian_mechanism():
     epsilons = np.linspace(0.0, 12.0, 61)
-    curve = DPSGD(5.0, 1.0).delta(50, epsilons)
+    curve = DPSGD(5.0, 1.0).delta(steps=50, epsilon=epsilons)
     truth = np.array([gaussian_delta(math.sqrt(50) / 5.0, epsilon) for epsilon in epsilons])
     assert truth[-1] < 1e-14 * truth[0]
     assert np.all((curve.lower <= truth) & (truth <= curve.upper))
@@ -64,10 +64,10 @@ def test_every_entry_is_what_a_single_question_gets(sigma, log_rate, probes, sec
     """Bounds of both meet, as both are certified; an entry is no wider than asked unless a single answer is too."""
     rate, delta = 10.0**log_rate, 10.0**log_delta
     mechanism = DPSGD(sigma, rate) if probes is None else DPSGD(sigma, rate, Hutchinson(probes, secret=secret))
-    curve = mechanism.epsilon(counts, delta, tolerance=1e-2)
+    curve = mechanism.epsilon(steps=counts, delta=delta, tolerance=1e-2)
     assert curve.at.tolist() == counts
     for count, found in list(zip(counts, curve, strict=True))[:3]:
-        single = mechanism.epsilon(count, delta, tolerance=1e-2)
+        single = mechanism.epsilon(steps=count, delta=delta, tolerance=1e-2)
         assert found.lower <= single.upper
         assert single.lower <= found.upper
         assert found.is_narrow or not single.is_narrow
@@ -77,13 +77,13 @@ def test_every_entry_is_what_a_single_question_gets(sigma, log_rate, probes, sec
 
 @pytest.mark.parametrize("probes", [None, 32])
 def test_delta_at_many_epsilons(probes):
-    mechanism = DPSGD(0.9, 0.03) if probes is None else DPSGD(0.9, 0.03, Hutchinson(probes))
+    mechanism = DPSGD(0.9, 0.03) if probes is None else DPSGD(0.9, 0.03, Hutchinson(probes, secret=False))
     epsilons = [3.0, 0.0, 6.0]
-    curve = mechanism.delta(200, epsilons)
+    curve = mechanism.delta(steps=200, epsilon=epsilons)
     both = compose([(mechanism, 150), (mechanism, 50)]).delta(epsilons)
     assert np.array_equal(both.upper, curve.upper)
     for epsilon, found in zip(epsilons, curve, strict=True):
-        single = mechanism.delta(200, epsilon)
+        single = mechanism.delta(steps=200, epsilon=epsilon)
         assert found.at_epsilon == epsilon
         assert found.lower <= single.upper
         assert single.lower <= found.upper
@@ -101,7 +101,7 @@ def test_epochs_of_random_allocation():
         assert found.lower <= single.upper
         assert single.lower <= found.upper
         assert found.is_narrow
-    assert np.array_equal(mechanism.epsilon([20, 200], 1e-5).at, [20, 200])
+    assert np.array_equal(mechanism.epsilon(steps=[20, 200], delta=1e-5).at, [20, 200])
     blocks = DPSGD(2.0, RandomAllocation(5, participations=2))
     assert blocks.epsilon(epochs=[2], delta=1e-5)[0] == blocks.epsilon(epochs=2, delta=1e-5)
 
@@ -144,7 +144,7 @@ def test_what_blocks_leave_is_asked_one_by_one_and_sparsely():
     def ask(place):
         asked.append(place)
         value = math.log(1000 + counts[place])
-        return DPSGD(1.0, 0.5).epsilon(1, 0.1).__class__(value * (1 - 1e-3), value, value * (1 + 1e-3))
+        return DPSGD(1.0, 0.5).epsilon(steps=1, delta=0.1).__class__(value * (1 - 1e-3), value, value * (1 + 1e-3))
 
     one_by_one(brackets, ask)
     assert not brackets.open().size
@@ -159,17 +159,20 @@ def test_what_blocks_leave_is_asked_one_by_one_and_sparsely():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: DPSGD(1.0, 0.1).epsilon([], 1e-5), "steps must be an integer"),
-        (lambda: DPSGD(1.0, 0.1).epsilon([1.5], 1e-5), "steps must be an integer"),
-        (lambda: DPSGD(1.0, 0.1).epsilon([0, 3], 1e-5), r"steps must be an integer in \[1, 1000000000\]"),
-        (lambda: DPSGD(1.0, 0.1).epsilon([[1]], 1e-5), "steps must be an integer"),
+        (lambda: DPSGD(1.0, 0.1).epsilon(steps=[], delta=1e-5), "steps must be an integer"),
+        (lambda: DPSGD(1.0, 0.1).epsilon(steps=[1.5], delta=1e-5), "steps must be an integer"),
+        (lambda: DPSGD(1.0, 0.1).epsilon(steps=[0, 3], delta=1e-5), r"steps must be an integer in \[1, 1000000000\]"),
+        (lambda: DPSGD(1.0, 0.1).epsilon(steps=[[1]], delta=1e-5), "steps must be an integer"),
         (lambda: DPSGD(1.0, 0.1).epsilon(epochs=[1], delta=1e-5), "epochs must be left out"),
-        (lambda: ALLOCATED.epsilon([10, 15], 1e-5), "steps must be whole epochs of random allocation.* got 15"),
-        (lambda: ALLOCATED.epsilon([10], 1e-5, epochs=[1]), "epochs must be left out"),
-        (lambda: DPSGD(1.0, 0.1).delta(3, [-1.0]), "epsilon must be"),
-        (lambda: DPSGD(1.0, 0.1).delta(3, []), "epsilon must be"),
-        (lambda: DPSGD(1.0, 0.1).delta([3], 1.0), "steps must be"),
-        (lambda: DPSGD(1.0, 0.1).epsilon([3], 1e-5, tolerance=2.0), "tolerance must be"),
+        (
+            lambda: ALLOCATED.epsilon(steps=[10, 15], delta=1e-5),
+            "steps must be whole epochs of random allocation.* got 15",
+        ),
+        (lambda: ALLOCATED.epsilon(steps=[10], delta=1e-5, epochs=[1]), "epochs must be left out"),
+        (lambda: DPSGD(1.0, 0.1).delta(steps=3, epsilon=[-1.0]), "epsilon must be"),
+        (lambda: DPSGD(1.0, 0.1).delta(steps=3, epsilon=[]), "epsilon must be"),
+        (lambda: DPSGD(1.0, 0.1).delta(steps=[3], epsilon=1.0), "steps must be"),
+        (lambda: DPSGD(1.0, 0.1).epsilon(steps=[3], delta=1e-5, tolerance=2.0), "tolerance must be"),
     ],
 )
 def test_bad_input_is_one_sentence(call, message):
@@ -181,7 +184,7 @@ ALLOCATED = DPSGD(1.0, RandomAllocation(10))
 
 
 def test_a_curve_is_a_sequence_of_bounds():
-    curve = DPSGD(2.0, 0.1).epsilon(np.array([5, 1]), 1e-3)
+    curve = DPSGD(2.0, 0.1).epsilon(steps=np.array([5, 1]), delta=1e-3)
     assert isinstance(curve, PrivacyCurve)
     assert len(curve) == 2
     assert [tuple(bounds) for bounds in curve] == [tuple(curve[0]), tuple(curve[1])]

@@ -33,7 +33,7 @@ FAINT = [
 def test_what_floating_point_does_not_hold_is_answered_at_once(steps, epsilon):
     start = time.process_time()
     run = DPSGD(1.0, 0.01)
-    bounds = run.delta(steps, epsilon)
+    bounds = run.delta(steps=steps, epsilon=epsilon)
     assert time.process_time() - start < 1.0
     assert (bounds.lower, bounds.upper) == (0.0, LEAST)
     assert bounds.is_narrow
@@ -61,15 +61,15 @@ def test_a_gaussian_by_its_closed_form():
     mp.mp.dps = 60
     shift, epsilon = mp.sqrt(30), mp.mpf(140)
     exact = mp.ncdf(shift / 2 - epsilon / shift) - mp.e**epsilon * mp.ncdf(-shift / 2 - epsilon / shift)
-    bounds = DPSGD(1.0, 1.0).delta(30, 140.0)
+    bounds = DPSGD(1.0, 1.0).delta(steps=30, epsilon=140.0)
     assert bounds.lower <= exact <= bounds.upper <= 1.011 * bounds.lower
     assert abs(log_delta(1.0, 1.0, 30, 140.0, "remove") - float(mp.log(exact))) < 1e-7  # so the oracle may be believed
 
 
 def test_one_huge_loss_is_no_smaller_than_one_step():
     """Few probes: the tail is a power's, δ(10⁵) is that of the one step whose norm was missed, to some per cent."""
-    bounds = DPSGD(1.0, 0.01, Hutchinson(32)).delta(800, 1e5)
-    one = DPSGD(1.0, 0.01, Hutchinson(32)).delta(1, 1e5)
+    bounds = DPSGD(1.0, 0.01, Hutchinson(32, secret=False)).delta(steps=800, epsilon=1e5)
+    one = DPSGD(1.0, 0.01, Hutchinson(32, secret=False)).delta(steps=1, epsilon=1e5)
     assert bounds.is_narrow
     assert 800 * one.lower * 0.99 <= bounds.lower <= bounds.upper <= 800 * one.upper * 1.2
 
@@ -94,9 +94,9 @@ def test_a_curve_and_its_points_agree():
 
 def test_from_below_no_rounding_stays_far_out():
     """Large losses so far apart that next to all of a cell lies at its left node: 3e-21 stayed, where δ is 4e-36."""
-    run = DPSGD(24.090177108226847, 4.246069174450293e-06, Hutchinson(28))
+    run = DPSGD(24.090177108226847, 4.246069174450293e-06, Hutchinson(28, secret=False))
     epsilon, steps = 4.75e-05, 17
-    truth = run.delta(steps, epsilon)
+    truth = run.delta(steps=steps, epsilon=epsilon)
     assert truth.upper < 5e-36
     step = ClippingStep(run.noise_multiplier, run.sampling.rate, RankOneLaw(28))
     level = Level([(step, steps)], DeltaAtEpsilon(epsilon, 1e-52), "remove", 1.0, many=True)

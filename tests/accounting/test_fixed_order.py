@@ -17,10 +17,12 @@ from dprmt.accounting import (
     AddRemove,
     ExactNorms,
     FixedOrder,
+    GaussianRelease,
     Group,
     Hutchinson,
     Poisson,
     ReplaceOne,
+    ZeroOut,
     calibrate,
     compose,
 )
@@ -54,14 +56,14 @@ def test_exact_norms_are_gaussian_with_one_step_an_epoch(sigma: float, epochs: i
     rate=st.floats(0.01, 1.0),
     steps=st.integers(1, 20),
     delta=st.floats(1e-8, 1e-2),
-    norms=st.sampled_from([ExactNorms(), Hutchinson(16), Hutchinson(16, secret=True)]),
+    norms=st.sampled_from([ExactNorms(), Hutchinson(16, secret=False), Hutchinson(16, secret=True)]),
 )
 def test_as_many_steps_of_poisson_sampling_cost_no_more(
     sigma: float, rate: float, steps: int, delta: float, norms: ExactNorms | Hutchinson
 ) -> None:
     """A step at q = 1 dominates one at any q, so E epochs dominate E steps: no lower end exceeds the upper one."""
     order = DPSGD(sigma, FixedOrder(), norms).epsilon(epochs=steps, delta=delta)
-    drawn = DPSGD(sigma, Poisson(rate), norms).epsilon(steps, delta)
+    drawn = DPSGD(sigma, Poisson(rate), norms).epsilon(steps=steps, delta=delta)
     assert drawn.lower <= order.upper
     if rate == 1.0:
         assert order.lower <= drawn.upper
@@ -70,9 +72,9 @@ def test_as_many_steps_of_poisson_sampling_cost_no_more(
 def test_but_poisson_epochs_may_cost_more_than_those_of_a_fixed_order() -> None:
     """With little noise sampling amplifies the wrong way round: an epoch of 1/q steps at σ = ½, q = 1/10."""
     order = DPSGD(0.5, FixedOrder()).epsilon(epochs=1, delta=1e-5)
-    drawn = DPSGD(0.5, 0.1).epsilon(10, 1e-5)
+    drawn = DPSGD(0.5, 0.1).epsilon(steps=10, delta=1e-5)
     assert order.upper < 10.0 < 12.2 < drawn.lower
-    less = DPSGD(1.0, 0.1).epsilon(10, 1e-5)
+    less = DPSGD(1.0, 0.1).epsilon(steps=10, delta=1e-5)
     assert less.upper < 2.9 < 4.3 < DPSGD(1.0, FixedOrder()).epsilon(epochs=1, delta=1e-5).lower
 
 
@@ -88,17 +90,17 @@ def test_replacement_with_estimated_norms_is_finite(secret: bool) -> None:
     """Public probes by composed curves, which are tight without sampling: near a lower end, that of equal norms."""
     norms = Hutchinson(32, secret=secret)
     bounds = DPSGD(2.0, FixedOrder(), norms, ReplaceOne()).epsilon(epochs=3, delta=1e-5)
-    below = DPSGD(2.0, 1.0, norms, ReplaceOne()).epsilon(3, 1e-5).lower
+    below = DPSGD(2.0, 1.0, norms, ReplaceOne()).epsilon(steps=3, delta=1e-5).lower
     assert below <= bounds.upper <= 1.02 * below
 
 
 @pytest.mark.parametrize(("rate", "width"), [(1.0, 1.005), (0.3, 1.02)])
 def test_replacement_at_high_rates_is_by_curves(rate: float, width: float) -> None:
     """Potentials alone give no finite answer at rate 1, and one 14 % larger at .3; δ at ε has the same bound."""
-    run = DPSGD(4.0, rate, Hutchinson(32), ReplaceOne())
-    bounds = run.epsilon(10 if rate < 1.0 else 3, 1e-5)
+    run = DPSGD(4.0, rate, Hutchinson(32, secret=False), ReplaceOne())
+    bounds = run.epsilon(steps=10 if rate < 1.0 else 3, delta=1e-5)
     assert bounds.lower <= bounds.upper <= width * bounds.lower
-    delta = run.delta(10 if rate < 1.0 else 3, bounds.upper)
+    delta = run.delta(steps=10 if rate < 1.0 else 3, epsilon=bounds.upper)
     assert delta.lower <= 1e-5
     assert delta.upper <= 1.1e-5
 
@@ -106,7 +108,7 @@ def test_replacement_at_high_rates_is_by_curves(rate: float, width: float) -> No
 def test_steps_are_epochs_in_all_questions() -> None:
     run = DPSGD(2.0, FixedOrder())
     three = run.epsilon(epochs=3, delta=1e-5)
-    assert run.epsilon(3, 1e-5) == three
+    assert run.epsilon(steps=3, delta=1e-5) == three
     assert compose([(run, 3)]).epsilon(delta=1e-5).upper == pytest.approx(three.upper, rel=1e-3)
     curve = run.epsilon(epochs=[1, 3], delta=1e-5)
     assert curve.lower[1] <= three.upper
@@ -127,7 +129,7 @@ def test_lengths_that_are_none() -> None:
     for options, message in (
         ({}, "epochs must be an integer"),
         ({"steps": 2, "epochs": 2}, "epochs must be left out"),
-        ({"epochs": 0}, "epochs must be an integer"),
+        ({"epochs": -1}, "epochs must be an integer"),
     ):
         with pytest.raises(ParameterError, match=message):
             run.epsilon(delta=1e-5, **options)
@@ -153,3 +155,23 @@ def test_the_command_line_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10])
+@pytest.mark.parametrize("relation", [ZeroOut(), ReplaceOne()])
+def test_groups_in_a_fixed_order_are_one_batch_at_worst(size: int, relation: ZeroOut | ReplaceOne) -> None:
+    """All samples of a person in one batch: a Gaussian of m times the shift, twice that where samples are replaced."""
+    shift = size * (2 if relation.is_replacement else 1)
+    run = DPSGD(5.0, FixedOrder(), neighbours=Group(size, relation) if size > 1 else relation)
+    exact = compose([(GaussianRelease(5.0 / shift), 3)])
+    found = run.epsilon(epochs=3, delta=1e-5)
+    assert tuple(found) == pytest.approx(tuple(exact.epsilon(1e-5)), rel=1e-12)
+    assert found.is_narrow
+    spread = compose([(GaussianRelease(5.0 / shift * math.sqrt(size)), 3)])  # in as many batches
+    assert spread.epsilon(1e-5).lower <= found.upper
+
+
+def test_groups_of_three_have_an_epsilon() -> None:
+    """Both ends against the closed form of a Gaussian mechanism with μ = 3·√E/σ."""
+    mu, found = 3 * math.sqrt(4), DPSGD(1.0, FixedOrder(), neighbours=Group(3)).epsilon(epochs=4, delta=1e-5)
+    assert found.lower <= gaussian_epsilon(mu, 1e-5) <= found.upper < found.lower * 1.002

@@ -18,7 +18,7 @@ from dprmt.accounting.pairs import LossCells, LossPMF, from_above
 
 STEPS = {
     "exact": DPSGD(0.7, 1e-4).step(),
-    "known": DPSGD(0.9, 1e-3, Hutchinson(5)).step(),
+    "known": DPSGD(0.9, 1e-3, Hutchinson(5, secret=False)).step(),
     "secret": DPSGD(0.9, 1e-3, Hutchinson(24, secret=True)).step(),
     "secret, few": DPSGD(0.9, 1e-3, Hutchinson(3, secret=True)).step(),
 }
@@ -166,9 +166,9 @@ def test_a_node_above_the_mean_would_be_no_lower_bound() -> None:
 
 
 def test_bounds_of_many_rare_steps_are_narrow_at_once() -> None:
-    for run in (DPSGD(0.4534, 9.455e-6), DPSGD(0.4534, 9.455e-6, Hutchinson(64))):
-        bounds = run.epsilon(39345, 7.42e-9)
+    for run in (DPSGD(0.4534, 9.455e-6), DPSGD(0.4534, 9.455e-6, Hutchinson(64, secret=False))):
+        bounds = run.epsilon(steps=39345, delta=7.42e-9)
         assert bounds.upper - bounds.lower < 1e-3 * bounds.upper
-        delta = run.delta(39345, bounds.upper)
+        delta = run.delta(steps=39345, epsilon=bounds.upper)
         assert delta.lower <= 7.42e-9
         assert delta.upper - delta.lower < 2e-2 * delta.upper

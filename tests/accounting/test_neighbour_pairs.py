@@ -223,7 +223,7 @@ def test_what_the_inversion_misses_is_charged_above_only(neighbours: Neighbours)
 def test_one_unsampled_step_of_secret_replaced_samples_is_answered() -> None:
     """At loss -27 a P-mass of a rounding had no Q-mass at all beside it, and the law was refused as unsound."""
     norms = Hutchinson(4, secret=True, rank=6)
-    replaced, removed = (DPSGD(2.0, 1.0, norms, to).epsilon(1, 0.1) for to in (ReplaceOne(), AddRemove()))
+    replaced, removed = (DPSGD(2.0, 1.0, norms, to).epsilon(steps=1, delta=0.1) for to in (ReplaceOne(), AddRemove()))
     assert removed.upper < replaced.lower <= replaced.upper < replaced.lower * 1.004
 
 

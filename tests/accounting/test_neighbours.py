@@ -45,7 +45,7 @@ def test_independent_transforms_lie_inside(
     mechanism: DPSGD, steps: int, delta: float, value: float, within: float
 ) -> None:
     """Values of a transform of its own, mesh 2e-4; widths as asked."""
-    bounds = mechanism.epsilon(steps, delta)
+    bounds = mechanism.epsilon(steps=steps, delta=delta)
     assert bounds.lower <= value <= bounds.upper
     assert bounds.upper - bounds.lower <= within * bounds.upper
     assert bounds.is_narrow
@@ -53,14 +53,14 @@ def test_independent_transforms_lie_inside(
 
 @pytest.mark.parametrize(("size", "value"), [(2, 5.674), (4, 12.521), (8, 28.547)])
 def test_adding_a_group(size: int, value: float) -> None:
-    bounds = DPSGD(1.0, Q, neighbours=Group(size)).epsilon_by_direction(400, 1e-5)["add"]
+    bounds = DPSGD(1.0, Q, neighbours=Group(size)).epsilon_by_direction(steps=400, delta=1e-5)["add"]
     assert bounds.lower <= value <= bounds.upper
     assert bounds.is_narrow
 
 
 def test_public_probes_cost_a_replacement_little_more_than_equal_estimates() -> None:
     """(N3): 6.424 where both estimates are equal, 7.37 by doubled tails; every coupling is bounded by 6.45."""
-    bounds = DPSGD(1.0, Q, Hutchinson(32), ReplaceOne()).epsilon(400, 1e-5)
+    bounds = DPSGD(1.0, Q, Hutchinson(32, secret=False), ReplaceOne()).epsilon(steps=400, delta=1e-5)
     assert bounds.lower <= 6.424 <= bounds.upper <= 6.45
     assert bounds.lower >= 6.40
 
@@ -68,8 +68,8 @@ def test_public_probes_cost_a_replacement_little_more_than_equal_estimates() -> 
 @pytest.mark.parametrize(("neighbours", "width"), [(Group(7), 2e-3), (ReplaceOne(), 3e-2)], ids=repr)
 def test_rare_samples_with_public_probes_are_answered(neighbours: Any, width: float) -> None:
     """What may be left out of a step is P-mass, however rarely a sample is drawn: at q = 1e-6 all of δ was left out."""
-    bounds = DPSGD(1.0, 1e-6, Hutchinson(300), neighbours).epsilon(1000, 1e-8)
-    exact = DPSGD(1.0, 1e-6, neighbours=neighbours).epsilon(1000, 1e-8)
+    bounds = DPSGD(1.0, 1e-6, Hutchinson(300, secret=False), neighbours).epsilon(steps=1000, delta=1e-8)
+    exact = DPSGD(1.0, 1e-6, neighbours=neighbours).epsilon(steps=1000, delta=1e-8)
     assert exact.lower < bounds.upper < 1.05 * exact.upper
     assert bounds.upper - bounds.lower <= width * bounds.upper
 
@@ -77,17 +77,17 @@ def test_rare_samples_with_public_probes_are_answered(neighbours: Any, width: fl
 def test_thresholds_that_move_the_commonest_mean_leave_the_lower_end_valid() -> None:
     """(O1): a wide mesh's other thresholds put the mean 2e-12 below its node, where (D3) refuses to answer."""
     run = DPSGD(0.3269707745929717, 6.622981769390084e-05, Hutchinson(1296, secret=True, analysis="envelope"))
-    wide = run.epsilon_by_direction(986_632, 1e-30, tolerance=1e-2)["add"]
-    narrow = run.epsilon_by_direction(986_632, 1e-30)["add"]
+    wide = run.epsilon_by_direction(steps=986_632, delta=1e-30, tolerance=1e-2)["add"]
+    narrow = run.epsilon_by_direction(steps=986_632, delta=1e-30)["add"]
     assert wide.lower <= narrow.upper
     assert narrow.lower <= wide.upper
     assert wide.is_narrow
 
 
 def test_a_sketch_costs_a_replacement_less_than_its_probes_alone() -> None:
-    plain = DPSGD(1.0, Q, Hutchinson(32, secret=True), ReplaceOne()).epsilon(400, 1e-5)
-    sketched = DPSGD(1.0, Q, HutchPlusPlus(32, 32, secret=True), ReplaceOne()).epsilon(400, 1e-5)
-    exact = DPSGD(1.0, Q, neighbours=ReplaceOne()).epsilon(400, 1e-5)
+    plain = DPSGD(1.0, Q, Hutchinson(32, secret=True), ReplaceOne()).epsilon(steps=400, delta=1e-5)
+    sketched = DPSGD(1.0, Q, HutchPlusPlus(32, 32, secret=True), ReplaceOne()).epsilon(steps=400, delta=1e-5)
+    exact = DPSGD(1.0, Q, neighbours=ReplaceOne()).epsilon(steps=400, delta=1e-5)
     assert exact.lower < sketched.upper < plain.lower
     assert sketched.is_narrow
 
@@ -103,23 +103,23 @@ runs = st.builds(
 @settings(deadline=None, max_examples=8)
 @given(run=runs, steps=st.integers(1, 3000), delta=st.sampled_from([1e-4, 1e-6]))
 def test_replacing_costs_at_least_as_much_as_leaving_out(run: DPSGD, steps: int, delta: float) -> None:
-    alone = run.epsilon(steps, delta)
-    replaced = replace(run, neighbours=ReplaceOne()).epsilon(steps, delta)
+    alone = run.epsilon(steps=steps, delta=delta)
+    replaced = replace(run, neighbours=ReplaceOne()).epsilon(steps=steps, delta=delta)
     assert replaced.upper >= alone.lower
-    both = replace(run, neighbours=ReplaceOne()).epsilon_by_direction(steps, delta)
+    both = replace(run, neighbours=ReplaceOne()).epsilon_by_direction(steps=steps, delta=delta)
     assert both["add"].upper == pytest.approx(both["remove"].upper, rel=1e-3)
-    assert replace(run, neighbours=Group(1)).epsilon(steps, delta) == alone
-    assert replace(run, neighbours=AddRemove()).epsilon(steps, delta) == alone
+    assert replace(run, neighbours=Group(1)).epsilon(steps=steps, delta=delta) == alone
+    assert replace(run, neighbours=AddRemove()).epsilon(steps=steps, delta=delta) == alone
 
 
 @settings(deadline=None, max_examples=5)
 @given(sigma=st.floats(0.7, 4.0), q=st.floats(1e-3, 0.05), steps=st.integers(1, 1000), size=st.integers(1, 6))
 def test_groups_grow_and_stay_below_composed_curves(sigma: float, q: float, steps: int, size: int) -> None:
     """(N4) grows with the group; (N6), which holds for all mechanisms, is never below it."""
-    smaller, larger = (DPSGD(sigma, q, neighbours=Group(m)).epsilon(steps, 1e-5) for m in (size, size + 1))
+    smaller, larger = (DPSGD(sigma, q, neighbours=Group(m)).epsilon(steps=steps, delta=1e-5) for m in (size, size + 1))
     assert larger.upper >= smaller.lower
-    by_curves = DPSGD(sigma, RandomAllocation(1), neighbours=Group(2)).epsilon(min(steps, 20), 1e-5)
-    by_pairs = DPSGD(sigma, 1.0, neighbours=Group(2)).epsilon(min(steps, 20), 1e-5)
+    by_curves = DPSGD(sigma, RandomAllocation(1), neighbours=Group(2)).epsilon(steps=min(steps, 20), delta=1e-5)
+    by_pairs = DPSGD(sigma, 1.0, neighbours=Group(2)).epsilon(steps=min(steps, 20), delta=1e-5)
     assert by_pairs.lower <= by_curves.upper <= by_pairs.upper * 1.05 + 0.05
 
 
@@ -127,14 +127,20 @@ def test_what_has_no_pair_is_composed_of_curves() -> None:
     """(N6): exact replacement by curves costs 7.11 where the pair says 5.81; allocation has nothing else."""
     shuffled = DPSGD(1.0, RandomAllocation(34), neighbours=ReplaceOne())
     assert not shuffled.has_pairs
-    alone, replaced = DPSGD(1.0, RandomAllocation(34)).epsilon(340, 1e-5), shuffled.epsilon(340, 1e-5)
+    alone, replaced = (
+        DPSGD(1.0, RandomAllocation(34)).epsilon(steps=340, delta=1e-5),
+        shuffled.epsilon(steps=340, delta=1e-5),
+    )
     assert alone.lower <= replaced.lower <= alone.upper < replaced.upper < 6.7
     assert not replaced.is_narrow
-    curve = shuffled.epsilon([34, 340], 1e-5)
+    curve = shuffled.epsilon(steps=[34, 340], delta=1e-5)
     assert curve.upper[1] == pytest.approx(replaced.upper)
-    deltas = shuffled.delta(340, [1.0, replaced.upper])
+    deltas = shuffled.delta(steps=340, epsilon=[1.0, replaced.upper])
     assert deltas.upper[1] == pytest.approx(1e-5, rel=0.05)
-    band, one = shuffled.trade_off(340, [0.01, 0.1]), DPSGD(1.0, RandomAllocation(34)).trade_off(340, [0.01, 0.1])
+    band, one = (
+        shuffled.trade_off(steps=340, alpha=[0.01, 0.1]),
+        DPSGD(1.0, RandomAllocation(34)).trade_off(steps=340, alpha=[0.01, 0.1]),
+    )
     assert np.all(band.lower <= one.lower)
     assert np.all(band.upper <= one.upper + 1e-12)
     with pytest.raises(ParameterError, match="neighbours"):
@@ -143,7 +149,7 @@ def test_what_has_no_pair_is_composed_of_curves() -> None:
 
 def test_replacements_compose_over_phases_and_calibrate_the_same_way() -> None:
     replaced = DPSGD(1.0, Q, neighbours=ReplaceOne())
-    once, twice = replaced.epsilon(400, 1e-5), compose([(replaced, 100), (replaced, 300)]).epsilon(1e-5)
+    once, twice = replaced.epsilon(steps=400, delta=1e-5), compose([(replaced, 100), (replaced, 300)]).epsilon(1e-5)
     assert once == twice
     mixed = compose([(replaced, 200), (DPSGD(1.001, Q, neighbours=ReplaceOne()), 200)]).epsilon(1e-5)
     assert 0.99 * once.lower < mixed.lower < mixed.upper < once.upper * 1.001
@@ -159,7 +165,7 @@ def test_dp_accounting_agrees(sigma: float, q: float) -> None:
     from dp_accounting.pld import common, privacy_loss_distribution
 
     ours = DPSGD(sigma, q, neighbours=ReplaceOne())
-    bounds = ours.epsilon(200, 1e-5)
+    bounds = ours.epsilon(steps=200, delta=1e-5)
     composed = ours.to_pld(1e-4).self_compose(200).get_epsilon_for_delta(1e-5)
     assert bounds.lower - 1e-6 <= composed <= bounds.upper * 1.002
     try:

@@ -20,15 +20,15 @@ def decided_by_one_norm(mechanism: DPSGD, steps: int, delta: float) -> float:
 @pytest.mark.parametrize(
     ("mechanism", "steps", "delta"),
     [
-        pytest.param(DPSGD(0.3, 1e-6, Hutchinson(2)), 1, 1e-20, id="a light tail beside a heavy node"),
+        pytest.param(DPSGD(0.3, 1e-6, Hutchinson(2, secret=False)), 1, 1e-20, id="a light tail beside a heavy node"),
     ],
 )
 def test_losses_that_one_norm_decides(mechanism: DPSGD, steps: int, delta: float) -> None:
-    bounds = mechanism.epsilon(steps, delta)
+    bounds = mechanism.epsilon(steps=steps, delta=delta)
     truth = decided_by_one_norm(mechanism, steps, delta)
     assert bounds.lower <= truth * (1 + 1e-4)
     assert truth * (1 - 1e-4) <= bounds.upper <= 1.005 * truth
-    assert mechanism.delta(steps, bounds.upper).lower <= delta
+    assert mechanism.delta(steps=steps, epsilon=bounds.upper).lower <= delta
 
 
 @pytest.mark.parametrize("side", ["upper", "lower"])
@@ -44,5 +44,5 @@ def test_a_heavy_node_does_not_swallow_a_light_tail(side) -> None:
 
 def test_an_epsilon_beyond_all_losses_is_answered() -> None:
     """The numbers of its nodes used to overflow."""
-    assert DPSGD(1.0, 0.01).delta(1000, 1e17).upper < 1e-50
-    assert DPSGD(1.0, 0.01, Hutchinson(8)).delta(1000, 1e17).lower == 0.0
+    assert DPSGD(1.0, 0.01).delta(steps=1000, epsilon=1e17).upper < 1e-50
+    assert DPSGD(1.0, 0.01, Hutchinson(8, secret=False)).delta(steps=1000, epsilon=1e17).lower == 0.0

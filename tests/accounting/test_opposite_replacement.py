@@ -263,17 +263,17 @@ def test_no_spectra_exceed_it_and_equal_ones_attain_it(sigma: float, q: float, p
 @pytest.mark.parametrize(
     ("run", "steps", "delta", "value"),
     [
-        (DPSGD(1.0, Q, Hutchinson(32), ReplaceOne()), 400, 1e-5, 6.424),
-        (DPSGD(1.0, Q, Hutchinson(128), ReplaceOne()), 400, 1e-5, 5.928),
-        (DPSGD(3.5, 0.0046, Hutchinson(43), ReplaceOne()), 2460, 1e-7, None),
-        (DPSGD(1.4, 0.13, Hutchinson(59), ReplaceOne()), 231, 2e-9, None),
-        (DPSGD(0.73, 0.24, Hutchinson(171), ReplaceOne()), 4493, 3e-5, None),
+        (DPSGD(1.0, Q, Hutchinson(32, secret=False), ReplaceOne()), 400, 1e-5, 6.424),
+        (DPSGD(1.0, Q, Hutchinson(128, secret=False), ReplaceOne()), 400, 1e-5, 5.928),
+        (DPSGD(3.5, 0.0046, Hutchinson(43, secret=False), ReplaceOne()), 2460, 1e-7, None),
+        (DPSGD(1.4, 0.13, Hutchinson(59, secret=False), ReplaceOne()), 231, 2e-9, None),
+        (DPSGD(0.73, 0.24, Hutchinson(171, secret=False), ReplaceOne()), 4493, 3e-5, None),
     ],
     ids=str,
 )
 def test_both_ends_meet(run: DPSGD, steps: int, delta: float, value: float | None) -> None:
     """Within a thousandth, as where norms are exact; the values where Z = Z' are those of another transform."""
-    ends = run.epsilon(steps, delta)
+    ends = run.epsilon(steps=steps, delta=delta)
     assert ends.is_narrow
     assert ends.upper - ends.lower <= 1e-3 * ends.upper
     if value is not None:
@@ -281,8 +281,8 @@ def test_both_ends_meet(run: DPSGD, steps: int, delta: float, value: float | Non
 
 
 def test_without_sampling_it_is_answered() -> None:
-    ends = DPSGD(4.0, FixedOrder(), Hutchinson(64), ReplaceOne()).epsilon(3, 1e-5)
-    exact = DPSGD(4.0, FixedOrder(), neighbours=ReplaceOne()).epsilon(3, 1e-5)
+    ends = DPSGD(4.0, FixedOrder(), Hutchinson(64, secret=False), ReplaceOne()).epsilon(steps=3, delta=1e-5)
+    exact = DPSGD(4.0, FixedOrder(), neighbours=ReplaceOne()).epsilon(steps=3, delta=1e-5)
     assert exact.lower < ends.upper < 1.1 * exact.upper
 
 

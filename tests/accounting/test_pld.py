@@ -26,14 +26,14 @@ from dprmt.accounting.interop import pld as _pld  # noqa: E402
 
 RATE = 2000 / 67349
 EXACT = DPSGD(1.0, RATE)
-TIGHT = DPSGD(1.0, RATE, Hutchinson(32))
+TIGHT = DPSGD(1.0, RATE, Hutchinson(32, secret=False))
 MECHANISMS = {
     "exact": EXACT,
     "tight": TIGHT,
-    "envelope": DPSGD(1.0, RATE, Hutchinson(32, analysis="envelope")),
+    "envelope": DPSGD(1.0, RATE, Hutchinson(32, secret=False, analysis="envelope")),
     "secret": DPSGD(1.0, RATE, Hutchinson(32, secret=True)),
-    "few": DPSGD(1.0, RATE, Hutchinson(6)),
-    "q=1": DPSGD(3.0, 1.0, Hutchinson(16)),
+    "few": DPSGD(1.0, RATE, Hutchinson(6, secret=False)),
+    "q=1": DPSGD(3.0, 1.0, Hutchinson(16, secret=False)),
 }
 LARGEST = {"few": 50.0}  # else thousands, too many grid points
 DIRECTIONS = ("remove", "add")
@@ -111,7 +111,7 @@ def test_one_step_dominates_and_is_tight(name: str, direction: str) -> None:
 @pytest.mark.parametrize("name", ["exact", "tight", "envelope", "secret"])
 def test_composition_agrees(name: str) -> None:
     """After 400 steps dp-accounting's pessimistic ε lies above our lower bound and at most 0.1% above our upper one."""
-    own = MECHANISMS[name].epsilon_by_direction(400, 1e-5)
+    own = MECHANISMS[name].epsilon_by_direction(steps=400, delta=1e-5)
     run = MECHANISMS[name].to_pld(1e-3).self_compose(400)
     for direction in DIRECTIONS:
         theirs = in_direction(run, direction).get_epsilon_for_delta(1e-5)
@@ -125,16 +125,16 @@ def test_composition_agrees(name: str) -> None:
     [
         (TIGHT, 400, 1e-4),
         (MECHANISMS["secret"], 400, 1e-4),
-        (DPSGD(2.0, RATE, Hutchinson(16, rank=8, analysis="envelope")), 400, 1e-4),
-        (DPSGD(1.5, 16 / 1225, Hutchinson(64)), 3480, 1e-4),
-        (DPSGD(2.0, RATE, Hutchinson(8)), 400, 1e-3),
-        (DPSGD(8.0, 1.0, Hutchinson(32)), 50, 1e-3),
+        (DPSGD(2.0, RATE, Hutchinson(16, secret=False, rank=8, analysis="envelope")), 400, 1e-4),
+        (DPSGD(1.5, 16 / 1225, Hutchinson(64, secret=False)), 3480, 1e-4),
+        (DPSGD(2.0, RATE, Hutchinson(8, secret=False)), 400, 1e-3),
+        (DPSGD(8.0, 1.0, Hutchinson(32, secret=False)), 50, 1e-3),
         (DPSGD(8.0, 1.0, Hutchinson(32, secret=True)), 50, 1e-3),
-        (DPSGD(1.0, 0.001, Hutchinson(32)), 100_000, 2e-5),
+        (DPSGD(1.0, 0.001, Hutchinson(32, secret=False)), 100_000, 2e-5),
     ],
 )
 def test_composition_agrees_in_more_settings(mechanism, steps: int, discretization: float) -> None:
-    own = mechanism.epsilon_by_direction(steps, 1e-5)
+    own = mechanism.epsilon_by_direction(steps=steps, delta=1e-5)
     run = mechanism.to_pld(discretization, bins=256).self_compose(steps)
     for direction in DIRECTIONS:
         theirs = in_direction(run, direction).get_epsilon_for_delta(1e-5)

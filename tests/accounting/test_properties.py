@@ -30,7 +30,7 @@ few = settings(max_examples=10)
 
 def mechanism(sigma: float, rate: float, clipping: dict[str, Any] | None) -> DPSGD:
     """Exact norms or randomized clipping."""
-    return DPSGD(sigma, rate, ExactNorms() if clipping is None else Hutchinson(**clipping))
+    return DPSGD(sigma, rate, ExactNorms() if clipping is None else Hutchinson(**{"secret": False} | clipping))
 
 
 maybe_clipping = st.none() | clippings
@@ -43,10 +43,10 @@ def test_bounds_are_ordered_and_name_the_larger_direction(
 ) -> None:
     """0 ≤ lower ≤ estimate ≤ upper in both directions, and the answer is the larger of them."""
     run = mechanism(sigma, rate, clipping)
-    by_direction = run.epsilon_by_direction(steps, delta)
+    by_direction = run.epsilon_by_direction(steps=steps, delta=delta)
     for bounds in by_direction.values():
         assert 0.0 <= bounds.lower <= bounds.estimate <= bounds.upper
-    worst = run.epsilon(steps, delta)
+    worst = run.epsilon(steps=steps, delta=delta)
     assert worst.upper == max(bounds.upper for bounds in by_direction.values())
     assert by_direction[worst.direction].upper == worst.upper
 
@@ -57,8 +57,8 @@ def test_more_noise_never_costs_more(
     sigma: float, factor: float, rate: float, steps: int, delta: float, clipping: dict[str, Any] | None
 ) -> None:
     """ε decreases in σ."""
-    more = mechanism(sigma * factor, rate, clipping).epsilon(steps, delta)
-    assert more.lower <= mechanism(sigma, rate, clipping).epsilon(steps, delta).upper
+    more = mechanism(sigma * factor, rate, clipping).epsilon(steps=steps, delta=delta)
+    assert more.lower <= mechanism(sigma, rate, clipping).epsilon(steps=steps, delta=delta).upper
 
 
 @few
@@ -67,9 +67,9 @@ def test_more_steps_or_samples_never_cost_less(
     sigma: float, rate: float, share: float, steps: int, extra: int, delta: float, clipping: dict[str, Any] | None
 ) -> None:
     """ε increases in T and in q."""
-    base = mechanism(sigma, rate, clipping).epsilon(steps, delta)
-    assert base.lower <= mechanism(sigma, rate, clipping).epsilon(steps + extra, delta).upper
-    assert mechanism(sigma, rate * share, clipping).epsilon(steps, delta).lower <= base.upper
+    base = mechanism(sigma, rate, clipping).epsilon(steps=steps, delta=delta)
+    assert base.lower <= mechanism(sigma, rate, clipping).epsilon(steps=steps + extra, delta=delta).upper
+    assert mechanism(sigma, rate * share, clipping).epsilon(steps=steps, delta=delta).lower <= base.upper
 
 
 @few
@@ -78,10 +78,10 @@ def test_more_probes_never_cost_more_and_exact_norms_least(
     sigma: float, rate: float, steps: int, delta: float, clipping: dict[str, Any], extra: int
 ) -> None:
     """ε decreases in k, and is never below that of exact norms."""
-    base = mechanism(sigma, rate, clipping).epsilon(steps, delta)
-    more = mechanism(sigma, rate, {**clipping, "probes": clipping["probes"] + extra}).epsilon(steps, delta)
+    base = mechanism(sigma, rate, clipping).epsilon(steps=steps, delta=delta)
+    more = mechanism(sigma, rate, {**clipping, "probes": clipping["probes"] + extra}).epsilon(steps=steps, delta=delta)
     assert more.lower <= base.upper
-    assert DPSGD(sigma, rate).epsilon(steps, delta).lower <= base.upper
+    assert DPSGD(sigma, rate).epsilon(steps=steps, delta=delta).lower <= base.upper
 
 
 @few
@@ -93,7 +93,7 @@ def test_tight_beats_envelope_and_secret_beats_public(
 
     def epsilon(analysis: str, who: str) -> Any:
         options = {"probes": probes, "analysis": analysis, "secret": who == "secret"}
-        return mechanism(sigma, rate, options).epsilon(steps, delta)
+        return mechanism(sigma, rate, options).epsilon(steps=steps, delta=delta)
 
     assert epsilon("tight", "public").lower <= epsilon("envelope", "public").upper
     assert epsilon("tight", "secret").lower <= epsilon("envelope", "secret").upper
@@ -108,10 +108,10 @@ def test_phases_of_one_mechanism_add_up(
     """T1 steps and then T2 are T1 + T2 steps, in any order."""
     run = mechanism(sigma, rate, clipping)
     other = DPSGD(2.0 * sigma, rate)
-    assert compose([(run, first), (run, second)]).epsilon(delta) == run.epsilon(first + second, delta)
+    assert compose([(run, first), (run, second)]).epsilon(delta) == run.epsilon(steps=first + second, delta=delta)
     one, two = compose([(run, first), (other, second)]), compose([(other, second), (run, first)])
     assert one.epsilon(delta).upper == pytest.approx(two.epsilon(delta).upper, rel=1e-6, abs=1e-9)
-    assert one.epsilon(delta).upper >= run.epsilon(first, delta).lower
+    assert one.epsilon(delta).upper >= run.epsilon(steps=first, delta=delta).lower
 
 
 @few
@@ -121,11 +121,11 @@ def test_delta_of_epsilon_is_delta(
 ) -> None:
     """δ(ε_upper) ≤ δ ≤ δ(ε_lower), as far as the bounds can tell."""
     run = mechanism(sigma, rate, clipping)
-    lower, _, upper = run.epsilon(steps, delta)
+    lower, _, upper = run.epsilon(steps=steps, delta=delta)
     if np.isfinite(upper):
-        assert run.delta(steps, upper).lower <= delta * (1 + 1e-9)
+        assert run.delta(steps=steps, epsilon=upper).lower <= delta * (1 + 1e-9)
     if lower > 0:
-        assert run.delta(steps, lower).upper >= delta * (1 - 1e-9)
+        assert run.delta(steps=steps, epsilon=lower).upper >= delta * (1 - 1e-9)
 
 
 @few
@@ -136,11 +136,11 @@ def test_trade_off_is_a_trade_off_function(
     """Lower ≤ upper ≤ 1 - α; both decrease; the curve is consistent with δ(ε): β ≥ 1 - δ - e^ε α."""
     run = mechanism(sigma, rate, clipping)
     alpha = np.linspace(0.0, 1.0, 41)
-    band = run.trade_off(steps, alpha)
+    band = run.trade_off(steps=steps, alpha=alpha)
     assert np.all(band.lower <= band.upper + 1e-12)
     assert np.all(band.upper <= 1 - alpha + 1e-12)
     assert np.all(np.diff(band.lower) <= 1e-9)
-    delta = run.delta(steps, epsilon)
+    delta = run.delta(steps=steps, epsilon=epsilon)
     assert np.all(band.upper >= 1 - delta.upper - np.exp(epsilon) * alpha - 1e-9)
     touching = np.min(band.lower - (1 - delta.lower - np.exp(epsilon) * alpha))
     assert touching >= -2e-2
@@ -149,7 +149,7 @@ def test_trade_off_is_a_trade_off_function(
 def test_trade_off_of_the_gaussian_mechanism() -> None:
     """Without sampling, one step is G_{1/σ} exactly."""
     alpha = np.array([0.0, 1e-4, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0])
-    band = DPSGD(0.8, 1.0).trade_off(1, alpha)
+    band = DPSGD(0.8, 1.0).trade_off(steps=1, alpha=alpha)
     truth = gdp_trade_off(1 / 0.8, alpha)
     assert np.all(band.lower <= truth + 1e-9)
     assert np.all(truth <= band.upper + 1e-9)
@@ -159,7 +159,7 @@ def test_trade_off_of_the_gaussian_mechanism() -> None:
 def test_the_central_limit_approximation_under_reports() -> None:
     """μ-GDP gives a smaller ε than is certainly spent."""
     mu = clt_mu(0.8, 0.01, 1000)
-    assert gdp_epsilon(mu, 1e-6) < DPSGD(0.8, 0.01).epsilon(1000, 1e-6).lower
+    assert gdp_epsilon(mu, 1e-6) < DPSGD(0.8, 0.01).epsilon(steps=1000, delta=1e-6).lower
 
 
 def test_contradicting_bounds_are_refused() -> None:

@@ -16,11 +16,11 @@ from dprmt.accounting import DPSGD, Hutchinson, NoRenyiDivergenceError, compose
 prv_accountant = pytest.importorskip("prv_accountant")
 
 RATE = 2000 / 67349
-TIGHT = DPSGD(1.0, RATE, Hutchinson(32))
-ENVELOPE = DPSGD(1.0, RATE, Hutchinson(32, analysis="envelope"))
+TIGHT = DPSGD(1.0, RATE, Hutchinson(32, secret=False))
+ENVELOPE = DPSGD(1.0, RATE, Hutchinson(32, secret=False, analysis="envelope"))
 SECRET = DPSGD(1.0, RATE, Hutchinson(32, secret=True))
-FEW_PROBES = DPSGD(1.0, RATE, Hutchinson(6))
-ALWAYS = DPSGD(3.0, 1.0, Hutchinson(16))
+FEW_PROBES = DPSGD(1.0, RATE, Hutchinson(6, secret=False))
+ALWAYS = DPSGD(3.0, 1.0, Hutchinson(16, secret=False))
 EXACT = DPSGD(1.0, RATE)
 DIRECTIONS = ("remove", "add")
 MECHANISMS = {"exact": EXACT, "tight": TIGHT, "envelope": ENVELOPE, "secret": SECRET, "few": FEW_PROBES, "q=1": ALWAYS}
@@ -145,7 +145,7 @@ def test_composition_agrees(name: str, eps_max: float, direction) -> None:
     mechanism = MECHANISMS[name]
     prv = mechanism.to_prv(direction)
     assert prv.largest_loss < eps_max
-    own = mechanism.epsilon_by_direction(400, 1e-5)[direction]
+    own = mechanism.epsilon_by_direction(steps=400, delta=1e-5)[direction]
     lower, estimate, upper = composed(prv, 400, eps_max)
     assert lower <= own.upper
     assert own.lower <= upper
@@ -159,15 +159,15 @@ def test_composition_agrees(name: str, eps_max: float, direction) -> None:
     ("mechanism", "steps", "eps_max"),
     [
         (SECRET, 400, 12.0),
-        (DPSGD(2.0, RATE, Hutchinson(16, rank=8, analysis="envelope")), 400, 14.0),
-        (DPSGD(1.5, 16 / 1225, Hutchinson(64)), 3480, 12.0),
-        (DPSGD(2.0, RATE, Hutchinson(8)), 400, 111.0),
-        (DPSGD(8.0, 1.0, Hutchinson(32)), 50, 20.0),
-        (DPSGD(0.8, 0.001, Hutchinson(32)), 20_000, 16.0),
+        (DPSGD(2.0, RATE, Hutchinson(16, secret=False, rank=8, analysis="envelope")), 400, 14.0),
+        (DPSGD(1.5, 16 / 1225, Hutchinson(64, secret=False)), 3480, 12.0),
+        (DPSGD(2.0, RATE, Hutchinson(8, secret=False)), 400, 111.0),
+        (DPSGD(8.0, 1.0, Hutchinson(32, secret=False)), 50, 20.0),
+        (DPSGD(0.8, 0.001, Hutchinson(32, secret=False)), 20_000, 16.0),
     ],
 )
 def test_composition_agrees_in_more_settings(mechanism, steps: int, eps_max: float, direction) -> None:
-    own = mechanism.epsilon_by_direction(steps, 1e-5)[direction]
+    own = mechanism.epsilon_by_direction(steps=steps, delta=1e-5)[direction]
     lower, estimate, upper = composed(mechanism.to_prv(direction, bins=256), steps, eps_max)
     assert lower <= own.upper
     assert own.lower <= upper
@@ -175,7 +175,7 @@ def test_composition_agrees_in_more_settings(mechanism, steps: int, eps_max: flo
 
 
 def test_exact_norms_need_no_eps_max_and_agree_with_the_peer_s_own_mechanism() -> None:
-    own = EXACT.epsilon_by_direction(400, 1e-5)["remove"]
+    own = EXACT.epsilon_by_direction(steps=400, delta=1e-5)["remove"]
     results = [
         prv_accountant.PRVAccountant(prv, eps_error=0.05, delta_error=1e-9, max_self_compositions=400)
         for prv in (EXACT.to_prv(), prv_accountant.PoissonSubsampledGaussianMechanism(RATE, 1.0))
@@ -189,7 +189,7 @@ def test_exact_norms_need_no_eps_max_and_agree_with_the_peer_s_own_mechanism() -
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="prv-accountant needs an extended long double")
 def test_small_delta_survives_because_masses_are_long_doubles() -> None:
     """At δ = 1e-14, double precision masses made prv-accountant answer 8.02 where ε = 8.39."""
-    own = EXACT.epsilon_by_direction(400, 1e-14)["remove"]
+    own = EXACT.epsilon_by_direction(steps=400, delta=1e-14)["remove"]
     lower, _, upper = composed(EXACT.to_prv(tail=1e-21), 400, 12.0, delta=1e-14)
     assert lower <= own.lower <= own.upper <= upper
 
@@ -206,7 +206,7 @@ def test_infinite_mass_is_charged_at_every_step() -> None:
 @eps_max_is_an_assumption
 def test_the_peer_trusts_eps_max() -> None:
     """A limit of prv-accountant, stated in the docstring: too small an ``eps_max`` gives too small an ε."""
-    truth = EXACT.epsilon_by_direction(400, 1e-5)["remove"]
+    truth = EXACT.epsilon_by_direction(steps=400, delta=1e-5)["remove"]
     assert composed(EXACT.to_prv(), 400, 3.0)[2] < truth.lower - 0.5
 
 

@@ -147,7 +147,7 @@ def test_the_quadrature_is_exact_for_what_has_a_closed_form(probes, analysis):
 
 
 def assert_one_step(mechanism, truth: OneStep, delta: float, width: float = 1e-2) -> None:
-    for direction, bounds in mechanism.epsilon_by_direction(1, delta).items():
+    for direction, bounds in mechanism.epsilon_by_direction(steps=1, delta=delta).items():
         exact = truth.epsilon(delta, direction)
         assert bounds.lower <= exact + 1e-8, direction
         assert bounds.upper >= exact - 1e-8, direction
@@ -169,7 +169,7 @@ def test_one_step_of_dpsgd_matches_the_subsampled_gaussian_mechanism(sigma, q, d
 def test_without_sampling_dpsgd_is_one_gaussian_mechanism(sigma, steps, delta):
     """Q = 1: T steps are one step with μ = √T/σ, and the upper bound is within 1e-3 of it."""
     truth = OneStep(sigma / np.sqrt(steps), 1.0).epsilon(delta, "remove")
-    bounds = DPSGD(sigma, 1.0).epsilon(steps, delta)
+    bounds = DPSGD(sigma, 1.0).epsilon(steps=steps, delta=delta)
     assert bounds.lower <= truth + 1e-9
     assert truth - 1e-9 <= bounds.upper <= truth + 1e-3 * max(1.0, truth)
 
@@ -179,7 +179,7 @@ def test_without_sampling_dpsgd_is_one_gaussian_mechanism(sigma, steps, delta):
 @pytest.mark.parametrize(("probes", "sigma", "q"), [(32, 1.0, 1.0), (32, 1.0, 0.03), (16, 2.0, 0.5), (256, 0.7, 0.01)])
 def test_one_step_of_randomized_clipping_with_public_probes(probes, sigma, q, analysis, delta):
     """ε of one step in both directions, E over the χ² density of the subsampled Gaussian mechanism."""
-    mechanism = DPSGD(sigma, q, Hutchinson(probes, analysis=analysis))
+    mechanism = DPSGD(sigma, q, Hutchinson(probes, secret=False, analysis=analysis))
     assert_one_step(mechanism, OneStep(sigma, q, probes, analysis), delta)
 
 
@@ -237,7 +237,7 @@ CURVES = [
 @pytest.mark.parametrize("bins", [16, 64])
 def test_both_pairs_bound_the_whole_curve_of_a_step(probes, sigma, q, analysis, secret, direction, bins):
     """H_α at every α in e^[-3, 12], not only near the answer: what composition needs, ε < 0 included."""
-    step = ClippingStep(sigma, q, Hutchinson(probes, analysis=analysis).law(), secret)
+    step = ClippingStep(sigma, q, Hutchinson(probes, secret=False, analysis=analysis).law(), secret)
     upper, lower = step.pairs(bins, 1e-10)
     truth = OneStep(sigma, q, probes, analysis, secret)
     mesh, index = 0.02, np.arange(-200, 1500)
@@ -253,7 +253,7 @@ def test_both_pairs_bound_the_whole_curve_of_a_step(probes, sigma, q, analysis, 
 @pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
 def test_both_pairs_are_close_to_the_curve_of_a_step(secret, direction):
     """In the setting of the check values the curve of a step is known to 0.5 % of δ or 1e-7 from both sides."""
-    step = ClippingStep(1.0, Q, Hutchinson(32).law(), secret)
+    step = ClippingStep(1.0, Q, Hutchinson(32, secret=False).law(), secret)
     upper, lower = step.pairs(256, 1e-13)
     truth = OneStep(1.0, Q, 32, "tight", secret)
     mesh, far = 2.5e-4, np.geomspace(10_400, 60_000, 400).astype(np.int64)
@@ -347,7 +347,7 @@ def assert_bracketed(sigma, probes, analysis, secret, direction, steps=400, delt
     mechanism = (
         DPSGD(sigma, Q) if probes is None else DPSGD(sigma, Q, Hutchinson(probes, secret=secret, analysis=analysis))
     )
-    bounds = mechanism.epsilon_by_direction(steps, delta)[direction]
+    bounds = mechanism.epsilon_by_direction(steps=steps, delta=delta)[direction]
     assert slow_lower - 1e-6 <= bounds.upper <= slow_upper + 1e-4
     assert slow_lower - 5e-3 <= bounds.lower <= slow_upper + 1e-6
 

@@ -76,7 +76,7 @@ def test_nearly_constant_losses_beside_large_ones() -> None:
 
 def test_heavy_tails_survive_a_coarse_mesh() -> None:
     """With few probes the lower bound used to lose the whole tail, and to fall from 100 to 2."""
-    bounds = DPSGD(2.0, 2000 / 67349, Hutchinson(4)).epsilon(400, 1e-5)
+    bounds = DPSGD(2.0, 2000 / 67349, Hutchinson(4, secret=False)).epsilon(steps=400, delta=1e-5)
     assert bounds.lower > 0.5 * bounds.upper > 50
 
 
@@ -98,7 +98,7 @@ def test_small_rates_beside_large_ones_by_direction(asked: str, at: float) -> No
     """A node between log(1 - q) and the commonest losses' mean made the lower end of adding a sample 2.381."""
     run = compose(
         [
-            (DPSGD(1.6526650801318743, 0.01561269961016319, Hutchinson(32)), 3056),
+            (DPSGD(1.6526650801318743, 0.01561269961016319, Hutchinson(32, secret=False)), 3056),
             (DPSGD(1.9116909043188168, 0.0007141453229595131), 7502),
         ]
     )
@@ -111,6 +111,6 @@ def test_small_rates_beside_large_ones_by_direction(asked: str, at: float) -> No
 
 def test_very_many_steps_of_a_small_rate() -> None:
     """The same at T = 3e8: [355.041, 355.143] where ε of adding a sample is 351.9 ± 1.3."""
-    found = DPSGD(1.0, 0.001).epsilon_by_direction(3 * 10**8, 1e-5)["add"]
+    found = DPSGD(1.0, 0.001).epsilon_by_direction(steps=3 * 10**8, delta=1e-5)["add"]
     assert found.lower < 353.2
     assert found.upper > 350.6

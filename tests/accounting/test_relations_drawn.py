@@ -30,14 +30,14 @@ SETTINGS = [
     (ExactNorms(), Group(4), 2.0, 0.05, 20, 1.0),
     (ExactNorms(), Group(8), 4.0, 0.2, 5, 1.0),
     (ExactNorms(), Group(3), 1.5, 1.0, 1, 2.0),
-    (Hutchinson(16), ReplaceOne(), 1.0, 0.1, 10, 1.0),
-    (Hutchinson(32), ReplaceOne(), 0.7, 0.05, 8, 1.0),
-    (Hutchinson(64), ReplaceOne(), 2.0, 0.3, 10, 1.0),
-    (Hutchinson(128), ReplaceOne(), 1.5, 0.2, 6, 0.5),
-    (Hutchinson(16), Group(2), 1.2, 0.1, 10, 1.0),
-    (Hutchinson(32), Group(2), 1.0, 0.05, 8, 1.0),
-    (Hutchinson(64), Group(4), 2.0, 0.1, 6, 1.0),
-    (Hutchinson(128), Group(8), 4.0, 0.1, 5, 0.7),
+    (Hutchinson(16, secret=False), ReplaceOne(), 1.0, 0.1, 10, 1.0),
+    (Hutchinson(32, secret=False), ReplaceOne(), 0.7, 0.05, 8, 1.0),
+    (Hutchinson(64, secret=False), ReplaceOne(), 2.0, 0.3, 10, 1.0),
+    (Hutchinson(128, secret=False), ReplaceOne(), 1.5, 0.2, 6, 0.5),
+    (Hutchinson(16, secret=False), Group(2), 1.2, 0.1, 10, 1.0),
+    (Hutchinson(32, secret=False), Group(2), 1.0, 0.05, 8, 1.0),
+    (Hutchinson(64, secret=False), Group(4), 2.0, 0.1, 6, 1.0),
+    (Hutchinson(128, secret=False), Group(8), 4.0, 0.1, 5, 0.7),
     (Hutchinson(8, secret=True), ReplaceOne(), 1.0, 0.1, 10, 1.0),
     (Hutchinson(16, secret=True), ReplaceOne(), 0.7, 0.05, 8, 1.0),
     (Hutchinson(32, secret=True), ReplaceOne(), 2.0, 0.3, 10, 1.0),
@@ -115,7 +115,7 @@ def test_simulated_outputs_are_within_the_bounds_and_those_of_other_noise_are_no
 ) -> None:
     """Removal for groups, whose δ is the larger one here; a tenth more or less noise is told apart."""
     mechanism = DPSGD(sigma, q, norms, neighbours)
-    bounds = mechanism.delta(steps, epsilon)
+    bounds = mechanism.delta(steps=steps, epsilon=epsilon)
     seen, error = drawn_delta(mechanism, steps, epsilon)
     assert seen > 100 / DRAWS
     assert bounds.lower - 4 * error <= seen <= bounds.upper + 4 * error

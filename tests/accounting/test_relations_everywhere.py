@@ -37,21 +37,21 @@ def test_a_trade_off_is_that_of_every_delta(name: str) -> None:
     """1 - f ≤ δ(ε) + e^ε α for each ε, and the band touches the best of them."""
     run = MECHANISMS[name]
     alpha = np.array([1e-3, 0.01, 0.1, 0.4])
-    band = run.trade_off(STEPS, alpha)
+    band = run.trade_off(steps=STEPS, alpha=alpha)
     epsilon = np.linspace(0.0, 8.0, 161)
-    delta = np.asarray(run.delta(STEPS, epsilon.tolist()).upper)
+    delta = np.asarray(run.delta(steps=STEPS, epsilon=epsilon.tolist()).upper)
     lines = np.max(1.0 - delta[:, None] - np.exp(epsilon)[:, None] * alpha, axis=0)
     assert np.all(band.upper >= lines - 1e-12)
     assert np.all(band.lower <= band.upper)
     assert np.all(band.upper - band.lower <= 2e-3)
     assert np.all(band.lower <= lines + 5e-3)
-    power = run.true_positive_rate(STEPS, 0.01)
+    power = run.true_positive_rate(steps=STEPS, false_positive_rate=0.01)
     assert power.lower <= 1.0 - band.lower[1] + 1e-9
     assert 1.0 - band.upper[1] <= power.upper + 1e-9
-    advantage = run.advantage(STEPS)
+    advantage = run.advantage(steps=STEPS)
     assert advantage.lower - 1e-12 <= delta[0] <= advantage.upper + 1e-3
     assert run.bayes_risk(STEPS).upper == pytest.approx((1 - advantage.lower) / 2, rel=1e-3)
-    mu = run.gdp_mu(STEPS, least_delta=1e-6)
+    mu = run.gdp_mu(steps=STEPS, least_delta=1e-6)
     assert 0 < mu.lower <= mu.upper < 1.03 * mu.lower
 
 
@@ -61,17 +61,17 @@ def test_a_calibrated_run_meets_its_target_and_no_smaller_noise_would(name: str)
     found = calibrate(run, steps=STEPS, target_epsilon=3.0, delta=DELTA)
     assert found.neighbours == run.neighbours
     assert found.norms == run.norms
-    assert found.epsilon(STEPS, DELTA).upper <= 3.0
+    assert found.epsilon(steps=STEPS, delta=DELTA).upper <= 3.0
     less = DPSGD(0.995 * found.noise_multiplier, Q, run.norms, run.neighbours)
-    assert less.epsilon(STEPS, DELTA).lower > 3.0 * 0.999
+    assert less.epsilon(steps=STEPS, delta=DELTA).lower > 3.0 * 0.999
     held = calibrate(run, steps=STEPS, target_advantage=0.2)
-    assert 0.2 * 0.99 <= held.advantage(STEPS).lower <= held.advantage(STEPS).upper <= 0.2
+    assert 0.2 * 0.99 <= held.advantage(steps=STEPS).lower <= held.advantage(steps=STEPS).upper <= 0.2
 
 
 @EACH
 def test_phases_records_and_pickles_are_the_same_run(name: str) -> None:
     run = MECHANISMS[name]
-    whole = run.epsilon(STEPS, DELTA)
+    whole = run.epsilon(steps=STEPS, delta=DELTA)
     parts = compose([(run, 20), (run, STEPS - 20)])
     assert parts.epsilon(DELTA) == whole
     again = mechanism_from_dict(json.loads(json.dumps(run.as_dict())))
@@ -79,7 +79,7 @@ def test_phases_records_and_pickles_are_the_same_run(name: str) -> None:
     assert pickle.loads(pickle.dumps(parts)).epsilon(DELTA) == whole
     other = DPSGD(1.2, Q, run.norms, run.neighbours)
     between = compose([(run, STEPS // 2), (other, STEPS // 2)]).epsilon(DELTA)
-    assert other.epsilon(STEPS, DELTA).lower <= between.upper
+    assert other.epsilon(steps=STEPS, delta=DELTA).lower <= between.upper
     assert between.lower <= whole.upper
 
 
@@ -88,11 +88,11 @@ def test_dp_accounting_composes_the_same_pairs(name: str) -> None:
     """Pessimistic there: never below our lower end, and near our upper one."""
     pytest.importorskip("dp_accounting")
     run = MECHANISMS[name]
-    bounds = run.epsilon_by_direction(STEPS, DELTA)
+    bounds = run.epsilon_by_direction(steps=STEPS, delta=DELTA)
     worst = max(bounds.values(), key=lambda one: one.upper)
     composed = run.to_pld(1e-3).self_compose(STEPS).get_epsilon_for_delta(DELTA)
     assert worst.lower <= composed <= worst.upper * 1.02
-    assert run.to_pld(1e-3).get_delta_for_epsilon(1.0) >= run.delta(1, 1.0).lower
+    assert run.to_pld(1e-3).get_delta_for_epsilon(1.0) >= run.delta(steps=1, epsilon=1.0).lower
 
 
 @pytest.mark.filterwarnings("ignore:Assuming that true epsilon <:UserWarning")
@@ -106,7 +106,7 @@ def test_prv_accountant_composes_the_same_pairs(name: str, direction: Any) -> No
         variable, eps_error=0.05, delta_error=DELTA * 1e-4, max_self_compositions=STEPS, eps_max=12.0
     )
     low, _, high = accountant.compute_epsilon(DELTA, [STEPS])
-    bounds = run.epsilon_by_direction(STEPS, DELTA)[direction]
+    bounds = run.epsilon_by_direction(steps=STEPS, delta=DELTA)[direction]
     assert low - 1e-3 <= bounds.upper
     assert bounds.lower <= high
     assert math.isfinite(high)

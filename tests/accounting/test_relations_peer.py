@@ -39,7 +39,7 @@ def interval(make: Any, steps: int, delta: float) -> tuple[float, float]:
 
 
 def check(mechanism: DPSGD, steps: int, delta: float, make: Any) -> None:
-    bounds = mechanism.epsilon(steps, delta)
+    bounds = mechanism.epsilon(steps=steps, delta=delta)
     below, above = interval(make, steps, delta)
     assert bounds.lower <= above * (1 + 1e-6) + 1e-9
     assert below * (1 - 1e-6) - 1e-9 <= bounds.upper

@@ -20,13 +20,16 @@ from dprmt.accounting import (
     FixedOrder,
     GaussianRelease,
     Group,
+    Hutchinson,
     LaplaceRelease,
     Poisson,
+    PrivacyBounds,
     RandomAllocation,
     ReplaceOne,
     calibrate,
     compose,
     gdp_epsilon,
+    parallel,
 )
 
 Q = 2000 / 67349
@@ -73,11 +76,11 @@ def test_approximate_releases_compose_as_kairouz_oh_and_viswanath_say(epsilon: f
 
 def test_a_gaussian_release_is_a_step_without_sampling() -> None:
     run = compose([(GaussianRelease(3.0), 9)])
-    assert run.epsilon(1e-5) == DPSGD(3.0, 1.0).epsilon(9, 1e-5)
+    assert run.epsilon(1e-5) == DPSGD(3.0, 1.0).epsilon(steps=9, delta=1e-5)
 
 
 def test_releases_stand_beside_any_run_and_any_neighbours() -> None:
-    alone = DPSGD(1.0, Q).epsilon(400, 1e-5)
+    alone = DPSGD(1.0, Q).epsilon(steps=400, delta=1e-5)
     scored = compose([(DPSGD(1.0, Q), 400), LaplaceRelease(20.0)]).epsilon(1e-5)
     assert alone.upper < scored.upper < alone.upper + 1 / 20
     replaced = compose([(DPSGD(1.0, Q, neighbours=ReplaceOne()), 400), GaussianRelease(10.0)])
@@ -114,13 +117,13 @@ def test_numbers_of_a_gaussian_run() -> None:
 def test_numbers_of_a_sampled_run_are_those_of_another_package() -> None:
     """riskcal: advantage .28902, β(.01) = .93671 (2e-5 above ours), β(.1) = .69672."""
     run = DPSGD(1.0, Q)
-    inside(run.advantage(400), 0.28902, 1e-3)
-    power = run.true_positive_rate(400, 0.01)
+    inside(run.advantage(steps=400), 0.28902, 1e-3)
+    power = run.true_positive_rate(steps=400, false_positive_rate=0.01)
     assert power.lower - 3e-5 <= 1 - 0.93671 <= power.upper
-    inside(run.true_positive_rate(400, 0.1), 1 - 0.69672, 1e-3)
-    mu = run.gdp_mu(400, least_delta=1e-5)
+    inside(run.true_positive_rate(steps=400, false_positive_rate=0.1), 1 - 0.69672, 1e-3)
+    mu = run.gdp_mu(steps=400, least_delta=1e-5)
     assert 0.87 < mu.lower < mu.upper < 0.9
-    epsilon = run.epsilon(400, 1e-4)
+    epsilon = run.epsilon(steps=400, delta=1e-4)
     at_mu = compose([GaussianRelease(1 / mu.upper)]).epsilon(1e-4)
     assert at_mu.upper >= epsilon.lower
 
@@ -154,6 +157,102 @@ def test_bad_input_is_named(make: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("phases", "epsilon", "delta"),
+    [
+        ([(ApproximateRelease(0.0, 1e-7), 10)], 0.0, -math.expm1(10 * math.log1p(-1e-7))),
+        ([ApproximateRelease(1.0, 1e-6)], 1.0, 1e-6),
+        ([ApproximateRelease(1.0, 1e-6)], 7.0, 1e-6),
+        ([LaplaceRelease(2.0), ApproximateRelease(0.25, 1e-9)], 0.75, 1e-9),
+        ([(ApproximateRelease(0.0, 1e-7), 10**6)], 0.5, -math.expm1(1e6 * math.log1p(-1e-7))),
+    ],
+)
+def test_what_is_disclosed_comes_out_as_it_was_put_in(phases: Any, epsilon: float, delta: float) -> None:
+    inside(compose(phases).delta(epsilon), delta, 1e-12)
+    inside(compose(phases).delta([epsilon])[0], delta, 1e-12)
+
+
+def test_pure_privacy_is_never_above_its_plain_sum() -> None:
+    """Of Laplace and randomized response: at every δ, and exactly at δ = 0."""
+    run = compose([(LaplaceRelease(2.0), 3), ApproximateRelease(0.25, 0.0)])
+    assert tuple(run.epsilon(0.0)) == (1.75, 1.75, 1.75)
+    assert run.epsilon(1e-290).upper <= 1.75
+    assert run.epsilon(1e-9).upper <= 1.75
+    assert run.delta(1.75).upper == 0.0
+    two = compose([ApproximateRelease(1.0, 0.1), ApproximateRelease(2.0, 0.2)])
+    assert two.epsilon(0.28).upper == 3.0  # .28 as a float is a little more than what is disclosed
+    assert two.epsilon(0.2799).upper == two.epsilon(0.2799).lower == math.inf
+    with pytest.raises(ParameterError, match=r"delta must be a finite number in \[1e-290, 1\), got 0"):
+        compose([LaplaceRelease(2.0), GaussianRelease(2.0)]).epsilon(0.0)
+
+
+def test_disclosure_in_a_trade_off_function() -> None:
+    """With probability d told apart for certain; else randomized response, β = 1 - e^ε α down to the diagonal."""
+    d, epsilon, alpha = 0.1, 1.0, np.array([0.0, 0.1, 0.5, 0.95, 1.0])
+    inner = np.minimum(alpha / (1 - d), 1.0)
+    exact = (1 - d) * np.maximum(0.0, np.maximum(1 - math.exp(epsilon) * inner, math.exp(-epsilon) * (1 - inner)))
+    band = compose([ApproximateRelease(epsilon, d)]).trade_off(alpha)
+    assert np.all(band.lower <= exact + 1e-12)
+    assert np.all(exact <= band.upper + 1e-12)
+    assert np.all(band.upper - band.lower < 5e-3)
+    assert compose([ApproximateRelease(0.0, d)]).trade_off([0.0, 0.45]).lower == pytest.approx([0.9, 0.45])
+
+
+def test_what_is_no_phase_is_refused_by_name() -> None:
+    for phases in (LaplaceRelease(2.0), [(DPSGD, 100)], [DPSGD(1.0, 0.1)], 5, None):
+        with pytest.raises(ParameterError, match=r"phases must be a list of \(mechanism, steps\)"):
+            compose(phases)  # type: ignore[arg-type]
+
+
+def test_before_the_first_step_nothing_is_spent() -> None:
+    mechanism = DPSGD(1.0, 0.01)
+    assert tuple(mechanism.epsilon(steps=0, delta=1e-5)) == tuple(mechanism.delta(steps=0, epsilon=0.0)) == (0, 0, 0)
+    assert tuple(DPSGD(1.0, RandomAllocation(10)).epsilon(epochs=0, delta=1e-5)) == (0, 0, 0)
+    assert mechanism.trade_off(steps=0, alpha=[0.25]).lower == [0.75]
+    assert compose([(mechanism, 0), (DPSGD(2.0, 0.01), 9)]) == compose([(DPSGD(2.0, 0.01), 9)])
+
+
+def test_the_safe_end_of_an_error_is_the_lower_one() -> None:
+    run = compose([(DPSGD(1.0, Q), 400)])
+    risk = run.bayes_risk()
+    assert float(risk) == risk.lower
+    assert f"{risk:.2f}" == "0.35"  # .3554…, which .36 would hide
+    assert float(run.advantage()) == run.advantage().upper
+
+
+def test_wide_answers_say_so() -> None:
+    """At σ = .01 and few probes no answer is narrow; of exact norms every one is."""
+    narrow, wide = compose([(DPSGD(1.0, Q), 400)]), compose([(DPSGD(0.3, 1e-3, Hutchinson(3, secret=False)), 1000)])
+    for name, options in (("advantage", {}), ("true_positive_rate", {"false_positive_rate": 1e-4}), ("bayes_risk", {})):
+        for run in (narrow, wide):
+            found = getattr(run, name)(**options)
+            assert found.is_narrow == (found.upper - found.lower <= 1e-2 * found.upper), name
+    assert not PrivacyBounds(0.1, 0.5, 0.9, is_narrow=False).is_narrow
+
+
+def test_two_relations_that_are_the_same_name_no_direction() -> None:
+    run = DPSGD(1.0, 0.03, neighbours=ReplaceOne())
+    for bounds in (run.epsilon(steps=10, delta=1e-5), run.epsilon(steps=[10, 20], delta=1e-5)[1]):
+        assert bounds.direction is None
+        assert "a sample decides" not in str(bounds)
+    both = run.epsilon_by_direction(steps=10, delta=1e-5)
+    assert both["remove"] == both["add"]
+
+
+def test_disjoint_parts_cost_as_much_as_the_dearest() -> None:
+    one, other = compose([(DPSGD(1.0, 0.01), 1000)]), compose([(DPSGD(0.8, 0.001), 10)])
+    run = parallel(one, other)
+    assert run.epsilon(1e-5).upper == one.epsilon(1e-5).upper
+    assert run.epsilon(1e-12).upper == max(one.epsilon(1e-12).upper, other.epsilon(1e-12).upper)
+    alpha = [0.0, 1e-6, 0.1]
+    each = [part.trade_off(alpha).lower for part in (one, other)]
+    assert run.trade_off(alpha).lower.tolist() == np.minimum(*each).tolist()
+    assert run.delta([1.0])[0].upper == max(part.delta([1.0])[0].upper for part in (one, other))
+    for relation in (ReplaceOne(), Group(2)):
+        with pytest.raises(ParameterError, match="runs must be for the same neighbours, ZeroOut"):
+            parallel(compose([(DPSGD(1.0, 0.01, neighbours=relation), 9)]))
+
+
+@pytest.mark.parametrize(
     ("phases", "delta", "epsilon"),
     [
         ([GaussianRelease(0.5), GaussianRelease(3.0)], 1e-5, 10.1675),
@@ -181,10 +280,10 @@ def test_steps_without_sampling_beside_others_are_answered(sampling, direction: 
     both = compose([(alone, 100), GaussianRelease(2.0)]).epsilon_by_direction(1e-5)[direction]
     assert both.is_narrow
     assert compose([GaussianRelease(2.0)]).epsilon(1e-5).lower <= both.upper
-    apart = alone.epsilon(100, 5e-6).upper + compose([GaussianRelease(2.0)]).epsilon(5e-6).upper
+    apart = alone.epsilon(steps=100, delta=5e-6).upper + compose([GaussianRelease(2.0)]).epsilon(5e-6).upper
     assert both.lower <= apart
 
 
 def test_calibration_of_full_batches_at_a_large_delta_is_answered() -> None:
     noise = calibrate(DPSGD(1.0, 1.0), steps=25, target_epsilon=1, delta=0.78760074)
-    assert noise.epsilon(25, 0.78760074).upper <= 1.0
+    assert noise.epsilon(steps=25, delta=0.78760074).upper <= 1.0

@@ -72,10 +72,10 @@ def test_a_cruder_law_of_j_gives_values_computed_elsewhere_and_the_law_used_is_b
 ) -> None:
     """Independent quadrature, ±0.004, for the crude law alone; ours lies below it and above the exact norm's."""
     mechanism = DPSGD(sigma, RATE, HutchPlusPlus(probes, sketch, secret=sharing == "secret"))
-    ours = mechanism.epsilon(STEPS, DELTA)
-    exact = DPSGD(sigma, RATE).epsilon(STEPS, DELTA)
+    ours = mechanism.epsilon(steps=STEPS, delta=DELTA)
+    exact = DPSGD(sigma, RATE).epsilon(steps=STEPS, delta=DELTA)
     monkeypatch.setattr(_sketched_law, "probe_copies", crude_law)
-    bounds = mechanism.epsilon(STEPS, DELTA)
+    bounds = mechanism.epsilon(steps=STEPS, delta=DELTA)
     assert bounds.estimate == pytest.approx(crude, abs=0.004)
     assert exact.lower < ours.lower < ours.upper < bounds.lower
 
@@ -121,7 +121,7 @@ def test_the_entry_that_an_earlier_table_has_otherwise(monkeypatch: pytest.Monke
     """For s = 16 and k = 8, public probes, by (H4): an FFT agrees with the certified bounds, not with 5.273."""
     law = crude_law(16, power_iteration=False)
     monkeypatch.setattr(_sketched_law, "probe_copies", crude_law)
-    bounds = DPSGD(1.0, RATE, HutchPlusPlus(8, 16)).epsilon(STEPS, DELTA)
+    bounds = DPSGD(1.0, RATE, HutchPlusPlus(8, 16, secret=False)).epsilon(steps=STEPS, delta=DELTA)
     rough = composed_by_fourier(cells_of_copies(law, 8))
     assert bounds.lower - 0.004 < rough < bounds.upper + 0.004 < 5.273
     assert composed_by_fourier(cells_of_copies(law, 16)) == pytest.approx(4.083, abs=0.004)
@@ -137,9 +137,9 @@ def noise_of(norms: Norms) -> float:
 def test_the_ratio_of_noise_multipliers(monkeypatch: pytest.MonkeyPatch, size: int, crude: float) -> None:
     """At ε = 0.7: ±0.001 for the crude law; the law used asks for less noise, and for more than exact norms do."""
     exact = noise_of(ExactNorms())
-    ours = noise_of(HutchPlusPlus(size, size)) / exact
+    ours = noise_of(HutchPlusPlus(size, size, secret=False)) / exact
     monkeypatch.setattr(_sketched_law, "probe_copies", crude_law)
-    cruder = noise_of(HutchPlusPlus(size, size)) / exact
+    cruder = noise_of(HutchPlusPlus(size, size, secret=False)) / exact
     assert cruder == pytest.approx(crude, abs=0.001)
     assert 1.0 < ours < cruder
 
@@ -158,15 +158,15 @@ def test_the_ratio_of_noise_multipliers(monkeypatch: pytest.MonkeyPatch, size: i
 def test_what_hutch_plus_plus_costs(sketch: int, probes: int, sharing: str, power_iteration: bool, most: float) -> None:
     """ε at σ = 1, where exact norms cost 3.810, 32 probes alone 4.637 and the published analysis charges 4.787."""
     norms = HutchPlusPlus(probes, sketch, power_iteration=power_iteration, secret=sharing == "secret")
-    bounds = DPSGD(1.0, RATE, norms).epsilon(STEPS, DELTA)
+    bounds = DPSGD(1.0, RATE, norms).epsilon(steps=STEPS, delta=DELTA)
     assert 3.81 < bounds.upper < most
     assert bounds.upper - bounds.lower <= 2e-3 * bounds.upper
 
 
 def test_the_noise_multiplier_is_almost_that_of_exact_norms() -> None:
-    exact, noise = noise_of(ExactNorms()), noise_of(HutchPlusPlus(32, 32))
+    exact, noise = noise_of(ExactNorms()), noise_of(HutchPlusPlus(32, 32, secret=False))
     assert 1.0 < noise / exact < 1.0036
-    assert DPSGD(noise, 16 / 1225, HutchPlusPlus(32, 32)).epsilon(3480, DELTA).upper <= 0.7
+    assert DPSGD(noise, 16 / 1225, HutchPlusPlus(32, 32, secret=False)).epsilon(steps=3480, delta=DELTA).upper <= 0.7
 
 
 # ------------------------------------------------------------------------------------------ what must hold
@@ -176,31 +176,35 @@ def test_more_of_anything_never_costs_more() -> None:
     """ε falls with sketch, probes and the claim of a power iteration, and a sketch never costs more than none."""
 
     def epsilon(norms: Norms) -> float:
-        return DPSGD(1.5, 0.02, norms).epsilon(100, 1e-5).upper
+        return DPSGD(1.5, 0.02, norms).epsilon(steps=100, delta=1e-5).upper
 
     chain = [
-        epsilon(Hutchinson(16)),
-        epsilon(HutchPlusPlus(16, 3)),
-        epsilon(HutchPlusPlus(16, 8)),
-        epsilon(HutchPlusPlus(16, 8, power_iteration=True)),
-        epsilon(HutchPlusPlus(24, 20, power_iteration=True)),
-        DPSGD(1.5, 0.02).epsilon(100, 1e-5).lower,
+        epsilon(Hutchinson(16, secret=False)),
+        epsilon(HutchPlusPlus(16, 3, secret=False)),
+        epsilon(HutchPlusPlus(16, 8, secret=False)),
+        epsilon(HutchPlusPlus(16, 8, power_iteration=True, secret=False)),
+        epsilon(HutchPlusPlus(24, 20, power_iteration=True, secret=False)),
+        DPSGD(1.5, 0.02).epsilon(steps=100, delta=1e-5).lower,
     ]
     assert chain == sorted(chain, reverse=True)
 
 
 def test_every_way_to_ask_knows_the_sketch() -> None:
     """δ, trade-off, composition, prv-accountant and dp-accounting all take the mixture."""
-    mechanism = DPSGD(1.5, 0.03, HutchPlusPlus(16, 16))
-    bounds = mechanism.epsilon(100, 1e-5)
-    assert mechanism.delta(100, bounds.upper).lower <= 1e-5 <= 1.05 * mechanism.delta(100, bounds.lower).upper
-    parts = compose([(mechanism, 40), (DPSGD(1.5, 0.03, HutchPlusPlus(16, 16)), 60)]).epsilon(1e-5)
+    mechanism = DPSGD(1.5, 0.03, HutchPlusPlus(16, 16, secret=False))
+    bounds = mechanism.epsilon(steps=100, delta=1e-5)
+    assert (
+        mechanism.delta(steps=100, epsilon=bounds.upper).lower
+        <= 1e-5
+        <= 1.05 * mechanism.delta(steps=100, epsilon=bounds.lower).upper
+    )
+    parts = compose([(mechanism, 40), (DPSGD(1.5, 0.03, HutchPlusPlus(16, 16, secret=False)), 60)]).epsilon(1e-5)
     assert parts == bounds
     pld = mechanism.to_pld(1e-3).self_compose(100).get_epsilon_for_delta(1e-5)
     assert bounds.lower <= pld <= 1.01 * bounds.upper
     assert mechanism.to_prv().pm_inf < 1e-10
-    band = mechanism.trade_off(100, [0.1])
-    plain = DPSGD(1.5, 0.03, Hutchinson(16)).trade_off(100, [0.1])
+    band = mechanism.trade_off(steps=100, alpha=[0.1])
+    plain = DPSGD(1.5, 0.03, Hutchinson(16, secret=False)).trade_off(steps=100, alpha=[0.1])
     assert plain.lower[0] < band.lower[0] <= band.upper[0]
 
 
@@ -243,8 +247,8 @@ WORST = (
 @pytest.mark.parametrize("power_iteration", [False, True])
 @pytest.mark.parametrize(("sigma", "epsilon"), [(1.0, 3.0), (2.0, 1.5)])
 def test_no_simulated_step_exceeds_the_charge(sigma: float, epsilon: float, power_iteration: bool) -> None:
-    run = DPSGD(sigma, 1.0, HutchPlusPlus(8, 4, power_iteration=power_iteration))
-    charged = run.delta(1, epsilon).upper
+    run = DPSGD(sigma, 1.0, HutchPlusPlus(8, 4, power_iteration=power_iteration, secret=False))
+    charged = run.delta(steps=1, epsilon=epsilon).upper
     for spectrum in WORST:
         assert proved_delta(simulated_ratio(spectrum, 4, 8, power_iteration, 4000), sigma, epsilon) <= charged
 
@@ -253,7 +257,10 @@ def test_the_audit_catches_a_law_that_is_too_optimistic(monkeypatch: pytest.Monk
     """Power: the flat spectrum of 2s values, which is as private as about 4sk probes, refutes J = 8s."""
     ratio = simulated_ratio(np.ones(8), 4, 8)
     monkeypatch.setattr(_sketched_law, "probe_copies", lambda sketch, power: ((8 * sketch,), (1.0,)))
-    assert proved_delta(ratio, 1.0, 3.0) > DPSGD(1.0, 1.0, HutchPlusPlus(8, 4)).delta(1, 3.0).upper
+    assert (
+        proved_delta(ratio, 1.0, 3.0)
+        > DPSGD(1.0, 1.0, HutchPlusPlus(8, 4, secret=False)).delta(steps=1, epsilon=3.0).upper
+    )
 
 
 def claims(copies: tuple[int, ...], weights: tuple[float, ...], sketch: int) -> dict[str, Any]:
@@ -333,15 +340,15 @@ def test_the_basis_misses_the_range_by_less_than_is_charged(power_iteration: boo
 )
 def test_bad_options_are_one_clear_sentence(options: dict[str, Any], name: str, words: str) -> None:
     with pytest.raises(ParameterError, match=words) as caught:
-        HutchPlusPlus(8, **options)
+        HutchPlusPlus(8, **{"secret": False} | options)
     assert caught.value.name == name
 
 
 def test_opacus_is_told_the_sketch() -> None:
     from dprmt.accounting.opacus import register
 
-    accountant = register(HutchPlusPlus(16, 16), name="sketched")()
+    accountant = register(HutchPlusPlus(16, 16, secret=False), name="sketched")()
     for _ in range(20):
         accountant.step(noise_multiplier=1.5, sample_rate=0.03)
-    expected = DPSGD(1.5, 0.03, HutchPlusPlus(16, 16)).epsilon(20, 1e-5).upper
-    assert accountant.get_epsilon(1e-5) == expected < accountant.get_epsilon(1e-5, norms=Hutchinson(16))
+    expected = DPSGD(1.5, 0.03, HutchPlusPlus(16, 16, secret=False)).epsilon(steps=20, delta=1e-5).upper
+    assert accountant.get_epsilon(1e-5) == expected < accountant.get_epsilon(1e-5, norms=Hutchinson(16, secret=False))

@@ -38,7 +38,7 @@ def test_both_directions_hold_the_truth(sigma, rate, steps):
 
 
 def test_delta_after_very_many_steps():
-    bounds = DPSGD(1.0, 1e-3).delta(3 * 10**8, 353.0)
+    bounds = DPSGD(1.0, 1e-3).delta(steps=3 * 10**8, epsilon=353.0)
     truth = math.exp(log_delta(1.0, 1e-3, 3 * 10**8, 353.0, "remove"))
     assert bounds.lower <= truth <= bounds.upper
 

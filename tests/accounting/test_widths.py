@@ -22,7 +22,7 @@ SECRET_ENVELOPE: Any = {"analysis": "envelope", "secret": True}
 
 
 def R(sigma: float, rate: float, probes: int, **options: Any) -> DPSGD:
-    return DPSGD(sigma, rate, Hutchinson(probes, **options))
+    return DPSGD(sigma, rate, Hutchinson(probes, **{"secret": False} | options))
 
 
 def width(bounds: PrivacyBounds) -> float:
@@ -77,7 +77,7 @@ def width(bounds: PrivacyBounds) -> float:
 )
 def test_as_narrow_as_asked(mechanism, steps: int, delta: float, low: float, high: float) -> None:
     """Settings that used to stay wide; each holds an independently narrowed interval of the truth."""
-    bounds = mechanism.epsilon(steps, delta, tolerance=TOLERANCE)
+    bounds = mechanism.epsilon(steps=steps, delta=delta, tolerance=TOLERANCE)
     assert bounds.lower <= high
     assert low <= bounds.upper
     assert width(bounds) <= TOLERANCE
@@ -117,7 +117,7 @@ def test_as_narrow_as_asked(mechanism, steps: int, delta: float, low: float, hig
 )
 def test_few_secret_probes_have_a_finite_upper_bound(mechanism, steps: int, delta: float, low, high) -> None:
     """Truth: one large sensitivity decides, ε ≈ T q / (2 σ² δ) for two probes."""
-    bounds = mechanism.epsilon(steps, delta, tolerance=TOLERANCE)
+    bounds = mechanism.epsilon(steps=steps, delta=delta, tolerance=TOLERANCE)
     assert bounds.lower <= high
     assert low <= bounds.upper
     assert width(bounds) <= 0.005
@@ -153,10 +153,10 @@ def test_a_wide_answer_says_so() -> None:
 
 def test_an_upper_epsilon_is_accepted_as_a_question() -> None:
     """`epsilon` may answer 1e12; `delta` used to stop at 1e9."""
-    bounds = R(1.0, 0.5, 2).epsilon(1000, 1e-10)
+    bounds = R(1.0, 0.5, 2).epsilon(steps=1000, delta=1e-10)
     assert bounds.upper > 1e9
     if math.isfinite(bounds.upper):
-        assert R(1.0, 0.5, 2).delta(1000, bounds.upper).lower <= 1e-10
+        assert R(1.0, 0.5, 2).delta(steps=1000, epsilon=bounds.upper).lower <= 1e-10
 
 
 def test_where_no_window_is_long_enough_nothing_is_claimed() -> None:

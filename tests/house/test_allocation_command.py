@@ -30,8 +30,8 @@ def test_epsilon_and_delta(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_with_probes(capsys: pytest.CaptureFixture[str]) -> None:
-    document = run_json(capsys, "epsilon", *RUN, "--delta", "1e-5", "--probes", "32")
-    mechanism = DPSGD(1.2, RandomAllocation(20), Hutchinson(32))
+    document = run_json(capsys, "epsilon", *RUN, "--delta", "1e-5", "--probes", "32", "--public-probes")
+    mechanism = DPSGD(1.2, RandomAllocation(20), Hutchinson(32, secret=False))
     assert document["epsilon"] == mechanism.epsilon(epochs=3, delta=1e-5).as_dict()
 
 

@@ -51,6 +51,12 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_sixty_lines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert len(COMMANDS[name].format_help().splitlines()) <= 60
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_json_and_examples_that_parse(name: str) -> None:
     text = COMMANDS[name].format_help()
     assert "--json" in text
@@ -103,7 +109,10 @@ def test_a_run_in_examples_and_epochs(capsys: pytest.CaptureFixture[str]) -> Non
     assert (epochs["mechanism"]["sampling"]["kind"], epochs["neighbours"]) == ("poisson", "zero-out")
     rates = answer(capsys, *EPSILON, "--sample-rate", "3/100", "--steps", "50")
     assert rates == epochs
-    assert epochs["epsilon"]["upper"] == DPSGD(2.0, epochs["mechanism"]["sampling"]["rate"]).epsilon(50, 1e-5).upper
+    assert (
+        epochs["epsilon"]["upper"]
+        == DPSGD(2.0, epochs["mechanism"]["sampling"]["rate"]).epsilon(steps=50, delta=1e-5).upper
+    )
 
 
 @settings(max_examples=30)
@@ -196,7 +205,7 @@ def test_statement_names_the_conditions_and_rounds_up(capsys: pytest.CaptureFixt
     ):
         assert words in said
     claimed = float(said.partition("ε ≤ ")[2].split()[0])
-    assert claimed >= DPSGD(2.0, 0.1, Hutchinson(8, secret=True)).epsilon(5, 1e-5).upper
+    assert claimed >= DPSGD(2.0, 0.1, Hutchinson(8, secret=True)).epsilon(steps=5, delta=1e-5).upper
     assert "statement" not in answer(capsys, *EPSILON, *RUN)
     assert main(["delta", "--epsilon", "1", "--noise-multiplier", "2", *RUN, "--statement"]) == 0
     assert "ε = 1 and δ ≤ " in capsys.readouterr().out
@@ -211,7 +220,7 @@ def test_statement_of_random_allocation(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_statement_claims_nothing_without_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
     tiny = ["epsilon", "--noise-multiplier", "0.001", "--sample-rate", "1", "--steps", "1000000", "--delta", "1e-290"]
-    document = answer(capsys, *tiny, "--probes", "2", "--statement")
+    document = answer(capsys, *tiny, "--probes", "2", "--public-probes", "--statement")
     assert (document["epsilon"]["upper"] is None) == ("nothing may be claimed" in document["statement"])
 
 

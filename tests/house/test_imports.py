@@ -1,9 +1,8 @@
-"""What modules import: the rules of ``docs/design.md``, and what importing a room pulls in."""
+"""Which subpackage may import which, and what importing one pulls in."""
 
 from __future__ import annotations
 
 import importlib
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,112 +11,37 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD
-from tests.house.import_graph import (
-    ROOT,
-    circles,
-    imported_names,
-    is_private_to_another,
-    module_graph,
-    modules,
-    room_of,
-    rooms_table,
-)
+from tests.house.import_graph import imported_names, modules
 
 HEAVY = ("torch", "matplotlib", "opacus", "prv_accountant", "dp_accounting", "mpmath", "transformers")
-SOURCES = {name: path.read_text(encoding="utf-8") for name, path in modules().items()}
-GRAPH = module_graph(SOURCES)
-IMPORTS = {name: imported_names(text) for name, text in SOURCES.items()}
-TABLE = rooms_table((ROOT / "docs" / "design.md").read_text(encoding="utf-8"))
-LOOSE = {"__init__.py", "__main__.py", "_files.py", "_html.py", "_lazy.py", "_validation.py", "_versions.py"}
-BEHIND_ONE_FILE = {
-    "prv_accountant": "dprmt.accounting.interop.prv",
-    "dp_accounting": "dprmt.accounting.interop.pld",
-    "opacus.accountants": "dprmt.accounting.opacus._accountant",
+IMPORTS = {name: imported_names(path.read_text(encoding="utf-8")) for name, path in modules().items()}
+BELOW = {
+    "accounting": set(),
+    "spectra": set(),
+    "statements": {"accounting"},
+    "plots": {"accounting", "spectra"},
+    "training": {"accounting", "spectra", "statements"},
+    "report": {"accounting", "spectra", "statements", "plots", "training"},
+    "cli": {"accounting", "spectra", "statements", "plots", "training", "report"},
 }
-LONGEST = 450
+"""What each subpackage may import beside the modules that all share, such as ``dprmt._files``."""
+BEHIND_ONE_FILE = ("prv_accountant", "dp_accounting", "opacus.accountants")
+PACKAGES = Path(__file__).parents[2] / "dprmt"
 
 
-def test_no_import_circle() -> None:
-    assert circles(GRAPH) == []
-
-
-def test_no_private_name_across_rooms() -> None:
-    """A name below ``room._module`` is that room's own; those below ``dprmt._module`` are everybody's."""
-    assert [(name, used) for name in SOURCES for used in IMPORTS[name] if is_private_to_another(name, used)] == []
-
-
-def test_every_room_is_in_the_table() -> None:
-    assert {room_of(name) for name in SOURCES} - {""} == set(TABLE)
-
-
-@pytest.mark.parametrize("room", TABLE)
-def test_rooms_import_what_the_table_says(room: str) -> None:
-    rooms, packages = TABLE[room]
-    mine = [name for name in SOURCES if room_of(name) == room]
-    used_rooms = {room_of(used) for name in mine for used in GRAPH[name]} - {room, ""}
-    used = {used.partition(".")[0] for name in mine for used in IMPORTS[name]}
-    assert used_rooms - rooms == set()
-    assert used - packages - {"dprmt"} - sys.stdlib_module_names == set()
-
-
-def test_the_folders_of_accounting_are_its_own() -> None:
-    """Others ask ``dprmt.accounting``, or ``dprmt.accounting.opacus``; the folder itself holds nothing else."""
-    inner = {room for room in TABLE if room.startswith("accounting.")} - {"accounting.opacus"}
-    outside = [room for room in TABLE if not room.startswith("accounting")]
-    assert [(room, TABLE[room][0] & inner) for room in outside if TABLE[room][0] & inner] == []
-    assert [path.name for path in (ROOT / "dprmt" / "accounting").glob("*.py")] == ["__init__.py"]
-
-
-def test_the_table_points_downward_only() -> None:
-    """Every room may import rooms above it in the table, and no others."""
-    above: set[str] = set()
-    for room, (rooms, _) in TABLE.items():
-        assert rooms <= above, room
-        above.add(room)
-
-
-def test_what_rooms_share_knows_no_room() -> None:
-    """``dprmt._validation``, say; the package's own entry point is the exception."""
-    users = {name for name in SOURCES if not room_of(name) and any(room_of(used) for used in GRAPH[name])}
-    assert users == {"dprmt.__main__"}
+@pytest.mark.parametrize("name", BELOW)
+def test_subpackages_import_those_below_them(name: str) -> None:
+    mine = [used for module, names in IMPORTS.items() if module.split(".")[1:2] == [name] for used in names]
+    used = {part for found in mine if found.startswith("dprmt.") for part in found.split(".")[1:2]}
+    folders = {path.parent.name for path in PACKAGES.glob("*/__init__.py")}
+    assert mine
+    assert used & folders - {name} <= BELOW[name]
 
 
 @pytest.mark.parametrize("package", BEHIND_ONE_FILE)
-def test_third_party_accountants_are_behind_one_file(package: str) -> None:
-    users = {
-        name for name, text in SOURCES.items() if any(f"{used}.".startswith(f"{package}.") for used in IMPORTS[name])
-    }
-    assert users == {BEHIND_ONE_FILE[package]}
-
-
-def test_no_loose_modules() -> None:
-    assert {path.name for path in (ROOT / "dprmt").glob("*.py")} == LOOSE
-
-
-def test_no_file_is_too_long() -> None:
-    assert [name for name, text in SOURCES.items() if text.count("\n") > LONGEST] == []
-
-
-def test_the_rules_see_what_breaks_them() -> None:
-    graph = module_graph(
-        {
-            "a": "",
-            "a.x": "from a.y._z import f",
-            "a.y": "",
-            "a.y._z": "def f():\n    import a.y.w",
-            "a.y.w": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a.y import _z",
-        }
-    )
-    assert graph["a.x"] == {"a.y._z"}
-    assert circles(graph) == [{"a.y._z", "a.y.w"}]
-    assert is_private_to_another("a.x", "a.y._z.f")
-    assert not is_private_to_another("a.y.w", "a.y._z")
-    assert not is_private_to_another("a.y", "a._files.write")
-    assert room_of("dprmt.training.norms._probes") == "training.norms"
-    assert (room_of("dprmt.accounting"), room_of("dprmt.accounting.laws._laws")) == ("accounting", "accounting.laws")
-    assert room_of("dprmt._files") == room_of("dprmt.__main__") == ""
-    table = "| `dprmt.a` | holds | – | `numpy` |\n| `dprmt.b.c` | holds | `a` | `numpy`, `scipy` |\n"
-    assert rooms_table(table) == {"a": (set(), {"numpy"}), "b.c": ({"a"}, {"numpy", "scipy"})}
+def test_other_accountants_are_behind_one_file(package: str) -> None:
+    users = [name for name, names in IMPORTS.items() if any(f"{used}.".startswith(f"{package}.") for used in names)]
+    assert len(users) == 1
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -127,55 +51,22 @@ def loaded_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize(
-    "room", ["dprmt", "dprmt.accounting", "dprmt.spectra", "dprmt.plots", "dprmt.report", "dprmt.cli"]
-)
-def test_light_rooms_import_nothing_heavy(room: str) -> None:
-    assert loaded_after(f"import {room}") == set()
-
-
-@pytest.mark.parametrize("package", ["dprmt", "dprmt.training"])
-def test_rooms_are_imported_when_they_are_first_named(package: str) -> None:
-    """All of them, and the stub for type checkers says the same."""
-    place = ROOT.joinpath(*package.split("."))
-    rooms = {path.parent.name for path in place.glob("*/__init__.py")}
-    stub = (place / "__init__.pyi").read_text(encoding="utf-8")
-    listed = set(re.findall(rf"^from {package} import \w+ as (\w+)", stub, flags=re.MULTILINE))
-    assert rooms == listed
-    names = ", ".join(f"{package}.{room}.__name__" for room in ("accounting", "spectra", "plots") if room in rooms)
-    code = (
-        f"import {package}, sys; before = set(sys.modules); print({set(rooms)!r} <= set(dir({package})), {names or 0})"
-    )
-    code += f"; print([name for name in before if name.startswith('{package}.') and name.split('.')[-1] in {rooms!r}])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    first, before = done.stdout.splitlines()
-    assert (first.split()[0], before) == ("True", "[]")
-    with pytest.raises(AttributeError, match="has no attribute 'acounting'"):
-        importlib.import_module(package).acounting  # noqa: B018
-
-
-def test_the_entrance_to_private_training_is_at_hand() -> None:
-    """``from dprmt.training import make_private``, without torch until then."""
-    pytest.importorskip("torch")
-    clipping, training = (importlib.import_module(f"dprmt.training{room}") for room in (".clipping", ""))
-    assert training.make_private is clipping.make_private
-    assert "make_private" in dir(training)
-    assert "torch" not in loaded_after("import dprmt.training; dir(dprmt.training)")
-
-
-@pytest.mark.parametrize("room", ["clipping", "norms", "subspaces", "randomness"])
-def test_clipping_needs_no_transformers(room: str) -> None:
-    """The one layer of that package which hooks follow is told by its class' name."""
-    assert "transformers" not in loaded_after(f"import dprmt.training.{room}")
-
-
-def test_the_check_sees_heavy_modules() -> None:
+def test_what_needs_no_torch_imports_nothing_heavy() -> None:
+    light = "dprmt, dprmt.accounting, dprmt.spectra, dprmt.plots, dprmt.report, dprmt.cli, dprmt.training"
+    run = "DPSGD(2.0, 0.1, Hutchinson(8, secret=True))"
+    answer = f"from dprmt.accounting import DPSGD, Hutchinson; {run}.epsilon(steps=3, delta=1e-5)"
+    assert loaded_after(f"import {light}; dir(dprmt.training); {answer}") == set()
     assert loaded_after("import matplotlib") == {"matplotlib"}
 
 
-def test_answers_need_nothing_heavy_either() -> None:
-    statement = "from dprmt.accounting import DPSGD, Hutchinson; DPSGD(2.0, 0.1, Hutchinson(8)).epsilon(3, 1e-5)"
-    assert loaded_after(statement) == set()
+def test_private_training_needs_no_transformers() -> None:
+    pytest.importorskip("opacus")
+    assert "transformers" not in loaded_after("from dprmt.training import make_private")
+
+
+def test_a_misspelled_subpackage_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'acounting'"):
+        importlib.import_module("dprmt").acounting  # noqa: B018
 
 
 def without(modules: str, *arguments: str) -> tuple[int, str, str]:
@@ -234,15 +125,12 @@ def test_another_accountant_that_is_missing_is_named(call: str, package: str, mo
         getattr(DPSGD(2.0, 0.1), call)()
 
 
-TRAIN = ["torch", "opacus", "transformers", "peft", "datasets"]
-TRAINS = ["norms", "subspaces", "optimizers", "clipping", "denoising", "data", "models", "evaluation", "harness"]
-BLOCKED = list(zip([*TRAIN, *TRAIN, "opacus"], [*TRAINS, "randomness", "telemetry"], strict=True))
-
-
 @pytest.mark.parametrize(
     ("package", "statement", "extra"),
     [
-        *((package, f"import dprmt.training.{room}", "train") for package, room in BLOCKED),
+        ("torch", "import dprmt.training.norms", "train"),
+        ("opacus", "from dprmt.training import make_private", "train"),
+        ("transformers", "import dprmt.training.hugging_face", "train"),
         ("matplotlib", "from dprmt.plots import plot_spike_map; plot_spike_map((4, 9), 1.0)", "plots"),
         ("matplotlib", "from dprmt.plots import save_picture; save_picture('x.png', print)", "plots"),
         ("opacus", "import dprmt.accounting.opacus", "train"),

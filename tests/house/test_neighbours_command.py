@@ -21,11 +21,11 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
 
 def test_relations_are_asked_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     replaced = said(capsys, "--neighbours", "replace-one", "--probes", "16", "--secret-probes")
-    bounds = DPSGD(1.0, 0.03, Hutchinson(16, secret=True), ReplaceOne()).epsilon(100, 1e-5)
+    bounds = DPSGD(1.0, 0.03, Hutchinson(16, secret=True), ReplaceOne()).epsilon(steps=100, delta=1e-5)
     assert replaced["epsilon"]["upper"] == pytest.approx(bounds.upper, rel=1e-12)  # type: ignore[index]
     assert replaced["neighbours"] == "replace-one"
     person = said(capsys, "--group", "3")
-    assert person["epsilon"]["upper"] == DPSGD(1.0, 0.03, neighbours=Group(3)).epsilon(100, 1e-5).upper  # type: ignore[index]
+    assert person["epsilon"]["upper"] == DPSGD(1.0, 0.03, neighbours=Group(3)).epsilon(steps=100, delta=1e-5).upper  # type: ignore[index]
     assert person["mechanism"]["neighbours"]["size"] == 3  # type: ignore[index]
     assert said(capsys, "--neighbours", "add-remove")["epsilon"] == said(capsys)["epsilon"]
 

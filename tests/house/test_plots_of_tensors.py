@@ -56,7 +56,7 @@ def test_style_goes_to_the_curves(name: str) -> None:
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda **o: plots.plot_trade_off(DPSGD(2.0, 0.1).trade_off(2, [0.0, 0.5, 1.0]), **o),
+        lambda **o: plots.plot_trade_off(DPSGD(2.0, 0.1).trade_off(steps=2, alpha=[0.0, 0.5, 1.0]), **o),
         lambda **o: plots.plot_epsilon_against_steps([1], {"x": [PrivacyBounds(1, 1, 1)]}, delta=0.1, **o),
     ],
 )

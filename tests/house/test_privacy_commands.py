@@ -31,7 +31,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
 
 def test_epsilon_of_exact_norms(capsys: pytest.CaptureFixture[str]) -> None:
     document = run_json(capsys, *EPSILON)
-    expected = DPSGD(1.1, 0.02).epsilon(50, 1e-5)
+    expected = DPSGD(1.1, 0.02).epsilon(steps=50, delta=1e-5)
     assert document["epsilon"] == expected.as_dict()
     assert document["direction"] == expected.direction
     assert document["analysis"] == "exact"
@@ -42,10 +42,10 @@ def test_epsilon_of_exact_norms(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("analysis", ["tight", "envelope"])
 @pytest.mark.parametrize("secret", [False, True])
 def test_epsilon_of_randomized_clipping(capsys: pytest.CaptureFixture[str], analysis: str, secret: bool) -> None:
-    options = ["--probes", "16", "--analysis", analysis, *(["--secret-probes"] if secret else [])]
+    options = ["--probes", "16", "--analysis", analysis, "--secret-probes" if secret else "--public-probes"]
     document = run_json(capsys, *EPSILON, *options)
     mechanism = DPSGD(1.1, 0.02, Hutchinson(16, secret=secret, analysis=analysis))  # type: ignore[arg-type]
-    assert document["epsilon"] == mechanism.epsilon(50, 1e-5).as_dict()
+    assert document["epsilon"] == mechanism.epsilon(steps=50, delta=1e-5).as_dict()
     assert (document["analysis"], document["mechanism"]) == (analysis, mechanism.as_dict())
     assert main([*EPSILON, *options]) == 0
     assert f"(16 {'secret' if secret else 'public'} probes, {analysis} analysis; zero-out)" in capsys.readouterr().out
@@ -53,28 +53,30 @@ def test_epsilon_of_randomized_clipping(capsys: pytest.CaptureFixture[str], anal
 
 def test_the_record_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
     """What was asked can be asked again from the answer alone."""
-    document = run_json(capsys, *EPSILON, "--probes", "16")
+    document = run_json(capsys, *EPSILON, "--probes", "16", "--public-probes")
     mechanism = document["mechanism"]
     sampling, norms = sampling_from_dict(mechanism["sampling"]), norms_from_dict(mechanism["norms"])
-    again = DPSGD(mechanism["noise_multiplier"], sampling, norms).epsilon(document["steps"], document["delta"])
+    again = DPSGD(mechanism["noise_multiplier"], sampling, norms).epsilon(
+        steps=document["steps"], delta=document["delta"]
+    )
     assert document["epsilon"] == again.as_dict()
     assert document["version"] == dprmt.__version__
 
 
 def test_an_answer_without_an_upper_end_is_not_narrow(capsys: pytest.CaptureFixture[str]) -> None:
-    run = "epsilon --noise-multiplier 0.05 --sample-rate 1e-6 --steps 1 --delta 1e-30 --probes 2"
+    run = "epsilon --noise-multiplier 0.05 --sample-rate 1e-6 --steps 1 --delta 1e-30 --probes 2 --public-probes"
     epsilon = run_json(capsys, *run.split())["epsilon"]
-    bounds = DPSGD(0.05, 1e-6, Hutchinson(2)).epsilon(1, 1e-30)
+    bounds = DPSGD(0.05, 1e-6, Hutchinson(2, secret=False)).epsilon(steps=1, delta=1e-30)
     assert (epsilon["lower"], epsilon["is_narrow"]) == (bounds.lower, bounds.is_narrow)
     assert epsilon["upper"] is not None or not epsilon["is_narrow"]
 
 
 def test_epsilon_with_a_sketch(capsys: pytest.CaptureFixture[str]) -> None:
-    document = run_json(capsys, *EPSILON, "--probes", "16", "--sketch", "16", "--power-iteration")
-    mechanism = DPSGD(1.1, 0.02, HutchPlusPlus(16, 16, power_iteration=True))
-    assert document["epsilon"] == mechanism.epsilon(50, 1e-5).as_dict()
+    document = run_json(capsys, *EPSILON, "--probes", "16", "--public-probes", "--sketch", "16", "--power-iteration")
+    mechanism = DPSGD(1.1, 0.02, HutchPlusPlus(16, 16, power_iteration=True, secret=False))
+    assert document["epsilon"] == mechanism.epsilon(steps=50, delta=1e-5).as_dict()
     assert document["mechanism"]["norms"] == mechanism.norms.as_dict()
-    assert main([*EPSILON, "--probes", "16", "--sketch", "16"]) == 0
+    assert main([*EPSILON, "--probes", "16", "--public-probes", "--sketch", "16"]) == 0
     assert "16 public probes and a sketch of 16, tight analysis" in capsys.readouterr().out
 
 
@@ -83,8 +85,13 @@ def test_epsilon_with_a_sketch(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--sketch", "16"], "--sketch must be left out where --probes is not given"),
         (["--probes", "16", "--sketch", "2"], "--sketch must be an integer in [3, 10000], got 2"),
-        (["--probes", "16", "--sketch", "16", "--analysis", "envelope"], "--analysis must be 'tight' where"),
-        (["--probes", "16", "--power-iteration"], "--power-iteration must be left out"),
+        (
+            ["--probes", "16", "--public-probes", "--sketch", "16", "--analysis", "envelope"],
+            "--analysis must be 'tight' where",
+        ),
+        (["--probes", "16", "--public-probes", "--power-iteration"], "--power-iteration must be left out"),
+        (["--probes", "16"], "--secret-probes must be given where --probes is, or --public-probes"),
+        (["--probes", "16", "--secret-probes", "--public-probes"], "--public-probes must be left out where"),
         (["--secret-probes"], "--secret-probes must be left out where --probes is not given, got given"),
     ],
 )
@@ -107,19 +114,19 @@ def test_every_command_that_takes_probes_takes_a_sketch() -> None:
 def test_noise_never_exceeds_the_target(capsys: pytest.CaptureFixture[str]) -> None:
     document = run_json(capsys, "noise", "--epsilon", "1", "--delta", "1e-5", *RUN[2:])
     assert 0.98 < document["epsilon"]["upper"] <= 1.0
-    assert DPSGD(document["noise_multiplier"], 0.02).epsilon(50, 1e-5).upper <= 1.0
+    assert DPSGD(document["noise_multiplier"], 0.02).epsilon(steps=50, delta=1e-5).upper <= 1.0
 
 
 def test_delta(capsys: pytest.CaptureFixture[str]) -> None:
     document = run_json(capsys, "delta", "--epsilon", "0.5", *RUN)
-    assert document["delta"] == DPSGD(1.1, 0.02).delta(50, 0.5).as_dict()
+    assert document["delta"] == DPSGD(1.1, 0.02).delta(steps=50, epsilon=0.5).as_dict()
 
 
 def test_text_names_the_deciding_direction(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(EPSILON) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ε <= ")
-    assert float(lines[0].split()[2]) >= DPSGD(1.1, 0.02).epsilon(50, 1e-5).upper
+    assert float(lines[0].split()[2]) >= DPSGD(1.1, 0.02).epsilon(steps=50, delta=1e-5).upper
     assert sum("decides" in line for line in lines) == 1
 
 
@@ -138,7 +145,16 @@ def test_tradeoff_csv_json_and_picture(capsys: pytest.CaptureFixture[str], tmp_p
 
 def test_nothing_finite_is_null_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     document = run_json(
-        capsys, "epsilon", *RUN[2:], "--noise-multiplier", "0.002", "--delta", "1e-200", "--probes", "2"
+        capsys,
+        "epsilon",
+        *RUN[2:],
+        "--noise-multiplier",
+        "0.002",
+        "--delta",
+        "1e-200",
+        "--probes",
+        "2",
+        "--public-probes",
     )
     upper = document["epsilon"]["upper"]
     assert upper is None or math.isfinite(upper)
@@ -161,7 +177,7 @@ BAD = [
     (["--delta", "1"], "--delta must be a finite number in [1e-290, 1), got 1"),
     (["--delta", "inf"], "--delta must be a finite number in [1e-290, 1), got inf"),
     (["--probes", "1"], "--probes must be an integer in [2, 100000], got 1"),
-    (["--probes", "8", "--rank", "0"], "--rank must be an integer >= 1, got 0"),
+    (["--probes", "8", "--public-probes", "--rank", "0"], "--rank must be an integer >= 1, got 0"),
     (["--probes", "8", "--analysis", "loose"], "--analysis must be one of 'tight', 'envelope', got loose"),
     (["--rank", "4"], "--rank must be left out where --probes is not given, got 4"),
 ]

@@ -43,6 +43,7 @@ steps = 5
 noise_multiplier = 1.5
 steps = 9
 probes = 16
+public_probes = true
 """
 
 
@@ -56,13 +57,17 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     [
         ("epsilon", [*RUN, "--delta", "1e-6"]),
         ("epsilon", [*RUN, "--delta", "1e-6", "--probes", "32", "--sketch", "16", "--secret-probes"]),
-        ("epsilon", [*RUN, "--delta", "1e-6", "--probes", "32", "--analysis", "envelope", "--rank", "40"]),
+        (
+            "epsilon",
+            [*RUN, "--delta", "1e-6", "--probes", "32", "--public-probes", "--analysis", "envelope", "--rank", "40"],
+        ),
         ("epsilon", [*RUN, "--delta", "1e-6", "--also", "gaussian:3", "--also", "approximate:0.1:1e-9"]),
         ("epsilon", [*EPOCHS, "--delta", "1e-6"]),
         ("delta", [*RUN, "--epsilon", "2"]),
         ("tradeoff", [*RUN, "--points", "5"]),
         ("statement", [*RUN, "--delta", "1e-6", "--unit", "one patient"]),
         ("noise", ["--advantage", ".3", *RUN[2:], "--delta", "1e-5"]),
+        ("steps", ["--epsilon", "2", *RUN[:4], "--delta", "1e-5"]),
         ("probes", [*RUN, "--delta", "1e-5", "--budget", "9", "--layers", "64x32x16,8x8x8"]),
         ("probes", [*EPOCHS, "--delta", "1e-5", "--budget", "3", "--neighbours", "add-remove"]),
         ("recipes", ["minilm-docstrings-hutchpp"]),
@@ -98,7 +103,9 @@ def test_phases_noise_and_standard_input(
 
 NORMS = st.one_of(
     st.builds(Hutchinson, st.integers(2, 99), secret=st.booleans()),
-    st.builds(HutchPlusPlus, st.integers(2, 99), st.integers(3, 99), power_iteration=st.booleans()),
+    st.builds(
+        HutchPlusPlus, st.integers(2, 99), st.integers(3, 99), power_iteration=st.booleans(), secret=st.booleans()
+    ),
 )
 SAMPLINGS = st.one_of(st.builds(Poisson, st.floats(1e-9, 1)), st.builds(RandomAllocation, st.integers(1, 99)))
 MECHANISMS = st.builds(DPSGD, st.floats(1e-3, 1e6), SAMPLINGS, NORMS, st.sampled_from([ReplaceOne(), Group(3)]))

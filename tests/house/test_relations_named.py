@@ -85,7 +85,7 @@ def unnamed(found: Any, relation: str | None = None, place: str = "") -> Iterato
 
 
 def exact_alone(mechanism: DPSGD, *, budget: int, delta: float, steps: int, layers: object) -> tuple[ProbeChoice, ...]:
-    return (ProbeChoice(mechanism.norms, 0, mechanism.epsilon(steps, delta), None),)
+    return (ProbeChoice(mechanism.norms, 0, mechanism.epsilon(steps=steps, delta=delta), None),)
 
 
 def said(capsys: pytest.CaptureFixture[str], words: str) -> str:

@@ -31,10 +31,13 @@ def test_rows_hold_certified_numbers_in_the_expected_order() -> None:
     (exact, row), reported = small_rows()
     calls: list[None] = []
     upper = {label: bounds.upper for label, bounds in row.epsilon.items()}
-    assert exact.epsilon["exact"] == DPSGD(1.0, 0.05).epsilon(20, 1e-5)
+    assert exact.epsilon["exact"] == DPSGD(1.0, 0.05).epsilon(steps=20, delta=1e-5)
     assert upper["published"] >= upper["tight"] > upper["tight, secret probes"] > exact.epsilon["exact"].upper
     assert upper["tight, secret probes"] > upper["Hutch++, secret probes"] > exact.epsilon["exact"].upper
-    assert upper["Hutch++, secret probes"] == DPSGD(1.0, 0.05, HutchPlusPlus(8, 4, secret=True)).epsilon(20, 1e-5).upper
+    assert (
+        upper["Hutch++, secret probes"]
+        == DPSGD(1.0, 0.05, HutchPlusPlus(8, 4, secret=True)).epsilon(steps=20, delta=1e-5).upper
+    )
     assert row.extra_noise["tight, secret probes"] > row.extra_noise["Hutch++, secret probes"] > 0
     assert row.extra_noise["published"] > row.extra_noise["tight, secret probes"] > 0
     section = privacy_section(SMALL, [exact, row], privacy_curves(SMALL, lambda: calls.append(None)))

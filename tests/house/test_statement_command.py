@@ -59,7 +59,7 @@ def test_numbers_are_the_library_s(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_printed_numbers_are_bounds() -> None:
-    card = privacy_card(compose([(DPSGD(1.5, 0.02, Hutchinson(32)), 50)]), 1e-5, unit="one | user")
+    card = privacy_card(compose([(DPSGD(1.5, 0.02, Hutchinson(32, secret=False)), 50)]), 1e-5, unit="one | user")
     page = card.as_markdown()
     for symbol, bounds in (
         ("ε", card.worst),
@@ -126,8 +126,16 @@ MECHANISMS = st.builds(
     st.sampled_from([Poisson(0.01), Poisson(1.0), RandomAllocation(10), RandomAllocation(10, 2), FixedOrder()]),
     st.sampled_from(
         [
-            *(ExactNorms(), Hutchinson(8), Hutchinson(8, secret=True, rank=4), Hutchinson(8, analysis="envelope")),
-            *(HutchPlusPlus(8, 3), HutchPlusPlus(8, 3, power_iteration=True, secret=True)),
+            *(
+                ExactNorms(),
+                Hutchinson(8, secret=False),
+                Hutchinson(8, secret=True, rank=4),
+                Hutchinson(8, secret=False, analysis="envelope"),
+            ),
+            *(
+                HutchPlusPlus(8, 3, secret=False),
+                HutchPlusPlus(8, 3, power_iteration=True, secret=True),
+            ),
         ]
     ),
     st.sampled_from([ZeroOut(), AddRemove(), ReplaceOne(), Group(1), Group(2), Group(65), Group(3, AddRemove())]),

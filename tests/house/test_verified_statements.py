@@ -40,7 +40,7 @@ def words(document: dict[str, Any], cells: int = 10) -> list[str]:
         ),
         pytest.param(f"--noise-multiplier 1 {STEPS} --neighbours replace-one", 10, id="replace-one"),
         pytest.param(f"--noise-multiplier 2 {STEPS} --group 3", 10, id="groups"),
-        pytest.param(f"--noise-multiplier 2 {STEPS} --probes 32", 20, id="public probes"),
+        pytest.param(f"--noise-multiplier 2 {STEPS} --probes 32 --public-probes", 20, id="public probes"),
         pytest.param(f"--noise-multiplier 2 {STEPS} --probes 32 --secret-probes", 20, id="secret probes"),
         pytest.param(f"--noise-multiplier 2 {ALLOCATED} --steps-per-epoch 100 --epochs 10", 20, id="allocation"),
     ],
@@ -50,7 +50,9 @@ def test_both_ends_of_ours_are_proved(options: str, cells: int, capsys: pytest.C
 
 
 def test_allocation_with_probes_is_proved_with_a_thousandth_to_spare(capsys: pytest.CaptureFixture[str]) -> None:
-    document = said(f"--noise-multiplier 3 {ALLOCATED} --steps-per-epoch 20 --epochs 5 --probes 128", capsys)
+    document = said(
+        f"--noise-multiplier 3 {ALLOCATED} --steps-per-epoch 20 --epochs 5 --probes 128 --public-probes", capsys
+    )
     ends = {"lower": document["epsilon"]["lower"] * 0.999, "upper": document["epsilon"]["upper"] * 1.001}
     assert words(document | {"epsilon": ends}) == ["proved", "proved"]
 
@@ -58,7 +60,7 @@ def test_allocation_with_probes_is_proved_with_a_thousandth_to_spare(capsys: pyt
 @pytest.mark.parametrize("secret", [False, True], ids=["public", "secret"])
 def test_of_a_sketch_the_upper_end_is_proved(secret: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """The charged law's lower end is of no gradient, and not covered."""
-    options = f"--noise-multiplier 2 {STEPS} --probes 8 --sketch 6 --power-iteration"
+    options = f"--noise-multiplier 2 {STEPS} --probes 8 --public-probes --sketch 6 --power-iteration"
     document = said(options + " --secret-probes" * secret, capsys)
     assert words(document) == ["proved", "not covered"]
 

@@ -18,7 +18,7 @@ from dprmt.accounting import DPSGD
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
-from dprmt.training.harness._randomness import fresh_randomness  # noqa: E402
+from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
 from paper_figures._reproduction import load, run  # noqa: E402
 from paper_figures._tuner import Tuned  # noqa: E402
 from paper_figures.barcode import (  # noqa: E402
@@ -199,7 +199,7 @@ def test_records_have_groups_and_epsilon(tmp_path: Path) -> None:
     records = train_privately(linear(), task, settings, 3, tmp_path, progress=False)
     assert [record.step for record in records] == [0, 1, 2, 3]
     assert records[0].epsilon == 0.0
-    bounds = DPSGD(2.0, 1.0).epsilon(3, 1e-5)
+    bounds = DPSGD(2.0, 1.0).epsilon(steps=3, delta=1e-5)
     assert (
         bounds.estimate <= records[3].epsilon <= 1.01 * bounds.upper
     )  # early in a long run: from a curve of many steps

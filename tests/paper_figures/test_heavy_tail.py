@@ -23,8 +23,8 @@ torch = pytest.importorskip("torch")
 
 from dprmt.training.harness import load_parameters  # noqa: E402
 from dprmt.training.harness._checkpoint import load_checkpoint  # noqa: E402
-from dprmt.training.harness._randomness import fresh_randomness  # noqa: E402
 from dprmt.training.optimizers import DPAdamBC, make_optimizer  # noqa: E402
+from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
 from paper_figures._rates import half_power_grid, lowest  # noqa: E402
 from paper_figures.heavy_tail import (  # noqa: E402
     ClippedSum,
@@ -331,7 +331,7 @@ def test_epsilon_is_that_of_the_full_batch_gaussian_mechanism() -> None:
     trial = Trial("gd", 1.0, noise_multiplier=10.0)
     curve = Curve(trial, (1,), (0, 10, 1000), (1.0,) * 3, (0.0,) * 3, ((1.0,),) * 3, ((0.0,),) * 3)
     assert curve.epsilon(1e-5)[0] == 0.0
-    assert curve.epsilon(1e-5)[2] == DPSGD(10.0, 1.0).epsilon(1000, 1e-5).upper
+    assert curve.epsilon(1e-5)[2] == DPSGD(10.0, 1.0).epsilon(steps=1000, delta=1e-5).upper
     assert curve.epsilon(1e-6)[1] > curve.epsilon(1e-5)[1]
 
 

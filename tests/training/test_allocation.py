@@ -14,9 +14,9 @@ from dprmt.accounting import DPSGD, RandomAllocation, calibrate
 from dprmt.training.harness import Run, read_metrics, read_summary, train
 from dprmt.training.harness._allocation import AllocatedBatches, allocation, epoch_length
 from dprmt.training.harness._checkpoint import load_checkpoint
-from dprmt.training.harness._ledger import SpentEpsilon
 from dprmt.training.harness._observer import MetricsFile
-from dprmt.training.harness._randomness import Randomness
+from dprmt.training.private_run._ledger import SpentEpsilon
+from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.randomness import SecureRandom
 from tests.training.tiny_recipe import recipe_in, write_data
 
@@ -222,7 +222,7 @@ def test_a_target_is_kept_in_whole_epochs(folder, tmp_path, monkeypatch, batches
     result = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
     run = calibrate(DPSGD(1.0, RandomAllocation(LENGTH)), epochs=3, target_epsilon=3.0, delta=DELTA)
     sigma = run.noise_multiplier
-    assert result.epsilon == DPSGD(sigma, RandomAllocation(LENGTH)).epsilon(15, DELTA).upper <= 3.0
+    assert result.epsilon == DPSGD(sigma, RandomAllocation(LENGTH)).epsilon(steps=15, delta=DELTA).upper <= 3.0
     assert (result.steps, result.charged) == (11, 15)
 
 

@@ -11,7 +11,8 @@ from torch import nn
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, ExactNorms, Hutchinson, HutchPlusPlus, Norms
-from dprmt.training.clipping import make_private, plan_private
+from dprmt.training.clipping import plan_private
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.norms import HutchPlusPlusEstimator, LayerRecord, NormEstimator, NormRecord
 from tests.training.norms_by_word import by_word
 
@@ -65,8 +66,8 @@ def test_the_accountant_refuses_a_law_that_it_does_not_know() -> None:
     plan = plan_private(nn.Linear(6, 5), norms=SignProbes(), **COMMON)
     with pytest.raises(ParameterError, match="law"):
         plan.record.mechanism(1.0, 0.01)
-    claimed = plan_private(nn.Linear(6, 5), norms=SignProbes(norms=Hutchinson(3)), **COMMON)
-    assert claimed.record.mechanism(1.0, 0.01) == DPSGD(1.0, 0.01, Hutchinson(3))
+    claimed = plan_private(nn.Linear(6, 5), norms=SignProbes(norms=Hutchinson(3, secret=False)), **COMMON)
+    assert claimed.record.mechanism(1.0, 0.01) == DPSGD(1.0, 0.01, Hutchinson(3, secret=False))
     exact = plan_private(nn.Linear(3, 5), norms=SignProbes(), **COMMON)  # nothing is worth an estimate
     assert exact.record.mechanism(1.0, 0.01) == DPSGD(1.0, 0.01)
 
@@ -111,12 +112,15 @@ def test_a_plan_is_for_the_model_as_it_was() -> None:
 
 def test_the_record_carries_the_smallest_sketch() -> None:
     """None as soon as one estimated layer has no sketch: its law is Hutchinson's. Exact layers do not matter."""
-    first, second = LayerRecord("a", HutchPlusPlus(4, 8)), LayerRecord("b", HutchPlusPlus(4, 6))
-    exact, plain = LayerRecord("c"), LayerRecord("d", Hutchinson(4))
-    assert NormRecord([first, second, exact]).norms == HutchPlusPlus(4, 6)
-    assert NormRecord([first, plain, exact]).norms == Hutchinson(4)
+    first, second = (
+        LayerRecord("a", HutchPlusPlus(4, 8, secret=False)),
+        LayerRecord("b", HutchPlusPlus(4, 6, secret=False)),
+    )
+    exact, plain = LayerRecord("c"), LayerRecord("d", Hutchinson(4, secret=False))
+    assert NormRecord([first, second, exact]).norms == HutchPlusPlus(4, 6, secret=False)
+    assert NormRecord([first, plain, exact]).norms == Hutchinson(4, secret=False)
     narrow = LayerRecord("f", HutchPlusPlusEstimator(4, 2, secret=False).norms)  # too narrow
-    assert NormRecord([first, narrow]).norms == Hutchinson(4)
+    assert NormRecord([first, narrow]).norms == Hutchinson(4, secret=False)
     assert NormRecord([exact]).norms == ExactNorms()
     with pytest.raises(ParameterError, match="norms"):
         LayerRecord("e", "hutchinson")
@@ -126,16 +130,16 @@ def test_the_mechanism_claims_what_all_layers_have() -> None:
     """Smallest sketch; a power iteration, a secret, a rank if all have one; Hutchinson's law if one layer has it."""
     power = {"power_iteration": True}
     iterated = [LayerRecord(n, HutchPlusPlus(4, w, secret=True, **power)) for n, w in zip("ab", (8, 6), strict=True)]
-    one_pass, known = HutchPlusPlus(4, 9, secret=True), HutchPlusPlus(4, 9, power_iteration=True)
+    one_pass, known = HutchPlusPlus(4, 9, secret=True), HutchPlusPlus(4, 9, power_iteration=True, secret=False)
     plain = LayerRecord("d", Hutchinson(4, secret=True, rank=7))
     cases: list[tuple[list[LayerRecord], Norms]] = [
         (iterated, HutchPlusPlus(4, 6, secret=True, **power)),
         ([*iterated, LayerRecord("e")], HutchPlusPlus(4, 6, secret=True, **power)),
         ([*iterated, LayerRecord("c", one_pass)], HutchPlusPlus(4, 6, secret=True)),
-        ([*iterated, LayerRecord("c", known)], HutchPlusPlus(4, 6, **power)),
+        ([*iterated, LayerRecord("c", known)], HutchPlusPlus(4, 6, **power, secret=False)),
         ([*iterated, plain], Hutchinson(4, secret=True)),
         ([plain, LayerRecord("e", Hutchinson(4, secret=True, rank=2))], Hutchinson(4, secret=True, rank=9)),
-        ([plain, LayerRecord("e", Hutchinson(4, rank=2))], Hutchinson(4, rank=9)),
+        ([plain, LayerRecord("e", Hutchinson(4, secret=False, rank=2))], Hutchinson(4, secret=False, rank=9)),
         ([plain, LayerRecord("e")], Hutchinson(4, secret=True)),
     ]
     for layers, norms in cases:
@@ -143,7 +147,12 @@ def test_the_mechanism_claims_what_all_layers_have() -> None:
 
 
 @pytest.mark.parametrize(
-    "norms", [HutchPlusPlus(3, 4), HutchPlusPlus(3, 4, power_iteration=True, secret=True), Hutchinson(3, rank=8)]
+    "norms",
+    [
+        HutchPlusPlus(3, 4, secret=False),
+        HutchPlusPlus(3, 4, power_iteration=True, secret=True),
+        Hutchinson(3, secret=False, rank=8),
+    ],
 )
 def test_what_is_done_is_what_a_value_says(norms: Norms) -> None:
     plan = plan_private(nn.Linear(9, 8), norms=norms, **COMMON)
@@ -159,6 +168,6 @@ def test_words_have_secret_probes_and_values_say_whether_theirs_are() -> None:
         ExactNorms(): ExactNorms(),
     }.items():
         assert plan_private(nn.Linear(60, 50), norms=norms, **COMMON).record.norms == found
-    for wrong in ("none", 32, None, Hutchinson(4, analysis="envelope")):
+    for wrong in ("none", 32, None, Hutchinson(4, secret=False, analysis="envelope")):
         with pytest.raises(ParameterError, match=r"^norms must be"):
             plan_private(nn.Linear(60, 50), norms=wrong, **COMMON)

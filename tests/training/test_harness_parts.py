@@ -25,11 +25,11 @@ from dprmt.training.harness import ItemTask, SilentParameterError, read_metrics
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._guard import check_gradients_arrive, check_parameters_moved, snapshot
 from dprmt.training.harness._interrupts import Interrupts
-from dprmt.training.harness._ledger import PrivacyLedger, SpentEpsilon, charged_steps
 from dprmt.training.harness._loop import learning_rate_factor
-from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._run_folder import RunFolder
 from dprmt.training.harness._sampling import charged_sample_rate, poisson_batches
+from dprmt.training.private_run._ledger import PrivacyLedger, SpentEpsilon, charged_steps
+from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.randomness import secret_generator
 from dprmt.training.recipes import load_recipe
 
@@ -113,20 +113,20 @@ def test_spent_epsilon_is_the_accountants_upper_bound_or_more():
     mechanism = DPSGD(1.0, 0.01)
     spent = SpentEpsilon(mechanism, 1e-5)
     assert spent.after(0) == 0.0
-    assert spent.after(7) == mechanism.epsilon(7, 1e-5).upper
+    assert spent.after(7) == mechanism.epsilon(steps=7, delta=1e-5).upper
     spent._slow = True  # as after an answer that took long
     for steps, charged in ((3, 3), (8, 8), (9, 10), (13, 14), (17, 20), (33, 40)):
-        assert spent.after(steps) == mechanism.epsilon(charged, 1e-5).upper
+        assert spent.after(steps) == mechanism.epsilon(steps=charged, delta=1e-5).upper
     planned = SpentEpsilon(mechanism, 1e-5, 30)
     planned._slow = True
-    assert planned.after(29) == planned.after(30) == mechanism.epsilon(30, 1e-5).upper
-    assert planned.after(31) == mechanism.epsilon(32, 1e-5).upper
-    assert spent.after(17, exactly=True) == mechanism.epsilon(17, 1e-5).upper < spent.after(18)
+    assert planned.after(29) == planned.after(30) == mechanism.epsilon(steps=30, delta=1e-5).upper
+    assert planned.after(31) == mechanism.epsilon(steps=32, delta=1e-5).upper
+    assert spent.after(17, exactly=True) == mechanism.epsilon(steps=17, delta=1e-5).upper < spent.after(18)
 
 
 def test_spent_epsilon_in_blocks_is_an_upper_bound_whatever_was_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 100 steps with probes: two curves and the last answer, where 100 equations were solved."""
-    mechanism, asked = DPSGD(1.0, 0.01, Hutchinson(32)), []
+    mechanism, asked = DPSGD(1.0, 0.01, Hutchinson(32, secret=False)), []
     answer = DPSGD.epsilon
 
     def counted(self: DPSGD, steps: Any, *options: Any, **named: Any) -> Any:
@@ -134,7 +134,7 @@ def test_spent_epsilon_in_blocks_is_an_upper_bound_whatever_was_asked_first(monk
         return answer(self, steps, *options, **named)
 
     monkeypatch.setattr(DPSGD, "epsilon", counted)
-    monkeypatch.setattr("dprmt.training.harness._ledger._EXACT_FOR", math.inf)  # however busy the machine
+    monkeypatch.setattr("dprmt.training.private_run._ledger._EXACT_FOR", math.inf)  # however busy the machine
     spent, resumed = SpentEpsilon(mechanism, 1e-5, 100), SpentEpsilon(mechanism, 1e-5, 100)
     found = [spent.after(steps) for steps in range(1, 101)]
     assert len(asked) == 3
@@ -225,7 +225,7 @@ def test_run_folder_refuses_what_would_lose_something(tmp_path):
 
 def test_a_run_of_an_earlier_version_lacks_options_that_came_later(tmp_path):
     now = load_recipe("minilm-docstrings").to_toml()
-    before = "".join(line for line in now.splitlines(True) if not line.startswith(("memory", "layer_weights")))
+    before = "".join(line for line in now.splitlines(True) if not line.startswith(("loss", "backend")))
     assert before != now
     folder = RunFolder(tmp_path, resume=False, config=before)
     folder.write_config()
@@ -233,7 +233,7 @@ def test_a_run_of_an_earlier_version_lacks_options_that_came_later(tmp_path):
     (tmp_path / "config.toml").write_text(before)  # as that version did, which knew of no more
     RunFolder(tmp_path, resume=True, config=now).close()
     assert (tmp_path / "config.toml").read_text() == before
-    other = load_recipe("minilm-docstrings").with_changes({"denoising.memory": 0.5}).to_toml()
+    other = load_recipe("minilm-docstrings").with_changes({"denoising.backend": "svd"}).to_toml()
     with pytest.raises(ParameterError, match="recipe"):
         RunFolder(tmp_path, resume=True, config=other)
     (tmp_path / "config.toml").write_bytes(b"\xff")

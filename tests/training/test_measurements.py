@@ -11,7 +11,8 @@ from scipy import stats
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, chi2_mixture_cdf
-from dprmt.spectra import bulk_edge, denoise_layers, detection_threshold, improvement, spike_map, vector_overlaps
+from dprmt.spectra import bulk_edge, detection_threshold, improvement, spike_map, vector_overlaps
+from tests.spectra.simulation import denoise_layers
 
 torch = pytest.importorskip("torch")
 for _package in ("opacus", "transformers", "peft", "datasets"):
@@ -34,8 +35,8 @@ from dprmt.report.measurements import (  # noqa: E402
 )
 from dprmt.training.data import per_sample_losses  # noqa: E402
 from dprmt.training.harness import ItemTask  # noqa: E402
-from dprmt.training.harness._randomness import fresh_randomness  # noqa: E402
 from dprmt.training.harness._sampling import charged_sample_rate, poisson_batches  # noqa: E402
+from dprmt.training.private_run._randomness import fresh_randomness  # noqa: E402
 from dprmt.training.recipes import Settings, recipe_from_dict  # noqa: E402
 
 
@@ -396,7 +397,7 @@ def test_a_target_is_met_by_the_charged_rate(tmp_path: Any) -> None:
     values["privacy"] = {"delta": 1e-3, "target_epsilon": 3.0}
     setting = recipe_experiment(recipe_from_dict(values), steps=1)
     sigma = setting.settings.privacy.noise_multiplier
-    assert 2.99 < DPSGD(sigma, setting.sample_rate).epsilon(3, 1e-3).upper <= 3.0
+    assert 2.99 < DPSGD(sigma, setting.sample_rate).epsilon(steps=3, delta=1e-3).upper <= 3.0
 
 
 def test_gradients_of_a_recipe_in_a_subspace_are_seen_there(tmp_path: Any) -> None:

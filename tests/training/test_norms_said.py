@@ -43,7 +43,7 @@ def test_a_summary_has_the_price_of_exact_norms_beside_its_own(
     assert result.norms.startswith("hutch++ (4 secret probes, a sketch of 3) in 1 of ")
     privacy, rate = recipe.privacy, recipe.training.batch_size / 60
     assert privacy.noise_multiplier is not None
-    exact = DPSGD(privacy.noise_multiplier, rate).epsilon(recipe.training.steps, privacy.delta)
+    exact = DPSGD(privacy.noise_multiplier, rate).epsilon(steps=recipe.training.steps, delta=privacy.delta)
     assert summary["epsilon_of_exact_norms"] == result.epsilon_of_exact_norms
     assert exact.lower <= summary["epsilon_of_exact_norms"] <= 1.001 * exact.upper
     assert summary["epsilon"] > 1.001 * summary["epsilon_of_exact_norms"]

@@ -89,7 +89,7 @@ def test_a_crash_between_charge_and_score_costs_and_gives_nothing(
     assert (GaussianRelease(NOISE), 1) in read_card(run).run.phases
     result = train(wanted, run, resume=True)
     assert result.evaluation == {}
-    assert result.epsilon == read_card(run).worst.upper > DPSGD(1.0, 12 / 60).epsilon(3, 1e-4).upper
+    assert result.epsilon == read_card(run).worst.upper > DPSGD(1.0, 12 / 60).epsilon(steps=3, delta=1e-4).upper
 
 
 def test_steps_after_the_release_are_charged_beside_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
-from dprmt.training.clipping import make_private
+from dprmt.training.clipping._make_private import make_private
 
 
 def one_step(rank: int, *, distributed: bool = True, step: int = 0, samples: tuple[int, ...] = (0, 1)) -> None:
@@ -26,7 +26,7 @@ def one_step(rank: int, *, distributed: bool = True, step: int = 0, samples: tup
     private = make_private(
         model,
         torch.optim.SGD(model.parameters(), lr=0.1),
-        norms=Hutchinson(4),
+        norms=Hutchinson(4, secret=False),
         clipping_norm=1.0,
         noise_multiplier=1.0,
         expected_batch_size=4.0,

@@ -27,11 +27,11 @@ from dprmt.training.clipping import (
     StepCosts,
     TensorMemory,
     WayCost,
-    make_private,
     measured_rates,
     plan_private,
 )
 from dprmt.training.clipping._lives import TensorLives, peak
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.clipping._matrix_layers import LinearLayer
 from dprmt.training.clipping._policy import NormPolicy
 from dprmt.training.harness import dry_run
@@ -236,7 +236,7 @@ def test_epsilon_is_the_accountants() -> None:
     for way in WAYS:
         plan = plan_private(network(192), norms=way, clipping_norm=1.0, expected_batch_size=4.0, tokens=256)
         mechanism = plan.record.mechanism(1.0, RUN["sampling"])
-        assert of(costs, way).epsilon == mechanism.epsilon(RUN["steps"], RUN["delta"]).upper
+        assert of(costs, way).epsilon == mechanism.epsilon(steps=RUN["steps"], delta=RUN["delta"]).upper
     assert of(costs, "exact").epsilon == of(costs, "formed").epsilon == of(costs, "ghost").epsilon
 
 

@@ -58,10 +58,10 @@ def test_runs_of_earlier_calls_and_stopped_ones_count(recipe: Recipe, tmp_path: 
     folder, plain = tmp_path / "sweep", recipe.with_changes({"evaluation.private_noise": None})
     sweep(plain, {"training.seed": [0]}, folder, jobs=1)
     one = read_sweep_card(folder)
-    assert one.worst.upper == pytest.approx(DPSGD(1.0, RATE).epsilon(2, DELTA).upper, rel=1e-3)
+    assert one.worst.upper == pytest.approx(DPSGD(1.0, RATE).epsilon(steps=2, delta=DELTA).upper, rel=1e-3)
     sweep(plain, {"training.seed": [1]}, folder, jobs=1)
     two = read_sweep_card(folder)
-    assert two.worst.upper == pytest.approx(DPSGD(1.0, RATE).epsilon(4, DELTA).upper, rel=1e-3)
+    assert two.worst.upper == pytest.approx(DPSGD(1.0, RATE).epsilon(steps=4, delta=DELTA).upper, rel=1e-3)
     real = Run._one_step
 
     def failing(run: Run, step: int, batch: list[int]) -> object:
@@ -73,7 +73,9 @@ def test_runs_of_earlier_calls_and_stopped_ones_count(recipe: Recipe, tmp_path: 
         patch.setattr(Run, "_one_step", failing)
         with pytest.raises(RuntimeError, match="power cut"):
             sweep(plain, {"training.seed": [2]}, folder, jobs=1)
-    assert read_sweep_card(folder).worst.upper == pytest.approx(DPSGD(1.0, RATE).epsilon(5, DELTA).upper, rel=1e-3)
+    assert read_sweep_card(folder).worst.upper == pytest.approx(
+        DPSGD(1.0, RATE).epsilon(steps=5, delta=DELTA).upper, rel=1e-3
+    )
     assert any("choice by exact scores" in line for line in two.not_covered)
 
 

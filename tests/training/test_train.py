@@ -21,10 +21,10 @@ from dprmt.cli import main
 from dprmt.training.harness import SilentParameterError, dry_run, load_trained, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.harness._dry_run import _saved_bytes, activation_bytes
-from dprmt.training.harness._ledger import charged_steps
-from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._recipe_task import load
 from dprmt.training.harness._recipe_task import prepare_recipe as build
+from dprmt.training.private_run._ledger import charged_steps
+from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import load_recipe
 from tests.training.tiny_recipe import STEPS, recipe_in, write_data
 
@@ -60,7 +60,7 @@ def test_run_folder_tells_the_whole_story(folder, tmp_path):
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     mechanism = DPSGD(run["noise_multiplier"], run["sample_rate"])
     assert 12 / 60 <= run["sample_rate"] <= 12 / 60 + 2**-24
-    expected = [mechanism.epsilon(step, 1e-4).upper for step in range(1, STEPS + 1)]
+    expected = [mechanism.epsilon(steps=step, delta=1e-4).upper for step in range(1, STEPS + 1)]
     metrics = read_metrics(tmp_path / "run")
     assert [entry["epsilon"] for entry in metrics] == expected
     assert 2.9 < result.epsilon == expected[-1] <= 3.0
@@ -86,7 +86,7 @@ def test_run_folder_tells_the_whole_story(folder, tmp_path):
         ({"privacy.norms": HUTCHINSON, **ESTIMATED}, Hutchinson(8, secret=True)),
         (
             {"privacy.norms": {"kind": "hutch++", "probes": 8, "secret": False}, **ESTIMATED},
-            HutchPlusPlus(8, 3, power_iteration=True),
+            HutchPlusPlus(8, 3, power_iteration=True, secret=False),
         ),
         ({"optimizer.name": "adambc", "denoising.method": "paper"}, ExactNorms()),
         ({"optimizer.name": "grape", "optimizer.rank": 2, "optimizer.refresh_every": 2, **FULL}, ExactNorms()),
@@ -100,7 +100,7 @@ def test_every_way_to_train_charges_what_it_does(folder, tmp_path, changes, norm
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     charged = DPSGD(1.0 if isinstance(norms, ExactNorms) else 2.0, run["sample_rate"], norms)
     assert run["step"] == {"mechanism": "DPSGD", **{k: v for k, v in charged.as_dict().items() if k != "kind"}}
-    assert result.epsilon == charged.epsilon(2, 1e-4).upper
+    assert result.epsilon == charged.epsilon(steps=2, delta=1e-4).upper
     if recipe.denoising.method != "none":
         assert all(0 <= entry["denoised_layers"] <= entry["matrices"] for entry in read_metrics(tmp_path / "run"))
 
@@ -205,7 +205,7 @@ def test_killed_and_resumed_it_tells_the_true_epsilon(folder, tmp_path, where):
     result = train(recipe, tmp_path / "run", resume=True, noise_seed=1)
     assert (result.finished, result.steps, result.charged) == (True, STEPS, STEPS + 1)
     rate = json.loads((tmp_path / "run" / "run.json").read_text())["sample_rate"]
-    assert result.epsilon == DPSGD(1.0, rate).epsilon(STEPS + 1, 1e-4).upper
+    assert result.epsilon == DPSGD(1.0, rate).epsilon(steps=STEPS + 1, delta=1e-4).upper
     metrics = read_metrics(tmp_path / "run")
     assert [entry["attempt"] for entry in metrics] == [1, 1, 1, 2, 2, 2]
     assert [entry["learning_rate"] for entry in metrics] == pytest.approx([1e-2 * (6 - k) / 6 for k in range(6)])

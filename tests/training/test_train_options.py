@@ -15,8 +15,8 @@ from dprmt.training.denoising import Denoising
 from dprmt.training.harness import load_trained, read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint
 from dprmt.training.harness._prepare import Prepared
-from dprmt.training.harness._randomness import fresh_randomness
 from dprmt.training.harness._recipe_task import load, prepare_recipe
+from dprmt.training.private_run._randomness import fresh_randomness
 from dprmt.training.recipes import Recipe
 from tests.training.tiny_recipe import recipe_in, write_data
 
@@ -114,7 +114,7 @@ def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monke
     [
         ({"privacy.norms": {"kind": "hutchinson", "probes": 16}}, ExactNorms()),  # LoRA's factors are exact
         ({"privacy.norms": "hutch++", **WIDE}, HutchPlusPlus(32, 12, power_iteration=True, secret=True)),
-        ({"privacy.norms": {"kind": "hutchinson", "secret": False}, **WIDE}, Hutchinson(32)),
+        ({"privacy.norms": {"kind": "hutchinson", "secret": False}, **WIDE}, Hutchinson(32, secret=False)),
         ({**GRAPE}, ExactNorms()),
     ],
     ids=["lora-exact", "hutch++", "hutchinson-batch", "grape"],
@@ -123,7 +123,7 @@ def test_the_target_is_met_by_the_mechanism_that_is_charged(folder, changes, nor
     target = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 1.0, "training.steps": 4}
     prepared = built(recipe_in(folder, **target, **changes))
     assert prepared.mechanism.norms == norms
-    assert 0.99 < prepared.mechanism.epsilon(4, 1e-4).upper <= 1.0
+    assert 0.99 < prepared.mechanism.epsilon(steps=4, delta=1e-4).upper <= 1.0
     assert prepared.private.optimizer.noise_multiplier == prepared.mechanism.noise_multiplier
 
 

@@ -13,7 +13,8 @@ from torch import nn
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD
-from dprmt.training.clipping import Units, make_private
+from dprmt.training.clipping import Units
+from dprmt.training.clipping._make_private import make_private
 from dprmt.training.harness import ItemTask, run_in_memory, train_task
 from dprmt.training.recipes import Settings
 
@@ -86,7 +87,7 @@ def test_owners_are_drawn_and_charged(tmp_path: Path) -> None:
     task = ItemTask(ITEMS, as_mapping, losses, length=len, owners=OWNERS, units=Units(2))
     result = train_task(network(), task, SETTINGS, tmp_path / "run")
     rate = math.ceil(2 / 3 * 2**24) / 2**24
-    assert result.epsilon == pytest.approx(DPSGD(1.0, rate).epsilon(4, 1e-3).upper, rel=1e-6)
+    assert result.epsilon == pytest.approx(DPSGD(1.0, rate).epsilon(steps=4, delta=1e-3).upper, rel=1e-6)
     text = (tmp_path / "run" / "run.json").read_text()
     assert '"unit_of_privacy": "all items that have one of the owners"' in text
     assert '"samples": 3' in text

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import Any, Literal
 
 import numpy as np
 
 from dprmt import _html
-
-
-def outward(value: float, rounding: str) -> str:
-    """Six significant digits, rounded away from the interval's inside by a word of :mod:`decimal`."""
-    if not math.isfinite(value):
-        return str(value)
-    return f"{float(Context(prec=6, rounding=rounding).create_decimal(Decimal(repr(float(value))))):g}"
-
+from dprmt._rounding import fixed, round_down, round_up
 
 _ROWS = 6  # of a table beside a picture
 
@@ -26,9 +18,9 @@ _ROWS = 6  # of a table beside a picture
 def bounds_html(bounds: Any) -> str:
     """The sentence, and the numbers, rounded so that the ends stay bounds."""
     numbers = [
-        ["lower", outward(bounds.lower, ROUND_FLOOR)],
+        ["lower", round_down(bounds.lower)],
         ["estimate", f"{bounds.estimate:.6g}"],
-        ["upper", outward(bounds.upper, ROUND_CEILING)],
+        ["upper", round_up(bounds.upper)],
     ]
     return _html.block(_html.sentence(str(bounds)), _html.table(["", _symbol(bounds)], numbers))
 
@@ -39,10 +31,7 @@ def curve_html(curve: Any) -> str:
     at = "" if curve.at_delta is None else f" at δ = {curve.at_delta:g}"
     upper = {"upper": (curve.at.tolist(), curve.upper.tolist())}
     picture = _html.picture(upper, axes=(over, f"{symbol} ≤"), title=f"{symbol} against {over}")
-    rows = [
-        [f"{curve.at[i]:g}", outward(curve.lower[i], ROUND_FLOOR), outward(curve.upper[i], ROUND_CEILING)]
-        for i in _spread(len(curve))
-    ]
+    rows = [[f"{curve.at[i]:g}", round_down(curve.lower[i]), round_up(curve.upper[i])] for i in _spread(len(curve))]
     said = f"{len(curve)} certified bounds on {symbol}{at}, upper ones drawn"
     return _html.block(_html.sentence(said), picture, _html.table([over, f"{symbol} ≥", f"{symbol} ≤"], rows))
 
@@ -54,10 +43,7 @@ def band_html(band: Any) -> str:
     below = {"lower": (alpha[order].tolist(), lower[order].tolist())}
     picture = _html.picture(below, axes=("α", "β ≥"), title="β against α")
     upper = np.ravel(band.upper)
-    rows = [
-        [f"{alpha[i]:g}", outward(lower[i], ROUND_FLOOR), outward(upper[i], ROUND_CEILING)]
-        for i in order[_spread(alpha.size)]
-    ]
+    rows = [[f"{alpha[i]:g}", round_down(lower[i]), round_up(upper[i])] for i in order[_spread(alpha.size)]]
     said = "Smallest false negative rate β of any test with false positive rate α: certified from below"
     return _html.block(_html.sentence(said), picture, _html.table(["α", "β ≥", "β ≤"], rows))
 
@@ -67,7 +53,7 @@ def curve_text(curve: Any) -> str:
     symbol, over = ("epsilon", "steps") if curve.at_delta is not None else ("delta", "epsilon")
     at = "" if curve.at_delta is None else f" at delta = {curve.at_delta:g}"
     ends = sorted({0, len(curve) - 1}) if len(curve) else []
-    said = [f"at most {outward(curve.upper[i], ROUND_CEILING)} at {over} = {curve.at[i]:g}" for i in ends]
+    said = [f"at most {round_up(curve.upper[i])} at {over} = {curve.at[i]:g}" for i in ends]
     bounds = "bound" if len(curve) == 1 else "bounds"
     return f"{len(curve)} certified {bounds} on {symbol}{at}{': ' if said else ''}{', '.join(said)}"
 
@@ -80,7 +66,7 @@ def band_text(band: Any) -> str:
     if not alpha.size:
         return said
     i = int(np.argsort(alpha)[alpha.size // 2])
-    between = f"between {outward(lower[i], ROUND_FLOOR)} and {outward(upper[i], ROUND_CEILING)}"
+    between = f"between {round_down(lower[i])} and {round_up(upper[i])}"
     return f"{said}: at {alpha[i]:g} the smallest false negative rate is {between}"
 
 
@@ -116,8 +102,9 @@ _DECIDES = {"remove": "removing", "add": "adding"}
 class PrivacyBounds:
     """A certified interval around a privacy quantity (ε or δ). Unpacks as ``lower, estimate, upper``.
 
-    It prints as a sentence whose numbers are rounded outward; ``float(bounds)`` is ``upper``, and ``f"{bounds:.2f}"``
-    is ``upper`` rounded *up*, so that what is printed holds. ``pandas.DataFrame([bounds])`` has named columns.
+    It prints as a sentence whose numbers are rounded outward. ``float(bounds)`` is the end that is safe to report, and
+    ``f"{bounds:.2f}"`` is this end rounded outward, so that what is printed holds. The safe end is ``upper``, but
+    ``lower`` for an attacker's error. ``pandas.DataFrame([bounds])`` has named columns.
 
     Attributes
     ----------
@@ -126,14 +113,16 @@ class PrivacyBounds:
     estimate : float
         A guess between the bounds; carries no guarantee.
     upper : float
-        The quantity is at most this. Report this one.
+        The quantity is at most this. Report this one, unless ``safe`` says "lower".
     direction : {"remove", "add"} or None
-        The adjacency direction that decides, where that is known.
+        The adjacency direction that decides; None where it is unknown, or where both are the same (replacement).
     is_narrow : bool
         Whether the interval is as narrow as was asked. Where it is not, the bounds hold all the same, and
         ``estimate`` is kept near ``upper``.
     at_delta, at_epsilon : float or None
         The δ at which ε was asked for, or the ε at which δ was. None in bounds that were made by hand.
+    safe : {"upper", "lower"}
+        The end to report: "lower" of an attacker's error, which more privacy makes larger.
 
     Examples
     --------
@@ -154,6 +143,7 @@ class PrivacyBounds:
     is_narrow: bool = field(default=True, compare=False)
     at_delta: float | None = field(default=None, compare=False, repr=False)
     at_epsilon: float | None = field(default=None, compare=False, repr=False)
+    safe: Side = field(default="upper", compare=False, repr=False)
 
     @property
     def ndim(self) -> int:
@@ -161,11 +151,11 @@ class PrivacyBounds:
         return 0
 
     def __float__(self) -> float:
-        return self.upper
+        return self.upper if self.safe == "upper" else self.lower
 
     def __str__(self) -> str:
         # In letters that every terminal has: a program that prints its answer must not end on an encoding.
-        interval = f"between {outward(self.lower, ROUND_FLOOR)} and {outward(self.upper, ROUND_CEILING)}"
+        interval = f"between {round_down(self.lower)} and {round_up(self.upper)}"
         if self.at_delta is not None:
             interval = f"epsilon is {interval} at delta = {self.at_delta:g}"
         elif self.at_epsilon is not None:
@@ -178,10 +168,7 @@ class PrivacyBounds:
     def __format__(self, spec: str) -> str:
         if not spec:
             return str(self)
-        if not math.isfinite(self.upper):
-            return format(self.upper, spec)
-        with localcontext(rounding=ROUND_CEILING):
-            return format(Decimal(repr(float(self.upper))), spec)
+        return fixed(float(self), spec, ROUND_CEILING if self.safe == "upper" else ROUND_FLOOR)
 
     def __iter__(self) -> Iterator[float]:
         return iter((self.lower, self.estimate, self.upper))
@@ -221,11 +208,12 @@ def worst_of(by_direction: dict[Direction, PrivacyBounds]) -> PrivacyBounds:
     """
     name = max(by_direction, key=lambda direction: by_direction[direction].upper)
     lower = max(bounds.lower for bounds in by_direction.values())
+    alike = len(set(by_direction.values())) == 1 and by_direction[name].direction is None  # samples are replaced
     return PrivacyBounds(
         lower=lower,
         estimate=max(bounds.estimate for bounds in by_direction.values()),
         upper=by_direction[name].upper,
-        direction=name,
+        direction=None if alike else name,
         is_narrow=by_direction[name].is_narrow or all(b.is_narrow or b.upper <= lower for b in by_direction.values()),
         at_delta=by_direction[name].at_delta,
         at_epsilon=by_direction[name].at_epsilon,

@@ -20,9 +20,9 @@ class Value:
         parts = []
         for field in fields(self):  # type: ignore[arg-type]  # every value is a dataclass
             value = getattr(self, field.name)
-            if field.default is MISSING:
+            if field.default is MISSING and not field.kw_only:
                 parts.append(repr(value))
-            elif value != field.default:
+            elif field.default is MISSING or value != field.default:
                 parts.append(f"{field.name}={value!r}")
         return f"{type(self).__name__}({', '.join(parts)})"
 
@@ -49,6 +49,8 @@ class Value:
 
 def value_from_dict(what: str, kinds: tuple[Any, ...], record: Mapping[str, Any]) -> Any:
     """The value that :meth:`Value.as_dict` described; ``what`` names the kinds in errors."""
+    if not isinstance(record, Mapping):
+        raise ParameterError(what, record, "a mapping with its kind and fields")
     stated = dict(record)
     words = tuple(value.kind for value in kinds)
     chosen = kinds[words.index(check_choice(f"{what}.kind", stated.pop("kind", ""), words))]

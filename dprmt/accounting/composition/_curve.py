@@ -240,7 +240,7 @@ class DeltaCurve:
             return left
         if self.discounted[index] <= 0:
             return right
-        return min(max(right + float(np.log(room / self.discounted[index])), left), right)
+        return min(max(right + float(np.log(room) - np.log(self.discounted[index])), left), right)
 
 
 def _suffix_sums(values: Array) -> Array:

@@ -321,6 +321,8 @@ _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four t
 _MAX_LEVEL_OF_A_LAW = 2
 _LEAST_GAIN = 0.8  # left of a width: such a level is the last, of a question about δ two in a row
 _NO_BETTER = 0.9999
+_NO_PRIVACY = 20.0
+"""ε that no one publishes: from there on answers for estimated norms, whose laws are dear, are not refined."""
 _TO_SPARE = 0.2  # of a level, where less than one is needed
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
 _WIDE_ESTIMATE_AT = 0.95  # where the interval stays wide, the lower side is most often what falls short
@@ -363,11 +365,24 @@ def solve(
         found = intersection(best, answer, question, tolerance)
         left = _left(found, best)
         best, stalled = found, 0 if left < _LEAST_GAIN else stalled + 1
-        if best.is_narrow or best.upper <= progress.enough or stalled == patience:
+        if (
+            best.is_narrow
+            or best.upper <= progress.enough
+            or stalled == patience
+            or is_hopeless(schedule, question, best)
+        ):
             break
         level += _share_of_a_level(best, question, tolerance)
         question = question.sharpened(best)
     return best
+
+
+def is_hopeless(schedule: Schedule, question: Question, found: PrivacyBounds) -> bool:
+    """Whether an ε of estimated norms is so large that finer laws are not worth their time."""
+    is_exact = all(step.is_exact for step, _ in schedule)
+    if is_exact or isinstance(question, DeltaAtEpsilon) or not math.isfinite(found.upper):
+        return False
+    return found.lower > _NO_PRIVACY
 
 
 def improve(

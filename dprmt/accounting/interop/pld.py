@@ -51,7 +51,7 @@ def to_pld(
     Examples
     --------
     >>> from dprmt.accounting import DPSGD, Hutchinson
-    >>> pld = to_pld(DPSGD(2.0, 0.03, Hutchinson(32)).step(), discretization=1e-3)
+    >>> pld = to_pld(DPSGD(2.0, 0.03, Hutchinson(32, secret=False)).step(), discretization=1e-3)
     >>> 1.34 < pld.self_compose(400).get_epsilon_for_delta(1e-5) < 1.38
     True
     """

@@ -21,7 +21,7 @@ class Norms(Value):
 
     Examples
     --------
-    >>> isinstance(Hutchinson(32), Norms)
+    >>> isinstance(Hutchinson(32, secret=False), Norms)
     True
     """
 
@@ -80,8 +80,8 @@ class Hutchinson(Norms):
     probes : int
         k, number of Gaussian probe vectors per layer; in [2, 1e5].
     secret : bool
-        False, the weaker assumption: probes are public, one matrix per layer and step. True: every sample has probes
-        of its own, which nobody sees.
+        Must be stated. False, the weaker assumption: probes are public, one matrix per layer and step. True: every
+        sample has separate probes, which only the training code ever sees.
     rank : int or None
         d, an upper bound on the number of nonzero singular values of all layers together; may be given only if
         *every* parameter's norm is estimated. Used by ``analysis="envelope"``; ``None`` claims nothing.
@@ -118,17 +118,17 @@ class Hutchinson(Norms):
     Examples
     --------
     >>> from dprmt.accounting import DPSGD
-    >>> public = DPSGD(2.0, 0.03, Hutchinson(32)).epsilon(steps=400, delta=1e-5)
+    >>> public = DPSGD(2.0, 0.03, Hutchinson(32, secret=False)).epsilon(steps=400, delta=1e-5)
     >>> 1.34 < public.lower < public.upper < 1.36
     True
-    >>> DPSGD(2.0, 0.03, Hutchinson(32, secret=True)).epsilon(400, 1e-5).upper < public.lower
+    >>> DPSGD(2.0, 0.03, Hutchinson(32, secret=True)).epsilon(steps=400, delta=1e-5).upper < public.lower
     True
     """
 
     kind: ClassVar[str] = "hutchinson"
 
     probes: int
-    secret: bool = field(default=False, kw_only=True)
+    secret: bool = field(kw_only=True)
     rank: int | None = field(default=None, kw_only=True)
     analysis: Analysis = field(default="tight", kw_only=True)
 
@@ -186,7 +186,7 @@ class HutchPlusPlus(Norms):
     Examples
     --------
     >>> from dprmt.accounting import DPSGD
-    >>> DPSGD(2.0, 0.03, HutchPlusPlus(32, 32)).epsilon(steps=400, delta=1e-5).upper < 1.29
+    >>> DPSGD(2.0, 0.03, HutchPlusPlus(32, 32, secret=False)).epsilon(steps=400, delta=1e-5).upper < 1.29
     True
     """
 
@@ -195,7 +195,7 @@ class HutchPlusPlus(Norms):
     probes: int
     sketch: int
     power_iteration: bool = field(default=False, kw_only=True)
-    secret: bool = field(default=False, kw_only=True)
+    secret: bool = field(kw_only=True)
 
     def __post_init__(self) -> None:
         self._keep(probes=_checked_probes(self.probes), sketch=_checked_sketch(self.sketch))
@@ -218,7 +218,9 @@ _KINDS = (ExactNorms, Hutchinson, HutchPlusPlus)
 def checked_norms(norms: Norms) -> Norms:
     """The value, checked; the error names the classes there are."""
     if not isinstance(norms, Norms):
-        raise ParameterError("norms", norms, "ExactNorms(), Hutchinson(probes) or HutchPlusPlus(probes, sketch)")
+        raise ParameterError(
+            "norms", norms, "ExactNorms(), Hutchinson(probes, secret=…) or HutchPlusPlus(probes, sketch, secret=…)"
+        )
     return norms
 
 

@@ -107,7 +107,7 @@ def choose_probes(
     shapes = None if layers is None else check_layers(layers)
 
     def choice(norms: Norms, products: int = budget) -> ProbeChoice:
-        bounds = replace(mechanism, norms=norms).epsilon(steps, delta, epochs=epochs)
+        bounds = replace(mechanism, norms=norms).epsilon(steps=steps, delta=delta, epochs=epochs)
         return ProbeChoice(norms, products, bounds, None if shapes is None else norm_cost(shapes, norms, products))
 
     rows = []

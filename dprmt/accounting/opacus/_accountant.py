@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -146,7 +146,7 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
     >>> for _ in range(400):
     ...     accountant.step(noise_multiplier=2.0, sample_rate=0.03)
     >>> from dprmt.accounting import Hutchinson
-    >>> accountant.get_epsilon(1e-5, norms=Hutchinson(32)) < 1.37
+    >>> accountant.get_epsilon(1e-5, norms=Hutchinson(32, secret=False)) < 1.37
     True
     >>> accountant.get_epsilon(1e-5)
     Traceback (most recent call last):
@@ -225,29 +225,6 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
         phases = [(configuration.mechanism(min(sigma, _LARGEST_NOISE), rate), steps) for sigma, rate, steps in history]
         return compose(phases).epsilon(delta, tolerance=tolerance)
 
-    def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """Hook that Opacus has the optimizer call before every step: count it, if this accountant knows of its norms.
-
-        Parameters
-        ----------
-        sample_rate : float
-            q of a batch.
-
-        Returns
-        -------
-        callable
-            Of the optimizer. Raises `ParameterError` if norms of its parameters are estimated otherwise than stated
-            here, which `dprmt.training.clipping.register_norm_samplers` notes on them; nothing has moved then.
-        """
-        count = super().get_optimizer_hook_fn(sample_rate)
-
-        def check_and_count(optimizer: Any) -> None:
-            for link in {p.accountant_link for p in optimizer.params if hasattr(p, "accountant_link")}:
-                link.check(self)
-            count(optimizer)
-
-        return check_and_count
-
     def __len__(self) -> int:
         """Number of optimization steps taken so far."""
         return sum(steps for _, _, steps in self.history)
@@ -307,8 +284,9 @@ class RandomizedClippingAccountant(IAccountant):  # type: ignore[misc]
             return replace(self.configuration, **stated)
         if "norms" not in stated:
             allowed = (
-                "stated before ε can be computed, by dprmt.accounting.opacus.register(Hutchinson(32)), say, before the "
-                "PrivacyEngine is made, or by get_epsilon(delta, norms=...); ExactNorms() where nothing is estimated"
+                "stated before ε can be computed, by dprmt.accounting.opacus.register(Hutchinson(32, secret=False)), "
+                "say, before the PrivacyEngine is made, or by get_epsilon(delta, norms=...); ExactNorms() where "
+                "nothing is estimated"
             )
             raise ParameterError("norms", None, allowed)
         return ClippingConfiguration(**stated)
@@ -361,7 +339,7 @@ def register(
     --------
     >>> from dprmt.accounting import Hutchinson
     >>> from opacus.accountants import create_accountant
-    >>> _ = register(Hutchinson(32), name="rc32")
+    >>> _ = register(Hutchinson(32, secret=False), name="rc32")
     >>> accountant = create_accountant("rc32")
     >>> accountant.step(noise_multiplier=2.0, sample_rate=0.03)
     >>> accountant.get_epsilon(delta=1e-5) < 0.13

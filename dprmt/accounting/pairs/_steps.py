@@ -179,8 +179,8 @@ def neighbours_from_dict(record: Mapping[str, Any]) -> Neighbours:
     >>> neighbours_from_dict(Group(4, ReplaceOne()).as_dict())
     Group(4, of=ReplaceOne())
     """
-    parts = dict(record)
-    if isinstance(parts.get("of"), Mapping):
+    parts = dict(record) if isinstance(record, Mapping) else record
+    if isinstance(parts, dict) and isinstance(parts.get("of"), Mapping):
         parts["of"] = neighbours_from_dict(parts["of"])
     value: Neighbours = value_from_dict("neighbours", _KINDS, parts)
     return value

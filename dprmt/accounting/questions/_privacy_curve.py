@@ -26,14 +26,14 @@ class PrivacyCurve:
     lower, estimate, upper : ndarray, shape (n,)
         The quantity at each point is between ``lower`` and ``upper``. Report ``upper``.
     direction : ndarray of str, shape (n,)
-        The adjacency direction whose upper bound is the larger.
+        The adjacency direction whose upper bound is the larger; "" where both are the same (replacement).
     is_narrow : ndarray of bool, shape (n,)
         Where the interval is as narrow as was asked.
 
     Examples
     --------
     >>> from dprmt.accounting import DPSGD
-    >>> curve = DPSGD(1.0, 0.01).epsilon([10, 100, 1000], 1e-5)
+    >>> curve = DPSGD(1.0, 0.01).epsilon(steps=[10, 100, 1000], delta=1e-5)
     >>> bool((curve.lower <= curve.upper).all()), curve[2].upper < 1.83
     (True, True)
     >>> print(curve)
@@ -59,12 +59,12 @@ class PrivacyCurve:
         return int(self.at.size)
 
     def __getitem__(self, index: int) -> PrivacyBounds:
-        direction: Direction = "remove" if self.direction[index] == "remove" else "add"
+        names: dict[str, Direction] = {"remove": "remove", "add": "add"}
         return PrivacyBounds(
             float(self.lower[index]),
             float(self.estimate[index]),
             float(self.upper[index]),
-            direction,
+            names.get(str(self.direction[index])),
             bool(self.is_narrow[index]),
             at_delta=self.at_delta,
             at_epsilon=float(self.at[index]) if self.at_delta is None else None,

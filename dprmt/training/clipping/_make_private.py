@@ -51,10 +51,10 @@ def make_private(
         "ghost", for which ``ExactNorms()`` stands too, obtains the same norms by the cheaper of this and tokens' Gram
         matrices, T(d + p) against d·p operations for a token of a d × p layer; "hutchinson" and "hutch++" estimate them
         with 32 *secret* probes in O(k(T + d + p)) memory per sample. A value of the accountant's, such as
-        ``Hutchinson(64, secret=True)`` or ``HutchPlusPlus(16, 8)``, whose probes are public unless it says otherwise;
-        with a ``rank`` everything is estimated. Or an estimator, of one's own or `dprmt.training.norms`', which brings
-        its own probes. Layers whose exact norm costs less have exact ones, see :attr:`ClippedStep.record`, and so have
-        embeddings, normalizations and lone biases.
+        ``Hutchinson(64, secret=True)`` or ``HutchPlusPlus(16, 8, secret=False)``; with a ``rank`` everything is
+        estimated. Or an estimator, your own or one of `dprmt.training.norms`, with its probes. Layers whose exact norm
+        costs less have exact ones, see :attr:`ClippedStep.record`, and so have embeddings, normalizations and lone
+        biases.
     clipping_norm : float
         C > 0.
     noise_multiplier : float

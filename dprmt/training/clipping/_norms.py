@@ -33,7 +33,9 @@ def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> No
         norms = NormsRecipe(kind=check_choice("norms", norms, NORMS))
     if not isinstance(norms, NormsRecipe):
         words = ", ".join(map(repr, NORMS))
-        raise ParameterError("norms", norms, f"one of {words}, a value such as Hutchinson(32), or a NormEstimator")
+        raise ParameterError(
+            "norms", norms, f"one of {words}, a value such as Hutchinson(32, secret=False), or a NormEstimator"
+        )
     word = NORMS[norms.kind]
     if word is None:
         return None

@@ -9,21 +9,20 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, Poisson, RandomAllocation, calibrate, compose
-from dprmt.spectra import BlendMemory
 from dprmt.training.clipping import PrivateStep
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness._allocation import epoch_length
-from dprmt.training.harness._clip_only import ClippingOnly
-from dprmt.training.harness._ledger import Mechanism, whole_epochs
 from dprmt.training.harness._private_score import wanted_releases
-from dprmt.training.harness._processes import rank
-from dprmt.training.harness._randomness import Randomness
 from dprmt.training.harness._released import ReleasedGradients
 from dprmt.training.harness._sampling import charged_sample_rate
 from dprmt.training.harness._sharding import check_spread, spread
 from dprmt.training.harness._task import Plan, Task
 from dprmt.training.norms import NormRecord, ProbeGenerator
 from dprmt.training.optimizers import make_optimizer
+from dprmt.training.private_run._clip_only import ClippingOnly
+from dprmt.training.private_run._ledger import Mechanism, whole_epochs
+from dprmt.training.private_run._processes import rank
+from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.recipes import OPTIMIZERS, OptimizerRecipe, Settings
 from dprmt.training.subspaces import RankRule, Subspaces
 from dprmt.training.telemetry import Telemetry
@@ -41,7 +40,6 @@ class Prepared:
     noise_generator: torch.Generator
     units: str | None = None  # how units of several rows are clipped, and why
     denoising: DenoisingStep | None = None
-    denoising_memory: BlendMemory | None = None  # what the denoiser keeps from step to step, for checkpoints
     telemetry: Telemetry | None = None
     inner_optimizer: torch.optim.Optimizer = field(init=False)  # the one inside Opacus' one
     parameters: dict[str, torch.nn.Parameter] = field(init=False)  # the trainable ones
@@ -76,7 +74,7 @@ class Prepared:
         else:
             released.before(self.inner_optimizer)
             step = DenoisingStep.attach(outer, self.parameters, Denoising(**dataclasses.asdict(wanted)))
-            self.denoising, self.denoising_memory = step, step.memory
+            self.denoising = step
             released.layers = lambda: step.last_report.layers if step.last_report is not None else {}
         released.after(self.inner_optimizer)
 

@@ -18,7 +18,7 @@ from dprmt.training.norms._record import LayerRecord
 class NormEstimator(Protocol):
     """Estimates ‖M_i‖²_F of per-sample gradients M_i = A_iᵀG_i; any object with these four members is one.
 
-    `dprmt.training.clipping.make_private` takes one as ``norms``, and gives it the factors of every layer whose norm it
+    `dprmt.make_private` takes one as ``norms``, and gives it the factors of every layer whose norm it
     wants to estimate. The matrices need not be those of a linear layer: a projected weight's are as well products of
     two factors.
 
@@ -36,7 +36,7 @@ class NormEstimator(Protocol):
 
     @property
     def norms(self) -> Norms | None:
-        """The law of the estimates: a value such as ``dprmt.accounting.Hutchinson(32)``; None if nobody knows it.
+        """The law of the estimates: a value such as ``Hutchinson(32, secret=False)``; None if nobody knows it.
 
         With ``secret=True`` samples have randomness of their own, and :meth:`squared_norms` is given their identities.
         """

@@ -168,7 +168,7 @@ class HutchPlusPlusEstimator:
     >>> estimator.squared_norms(torch.ones(2, 5, 4), torch.ones(2, 5, 3), layer="head", step=0).round(decimals=3)
     tensor([300., 300.], dtype=torch.float64)
     >>> estimator.norms
-    HutchPlusPlus(4, 3, power_iteration=True)
+    HutchPlusPlus(4, 3, power_iteration=True, secret=False)
     """
 
     probes: int = 32

@@ -42,7 +42,9 @@ class LayerRecord:
         if not isinstance(self.layer, str) or not self.layer:
             raise ParameterError("layer", self.layer, "a name that is not empty")
         if not (self.norms is None or isinstance(self.norms, Norms)):
-            raise ParameterError("norms", self.norms, "a value such as Hutchinson(32), or None if its law is unknown")
+            raise ParameterError(
+                "norms", self.norms, "a value such as Hutchinson(32, secret=False), or None if its law is unknown"
+            )
 
     @property
     def is_exact(self) -> bool:

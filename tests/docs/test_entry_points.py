@@ -1,0 +1,139 @@
+"""Estimators, optimizers and denoisers of other packages, which say so in their metadata and in nothing else.
+
+The other package is the one of ``docs/how_to/offer_words.md``: a folder on the path with a ``dist-info`` beside it, as
+an installer leaves it, and some words that cannot be had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from dprmt import ParameterError
+from dprmt.training.harness import read_metrics
+from dprmt.training.recipes import DENOISERS, NORMS, OPTIMIZERS, NormsRecipe, load_recipe
+from tests.docs.test_extension import settings, trained
+from tests.docs.test_how_to import blocks
+from tests.house.import_graph import ROOT
+
+PAGE = ROOT / "docs" / "how_to" / "offer_words.md"
+
+(METADATA,) = (tomllib.loads(block) for block in blocks(PAGE, "toml"))
+WORDS, MEANINGS = blocks(PAGE, "python")
+OFFERED: dict[str, dict[str, str]] = METADATA["project"]["entry-points"]
+OFFERED["dprmt.optimizers"] |= {"three": "my_words.words:THREE", "adam": "my_words.words:SIGN"}
+OFFERED["dprmt.denoisers"] |= {"gone": "my_words.words:GONE"}
+Install = Callable[[str], Path]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """The package under a distribution's name, importable from here on."""
+
+    def add(name: str) -> Path:
+        folder = tmp_path / name
+        package, metadata = folder / "my_words", folder / f"{name}-1.5.dist-info"
+        package.mkdir(parents=True)
+        metadata.mkdir()
+        (package / "__init__.py").write_text("")
+        (package / "words.py").write_text(WORDS + "THREE = 3\n")
+        (package / "meanings.py").write_text(MEANINGS)
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
+        groups = (
+            f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in words.items()) for group, words in OFFERED.items()
+        )
+        (metadata / "entry_points.txt").write_text("\n".join(groups))
+        monkeypatch.syspath_prepend(str(folder))
+        for module in [name for name in sys.modules if name.partition(".")[0] == "my_words"]:
+            monkeypatch.delitem(sys.modules, module)
+        return folder
+
+    return add
+
+
+def test_words_of_an_installed_package_are_used_end_to_end(install: Install, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"optimizer\.name"):
+        settings(optimizer={"name": "sign"})
+    install("my-words")
+    how = settings(
+        optimizer={"name": "sign"}, denoising={"method": "halving"}, privacy={"norms": {"kind": "half", "probes": 8}}
+    )
+    parameters = trained(how, tmp_path / "run")
+    assert {abs(float(x)) for x in parameters["weight"].flatten()} == {0.0, 0.25}
+    assert [entry["denoised_layers"] for entry in read_metrics(tmp_path / "run")] == [1, 1]
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["step"]["norms"]["probes"] == 4
+    words = ("privacy.norms.kind", "optimizer.name", "denoising.method")
+    assert record["other_packages"] == dict.fromkeys(words, "my-words 1.5")
+    trained(settings(), tmp_path / "own")
+    assert "other_packages" not in json.loads((tmp_path / "own" / "run.json").read_text())
+
+
+def test_a_recipe_that_names_them_is_read_without_torch(install: Install, tmp_path: Path) -> None:
+    folder = install("my-words")
+    recipe = load_recipe("minilm-docstrings").with_changes({"optimizer.name": "sign", "privacy.norms.kind": "half"})
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    program = (
+        "import sys; from dprmt.training.recipes import load_recipe; r = load_recipe(sys.argv[1]);"
+        "print(r.optimizer.name, r.privacy.norms.kind, r.privacy.norms.probes, 'torch' in sys.modules)"
+    )
+    path = os.pathsep.join([str(folder), *sys.path])
+    command = [sys.executable, "-c", program, str(tmp_path / "recipe.toml")]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["sign", "half", "32", "False"]
+
+
+def test_a_word_of_this_package_is_not_replaced(install: Install) -> None:
+    before = OPTIMIZERS["adam"]
+    install("my-words")
+    assert OPTIMIZERS["adam"] is before
+    assert OPTIMIZERS.source("adam") is None
+    assert list(OPTIMIZERS).count("adam") == 1
+    assert {"sign", "three"} < set(OPTIMIZERS)
+    assert len(OPTIMIZERS) == len(list(OPTIMIZERS))
+
+
+def test_unknown_words_get_a_hint_among_all(install: Install) -> None:
+    install("my-words")
+    with pytest.raises(ParameterError, match=r"'halving'.*did you mean 'halving'"):
+        settings(denoising={"method": "halvin"})
+    with pytest.raises(ParameterError, match="one of 'exact', 'ghost', 'auto', 'hutchinson', 'hutch\\+\\+', 'half'"):
+        NormsRecipe("quarter")
+    with pytest.raises(ParameterError, match=r"left out unless .* is 'hutchinson' or 'hutch\+\+' or 'half'"):
+        NormsRecipe("ghost", probes=3)
+    with pytest.raises(KeyError):
+        NORMS["quarter"]
+
+
+def test_what_is_no_word_is_refused_by_package(install: Install) -> None:
+    install("my-words")
+    with pytest.raises(
+        ParameterError, match=r"'three' of dprmt\.optimizers must be a .*OptimizerWord in my-words 1\.5"
+    ):
+        settings(optimizer={"name": "three"})
+    with pytest.raises(
+        ParameterError, match=r"'gone' of dprmt\.denoisers must be importable from my-words 1\.5 \(.*GONE"
+    ):
+        DENOISERS["gone"]
+
+
+def test_two_packages_with_one_word(install: Install) -> None:
+    install("my-words")
+    install("other-words")
+    with pytest.raises(ParameterError, match=r"offered by one .*\['my-words 1\.5', 'other-words 1\.5'\]"):
+        OPTIMIZERS["sign"]
+
+
+def test_a_folder_twice_on_the_path_is_one_package(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = install("my-words")
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    assert OPTIMIZERS["sign"].place == "my_words.meanings:sign"
+    assert torch.optim.Optimizer in OPTIMIZERS["sign"].meaning()([torch.zeros(1)], lr=1.0).__class__.__mro__
