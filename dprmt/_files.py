@@ -1,11 +1,17 @@
-"""Files that are there whole or not at all, JSON that every reader takes, and JSON lines that outlive a crash."""
+"""Files that are there whole or not at all, JSON that every reader takes, and JSON lines that outlive a crash.
+
+What is written is for its owner alone unless it is said to be public, and no link is followed to write it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
+import stat
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -15,11 +21,11 @@ LEFTOVERS = ".*.part*"
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, public: bool = False) -> Iterator[Path]:
     """A name to write to, with the suffix of ``path``; on leaving, what is there takes the place of ``path``.
 
     A reader finds the old content or the new one, and the new one is on the disk when this returns. If the body
-    raises, the old one stays.
+    raises, the old one stays. Only the owner may read the new one, unless it is ``public``.
 
     Examples
     --------
@@ -32,6 +38,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     fresh = path.with_name(f".{path.stem}.{secrets.token_hex(8)}.part{path.suffix}")
     try:
+        if not public:
+            os.close(open_in_place(fresh, os.O_WRONLY | os.O_EXCL))
         yield fresh
         sync(fresh)
         fresh.replace(path)
@@ -40,9 +48,25 @@ def replacing(path: Path) -> Iterator[Path]:
     sync(path.parent)
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def open_in_place(path: Path, flags: int) -> int:
+    """Open a file, made for its owner alone if it is not there, but neither through a link nor any other kind of file.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened, or is a link, a pipe or a device.
+    """
+    kept_open = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags | os.O_CREAT | kept_open, 0o600)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a file", str(path))
+    return handle
+
+
+def write_whole(path: Path, content: str | bytes, *, public: bool = False) -> None:
     """Write a file as `replacing` does; text as UTF-8, line ends as they are."""
-    with replacing(path) as fresh:
+    with replacing(path, public=public) as fresh:
         fresh.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
@@ -81,12 +105,28 @@ def strict_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(finite, indent=indent)
 
 
+def parse_json(content: str | bytes) -> Any:
+    """What a JSON text says; a ValueError also where it is nested too deeply to be read."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def parse_toml(content: str | bytes) -> dict[str, Any]:
+    """What a TOML text in UTF-8 says; a ValueError also where it is nested too deeply to be read."""
+    try:
+        return tomllib.loads(content if isinstance(content, str) else content.decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def append_line(path: Path, row: Mapping[str, Any], *, durably: bool = False) -> None:
     """Add one line of `strict_json` to a file, after ending one that a crash cut short.
 
     With ``durably``, the line is on the disk when this returns.
     """
-    with path.open("ab+") as file:
+    with os.fdopen(open_in_place(path, os.O_RDWR | os.O_APPEND), "ab+") as file:
         torn = file.tell() and file.seek(-1, os.SEEK_END) is not None and file.read(1) != b"\n"
         file.write((b"\n" if torn else b"") + strict_json(row).encode() + b"\n")
     if durably:
@@ -110,7 +150,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     rows = []
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError:
             continue
         if isinstance(row, dict):

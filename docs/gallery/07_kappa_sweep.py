@@ -12,7 +12,7 @@ for strength in rng.uniform(0.3, 1.8, 150):
     clean = strength * detection_threshold(shape, 1.0) * spike
     noisy = clean + rng.standard_normal(shape)
     ratios.append(np.linalg.norm(noisy, 2) / bulk_edge(shape, 1.0))
-    gains.append(improvement(denoise(noisy, 1.0, kappa=1.0), noisy, clean))
+    gains.append(improvement(denoise(noisy, 1.0, kappa=1.0, method="paper"), noisy, clean))
 passing = np.array(ratios) >= kappas[:, None]
 improved = (passing & (np.array(gains) > 0)).sum(1) / passing.sum(1)
 plot_kappa_sweep(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import tomllib
 from collections.abc import Iterable
 from typing import Any
 
+from dprmt._files import parse_toml
 from dprmt._validation import ParameterError
 
 
@@ -34,6 +34,6 @@ def _change(text: str) -> tuple[str, Any]:
     if not value.strip():
         return key.strip(), None
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+        return key.strip(), parse_toml(f"value = {value}")["value"]
     except ValueError:  # also a number with more digits than Python reads
         return key.strip(), value.strip()

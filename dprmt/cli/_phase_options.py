@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dprmt._files import parse_toml
 from dprmt._validation import ParameterError, did_you_mean
 from dprmt.cli._options import Option
 
@@ -37,7 +37,7 @@ def phase_options(known: tuple[Option, ...]) -> tuple[Option, Option]:
 
 def _from_file(known: tuple[Option, ...], name: str, text: str) -> list[dict[str, str]]:
     try:
-        content = tomllib.loads(Path(text).read_text(encoding="utf-8"))
+        content = parse_toml(Path(text).read_bytes())
     except (OSError, ValueError) as error:
         raise ParameterError(name, text, f"{_TABLES} ({str(error).splitlines()[0]})") from None
     phases = content.pop("phases", None)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from dprmt._files import parse_json
 from dprmt._validation import ParameterError, check_count
 from dprmt.accounting import DPSGD, Release, release_from_dict
 from dprmt.cli._options import Option
@@ -20,7 +20,7 @@ def read_record(name: str, text: str, command: str, keys: Collection[str] = ()) 
     """What a command's ``--json`` printed, with any of these keys."""
     try:
         content = sys.stdin.read() if text == "-" else Path(text).read_text(encoding="utf-8")
-        record = json.loads(content)
+        record = parse_json(content)
     except (OSError, ValueError) as error:
         raise ParameterError(name, text, f"{_FORM} ({str(error).splitlines()[0]})") from None
     if not isinstance(record, dict) or (keys and not set(keys) & set(record)):

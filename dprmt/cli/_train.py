@@ -6,12 +6,11 @@ import argparse
 import dataclasses
 import os
 import sys
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dprmt import __version__
-from dprmt._files import strict_json
+from dprmt._files import parse_toml, strict_json
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD
 from dprmt.cli._changes import add_changes, recipe_changes
@@ -128,7 +127,7 @@ def _recipe_of_run(folder: Path) -> Recipe:
     from dprmt.training.recipes import recipe_from_dict
 
     try:
-        values = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+        values = parse_toml((folder / "config.toml").read_bytes())
     except (OSError, ValueError):
         allowed = "the folder of a run that was started: one with a config.toml"
         raise ParameterError("resume", str(folder), allowed) from None

@@ -51,6 +51,6 @@ def save_picture(
 
     figure = Figure(figsize=size, layout="constrained")
     draw(figure.subplots(*panels))
-    with replacing(Path(path)) as fresh, warnings.catch_warnings():
+    with replacing(Path(path), public=True) as fresh, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # names may be in any script
         figure.savefig(fresh, dpi=dpi)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from dprmt.report.measurements import AlignmentStep, KappaPoint, LayerAlignment
 
 _GATE = 1.02
-_CURVES = {"corrected": "κ gate, norm correction", "uncorrected": "κ gate, without", "blended": "blend"}
+_CURVES = {"corrected": "κ gate, norm correction", "uncorrected": "κ gate, without"}
 
 
 def improvement_section(runs: list[list[AlignmentStep]]) -> Section:
-    """Improvement(t) of the paper's denoiser with and without norm correction, and of the blended one."""
+    """Improvement(t) of the paper's denoiser with and without norm correction."""
     from dprmt.plots import plot_improvement_over_steps
 
     steps = [step for run in runs for step in run]
@@ -43,15 +43,15 @@ def improvement_section(runs: list[list[AlignmentStep]]) -> Section:
     ]
     over = f", mean over {len(runs)} seeds" if len(runs) > 1 else ""
     table = Table(
-        f"Cosine of the whole noisy gradient with the clean one, and what gate (κ = 1.02) and blend add to it{over}.",
-        ["step", "cosine, noisy", "Improvement(t), gate", "without norm correction", "blend"],
+        f"Cosine of the whole noisy gradient with the clean one, and what Eq. 10 (κ = 1.02) adds to it{over}.",
+        ["step", "cosine, noisy", "Improvement(t), gate", "without norm correction"],
         rows,
     )
     return Section(
         title="Improvement over steps",
-        sentences=[improvement_sentence(steps), blend_sentence(steps), *sign_sentences(runs)],
+        sentences=[improvement_sentence(steps), *sign_sentences(runs)],
         tables=[table],
-        pictures=[Picture(draw, "Improvement(t) along the run: κ gate with and without norm correction, blend")],
+        pictures=[Picture(draw, "Improvement(t) along the run: κ gate with and without norm correction")],
         numbers={
             "private_steps": by_columns(steps, ("number", "cosine", *_CURVES)),
             "seeds": len(runs),
@@ -115,23 +115,6 @@ def improvement_sentence(steps: Sequence[AlignmentStep]) -> str:
         f" correction it is {with_interval(uncorrected)}, better than nothing at"
         f" {counted(sum(value > 0 for value in uncorrected), 'step')}: {verdict}. Intervals take the steps"
         " for independent."
-    )
-
-
-def blend_sentence(steps: Sequence[AlignmentStep]) -> str:
-    """What blending shrinkers, in place of the gate, did along the run."""
-    blended, gated = ([getattr(s, name) for s in steps] for name in ("blended", "corrected"))
-    gain, gate = float(np.mean(blended)), float(np.mean(gated))
-    verdict = "no worse than doing nothing" if gain >= 0 else "worse than doing nothing"
-    if no_sign(blended):
-        verdict = "not to be told from doing nothing"
-    against = "above" if gain > gate else "not above"
-    if no_sign([one - other for one, other in zip(blended, gated, strict=True)]):
-        against = "not to be told from"
-    return (
-        f"Shrinkers blended by their estimated alignment, averaged over the steps so far: mean Improvement"
-        f" {with_interval(blended)}, better than nothing at {sum(s.blended > 0 for s in steps)} of"
-        f" {counted(len(steps), 'step')}. That is {verdict} on average, and {against} the gate's {_signed(gate)}."
     )
 
 

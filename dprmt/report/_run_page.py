@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dprmt import __version__
-from dprmt._files import strict_json, write_whole
+from dprmt._files import parse_json, strict_json, write_whole
 from dprmt._validation import ParameterError
 from dprmt.accounting import neighbours_from_dict
 from dprmt.report._page import plain_numbers, render_page
@@ -73,15 +72,15 @@ def write_run_report(out: str | Path, run: str | Path, *, truth: Sequence[dict[s
     title = "What a private run says of itself"
     page = render_page(title, [f"{said}.", *filter(None, [covered])], sections, warning=warning)
     numbers = {"version": __version__, "sections": {section.title: section_numbers(section) for section in sections}}
-    write_whole(folder / "numbers.json", strict_json(plain_numbers(numbers)) + "\n")
-    write_whole(folder / "index.html", page)
+    write_whole(folder / "numbers.json", strict_json(plain_numbers(numbers)) + "\n", public=True)
+    write_whole(folder / "index.html", page, public=True)
     return RunReport(folder / "index.html", folder / "numbers.json", sections)
 
 
 def _relation(run: Path) -> str | None:
     """Against which neighbours the run was charged; None if its record does not say so, and no ε is told then."""
     try:
-        record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        record = parse_json((run / "run.json").read_bytes())
         return relation_label(neighbours_from_dict(record["step"]["neighbours"]))
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -126,11 +126,10 @@ class _Seen:
     def run(self, seed: int, advance: Callable[[float], None]) -> None:
         """Train from the start with the noise and the batches of a seed."""
         from dprmt.report.measurements import measure_alignment, private_gradients
-        from dprmt.spectra import BlendMemory
 
-        setting, memory, aligned = self._setting, BlendMemory(), []
+        setting, aligned = self._setting, []
         for step in private_gradients(setting.experiment, setting.settings, steps=setting.steps, seed=seed):
-            aligned.append(measure_alignment(step, memory=memory, exclude=self._exclude))
+            aligned.append(measure_alignment(step, exclude=self._exclude))
             if seed == 0:
                 self._look(step)
             advance(8)

@@ -169,8 +169,8 @@ def write_report(
     progress.describe("drawing")
     page = render_page(_TITLE, introduction, sections, warning=None if missing else _WARNING)
     numbers["sections"] = {section.title: section_numbers(section) for section in sections}
-    write_whole(folder / "numbers.json", strict_json(plain_numbers(numbers)) + "\n")
-    write_whole(folder / "index.html", page)
+    write_whole(folder / "numbers.json", strict_json(plain_numbers(numbers)) + "\n", public=True)
+    write_whole(folder / "index.html", page, public=True)
     return Report(folder / "index.html", folder / "numbers.json", sections, privacy_table(run, rows))
 
 

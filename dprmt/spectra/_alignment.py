@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
-from dprmt._validation import ParameterError, check_real
+from dprmt._validation import ParameterError
 from dprmt.spectra._arrays import Array, array_namespace, as_array, is_tensor, to_float64
 
 Blocks: TypeAlias = Array | Mapping[str, Array] | Sequence[Array]
@@ -126,82 +125,6 @@ def layer_improvements(denoised: Blocks, noisy: Blocks, clean: Blocks) -> dict[H
     blocks, before, target = matching_blocks(denoised=denoised, noisy=noisy, clean=clean)
     one = {name: ({name: blocks[name]}, {name: before[name]}, {name: target[name]}) for name in blocks}
     return {name: cosine(d, c) - cosine(y, c) for name, (d, y, c) in one.items()}
-
-
-@dataclass(frozen=True)
-class StepComparison:
-    """Loss after one step along a direction, minus the loss after one along the baseline.
-
-    Attributes
-    ----------
-    lower, estimate, upper : float
-        The first-order estimate, and bounds that hold for every loss of the given smoothness. An ``upper``
-        below zero says that the direction is certainly better than the baseline.
-    conclusive_step : float
-        ``upper`` is negative for every step size below this one; 0 if the direction is not better to first
-        order, infinite for a linear loss.
-    """
-
-    lower: float
-    estimate: float
-    upper: float
-    conclusive_step: float
-
-
-def compare_sgd_steps(
-    gradient: Blocks, direction: Blocks, baseline: Blocks, step_size: float, smoothness: float
-) -> StepComparison:
-    """Gain of one SGD step along ``direction`` over one along ``baseline``.
-
-    With ``‖∇L(θ) - ∇L(θ')‖ <= β‖θ - θ'‖`` the two losses differ by ``-α gᵀ(Δ₁ - Δ₂)`` up to
-    ``α²β(‖Δ₁‖² + ‖Δ₂‖²)/2``, and no smaller remainder holds for all such losses. At equal norms r the first
-    term is ``-α‖g‖r(cos(Δ₁, g) - cos(Δ₂, g))``: the better aligned direction wins for small steps.
-
-    Parameters
-    ----------
-    gradient : array, mapping of str to array, or sequence of arrays
-        The true gradient g of the loss, as in `cosine_similarity`.
-    direction, baseline : array, mapping of str to array, or sequence of arrays
-        The two update directions Δ₁ and Δ₂; the step is ``θ - α Δ``. Their norms may differ.
-    step_size : float
-        α > 0.
-    smoothness : float
-        β >= 0, a Lipschitz constant of the gradient of the loss. 0 is a linear loss.
-
-    Returns
-    -------
-    StepComparison
-        ``L(θ - αΔ₁) - L(θ - αΔ₂)`` as (lower, estimate, upper), in the units of the loss. Not private.
-
-    Raises
-    ------
-    ParameterError
-        As in `cosine_similarity`, or if ``step_size`` or ``smoothness`` is out of range.
-
-    References
-    ----------
-    Section 3.1 of arXiv:2510.01137v3, with its 𝒪(α²) made explicit.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> g = np.array([1.0, 0.0])
-    >>> r = compare_sgd_steps(g, np.array([1.0, 0.0]), np.array([0.0, 1.0]), step_size=0.25, smoothness=2.0)
-    >>> r.lower, r.estimate, r.upper, r.conclusive_step
-    (-0.375, -0.25, -0.125, 0.5)
-    """
-    g, first, second = matching_blocks(gradient=gradient, direction=direction, baseline=baseline)
-    α = check_real("step_size", step_size, low=0.0, low_open=True)
-    β = check_real("smoothness", smoothness, low=0.0)
-    slope = inner(g, first) - inner(g, second)
-    curvature = β * (inner(first, first) + inner(second, second)) / 2
-    conclusive = 0.0 if slope <= 0 else slope / curvature if curvature > 0 else math.inf
-    return StepComparison(
-        lower=-α * slope - α * α * curvature,
-        estimate=-α * slope,
-        upper=-α * slope + α * α * curvature,
-        conclusive_step=conclusive,
-    )
 
 
 def matching_blocks(**arguments: Blocks) -> list[NamedBlocks]:

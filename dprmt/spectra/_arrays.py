@@ -7,11 +7,13 @@ if its owner has imported torch already.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +41,7 @@ ArrayT = TypeVar("ArrayT", bound="float | np.floating[Any] | NDArray[np.floating
 """What a public function takes and gives back: a number, a NumPy array, or a torch tensor."""
 MatrixT = TypeVar("MatrixT", bound="NDArray[np.floating[Any]] | TensorLike | Labelled")
 """The same without numbers."""
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FLOATING = "of a real floating-point dtype"
 _LARGEST_WINDOW = 7  # of a convolution
@@ -187,3 +190,26 @@ def cast_like(result: Array, original: object) -> Array:
 
 def _is_python_number(x: object) -> bool:
     return isinstance(x, Real) and not isinstance(x, (bool, np.generic))
+
+
+def keeps_labels(function: Function) -> Function:
+    """The same function; a labelled first argument gives a labelled answer. Neither library is ever imported."""
+    first = next(iter(inspect.signature(function).parameters))
+
+    @functools.wraps(function)
+    def labelled(*args: Any, **kwargs: Any) -> Any:
+        given = args[0] if args else kwargs.get(first)
+        answer = function(*args, **kwargs)
+        return relabelled(answer, given) if hasattr(given, "to_numpy") else answer
+
+    return cast(Function, labelled)
+
+
+def relabelled(values: Any, like: Any) -> Any:
+    """The values with the labels of a Series, a DataFrame or a DataArray of their shape."""
+    if np.shape(values) != like.shape:
+        return values
+    if hasattr(like, "dims"):  # xarray
+        return like.copy(data=values)
+    axes = {"columns": like.columns} if hasattr(like, "columns") else {"name": like.name}
+    return type(like)(np.asarray(values), index=like.index, **axes)

@@ -6,8 +6,7 @@ values above the edge, since all others are shrunk to 0. With r <= c the two sid
 | backend    | method                                     | chosen by "auto"                                     |
 |------------|--------------------------------------------|------------------------------------------------------|
 | "gram"     | eigendecomposition of the r × r matrix YYᵀ | r <= 128, all matrices of a stack in one call        |
-| "lanczos"  | Lanczos iteration on YYᵀ, certified        | 128 < r < 2560, matrix by matrix                     |
-| "products" | the same with products by Y alone          | r >= 2560, matrix by matrix                          |
+| "lanczos"  | Lanczos iteration on YYᵀ, certified        | r > 128, matrix by matrix                            |
 | "svd"      | full singular value decomposition          | when the others are not accurate enough or no faster |
 
 No faster than a full decomposition are, for float32 tensors on the CPU, matrices with c < 3r/2 and 96 < r <= 400, and
@@ -25,10 +24,12 @@ problems are always solved in float64.
 Which product will do is seen before anything is diagonalized: ``s₁² >= ‖GGv‖/‖Gv‖`` for ``G = YYᵀ`` and any v. Whether
 a Lanczos iteration would have too many vectors to find is seen in the first two moments of the spectrum.
 
-**Completeness.** A Lanczos run can miss a value. Here it ends only with a proof that it has not: on YYᵀ an exact one
-(`dprmt.spectra._lanczos`), which leaves open only values within rounding of the edge, which are shrunk to next to
-nothing; without YYᵀ one that fails with probability 1e-12 at most (`dprmt.spectra._krylov`). Where none is found, the
-slower way takes over, in the end the full eigendecomposition.
+**Completeness.** A Lanczos run can miss an eigenvalue. It ends only with a proof that it has not: k Ritz values of an
+orthonormal basis above the threshold τ mean that at least k eigenvalues are, and a Cholesky factorization of
+``τ - A + UΘUᵀ`` (which only a positive definite matrix has; the last term is of rank k) means that at most k are.
+Repeated values and unlucky start vectors are found too. Without proof the basis grows, and in the end the full
+eigendecomposition takes over. The proof is exact for the matrix it was given, so it leaves open only values within
+rounding of the threshold, which are shrunk to next to nothing.
 
 Randomized SVD is left out: with two power iterations it underestimates a top value next to the gate by 5 to
 9 % (256×1024 and 768×3072, 6 to 16 columns), so that it would need a gate of its own.
@@ -38,18 +39,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from dprmt.spectra._arrays import Array, array_namespace, cast_like, is_tensor, to_float64
-from dprmt.spectra._krylov import leading_pairs
-from dprmt.spectra._lanczos import gaussian, lanczos
 
-Backend: TypeAlias = Literal["auto", "gram", "lanczos", "products", "svd"]
+Backend: TypeAlias = Literal["auto", "gram", "lanczos", "svd"]
 
 GRAM_LIMIT = 128  # longest short side for which the Gram matrix is diagonalized in full
-PRODUCT_FREE = 2560  # shortest short side of which YYᵀ is not formed to look for a few values
 _SVD_SIDES = 96, 400  # shorter sides of nearly square float32 matrices that are decomposed in full
 _PRODUCTS = {4: ((4, 10.0), (8, 1e8)), 8: ((8, 1e2),)}
 # By bytes per entry of the data, what to try in turn: bytes per entry of YYᵀ, and the largest s₁/b it is accurate for.
@@ -57,6 +56,9 @@ _RESIDUAL = {4: 1e-6, 8: 1e-11}  # of a Ritz pair, in units of b², by bytes per
 _FEW = 1 / 16  # of all singular values; more spikes than this are not looked for one by one
 _LOOKS = 8  # products with a vector that tell how many they are
 _TINY = 1e-300  # in place of the norm of a zero vector
+_CHECK_EVERY = 12  # steps between checks of the Ritz values
+_TOP_RESIDUAL = 1e-3  # of the top Ritz pair if it lies below the threshold, relative to its value
+_BASIS = 192  # largest basis, or an eighth of the space if that is more, or half of it if that is less
 _PRODUCT_LIMIT, _PRODUCT_BLOCKS = 256, 8  # longer sides: torch's YYᵀ in this many row blocks, its upper half only
 
 
@@ -87,7 +89,7 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     """
     rows = stack.shape[-2]
     if backend == "auto":
-        backend = "gram" if rows <= GRAM_LIMIT else "lanczos" if rows < PRODUCT_FREE else "products"
+        backend = "gram" if rows <= GRAM_LIMIT else "lanczos"
         if _SVD_SIDES[0] < rows <= _SVD_SIDES[1] and _svd_is_fast(stack):
             backend = "svd"
     products = _PRODUCTS[stack.dtype.itemsize][0 if "cpu" in str(stack.device) else -1 :]
@@ -96,7 +98,7 @@ def leading_spectrum(stack: Array, edges: Array, backend: Backend = "auto") -> L
     elif backend == "svd":
         spectrum = _from_svd(stack)
     elif len(stack) == 1:
-        spectrum = _from_lanczos(stack, edges, products, form_product=backend == "lanczos")
+        spectrum = _from_lanczos(stack, edges, products)
     else:
         singles = [leading_spectrum(stack[i : i + 1], edges[i : i + 1], backend) for i in range(len(stack))]
         return _joined(singles)
@@ -166,25 +168,21 @@ def _svd_is_fast(stack: Array) -> bool:
     return bool(on_cpu and stack.dtype.itemsize == 4 and 2 * c < 3 * r)
 
 
-def _from_lanczos(stack: Array, edges: Array, products: _Products, form_product: bool) -> LeadingSpectrum:
+def _from_lanczos(stack: Array, edges: Array, products: _Products) -> LeadingSpectrum:
     # Of a stack of one matrix: the pairs above the edge, or all of them where they are many.
     y, edge, svd_is_fast = stack[0], float(edges[0]), _svd_is_fast(stack)
-    looked = svd_is_fast or not form_product
-    if looked and _many_spikes(*_moments(y), y.shape, edge):
-        return _from_svd(stack) if svd_is_fast else _from_products(stack, edges, products)
+    if svd_is_fast and _many_spikes(*_moments(y), y.shape, edge):
+        return _from_svd(stack)
     for size, largest in products:
-        limit, residual = (largest * edge) ** 2, _RESIDUAL[size]
-        pairs = None if form_product else leading_pairs(y if size == 4 else to_float64(y), edge**2, residual, limit)
-        if pairs is None:
-            gram = _gram(stack, size)
-            if float(_least_top_eigenvalue(gram)[0]) > limit:
-                continue
-            gram = gram[0]
-            if looked or not _many_spikes(float(gram.trace()), _squared_norm(gram), y.shape, edge):
-                pairs = lanczos(gram, edge**2, residual)
-            if pairs is None and svd_is_fast:
-                break
-            pairs = pairs or array_namespace(stack).linalg.eigh(gram)
+        gram = _gram(stack, size)
+        if float(_least_top_eigenvalue(gram)[0]) > (largest * edge) ** 2:
+            continue
+        gram, pairs = gram[0], None
+        if svd_is_fast or not _many_spikes(float(gram.trace()), _squared_norm(gram), y.shape, edge):
+            pairs = lanczos(gram, edge**2, _RESIDUAL[size])
+        if pairs is None and svd_is_fast:
+            break
+        pairs = pairs or array_namespace(stack).linalg.eigh(gram)
         spectrum = _from_eigenpairs(pairs[0], pairs[1], y)
         if float(spectrum.values[0, 0]) <= largest * edge:
             return spectrum
@@ -258,3 +256,148 @@ def _widened(array: Array, columns: int) -> Array:
     xp = array_namespace(array)
     shape = (*array.shape[:-1], columns - array.shape[-1])
     return xp.concatenate([array, xp.zeros(shape, dtype=array.dtype, device=array.device)], -1)
+
+
+class KrylovBasis:
+    """An orthonormal basis of a Krylov space and its images, grown a vector at a time.
+
+    ``apply``: the product with a symmetric matrix. ``start``: of its dtype and device.
+    """
+
+    def __init__(self, apply: Callable[[Array], Array], start: Array, largest: int) -> None:
+        xp, size = array_namespace(start), len(start)
+        self.apply, self.next, self.steps = apply, start, 0
+        self.basis, self.images = (xp.empty((largest, size), dtype=start.dtype, device=start.device) for _ in range(2))
+
+    def step(self) -> None:
+        xp, k = array_namespace(self.next), self.steps
+        self.basis[k] = self.next / xp.clip(xp.linalg.norm(self.next), _TINY, None)
+        self.images[k] = self.apply(self.basis[k])
+        vector, done = self.images[k], self.basis[: k + 1]
+        for earlier in (done[-2:], done):  # the three-term recurrence, then what rounding left of the others
+            vector = vector - (earlier @ vector) @ earlier
+        self.next, self.steps = vector, k + 1
+
+    def steps_on(self, number: int) -> None:
+        for _ in range(number):
+            self.step()
+
+    def ritz_pairs(self) -> tuple[Array, Array]:
+        """Ritz values in increasing order, and their vectors in terms of the basis."""
+        return ritz_pairs(self.basis[: self.steps].T, self.images[: self.steps].T)
+
+    def ritz_vectors(self, θ: Array, S: Array) -> tuple[Array, Array]:
+        """Some of them in the space itself, and the norms of their residuals."""
+        U, images = self.basis[: self.steps].T @ S, self.images[: self.steps].T @ S
+        return U, array_namespace(θ).linalg.norm(images - U * θ, 2, 0)
+
+
+def lanczos(matrix: Array, threshold: float, residual: float) -> tuple[Array, Array] | None:
+    """Eigenpairs of a positive semidefinite matrix above a threshold, with proof that there are no others.
+
+    From a fixed start vector.
+
+    ``residual``: largest ``‖Au - θu‖`` of these, in units of the threshold; not asked below 1e-14 of the top value.
+    Returns: eigenvalues in increasing order and orthonormal eigenvectors: all above the threshold, and the largest
+    Ritz value below it. None if no proof was found in a basis of bounded size, or half of that would be above the
+    threshold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> values, vectors = lanczos(np.diag([9.0, 5.0, *np.linspace(0, 1, 398)]), threshold=4.0, residual=1e-9)
+    >>> values[1:].round(12).tolist()
+    [5.0, 9.0]
+    """
+    size = matrix.shape[0]
+    largest = min(size // 2, max(_BASIS, size // 8))
+    run = KrylovBasis(lambda v: matrix @ v, gaussian(np.random.default_rng(0), matrix, size), largest)
+    bulk = BulkTop(threshold)
+    for _ in range(largest // _CHECK_EVERY):
+        run.steps_on(_CHECK_EVERY)
+        θ, S = run.ritz_pairs()
+        if 2 * int((θ > threshold).sum()) > largest:
+            return None  # the basis would grow too far
+        settled = bulk.seems_below(θ)
+        done = run.basis[: run.steps].T, run.images[: run.steps].T
+        pairs = _proven(θ, S, matrix, *done, threshold, residual, settled)
+        if pairs is not None:
+            return pairs
+    return None
+
+
+class BulkTop:
+    """A guess, from one look to the next, where the largest Ritz value that is not above the threshold will end.
+
+    Below a dense edge, after k steps, it is about 1/k² of the way short.
+    """
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+        self.spikes, self.last, self.steps = -1, math.inf, 0
+
+    def seems_below(self, θ: Array) -> bool:
+        """Whether it will stay below the threshold."""
+        spikes, k = int((θ > self.threshold).sum()), len(θ)
+        now = float(θ[-spikes - 1]) if spikes < k else math.inf
+        rise = (now - self.last) * self.steps**2 / (k**2 - self.steps**2) if spikes == self.spikes else math.inf
+        self.spikes, self.last, self.steps = spikes, now, k
+        return now + rise < self.threshold
+
+
+def ritz_pairs(basis: Array, images: Array) -> tuple[Array, Array]:
+    """Ritz values over an orthonormal basis, in increasing order, and their vectors in terms of it."""
+    projected = basis.T @ images
+    θ, S = array_namespace(projected).linalg.eigh((projected + projected.T) / 2)
+    return θ, S
+
+
+def gaussian(rng: np.random.Generator, like: Array, *shape: int) -> Array:
+    """Independent N(0, 1) entries in the dtype, and on the device, of another array."""
+    entries = rng.standard_normal(shape)
+    return like.new_tensor(entries) if is_tensor(like) else entries.astype(like.dtype, copy=False)
+
+
+def _proven(
+    θ: Array,
+    S: Array,
+    matrix: Array,
+    basis: Array,
+    images: Array,
+    threshold: float,
+    residual: float,
+    settled: bool = False,
+) -> tuple[Array, Array] | None:
+    # The Ritz pairs above the threshold and one more, if they are accurate and certainly all there are.
+    xp = array_namespace(matrix)
+    spikes = int((θ > threshold).sum())
+    θ, S = θ[-spikes - 1 :], S[:, -spikes - 1 :]
+    U = basis @ S
+    errors = xp.linalg.norm(images @ S - U * θ, 2, 0)
+    wanted, accurate = errors[1:], max(residual * threshold, 1e-14 * float(θ[-1]))
+    if not spikes:  # the top value is for information only
+        wanted, accurate = errors, _TOP_RESIDUAL * float(θ[0])
+    settled = settled or float(θ[0] + errors[0]) < threshold  # else the costly part of the proof would hardly succeed
+    if not (settled and bool((wanted <= accurate).all())):
+        return None
+    certificate = (U[:, 1:] * θ[1:]) @ U[:, 1:].T  # becomes threshold·I - (matrix - UΘUᵀ), in place
+    certificate -= matrix
+    certificate.reshape(-1)[:: len(matrix) + 1] += threshold
+    return (θ, U) if _is_orthonormal(basis) and _is_positive_definite(certificate) else None
+
+
+def _is_orthonormal(basis: Array) -> bool:
+    # It is not if the Krylov space was exhausted.
+    overlap = basis.T @ basis
+    overlap.reshape(-1)[:: len(overlap) + 1] -= 1
+    return float(abs(overlap).max()) < 1e-12
+
+
+def _is_positive_definite(matrix: Array) -> bool:
+    if is_tensor(matrix):
+        return int(array_namespace(matrix).linalg.cholesky_ex(matrix).info) == 0
+    try:
+        np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return False
+    return True

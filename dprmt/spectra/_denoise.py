@@ -1,35 +1,424 @@
-"""What users call: one noisy matrix, or a named set of layers, denoised by Eq. 10."""
+"""The denoiser: singular values are shrunk above a gate, for one matrix, a batch, or the layers of many gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from dprmt._validation import ParameterError, check_real
-from dprmt.spectra._arrays import MatrixT, as_array, cast_like, check_finite, check_nonempty, detached, refuse_kernels
-from dprmt.spectra._backends import Backend
-from dprmt.spectra._denoiser import LayerDenoiser, check_method, denoise_stack, gate_of
-from dprmt.spectra._formulas import Loss
-from dprmt.spectra._labels import keeps_labels
-from dprmt.spectra._layers import LayerReport
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dprmt._validation import ParameterError, check_choice, check_real
+from dprmt.spectra._arrays import (
+    Array,
+    MatrixT,
+    array_namespace,
+    as_array,
+    cast_like,
+    check_finite,
+    check_nonempty,
+    detached,
+    keeps_labels,
+    refuse_kernels,
+    to_float64,
+)
+from dprmt.spectra._backends import GRAM_LIMIT, Backend, leading_spectrum
+from dprmt.spectra._formulas import Loss, shrunk
+from dprmt.spectra._tracy_widom import kappa_for
+
+Method = Literal["shrink", "paper"]
+BelowGate = Literal["zero", "unchanged"]
+Gate: TypeAlias = float | Callable[[tuple[int, int]], float] | None
+_BATCH_ENTRIES = 2**24  # of a stack, whose copies then take 64 MiB in float32
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """Effect of the denoiser on one layer.
+
+    Attributes
+    ----------
+    name : str
+        The name of the layer.
+    shape : tuple of int
+        Its shape.
+    top_over_edge : float or None
+        Its top singular value in units of the bulk edge; infinite if sigma is 0, None if it is not a matrix. Of
+        a large matrix with nothing above the edge it is a lower bound, as a rule within 1e-5.
+    spikes : int
+        How many of its singular values lie above the bulk edge; these are what the denoiser keeps.
+    denoised : bool
+        Whether it passed the gate and was replaced by its estimate.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    top_over_edge: float | None
+    spikes: int
+    denoised: bool
+
+    @property
+    def noisy_share(self) -> float:
+        """Share of the noise that is still in it: 0 of a denoised layer, 1 of others."""
+        return float(not self.denoised)
+
+
+def axes_of(name: str, layer: Any) -> int:
+    """The number of axes of a layer."""
+    axes = getattr(layer, "ndim", None)
+    if not isinstance(axes, int):
+        raise ParameterError(label(name), layer, "an array")
+    return axes
+
+
+def checked_matrix(name: str, layer: Array) -> Array:
+    """A layer as a matrix that can be denoised, if its entries are finite."""
+    matrix = as_array(label(name), layer)
+    check_nonempty(label(name), matrix)
+    return matrix
+
+
+def untouched(name: str, layer: Array) -> LayerReport:
+    """Of a layer that is no matrix, or a matrix without noise."""
+    shape = tuple(layer.shape)
+    is_matrix = len(shape) == 2
+    spikes = min(shape) if is_matrix else 0
+    return LayerReport(name, shape, math.inf if is_matrix else None, spikes, denoised=False)
+
+
+def batches(matrices: Mapping[str, Array], backend: Backend) -> Iterator[list[str]]:
+    """Names of layers that one call handles: one shape, dtype and device, and not too many entries."""
+    groups: dict[Any, list[str]] = defaultdict(list)
+    for name, matrix in matrices.items():
+        groups[array_namespace(matrix), matrix.dtype, matrix.device, shape_of(matrix)].append(name)
+    for (_, _, _, (m, n)), names in groups.items():
+        one_by_one = backend in ("lanczos",) or (backend == "auto" and min(m, n) > GRAM_LIMIT)
+        size = 1 if one_by_one else max(1, _BATCH_ENTRIES // (m * n))
+        for start in range(0, len(names), size):
+            yield names[start : start + size]
+
+
+def shape_of(matrix: Array) -> tuple[int, int]:
+    """Rows and columns."""
+    rows, columns = matrix.shape
+    return rows, columns
+
+
+def label(name: str) -> str:
+    """How error messages call a layer."""
+    return f"layers[{name!r}]"
+
+
+_SAFE = 2.0**-40, 2.0**40  # range of largest entries whose squares, and sums of them, are normal in float32
+FALSE_ALARM = 0.01  # of the gate that nobody chose
+NEGLIGIBLE = 1e-100  # noise so far below the data, or above, that squares would leave the range of floats
+
+
+class Way(NamedTuple):
+    """How matrices are denoised."""
+
+    keeps_norm: bool
+    zeroes: bool
+    """Whether a matrix below the gate becomes 0."""
+    loss: Loss
+    backend: Backend
+
+
+def checked_way(method: str, below_gate: str | None, loss: str, backend: str) -> Way:
+    """The choices of `denoise`, checked."""
+    check_choice("method", method, get_args(Method))
+    below = ("unchanged" if method == "paper" else "zero") if below_gate is None else below_gate
+    check_choice("below_gate", below, get_args(BelowGate))
+    check_choice("loss", loss, get_args(Loss))
+    check_choice("backend", backend, get_args(Backend))
+    return Way(method == "paper", below == "zero", loss, backend)  # type: ignore[arg-type]
+
+
+class _Batch(NamedTuple):
+    """Matrices that one call handles."""
+
+    labels: dict[str, str]
+    """By name, how error messages call it."""
+    shape: tuple[int, int]
+    kappa: float
+
+
+class _Plan(NamedTuple):
+    """What of a gradient does not change from step to step."""
+
+    looks: list[tuple[Any, ...]]
+    """Name, type, shape, dtype and device of every layer."""
+    matrices: list[str]
+    batches: list[_Batch]
+    untouched: dict[str, LayerReport]
+    """Of every layer, as if none were denoised."""
+    lasts: bool
+    """Whether there is no more to a layer than its looks, which the next gradient's may have again."""
+
+
+class LayerDenoiser:
+    """`denoise_layers` for many gradients: of layers that look as they did before, only the numbers are looked at.
+
+    Parameters
+    ----------
+    kappa, method, below_gate, loss, backend
+        As in `denoise_layers`.
+
+    Raises
+    ------
+    ParameterError
+        If a choice is unknown.
+
+    Formal guarantees
+    -----------------
+    As in `denoise_layers`: nothing of one gradient but names, types, shapes, dtypes and devices is kept for the next.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> noise = np.random.default_rng(0).standard_normal((2, 16, 256))
+    >>> denoiser = LayerDenoiser(kappa=1.1)
+    >>> [denoiser({"weight": step}, sigma=1.0)[1]["weight"].denoised for step in noise]
+    [False, False]
+    """
+
+    def __init__(
+        self,
+        kappa: Gate = None,
+        *,
+        method: Method = "shrink",
+        below_gate: BelowGate | None = None,
+        loss: Loss = "frobenius",
+        backend: Backend = "auto",
+    ) -> None:
+        self._kappa, self._how = kappa, checked_way(method, below_gate, loss, backend)
+        self._plan: _Plan | None = None
+
+    def __call__(
+        self, layers: Mapping[str, MatrixT], sigma: float | Mapping[str, float]
+    ) -> tuple[dict[str, MatrixT], dict[str, LayerReport]]:
+        """Denoise one gradient.
+
+        Parameters
+        ----------
+        layers, sigma
+            As in `denoise_layers`.
+
+        Returns
+        -------
+        layers, report : dict
+            As from `denoise_layers`.
+
+        Raises
+        ------
+        ParameterError
+            As `denoise_layers` does.
+        """
+        if not isinstance(layers, Mapping):
+            raise ParameterError("layers", type(layers), "a mapping of names to arrays")
+        looks = [
+            (n, type(x), *(getattr(x, key, None) for key in ("shape", "dtype", "device"))) for n, x in layers.items()
+        ]
+        plan = self._plan if self._plan is not None and self._plan.looks == looks else self._planned(layers, looks)
+        sigmas = sigma_by_name(plan.matrices, sigma)
+        result, report = dict(layers), dict(plan.untouched)
+        matrices = layers if plan.lasts else {name: as_array(label(name), layers[name]) for name in plan.matrices}
+        for batch in plan.batches:
+            noisy = [name for name in batch.labels if sigmas[name] > 0]
+            for name in batch.labels.keys() - noisy:
+                check_finite(batch.labels[name], matrices[name])
+            if not noisy:
+                continue
+            outcome = denoise_stack(
+                stack_of([matrices[name] for name in noisy]),
+                [sigmas[name] for name in noisy],
+                [batch.kappa] * len(noisy),
+                self._how,
+                [batch.labels[name] for name in noisy],
+                scratch=len(noisy) > 1,
+            )
+            denoised = cast_like(outcome.matrices, matrices[noisy[0]])
+            if self._how.zeroes:
+                result.update((name, 0 * detached(matrices[name])) for name in noisy)
+            result.update(zip((noisy[i] for i in outcome.changed), denoised, strict=True))
+            for i, name in enumerate(noisy):
+                top, spikes = outcome.top_over_edge[i], outcome.spikes[i]
+                report[name] = LayerReport(name, batch.shape, top, spikes, i in outcome.changed)
+        return result, report
+
+    def _planned(self, layers: Mapping[str, Any], looks: list[tuple[Any, ...]]) -> _Plan:
+        found = {name: checked_matrix(name, layer) for name, layer in layers.items() if axes_of(name, layer) == 2}
+        kappas = {shape: gate_of(shape, self._kappa) for shape in {shape_of(matrix) for matrix in found.values()}}
+        shapes = {name: shape_of(matrix) for name, matrix in found.items()}
+        together = [
+            _Batch({name: label(name) for name in names}, shapes[names[0]], kappas[shapes[names[0]]])
+            for names in batches(found, self._how.backend)
+        ]
+        reports = {name: untouched(name, layer) for name, layer in layers.items()}
+        plan = _Plan(looks, list(found), together, reports, all(found[name] is layers[name] for name in found))
+        if plan.lasts:
+            self._plan = plan
+        return plan
+
+
+def gate_of(shape: tuple[int, int], kappa: Gate) -> float:
+    """κ for matrices of a shape."""
+    if kappa is None:
+        return kappa_for(shape, FALSE_ALARM)
+    if callable(kappa):
+        return check_real(f"kappa({shape})", kappa(shape), low=1.0)
+    return check_real("kappa", kappa, low=1.0)
+
+
+def sigma_by_name(names: list[str], sigma: float | Mapping[str, float]) -> dict[str, float]:
+    """The noise level of every matrix."""
+    if not isinstance(sigma, Mapping):
+        return dict.fromkeys(names, check_real("sigma", sigma, low=0.0))
+    for name in names:
+        if name not in sigma:
+            raise ParameterError("sigma", sorted(sigma), f"given for every matrix, also for {name!r}")
+    return {name: check_real(f"sigma[{name!r}]", sigma[name], low=0.0) for name in names}
+
+
+def stack_of(matrices: list[Array]) -> Array:
+    """Matrices of one shape in one array."""
+    return matrices[0][None] if len(matrices) == 1 else array_namespace(matrices[0]).stack(matrices)
+
+
+class DenoisedStack(NamedTuple):
+    """What became of a stack of matrices."""
+
+    changed: list[int]
+    """Positions of the matrices that passed the gate."""
+    matrices: Array
+    """Their denoised versions, shape (len(changed), m, n), computed in float32 or wider; all fit the stack's dtype."""
+    top_over_edge: list[float]
+    """Top singular value in units of the bulk edge, of every matrix."""
+    spikes: list[int]
+    """Number of singular values above the bulk edge, of every matrix."""
+
+
+def denoise_stack(
+    stack: Array,
+    sigmas: Sequence[float],
+    kappas: Sequence[float],
+    how: Way,
+    names: Sequence[str],
+    scratch: bool = False,
+) -> DenoisedStack:
+    """Denoise matrices of one shape, each with its own noise level and gate; into ``stack`` if it is scratch."""
+    shape = m, n = tuple(stack.shape[-2:])
+    y, unit = in_safe_range(stack, names)
+    xp = array_namespace(y)
+    σ, κ = (xp.asarray(numbers, dtype=xp.float64, device=y.device) for numbers in (sigmas, kappas))
+    with np.errstate(over="ignore"):
+        σ = xp.clip(σ / to_float64(unit), NEGLIGIBLE, 1 / NEGLIGIBLE)
+    b = σ * (math.sqrt(m) + math.sqrt(n))
+    s, vectors, others = leading_spectrum(y if m <= n else y.mT, b, how.backend)
+    η = shrunk(s / σ[:, None], shape, 1.0, how.loss) * σ[:, None]
+    norm = xp.sqrt((η * η).sum(-1))
+    passed = s[:, 0] >= κ * b
+    if how.keeps_norm:
+        passed = passed & (norm > 0)
+    changed = [i for i, passes in enumerate(passed.tolist()) if passes]
+    top_over_edge, spikes = (s[:, 0] / b).tolist(), (s > b[:, None]).sum(-1).tolist()
+    if len(changed) < len(y):
+        y, unit, s, η, norm, vectors = (part[changed] for part in (y, unit, s, η, norm, vectors))
+        others, scratch = others if others is None else others[changed], True
+    scale = xp.ones_like(norm)
+    if how.keeps_norm:
+        rows = to_float64(xp.linalg.norm(y, 2, -1))
+        scale = xp.sqrt((rows**2).sum(-1)) / norm
+    weights = η / xp.where(s > 0, s, 1.0) * scale[:, None]
+    out = y if scratch else None
+    if others is None:
+        matrices = reweight(y, vectors, cast_like(weights, y), out)
+    else:
+        matrices = _recomposed(m <= n, vectors, cast_like(weights * s, y), others, out)
+    if xp.finfo(stack.dtype).max < xp.finfo(y.dtype).max or bool((unit != 1).any()):
+        matrices = representable(matrices, unit, 1 / scale, stack.dtype, [names[i] for i in changed])
+    return DenoisedStack(changed, matrices, top_over_edge, spikes)
+
+
+def in_safe_range(stack: Array, names: Sequence[str]) -> tuple[Array, Array]:
+    """The matrices in float32 or float64, each in units of a power of two, and the units.
+
+    These are near the top entry for all if one of them is so large or small that its squares might leave the
+    range, else 1.
+    """
+    xp = array_namespace(stack)
+    y = stack if xp is np else stack.detach()
+    if not 4 <= y.dtype.itemsize <= 8:
+        y = xp.asarray(y, dtype=xp.float32 if y.dtype.itemsize < 4 else xp.float64)
+    peaks = xp.maximum(xp.amax(y, (-2, -1)), -xp.amin(y, (-2, -1)))
+    largest = peaks.tolist()
+    if not math.isfinite(sum(largest)):
+        bad = next(i for i, peak in enumerate(largest) if not math.isfinite(peak))
+        raise ParameterError(names[bad], largest[bad], "finite in every entry")
+    if _SAFE[0] < min(largest) and max(largest) < _SAFE[1]:
+        return y, xp.ones_like(peaks)
+    unit = xp.ldexp(xp.ones_like(peaks), xp.frexp(peaks)[1] - 1)
+    return y / unit[:, None, None], unit
+
+
+def reweight(y: Array, vectors: Array, weights: Array, out: Array | None) -> Array:
+    """``U diag(w) Uᵀ Y`` for wide matrices, ``Y V diag(w) Vᵀ`` for tall ones."""
+    weighted = vectors * weights[:, None, :]
+    wide = y.shape[-2] <= y.shape[-1]
+    left, right = (weighted, vectors.mT @ y) if wide else (y @ vectors, weighted.mT)
+    return array_namespace(y).matmul(left, right, out=out)
+
+
+def _recomposed(wide: bool, vectors: Array, values: Array, others: Array, out: Array | None) -> Array:
+    # ``U diag(η) Vᵀ``, or its transpose.
+    scaled = vectors * values[:, None, :]
+    left, right = (scaled, others) if wide else (others.mT, scaled.mT)
+    return array_namespace(left).matmul(left, right, out=out)
+
+
+def representable(matrices: Array, unit: Array, fallback: Array, dtype: Any, names: Sequence[str]) -> Array:
+    """Matrices back from their units, each times its fallback factor if it would otherwise leave the range.
+
+    Returns: ``matrices`` itself, with entries that are finite in ``dtype``.
+    """
+    xp = array_namespace(matrices)
+    unit = to_float64(unit)
+    as_they_are = bool((unit == 1).all())
+    if len(matrices) == 0 or (as_they_are and xp.finfo(dtype).max >= xp.finfo(matrices.dtype).max):
+        return matrices
+    peaks = to_float64(xp.maximum(xp.amax(matrices, (-2, -1)), -xp.amin(matrices, (-2, -1))))
+    limit = float(xp.finfo(dtype).max)
+    with np.errstate(over="ignore"):
+        factors = xp.where(peaks * unit <= limit, unit, unit * to_float64(fallback))
+        reached = (peaks * factors).tolist()
+    for name, peak in zip(names, reached, strict=True):
+        if peak > limit:
+            allowed = f"a matrix whose denoised version fits {dtype}, entries up to {limit:g}; its largest entry"
+            raise ParameterError(name, peak, allowed)
+    if not bool((factors == 1).all()):
+        matrices *= cast_like(factors, matrices)[:, None, None]
+    return matrices
 
 
 @keeps_labels
 def denoise(
     matrix: MatrixT,
-    sigma: float,
+    sigma: float | ArrayLike,
     kappa: float | None = None,
-    norm_correction: bool = True,
     *,
+    method: Method = "shrink",
+    below_gate: BelowGate | None = None,
     loss: Loss = "frobenius",
     backend: Backend = "auto",
 ) -> MatrixT:
-    """Denoise a noisy gradient matrix, or leave it alone if nothing in it stands out from the noise.
+    """Estimate the clean matrix X from a noisy one, ``Y = X + σW``.
 
-    With s₁ the top singular value of Y, b the bulk edge and Ŷ the matrix Y with its singular values shrunk by
-    `shrink` (those at and below the edge to 0):
-
-    - ``s₁ < κ·b``: Y, unchanged to the last bit;
-    - otherwise: ``Ŷ·‖Y‖/‖Ŷ‖``, or Ŷ itself without ``norm_correction``.
+    Let s₁ be the top singular value of Y, b the bulk edge and X̂ the matrix Y with its singular values shrunk by
+    `shrink`, those at and below the edge to 0. If ``s₁ >= κ·b``, Y passes the gate and the answer is X̂ with
+    ``method="shrink"`` and ``X̂·‖Y‖/‖X̂‖`` with ``method="paper"``. The latter is as long as Y and no estimate of X.
 
     Parameters
     ----------
@@ -38,27 +427,32 @@ def denoise(
         matrices. Work is done in float64 for float64, else in float32, the gate and the shrinkage always in
         float64. It is outside automatic differentiation; keep it out of autocast regions, which would round
         its products.
-    sigma : float
+    sigma : float or array of shape (...)
         Standard deviation of one entry of the noise, >= 0, in the units of the matrix: σ_DP·C/|B|, not the
-        noise multiplier. With 0 there is nothing to remove and the matrix comes back as it is.
+        noise multiplier; one for all matrices of a batch, or one each, as `estimate_sigma` returns. With 0 there is
+        nothing to remove and the matrix comes back as it is.
     kappa : float, optional
-        κ >= 1, the gate in units of the bulk edge; 1.02 is the paper's. By default that of `kappa_for` for the shape,
-        which noise alone passes in 1 % of draws.
-    norm_correction : bool
-        Whether to give the shrunk matrix the Frobenius norm of the noisy one; then improvements of the layers
-        add up to one of the whole gradient (`block_cosine`). False is the paper's ablation. A matrix whose
-        rescaled version would leave the range of its dtype, as large float16 entries can, is not rescaled.
+        κ >= 1, the gate in units of the bulk edge; 1.02 is that of Eq. 10. By default that of `kappa_for` for the
+        shape, which noise alone passes in 1 % of draws.
+    method : {"shrink", "paper"}
+        "shrink" is the estimate of the clean matrix. "paper" is Eq. 10: the estimate scaled to the Frobenius norm of
+        the noisy matrix; then improvements of the layers add up to one of the whole gradient (`block_cosine`). A
+        matrix whose rescaled version would leave the range of its dtype, as large float16 entries can, is not
+        rescaled.
+    below_gate : {"zero", "unchanged"}, optional
+        What becomes of a matrix that does not pass the gate. "zero", the default of "shrink", is the estimate of a
+        matrix in which nothing is detected. "unchanged", the default of "paper", is Y to the last bit.
     loss : {"frobenius", "operator", "nuclear"}
         The shrinker. The paper's is Frobenius. Only "nuclear" shrinks values next to the edge to 0, so that a
-        matrix that passes the gate may have nothing left to rescale; it is then returned unchanged.
-    backend : {"auto", "gram", "lanczos", "products", "svd"}
+        matrix that passes the gate may have nothing left to rescale; it then counts as below the gate.
+    backend : {"auto", "gram", "lanczos", "svd"}
         How to find the singular values; "auto" goes by the shape, see `dprmt.spectra._backends`.
 
     Returns
     -------
     array, shape (..., m, n)
-        In the form, dtype and device of ``matrix``. The same object, not a copy, if no matrix passes the
-        gate.
+        In the form, dtype and device of ``matrix``. The same object, not a copy, if nothing
+        changes.
 
     Raises
     ------
@@ -76,52 +470,66 @@ def denoise(
 
     References
     ----------
-    Eq. 10 of arXiv:2510.01137v3 with the shrinker of Eq. 9; appendix H.2 without norm correction.
+    Eq. 9 of arXiv:2510.01137v3 and Eq. 10 for ``method="paper"``; Gavish & Donoho (2017), arXiv:1405.7511v2.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from dprmt.spectra._alignment import cosine_similarity
     >>> rng = np.random.default_rng(0)
     >>> clean = 60 * np.outer(np.eye(16)[0], np.ones(256) / 16)
     >>> noisy = clean + rng.standard_normal((16, 256))  # bulk edge: 20
-    >>> denoised = denoise(noisy, sigma=1.0)
-    >>> round(cosine_similarity(noisy, clean), 2), round(cosine_similarity(denoised, clean), 2)
-    (0.68, 0.96)
+    >>> error = lambda estimate: round(float(np.linalg.norm(estimate - clean) / np.linalg.norm(clean)), 2)
+    >>> error(noisy), error(denoise(noisy, sigma=1.0)), error(denoise(noisy, sigma=1.0, method="paper"))
+    (1.06, 0.27, 0.51)
     >>> noise = noisy - clean
-    >>> denoise(noise, sigma=1.0) is noise
-    True
+    >>> bool(denoise(noise, sigma=1.0).any()), denoise(noise, sigma=1.0, method="paper") is noise
+    (False, True)
     """
     array = as_array("matrix", matrix)
     if array.ndim < 2:
         raise ParameterError("matrix", tuple(array.shape), "a matrix or a stack of matrices, shape (..., m, n)")
     check_nonempty("matrix", array)
     refuse_kernels("matrix", array)
-    σ = check_real("sigma", sigma, low=0.0)
+    how = checked_way(method, below_gate, loss, backend)
     κ = gate_of((int(array.shape[-2]), int(array.shape[-1])), kappa)
-    check_method(loss, backend)
-    if σ == 0:
-        check_finite("matrix", array)
-        return array
+    sigmas = _sigmas(sigma, tuple(array.shape[:-2]))
+    noisy = [i for i, σ in enumerate(sigmas) if σ > 0]
     stack = array.reshape(-1, *array.shape[-2:])
-    size = len(stack)
-    result = denoise_stack(stack, [σ] * size, [κ] * size, norm_correction, loss, backend, ["matrix"] * size)
-    if not result.changed:
+    if len(noisy) < len(stack):
+        check_finite("matrix", array)
+    if not noisy:
         return array
-    if len(result.changed) < size:
-        whole = detached(stack) * 1.0
-        whole[result.changed] = cast_like(result.matrices, array)
-    else:
-        whole = cast_like(result.matrices, array)
+    some = stack if len(noisy) == len(stack) else stack[noisy]
+    names = ["matrix"] * len(noisy)
+    result = denoise_stack(some, [sigmas[i] for i in noisy], [κ] * len(noisy), how, names)
+    if not result.changed and not how.zeroes:
+        return array
+    if len(result.changed) == len(stack):
+        return cast_like(result.matrices, array).reshape(array.shape)
+    whole = detached(stack) * 1.0
+    if how.zeroes:
+        whole[noisy] = 0.0
+    whole[[noisy[i] for i in result.changed]] = cast_like(result.matrices, array)
     return whole.reshape(array.shape)
+
+
+def _sigmas(sigma: Any, batch: tuple[int, ...]) -> list[float]:
+    # One for each matrix of a batch.
+    if getattr(sigma, "ndim", 0) == 0 and not isinstance(sigma, (list, tuple)):
+        return [check_real("sigma", float(sigma) if hasattr(sigma, "ndim") else sigma, low=0.0)] * math.prod(batch)
+    values = detached(as_array("sigma", sigma))
+    if tuple(values.shape) != batch:
+        raise ParameterError("sigma", tuple(values.shape), f"a number, or one for each matrix: of shape {batch}")
+    return [check_real("sigma", value, low=0.0) for value in values.reshape(-1).tolist()]
 
 
 def denoise_layers(
     layers: Mapping[str, MatrixT],
     sigma: float | Mapping[str, float],
-    kappa: float | Callable[[tuple[int, int]], float] | None = None,
-    norm_correction: bool = True,
+    kappa: Gate = None,
     *,
+    method: Method = "shrink",
+    below_gate: BelowGate | None = None,
     loss: Loss = "frobenius",
     backend: Backend = "auto",
 ) -> tuple[dict[str, MatrixT], dict[str, LayerReport]]:
@@ -141,17 +549,19 @@ def denoise_layers(
     kappa : float or callable, optional
         The gate in units of the bulk edge, >= 1, or a function of the shape (m, n) that gives it, such as
         `kappa_for` with a fixed false-alarm rate. By default that of 1 % for every shape, as in `denoise`.
-    norm_correction : bool
+    method : {"shrink", "paper"}
         As in `denoise`.
+    below_gate : {"zero", "unchanged"}, optional
+        As in `denoise`. For a gradient that an optimizer takes choose "unchanged": zeros would freeze the layer.
     loss : {"frobenius", "operator", "nuclear"}
         As in `denoise`.
-    backend : {"auto", "gram", "lanczos", "products", "svd"}
+    backend : {"auto", "gram", "lanczos", "svd"}
         As in `denoise`.
 
     Returns
     -------
     layers : dict
-        The same names in the same order. A layer that was not denoised is the same object, not a copy.
+        The same names in the same order. A layer that did not change is the same object, not a copy.
     report : dict of LayerReport
         By name, in the same order.
 
@@ -176,10 +586,10 @@ def denoise_layers(
     >>> rng = np.random.default_rng(0)
     >>> noise = {"lora_A": rng.standard_normal((16, 256)), "bias": rng.standard_normal(16)}
     >>> noisy = noise | {"lora_B": 4 * np.ones((256, 16)) + rng.standard_normal((256, 16))}
-    >>> denoised, report = denoise_layers(noisy, sigma=1.0)
+    >>> denoised, report = denoise_layers(noisy, sigma=1.0, below_gate="unchanged")
     >>> [name for name in noisy if denoised[name] is noisy[name]]
     ['lora_A', 'bias']
     >>> report["lora_B"].denoised, round(report["lora_B"].top_over_edge, 1)
     (True, 12.9)
     """
-    return LayerDenoiser(kappa, norm_correction, loss=loss, backend=backend)(layers, sigma)
+    return LayerDenoiser(kappa, method=method, below_gate=below_gate, loss=loss, backend=backend)(layers, sigma)

@@ -22,10 +22,10 @@ from dprmt.spectra._phase_transition import (
     bulk_edge,
     detection_threshold,
     predicted_spectrum,
+    shrink,
     spike_map_inverse,
     vector_overlaps,
 )
-from dprmt.spectra._shrinkage import shrink
 from dprmt.spectra._tracy_widom import false_alarm_rate, kappa_for
 
 Floats = NDArray[np.float64]

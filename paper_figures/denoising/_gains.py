@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from dprmt.spectra import (
-    blend,
     bulk_edge,
     denoise,
     detection_threshold,
@@ -25,6 +24,7 @@ from dprmt.spectra import (
     vector_overlaps,
 )
 from paper_figures._verdict import Interval, mean_interval
+from paper_figures.shrinkers import blend
 
 STRENGTHS = (0.7, 2.0)
 """λ₁ of g over the detection threshold of a gradient's noise."""
@@ -83,7 +83,7 @@ def measured(curvature: Curvature, strength: float, seed: int = 0, draws: int = 
             y = g + level * noise
             for name, d in (
                 (prefix.strip() or "noisy", y),
-                (f"{prefix}gate", denoise(y, level, _GATE, norm_correction=False)),
+                (f"{prefix}gate", denoise(y, level, _GATE, below_gate="unchanged")),
                 (f"{prefix}blend", blend(y, level)),
             ):
                 values[name].append([float((g * d).sum()), float(d.square().sum()), curvature.along(d)])

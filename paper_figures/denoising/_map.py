@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from dprmt.accounting import DPSGD, calibrate
-from dprmt.spectra import detection_batch
 from dprmt.training.data import TaskData
 from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingStep
 from dprmt.training.harness import ItemTask, Observer, run_in_memory
 from dprmt.training.models import LoadedModel
 from dprmt.training.recipes import Recipe, load_recipe
 from paper_figures._needs import data_file
+from paper_figures.shrinkers import detection_batch
 
 EPSILONS = (1.0, 3.0, 6.7)
 NOISES = (0.5, 1.0, 2.0)

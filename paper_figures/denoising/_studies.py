@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dprmt.training.recipes import Recipe, load_recipe
+from paper_figures import shrinkers  # noqa: F401 (registers "blend")
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "none": {"denoising.method": "none"},

@@ -9,8 +9,9 @@ from typing import Literal
 
 import torch
 
-from dprmt.spectra import blend, denoise, momentum_noise_scale, spiked_polar
+from dprmt.spectra import denoise, momentum_noise_scale
 from paper_figures.digits._networks import Weights, is_matrix
+from paper_figures.shrinkers import blend, spiked_polar
 
 Filter = Literal["none", "gate", "gate without norm", "blend", "blend without norm"]
 
@@ -163,7 +164,8 @@ def _filtered(value: torch.Tensor, name: str, how: Filter, sigma: float) -> torc
         return value
     if how.startswith("blend"):
         return blend(value, sigma, how == "blend")
-    return denoise(value, sigma, _PAPER_GATE, how == "gate")
+    method: Literal["paper", "shrink"] = "paper" if how == "gate" else "shrink"
+    return denoise(value, sigma, _PAPER_GATE, method=method, below_gate="unchanged")
 
 
 def _running(average: Weights, new: Weights, decay: float) -> Weights:

@@ -121,7 +121,7 @@ def _spectrum(clean: torch.Tensor, noisy: torch.Tensor, sigma: float) -> dict[st
     threshold = detection_threshold(shape, sigma)
     expected = float(spike_map(top, shape, sigma)) if top > threshold else bulk_edge(shape, sigma)
     quiet, heard = _quieter(clean)
-    matrices = {"clean": clean, "noisy": noisy, "heard": heard, "denoised": denoise(heard, quiet, 1.02)}
+    matrices = {"clean": clean, "noisy": noisy, "heard": heard, "denoised": denoise(heard, quiet, 1.02, method="paper")}
     return {
         "signal": top / threshold,
         "top": float(torch.linalg.matrix_norm(noisy, 2)) / expected,
@@ -143,7 +143,7 @@ def _shown(clean: Gradients, noisy: Gradients, sigma: float) -> dict[str, Any]:
     strength = {n: float(torch.linalg.matrix_norm(m, 2)) / m.numel() ** 0.25 for n, m in seen.items()}
     name = max(strength, key=lambda n: strength[n])
     quiet, heard = _quieter(seen[name])
-    unscaled = denoise(heard, quiet, 1.02, norm_correction=False)
+    unscaled = denoise(heard, quiet, 1.02, below_gate="unchanged")
     matrices = {"clean": seen[name], "noisy": noisy[name], "heard": heard, "denoised": unscaled}
     values = {key: torch.linalg.svdvals(matrix).tolist() for key, matrix in matrices.items()}
     return {"layer": name, "shape": list(seen[name].shape), "sigma": sigma, "quiet": quiet, **values}
@@ -154,9 +154,9 @@ def _costs(noisy: Gradients, sigma: float) -> dict[str, float]:
     matrices = {name: matrix for name, matrix in noisy.items() if matrix.ndim == 2}
     began = time.process_time()
     for name, matrix in matrices.items():
-        denoise_layers({name: matrix}, sigma, 1.02)
+        denoise_layers({name: matrix}, sigma, 1.02, method="paper")
     middle = time.process_time()
-    denoise_layers(matrices, sigma, 1.02)
+    denoise_layers(matrices, sigma, 1.02, method="paper")
     return {"one by one": middle - began, "batched": time.process_time() - middle}
 
 

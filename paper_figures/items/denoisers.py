@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from dprmt.spectra import blend_layers, cosine_similarity, denoise, detection_threshold
+from dprmt.spectra import cosine_similarity, denoise, detection_threshold
 from paper_figures._picture import picture
 from paper_figures._reproduction import Found, Item, Row, Scale
+from paper_figures.shrinkers import blend_layers
 
 SHAPE, SIGMA, DRAWS = (32, 256), 1.0, 6
 STRENGTHS = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
 RANKS = (1, 2, 4, 8, 16)
 DENOISERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "the paper's (Frobenius)": lambda noisy: np.asarray(denoise(noisy, SIGMA, 1.02)),
-    "operator loss": lambda noisy: np.asarray(denoise(noisy, SIGMA, 1.02, loss="operator")),
-    "nuclear loss": lambda noisy: np.asarray(denoise(noisy, SIGMA, 1.02, loss="nuclear")),
+    "the paper's (Frobenius)": lambda noisy: np.asarray(denoise(noisy, SIGMA, 1.02, method="paper")),
+    "operator loss": lambda noisy: np.asarray(denoise(noisy, SIGMA, 1.02, method="paper", loss="operator")),
+    "nuclear loss": lambda noisy: np.asarray(denoise(noisy, SIGMA, 1.02, method="paper", loss="nuclear")),
     "blended": lambda noisy: np.asarray(blend_layers({"layer": noisy}, SIGMA)[0]["layer"]),
 }
 

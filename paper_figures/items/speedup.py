@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from dprmt.training.recipes import load_recipe
+from paper_figures import shrinkers  # noqa: F401 (registers "blend")
 from paper_figures._measured import ABOVE_ZERO, mean_row
 from paper_figures._picture import picture
 from paper_figures._pieces import Pieces

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from paper_figures import shrinkers  # noqa: F401 (registers "blend")
 from paper_figures.long_runs._comparison import run_comparison
 from paper_figures.studies import MetricCurve, null_speedups, speedups
 

@@ -122,7 +122,7 @@ def one_step_improvements(
                 P = 1 / (v.sqrt() + stability * σ)
                 if method == "adambc":
                     P = 1 / (v - σ**2).clamp_min(stability * σ**2).sqrt()
-                s = denoise(noisy, σ, kappa) if method == "denoised" else noisy
+                s = denoise(noisy, σ, kappa, method="paper") if method == "denoised" else noisy
                 α = τ * float(g.norm()) / (λ * float(P.max()) * float(s.norm()))
                 found = adam_improvement_bound(
                     g.flatten(), s.flatten(), P.flatten(), quadratic.curvature, α, largest_curvature=λ * (1 + 1e-9)

@@ -24,17 +24,12 @@ from dprmt.accounting.composition import (
     Curve,
     DeltaAtEpsilon,
     DeltaCurve,
-    FewFrequencies,
-    _few_frequencies,
     _level,
     loss_drift,
-    tilt_for_delta,
 )
 from dprmt.accounting.composition import _composed_loss as _composition
 from dprmt.accounting.composition._composed_loss import chernoff, composed, tilt_for_epsilon, window
-from dprmt.accounting.composition._few_frequencies import SmoothCurve
 from dprmt.accounting.composition._one_step_curve import OneStepCurve
-from dprmt.accounting.composition._split_curve import SplitCurve
 from dprmt.accounting.pairs import AllocationEpoch, LossCells, LossPMF, PublicPair, _discretization
 
 EPS = float(np.finfo(np.float64).eps)
@@ -70,23 +65,7 @@ def by_fft(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
     return DeltaCurve(composed([(law, steps)], tilt, window([(law, steps)], tilt)), epsilon)
 
 
-def by_frequencies(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
-    tilt = tilt_for_epsilon([(law, steps)], epsilon)
-    return SmoothCurve(FewFrequencies(law, np.array([float(steps)]), tilt), 0.0, side)
-
-
-def by_small_losses(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
-    del epsilon
-    return SplitCurve(law, steps, int(law.index[law.mass > 0][-1]), 1, side, 1e-3)
-
-
-def by_large_losses(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
-    del epsilon
-    last = int(law.index[law.mass > 0][-1])
-    return SplitCurve(law, steps, last - 1, 1, side, 1e-3)
-
-
-CURVES = pytest.mark.parametrize("curve_of", [by_fft, by_frequencies, by_small_losses, by_large_losses])
+CURVES = pytest.mark.parametrize("curve_of", [by_fft])
 
 
 def check(curve_of: Callable[..., Curve], law: LossPMF, steps: int, epsilon: float, exact: float) -> None:
@@ -104,21 +83,6 @@ def test_masses_as_wrong_as_differences_of_tails_may_be(curve_of, sign) -> None:
     truth = even_masses()
     wrong = truth + sign * 60 * EPS * np.cumsum(truth[::-1])[::-1]
     check(curve_of, law_of(wrong), STEPS, EPSILON, exact_delta(STEPS, EPSILON))
-
-
-@SIGNS
-def test_masses_as_wrong_as_roundings_of_their_smaller_tail_may_be(sign, monkeypatch) -> None:
-    """(F6): of a law that says so, each is off by nearly 64 roundings of the mass from there on, or up to there.
-
-    At an ε where all masses count alike; what else is charged is set to nothing.
-    """
-    epsilon, truth = 0.05, even_masses()
-    tails = np.minimum(np.cumsum(truth), np.cumsum(truth[::-1])[::-1])
-    wrong = replace(law_of(truth + sign * 60 * EPS * tails), two_sided=True)
-    monkeypatch.setattr(_few_frequencies, "_MOST_POINTS", 16)
-    monkeypatch.setattr(FewFrequencies, "_rounding", lambda self, kappa: np.zeros(self.counts.size))
-    monkeypatch.setattr(_composition, "_LOG_OUTSIDE", -70.0)
-    check(by_frequencies, wrong, STEPS, epsilon, exact_delta(STEPS, epsilon))
 
 
 @SIGNS
@@ -232,36 +196,6 @@ def test_what_lies_outside_a_trade_off_s_window_is_charged(monkeypatch) -> None:
     band = DPSGD(NOISE, Poisson(1.0)).trade_off(steps=GAUSSIAN_STEPS, alpha=ALPHA)
     exact = gdp_trade_off(math.sqrt(GAUSSIAN_STEPS) / NOISE, ALPHA)
     assert np.all((band.lower <= exact) & (exact <= band.upper))
-
-
-@pytest.mark.parametrize("longest_fft", [2**21, 16])
-def test_frequencies_that_are_left_out_are_charged(longest_fft, monkeypatch) -> None:
-    """(F4), (F6): few are kept of those that are seen, and the sum of the others is as large as it may be."""
-    monkeypatch.setattr(_few_frequencies, "_MOST_POINTS", longest_fft)
-    monkeypatch.setattr(_few_frequencies, "_LOG_NOTHING", -3.0)
-    tilt = tilt_for_epsilon([(walk_law(), 1000)], 0.05)
-    for side in ("lower", "upper"):
-        curve = SmoothCurve(FewFrequencies(walk_law(), np.array([1000.0]), tilt), 0.0, side)
-        for epsilon in np.linspace(-0.02, 0.08, 21).tolist():
-            low, high = curve.delta_bounds(epsilon)
-            assert low <= delta_of_walk(1000, epsilon) <= high
-
-
-@SIGNS
-def test_a_root_that_is_wrong_is_not_believed(sign, monkeypatch) -> None:
-    """(F4): an ε is answered only where the bound on δ holds."""
-    steps, delta = 10**4, 1e-3
-    root = FewFrequencies._root
-
-    def wrong(self: FewFrequencies, asked: Any) -> Any:
-        found, rough = root(self, asked)
-        return found * (1.0 + sign * 1e-3), rough
-
-    monkeypatch.setattr(FewFrequencies, "_root", wrong)
-    tilt = tilt_for_delta([(walk_law(), steps)], delta)
-    loss = FewFrequencies(walk_law(), np.array([float(steps)]), tilt)
-    assert delta_of_walk(steps, SmoothCurve(loss, 0.0, "upper").epsilon_above(delta)) <= delta
-    assert delta_of_walk(steps, SmoothCurve(loss, 0.0, "lower").epsilon_below(delta)) >= delta
 
 
 @pytest.fixture(params=[-1.0, 1.0])

@@ -13,7 +13,7 @@ from scipy.special import log_ndtr, ndtr
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, PrivacyCurve, RandomAllocation, compose
-from dprmt.accounting.composition import FewFrequencies, InconsistentBoundsError, TooManyFrequenciesError
+from dprmt.accounting.composition import InconsistentBoundsError
 from dprmt.accounting.pairs import LossPMF
 from dprmt.accounting.questions._step_counts import Brackets, one_by_one
 
@@ -125,46 +125,6 @@ def small_law(infinite=0.0):
     mass = np.exp(-(((index - 8) / 14.0) ** 2))
     mass *= (1.0 - infinite) / mass.sum()
     return LossPMF(index, mass, 0.02, infinite)
-
-
-def test_a_few_frequencies_give_the_sum():
-    """δ on and off the grid, by (F4), against convolution; its error bound is small, and would notice a wrong tilt."""
-    law, counts = small_law(), np.arange(20.0, 41.0)
-    few = FewFrequencies(law, counts, 3.0)
-    assert few.frequency.size < few.size / 8
-    rows = np.array([0, 7, 20])
-    sharpest = math.inf
-    for epsilon in (2.5, 5.6, 5.617, 9.4321):
-        plain, weighted = few.parts(few.terms(rows), np.full(3, epsilon))
-        scale = np.exp(few.log_scale[rows] - few.tilt * epsilon)
-        for found, error, count in zip(scale * (plain - weighted), scale * few.error[rows], counts[rows], strict=True):
-            truth = literal_delta(law, int(count), epsilon)
-            assert abs(found - truth) <= error
-            sharpest = min(sharpest, error / truth)
-    assert sharpest < 1e-7
-
-
-@pytest.mark.parametrize("infinite", [0.0, 1e-9])
-def test_roots_are_certified(infinite):
-    """δ at the bound from above is at most what was asked for, and at that from below at least; both are close."""
-    law, counts = small_law(infinite), np.arange(20.0, 41.0)
-    few = FewFrequencies(law, counts, 5.0)
-    for delta in (1e-3, 1e-6):
-        above, below = few.epsilon_bound(delta, upper=True), few.epsilon_bound(delta, upper=False)
-        assert np.all(below < above)
-        for row in (0, 10, 20):
-            lost = -math.expm1(counts[row] * math.log1p(-infinite))
-            assert literal_delta(law, int(counts[row]), above[row]) + lost <= delta
-            assert literal_delta(law, int(counts[row]), below[row]) >= delta * (1 - 1e-9)
-            assert above[row] - below[row] < 1e-5 + 20 * lost / delta
-    assert np.all(np.isinf(few.epsilon_bound(infinite, upper=True))) or infinite == 0.0
-
-
-def test_rough_sums_are_refused():
-    """A law of two far atoms has as many frequencies as points."""
-    law = LossPMF(np.array([0, 90001]), np.array([0.7, 0.3]), 1e-5, 0.0)
-    with pytest.raises(TooManyFrequenciesError):
-        FewFrequencies(law, np.array([1.0, 2.0]), 3.0)
 
 
 def test_brackets_serve_their_neighbours_and_contradictions_are_errors():

@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.false_alarms import RESULTS, SHAPES, called
 from dprmt.cli import main
-from dprmt.spectra import denoise, false_alarm_rate, kappa_for, spike_map_inverse
+from dprmt.spectra import false_alarm_rate, kappa_for, spike_map_inverse
+from tests.spectra.simulation import denoise
 
 
 def spectrum(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> str:

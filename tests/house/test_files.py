@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dprmt import _files
-from dprmt._files import LEFTOVERS, append_line, read_lines, replacing, strict_json, write_whole
+from dprmt._files import (
+    LEFTOVERS,
+    append_line,
+    parse_json,
+    parse_toml,
+    read_lines,
+    replacing,
+    strict_json,
+    write_whole,
+)
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -47,13 +57,40 @@ def test_the_name_to_write_to_keeps_the_suffix_and_is_known_as_a_leftover(tmp_pa
         assert list(tmp_path.glob(LEFTOVERS)) == [fresh]
 
 
-def test_who_may_read_a_file_is_as_for_any_new_file(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.name != "posix", reason="modes and links are those of POSIX")
+def test_files_are_their_owner_s_unless_they_are_public(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        write_whole(tmp_path / "a", "")
+        write_whole(tmp_path / "public", "", public=True)
+        write_whole(tmp_path / "whole", "")
+        append_line(tmp_path / "lines", {})
+        with replacing(tmp_path / "opened") as fresh, fresh.open("wb") as file:
+            assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {"public": 0o640, "whole": 0o600, "lines": 0o600, "opened": 0o600}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes and links are those of POSIX")
+def test_nothing_is_written_through_a_link_or_into_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("kept")
+    (tmp_path / "link").symlink_to(tmp_path / "victim")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(OSError, match=name):
+            append_line(tmp_path / name, {"step": 1})
+    write_whole(tmp_path / "link", "new")  # takes the link's place
+    assert (tmp_path / "victim").read_text() == "kept"
+    assert (tmp_path / "link").read_text() == "new"
+
+
+@pytest.mark.parametrize(("parse", "text"), [(parse_json, "[" * 100_000), (parse_toml, "a = " + "[" * 100_000)])
+def test_what_is_nested_too_deeply_is_a_value_error(parse: Callable[[str], object], text: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse(text)
+    (tmp_path / "a").write_text(text + '\n{"step": 1}\n')
+    assert read_lines(tmp_path / "a") == [{"step": 1}]
 
 
 def test_lines_survive_what_a_crash_leaves(tmp_path: Path) -> None:

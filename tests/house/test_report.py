@@ -259,7 +259,7 @@ def test_signs_are_stated_as_far_as_seeds_show_them() -> None:
     from dprmt.report.measurements import AlignmentStep
 
     def runs(*gains: float) -> list[list[Any]]:
-        return [[AlignmentStep(0, 0.1, gain, -gain, 0.0, ())] for gain in gains]
+        return [[AlignmentStep(0, 0.1, gain, -gain, ())] for gain in gains]
 
     assert sign_sentences(runs(0.1)) == []
     (clear,) = sign_sentences(runs(0.010, 0.011, 0.012))
@@ -334,11 +334,11 @@ def test_singular_value_sentences() -> None:
 
 def test_improvement_and_gate_sentences() -> None:
     pytest.importorskip("opacus")
-    from dprmt.report._denoising import blend_sentence, improvement_sentence, kappa_rows, kappa_sentence
+    from dprmt.report._denoising import improvement_sentence, kappa_rows, kappa_sentence
     from dprmt.report.measurements import AlignmentStep, KappaPoint
 
-    def steps(corrected: float, uncorrected: float, blended: float = 0.0) -> list[Any]:
-        return [AlignmentStep(i, 0.1, corrected, uncorrected, blended, ()) for i in range(3)]
+    def steps(corrected: float, uncorrected: float) -> list[Any]:
+        return [AlignmentStep(i, 0.1, corrected, uncorrected, ()) for i in range(3)]
 
     helped = improvement_sentence(steps(0.02, -0.01))
     assert "closer to the clean one at 3 of 3 steps: mean Improvement +0.0200" in helped
@@ -349,10 +349,6 @@ def test_improvement_and_gate_sentences() -> None:
     assert "say nothing of either" in nothing
     assert "norm correction it is" in improvement_sentence(steps(0.0, 0.1))
     assert "unlike in the paper" in improvement_sentence(steps(0.01, 0.02))
-    better = blend_sentence(steps(0.02, 0.0, blended=0.03))
-    assert "mean Improvement +0.0300 (95 % interval +0.0300 to +0.0300), better than nothing at 3 of 3" in better
-    assert "no worse than doing nothing on average, and above the gate's +0.0200" in better
-    assert "worse than doing nothing on average, and not above" in blend_sentence(steps(0.01, 0.0, blended=-0.01))
     paper = KappaPoint(1.02, 0.5, 0.9, 0.03, matrices=20)
     strict = KappaPoint(1.1, 0.2, 1.0, 0.02, matrices=20)
     assert kappa_sentence([paper]).startswith("κ = 1.02 lets 10 of 20 matrices pass; 9 of these come closer")
@@ -374,7 +370,7 @@ def test_improvement_and_gate_sentences() -> None:
     assert "+5.7e−06" in kappa_sentence([tiny])
     closed = dataclasses.replace(strict, passing=0.0, improvement=0.0, improved=float("nan"))
     assert kappa_rows([tiny, closed])[-1] == ["1.1 and more", "none", "–", "none"]
-    unclear = improvement_sentence([AlignmentStep(i, 0.1, 0.02 * (-1) ** i, 0.0, 0.0, ()) for i in range(4)])
+    unclear = improvement_sentence([AlignmentStep(i, 0.1, 0.02 * (-1) ** i, 0.0, ()) for i in range(4)])
     assert unclear.startswith("Nothing to be seen")
 
 
@@ -410,7 +406,7 @@ tiny_or_huge = st.builds(lambda sign, power: sign * 10.0**power, st.sampled_from
 def test_no_sentence_has_a_finding_of_noughts_or_beyond_its_whole(values: list[float]) -> None:
     """Whatever was measured."""
     pytest.importorskip("opacus")
-    from dprmt.report._denoising import blend_sentence, improvement_sentence, kappa_sentence, sign_sentences
+    from dprmt.report._denoising import improvement_sentence, kappa_sentence, sign_sentences
     from dprmt.report._norms import law_sentence, norm_sentence
     from dprmt.report._spikes import _random_overlap_sentence, below_sentence, overlap_sentence, spike_sentence
     from dprmt.report._telemetry import _whole_share
@@ -422,7 +418,7 @@ def test_no_sentence_has_a_finding_of_noughts_or_beyond_its_whole(values: list[f
         for value, low in zip(values, sizes, strict=True)
     ]
     below = [spike(signal_over_threshold=0.1, predicted=1.0, mean=1 + abs(v), overlaps=(abs(v), 0.1)) for v in values]
-    steps = [AlignmentStep(i, sizes[i], values[i], values[-i], values[2 * i], ()) for i in range(4)]
+    steps = [AlignmentStep(i, sizes[i], values[i], values[-i], ()) for i in range(4)]
     points = [KappaPoint(1.02 + i, 0.5, 0.9, values[i], matrices=20, by_step=tuple(values)) for i in range(3)]
     curve = np.linspace(0.1, 0.9, 5)
     shared = {"points": curve, "empirical": curve, "predicted": curve + sizes[0], "envelope": curve}
@@ -434,7 +430,6 @@ def test_no_sentence_has_a_finding_of_noughts_or_beyond_its_whole(values: list[f
     said = [spike_sentence(seen), below_sentence(below), overlap_sentence(seen), _random_overlap_sentence(below)]
     said += [
         improvement_sentence(steps),
-        blend_sentence(steps),
         kappa_sentence(points),
         *sign_sentences([steps, steps]),
     ]
@@ -459,7 +454,7 @@ def test_what_is_called_without_a_signal_is_a_false_alarm() -> None:
 def test_one_of_a_thing_is_not_called_several() -> None:
     pytest.importorskip("opacus")
     from dprmt.report._adam_bound import adam_bound_sentence, weighted_sentence
-    from dprmt.report._denoising import blend_sentence, improvement_sentence
+    from dprmt.report._denoising import improvement_sentence
     from dprmt.report._spectra import entropy_sentence, shown_sentence, spectra_sentence
     from dprmt.report._spikes import below_sentence, overlap_sentence, spike_sentence
     from dprmt.report.measurements import AdamBoundStep, AlignmentStep, LayerSpectra
@@ -467,11 +462,11 @@ def test_one_of_a_thing_is_not_called_several() -> None:
     seen, low = spike(), spike(signal_over_threshold=0.4, single=0.99)
     values = np.array([1.0, 0.1])
     shown = LayerSpectra("query", 1, (2, 8), 0.1, 5 * values, 5 * values, values)
-    steps = [AlignmentStep(1, 0.1, 0.02, 0.01, 0.01, ())]
+    steps = [AlignmentStep(1, 0.1, 0.02, 0.01, ())]
     bound = [AdamBoundStep(0, 2.0, 0.05, 0.05, 0.02, 0.02)]
     said = [make([one]) for make in (spectra_sentence, spike_sentence, below_sentence) for one in (seen, low)]
     said += [overlap_sentence([seen]), shown_sentence([shown], []), entropy_sentence([shown])]
-    said += [improvement_sentence(steps), blend_sentence(steps), adam_bound_sentence(bound), weighted_sentence(bound)]
+    said += [improvement_sentence(steps), adam_bound_sentence(bound), weighted_sentence(bound)]
     wrong = re.compile(r"\b1 (steps|matrices|spectra|layers|readings|seeds)\b")
     assert [sentence for sentence in said if wrong.search(sentence)] == []
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from dprmt.spectra import denoise, momentum_noise_scale
+from dprmt.spectra import momentum_noise_scale
 from dprmt.training.denoising import Denoising
 from paper_figures._pieces import Pieces
 from paper_figures.digits import (
@@ -32,6 +32,7 @@ from paper_figures.digits._networks import clipped_sum, logits, start
 from paper_figures.digits._page import corrected, readings
 from paper_figures.long_runs._stored import PAGE, read
 from paper_figures.long_runs.digits import STUDY
+from tests.spectra.simulation import denoise
 
 SMALL = Setting(epsilon=3.0, batch=40, steps=6, hidden=12)
 
@@ -175,7 +176,9 @@ def test_a_gate_without_norm_correction_leaves_the_shrunk_length() -> None:
     noise[0, 0, 0] += 30.0
     lengths = {how: float(_filtered(noise, "first", how, 1.0).norm()) for how in ("gate", "gate without norm")}
     assert lengths["gate"] == pytest.approx(float(noise.norm()), rel=1e-5)
-    assert lengths["gate without norm"] == pytest.approx(float(denoise(noise, 1.0, 1.02, False).norm()), rel=1e-5)
+    assert lengths["gate without norm"] == pytest.approx(
+        float(denoise(noise, 1.0, 1.02, norm_correction=False).norm()), rel=1e-5
+    )
     assert lengths["gate without norm"] < 0.9 * lengths["gate"]
 
 

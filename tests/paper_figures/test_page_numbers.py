@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dprmt.accounting import DPSGD, calibrate
-from dprmt.spectra import detection_threshold, filter_gain, momentum_noise_scale
+from dprmt.spectra import detection_threshold, momentum_noise_scale
 from paper_figures._verdict import mean_interval
 from paper_figures.denoising import _gain_decoder, _gain_encoder, _gains
 from paper_figures.denoising._map import SETTINGS as LOOKED_AT
@@ -27,6 +27,7 @@ from paper_figures.items.improvement import improvements
 from paper_figures.long_runs._stored import PAGE, read
 from paper_figures.long_runs.last_matrix import STUDY as LAST
 from paper_figures.long_runs.pretrained_head import STUDY as HEAD
+from paper_figures.shrinkers import filter_gain
 
 RAW = Path(__file__).parents[2] / "paper_figures" / "results" / "raw"
 
@@ -63,7 +64,7 @@ def test_the_example() -> None:
     K = (1 + rho) * filter_gain([large, small], [flat, sharp])
     assert said(f"detection threshold of 8, and with it all but 1/{along / (large**2 * flat):.0f} of the curvature")
     assert said(f"(T3) and (T2) allow {K:.1f}, at e = {e:.3f} and q = {q:.2f}.")
-    # 33.8 itself is drawn in tests/spectra/test_direction_gain.py
+    # 33.8 itself is drawn in tests/paper_figures/test_direction_gain.py
     assert said("decreases 33.8 ± .1 times as much as Y, each at its best rate (4,000 draws)")
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import scipy
 
+from dprmt import spectra
+
 
 def exceedance_counts(shape, gates, draws, rng, chunk=50_000):
     """How many of ``draws`` noise matrices (σ = 1) have their largest singular value above each gate.
@@ -60,3 +62,15 @@ def quadratic(seed, d=5):
     Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
     H = Q * np.exp(rng.uniform(-4, 1, d)) @ Q.T
     return rng, rng.standard_normal(d), (H + H.T) / 2
+
+
+def denoise(matrix, sigma, kappa=None, norm_correction=True, **options):
+    """Eq. 10 with or without its norm correction; a matrix below the gate stays."""
+    method = "paper" if norm_correction else "shrink"
+    return spectra.denoise(matrix, sigma, kappa, method=method, below_gate="unchanged", **options)
+
+
+def denoise_layers(layers, sigma, kappa=None, norm_correction=True, **options):
+    """The same of layers."""
+    method = "paper" if norm_correction else "shrink"
+    return spectra.denoise_layers(layers, sigma, kappa, method=method, below_gate="unchanged", **options)

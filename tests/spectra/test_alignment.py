@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
-from dprmt.spectra import compare_sgd_steps, cosine_similarity, improvement, layer_improvements
+from dprmt.spectra import cosine_similarity, improvement, layer_improvements
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPES = st.lists(st.sampled_from([(1,), (3,), (2, 5), (2, 3, 4)]), min_size=1, max_size=4)
@@ -91,55 +91,6 @@ def test_torch_and_numpy_agree():
     assert layer_improvements(*tensors) == pytest.approx(layer_improvements(a, b, c), rel=1e-12)
 
 
-def quadratic_loss_difference(H, g, step, direction, baseline):
-    loss = lambda move: g @ move + move @ H @ move / 2  # noqa: E731
-    return loss(-step * direction) - loss(-step * baseline)
-
-
-@given(SEEDS, st.integers(1, 6), st.floats(1e-3, 1e2), st.floats(0, 1e2))
-def test_sgd_comparison_encloses_every_quadratic(seed, d, step, smoothness):
-    """L(θ - αΔ₁) - L(θ - αΔ₂) lies in [lower, upper] for all quadratic L with ‖H‖ <= β."""
-    rng = np.random.default_rng(seed)
-    g, first, second = rng.standard_normal((3, d))
-    Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
-    H = Q * (smoothness * rng.uniform(-1, 1, d)) @ Q.T
-    result = compare_sgd_steps(g, first, second, step, smoothness)
-    difference = quadratic_loss_difference(H, g, step, first, second)
-    slack = 1e-12 * (abs(result.lower) + abs(result.upper))
-    assert result.lower - slack <= difference <= result.upper + slack
-    assert result.estimate == pytest.approx(-step * g @ (first - second), rel=1e-9, abs=1e-12 * step)
-
-
-@given(SEEDS, st.floats(1e-3, 1e2), st.floats(1e-2, 1e2))
-def test_sgd_bounds_are_attained(seed, step, smoothness):
-    """Some quadratic with curvatures ±β along the two directions attains either bound."""
-    rng = np.random.default_rng(seed)
-    g, first, second = rng.standard_normal((3, 4))
-    second -= first * (first @ second) / (first @ first)
-    u, v = first / np.linalg.norm(first), second / np.linalg.norm(second)
-    H = smoothness * (np.outer(u, u) - np.outer(v, v))
-    result = compare_sgd_steps(g, first, second, step, smoothness)
-    scale = abs(result.lower) + abs(result.upper)
-    assert result.upper == pytest.approx(quadratic_loss_difference(H, g, step, first, second), abs=1e-12 * scale)
-    assert result.lower == pytest.approx(quadratic_loss_difference(-H, g, step, first, second), abs=1e-12 * scale)
-
-
-@given(SEEDS, st.floats(1e-2, 1e2))
-def test_sgd_conclusive_step_is_where_the_upper_bound_changes_sign(seed, smoothness):
-    """At equal norms the better aligned direction surely wins below the conclusive step, not above it."""
-    rng = np.random.default_rng(seed)
-    g, first, second = rng.standard_normal((3, 5))
-    first, second = (x / np.linalg.norm(x) for x in (first, second))
-    if literal_cosine(first, g) < literal_cosine(second, g):
-        first, second = second, first
-    limit = compare_sgd_steps(g, first, second, 1.0, smoothness).conclusive_step
-    assert limit > 0
-    assert compare_sgd_steps(g, first, second, 0.999 * limit, smoothness).upper < 0
-    assert compare_sgd_steps(g, first, second, 1.001 * limit, smoothness).upper > 0
-    assert compare_sgd_steps(g, second, first, 1.0, smoothness).conclusive_step == 0
-    assert compare_sgd_steps(g, first, second, 1.0, 0.0).conclusive_step == math.inf
-
-
 ONE = np.ones(2)
 
 
@@ -165,14 +116,6 @@ ONE = np.ones(2)
         ),
         (lambda: improvement(ONE, ONE, np.ones(3)), "clean must be of the shape of denoised"),
         (lambda: layer_improvements({"q": ONE}, {"q": ONE}, {}), "clean must be at least one array"),
-        (
-            lambda: compare_sgd_steps(ONE, ONE, ONE, 0.0, 1.0),
-            "step_size must be a finite number > 0, got 0.0",
-        ),
-        (
-            lambda: compare_sgd_steps(ONE, ONE, ONE, 1.0, -1.0),
-            "smoothness must be a finite number >= 0, got -1.0",
-        ),
     ],
 )
 def test_bad_input_names_argument_value_and_range(call, message):

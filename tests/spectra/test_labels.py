@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 import torch
 
-from dprmt.spectra import blend, denoise, shrink, spike_map, spike_map_inverse
+from dprmt.spectra import denoise, shrink, spike_map, spike_map_inverse
 
 RNG = np.random.default_rng(0)
 NOISY = RNG.standard_normal((6, 20)) + 30 * np.outer(np.eye(6)[0], np.eye(20)[0])
 FRAME = pd.DataFrame(NOISY, index=list("abcdef"), columns=[f"x{i}" for i in range(20)])
 
 
-@pytest.mark.parametrize("function", [denoise, blend])
+@pytest.mark.parametrize("function", [denoise])
 def test_a_frame_keeps_rows_and_columns(function: Any) -> None:
     found = function(FRAME, 1.0)
     assert isinstance(found, pd.DataFrame)

@@ -16,15 +16,13 @@ from dprmt import ParameterError
 from dprmt.spectra import (
     LayerDenoiser,
     LayerReport,
-    _denoiser,
-    _layers,
+    _denoise,
     block_cosine,
     bulk_edge,
-    denoise,
-    denoise_layers,
     improvement,
     kappa_for,
 )
+from tests.spectra.simulation import denoise, denoise_layers
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -149,9 +147,9 @@ def test_batches_are_bounded_and_nothing_is_lost(entries, monkeypatch):
     """No call gets more entries than the limit, unless in one matrix; the result does not depend on it."""
     layers = gradient(np.random.default_rng(4))
     expected, report = denoise_layers(layers, 1.0)
-    sizes, original = [], _denoiser.denoise_stack
-    monkeypatch.setattr(_layers, "_BATCH_ENTRIES", entries)
-    monkeypatch.setattr(_denoiser, "denoise_stack", lambda y, *a, **k: sizes.append(y.shape) or original(y, *a, **k))
+    sizes, original = [], _denoise.denoise_stack
+    monkeypatch.setattr(_denoise, "_BATCH_ENTRIES", entries)
+    monkeypatch.setattr(_denoise, "denoise_stack", lambda y, *a, **k: sizes.append(y.shape) or original(y, *a, **k))
     denoised, again = denoise_layers(layers, 1.0)
     assert all(len_ == 1 or len_ * m * n <= entries for len_, m, n in sizes)
     assert len(sizes) == {1: 11, 1000: 7, 2**24: 3}[entries]
@@ -235,7 +233,7 @@ def test_bad_input_names_argument_value_and_range(layers, changes, message):
 
 def test_a_denoiser_of_many_steps_is_denoise_layers_at_each():
     """Whatever of a gradient changes between two calls: its numbers, noise, shapes, dtypes, order, what holds it."""
-    rng, denoiser = np.random.default_rng(0), LayerDenoiser(1.05, backend="svd")
+    rng, denoiser = np.random.default_rng(0), LayerDenoiser(1.05, method="paper", backend="svd")
     tensors = {name: torch.from_numpy(layer) for name, layer in gradient(rng).items()}
     noisier = {name: 1.3 * layer for name, layer in tensors.items()}
     turned = {name: layer.mT if layer.ndim == 2 else layer for name, layer in tensors.items()}

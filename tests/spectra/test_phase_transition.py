@@ -431,6 +431,6 @@ def test_numpy_users_do_not_pay_for_torch():
     """None of the modules of laws and predictors imports torch or matplotlib."""
     modules = ("_phase_transition", "_shrinkage", "_marchenko_pastur", "_noise_level", "_tracy_widom")
     code = "; ".join(f"import dprmt.spectra.{name}" for name in modules)
-    code += "; from dprmt.spectra._shrinkage import shrink; shrink([9.0], (3, 4), 1.0)"
+    code += "; from dprmt.spectra._phase_transition import shrink; shrink([9.0], (3, 4), 1.0)"
     code += "; import sys; assert not {'torch', 'matplotlib'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

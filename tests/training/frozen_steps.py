@@ -39,7 +39,7 @@ VARIANTS = {
     "hutch++": {"privacy.norms.kind": "hutch++", "privacy.norms.probes": 4},
     "adambc": {"optimizer.name": "adambc"},
     "grape": {"optimizer.name": "grape", "optimizer.rank": 4},
-    "denoised": {"denoising.method": "blend"},
+    "denoised": {"denoising.method": "paper"},
 }
 
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError
-from dprmt.spectra import denoise, detection_threshold
+from dprmt.spectra import detection_threshold
+from tests.spectra.simulation import denoise
 
 torch = pytest.importorskip("torch")
 

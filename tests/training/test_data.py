@@ -418,7 +418,7 @@ def test_a_large_vocabulary_costs_no_digits() -> None:
     """Summed word by word in single precision, the losses would be off by 1e-4."""
 
     class Given(torch.nn.Module):
-        config = SimpleNamespace(model_type="llama")
+        head, config = "causal language modelling", SimpleNamespace()
 
         def forward(self, **_: Any) -> Any:
             return SimpleNamespace(logits=logits)

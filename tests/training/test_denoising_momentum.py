@@ -9,7 +9,8 @@ import math
 import pytest
 
 from dprmt import ParameterError, TrainingStateError
-from dprmt.spectra import bulk_edge, denoise, momentum_noise_scale
+from dprmt.spectra import bulk_edge, momentum_noise_scale
+from tests.spectra.simulation import denoise
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -142,15 +143,6 @@ def test_a_checkpoint_holds_all_that_the_next_step_needs(name):
     assert torch.equal(resumed.steps(gradients[9:]).weight, whole.weight)
     kept = "momentum_noise_variance"  # as it stands in checkpoints
     assert resumed.inner.state[resumed.weight][kept] == whole.inner.state[whole.weight][kept]
-
-
-def test_blended_momenta_align_better_than_noisy_ones():
-    gradients = noisy_gradients(20, strength=0.4)
-    options = Denoising(method="blend", on="momentum")
-    assert options.new_memory() is None
-    run = Moves("adam", options).steps(gradients)
-    assert run.step_.memory is None
-    assert run.step_.last_report.layers["weight"].cosine_gain > 0.1
 
 
 def test_momentum_of_unknown_noise_is_refused():

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprmt import ParameterError, TrainingStateError
-from dprmt.spectra import bulk_edge, cosine_similarity, denoise_layers, improvement, kappa_for
+from dprmt.spectra import bulk_edge, cosine_similarity, improvement, kappa_for
+from tests.spectra.simulation import denoise_layers
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")

@@ -497,7 +497,7 @@ def test_denoised_layers_lose_their_noise_correction_in_adambc(monkeypatch: pyte
         report = {name: SimpleNamespace(denoised=name == "up.weight") for name in layers}
         return {name: matrix * 0.5 if report[name].denoised else matrix for name, matrix in layers.items()}, report
 
-    monkeypatch.setattr(_methods, "gate", lambda options, memory: halving)
+    monkeypatch.setattr(_methods, "shrinkage", lambda options: halving)
     net, data = make_net(dtype=torch.float32), make_data()
     step = private(net, noise_multiplier=1.0, rule="adambc", floor=1e-8)
     DenoisingStep.attach(step.optimizer, net.named_parameters())

@@ -225,7 +225,7 @@ def test_run_folder_refuses_what_would_lose_something(tmp_path):
 
 def test_a_run_of_an_earlier_version_lacks_options_that_came_later(tmp_path):
     now = load_recipe("minilm-docstrings").to_toml()
-    before = "".join(line for line in now.splitlines(True) if not line.startswith(("memory", "layer_weights")))
+    before = "".join(line for line in now.splitlines(True) if not line.startswith(("loss", "backend")))
     assert before != now
     folder = RunFolder(tmp_path, resume=False, config=before)
     folder.write_config()
@@ -233,7 +233,7 @@ def test_a_run_of_an_earlier_version_lacks_options_that_came_later(tmp_path):
     (tmp_path / "config.toml").write_text(before)  # as that version did, which knew of no more
     RunFolder(tmp_path, resume=True, config=now).close()
     assert (tmp_path / "config.toml").read_text() == before
-    other = load_recipe("minilm-docstrings").with_changes({"denoising.memory": 0.5}).to_toml()
+    other = load_recipe("minilm-docstrings").with_changes({"denoising.backend": "svd"}).to_toml()
     with pytest.raises(ParameterError, match="recipe"):
         RunFolder(tmp_path, resume=True, config=other)
     (tmp_path / "config.toml").write_bytes(b"\xff")

@@ -11,7 +11,8 @@ from scipy import stats
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, chi2_mixture_cdf
-from dprmt.spectra import bulk_edge, denoise_layers, detection_threshold, improvement, spike_map, vector_overlaps
+from dprmt.spectra import bulk_edge, detection_threshold, improvement, spike_map, vector_overlaps
+from tests.spectra.simulation import denoise_layers
 
 torch = pytest.importorskip("torch")
 for _package in ("opacus", "transformers", "peft", "datasets"):

@@ -100,7 +100,7 @@ class Padded(nn.Module):
 
 @pytest.mark.parametrize("mode", ["zeros", "circular", "reflect", "replicate"])
 def test_a_convolution_of_any_padding_gets_its_own_gradients(mode: str) -> None:
-    """All but zeros are run by per-sample vmap; the sum is the literal one of clipped gradients."""
+    """The sum is the literal one of clipped gradients."""
     torch.manual_seed(0)
     model, x = Padded(mode).double(), torch.randn(SIZE, 2, 5, 5, dtype=torch.float64)
     expected = [torch.zeros_like(value) for value in model.parameters()]

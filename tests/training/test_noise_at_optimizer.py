@@ -54,7 +54,7 @@ def ways() -> list[Way]:
         targets = ("gradient", "momentum") if word.keeps_momentum and method != "none" else ("gradient",)
         projectors = ("gaussian", "stiefel", "svd") if word.in_subspaces else (None,)
         found += [Way(name, projector, method, on) for projector in projectors for on in targets]
-    return [*found, Way("adam", None, "none", secure=True), Way("grape", "svd", "blend", secure=True)]
+    return [*found, Way("adam", None, "none", secure=True), Way("grape", "svd", "paper", secure=True)]
 
 
 class Step(NamedTuple):
@@ -150,7 +150,7 @@ def steps_of(
     """All steps of a run."""
     looked: list[Any] = []
     if way.method != "none":
-        name = {"paper": "gate"}.get(way.method, way.method)
+        name = {"paper": "shrinkage", "shrink": "shrinkage", "none": "nothing"}[way.method]
         patch.setattr(_methods, name, marking(getattr(_methods, name), looked))
     randomness = Randomness(bytes([7]) * 32, False, way.secure)
     task = ItemTask(list(range(ITEMS)), torch.tensor, losses)
@@ -329,7 +329,7 @@ def test_every_rule_and_order_of_projected_training(
         noise_generator=torch.Generator().manual_seed(1),
     )
     looked: list[Any] = []
-    monkeypatch.setattr(_methods, "gate", marking(_methods.gate, looked))
+    monkeypatch.setattr(_methods, "shrinkage", marking(_methods.shrinkage, looked))
     DenoisingStep.attach(private.optimizer, model.named_parameters())
     received: list[dict[str, torch.Tensor]] = []
     parameters = dict(model.named_parameters())

@@ -26,6 +26,7 @@ from dprmt.training.norms import (
     NormRecord,
     ProbeGenerator,
     bias_squared_norms,
+    cancellation_allowance,
     cheaper_side,
     clip_factors,
     embedding_squared_norms,
@@ -101,13 +102,13 @@ def test_exact_norms_equal_autograd_one_sample_at_a_time(norm: Callable[..., tor
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_ghost_norms_gain_their_margin(bias: bool) -> None:
+def test_the_allowance_is_made_of_tokens_lengths(bias: bool) -> None:
     """√2 ρ Σ_t (‖a_t‖² + bias)‖g_t‖², sample by sample and token by token."""
     a, g = factors(2, 4, 5, 3)
-    gained = ghost_squared_norms(a, g, bias=bias, margin=0.25) - ghost_squared_norms(a, g, bias=bias)
-    for i, total in enumerate(gained.tolist()):
-        lengths = [(float(a[i, t] @ a[i, t]) + bias) * float(g[i, t] @ g[i, t]) for t in range(4)]
-        assert total == pytest.approx(math.sqrt(2) * 0.25 * sum(lengths), rel=1e-6)
+    for dtype, u in ((torch.float32, 2.0**-24), (torch.float64, 2.0**-53)):
+        for i, total in enumerate(cancellation_allowance(a, g, bias=bias, terms=98, dtype=dtype).tolist()):
+            lengths = [(float(a[i, t] @ a[i, t]) + bias) * float(g[i, t] @ g[i, t]) for t in range(4)]
+            assert total == pytest.approx(math.sqrt(2) * 80 * u * sum(lengths), rel=1e-6)
 
 
 def test_extra_axes_are_tokens() -> None:

@@ -210,37 +210,6 @@ def test_the_sum_is_rounded_after_the_noise_only() -> None:
     assert not torch.equal(moved, (total.to(torch.bfloat16) + noise).to(torch.bfloat16))
 
 
-class Dies(Observer):
-    """Keeps what the denoiser remembers before step 4, and dies there once."""
-
-    def __init__(self, dies: bool) -> None:
-        self.dies, self.memory = dies, {}
-
-    def before_step(self, run: Any, step: int) -> None:
-        if step == 4:
-            self.memory = copy.deepcopy(run.prepared.denoising_memory.state_dict())
-            if self.dies:
-                raise RuntimeError("power cut")
-
-
-def tensors(tree: Any) -> list[Any]:
-    if isinstance(tree, dict):
-        return [leaf for key in sorted(tree, key=str) for leaf in tensors(tree[key])]
-    if isinstance(tree, list | tuple):
-        return [leaf for item in tree for leaf in tensors(item)]
-    return [tree.tolist() if isinstance(tree, torch.Tensor) else tree]
-
-
-def test_a_resumed_denoiser_remembers_what_it_did(tmp_path: Path) -> None:
-    wanted = settings(denoising={"method": "blend"}, training={"steps": 6})
-    first, second = Dies(True), Dies(False)
-    with pytest.raises(RuntimeError, match="power cut"):
-        train_task(network(), task(), wanted, tmp_path / "run", observers=[first])
-    train_task(network(), task(), wanted, tmp_path / "run", resume=True, observers=[second])
-    assert tensors(first.memory) == tensors(second.memory)
-    assert any(isinstance(leaf, list) or (isinstance(leaf, float) and leaf) for leaf in tensors(first.memory))
-
-
 def test_accountant_and_sampler_are_told_the_same_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """10 of 30 is no multiple of 2⁻²⁴: the sampler's own rate is the one charged, and never the smaller L/N."""
     told: list[float] = []

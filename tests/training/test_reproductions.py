@@ -27,12 +27,13 @@ from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
 from dprmt.accounting.opacus import register
 from dprmt.cli import main
-from dprmt.spectra import blend, denoise, denoise_layers
 from dprmt.training.clipping import ClippedStep, make_private, register_norm_samplers
 from dprmt.training.data import load_data
 from dprmt.training.harness import read_metrics, train
 from dprmt.training.models import byte_tokenizer, load_model, save_adapter
 from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe
+from paper_figures.shrinkers import blend
+from tests.spectra.simulation import denoise, denoise_layers
 from tests.training.norms_by_word import by_word
 from tests.training.test_first_pass import SequenceFirst, TiedByHand
 from tests.training.test_planted_bugs import literal_sum

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from dprmt import ParameterError, TrainingStateError
 from dprmt.cli import main
 from dprmt.training.harness import read_metrics, read_summary, train
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
+from dprmt.training.harness._observer import MetricsFile
 from dprmt.training.harness._run_folder import RunFolder
 from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in, write_data
 
@@ -139,7 +142,11 @@ def flipped_digit(folder: Path) -> None:
     assert (folder / "document.json").read_text() != text
 
 
-@pytest.mark.parametrize("damage", [wrong_document, flipped_byte, flipped_digit])
+def nested_document(folder: Path) -> None:
+    (folder / "document.json").write_text('{"a":' * 100_000)
+
+
+@pytest.mark.parametrize("damage", [wrong_document, nested_document, flipped_byte, flipped_digit])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     folder: Path, halfway: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -156,7 +163,9 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
         load_checkpoint(damage_both)
 
 
-@pytest.mark.parametrize("content", ["[1]", "3", '{"state": 1}', '{"state": {"dict": 1}, "digest": ""}', "\x00"])
+@pytest.mark.parametrize(
+    "content", ["[1]", "[" * 100_000, "3", '{"state": 1}', '{"state": {"dict": 1}, "digest": ""}', "\x00"]
+)
 def test_no_document_makes_reading_a_checkpoint_fail_with_another_error(tmp_path: Path, content: str) -> None:
     import torch
 
@@ -164,6 +173,78 @@ def test_no_document_makes_reading_a_checkpoint_fail_with_another_error(tmp_path
     (tmp_path / "checkpoint" / "document.json").write_text(content)
     with pytest.raises(ParameterError, match="a checkpoint that can be read"):
         load_checkpoint(tmp_path)
+
+
+def test_a_recipe_and_a_record_that_are_nested_too_deeply_are_refused_in_one_line(
+    halfway: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.toml").write_text("a = " + "[" * 100_000)
+    run = Path(shutil.copytree(halfway, tmp_path / "run"))
+    (run / "run.json").write_text("[" * 100_000)
+    for words in (["train", str(tmp_path / "recipe.toml")], ["train", "--resume", str(run)]):
+        assert main(words) == 2
+        said = capsys.readouterr().err.strip().splitlines()[-1]
+        assert "nested too deeply" in said
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes and links are those of POSIX")
+def test_a_link_in_a_run_folder_is_refused_and_not_followed(folder: Path, halfway: Path, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("kept")
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared" / "lock").symlink_to(tmp_path / "victim")
+    run = Path(shutil.copytree(halfway, tmp_path / "run"))
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").symlink_to(tmp_path / "victim")
+    for place, resume in ((tmp_path / "prepared", False), (run, True)):
+        with pytest.raises(ParameterError, match="a folder without links in it"):
+            train(recipe(folder), place, resume=resume)
+    assert (tmp_path / "victim").read_text() == "kept"
+    # The lock is opened after that check: a link that appears between the two is not followed either.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFolder, "_check", lambda self, resume: None)
+        with pytest.raises(ParameterError, match="a folder that can be written to"):
+            RunFolder(tmp_path / "prepared", resume=False, config="")
+    assert (tmp_path / "victim").read_text() == "kept"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+def test_what_a_run_writes_down_is_for_its_owner_and_what_it_releases_for_all(halfway: Path) -> None:
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) & 0o077 for path in halfway.iterdir()}
+    assert modes.keys() >= {"config.toml", "run.json", "privacy.jsonl", "metrics.jsonl", "spectra.npz", "checkpoint"}
+    assert set(modes.values()) == {0}
+
+
+def test_checkpoints_hold_no_generator_s_state(halfway: Path) -> None:
+    """It gives away the noise of the steps before and after it; a run that is to be repeated is another matter."""
+    state = load_checkpoint(halfway)
+    assert state is not None
+    assert state.keys() == {"step", "parameters", "optimizer", "telemetry"}
+
+
+@pytest.mark.parametrize("noise", [None, 3.0])
+def test_a_stopped_run_returns_no_score_that_is_to_be_released_with_noise(
+    folder: Path, tmp_path: Path, noise: float | None
+) -> None:
+    wanted = recipe_in(folder, **{"evaluation.every": 1, "evaluation.private_noise": noise})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MetricsFile, "after_step", lambda self, run, record: run.stop() if record.step == 2 else None)
+        result = train(wanted, tmp_path / "run")
+    assert (result.finished, result.steps) == (False, 2)
+    assert ("accuracy" in result.evaluation) == (noise is None)
+
+
+def test_a_score_that_is_to_be_released_otherwise_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Its noise is charged with the steps: in each start the same."""
+    first = recipe_in(folder, **{"evaluation.private_noise": 30.0})
+    killed_before_step(3, first, tmp_path / "run")
+    for noise in (3.0, None):
+        other = recipe_in(folder, **{"evaluation.private_noise": noise})
+        with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
+            train(other, tmp_path / "run", resume=True)
+        (tmp_path / "run" / "config.toml").write_text(other.to_toml())
+        with pytest.raises(ParameterError, match=r"first start \(score_release"):
+            train(other, tmp_path / "run", resume=True)
+        (tmp_path / "run" / "config.toml").write_text(first.to_toml())
 
 
 def test_spectra_that_cannot_be_read_are_set_aside(folder: Path, halfway: Path, tmp_path: Path) -> None:
@@ -204,7 +285,7 @@ def test_settings_of_a_version_without_an_option_are_those_with_its_default(tmp_
     with contextlib.closing(RunFolder(folder, resume=False, config=settings.to_toml())) as run:
         run.write_config()
     lines = (folder / "config.toml").read_text().splitlines()
-    (folder / "config.toml").write_text("\n".join(line for line in lines if "layer_weights" not in line))
+    (folder / "config.toml").write_text("\n".join(line for line in lines if "backend" not in line))
     RunFolder(folder, resume=True, config=settings.to_toml()).close()
     for other in ({"privacy.clipping_norm": 7.0}, {"denoising.loss": "nuclear"}):
         with pytest.raises(ParameterError, match="recipe must be the recipe the run was started with"):
@@ -218,8 +299,8 @@ def test_settings_of_a_version_without_an_option_are_those_with_its_default(tmp_
         ("none", "false", True),
         ("paper", "true", True),
         ("paper", "false", False),
-        ("gate", "true", False),
-        ("gate", "false", True),
+        ("shrink", "true", False),
+        ("shrink", "false", True),
     ],
 )
 def test_a_run_goes_on_only_with_the_norm_correction_that_it_had(

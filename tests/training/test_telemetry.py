@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from functools import partial
 
 import numpy as np
@@ -107,6 +108,16 @@ def test_readings_hold_the_truth(name):
     assert min(hits.values()) >= 36, hits
     assert abs(np.mean(errors)) < 3.5 * np.std(errors) / 40**0.5
     assert seen == 40 or name == "adambc"
+
+
+def test_variances_are_those_of_the_noise_along_the_updates():
+    """⟨g̃, U⟩ has variance s²‖U‖², whatever U is: before the update in plain descent, and after it for any optimizer."""
+    telemetry, places, _, _ = noisy_descent("gd", 0, steps=6, every=6)
+    updates = [float((y - x).square().sum()) for x, y in itertools.pairwise(places)]
+    records = list(telemetry._history.records)
+    for key in ("variance_before", "variance_after"):
+        found = [float(rows[ROWS.index(key)].sum()) for rows in records]
+        assert found == pytest.approx([S**2 * square for square in updates][-len(found) :], rel=1e-5)
 
 
 def test_without_its_own_term_adam_would_be_wrong():

@@ -386,6 +386,22 @@ def test_bad_units_are_refused_by_name_and_the_sum_stays(regime: str) -> None:
         add([0], ["a"], x[:1])
 
 
+def test_rows_of_a_unit_are_bounded_over_all_calls_of_a_step() -> None:
+    """The rank and the law of its estimated norm are those of at most so many rows."""
+    step, x = _private(nn.Linear(3, 1, bias=False), units=Units(2, regime="alone")), torch.ones(1, 3)
+
+    def add(row: int, unit: str, number: int) -> None:
+        step.accumulate(lambda b: step.model(b).flatten(), samples=[row], units=[unit], step=number, batch=x)
+
+    for row, unit in ((0, "a"), (1, "a"), (2, "b")):
+        add(row, unit, 0)
+    step.step()
+    for row in (0, 1):
+        add(row, "a", 1)
+    with pytest.raises(ParameterError, match="at most rows_per_unit = 2 in a logical step, got 3"):
+        add(2, "a", 1)
+
+
 def test_rows_without_units_are_refused_once_there_are_units() -> None:
     """A person's rows beside her unit would count twice."""
     model = nn.Linear(3, 1)

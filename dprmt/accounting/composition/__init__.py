@@ -11,7 +11,6 @@ from dprmt.accounting.composition._composed_loss import (
 )
 from dprmt.accounting.composition._delta_curve import DeltaCurve
 from dprmt.accounting.composition._delta_size import least_upper, reachable
-from dprmt.accounting.composition._few_frequencies import FewFrequencies, TooManyFrequenciesError
 from dprmt.accounting.composition._level import Level, loss_drift, step_laws
 from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon, EpsilonAtDelta, Question, WholeCurve
 from dprmt.accounting.composition._solve import (
@@ -30,12 +29,10 @@ __all__ = [
     "DeltaAtEpsilon",
     "DeltaCurve",
     "EpsilonAtDelta",
-    "FewFrequencies",
     "InconsistentBoundsError",
     "Level",
     "Progress",
     "Question",
-    "TooManyFrequenciesError",
     "WholeCurve",
     "composed_powers",
     "improve",

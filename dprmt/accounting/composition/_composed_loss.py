@@ -323,11 +323,11 @@ class TiltedLaw:
         return value
 
 
-def tilted_law(pmf: LossPMF, tilt: float, *, two_sided: bool = False) -> TiltedLaw:
-    """``two_sided``: whether rounding is judged by the smaller tail of each mass (F6)."""
+def tilted_law(pmf: LossPMF, tilt: float) -> TiltedLaw:
+    """The law at a tilt."""
     (stack,) = _stacks([(pmf, 1)])
     weights = _tilted_mass(stack, tilt)
-    rounding = float(_mass_rounding(stack.mass, weights, two_sided=two_sided)[0])
+    rounding = float(_mass_rounding(stack.mass, weights)[0])
     return TiltedLaw(pmf.index, weights[0], float(log_mgf([(pmf, 1)], np.array([tilt]))[0]), rounding)
 
 
@@ -381,11 +381,9 @@ def _powers(transform: Array, magnitude: Array, counts: Array) -> Array:
     return result
 
 
-def _mass_rounding(mass: Array, weights: Array, *, two_sided: bool = False) -> Array:
+def _mass_rounding(mass: Array, weights: Array) -> Array:
     """Bound on the relative tilted mass that rounding moved, for each law: see (F1) of the theory document."""
     tails = np.cumsum(mass[:, ::-1], axis=1)[:, ::-1]
-    if two_sided:
-        tails = np.minimum(tails, np.cumsum(mass, axis=1))
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(mass > 0, weights * tails / mass, 0.0)
     value: Array = 64 * _EPS * np.sum(relative, axis=1) + 1e3 * _EPS

@@ -9,8 +9,8 @@ from dprmt.accounting.basics import Direction
 from dprmt.accounting.composition._composed_loss import log_chernoff
 from dprmt.accounting.composition._level import LOWEST, ground_of, pairs_at, tail_per_step
 from dprmt.accounting.composition._many_phases import Public
+from dprmt.accounting.composition._one_step_curve import one_step_delta
 from dprmt.accounting.composition._question import LEAST_DELTA, DeltaAtEpsilon, Question
-from dprmt.accounting.composition._split_plan import one_step_delta
 from dprmt.accounting.composition._step_law import directed_range
 from dprmt.accounting.pairs import Schedule, Step, StepPair
 

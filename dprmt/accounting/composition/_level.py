@@ -21,11 +21,9 @@ from dprmt.accounting.composition._composed_loss import (
     window,
 )
 from dprmt.accounting.composition._delta_curve import DeltaCurve
-from dprmt.accounting.composition._few_frequencies import SmoothCurve, smooth_curve
 from dprmt.accounting.composition._many_phases import discretized, most_variation
-from dprmt.accounting.composition._one_step_curve import OneStepCurve
-from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon, EpsilonAtDelta, Question, WholeCurve
-from dprmt.accounting.composition._split_plan import SplitPlan, one_step_scale, plan_split, split_curve
+from dprmt.accounting.composition._one_step_curve import OneStepCurve, one_step_scale
+from dprmt.accounting.composition._question import Curve, DeltaAtEpsilon, Question, WholeCurve
 from dprmt.accounting.composition._step_law import (
     Lattice,
     Meshing,
@@ -46,14 +44,13 @@ _BINS = 160  # at level 0
 _MESH = 0.04  # at level 0, in units of the scale of a step's loss
 _BULK, _LUMP = 5.0, 2.0  # in the same units: nodes are equidistant so far out; log(1 - q) gets one if it is so near
 _MESH_OF_ONE = 0.005  # of a single step, in units of what is asked about
-_MAX_WINDOW = 2**21
+_MAX_WINDOW = 2**20  # points: a transform of a tenth of a second
 _MAX_COARSENINGS = 12
-_MUCH_COARSER = 2.0
-_VERY_MANY = 10**7  # steps: then a few frequencies are tried first, on as fine a mesh as is wanted (F6)
 _LOSS_DRIFT = 32 * float(np.finfo(np.float64).eps)
 _LARGE_DELTA = 0.01
 _ROUGHLY, _LESS_ROUGHLY = 1.125, 1.05  # growth of nodes where many questions, or laws, let one be off; and of one
-_FAR, _FARTHER = 1.5, 60.0  # of several phases' losses, as far as one has to tell them from infinite ones
+_FAR, _FARTHER = 1.5, 60.0  # as far as losses have to be told from infinite ones: times the answer, and beyond
+_CUTS = 4  # of a tail, each of which brings Chernoff's bound closer
 
 
 @dataclass(frozen=True)
@@ -111,29 +108,15 @@ class Level:
         each = zip(self.pairs["upper"], self.ground.ranges, strict=True)
         return sum(count * max(high, 0.0) for (_, count), (_, high) in each)
 
-    def curve(self, side: Side, split: bool) -> Curve:
-        """One side; ``split``: whether large losses are to be composed apart even where that does not look needed."""
+    def curve(self, side: Side) -> Curve:
+        """One side."""
         assert not isinstance(self.question, WholeCurve)
         pair, steps = self.pairs[side][0]
         if len(self.pairs[side]) == 1 and steps == 1:
             return self._of_one_step(pair, side)
-        splits = self._plan is not None and (split or self._plan.needed)
-        phases = None
-        if not splits or steps >= _VERY_MANY:
-            phases = self._on_one_mesh(side, one_point=not self.many)
-            if phases is not None and phases.smooth is not None:
-                return phases.smooth
-        if self._plan is not None and (splits or phases is None or phases.coarsened > _MUCH_COARSER):
-            ends, small = self.ground.ranges[0], self.question.small
-            curve = split_curve(pair, steps, ends, self.direction, side, self._plan, self.level, small)
-            if curve is not None:
-                return curve
-        phases = phases or self._on_one_mesh(side, one_point=not self.many)
+        phases = self._on_one_mesh(side)
         if phases is None:
             return DeltaCurve(_nothing_known(side), 0.0)
-        smooth = None if self.many else smooth_curve(phases.laws, phases.tilt, phases.window, phases.offset, side)
-        if smooth is not None:
-            return smooth
         around = self.question.around(phases.laws, phases.tilt, phases.offset) + phases.offset
         return DeltaCurve(phases.composed(), around)
 
@@ -142,27 +125,16 @@ class Level:
         phases = self._on_one_mesh(side)
         return _nothing_known(side) if phases is None else phases.composed()
 
-    @cached_property
-    def _plan(self) -> SplitPlan | None:
-        if self.ground.rough is None:
-            return None
-        (law, steps), near = self.ground.rough, self.ground.near
-        below = self.question.below if isinstance(self.question, EpsilonAtDelta) else near
-        return plan_split(law, steps, self.question.small, near, self.ground.tilt, self.ground.scale, below)
-
     def _of_one_step(self, pair: StepPair, side: Side) -> OneStepCurve:
         ends, scale = self.ground.ranges[0], self.ground.scale
         mesh = resolvable(_MESH_OF_ONE * 2.0**-self.level * scale, ends[1])
         index = graded_indices(*ends, mesh, scale)
         return OneStepCurve(discretize_step(pair, index, Lattice(mesh), self.direction, side, to_infinity=True), side)
 
-    def _on_one_mesh(self, side: Side, one_point: bool = False) -> _Phases | None:
-        """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing.
-
-        ``one_point``: whether few frequencies would do instead of a coarser mesh (F6).
-        """
+    def _on_one_mesh(self, side: Side) -> _Phases | None:
+        """Discretize on a common mesh, coarser if the FFT window would be too long; None if that resolves nothing."""
         ground = self.ground
-        mesh = finest = _mesh_at(self.level, ground)
+        mesh = _mesh_at(self.level, ground)
         for _ in range(_MAX_COARSENINGS):
             how = Meshing(
                 self.direction, side, mesh, _LUMP * ground.scale, _BULK * ground.scale, coarse=self.level <= 0.0
@@ -175,25 +147,19 @@ class Level:
             tilt = ground.tilt if shared else self.question.tilt(some_of(laws), offset)
             span = window(laws, tilt)
             if span.size <= _MAX_WINDOW:
-                return _Phases(laws, offset, tilt, span, mesh / finest)
-            if one_point and mesh == finest:
-                smooth = smooth_curve(laws, tilt, span, offset, side)
-                if smooth is not None:
-                    return _Phases(laws, offset, tilt, span, 1.0, smooth)
+                return _Phases(laws, offset, tilt, span)
             mesh *= 1.1 * span.size / _MAX_WINDOW
         return None
 
 
 @dataclass(frozen=True)
 class _Phases:
-    """Discrete losses of steps on a mesh, ``coarsened`` so much, less an ``offset`` in all; how to compose them."""
+    """Discrete losses of steps on a mesh, less an ``offset`` in all; how to compose them."""
 
     laws: list[tuple[LossPMF, int]]
     offset: float
     tilt: float
     window: Window
-    coarsened: float
-    smooth: SmoothCurve | None = None
 
     def composed(self) -> ComposedLoss:
         """Their sum."""
@@ -245,14 +211,17 @@ def ground_of(
     if isinstance(question, WholeCurve):
         return Ground(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None, rough)
     near = question.around(rough, tilt)
-    if len(pairs) > 1:
+    for _ in range(_CUTS):  # of a heavy tail Chernoff's bound lies far beyond the answer until the tail is cut
         reach = _FAR * max(near, 0.0) + _FARTHER
-        if any(end > reach for _, end in ranges):
-            ranges = [(low, min(high, reach)) for low, high in ranges]
-            rough = [(cut_above(law, reach), steps) for law, steps in rough]
-            tilt = question.tilt(rough)
-        return Ground(ranges, tilt, step_scale(rough, tilt), variation, 0.0, None, rough)
+        if all(high <= reach for _, high in ranges):
+            break
+        ranges = [(low, min(high, reach)) for low, high in ranges]
+        rough = [(cut_above(law, reach), steps) for law, steps in rough]
+        tilt = question.tilt(rough)
+        near = question.around(rough, tilt)
     scale = step_scale(rough, tilt)
+    if len(pairs) > 1:
+        return Ground(ranges, tilt, scale, variation, 0.0, None, rough)
     law, steps = rough[0]
     if steps == 1:
         scale = _scale_of_one(law, question, near)

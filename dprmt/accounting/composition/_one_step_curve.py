@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 
-from dprmt.accounting.basics import Side
-from dprmt.accounting.composition._split_curve import rounded
-from dprmt.accounting.composition._split_plan import discounted_sums
+from dprmt.accounting.basics import Array, Side
 from dprmt.accounting.pairs import LossPMF
 
+_EPS = float(np.finfo(np.float64).eps)
 _SUMS = 1e-12  # relative, of sums of some thousand positive terms
 
 
@@ -51,3 +50,33 @@ class OneStepCurve:
         fallen = (delta - float(self.at_nodes[index])) / float(self.discounted[index])
         step = math.log1p(-fallen) if fallen < 1.0 else -math.inf
         return max(float(self.nodes[index]) + step, float(self.nodes[index - 1]), 0.0)
+
+
+def rounded(mass: Array, side: Side) -> Array:
+    """Masses with the rounding of the tails that they are differences of charged (F1)."""
+    charge = 64 * _EPS * np.cumsum(mass[::-1])[::-1]
+    return mass + charge if side == "upper" else np.maximum(mass - charge, 0.0)
+
+
+def discounted_sums(mass: Array, nodes: Array) -> Array:
+    """Σ_{i ≥ j} mass_i e^{l_j - l_i} at each node, on any nodes."""
+    factors = np.exp(-np.diff(nodes)).tolist()
+    sums = mass.tolist()
+    for j in range(len(sums) - 2, -1, -1):
+        sums[j] += factors[j] * sums[j + 1]
+    return np.array(sums)
+
+
+def one_step_scale(rough: LossPMF, small: float) -> float:
+    """The loss at which one step's δ is about ``small``, or where most of it lies."""
+    deviation = math.sqrt(float(rough.mass @ rough.losses**2) / max(float(rough.mass.sum()), 1e-300))
+    delta = np.cumsum(rough.mass[::-1])[::-1] - discounted_sums(rough.mass, rough.losses)
+    enough = np.flatnonzero((rough.losses > 0) & (delta <= small))
+    found = float(rough.losses[enough[0] if enough.size else -1])
+    return max(found if found > 1e-3 * deviation else deviation, 4 * rough.mesh)
+
+
+def one_step_delta(law: LossPMF, epsilon: float) -> float:
+    """δ(ε) of one step."""
+    beyond = law.losses > epsilon
+    return float(law.mass[beyond] @ -np.expm1(epsilon - law.losses[beyond])) + law.infinite

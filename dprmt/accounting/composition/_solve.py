@@ -14,11 +14,7 @@ from dprmt.accounting.pairs import Schedule
 _HIGHEST_FIRST = 1.0
 _MAX_LEVEL = 5  # of exact norms; each level of randomized clipping costs four times the one before
 _MAX_LEVEL_OF_A_LAW = 2
-_SPLIT_BEYOND = 6.0
-_SLOW, _LEAST_GAIN = (
-    0.8,
-    0.95,
-)  # left of a width: then large losses go apart; two such levels in a row are the last
+_LEAST_GAIN = 0.8  # left of a width: such a level is the last, of a question about δ two in a row
 _NO_BETTER = 0.9999
 _TO_SPARE = 0.2  # of a level, where less than one is needed
 _ESTIMATE_AT = 0.67  # of the way from lower to upper: the lower side errs about twice as much
@@ -52,20 +48,18 @@ def solve(
         question = sized(schedule, question, direction)
     best = interval(0.0, math.inf, direction, question, tolerance)
     progress = progress or Progress()
-    stalled, split = 0, False
+    stalled, patience = 0, 2 if isinstance(question, DeltaAtEpsilon) else 1
     ladder = levels(schedule, question, tolerance)
     level = ladder[0]
     for _ in ladder:
-        answer = _solve_at_level(schedule, question, direction, level, split, progress.enough)
+        answer = _solve_at_level(schedule, question, direction, level, progress.enough)
         progress.uppers[level] = answer["upper"]
         found = intersection(best, answer, question, tolerance)
         left = _left(found, best)
         best, stalled = found, 0 if left < _LEAST_GAIN else stalled + 1
-        if best.is_narrow or best.upper <= progress.enough or stalled == 2:
+        if best.is_narrow or best.upper <= progress.enough or stalled == patience:
             break
         level += _share_of_a_level(best, question, tolerance)
-        # One more level divides the width by four or so: where that is too little, large losses may be to blame.
-        split = split or left > _SLOW or not _is_within(best.lower, best.upper, question, _SPLIT_BEYOND * tolerance)
         question = question.sharpened(best)
     return best
 
@@ -82,7 +76,7 @@ def improve(
     for level in list(progress.uppers)[1:]:
         if bounds.is_narrow or bounds.upper <= progress.enough:
             break
-        answer = _solve_at_level(schedule, question, bounds.direction, level, level > 1.0, math.inf)
+        answer = _solve_at_level(schedule, question, bounds.direction, level, math.inf)
         if answer["upper"] >= progress.uppers[level] * _NO_BETTER:
             break
         bounds = intersection(bounds, answer, question, tolerance)
@@ -138,7 +132,7 @@ def intersection(
 
 
 def _solve_at_level(
-    schedule: Schedule, question: Question, direction: Direction, level: float, split: bool, enough: float
+    schedule: Schedule, question: Question, direction: Direction, level: float, enough: float
 ) -> dict[Side, float]:
     """Both answers, or only the upper one where that is ``enough``, or Chernoff's bound is."""
     at = Level(schedule, question, direction, level)
@@ -146,13 +140,13 @@ def _solve_at_level(
         return {"upper": 0.0, "lower": 0.0}
     if 0.0 < enough < math.inf and at.at_most <= enough:
         return {"upper": at.at_most}
-    answer: dict[Side, float] = {"upper": question.read(at.curve("upper", split), "upper", at.drift)}
+    answer: dict[Side, float] = {"upper": question.read(at.curve("upper"), "upper", at.drift)}
     if isinstance(question, DeltaAtEpsilon):
         answer["upper"] = min(answer["upper"], at.at_most)
     if answer["upper"] < question.least:
         answer["upper"] = least_upper(schedule, question, direction)
     if answer["upper"] > enough:
-        answer["lower"] = question.read(at.curve("lower", split), "lower", at.drift)
+        answer["lower"] = question.read(at.curve("lower"), "lower", at.drift)
         if direction == "add":  # there losses are bounded, most often, and rounding may put mass beyond
             answer["lower"] = question.within(answer["lower"], at.farthest)
     return answer

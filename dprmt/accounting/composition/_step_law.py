@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,13 +179,12 @@ def discretize_step(
     """
     losses, mesh = lattice.boundaries(index), lattice.mesh
     cells = pair.cells(losses) if direction == "remove" else pair.cells(-losses[::-1]).mirrored()
-    two_sided = isinstance(pair, PublicPair)
     if side == "lower":
-        return replace(from_below(index, mesh, cells, lattice.offset), two_sided=two_sided)
+        return from_below(index, mesh, cells, lattice.offset)
     pmf = from_above(index, mesh, cells, lattice.offset)
     if to_infinity:
         pmf = keep_at_last(pmf, cells, lattice.offset)
-    return LossPMF(pmf.index, pmf.mass, mesh, min(pmf.infinite + pair.slack, 1.0), two_sided)
+    return LossPMF(pmf.index, pmf.mass, mesh, min(pmf.infinite + pair.slack, 1.0))
 
 
 def law_of_step(pair: StepPair, ends: tuple[float, float], how: Meshing) -> tuple[LossPMF, float]:

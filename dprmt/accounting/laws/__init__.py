@@ -11,7 +11,6 @@ from dprmt.accounting.laws._norm_ratio_bins import (
     Focus,
     NormRatioBins,
     Steep,
-    bins_of_equal_shifts,
     curvature,
     right_share,
 )
@@ -41,7 +40,6 @@ __all__ = [
     "Norms",
     "RankOneLaw",
     "Steep",
-    "bins_of_equal_shifts",
     "checked_norms",
     "chi2_mixture_cdf",
     "chi2_mixture_sf",

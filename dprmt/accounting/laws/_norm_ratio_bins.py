@@ -17,7 +17,6 @@ from dprmt.accounting.laws._gamma_mixture import GammaMixture
 from dprmt.accounting.laws._residual_order import ResidualOrder
 
 _LARGEST_INFLATION = 1e-3  # of a bin's mass, where that is far too little to matter
-_MOST_OF_EQUAL_SHIFTS = 3072
 _STEEP_BINS, _FINE_GRID = 160, 2000
 _SHIFT_WIDTH, _LEAST_WIDTH, _FAR_WIDTH, _TIMES_AS_MANY = 0.12, 0.003, 0.1, 3
 
@@ -187,18 +186,6 @@ def bins_of_mixture(law: GammaMixture, number: int, tail: float, focus: Focus | 
     edges = bin_edges(law, tail, number, law.upper_quantile(1e-9), focus)
     left, right = edges, np.append(edges[1:], np.inf)
     return bins_from_moments(left, right, *law.increments(left, right), left_tail(law, edges[0]))
-
-
-def bins_of_equal_shifts(law: GammaMixture, number: int, tail: float) -> NormRatioBins:
-    """As :func:`bins_of_mixture`, with ends at which the shift X^{-1/2} is a multiple of one number."""
-    start, end = max(law.lower_quantile(tail), 1e-290), law.upper_quantile(1e-9)
-    step = max(np.log(end / start) / (2 * number), start**-0.5 / _MOST_OF_EQUAL_SHIFTS)
-    multiples = np.arange(
-        np.ceil(start**-0.5 / step), max(np.floor(end**-0.5 / step), 1.0) - 0.5, -1.0, dtype=np.float64
-    )
-    left = 1.0 / (step * multiples) ** 2
-    right = np.append(left[1:], np.inf)
-    return bins_from_moments(left, right, *law.increments(left, right), left_tail(law, left[0]))
 
 
 def left_tail(law: GammaMixture | ResidualOrder, x: float) -> float:

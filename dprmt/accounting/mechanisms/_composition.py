@@ -353,7 +353,7 @@ class Composition:
     def _smaller_by_curves(
         self, bounds: PrivacyBounds, question: Question, direction: Direction, tolerance: float
     ) -> PrivacyBounds:
-        """Both are valid: potentials lose much at high rates, all without sampling, where curves lose little (N6)."""
+        """Both are valid: what (N11) charges is much for few probes, where curves lose less (N6)."""
         curves = bounds_by_curves(self._one_sample(), question, direction, self.neighbours, tolerance)
         if curves.upper >= bounds.upper:
             return bounds

@@ -152,9 +152,9 @@ class DPSGD(Value, Mechanism):
             return step, True
         is_poisson = isinstance(self.sampling, Poisson)
         if isinstance(self.sampling, FixedOrder):
-            # Several may be in one batch, or in several; and bounds by potentials are infinite without sampling.
-            by_potentials = relation.is_replacement and not (step.is_exact or step.secret)
-            is_poisson = relation.group_size == 1 and not by_potentials
+            # Several may be in one batch, or in several; and what (N11) charges grows without sampling.
+            is_public = relation.is_replacement and not (step.is_exact or step.secret)
+            is_poisson = relation.group_size == 1 and not is_public
         has_pair = has_pairs(step, relation, is_poisson)
         return (related(step, relation) if has_pair else step), has_pair
 

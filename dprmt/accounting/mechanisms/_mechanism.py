@@ -75,7 +75,7 @@ class Mechanism:
         ----------
         steps : int, sequence of int or None
             Number of steps, in [1, 1e9]; for random allocation a multiple of ``steps_per_epoch``. Of many numbers, ε
-            after each costs a small part of what single questions would (F4).
+            after each costs a small part of what single questions would.
         delta : float
             In [1e-290, 1).
         epochs : int, sequence of int or None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dprmt.accounting.pairs._allocation_epoch import AllocationEpoch
+from dprmt.accounting.pairs._atomic_pair import AtomicPair
 from dprmt.accounting.pairs._cells import CellRows, LossCells, StepPair
 from dprmt.accounting.pairs._charged_cells import charged_cells
 from dprmt.accounting.pairs._clipping_step import ClippingStep
@@ -27,7 +28,6 @@ from dprmt.accounting.pairs._neighbours import (
 )
 from dprmt.accounting.pairs._power_convolution import complex_log1p
 from dprmt.accounting.pairs._public_pair import PublicPair, masses_by_shift
-from dprmt.accounting.pairs._public_replacement import AtomicPair
 from dprmt.accounting.pairs._related_step import AnyStep, RelatedStep, has_pairs, related
 from dprmt.accounting.pairs._schedule import Schedule, Step
 from dprmt.accounting.pairs._secret_lower_pair import SecretLowerPair

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt.accounting.basics import Array
+from dprmt.accounting.pairs._atomic_pair import AtomicPair
 from dprmt.accounting.pairs._cells import LossCells, interval_masses
 from dprmt.accounting.pairs._discretization import connect_the_dots
-from dprmt.accounting.pairs._public_replacement import AtomicPair
 from dprmt.accounting.pairs._secret_lower_pair import masses_between, merged
 from dprmt.accounting.pairs._secret_upper_pair import inflection_shift, upper_end
 from dprmt.accounting.pairs._shifted_normals import blocks, two_sides

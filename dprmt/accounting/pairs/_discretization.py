@@ -38,15 +38,12 @@ class LossPMF:
         Spacing of the underlying grid.
     infinite : float
         Probability of an infinite loss.
-    two_sided : bool
-        Whether each mass is off by some roundings of the smaller tail on its two sides, not of the upper one (F6).
     """
 
     index: NDArray[np.int64]
     mass: Array
     mesh: float
     infinite: float
-    two_sided: bool = False
 
     @property
     def losses(self) -> Array:

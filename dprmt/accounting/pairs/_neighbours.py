@@ -64,7 +64,7 @@ class AddRemove(Value):
 
 @dataclass(frozen=True, repr=False)
 class ReplaceOne(Value):
-    """A sample is present, or any other one in its place, with the same coins (N1)–(N3).
+    """A sample is present, or any other one in its place, with the same coins (N1), (N2), (N11).
 
     Examples
     --------

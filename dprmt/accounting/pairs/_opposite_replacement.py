@@ -8,7 +8,6 @@ settle is charged, ratio by ratio.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
@@ -19,15 +18,17 @@ from scipy.special import gammaincc, ndtr
 
 from dprmt.accounting.basics import Array
 from dprmt.accounting.laws import GammaMixture, NormRatioBins
+from dprmt.accounting.pairs._atomic_pair import AtomicPair
 from dprmt.accounting.pairs._cells import interval_masses
 from dprmt.accounting.pairs._coin_mixtures import replacement_thresholds
-from dprmt.accounting.pairs._public_replacement import LARGEST_LOSS, AtomicPair, largest_loss, symmetric_pair
+from dprmt.accounting.pairs._public_pair import PublicPair
+from dprmt.accounting.pairs._tight_pair import keep_the_envelope
 
 Places: TypeAlias = NDArray[np.int64]
 
 _ROUNDING = 1e-11  # of differences of distribution functions
 _BEND = 3.0  # the largest N at which a potential is convex
-_ROUGHLY, _SEEN, _MUCH = 1e-3, 100.0, 2e-3  # of the curve at 0, times the tail, and of the curve
+_LARGEST_LOSS = 700.0  # e^709 is the last finite one
 _LEAST_SHIFT, _LEAST_MASS = 1e-9, 1e-290  # lighter outcomes are left out, which is safe from below
 _INTERVALS, _DENSER = 44, 1.8  # of losses, each of which has one multiplier β, and how much denser from 0 on
 _FEW_CELLS, _CELLS, _HEIGHTS, _EVERY = 8, 48, 24, 3  # of rare ratios, of others, of y in each; cells to a window's step
@@ -59,35 +60,16 @@ class RatioLaw:
 
 
 def replaced_by_opposites(
-    law: NormRatioBins,
-    probes: int,
-    noise_multiplier: float,
-    sample_rate: float,
-    tail: float,
-    number: int,
-    is_rough: bool,
-) -> tuple[AtomicPair, Callable[[AtomicPair], AtomicPair] | None]:
+    law: NormRatioBins, probes: int, noise_multiplier: float, sample_rate: float, tail: float, number: int
+) -> AtomicPair:
     """A pair that dominates two samples whose norms ``probes`` public Gaussian probes estimate.
 
     ``law``: χ²(k)/k in bins. ``tail``: P-mass at losses that need not be resolved; ``number``: of losses.
-    ``is_rough``: whether large losses may be charged much, as most answers are decided by others.
-    Returns: the pair, and, where much of it is charged, what makes the smaller one of it and another.
     """
     x, mass = law.spread(equal_ratios_convex_from(noise_multiplier))
     losses = _losses(1.0 / (noise_multiplier * np.sqrt(x)), mass, noise_multiplier, sample_rate, tail, number)
-    curve, charged = opposite_curve(losses, x, mass, law.below, probes, noise_multiplier, sample_rate)
-    seen = curve > (_ROUGHLY * curve[0] if is_rough else _SEEN * tail)
-
-    def smaller(other: AtomicPair) -> AtomicPair:
-        return symmetric_pair(losses, np.minimum(curve, curve_of(other, losses)))
-
-    is_loose = bool(np.any(charged[seen] > _MUCH * curve[seen]))
-    return symmetric_pair(losses, curve), smaller if is_loose else None
-
-
-def curve_of(pair: AtomicPair, losses: Array) -> Array:
-    """H_{e^l} of a pair at losses l."""
-    return np.asarray([pair.infinite + pair.p @ np.maximum(-np.expm1(loss - pair.losses), 0.0) for loss in losses])
+    curve, _ = opposite_curve(losses, x, mass, law.below, probes, noise_multiplier, sample_rate)
+    return symmetric_pair(losses, curve)
 
 
 def opposites_below(
@@ -110,7 +92,7 @@ def opposites_below(
 
 def _losses(shift: Array, mass: Array, noise_multiplier: float, sample_rate: float, tail: float, number: int) -> Array:
     """From 0 on, denser where losses are small."""
-    high = min(largest_loss(shift, mass, sample_rate, tail), LARGEST_LOSS)
+    high = min(largest_loss(shift, mass, sample_rate, tail), _LARGEST_LOSS)
     scale = min(2 * sample_rate * math.sqrt(math.expm1(min(noise_multiplier**-2.0, 50.0))), 1.0)
     return np.asarray(scale * np.sinh(np.linspace(0.0, math.asinh(high / scale), number)))
 
@@ -382,3 +364,26 @@ def _expected_hinges(node: Array, x: Array, law: RatioLaw) -> Array:
         total += steeper * hinge[i + 1]
         value = value + slope * width
     return total
+
+
+def symmetric_pair(losses: Array, curve: Array) -> AtomicPair:
+    """The pair with the largest convex δ(ε) that is at most ``curve`` at ``losses`` ≥ 0, and the same exchanged."""
+    curve = np.minimum(np.minimum.accumulate(curve * (1.0 + 1e-9)), 1.0)
+    step = np.diff(losses)
+    mass = np.zeros(losses.size)
+    mass[1:] = -np.diff(curve) / -np.expm1(-step)
+    mass[1:-1] += np.diff(curve)[1:] / np.expm1(step[1:])
+    infinite = float(curve[-1])
+    mass[0] = 1.0 - infinite - float(mass[1:] @ (1.0 + np.exp(-losses[1:])))
+    nodes = np.concatenate([-losses[:0:-1], losses])
+    both = np.concatenate([mass[:0:-1], mass])
+    missing, beyond = keep_the_envelope(nodes, both)
+    return AtomicPair(
+        nodes, np.maximum(both, 0.0) * np.exp(np.minimum(nodes, 0.0)), infinite + max(missing, beyond, 0.0)
+    )
+
+
+def largest_loss(shift: Array, mass: Array, sample_rate: float, tail: float) -> float:
+    """No smaller than the loss that P exceeds with probability ``tail``."""
+    high = PublicPair(np.maximum(shift, _LEAST_SHIFT), mass, sample_rate).loss_range(tail)[1]
+    return high + min(-math.log1p(-sample_rate) if sample_rate < 1.0 else math.inf, high)

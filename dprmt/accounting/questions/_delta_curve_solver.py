@@ -17,7 +17,6 @@ from dprmt.accounting.composition import (
 )
 from dprmt.accounting.pairs import Schedule
 
-_SPLIT_BEYOND = 6.0  # as in the engine: widths, in units of the tolerance, that another level alone will not mend
 _WORSE = 3.0  # than where the loss was made for: far enough from there to have one of its own
 _FEW = 8
 _LEAST_STEP, _SAFELY = 0.25, 1.1
@@ -68,10 +67,9 @@ class DeltaCurveSolver:
         if math.isfinite(self.found[middle].upper):
             question = question.sharpened(self.found[middle])
         question = reachable(self.schedule, question, self.direction)
-        split = level > 1.0 and self._width(middle) > _SPLIT_BEYOND
         at = Level(self.schedule, question, self.direction, level, many=len(places) > _FEW)
         is_trivial = question.is_trivial(at.ground.total_variation)
-        curves = {} if is_trivial else {side: at.curve(side, split) for side in _SIDES}
+        curves = {} if is_trivial else {side: at.curve(side) for side in _SIDES}
         for place in places:
             answer: dict[Side, float] = {"upper": 0.0, "lower": 0.0}
             answer |= {side: self.questions[place].read(curve, side, at.drift) for side, curve in curves.items()}

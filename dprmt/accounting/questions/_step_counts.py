@@ -13,9 +13,7 @@ from dprmt.accounting.basics import Array, Direction, PrivacyBounds
 from dprmt.accounting.composition import (
     DeltaCurve,
     EpsilonAtDelta,
-    FewFrequencies,
     InconsistentBoundsError,
-    TooManyFrequenciesError,
     composed_powers,
     levels,
     log_kappa,
@@ -151,19 +149,10 @@ def _solve_block(question: _BlockQuestion, laws: _Laws, brackets: Brackets, bloc
 
 
 def _bounds_of(law: LossPMF, counts: NDArray[np.int64], delta: float, upper: bool) -> Array | None:
+    """By a transform for evenly spread ones of many; the others get trivial bounds. None if it would be too long."""
     if not law.mass.any():
         return None
     tilt = tilt_for_delta([(law, round(math.sqrt(float(counts[0]) * float(counts[-1]))))], delta)
-    try:
-        return FewFrequencies(law, counts.astype(np.float64), tilt).epsilon_bound(delta, upper)
-    except TooManyFrequenciesError:
-        return _bounds_by_transform(law, counts, delta, upper, tilt)
-
-
-def _bounds_by_transform(
-    law: LossPMF, counts: NDArray[np.int64], delta: float, upper: bool, tilt: float
-) -> Array | None:
-    """The same by an inverse transform each, for evenly spread ones of many; the others get trivial bounds."""
     first, size = window_of(law, int(counts[0]), int(counts[-1]), tilt)
     if size > _MOST_POINTS:
         return None

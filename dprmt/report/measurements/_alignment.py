@@ -10,7 +10,7 @@ import numpy as np
 
 from dprmt._validation import ParameterError, check_real
 from dprmt.report.measurements._run import GradientStep
-from dprmt.spectra import BlendMemory, cosine_similarity
+from dprmt.spectra import cosine_similarity
 from dprmt.training.denoising import Denoising
 
 KAPPAS = (1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.04, 1.05, 1.06, 1.08, 1.1)
@@ -62,8 +62,6 @@ class AlignmentStep:
         Of the noisy gradient.
     corrected, uncorrected : float
         Improvement(t) of the paper's denoiser with and without norm correction, at the gate of the measurement.
-    blended : float
-        Improvement(t) of `dprmt.spectra.blend_layers`, which has no gate.
     layers : tuple of LayerAlignment
         All layers.
     """
@@ -72,7 +70,6 @@ class AlignmentStep:
     cosine: float
     corrected: float
     uncorrected: float
-    blended: float
     layers: tuple[LayerAlignment, ...]
 
 
@@ -114,9 +111,7 @@ class KappaPoint:
         return round(self.improved * self.passed) if self.passed else 0
 
 
-def measure_alignment(
-    step: GradientStep, *, kappa: float = 1.02, memory: BlendMemory | None = None, exclude: Sequence[str] = ()
-) -> AlignmentStep:
+def measure_alignment(step: GradientStep, *, kappa: float = 1.02, exclude: Sequence[str] = ()) -> AlignmentStep:
     """Compare noisy and denoised gradient with the clean one.
 
     Parameters
@@ -125,8 +120,6 @@ def measure_alignment(
         From `private_gradients`.
     kappa : float
         The gate >= 1 for Improvement(t) of the paper's denoiser.
-    memory : BlendMemory, optional
-        The same for the steps of a run, in order, if the blended denoiser is to look back over them.
     exclude : sequence of str
         Patterns of the names of layers that are left alone, as those of `dprmt.training.denoising.Denoising`.
 
@@ -167,7 +160,6 @@ def measure_alignment(
         cosine_similarity(replace(paper, norm_correction=correction).apply(noisy, step.sigma)[0], clean)
         for correction in (True, False)
     ]
-    blended = cosine_similarity(replace(paper, method="blend").apply(noisy, step.sigma, memory)[0], clean)
     ungated, report = replace(paper, kappa=1.0).apply(noisy, step.sigma)
     layers = tuple(
         LayerAlignment(
@@ -181,7 +173,7 @@ def measure_alignment(
         )
         for name in noisy
     )
-    return AlignmentStep(step.number, before, after[0] - before, after[1] - before, blended - before, layers)
+    return AlignmentStep(step.number, before, after[0] - before, after[1] - before, layers)
 
 
 def kappa_sweep(steps: Sequence[AlignmentStep], kappas: Sequence[float] = KAPPAS) -> list[KappaPoint]:
@@ -215,7 +207,7 @@ def kappa_sweep(steps: Sequence[AlignmentStep], kappas: Sequence[float] = KAPPAS
     Examples
     --------
     >>> layer = LayerAlignment("query", 1.03, clean_square=1.0, noisy_square=4.0, noisy_inner=0.4, denoised_inner=1.0)
-    >>> step = AlignmentStep(0, 0.2, 0.3, 0.3, 0.4, (layer,))
+    >>> step = AlignmentStep(0, 0.2, 0.3, 0.3, (layer,))
     >>> [(point.kappa, point.passing, round(point.improvement, 3)) for point in kappa_sweep([step], (1.02, 1.04))]
     [(1.02, 1.0, 0.3), (1.04, 0.0, 0.0)]
     """

@@ -1,20 +1,19 @@
-"""Layers whose per-sample gradients are formed, by samplers of Opacus' or functorch.
+"""Layers whose per-sample gradients are formed: convolutions, normalizations, lone biases, layers of any other kind.
 
-Opacus' sampler for LayerNorm fails without a bias. Its class dictionaries are left as they are.
+Gradients are formed in float32 at least, by operations that read tensors by their indices: how inputs and output
+gradients lie in memory makes no difference.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from opacus.grad_sample import GradSampleModule
-from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
 from torch import nn
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from dprmt.training.clipping._optimizer import sum_of
@@ -152,10 +151,10 @@ class WholeModule(FormedLayer):
 
 
 def formed_layer(name: str, module: nn.Module, policy: NormPolicy) -> FormedLayer:
-    """By Opacus' sampler for the type of the module, or functorch."""
-    sampler = GradSampleModule.GRAD_SAMPLERS.get(type(module), _by_functorch)
+    """By a formula for the type of the module, else by running it on each sample again."""
+    sampler = _SAMPLERS.get(type(module), _by_running_again)
     parameters = {f"{name}.{inside}": parameter for inside, parameter in module.named_parameters(recurse=False)}
-    return FormedLayer(name, module, parameters, policy, _layer_norm if type(module) is nn.LayerNorm else sampler)
+    return FormedLayer(name, module, parameters, policy, partial(_in_float32_at_least, sampler))
 
 
 def bias_alone(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
@@ -173,17 +172,76 @@ def _as_they_are(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: t
     return {parameter: gradients}
 
 
-def _by_functorch(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
-    values = ft_compute_per_sample_gradient(module, inputs, gradients)
-    return {parameter: value for parameter, value in values.items() if parameter.requires_grad}
+# Samplers of modules with one floating input: by name of the parameter, the trainable ones' gradients.
+_Sampler = Callable[[nn.Module, torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]]
 
 
-def _layer_norm(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
-    shape = (len(gradients), -1, math.prod(module.normalized_shape))
-    values = {}
-    if module.weight.requires_grad:
-        normalized = functional.layer_norm(inputs[0], module.normalized_shape, eps=module.eps)
-        values[module.weight] = (normalized * gradients).reshape(shape).sum(1)
-    if module.bias is not None and module.bias.requires_grad:
-        values[module.bias] = gradients.reshape(shape).sum(1)
-    return {parameter: value.view(-1, *parameter.shape) for parameter, value in values.items()}
+def _in_float32_at_least(
+    sampler: _Sampler, module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor
+) -> Gradients:
+    dtype = torch.promote_types(torch.promote_types(inputs[0].dtype, gradients.dtype), torch.float32)
+    x = inputs[0].to(dtype) if inputs[0].is_floating_point() else inputs[0]
+    with full_precision(gradients.device):
+        values = sampler(module, x, gradients.to(dtype))
+    return {getattr(module, name): value for name, value in values.items() if getattr(module, name).requires_grad}
+
+
+def _convolution(module: nn.Module, x: torch.Tensor, gradients: torch.Tensor) -> Mapping[str, torch.Tensor]:
+    """Of Conv1d, 2d and 3d: products of output gradients and the windows of the input that they are of."""
+    if any(module._reversed_padding_repeated_twice):
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        x = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode)
+    for axis, (size, stride, dilation) in enumerate(
+        zip(module.kernel_size, module.stride, module.dilation, strict=True), start=2
+    ):
+        x = x.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
+    batch, places = len(x), gradients.shape[2:]
+    windows = x.movedim(tuple(range(2, 2 + len(places))), tuple(range(-len(places), 0)))
+    windows = windows.reshape(batch, module.groups, -1, places.numel())
+    outputs = gradients.reshape(batch, module.groups, -1, places.numel())
+    weight = (outputs @ windows.transpose(2, 3)).reshape(batch, *module.weight.shape)
+    return {"weight": weight} if module.bias is None else {"weight": weight, "bias": gradients.flatten(2).sum(2)}
+
+
+def _normalization(module: nn.Module, x: torch.Tensor, gradients: torch.Tensor) -> Mapping[str, torch.Tensor]:
+    """Output gradients, and their products with the normalized input, over all axes that the parameters lack."""
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        norm = functional.layer_norm if isinstance(module, nn.LayerNorm) else functional.rms_norm
+        normalized, shape = norm(x, module.normalized_shape, eps=module.eps), module.normalized_shape
+        products = {"weight": (normalized * gradients).reshape(len(x), -1, *shape).sum(1)}
+        if getattr(module, "bias", None) is not None:
+            products["bias"] = gradients.reshape(len(x), -1, *shape).sum(1)
+        return products
+    groups = module.num_groups if isinstance(module, nn.GroupNorm) else module.num_features
+    normalized = functional.group_norm(x, groups, eps=module.eps)
+    return {"weight": (normalized * gradients).flatten(2).sum(2), "bias": gradients.flatten(2).sum(2)}
+
+
+def _by_running_again(module: nn.Module, x: torch.Tensor, gradients: torch.Tensor) -> Mapping[str, torch.Tensor]:
+    """Of a module with one input and no parts: its forward pass again, mapped over the samples."""
+    bare = _WithoutHooks(module)
+    parameters = {
+        f"module.{name}": value.detach().to(gradients.dtype) for name, value in module.named_parameters(recurse=False)
+    }
+
+    def product(values: Mapping[str, torch.Tensor], row: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        return (functional_call(bare, dict(values), (row[None],)) * gradient[None]).sum()
+
+    found = vmap(grad(product), in_dims=(None, 0, 0))(parameters, x, gradients)
+    return {name.removeprefix("module."): value for name, value in found.items()}
+
+
+class _WithoutHooks(nn.Module):  # type: ignore[misc]  # torch is skipped by mypy
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.module.forward(x)
+
+
+_SAMPLERS: dict[type[nn.Module], _Sampler] = {
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _convolution),
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm, nn.GroupNorm), _normalization),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _normalization),
+}

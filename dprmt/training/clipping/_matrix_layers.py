@@ -14,21 +14,21 @@ from dprmt.training.clipping._optimizer import add_product, sum_dtype, sum_of
 from dprmt.training.clipping._policy import Measured, NormPolicy, Rows, Samples, Use
 from dprmt.training.norms import (
     CACHED_BYTES,
-    UNIT_ROUNDOFF,
     LayerRecord,
     NormEstimator,
+    cancellation_allowance,
     exact_squared_norms,
     full_precision,
     ghost_squared_norms,
     gram_entries,
     is_conv1d,
     layer_record,
-    rounding_margin,
     token_factors,
 )
 from dprmt.training.subspaces import Subspaces
 
 _SKETCHED = 16
+UNKNOWN_TERMS = 65_000  # additions to an entry that margins are for where nobody says how many tokens there are
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,7 @@ class FactoredLayer:
         self._policy, self._sizes, self._bias, self._inputs_first = policy, sizes, bias, inputs_first
         self._gram = gram  # the least precise dtype of Gram matrices
         self._estimator = policy.estimates(*sizes)  # None if the norm is exact
-        self._margins = {
-            (dtype, products): rounding_margin(sum(sizes) + 1, dtype=dtype, precision=products)
-            for dtype in (torch.float32, torch.float64)
-            for products in UNIT_ROUNDOFF
-        }
+        self._terms = sum(sizes) + 1 + (policy.tokens or UNKNOWN_TERMS)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -143,21 +139,27 @@ class FactoredLayer:
         return tokens + 1 if self._policy.form else tokens + sum(self._sizes) + 1
 
     def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: Rows | None = None) -> Measured:
-        """Estimated, of gradients that are formed, or by Gram matrices of tokens."""
+        """Estimated, of gradients that are formed, or by Gram matrices of tokens; with room for tokens that cancel."""
         (a, *_), g = uses[0]
         own = None if self._bias is None else self.module.bias  # whole, where the planned one is a shard
         factors, bias = Factors(self.module.weight, own, self._inputs_first, a, g), own is not None
-        if self._estimator is not None:
-            named = {"layer": self.name, "step": step, "samples": samples}
-            return self._estimator.squared_norms(a, g, bias=bias, **named), [factors]  # type: ignore[arg-type]
         present = math.prod(g.shape[1:-1])
         tokens = self._policy.tokens or present  # public if given: not the batch's padding
-        if not self.takes_gram_matrices(tokens):
-            return self._exactly(factors, present)
-        a, g = token_factors(activations=a, gradients=g)
-        dtype = torch.promote_types(a.dtype, self._gram)
-        margin = self._margins[dtype, torch.get_float32_matmul_precision()]
-        return ghost_squared_norms(a.to(dtype), g.to(dtype), bias=bias, margin=margin), [factors]
+        if self._estimator is not None:
+            named = {"layer": self.name, "step": step, "samples": samples}
+            squared = self._estimator.squared_norms(a, g, bias=bias, **named)  # type: ignore[arg-type]
+        elif self.takes_gram_matrices(tokens):
+            own, other = token_factors(activations=a, gradients=g)
+            dtype = torch.promote_types(own.dtype, self._gram)
+            squared = ghost_squared_norms(own.to(dtype), other.to(dtype), bias=bias)
+        elif self.keeps_formed(present):
+            formed = factors.formed()
+            return formed.squared_norms(), [formed]
+        else:
+            squared = exact_squared_norms(a, g, bias=bias, memory_budget=self._policy.memory_budget)
+        both = torch.promote_types(a.dtype, g.dtype) == sum_dtype(self.module.weight) == torch.float64
+        dtype = torch.float64 if both else torch.float32  # the less precise one of norm's and sum's
+        return squared + cancellation_allowance(a, g, terms=self._terms, bias=bias, dtype=dtype), [factors]
 
     def takes_gram_matrices(self, tokens: int) -> bool:
         """True if (d + p) products an entry of a Gram matrix are fewer than T·d·p; twice as expensive in float64.
@@ -170,16 +172,8 @@ class FactoredLayer:
         return price * gram_entries(tokens) * sum(self._sizes) < tokens * math.prod(self._sizes)
 
     def keeps_formed(self, tokens: int) -> bool:
-        """Whether gradients are no larger than their factors."""
+        """Whether gradients are no larger than their factors: then they are formed, and kept in their place."""
         return math.prod(self._sizes) <= tokens * sum(self._sizes)
-
-    def _exactly(self, factors: Factors, tokens: int) -> Measured:
-        """Gradients that are no larger than their factors are kept in their place; others formed in blocks of rows."""
-        if self.keeps_formed(tokens):
-            formed = factors.formed()
-            return formed.squared_norms(), [formed]
-        budget, bias = self._policy.memory_budget, factors.bias is not None
-        return exact_squared_norms(factors.activations, factors.gradients, bias=bias, memory_budget=budget), [factors]
 
 
 class LinearLayer(FactoredLayer):

@@ -48,12 +48,7 @@ def module_with(modules: Mapping[str, nn.Module], place: str) -> nn.Module | Non
 
 
 def is_followed(module: nn.Module) -> bool:
-    """Whether inputs and output gradients of the module, which has no parts, tell its per-sample gradients.
-
-    Those of a convolution do where what it adds around its input is zeros.
-    """
-    if getattr(module, "padding_mode", "zeros") != "zeros":
-        return False
+    """Whether inputs and output gradients of the module, which has no parts, tell its per-sample gradients."""
     known = type(module) in _FOLLOWED or is_conv1d(module)
     return (known or _is_replayable(module)) and not list(module.buffers())
 

@@ -3,6 +3,8 @@
 import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.data._docstrings import Docstring as Docstring
 from dprmt.training.data._docstrings import docstrings as docstrings
+from dprmt.training.data._losses import check_own_loss as check_own_loss
+from dprmt.training.data._losses import head_of as head_of
 from dprmt.training.data._losses import model_logits as model_logits
 from dprmt.training.data._losses import per_sample_losses as per_sample_losses
 from dprmt.training.data._rows import read_rows as read_rows
@@ -15,7 +17,9 @@ __all__ = [
     "Docstring",
     "TaskData",
     "TokenDataset",
+    "check_own_loss",
     "docstrings",
+    "head_of",
     "load_data",
     "model_logits",
     "per_sample_losses",

@@ -1,40 +1,59 @@
-"""One loss per sample, each with its own graph."""
+"""One loss per sample, each with its own graph: what the model's own loss is for a batch of that sample alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from inspect import signature
+from typing import Any
 
 import torch
 from torch.nn import functional
+from transformers import PreTrainedModel
+from transformers.models.auto import modeling_auto
 
+from dprmt._validation import ParameterError, check_real
 from dprmt.training.data._task_data import IGNORED
 
-_NOT_INPUTS = ("labels", "sample_id")
-# These number the positions themselves, from the tokens that are not padding.
-_OWN_POSITIONS = ("roberta", "xlm-roberta", "camembert")
+_TARGETS = ("labels", "start_positions", "end_positions")
+_NOT_INPUTS = (*_TARGETS, "sample_id", "num_items_in_batch")
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}  # relative, of a loss; of 16 bits the next
+_LOW_PRECISION = 0.05
 
 
-def per_sample_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The loss of every sample of a batch.
+def per_sample_losses(
+    model: torch.nn.Module, batch: Mapping[str, torch.Tensor], *, label_smoothing: float = 0.0
+) -> torch.Tensor:
+    """Compute the loss of every sample of a batch, as the model's own head defines it.
+
+    The loss of a sample is what ``model(**batch).loss`` would be for a batch of this sample alone: the mean over its
+    own labelled tokens, or its own classes, or its own start and end. No sample's loss depends on another's.
 
     Parameters
     ----------
     model : Module
-        A Transformers or PEFT model, or the Opacus module around it.
+        A Transformers or PEFT model, or the Opacus module around it, with a head for sequence, image, audio, or video
+        classification (one label, several labels, or regression), token classification, question answering, masked or
+        causal language modelling, or sequence to sequence.
     batch : mapping of Tensor
-        What `TaskData.collate` returns, on the model's device.
+        What the model takes, labels included, on its device. Labels of -100 do not count.
+    label_smoothing : float
+        In [0, 1): share of the label that all classes get, as in ``TrainingArguments.label_smoothing_factor``.
 
     Returns
     -------
     Tensor, shape (B,)
-        float32, differentiable. Classification: cross-entropy. Generation: the mean cross-entropy over the
-        sample's own target tokens. No sample's loss depends on another's.
+        float32 or float64, differentiable. A sample without a labelled token has loss 0.
 
-    Notes
-    -----
-    Positions are passed as (B, T). Left to themselves, models with learned positions look them up once for the
-    whole batch, and a row that is shared by all samples has no per-sample gradient.
+    Raises
+    ------
+    ParameterError
+        If the model has another head, whose loss has no definition per sample here.
+
+    See Also
+    --------
+    check_own_loss : for comparing these losses with the model's own before training.
 
     Examples
     --------
@@ -49,40 +68,23 @@ def per_sample_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor])
     >>> per_sample_losses(model, batch).detach()  # all classes alike: log 3 each
     tensor([1.0986, 1.0986])
     """
-    labels = batch["labels"]
-    if labels.ndim == 1:
-        return functional.cross_entropy(model_logits(model, batch).float(), labels, reduction="none")
-    # The token after each. Words are the last axis: over another one torch adds them up one by one, which costs 1e-4.
-    targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-    if _has_fixed_head(model):
-        # Counted out, not found by `nonzero`, which to the step may choose samples; and a copy: slices multiply slowly.
-        first, length = int((targets != IGNORED).any(dim=0).int().argmax()), targets.shape[1]
-        kept = torch.arange(first, length, device=targets.device)
-        targets, batch = targets[:, first:], {**batch, "logits_to_keep": kept}
-    losses = functional.cross_entropy(
-        model_logits(model, batch).flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none"
-    )
-    return losses.view_as(targets).sum(dim=1) / (targets != IGNORED).sum(dim=1)
-
-
-def _has_fixed_head(model: torch.nn.Module) -> bool:
-    """Whether the model can leave out logits of the prompt that all samples have, and no trained layer misses them."""
-    for module in model.modules():
-        if "logits_to_keep" in signature(module.forward).parameters:
-            head = module.get_output_embeddings()
-            return head is not None and not any(value.requires_grad for value in head.parameters())
-    return False
+    head = head_of(model)
+    smoothing = check_real("label_smoothing", label_smoothing, low=0.0, high=1.0, high_open=True)
+    if missing := [name for name in head.targets if name not in batch]:
+        raise ParameterError("batch", sorted(batch), f"one with {' and '.join(missing)} for a {head.name} head")
+    return head.losses(model, batch, smoothing)
 
 
 def model_logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The model's logits on a batch.
+    """Run the model on a batch without its labels.
 
     Parameters
     ----------
     model : Module
         Of Transformers, with or without hooks.
     batch : mapping of str to Tensor
-        As `TaskData.collate` returns it.
+        As `TaskData.collate` returns it. The model gets all of it except for labels and ``sample_id``, and nothing
+        else: positions are those that the model computes.
 
     Returns
     -------
@@ -97,10 +99,250 @@ def model_logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> t
     >>> model_logits(model, {"input_ids": torch.tensor([[1, 2, 3]]), "labels": torch.tensor([0])}).shape
     torch.Size([1, 3])
     """
-    inputs = {key: value for key, value in batch.items() if key not in _NOT_INPUTS}
-    # The Opacus module does not pass on attributes.
-    config = next(module.config for module in model.modules() if hasattr(module, "config"))
-    if config.model_type not in _OWN_POSITIONS:
-        ids = inputs["input_ids"]
-        inputs["position_ids"] = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
-    return model(**inputs).logits
+    return _output(model, batch).logits
+
+
+def check_own_loss(
+    model: torch.nn.Module,
+    sample: Mapping[str, torch.Tensor],
+    losses: Callable[[torch.nn.Module, Mapping[str, torch.Tensor]], torch.Tensor] = per_sample_losses,
+) -> None:
+    """Raise an error unless the loss of one sample is what the model returns as its own loss.
+
+    Run it once before training, where the model's own loss is what you mean to train on.
+
+    Parameters
+    ----------
+    model : Module
+        A Transformers or PEFT model.
+    sample : mapping of Tensor
+        A batch of one sample, with its labels, as the model takes it.
+    losses : callable, optional
+        From a model and a batch to the loss of each sample, shape (B,).
+
+    Raises
+    ------
+    ParameterError
+        If the two differ by more than rounding, for example because the head adds a loss over the batch.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=8))
+    >>> ids = torch.tensor([[1, 2, 3]])
+    >>> check_own_loss(model, {"input_ids": ids, "labels": ids})
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    sample = _without_padding(sample)
+    try:
+        model.eval()  # without dropout: two forward passes are compared
+        with torch.no_grad():
+            found = losses(model, sample)
+            own = model(**{key: value for key, value in sample.items() if key != "sample_id"}).loss
+    finally:
+        for module, training in modes:
+            module.training = training
+    kind = type(_transformers_model(model)).__name__
+    if own is None or found.numel() != 1:
+        raise ParameterError("model", kind, "one that returns a loss for a batch with labels, or give losses=")
+    tolerance = _TOLERANCE.get(next(model.parameters()).dtype, _LOW_PRECISION)
+    own, one = own.detach().double().reshape(()), found.detach().double().reshape(())
+    if bool(own.isfinite()) and bool((own - one).abs() > tolerance * (own.abs() + 1)):
+        allowed = "a model whose own loss is that of its head, sample by sample, or give losses= of each sample"
+        raise ParameterError("model", kind, allowed)
+
+
+def _without_padding(sample: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Which some of the models' own losses count."""
+    mask, labels = sample.get("attention_mask"), sample.get("labels")
+    if mask is None or mask.ndim != 2 or (labels is not None and labels.ndim == 2 and labels.shape != mask.shape):
+        return dict(sample)
+    kept = mask.any(dim=0).nonzero().flatten()
+    first, last = (int(kept[0]), int(kept[-1]) + 1) if len(kept) else (0, mask.shape[1])
+    cut = {key: value[:, first:last] if value.shape == mask.shape else value for key, value in sample.items()}
+    return cut | {key: sample[key] - first for key in _TARGETS[1:] if key in sample}
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a model is for: ``targets``, the names of its labels, and the losses of a batch."""
+
+    name: str
+    targets: tuple[str, ...]
+    losses: Callable[[torch.nn.Module, Mapping[str, torch.Tensor], float], torch.Tensor]
+
+
+def head_of(model: torch.nn.Module) -> Head:
+    """Return the head of a model by its class, or raise an error with the name of the class.
+
+    Returns
+    -------
+    Head
+        Of the outermost model of Transformers in it, or of a module whose class has an attribute ``head``.
+
+    Raises
+    ------
+    ParameterError
+        If no loss per sample is known for it.
+    """
+    network = _transformers_model(model)
+    for kind in type(network).__mro__:
+        if found := _heads().get(kind.__name__):
+            _check_whole_loss(network)
+            return found
+    if (name := getattr(type(network), "head", None)) in _HEADS:
+        return _HEADS[name]
+    allowed = f"one with a head for {', '.join(_HEADS)}; or give the loss of each sample as losses="
+    raise ParameterError("model", type(network).__name__, allowed)
+
+
+def _transformers_model(model: torch.nn.Module) -> torch.nn.Module:
+    """The model inside of adapters and hooks, which do not pass on attributes."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel) or isinstance(getattr(type(module), "head", None), str):
+            return module
+    allowed = "a model of Transformers; or give the loss of each sample as losses="
+    raise ParameterError("model", type(model).__name__, allowed)
+
+
+def _check_whole_loss(network: torch.nn.Module) -> None:
+    """Experts' own loss counts how often a batch used each: no sample's."""
+    if getattr(network.config, "output_router_logits", False):
+        kind = type(network).__name__
+        raise ParameterError(
+            "model.config.output_router_logits", True, f"False: the loss that {kind} adds for it is one of the batch"
+        )
+
+
+def _output(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], **more: torch.Tensor) -> Any:
+    return model(**{key: value for key, value in batch.items() if key not in _NOT_INPUTS}, **more)
+
+
+def _whole_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], smoothing: float) -> torch.Tensor:
+    """Of one label, several labels or numbers for each sample."""
+    labels, config = batch["labels"], _transformers_model(model).config
+    logits = _raised(model_logits(model, batch))
+    kind = getattr(config, "problem_type", None)
+    if kind is None:
+        several = labels.is_floating_point() or labels.dtype == torch.bool
+        kind = "multi_label_classification" if several else "single_label_classification"
+        kind = "regression" if logits.shape[-1] == 1 else kind
+    if kind == "regression":
+        return (logits - labels.to(logits).view_as(logits)).square().mean(dim=1)
+    if kind == "multi_label_classification":
+        losses = functional.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none")
+        return losses.mean(dim=1)
+    return functional.cross_entropy(
+        logits, labels.view(-1), reduction="none", ignore_index=IGNORED, label_smoothing=smoothing
+    )
+
+
+def _token_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], smoothing: float) -> torch.Tensor:
+    return _mean_over_tokens(model_logits(model, batch), batch["labels"], smoothing)
+
+
+def _next_token_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], smoothing: float) -> torch.Tensor:
+    labels, mask = batch["labels"], batch.get("attention_mask")
+    targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    if mask is not None and mask.shape == targets.shape:
+        targets = targets.masked_fill(mask == 0, IGNORED)  # a token that padding comes before is not predicted by it
+    if _has_fixed_head(model):
+        # Counted out, not found by `nonzero`, which to the step may choose samples; and a copy: slices multiply slowly.
+        first, length = int((targets != IGNORED).any(dim=0).int().argmax()), targets.shape[1]
+        kept = torch.arange(first, length, device=targets.device)
+        targets, batch = targets[:, first:], {**batch, "logits_to_keep": kept}
+    return _mean_over_tokens(model_logits(model, batch), targets, smoothing)
+
+
+def _decoded_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], smoothing: float) -> torch.Tensor:
+    """The decoder's inputs are the model's own shift of the labels, unless the batch has them."""
+    labels, more = batch["labels"], {}
+    if not any(name in batch for name in ("decoder_input_ids", "decoder_inputs_embeds")):
+        shift = getattr(_transformers_model(model), "prepare_decoder_input_ids_from_labels", None)
+        # Without such a method the model shifts in its forward pass, and computes a loss that nobody uses.
+        more = {"labels": labels} if shift is None else {"decoder_input_ids": shift(labels)}
+    return _mean_over_tokens(_output(model, batch, **more).logits, labels, smoothing)
+
+
+def _span_losses(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], smoothing: float) -> torch.Tensor:
+    """Of the first and the last token of an answer; padding is no candidate, or other samples' lengths would count."""
+    output, mask = _output(model, batch), batch.get("attention_mask")
+    total = torch.zeros((), device=output.start_logits.device)
+    for name in ("start", "end"):
+        logits, places = _raised(output[f"{name}_logits"]), batch[f"{name}_positions"].reshape(-1).clamp(min=0)
+        outside = places >= logits.shape[1]
+        if mask is not None and mask.shape == logits.shape:
+            logits = logits.masked_fill(mask == 0, torch.finfo(logits.dtype).min)
+            outside = outside | (mask.gather(1, places.clamp(max=logits.shape[1] - 1)[:, None])[:, 0] == 0)
+        total = total + functional.cross_entropy(
+            logits,
+            places.masked_fill(outside, IGNORED),
+            ignore_index=IGNORED,
+            reduction="none",
+            label_smoothing=smoothing,
+        )
+    return total / 2
+
+
+_HEADS = {
+    head.name: head
+    for head in (
+        Head("sequence-to-sequence", ("labels",), _decoded_losses),
+        Head("classification", ("labels",), _whole_losses),
+        Head("token classification", ("labels",), _token_losses),
+        Head("masked language modelling", ("labels",), _token_losses),
+        Head("causal language modelling", ("labels",), _next_token_losses),
+        Head("question answering", ("start_positions", "end_positions"), _span_losses),
+    )
+}
+# Transformers' own tables of classes, by what they are for; a class in several is what the first says.
+_TABLES = {
+    "SEQ_TO_SEQ_CAUSAL_LM": "sequence-to-sequence",
+    "SPEECH_SEQ_2_SEQ": "sequence-to-sequence",
+    "SEQUENCE_CLASSIFICATION": "classification",
+    "IMAGE_CLASSIFICATION": "classification",
+    "AUDIO_CLASSIFICATION": "classification",
+    "VIDEO_CLASSIFICATION": "classification",
+    "TOKEN_CLASSIFICATION": "token classification",
+    "CAUSAL_LM": "causal language modelling",
+    "MASKED_LM": "masked language modelling",
+    "QUESTION_ANSWERING": "question answering",
+}
+
+
+@cache
+def _heads() -> dict[str, Head]:
+    found: dict[str, Head] = {}
+    for table, name in _TABLES.items():
+        for kinds in getattr(modeling_auto, f"MODEL_FOR_{table}_MAPPING_NAMES").values():
+            for kind in (kinds,) if isinstance(kinds, str) else kinds:
+                found.setdefault(kind, _HEADS[name])
+    return found
+
+
+def _mean_over_tokens(logits: torch.Tensor, targets: torch.Tensor, smoothing: float) -> torch.Tensor:
+    """Over each sample's own labelled tokens.
+
+    Words are the last axis: over another one torch adds them up one by one, which costs 1e-4.
+    """
+    losses = functional.cross_entropy(
+        _raised(logits).flatten(0, 1),
+        targets.flatten(),
+        ignore_index=IGNORED,
+        reduction="none",
+        label_smoothing=smoothing,
+    )
+    return losses.view_as(targets).sum(dim=1) / (targets != IGNORED).sum(dim=1).clamp(min=1)
+
+
+def _raised(logits: torch.Tensor) -> torch.Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _has_fixed_head(model: torch.nn.Module) -> bool:
+    """Whether the model can leave out logits of the prompt that all samples have, and no trained layer misses them."""
+    for module in model.modules():
+        if "logits_to_keep" in signature(module.forward).parameters:
+            head = module.get_output_embeddings()
+            return head is not None and not any(value.requires_grad for value in head.parameters())
+    return False

@@ -10,7 +10,6 @@ from dprmt.training.denoising._evaluation import DenoisingEvaluation as Denoisin
 from dprmt.training.denoising._evaluation import PrivateDataWarning as PrivateDataWarning
 from dprmt.training.denoising._evaluation import PrivateImprovement as PrivateImprovement
 from dprmt.training.denoising._noise import gradient_noise_std as gradient_noise_std
-from dprmt.training.denoising._noise_gain import layer_noise_gains as layer_noise_gains
 from dprmt.training.denoising._options import Denoising as Denoising
 from dprmt.training.denoising._report import DenoisingReport as DenoisingReport
 from dprmt.training.denoising._report import LayerSpectrum as LayerSpectrum
@@ -25,5 +24,4 @@ __all__ = [
     "PrivateDataWarning",
     "PrivateImprovement",
     "gradient_noise_std",
-    "layer_noise_gains",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dprmt._validation import ParameterError
-from dprmt.spectra import BlendReport, LayerReport, bulk_edge
+from dprmt.spectra import LayerReport, bulk_edge
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,8 @@ class DenoisingReport:
         Standard deviation of the noise in one entry of the gradient, in the gradient's units. Where momenta are
         denoised, of the momentum in the optimizer's state, the largest if parameters have seen different numbers of
         steps.
-    layers : dict of LayerReport or BlendReport
-        By parameter: shape, top singular value over the bulk edge, number of spikes, whether it was replaced; of a
-        blended layer also what it was blended of.
+    layers : dict of LayerReport
+        By parameter: shape, top singular value over the bulk edge, number of spikes, whether it was replaced.
     spectra : dict of LayerSpectrum
         Of the layers for which `Denoising.spectra` asks.
 
@@ -55,7 +54,7 @@ class DenoisingReport:
     """
 
     sigma: float
-    layers: Mapping[str, LayerReport | BlendReport]
+    layers: Mapping[str, LayerReport]
     spectra: Mapping[str, LayerSpectrum] = field(default_factory=dict)
 
     @property
@@ -106,7 +105,7 @@ class DenoisingReport:
         assert ratio is not None  # it is a matrix
         return float("inf") if self.sigma == 0 else ratio * self.edge(name)
 
-    def _matrix(self, name: str) -> LayerReport | BlendReport:
+    def _matrix(self, name: str) -> LayerReport:
         layer = self.layers.get(name)
         if layer is None or layer.top_over_edge is None:
             names = [key for key, value in self.layers.items() if value.top_over_edge is not None]

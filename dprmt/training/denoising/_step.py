@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from opacus.optimizers import DPOptimizer
 
 from dprmt._validation import ParameterError, TrainingStateError, check_real
-from dprmt.spectra import BlendReport, LayerReport
 from dprmt.training.denoising._momentum import MomentumSteps
 from dprmt.training.denoising._noise import gradient_noise_std, noise_std_now
 from dprmt.training.denoising._options import Denoising, matches
@@ -46,8 +45,8 @@ class DenoisingStep:
         The default is the paper's.
     optimizer : torch.optim.Optimizer, optional
         Whoever takes the gradient. A `dprmt.training.optimizers.DPAdamBC`, or `DPGrape`, is told the noise variance of
-        each of its parameters: 0 for a layer denoised as in the paper, (aσ)² for a blended one in which a is the share
-        of the noisy layer, and σ² for all else, as derived in `dprmt.training.optimizers._adambc`.
+        each of its parameters: 0 for a denoised layer, and σ² for all else, as derived in
+        `dprmt.training.optimizers._adambc`.
 
     Raises
     ------
@@ -56,8 +55,7 @@ class DenoisingStep:
 
     Formal guarantees
     -----------------
-    Post-processing: the new gradient and the report are functions of the released gradient, of σ and of the options,
-    and with a memory of the gradients released before.
+    Post-processing: the new gradient and the report are functions of the released gradient, of σ and of the options.
     With options and σ that do not depend on the private data, the (ε, δ) of the gradient carries over.
 
     References
@@ -89,8 +87,7 @@ class DenoisingStep:
     ) -> None:
         self.parameters = _checked_parameters(named_parameters)
         self.options = options if options is not None else Denoising()
-        self.memory = self.options.new_memory()
-        self._method = DENOISERS[self.options.method].meaning()(self.options, self.memory)
+        self._method = DENOISERS[self.options.method].meaning()(self.options)
         self._excluded = {name for name in self.parameters if matches(name, self.options.exclude)}
         self.last_report: DenoisingReport | None = None
         self.dp_optimizer: DPOptimizer | None = None
@@ -276,14 +273,9 @@ class DenoisingStep:
 
     def _tell(self, optimizer: DPAdamBC | DPGrape, report: DenoisingReport, noisy: Gradients) -> None:
         known = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        shares = {name: _noise_share(layer) for name, layer in report.layers.items()}
+        shares = {name: layer.noisy_share for name, layer in report.layers.items()}
         mine = {p: name for name, p in self.parameters.items() if id(p) in known and name in noisy}
         optimizer.set_noise_variance({p: (shares.get(name, 1.0) * report.sigma) ** 2 for p, name in mine.items()})
-
-
-def _noise_share(layer: LayerReport | BlendReport) -> float:
-    # Of the standard deviation of the noise in an entry, how much DP-AdamBC has to correct for.
-    return layer.noisy_share if isinstance(layer, BlendReport) else float(not layer.denoised)
 
 
 def _spectrum(noisy: torch.Tensor, denoised: torch.Tensor) -> LayerSpectrum:

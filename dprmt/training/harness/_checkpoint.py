@@ -50,7 +50,7 @@ def load_checkpoint(run: Path, device: torch.device | str = "cpu", *, lazily: bo
         if folder.exists():
             try:
                 return _read(folder, device, lazily)
-            except (OSError, ValueError, KeyError, SafetensorError) as error:
+            except (OSError, ValueError, KeyError, RecursionError, SafetensorError) as error:
                 damage = damage or error
     if damage is not None:
         raise ParameterError("resume", str(run), f"given for a run with a checkpoint that can be read ({damage})")
@@ -94,7 +94,7 @@ def load_parameters(run: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
 
 def _make(fresh: Path) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir()
+    fresh.mkdir(mode=0o700)
 
 
 def _put_in_place(

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dprmt._files import append_line, read_lines
+from dprmt._files import append_line, parse_json, read_lines
 from dprmt._validation import TrainingStateError
 from dprmt.accounting import DPSGD, GaussianRelease, compose
 from dprmt.training.harness._clip_only import SENTENCE, ClippingOnly
@@ -62,7 +62,7 @@ def charged_steps(folder: Path) -> int:
 
 def _stated(line: bytes) -> int:
     try:
-        stated = json.loads(line)["charged"]
+        stated = parse_json(line)["charged"]
     except (ValueError, TypeError, KeyError):  # cut short
         return 0
     return stated if isinstance(stated, int) else 0

@@ -303,8 +303,6 @@ class Run:
             "parameters": {name: value.detach() for name, value in self.prepared.parameters.items()},
             "optimizer": self.prepared.inner_optimizer.state_dict(),
         }
-        if self.prepared.denoising_memory is not None:
-            state["denoising"] = self.prepared.denoising_memory.state_dict()
         if self.prepared.telemetry is not None:
             state["telemetry"] = self.prepared.telemetry.state_dict()
         if self._draws is not None and self.done < self.total:
@@ -331,8 +329,6 @@ class Run:
                 value.copy_(like(saved[name], value))
         inner = self.prepared.inner_optimizer
         inner.load_state_dict(optimizer_state_like(state["optimizer"], inner))
-        if self.prepared.denoising_memory is not None:
-            self.prepared.denoising_memory.load_state_dict(state["denoising"])
         if self.prepared.telemetry is not None and "telemetry" in state:
             self.prepared.telemetry.load_state_dict(state["telemetry"])
         self._saved_draws = in_memory(state.get("allocation"))

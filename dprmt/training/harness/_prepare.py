@@ -9,7 +9,6 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, Poisson, RandomAllocation, calibrate, compose
-from dprmt.spectra import BlendMemory
 from dprmt.training.clipping import PrivateStep
 from dprmt.training.denoising import Denoising, DenoisingStep
 from dprmt.training.harness._allocation import epoch_length
@@ -41,7 +40,6 @@ class Prepared:
     noise_generator: torch.Generator
     units: str | None = None  # how units of several rows are clipped, and why
     denoising: DenoisingStep | None = None
-    denoising_memory: BlendMemory | None = None  # what the denoiser keeps from step to step, for checkpoints
     telemetry: Telemetry | None = None
     inner_optimizer: torch.optim.Optimizer = field(init=False)  # the one inside Opacus' one
     parameters: dict[str, torch.nn.Parameter] = field(init=False)  # the trainable ones
@@ -76,7 +74,7 @@ class Prepared:
         else:
             released.before(self.inner_optimizer)
             step = DenoisingStep.attach(outer, self.parameters, Denoising(**dataclasses.asdict(wanted)))
-            self.denoising, self.denoising_memory = step, step.memory
+            self.denoising = step
             released.layers = lambda: step.last_report.layers if step.last_report is not None else {}
         released.after(self.inner_optimizer)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 
-from dprmt._files import strict_json, write_whole
+from dprmt._files import parse_toml, strict_json, write_whole
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, Release, compose, release_from_dict
 from dprmt.statements import PrivacyCard, mechanism_from_dict, privacy_card
@@ -76,7 +75,7 @@ def read_card(folder: str | os.PathLike[str]) -> PrivacyCard:
     if not charged or step.pop("mechanism", None) != DPSGD.__name__:
         raise ParameterError("run", str(folder), _FORM)
     mechanism = mechanism_from_dict({"kind": DPSGD.kind, **step})
-    delta = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))["privacy"]["delta"]
+    delta = parse_toml((path / CONFIG).read_bytes())["privacy"]["delta"]
     digest = hashlib.sha256((path / FILE).read_bytes()).hexdigest()
     scores = _scores(path, record)
     unit = str(record.get("unit_of_privacy", "one sample of the training set"))
@@ -93,8 +92,8 @@ def read_card(folder: str | os.PathLike[str]) -> PrivacyCard:
 def write_card(folder: Path) -> None:
     """Write a folder's card for machines and for readers."""
     card = read_card(folder)
-    write_whole(folder / CARD, strict_json(card.as_dict(), indent=1) + "\n")
-    write_whole(folder / FOR_READERS, card.as_markdown(f"dprmt verify {CARD}"))
+    write_whole(folder / CARD, strict_json(card.as_dict(), indent=1) + "\n", public=True)
+    write_whole(folder / FOR_READERS, card.as_markdown(f"dprmt verify {CARD}"), public=True)
 
 
 def _scores(path: Path, record: dict[str, Any]) -> list[Release]:

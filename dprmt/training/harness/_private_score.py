@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dprmt._files import strict_json, write_whole
+from dprmt._files import parse_json, strict_json, write_whole
 from dprmt.accounting import GaussianRelease
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.recipes import Settings
@@ -31,7 +30,7 @@ def charged_releases(folder: Path | None, settings: Settings) -> tuple[GaussianR
 def read_score(folder: Path) -> dict[str, Any]:
     """The score that was released; empty where none was, or where a crash came between charge and score."""
     try:
-        document = json.loads((folder / SCORE).read_text(encoding="utf-8"))
+        document = parse_json((folder / SCORE).read_bytes())
         return dict(document.get("score", {}))
     except (OSError, ValueError, AttributeError):
         return {}

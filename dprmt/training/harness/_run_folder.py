@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import tomllib
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from dprmt._files import LEFTOVERS, lock, read_lines, replacing, write_whole
+from dprmt._files import (
+    LEFTOVERS,
+    lock,
+    open_in_place,
+    parse_json,
+    parse_toml,
+    read_lines,
+    replacing,
+    write_whole,
+)
 from dprmt._validation import ParameterError
 from dprmt.training.recipes import Settings, recipe_from_dict
 
@@ -59,6 +66,9 @@ class RunFolder:
             and (not self.path.is_dir() or not all(map(_left_by_a_kill, self.path.iterdir())))
         ):
             raise ParameterError("out", str(self.path), "a new or empty folder")
+        links = [file.name for file in self.path.iterdir() if file.is_symlink()] if self.path.is_dir() else []
+        if links:
+            raise ParameterError("out", str(self.path), f"a folder without links in it, such as {links[0]}")
         if exists and not is_config_of((self.path / CONFIG).read_bytes(), self._config):
             raise ParameterError("recipe", str(self.path), "the recipe the run was started with (see its config.toml)")
 
@@ -73,7 +83,7 @@ class RunFolder:
             write_whole(self.path / CONFIG, _written_out(self._config.encode()).decode())
 
     def _locked(self) -> IO[str]:
-        handle = (self.path / _LOCK).open("w", encoding="utf-8")
+        handle = os.fdopen(open_in_place(self.path / _LOCK, os.O_RDWR), "r+", encoding="utf-8")
         try:
             lock(handle)
         except OSError:
@@ -108,11 +118,11 @@ def is_config_of(stored: bytes, config: str) -> bool:
 def _written_out(config: bytes) -> bytes:
     # With the values of options that the version which wrote it did not have yet, and of those that others decide.
     try:
-        values = tomllib.loads(config.decode())
+        values = parse_toml(config)
         document = recipe_from_dict(values) if "model" in values else Settings(**values)
         said = document.with_changes({"denoising.norm_correction": document.denoising.keeps_norm})
         return said.to_toml().encode()
-    except (ParameterError, tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError):
+    except (ParameterError, ValueError, TypeError):
         return config
 
 
@@ -198,7 +208,7 @@ def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not path.exists():
         raise ParameterError("folder", str(folder), "the folder of a finished run")
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = parse_json(path.read_bytes())
     except (OSError, ValueError):
         summary = None
     if not isinstance(summary, dict):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from pathlib import Path
 from typing import Any
 
-from dprmt._files import read_lines
+from dprmt._files import parse_json, read_lines
 from dprmt._validation import ParameterError
 from dprmt.training.harness._clip_only import SENTENCE
 from dprmt.training.harness._run_folder import METRICS, RUN, SUMMARY
@@ -24,7 +23,7 @@ def read_run(path: Path) -> dict[str, Any]:
     """``run.json``, empty if there is none."""
     file = path / RUN
     try:
-        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        document: dict[str, Any] = parse_json(file.read_bytes()) if file.exists() else {}
     except (OSError, ValueError) as error:
         raise ParameterError("resume", str(file), f"given for a run whose record can be read ({error})") from None
     if file.exists() and not _is_record(document):
@@ -56,5 +55,5 @@ def steps_seen(path: Path) -> int:
     """Steps that metrics and summary know of: each of them was charged."""
     steps = len(read_lines(path / METRICS))
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        steps = max(steps, int(json.loads((path / SUMMARY).read_text(encoding="utf-8"))["charged"]))
+        steps = max(steps, int(parse_json((path / SUMMARY).read_bytes())["charged"]))
     return steps

@@ -83,5 +83,5 @@ def write_sweep_card(folder: Path) -> None:
         for name in (CARD, FOR_READERS):
             (folder / name).unlink(missing_ok=True)
         return
-    write_whole(folder / CARD, strict_json(card.as_dict(), indent=1) + "\n")
-    write_whole(folder / FOR_READERS, card.as_markdown(f"dprmt verify {CARD}"))
+    write_whole(folder / CARD, strict_json(card.as_dict(), indent=1) + "\n", public=True)
+    write_whole(folder / FOR_READERS, card.as_markdown(f"dprmt verify {CARD}"), public=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from peft import PeftModel
 from safetensors.torch import load_model as load_weights
 from safetensors.torch import save_model as save_weights
 
+from dprmt._files import parse_json
 from dprmt._validation import ParameterError
 from dprmt.training.harness._run_folder import CONFIG, MODEL, RUN, SUMMARY
 from dprmt.training.models import LoadedModel, load_adapter, load_model, save_adapter
@@ -73,7 +73,7 @@ def load_trained(run: str | os.PathLike[str]) -> LoadedModel:
     if not (path / SUMMARY).exists():  # written after the model
         raise ParameterError("run", str(run), "the folder of a finished run")
     recipe = load_recipe(path / CONFIG)
-    labels = json.loads((path / RUN).read_text(encoding="utf-8"))["labels"]
+    labels = parse_json((path / RUN).read_bytes())["labels"]
     loaded = load_model(recipe.model, labels=None if labels is None else len(labels), seed=recipe.training.seed)
     if isinstance(loaded.model, PeftModel):
         load_adapter(loaded.model, path / MODEL)

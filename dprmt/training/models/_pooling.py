@@ -16,6 +16,8 @@ class MeanPooledClassifier(torch.nn.Module):  # type: ignore[misc]  # torch is s
     ``encoder``: A BERT or RoBERTa model without pooling layer; ``config.num_labels`` is the number of classes.
     """
 
+    head = "classification"  # which loss it is trained on
+
     def __init__(self, encoder: torch.nn.Module) -> None:
         super().__init__()
         self.encoder = encoder

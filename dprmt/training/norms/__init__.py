@@ -18,6 +18,7 @@ memory per sample:
 import dprmt.training._needs_train  # noqa: F401
 from dprmt.training.norms._clipping import DEFAULT_ROUNDING as DEFAULT_ROUNDING
 from dprmt.training.norms._clipping import UNIT_ROUNDOFF as UNIT_ROUNDOFF
+from dprmt.training.norms._clipping import cancellation_allowance as cancellation_allowance
 from dprmt.training.norms._clipping import clip_factors as clip_factors
 from dprmt.training.norms._clipping import rounding_margin as rounding_margin
 from dprmt.training.norms._conv1d import is_conv1d as is_conv1d
@@ -61,6 +62,7 @@ __all__ = [
     "ProbeGenerator",
     "SampleId",
     "bias_squared_norms",
+    "cancellation_allowance",
     "cheaper_side",
     "clip_factors",
     "embedding_rows",

@@ -8,6 +8,7 @@ from typing import Literal, SupportsIndex
 import torch
 
 from dprmt._validation import ParameterError, check_choice, check_count, check_real
+from dprmt.training.norms._layer_gradient import layer_gradient, sum_of_squares
 
 FACTOR_ROUNDING = 2.0**-50  # of the square root, the products and the quotient, in float64
 SUM_ROUNDING = 2.0**-30  # of sums of up to 4e6 squares in float64, in any order
@@ -75,6 +76,69 @@ def clip_factors(
     return torch.where(torch.isfinite(norms), factors, 0.0)
 
 
+def cancellation_allowance(
+    activations: torch.Tensor,
+    gradients: torch.Tensor,
+    *,
+    terms: SupportsIndex,
+    bias: bool = False,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Compute what to add to squared norms ‖AᵀG‖²_F so that tokens which cancel cannot spoil norm or sum.
+
+    Parameters
+    ----------
+    activations : Tensor, shape (B, d) or (B, T, d)
+        Inputs A of the layer, as for the norm.
+    gradients : Tensor, shape (B, p) or (B, T, p)
+        Gradients G with respect to the layer's outputs.
+    terms : int
+        m >= 1, the longest chain of additions in an entry: ρ = 8 √(m+2) u, as in :func:`rounding_margin`.
+    bias : bool
+        Whether the layer has a bias, one more activation that is always 1.
+    dtype : torch.dtype, optional
+        In which norm or sum are formed, float32 or float64: by default that of the factors, float32 at least.
+
+    Returns
+    -------
+    Tensor, shape (B,)
+        √2 ρ Σ_t ‖a_t‖²‖g_t‖², and the square of what numbers too small for the dtype may hide; float64.
+
+    Raises
+    ------
+    ParameterError
+        If a factor is not a real floating tensor, the leading axes differ, or an option is out of its range.
+
+    Privacy
+    -------
+    Holds if: the allowance is part of n̂ in :func:`clip_factors`, and the sum is formed from the same A and G.
+    Covers: tokens whose products a_t g_tᵀ are long and cancel in AᵀG. Whatever the order of additions, no partial sum
+    of a sample's clipped products is longer than C √(T/(√2 ρ)), so in passing they cannot wipe out others' products.
+    The factor of a sample with norm n is lowered by a share of at most ρ Σ_t ‖a_t‖²‖g_t‖²/(√2 n²).
+    Does not cover: gradients that were formed, whose norms are of what is summed; they need no allowance.
+    Proof: ``docs/theory/randomized_clipping.md``, (R1) to (R3).
+
+    Examples
+    --------
+    >>> activations, gradients = torch.ones(1, 2, 1), torch.tensor([[[1e8], [-1e8]]])  # AᵀG = 0
+    >>> allowance = cancellation_allowance(activations, gradients, terms=65_000)
+    >>> clip_factors(allowance, clipping_norm=1.0) < 1e-6
+    tensor([True])
+    """
+    layer = layer_gradient(activations, gradients, bias)
+    least = torch.finfo(layer.left.dtype).smallest_normal
+    squares = []
+    for factor in (layer.left, layer.right):
+        lengths = torch.linalg.vector_norm(factor, dim=2)
+        if not bool(lengths.isfinite().all()):  # squares may overflow in the factor's dtype
+            lengths = sum_of_squares(factor.flatten(0, 1)).sqrt().view(factor.shape[:2])
+        squares.append(lengths.double().square() + factor.shape[2] * least)  # or underflow
+    a, g = squares[0] + bias, squares[1]
+    hidden = least * (layer.rows * g.sqrt().sum(1) + layer.columns * a.sqrt().sum(1))
+    margin = _DEVIATIONS * math.sqrt(check_count("terms", terms) + 2) * _unit_roundoff(dtype or layer.left.dtype)
+    return math.sqrt(2) * margin * (a * g).sum(1) + hidden.square()
+
+
 def rounding_margin(
     terms: SupportsIndex,
     *,
@@ -134,10 +198,14 @@ def rounding_margin(
     length = check_count("terms", terms) + 2
     κ = check_real("condition", condition, low=1.0)
     check_choice("model", model, ("statistical", "worst"))
-    if dtype not in (torch.float32, torch.float64):
-        raise ParameterError("dtype", dtype, "torch.float32 or torch.float64")
-    products = check_choice("precision", precision or torch.get_float32_matmul_precision(), tuple(UNIT_ROUNDOFF))
-    u = 2.0**-53 if dtype == torch.float64 else UNIT_ROUNDOFF[products]
+    u = _unit_roundoff(dtype, precision)
     if model == "statistical":
         return min(1.0, _DEVIATIONS * math.sqrt(length) * u * κ + SUM_ROUNDING)
     return min(1.0, length * u * κ / (1 - length * u) + SUM_ROUNDING) if length * u < 1 else 1.0
+
+
+def _unit_roundoff(dtype: torch.dtype, precision: str | None = None) -> float:
+    if dtype not in (torch.float32, torch.float64):
+        raise ParameterError("dtype", dtype, "torch.float32 or torch.float64")
+    products = check_choice("precision", precision or torch.get_float32_matmul_precision(), tuple(UNIT_ROUNDOFF))
+    return 2.0**-53 if dtype == torch.float64 else UNIT_ROUNDOFF[products]

@@ -6,19 +6,21 @@ import math
 
 import torch
 
-from dprmt.training.norms._layer_gradient import LayerGradient, full_precision, layer_gradient
+from dprmt.training.norms._layer_gradient import full_precision, layer_gradient
 
+_NOTHING = -4096  # an exponent below those of all products of two float64 numbers
+_LARGE = (
+    2.0**24
+)  # sum of rows' lengths up to which Gram matrices do not overflow, and what underflows is next to nothing
 _ROWS = 128  # of Gram matrices at once: they are symmetric, and what is left of a block was in an earlier one
 
 
-def ghost_squared_norms(
-    activations: torch.Tensor, gradients: torch.Tensor, *, bias: bool = False, margin: float = 0.0
-) -> torch.Tensor:
-    """‖AᵀG‖²_F = ⟨AAᵀ, GGᵀ⟩ for every sample of a linear-like layer: in the memory of 128 rows of T numbers per sample.
+def ghost_squared_norms(activations: torch.Tensor, gradients: torch.Tensor, *, bias: bool = False) -> torch.Tensor:
+    """Compute ‖AᵀG‖²_F = ⟨AAᵀ, GGᵀ⟩ for every sample of a linear-like layer, without forming AᵀG.
 
-    Gram matrices are symmetric: of more than 128 tokens only what is right of the diagonal is formed. Cheaper than
-    :func:`exact_squared_norms` where these :func:`gram_entries` times (d + p) are fewer than T·d·p. Less accurate: the
-    result is a difference of squares and loses twice the digits that cancel in AᵀG. It is never negative.
+    Takes the memory of 128 rows of T numbers per sample. Gram matrices are symmetric: of more
+    than 128 tokens only what is right of the diagonal is formed. Cheaper than :func:`exact_squared_norms` where these
+    :func:`gram_entries` times (d + p) are fewer than T·d·p.
 
     Parameters
     ----------
@@ -28,14 +30,11 @@ def ghost_squared_norms(
         Gradients G of each sample's own loss with respect to the layer's outputs.
     bias : bool
         Whether the layer has a bias, whose squared norm is then included (AAᵀ gains 1 everywhere).
-    margin : float
-        ρ >= 0, the :func:`rounding_margin` of d + p + 1 terms: √2 ρ Σ_t (‖a_t‖² + bias)‖g_t‖² is added, what rounding
-        may have taken. By default nothing is.
 
     Returns
     -------
     Tensor, shape (B,)
-        float64; the Gram matrices are formed in float32, or in float64 if an input is.
+        float64, >= 0; the Gram matrices are formed in float32, or in float64 if an input is.
 
     Raises
     ------
@@ -44,9 +43,11 @@ def ghost_squared_norms(
 
     Notes
     -----
-    With u the unit roundoff, an entry of AAᵀ∘GGᵀ is off by at most (d+p+3)u‖a_t‖‖a_s‖‖g_t‖‖g_s‖. As in the
-    "statistical" model of :func:`rounding_margin` with independent errors, the sum over all t and s, every pair counted
-    twice, is off by 8√2 √(d+p+3) u Σ_t ‖a_t‖²‖g_t‖² at eight standard deviations.
+    Where lengths of rows add up to more than 2²⁴, rows are scaled by powers of two first, so that products neither
+    underflow nor overflow, however long one row and short the other is; else what may underflow is added. With u the
+    unit roundoff, an entry of AAᵀ∘GGᵀ is off by at most (d+p+3)u‖a_t‖‖a_s‖‖g_t‖‖g_s‖. As in the "statistical" model of
+    :func:`rounding_margin` with independent errors, the sum over all t and s, every pair counted twice, is off by
+    8√2 √(d+p+3) u Σ_t ‖a_t‖²‖g_t‖² at eight standard deviations: what :func:`cancellation_allowance` adds.
 
     References
     ----------
@@ -58,12 +59,17 @@ def ghost_squared_norms(
     tensor([45.], dtype=torch.float64)
     """
     layer = layer_gradient(activations, gradients, bias)
-    with full_precision(layer.left.device):
-        norms = _products(layer, float(bias)).clamp_min(0.0)
-    if margin == 0.0:
-        return norms
-    a, g = (factor.square().sum(2, dtype=torch.float64) for factor in (layer.left, layer.right))
-    return norms + math.sqrt(2) * margin * ((a + bias) * g).sum(1)
+    a, g = layer.left, layer.right
+    lengths = [torch.linalg.vector_norm(factor, dim=2).double().sum(1) for factor in (a, g)]
+    with full_precision(a.device):
+        if bool((torch.maximum(*lengths) <= _LARGE).all()):
+            squares, pairs = [length.square() for length in lengths], a.shape[1] ** 2
+            lost = layer.columns * (squares[0] + bias * pairs) + layer.rows * squares[1] + pairs
+            return _products(a, g, float(bias)).clamp_min(0.0) + torch.finfo(a.dtype).smallest_normal * lost
+        if bias:
+            a = torch.cat([a, torch.ones_like(a[..., :1])], 2)
+        a, g, exponents = _scaled(a, g)
+        return _products(a, g, 0.0).clamp_min(0.0) * torch.exp2(2.0 * exponents)
 
 
 def gram_entries(tokens: int) -> int:
@@ -87,9 +93,30 @@ def gram_entries(tokens: int) -> int:
     return sum(min(_ROWS, tokens - first) * (tokens - first) for first in range(0, tokens, _ROWS))
 
 
-def _products(layer: LayerGradient, bias: float) -> torch.Tensor:
+def _scaled(a: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Factors by powers of two: no entry above 1, and every sample's largest product of two rows' entries above ¼.
+
+    Returns: both, and for each sample the exponent e, float64, with AᵀG = 2ᵉ times the product of what is returned.
+    """
+    exponents = [torch.frexp(torch.linalg.vector_norm(factor, math.inf, 2, keepdim=True)) for factor in (a, g)]
+    (in_a, of_a), (in_g, of_g) = exponents
+    counts = (in_a != 0) & (in_g != 0)
+    products = torch.where(counts, of_a + of_g, _NOTHING)
+    largest = products.amax(1, keepdim=True) if a.shape[1] else products.new_zeros(len(a), 1, 1)
+    g = _times_power(g, torch.where(counts, of_a - largest, _NOTHING))
+    return _times_power(a, -of_a), g, largest.flatten().double()
+
+
+def _times_power(values: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
+    """2ᵉ times the values, in two steps, as 2ᵉ alone may be beyond the dtype's range where the result is not."""
+    half = exponents // 2
+    first, second = (torch.exp2(part.double()).to(values.dtype) for part in (half, exponents - half))
+    return (values * first).mul_(second)
+
+
+def _products(left: torch.Tensor, right: torch.Tensor, bias: float) -> torch.Tensor:
     """⟨AAᵀ + bias, GGᵀ⟩, from the diagonal's blocks and twice what is right of them."""
-    left, right, total = layer.left, layer.right, layer.left.new_zeros(len(layer.left), dtype=torch.float64)
+    total = left.new_zeros(len(left), dtype=torch.float64)
     for first in range(0, left.shape[1], _ROWS):
         rows = slice(first, first + _ROWS)
         product = left[:, rows] @ left[:, first:].transpose(1, 2) + bias

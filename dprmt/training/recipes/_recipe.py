@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
+from dprmt._files import parse_toml
 from dprmt._validation import ParameterError, check_choice, needing
 from dprmt.training.recipes._distributed import DistributedRecipe
 from dprmt.training.recipes._evaluation import EvaluationRecipe
@@ -334,8 +334,8 @@ def load_recipe(source: str | Path) -> Recipe:
 
 def _parse(name: str, content: bytes) -> dict[str, Any]:
     try:
-        return tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return parse_toml(content)
+    except ValueError as error:
         raise ParameterError("recipe", name, f"a TOML file ({error})") from None
 
 

@@ -335,28 +335,22 @@ class DenoisingRecipe(Section):
 
     Attributes
     ----------
-    method : {"none", "gate", "paper", "blend"}
-        Nothing; the gate and shrinker of arXiv:2510.01137v3; these with its norm correction, as published; or
-        shrinkers blended by their estimated cosine with the clean gradient, see `dprmt.spectra.blend_layers`, without
-        a gate.
+    method : {"none", "shrink", "paper"}
+        Nothing; the shrinkage of matrices above the gate of arXiv:2510.01137v3; or the same with its norm correction,
+        as published.
     on : {"gradient", "momentum"}
         What is denoised: every gradient, or the optimizer's momentum, for ``"gdm"``, ``"adam"``, ``"adamw"`` and
         ``"adambc"``.
     kappa : float
-        The gate of "gate" and "paper" in units of the bulk edge, >= 1.
+        The gate of "shrink" and "paper" in units of the bulk edge, >= 1.
     false_alarm : float or None
         In (0, 1): chance that a layer of pure noise passes the gate; then ``kappa`` is found per shape from it.
     norm_correction : bool or None
-        Scale a denoised layer back to its noisy norm. If absent, as the method says: "paper" and "blend" do, "gate"
-        does not.
+        Scale a denoised layer back to its noisy norm. If absent, as the method says: "paper" does, "shrink" does not.
     loss : {"frobenius", "operator", "nuclear"}
-        The shrinker of "gate" and "paper"; the paper's is Frobenius.
-    backend : {"auto", "gram", "lanczos", "products", "svd"}
-        How "gate" and "paper" find singular values.
-    memory : float
-        In [0, 1): decay of the averages over steps from which "blend" chooses; 0 for each step alone.
-    layer_weights : {"noisy", "least-squares"}
-        The norm that "blend" gives to a layer.
+        The shrinker of "shrink" and "paper"; the paper's is Frobenius.
+    backend : {"auto", "gram", "lanczos", "svd"}
+        How "shrink" and "paper" find singular values.
     exclude : tuple of str
         Name patterns (``*`` and ``?``) of parameters that are left alone; by default the output layers of classifiers
         and language models.
@@ -374,9 +368,7 @@ class DenoisingRecipe(Section):
     false_alarm: float | None = checked(optional(real(1e-30, 1 - 1e-6)), None)
     norm_correction: bool | None = checked(optional(flag), None)
     loss: str = checked(choice("frobenius", "operator", "nuclear"), "frobenius")
-    backend: str = checked(choice("auto", "gram", "lanczos", "products", "svd"), "auto")
-    memory: float = checked(real(0.0, 1.0, high_open=True), 0.9)
-    layer_weights: str = checked(choice("noisy", "least-squares"), "noisy")
+    backend: str = checked(choice("auto", "gram", "lanczos", "svd"), "auto")
     exclude: tuple[str, ...] = checked(texts, HEADS)
 
     @property

@@ -66,7 +66,7 @@ class OptimizerWord(Word):
 
 @dataclass(frozen=True)
 class DenoiserWord(Word):
-    """A denoiser: a function of `dprmt.training.denoising.Denoising` and its memory that gives a function of layers.
+    """A denoiser: a function of `dprmt.training.denoising.Denoising` that gives a function of layers.
 
     The latter takes noisy matrices by name, with the standard deviation of an entry's noise, and gives those that
     replace them, with a report by name whose entries know whether theirs was ``denoised``.
@@ -75,18 +75,15 @@ class DenoiserWord(Word):
     ----------
     place : str
         As for `Word`.
-    remembers : bool
-        Whether it is given a `dprmt.spectra.BlendMemory`, which is in checkpoints.
     keeps_norm : bool
         Whether a matrix that it replaces gets the norm of the noisy one, where ``norm_correction`` says nothing.
 
     Examples
     --------
-    >>> [name for name, word in DENOISERS.items() if word.remembers]
-    ['blend']
+    >>> [name for name, word in DENOISERS.items() if word.keeps_norm]
+    ['paper']
     """
 
-    remembers: bool = False
     keeps_norm: bool = False
 
 
@@ -147,9 +144,8 @@ DENOISERS: Words[DenoiserWord] = Words(
     DenoiserWord,
     {
         "none": DenoiserWord(f"{_METHODS}:nothing"),
-        "gate": DenoiserWord(f"{_METHODS}:gate"),
-        "paper": DenoiserWord(f"{_METHODS}:gate", keeps_norm=True),
-        "blend": DenoiserWord(f"{_METHODS}:blend", remembers=True, keeps_norm=True),
+        "shrink": DenoiserWord(f"{_METHODS}:shrinkage"),
+        "paper": DenoiserWord(f"{_METHODS}:shrinkage", keeps_norm=True),
     },
 )
 """``denoising.method``. Entry points ``dprmt.denoisers`` are `DenoiserWord`."""

@@ -1,0 +1,314 @@
+"""What each kind of layer measures and sums, against a literal loop over samples in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dprmt.training.clipping import make_private
+from dprmt.training.clipping._layer_kinds import plan_layers
+from dprmt.training.clipping._policy import NormPolicy
+from dprmt.training.norms import (
+    HutchinsonEstimator,
+    HutchPlusPlusEstimator,
+    ProbeGenerator,
+    ghost_squared_norms,
+    rounding_margin,
+)
+
+B = 4
+IDS = range(B)
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding=.same. with even kernel:UserWarning")
+
+
+class Gain(nn.Module):
+    """A layer of nobody's, with one input and no parts."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.linspace(0.5, 2.0, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.gain * x)
+
+
+def image(*shape: int) -> Callable[[], torch.Tensor]:
+    return lambda: torch.randn(B, *shape, generator=torch.Generator().manual_seed(1))
+
+
+def tokens(*shape: int) -> Callable[[], torch.Tensor]:
+    return lambda: torch.randint(0, 7, (B, *shape), generator=torch.Generator().manual_seed(1))
+
+
+Kind = tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]
+CONVOLUTIONS: dict[str, Kind] = {
+    "conv1d": (lambda: nn.Conv1d(4, 6, 3), image(4, 9)),
+    "conv1d, one place": (lambda: nn.Conv1d(4, 6, 9, bias=False), image(4, 9)),
+    "conv2d": (lambda: nn.Conv2d(3, 4, 3), image(3, 8, 7)),
+    "conv2d, depthwise": (lambda: nn.Conv2d(4, 8, 3, padding=1, groups=4), image(4, 6, 5)),
+    "conv2d, grouped": (lambda: nn.Conv2d(4, 6, (3, 2), stride=(2, 1), dilation=(1, 2), groups=2), image(4, 9, 8)),
+    "conv2d, same": (lambda: nn.Conv2d(2, 3, (2, 4), padding="same"), image(2, 5, 6)),
+    "conv2d, stride": (lambda: nn.Conv2d(3, 4, 3, stride=3, padding=(0, 2)), image(3, 8, 8)),
+    "conv2d, patches": (lambda: nn.Conv2d(3, 12, 4, stride=4), image(3, 8, 8)),
+    "conv3d": (lambda: nn.Conv3d(2, 4, (2, 3, 2), stride=(1, 2, 1), padding=1, groups=2), image(2, 4, 5, 3)),
+    **{
+        f"conv2d, {mode}": (lambda mode=mode: nn.Conv2d(2, 3, 3, padding=(1, 2), padding_mode=mode), image(2, 5, 6))
+        for mode in ("reflect", "replicate", "circular")
+    },
+}
+KINDS: dict[str, Kind] = CONVOLUTIONS | {
+    "linear": (lambda: nn.Linear(5, 6), image(7, 5)),
+    "linear, long": (lambda: nn.Linear(5, 6, bias=False), image(200, 5)),
+    "linear, wide": (lambda: nn.Linear(30, 40), image(3, 30)),
+    "linear, several axes": (lambda: nn.Linear(30, 40), image(2, 3, 30)),
+    "embedding": (lambda: nn.Embedding(7, 5, padding_idx=2), tokens(6)),
+    "embedding, two axes": (lambda: nn.Embedding(7, 5), tokens(3, 4)),
+    "layer norm": (lambda: nn.LayerNorm(5), image(7, 5)),
+    "layer norm, two axes": (lambda: nn.LayerNorm((7, 5)), image(3, 7, 5)),
+    "rms norm": (lambda: nn.RMSNorm(5), image(7, 5)),
+    "group norm": (lambda: nn.GroupNorm(2, 6), image(6, 4, 5)),
+    "instance norm": (lambda: nn.InstanceNorm2d(6, affine=True), image(6, 4, 5)),
+    "another": (lambda: Gain(5), image(3, 5)),
+}
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "channels last": lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1),
+    "samples last": lambda x: x.movedim(0, -1).contiguous().movedim(-1, 0),
+    "reversed": lambda x: x.permute(*reversed(range(x.ndim))).contiguous().permute(*reversed(range(x.ndim))),
+    "every other": lambda x: torch.stack([x, torch.full_like(x, 99)], -1)[..., 0],
+    "expanded": lambda x: x[:1].expand(x.shape),
+}
+POLICIES = {
+    "exact": NormPolicy(form=True),
+    "ghost": NormPolicy(),
+    "a few at a time": NormPolicy(form=True, memory_budget=1),
+    "hutchinson": NormPolicy(HutchinsonEstimator(2, secret=False, generator=ProbeGenerator(3))),
+    "hutchinson, all": NormPolicy(HutchinsonEstimator(2, everything=True, generator=ProbeGenerator(3))),
+    "hutch++": NormPolicy(HutchPlusPlusEstimator(2, 3, generator=ProbeGenerator(3))),
+}
+
+
+def make(kind: str) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A layer, its inputs, and gradients of its output of very different sizes."""
+    torch.manual_seed(0)
+    module, x = KINDS[kind][0](), KINDS[kind][1]()
+    with torch.no_grad():
+        for value in module.parameters():
+            value.add_(0.1 * torch.randn(value.shape))
+        shape = module(x).shape
+    scales = torch.tensor([1.0, 1e-3, 30.0, 0.2]).view(B, *[1] * (len(shape) - 1))
+    return module, x, scales * torch.randn(shape)
+
+
+def measured(module: nn.Module, policy: NormPolicy, x: torch.Tensor, g: torch.Tensor) -> list[torch.Tensor]:
+    """Squared norms, and the sums with factors 1, ½, ⅓, ¼."""
+    (layer,) = plan_layers({"layer": module}, policy)
+    squared, contributions = layer.measure([([x.detach()], g)], 0, IDS)
+    for contribution in contributions:
+        contribution.add_to_sums(1 / torch.arange(1.0, B + 1, dtype=torch.float64), slice(None))
+    sums = [value.summed_grad for value in module.parameters()]
+    for value in module.parameters():
+        value.summed_grad = None
+    return [squared, *sums]
+
+
+def literal(module: nn.Module, x: torch.Tensor, g: torch.Tensor) -> list[torch.Tensor]:
+    """The same by autograd, one sample at a time, in float64."""
+    double = copy.deepcopy(module).double()
+    squared, sums = [], [torch.zeros_like(value) for value in double.parameters()]
+    for i in range(B):
+        own = x[i : i + 1].double() if x.is_floating_point() else x[i : i + 1]
+        gradients = torch.autograd.grad(double(own), list(double.parameters()), g[i : i + 1].double())
+        squared.append(sum(value.square().sum() for value in gradients))
+        for total, value in zip(sums, gradients, strict=True):
+            total += value / (i + 1)
+    return [torch.stack(squared), *sums]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_norms_and_sums_are_those_of_a_loop(kind: str) -> None:
+    module, x, g = make(kind)
+    expected = literal(module, x, g)
+    for name, policy in POLICIES.items():
+        found = measured(module, policy, x, g)
+        if not any(record.norms for record in plan_layers({"layer": module}, policy)[0].records()):
+            torch.testing.assert_close(found[0], expected[0], rtol=2e-4, atol=0.0, msg=name)
+        for value, right in zip(found[1:], expected[1:], strict=True):
+            torch.testing.assert_close(value.double(), right, rtol=1e-4, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_depends_on_how_tensors_lie_in_memory(kind: str, layout: str) -> None:
+    """Of the inputs, of the output gradients, and of both."""
+    module, x, g = make(kind)
+    lies = LAYOUTS[layout]
+    one, other = lies(x), lies(g)
+    for policy in POLICIES.values():
+        expected = measured(module, policy, one.contiguous(), other.contiguous())
+        for inputs, gradients in ((one, other), (one, other.contiguous()), (one.contiguous(), other)):
+            found = measured(module, policy, inputs, gradients)
+            for value, right in zip(found, expected, strict=True):
+                torch.testing.assert_close(value, right, rtol=1e-5, atol=1e-5 * float(right.abs().max()))
+
+
+class Block(nn.Module):
+    """As in ConvNeXT: a depthwise convolution, then the channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.spread = nn.Conv2d(3, 8, 2, stride=2), nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+        self.last, self.head = nn.Conv2d(8, 6, 3), nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.stem(x)
+        inner = self.norm(self.spread(hidden).permute(0, 2, 3, 1))
+        hidden = hidden + self.down(functional.gelu(self.up(inner))).permute(0, 3, 1, 2)
+        return self.head(torch.tanh(self.last(hidden)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("layout", ["row-major", "channels last", "samples last"])
+@pytest.mark.parametrize("norms", ["exact", "ghost", "hutchinson", "hutch++"])
+def test_a_step_of_a_convolutional_network_is_the_literal_sum(norms: str, layout: str) -> None:
+    """With C below all norms; estimates are compared by direction: each sample alone is a multiple of its gradient."""
+    torch.manual_seed(0)
+    model = Block().double()
+    x = torch.randn(B, 3, 8, 8, dtype=torch.float64)
+    x = x if layout == "row-major" else LAYOUTS[layout](x)
+    if layout == "channels last":
+        model = model.to(memory_format=torch.channels_last)
+    plain, alone = copy.deepcopy(model), []
+    for i in range(B):
+        plain.zero_grad()
+        plain(x[i : i + 1].contiguous()).square().sum().backward()
+        alone.append(torch.cat([value.grad.flatten() for value in plain.parameters()]))
+    lengths = [float(value.norm()) for value in alone]
+    bound = 0.5 * min(lengths)
+    estimators = {
+        "hutchinson": HutchinsonEstimator(2, generator=ProbeGenerator(3)),
+        "hutch++": HutchPlusPlusEstimator(2, 1, generator=ProbeGenerator(3)),
+    }
+    step = make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        norms=estimators.get(norms, norms),
+        clipping_norm=bound,
+        noise_multiplier=0.0,
+        expected_batch_size=1.0,
+    )
+
+    def moved(rows: slice, number: int) -> torch.Tensor:
+        step.accumulate(step.model(x[rows]).square().sum(1), samples=list(IDS[rows]), step=number)
+        total = torch.cat([value.summed_grad.flatten() for value in model.parameters()])
+        step.optimizer.zero_grad(set_to_none=True)
+        step._log.current = None
+        return total
+
+    together, one_by_one = moved(slice(0, B), 0), [moved(slice(i, i + 1), i + 1) for i in range(B)]
+    for value, right, length in zip(one_by_one, alone, lengths, strict=True):
+        share = float(value @ right) / length**2
+        torch.testing.assert_close(value, share * right, rtol=1e-6, atol=1e-9 * length)
+        if norms in ("exact", "ghost"):
+            assert share * length == pytest.approx(bound, rel=2e-4)
+            assert share * length <= bound
+    if norms in ("exact", "ghost"):
+        torch.testing.assert_close(together, sum(one_by_one), rtol=1e-6, atol=1e-9)
+
+
+ESTIMATORS = {
+    "exact": lambda: "exact",
+    "ghost": lambda: "ghost",
+    "hutchinson": lambda: HutchinsonEstimator(8, secret=False, generator=ProbeGenerator(3)),
+    "hutch++": lambda: HutchPlusPlusEstimator(8, 3, secret=False, generator=ProbeGenerator(3)),
+}
+
+
+def weighted_sum(norms: str, layer: nn.Module, x: torch.Tensor, weights: torch.Tensor, clip: float) -> torch.Tensor:
+    """Of all parameters, in float64, where output gradients are the weights: one micro-batch in the order given."""
+    model = copy.deepcopy(layer)
+    step = make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        norms=ESTIMATORS[norms](),
+        clipping_norm=clip,
+        noise_multiplier=0.0,
+        expected_batch_size=1.0,
+    )
+    step.accumulate((step.model(x) * weights).flatten(1).sum(1), samples=range(len(x)), step=0)
+    return torch.cat([value.summed_grad.flatten().double() for value in model.parameters()])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("norms", ESTIMATORS)
+def test_a_record_whose_tokens_cancel_wipes_out_no_others(norms: str, dtype: torch.dtype) -> None:
+    """Its own gradient is 0, so in exact arithmetic the sum does not move; all others point in one direction."""
+    layer, size = nn.Linear(64, 64, bias=False).to(dtype), 64
+    x, weights = torch.ones(size, 2, 64, dtype=dtype), torch.ones(size, 2, 64, dtype=dtype)
+    others = weighted_sum(norms, layer, x[1:], weights[1:], 1.0)
+    assert float(others.norm()) > 20.0
+    for scale in (1e4, 1e8, 1e15):
+        for place in (0, 40, size - 1):
+            cancels = weights.clone()
+            cancels[place] = scale * torch.tensor([1.0, -1.0])[:, None]
+            assert float((weighted_sum(norms, layer, x, cancels, 1.0) - others).norm()) < 1e-3, (scale, place)
+
+
+def test_room_for_tokens_that_cancel_lowers_no_ordinary_factor_by_more_than_the_margin() -> None:
+    """Of independent tokens, and of tokens that add up."""
+    generator = torch.Generator().manual_seed(0)
+    for length, common in ((2, 0.0), (40, 0.0), (40, 1.0), (300, 0.3)):
+        a = torch.randn(16, length, 400, generator=generator) + common
+        g = torch.randn(16, length, 400, generator=generator) + common
+        truth = (a.double().transpose(1, 2) @ g.double()).square().sum((1, 2))
+        for tokens in (length, None):
+            for form in (True, False):
+                (layer,) = plan_layers({"layer": nn.Linear(400, 400, bias=False)}, NormPolicy(form=form, tokens=tokens))
+                squared, _ = layer.measure([([a], g)], 0, None)
+                share = (squared / truth).sqrt() - 1
+                assert float(share.min()) > -1e-6
+                assert float(share.max()) < rounding_margin(801 + (tokens or 65_000))
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("norms", ESTIMATORS)
+def test_no_product_that_underflows_hides_a_gradient(norms: str, flushed: bool) -> None:
+    """Inputs so small, output gradients so large, and the reverse; of all tokens, or of one among ordinary ones."""
+    layer = nn.Linear(96, 96, bias=False)
+    for tokens in (3, 40):
+        for small, large in ((2e-23, 5e17), (5e17, 2e-23), (1e-30, 3e30), (1e-38, 1e38), (1e-42, 1e38)):
+            x, weights = torch.full((1, tokens, 96), small), torch.full((1, tokens, 96), large)
+            mixed = x.clone(), weights.clone()
+            mixed[0][:, 1:], mixed[1][:, 1:] = 1.0, small * large
+            for one, other in ((x, weights), mixed):
+                length = float((one[0].double().T @ other[0].double()).norm())
+                torch.set_flush_denormal(flushed)
+                try:
+                    total = weighted_sum(norms, layer, one, other, 0.1 * length)
+                finally:
+                    torch.set_flush_denormal(False)
+                estimated = 2.0 if norms.startswith("hutch") else 1.0
+                assert float(total.norm()) <= 0.1 * length * estimated, (tokens, small, large)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_ghost_norms_of_rows_of_any_length(bias: bool) -> None:
+    """Against float64, of tokens whose activations and gradients lie 60 powers of ten apart, and of more than 128."""
+    generator = torch.Generator().manual_seed(0)
+    for tokens in (1, 5, 128, 129, 300):
+        a, g = (torch.randn(3, tokens, width, generator=generator) for width in (20, 30))
+        powers = torch.randint(-15, 16, (3, tokens, 1), generator=generator)
+        powers[2] = 0
+        a[:, ::3] = 0.0 if tokens > 1 else 1.0
+        for scale in (1.0, 1e18, 1e-18):
+            one, other = a * 10.0**powers * scale, g / 10.0**powers
+            whole = torch.cat([one.double(), torch.full_like(one[..., :1], bias).double()], 2)
+            truth = (whole.transpose(1, 2) @ other.double()).square().sum((1, 2))
+            torch.testing.assert_close(ghost_squared_norms(one, other, bias=bias), truth, rtol=2e-5, atol=1e-30)
