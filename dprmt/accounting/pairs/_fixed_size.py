@@ -22,6 +22,8 @@ from dprmt.accounting.pairs._public_pair import log_shift_ratio
 
 _BEYOND = 39.0
 """Standard deviations from a mean beyond which a normal law has no mass in double precision."""
+_FLAT = 1e-12
+"""Loss by which the smallest one is undercut: around it many outcomes have the same loss up to rounding."""
 _HALVINGS = 80
 """Bisections of an interval of some hundred standard deviations: to the last bit of a double."""
 
@@ -69,8 +71,8 @@ class DisplacedPair:
         """An interval outside which P has mass at most ``tail`` above and Q at most ``tail`` below."""
         share = min(0.5 * tail / self.sample_rate, 0.5)
         last = max(self.joined - float(ndtri(share)), -float(ndtri(min(0.5 * tail, 0.5))))
-        low = float(self.loss(np.array([self._lowest]))[0]) if self.sample_rate < 1.0 else -_BEYOND * self.joined
-        return low, float(self.loss(np.array([max(last, self._no_loss)]))[0])
+        low = float(self.loss(np.array([self._lowest]))[0])
+        return low - _FLAT, float(self.loss(np.array([max(last, self._no_loss)]))[0])
 
     def loss(self, x: Array) -> Array:
         """Log of the likelihood ratio at an outcome."""
